@@ -53,10 +53,10 @@ async function cpuTorch(version: string): Promise<string> {
   try {
     page = await (await fetch(`${CPU_INDEX}/torch/`)).text()
   } catch (error) {
-    const path = join(folder, LOCKS.torchForProcessors)
+    const path = join(folder, LOCKS.torchCpu)
     const present = existsSync(path) ? readFileSync(path, 'utf8') : ''
     if (!present.includes(`torch==${version}+cpu `)) throw error
-    console.log(`${CPU_INDEX} cannot be reached; ${LOCKS.torchForProcessors} stays as it is.`)
+    console.log(`${CPU_INDEX} cannot be reached; ${LOCKS.torchCpu} stays as it is.`)
     return present
   }
   const wheel = /torch-([\d.]+)(?:%2B|\+)cpu-cp3(\d+)-cp3\2-manylinux_\w+_(x86_64|aarch64)\.whl#sha256=([0-9a-f]{64})/g
@@ -87,5 +87,5 @@ const version = /^torch==([\d.]+)/m.exec(textOf(name => name === 'torch'))![1]!
 const madeFor = wanted.map(line => `# for ${line}`).join('\n')
 writeFileSync(join(folder, LOCKS.packages), `${madeFor}\n${textOf(name => !CUDA.test(name))}\n`)
 writeFileSync(join(folder, LOCKS.torch), `${textOf(name => CUDA.test(name))}\n`)
-writeFileSync(join(folder, LOCKS.torchForProcessors), await cpuTorch(version))
+writeFileSync(join(folder, LOCKS.torchCpu), await cpuTorch(version))
 console.log(`Wrote ${folder} (${packages.length} packages, torch ${version})`)

@@ -5,7 +5,7 @@ import { isObject } from '../../../core/system/json-object.ts'
 /**
  * Returns the architectures in a model's config.json that the converter looks up: the model's own and its text model's.
  */
-export function architecturesOf(config: unknown): string[] {
+export function modelArchitectures(config: unknown): string[] {
   const sections = isObject(config) ? [config, config.text_config] : []
   return sections.flatMap(section => {
     const first: unknown =

@@ -13,7 +13,7 @@ import { distrust, PYTHON_VARIABLES } from '../../../core/system/python/python-p
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import { type ConversionRecord, createUnfinished, discard, publish } from './converted-folders.ts'
 import type { DtypePlan } from './dtypes.ts'
-import { causeOf } from './failures.ts'
+import { classifyFailure } from './failures.ts'
 import type { ConverterPython } from './python-environment.ts'
 
 interface ConversionJob {
@@ -83,7 +83,7 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
         await convert(args, beginStep('converting'))
         await keep(projector, 'projector')
       } catch (error) {
-        if (causeIn(error) !== 'unsupported-architecture') throw error
+        if (knownCause(error) !== 'unsupported-architecture') throw error
         await rm(join(result, projector), { force: true })
         job.warn(`${variant.publicName} will not see images or hear: llama.cpp cannot convert that part of it`)
       }
@@ -98,7 +98,7 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
     })
   } catch (error) {
     if (signal.aborted) throw signal.reason
-    if (causeIn(error) === 'python-packages' && python.environment) await distrust(python.environment)
+    if (knownCause(error) === 'python-packages' && python.environment) await distrust(python.environment)
     throw withContext(error, job)
   } finally {
     await discard(folder)
@@ -192,7 +192,7 @@ async function runLogged(
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     log.line(error.message)
-    const { cause, code, sentence } = causeOf(error)
+    const { cause, code, sentence } = classifyFailure(error)
     const message = cause === 'unknown' ? `${error.message} ${sentence}` : sentence
     throw new CorralError(code, message, { cause: error, details: { cause } })
   }
@@ -209,7 +209,7 @@ async function checkResult(path: string, { log }: ConversionJob): Promise<void> 
   }
 }
 
-const causeIn = (error: unknown) => (error instanceof CorralError ? error.details?.cause : undefined)
+const knownCause = (error: unknown) => (error instanceof CorralError ? error.details?.cause : undefined)
 
 /** Adds the model, the type and the log to the error's message. */
 function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
@@ -265,7 +265,7 @@ export function quantizeProgress(total: number): (line: string) => ToolProgress 
   }
 }
 
-const LOG_LIMIT = 4e6
+const MAX_LOG_CHARACTERS = 4e6
 
 type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
 
@@ -284,9 +284,9 @@ export async function openConversionLog(logs: string, variant: StoredVariant, dt
   return {
     path,
     line(text: string) {
-      if (stream.destroyed || written > LOG_LIMIT) return
+      if (stream.destroyed || written > MAX_LOG_CHARACTERS) return
       written += text.length + 1
-      stream.write(written > LOG_LIMIT ? '(The rest is left out.)\n' : `${text}\n`)
+      stream.write(written > MAX_LOG_CHARACTERS ? '(The rest is left out.)\n' : `${text}\n`)
     },
     close: () =>
       new Promise<void>(resolve => {

@@ -47,11 +47,11 @@ export async function findConverted(variant: Variant, dtype: string): Promise<Co
   for (const { name, size } of record.files) {
     if ((await fileSize(join(folder, name))) !== size) return undefined
   }
-  const pathOf = (wanted: 'model' | 'projector') =>
+  const pathFor = (wanted: 'model' | 'projector') =>
     record.files.filter(({ role }) => role === wanted).map(({ name }) => join(folder, name))[0]
-  const modelPath = pathOf('model')
+  const modelPath = pathFor('model')
   if (modelPath === undefined) return undefined
-  const projectorPath = pathOf('projector')
+  const projectorPath = pathFor('projector')
   const size = record.files.reduce((sum, file) => sum + file.size, 0)
   const { createdAt, converter } = record
   return { dtype, modelPath, ...(projectorPath && { projectorPath }), size, createdAt, converter }

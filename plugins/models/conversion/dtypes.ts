@@ -88,13 +88,13 @@ export function planDtype(dtype: string, ownType: string | undefined): DtypePlan
 }
 
 /** Vocabulary and metadata, which are not part of the weights. */
-const OVERHEAD = 16e6
+const OVERHEAD_BYTES = 16e6
 /** Norms and similar tensors stay finer than the type. */
 const MARGIN = 1.03
 
 /** Estimates the bytes that a conversion needs, for intermediate files and the result, from the number of weights. */
-export function diskNeed(plan: DtypePlan, parameters: number): number {
+export function requiredDiskBytes(plan: DtypePlan, parameters: number): number {
   const converted = (parameters * plan.bits.converted) / 8
   const result = plan.quantize ? (parameters * plan.bits.result) / 8 : 0
-  return Math.ceil((converted + result) * MARGIN + OVERHEAD)
+  return Math.ceil((converted + result) * MARGIN + OVERHEAD_BYTES)
 }

@@ -121,7 +121,7 @@ const CONVERSION_RULES: Rule[] = [
 ]
 
 /** Determines why the converter or llama-quantize failed. */
-export function causeOf({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
+export function classifyFailure({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
   // The converter prints warnings that do not matter before the actual failure.
   const start = lines.findIndex(line => line.startsWith('Traceback'))
   const relevant = start === -1 ? lines.filter(line => !line.startsWith('WARNING:')) : lines.slice(start)
@@ -137,6 +137,6 @@ export function causeOf({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'e
     const sentence = `It was killed, most likely because this machine does not have enough memory. ${STOP_OTHERS}`
     return { cause: 'out-of-memory', code, sentence }
   }
-  const said = lines.filter(line => !/^\s*(Writing|File ")|^[\s^~]+$/.test(line))
-  return { cause: 'unknown', code, sentence: lastLines(said) ?? 'It printed nothing.' }
+  const output = lines.filter(line => !/^\s*(Writing|File ")|^[\s^~]+$/.test(line))
+  return { cause: 'unknown', code, sentence: lastLines(output) ?? 'It printed nothing.' }
 }

@@ -7,10 +7,10 @@ import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { definePlugin, type PluginContext } from '../../../core/plugins/plugin.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
-import { architecturesOf, supportedArchitectures } from './architectures.ts'
+import { modelArchitectures, supportedArchitectures } from './architectures.ts'
 import { convertModel, openConversionLog } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
-import { type DtypePlan, diskNeed, planDtype } from './dtypes.ts'
+import { type DtypePlan, requiredDiskBytes, planDtype } from './dtypes.ts'
 import {
   type ConverterPython,
   type EnvironmentOptions,
@@ -69,11 +69,11 @@ function createConversion(
   const storage = context.service('storage')
   const runtimes = context.service('runtimes')
   const conversions = new SharedWork<ConvertedModel>()
-  const underWay = new Set<RunningConversion>()
+  const runningConversions = new Set<RunningConversion>()
   const environments = new SharedWork<ConverterPython>()
   /** Conversions by variant folder. Each promise settles when the conversion has ended. */
   const running = new Map<string, Promise<unknown>>()
-  const proven = new Set<string>()
+  const checkedPythons = new Set<string>()
   const counts = { running: 0, finished: 0, failed: 0 }
 
   storage.onRemove(async variants => {
@@ -86,7 +86,7 @@ function createConversion(
   })
 
   /** Runs one conversion of a model at a time: two would need twice the memory and disk. */
-  async function inTurn<T>(directory: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  async function oneAtATime<T>(directory: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     for (let other = running.get(directory); other; other = running.get(directory)) await untilAborted(other, signal)
     const result = work().finally(() => running.delete(directory))
     running.set(
@@ -101,7 +101,7 @@ function createConversion(
   async function environmentFor(waiting: Waiting): Promise<ConverterPython> {
     return await environments.run('', waiting, async shared => {
       const { directory: converter } = await runtimes.conversionTools(shared)
-      return await preparePython({ settings, directory, converter, env, log, proven }, shared)
+      return await preparePython({ settings, directory, converter, env, log, checkedPythons }, shared)
     })
   }
 
@@ -135,12 +135,12 @@ function createConversion(
       )
     }
     if (tools.mismatch) log.warn(tools.mismatch)
-    const need = diskNeed(plan, variant.metadata.parameters ?? 0)
+    const need = requiredDiskBytes(plan, variant.metadata.parameters ?? 0)
     await requireSpace(directory, need, `Converting "${publicName}" to ${dtype} needs about`, 'models')
     const python = await environmentFor(waiting)
     const conversionLog = await openConversionLog(paths.logs, variant, dtype)
     const facts = { model: publicName, dtype, log: conversionLog.path }
-    const begun = performance.now()
+    const startedAt = performance.now()
     counts.running++
     log.info(facts, `converting ${publicName} to ${dtype}`)
     try {
@@ -163,7 +163,7 @@ function createConversion(
       throw new CorralError('conversion_failed', message)
     }
     counts.finished++
-    const seconds = Math.round((performance.now() - begun) / 100) / 10
+    const seconds = Math.round((performance.now() - startedAt) / 100) / 10
     log.info({ model: publicName, dtype, size: made.size, seconds }, `converted ${publicName} to ${dtype}`)
     return made
   }
@@ -197,14 +197,14 @@ function createConversion(
           shown.progress = progress
           shared.onProgress(progress)
         }
-        underWay.add(shown)
+        runningConversions.add(shown)
         hooks.stateChanged('conversion')
         try {
           onProgress(shown.progress)
-          return await inTurn(variant.directory, signal, () => make(variant, plan, { signal, onProgress }))
+          return await oneAtATime(variant.directory, signal, () => make(variant, plan, { signal, onProgress }))
         } finally {
           release()
-          underWay.delete(shown)
+          runningConversions.delete(shown)
           hooks.stateChanged('conversion')
         }
       })
@@ -212,14 +212,14 @@ function createConversion(
 
     async quantize(shards, target, dtype, waiting) {
       const signal = waiting.signal ?? new AbortController().signal
-      await inTurn(QUANTIZING, signal, async () => {
+      await oneAtATime(QUANTIZING, signal, async () => {
         const { executables } = await runtimes.build(waiting)
         await quantizeGguf(executables.quantize, { shards, target, dtype }, waiting)
       })
     },
 
     async supports(config) {
-      const architectures = architecturesOf(config)
+      const architectures = modelArchitectures(config)
       const folder = runtimes.presentConverter()
       const known = folder === undefined ? undefined : await supportedArchitectures(folder)
       const supported = known && architectures.length > 0 ? architectures.some(name => known.has(name)) : undefined
@@ -231,7 +231,7 @@ function createConversion(
     },
 
     counts: () => ({ ...counts }),
-    running: () => [...underWay],
+    running: () => [...runningConversions],
 
     async list(variant) {
       return variant.format === 'safetensors' ? await listConverted(variant) : []

@@ -10,7 +10,7 @@ export const LOCKS = {
   packages: 'packages.lock',
   /** With CUDA's libraries on Linux, CPU-only elsewhere. */
   torch: 'torch.lock',
-  torchForProcessors: 'torch-cpu.lock'
+  torchCpu: 'torch-cpu.lock'
 }
 
 /** The environment marker of a CPU-only torch wheel. */
@@ -27,20 +27,20 @@ export interface PackageLock {
 
 /**
  * Reads the locked packages for this machine's Python.
- * @param forProcessors prefer torch without CUDA's libraries
+ * @param cpuOnly prefer torch without CUDA's libraries
  */
-export async function readLock(folder: string, forProcessors: boolean): Promise<PackageLock> {
+export async function readLock(folder: string, cpuOnly: boolean): Promise<PackageLock> {
   const read = (name: string) => readFile(join(folder, name), 'utf8')
   const packages = await read(LOCKS.packages)
-  const torch = await read(forProcessors ? LOCKS.torchForProcessors : LOCKS.torch)
+  const torch = await read(cpuOnly ? LOCKS.torchCpu : LOCKS.torch)
   return { text: `${packages}\n${torch}`, madeFor: [...packages.matchAll(/^# for (.+)$/gm)].map(([, line]) => line!) }
 }
 
 /** Returns whether there is a CPU-only torch for this machine's Python. Only Linux has two kinds of torch. */
-export async function hasTorchForProcessors(folder: string, pythonMinor: number): Promise<boolean> {
+export async function hasCpuTorch(folder: string, pythonMinor: number): Promise<boolean> {
   if (process.platform !== 'linux') return false
   const machine = process.arch === 'x64' ? 'x86_64' : 'aarch64'
-  return (await readFile(join(folder, LOCKS.torchForProcessors), 'utf8')).includes(lockedFor(machine, pythonMinor))
+  return (await readFile(join(folder, LOCKS.torchCpu), 'utf8')).includes(lockedFor(machine, pythonMinor))
 }
 
 /** Returns the environment's name, which changes with the locked packages. */

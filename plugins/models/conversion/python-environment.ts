@@ -16,8 +16,8 @@ import {
   PYTHON_VARIABLES,
   removeOtherEnvironments
 } from '../../../core/system/python/python-packages.ts'
-import { causeOf } from './failures.ts'
-import { environmentName, hasTorchForProcessors, LOCK_FOLDER, readLock } from './package-locks.ts'
+import { classifyFailure } from './failures.ts'
+import { environmentName, hasCpuTorch, LOCK_FOLDER, readLock } from './package-locks.ts'
 
 export const PythonOptions = Type.Object(
   {
@@ -52,7 +52,7 @@ export interface EnvironmentOptions {
   /** Folder of the locked packages. By default corral's own. */
   locks?: string
   /** Configured Pythons that passed the check, so that it is not repeated for each conversion. */
-  proven: Set<string>
+  checkedPythons: Set<string>
 }
 
 /** A Python that passed the check for the converter's packages. */
@@ -72,7 +72,7 @@ const USE: PythonUse = {
 const SIZE = { cpu: 2.5e9, cuda: 9e9 }
 
 /** Imports the converter's modules and prints their versions. */
-const PROOF = `
+const IMPORT_CHECK = `
 import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + '/gguf-py']
 import torch, numpy, transformers, sentencepiece, google.protobuf, yaml, tqdm, requests, gguf, conversion
@@ -81,12 +81,12 @@ print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__versio
 `
 
 /** Returns the versions of the packages. @throws ToolError if an import fails */
-async function provePython(
+async function checkPython(
   executable: string,
   { converter, env, log }: EnvironmentOptions,
   signal?: AbortSignal
 ): Promise<Record<string, string>> {
-  const { stdout } = await runTool(executable, ['-c', PROOF, converter], {
+  const { stdout } = await runTool(executable, ['-c', IMPORT_CHECK, converter], {
     env,
     variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },
     signal,
@@ -135,15 +135,15 @@ async function namedPython(named: string, options: EnvironmentOptions, { signal 
     )
   }
   const proof = `${executable} ${options.converter}`
-  if (options.proven.has(proof)) return { executable }
+  if (options.checkedPythons.has(proof)) return { executable }
   try {
-    const versions = await provePython(executable, options, signal)
-    options.proven.add(proof)
+    const versions = await checkPython(executable, options, signal)
+    options.checkedPythons.add(proof)
     options.log.debug({ executable, ...versions }, 'the Python for conversions')
     return { executable }
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
-    const { cause, sentence } = causeOf(error)
+    const { cause, sentence } = classifyFailure(error)
     const why = cause === 'unknown' ? `${errorMessage(error)} ${sentence}` : sentence
     throw new CorralError(
       'conversion_failed',
@@ -166,7 +166,7 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
       log,
       async packages(minor) {
         const { torch_index: torchIndex } = settings
-        const isListed = await hasTorchForProcessors(locks, minor)
+        const isListed = await hasCpuTorch(locks, minor)
         const hasTorch = isListed && torchIndex !== '' && (await indexHas(torchIndex, 'torch', waiting.signal))
         const cuda = !hasTorch && process.platform === 'linux'
         if (cuda) {
@@ -187,26 +187,26 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
         }
         return { text, size: cuda ? SIZE.cuda : SIZE.cpu, moreIndexes: hasTorch ? [torchIndex] : [] }
       },
-      prove: (executable, signal) => provePython(executable, options, signal),
-      faultOf: error => causeOf(error).sentence
+      prove: (executable, signal) => checkPython(executable, options, signal),
+      faultOf: error => classifyFailure(error).sentence
     },
     waiting
   )
 }
 
 /** A package index counts as reachable if it answers within this time. */
-const LIMIT = 5000
+const INDEX_TIMEOUT_MS = 5000
 
 /** Returns whether a package index (PyPI's simple layout) has a package and can be reached, through proxies too. */
 async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
   const { request } = await import('undici')
   const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)
   const connections = await openConnections(undefined, {
-    connect: { timeout: LIMIT },
-    headersTimeout: LIMIT,
-    bodyTimeout: LIMIT
+    connect: { timeout: INDEX_TIMEOUT_MS },
+    headersTimeout: INDEX_TIMEOUT_MS,
+    bodyTimeout: INDEX_TIMEOUT_MS
   })
-  const limit = abortAfter(LIMIT)
+  const limit = abortAfter(INDEX_TIMEOUT_MS)
   try {
     const { statusCode, body } = await request(url, {
       dispatcher: connections.to(url),

@@ -7,10 +7,10 @@ import { runTool, ToolError } from '../../../core/system/child-process.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
 import { linkFile, quantizeProgress } from './convert-model.ts'
 import { planDtype } from './dtypes.ts'
-import { causeOf } from './failures.ts'
+import { classifyFailure } from './failures.ts'
 
 /** Only these types are quantized: quantizing twice would lose quality twice. */
-const WHOLE = new Map<unknown, string>([
+const UNQUANTIZED = new Map<unknown, string>([
   [0, 'F32'],
   [1, 'F16'],
   [32, 'BF16']
@@ -27,7 +27,7 @@ export async function quantizeGguf(
 ): Promise<void> {
   const plan = planDtype(dtype, undefined)
   const { metadata } = await readGguf(shards[0]!.source)
-  if (!WHOLE.has(metadata['general.file_type'])) {
+  if (!UNQUANTIZED.has(metadata['general.file_type'])) {
     throw new CorralError(
       'invalid_request',
       `Only weights in F16, F32 or BF16 can be quantized. Those of ${basename(shards[0]!.path)} are already quantized and would ` +
@@ -64,7 +64,7 @@ export async function quantizeGguf(
     await rm(target, { force: true })
     if (signal?.aborted) throw signal.reason
     if (!(error instanceof ToolError)) throw error
-    const { cause, code, sentence } = causeOf(error)
+    const { cause, code, sentence } = classifyFailure(error)
     throw new CorralError(code, `The weights could not be quantized to ${plan.dtype}. ${sentence}`, {
       cause: error,
       details: { cause }

@@ -7,7 +7,7 @@ import { openRegularFile, readOpened } from '../../../core/system/regular-file.t
 import type { CacheFile } from './candidate.ts'
 
 /** Text files in caches (references, manifests, indexes) are far smaller. */
-const MAX_TEXT = 64_000_000
+const MAX_TEXT_BYTES = 64_000_000
 const MAX_DEPTH = 8
 
 /**
@@ -63,7 +63,7 @@ export class CacheDisk {
       const file = await openRegularFile(await this.#locate(path))
       try {
         const { size } = await file.stat()
-        if (size > MAX_TEXT) throw new Error(`it has ${size} bytes, which is too much for a file of its kind`)
+        if (size > MAX_TEXT_BYTES) throw new Error(`it has ${size} bytes, which is too much for a file of its kind`)
         return (await readOpened(file, size)).toString('utf8')
       } finally {
         await file.close()

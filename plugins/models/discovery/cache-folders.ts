@@ -4,14 +4,14 @@ import { checkJson } from '../../../core/system/json-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 
 /** What determines where other tools store their models. */
-export interface Surroundings {
+export interface HostEnvironment {
   env: Record<string, string | undefined>
   home: string
   platform: NodeJS.Platform
 }
 
 /** Returns the folders of the Hugging Face client and of llama.cpp, which uses the same layout. */
-export function huggingFaceFolders(configured: string, { env, home }: Surroundings): string[] {
+export function huggingFaceFolders(configured: string, { env, home }: HostEnvironment): string[] {
   if (configured) return [configured]
   const ofClient = env.HF_HOME || join(env.XDG_CACHE_HOME || join(home, '.cache'), 'huggingface')
   const hub = env.HF_HUB_CACHE || env.HUGGINGFACE_HUB_CACHE || join(ofClient, 'hub')
@@ -19,7 +19,7 @@ export function huggingFaceFolders(configured: string, { env, home }: Surroundin
 }
 
 /** Returns Ollama's folders: the user's own and the system service's. */
-export function ollamaFolders(configured: string, { env, home, platform }: Surroundings): string[] {
+export function ollamaFolders(configured: string, { env, home, platform }: HostEnvironment): string[] {
   if (configured) return [configured]
   const ofService = platform === 'linux' ? ['/usr/share/ollama/.ollama/models'] : []
   return distinct([env.OLLAMA_MODELS || join(home, '.ollama', 'models'), ...ofService], home)
@@ -33,7 +33,7 @@ const LmStudioSettings = Type.Object({ downloadsFolder: Type.String({ minLength:
  */
 export async function lmStudioFolders(
   configured: string,
-  { home }: Pick<Surroundings, 'home'>,
+  { home }: Pick<HostEnvironment, 'home'>,
   read: (path: string) => Promise<string | undefined>
 ): Promise<string[]> {
   if (configured) return [configured]

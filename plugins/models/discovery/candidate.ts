@@ -38,7 +38,7 @@ export interface Candidate {
 }
 
 /** Removes duplicates. The first candidate without a problem wins. */
-export function withoutDoubles(candidates: readonly Candidate[]): Candidate[] {
+export function withoutDuplicates(candidates: readonly Candidate[]): Candidate[] {
   const byName = new Map<string, Candidate>()
   for (const candidate of candidates) {
     const present = byName.get(candidate.found)
@@ -67,13 +67,13 @@ export function fileProblem(
 }
 
 /** Returns a candidate's file under a name that every file system accepts. */
-export function adopted(file: CacheFile, path: string, role: AdoptedFile['role']): Candidate['files'][number] {
+export function toImportedFile(file: CacheFile, path: string, role: AdoptedFile['role']): Candidate['files'][number] {
   const { source, size, claimedSha256 } = file
   const stored = path.split('/').map(storedName).join('/')
   return { source, path: stored, role, size, ...(claimedSha256 ? { claimedSha256 } : {}) }
 }
 
-const MAX_LENGTH = 96
+const MAX_NAME_LENGTH = 96
 
 /**
  * Returns a valid model name close to the tool's name: characters that corral does not allow become `-`.
@@ -89,9 +89,9 @@ function validPart(text: string): string {
     .replace(/[^A-Za-z0-9._-]+/g, '-')
     .replace(/\.{2,}/g, '.')
     .replace(/^[._-]+/, '')
-    .slice(0, MAX_LENGTH)
+    .slice(0, MAX_NAME_LENGTH)
     .replace(/[.-]+$/, '')
   if (part === '') return 'model'
   // Windows reserves some names for devices.
-  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, MAX_LENGTH) : part
+  return /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)/i.test(part) ? `model-${part}`.slice(0, MAX_NAME_LENGTH) : part
 }

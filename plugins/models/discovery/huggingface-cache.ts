@@ -2,7 +2,7 @@ import { readlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { isSystemError } from '../../../core/errors.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import { type CacheFile, type Candidate, validName, withoutDoubles } from './candidate.ts'
+import { type CacheFile, type Candidate, validName, withoutDuplicates } from './candidate.ts'
 import { planRepository, readModelFolder } from './repository.ts'
 
 /** Owner for repositories from the hub's first days, which had none. */
@@ -26,14 +26,14 @@ async function findRepository(
   disk: CacheDisk
 ): Promise<Candidate[]> {
   const found: Candidate[] = []
-  for (const commit of await commitsOf(folder, disk)) {
+  for (const commit of await listCommits(folder, disk)) {
     const repository = await readModelFolder(join(folder, 'snapshots', commit), names, disk)
-    for (const file of repository.files) Object.assign(file, await claimOf(repository.folder, file))
+    for (const file of repository.files) Object.assign(file, await readClaimedDigest(repository.folder, file))
     found.push(...planRepository(repository))
   }
   // The newest snapshot wins, but older ones may have more: llama.cpp fetches each quantization at that day's commit.
   // An incomplete model does not hide an older, complete one.
-  const candidates = withoutDoubles(found)
+  const candidates = withoutDuplicates(found)
   const blobs = candidates.length === 0 ? await disk.entries(join(folder, 'blobs')) : undefined
   if (!blobs?.some(({ name }) => /\.(incomplete|downloadInProgress)$/.test(name))) return candidates
   return [
@@ -49,7 +49,7 @@ async function findRepository(
 }
 
 /** Returns the commits whose files are there: the commit of `main` first, then other references, then the rest. */
-async function commitsOf(folder: string, disk: CacheDisk): Promise<string[]> {
+async function listCommits(folder: string, disk: CacheDisk): Promise<string[]> {
   const present = await disk.subfolders(join(folder, 'snapshots'))
   const refs = present.length > 1 ? await disk.files(join(folder, 'refs')) : []
   const named: string[] = []
@@ -64,7 +64,7 @@ async function commitsOf(folder: string, disk: CacheDisk): Promise<string[]> {
  * Returns the digest that a snapshot's file claims: large files are named by their digest. Only the first link matters,
  * because a blob may itself link into a store with another kind of digest.
  */
-async function claimOf(folder: string, { path }: CacheFile): Promise<Pick<CacheFile, 'claimedSha256'>> {
+async function readClaimedDigest(folder: string, { path }: CacheFile): Promise<Pick<CacheFile, 'claimedSha256'>> {
   try {
     const target = await readlink(join(folder, ...path.split('/')))
     const isDigest = basename(dirname(target)) === 'blobs' && /^[0-9a-f]{64}$/.test(basename(target))

@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { Type } from 'typebox'
 import { Path } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { createAdoption, type Tool } from './adoption.ts'
+import { createToolImports, type Tool } from './tool-imports.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from './cache-folders.ts'
 import { findHuggingFace } from './huggingface-cache.ts'
 import { findOllama } from './ollama-cache.ts'
@@ -32,27 +32,27 @@ export default definePlugin({
     { additionalProperties: false, restart: true }
   ),
   setup(context, options) {
-    const surroundings = { env: process.env, home: homedir(), platform: process.platform }
+    const host = { env: process.env, home: homedir(), platform: process.platform }
     const tools: Tool[] = [
       {
         name: 'huggingface',
         setting: 'huggingface_cache',
-        folders: async () => huggingFaceFolders(options.huggingface_cache, surroundings),
+        folders: async () => huggingFaceFolders(options.huggingface_cache, host),
         models: findHuggingFace
       },
       {
         name: 'ollama',
         setting: 'ollama_models',
-        folders: async () => ollamaFolders(options.ollama_models, surroundings),
+        folders: async () => ollamaFolders(options.ollama_models, host),
         models: findOllama
       },
       {
         name: 'lm-studio',
         setting: 'lm_studio_models',
-        folders: disk => lmStudioFolders(options.lm_studio_models, surroundings, path => disk.text(path)),
+        folders: disk => lmStudioFolders(options.lm_studio_models, host, path => disk.text(path)),
         models: findLmStudio
       }
     ]
-    return { services: { adoption: createAdoption(tools, context.service('storage')) } }
+    return { services: { adoption: createToolImports(tools, context.service('storage')) } }
   }
 })

@@ -6,14 +6,14 @@ import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../..
 import { checkJson, parseJson } from '../../../core/system/json-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
+import { toImportedFile, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
 /** Finds the models in a folder of Ollama's, which has `manifests` and `blobs`. */
 export async function findOllama(folder: string, disk: CacheDisk): Promise<Candidate[]> {
   const candidates: Candidate[] = []
   const blobs: Blobs = { weights: new Map(), texts: new Map() }
   for (const manifest of await readManifests(join(folder, 'manifests'), disk)) {
-    for (const { kind, sha256, size } of layersOf(manifest.content) ?? []) {
+    for (const { kind, sha256, size } of parseLayers(manifest.content) ?? []) {
       const name = `sha256-${sha256}`
       const path = join(folder, 'blobs', name)
       if (WEIGHTS.has(kind) && !blobs.weights.has(sha256)) blobs.weights.set(sha256, await disk.file(name, path))
@@ -95,9 +95,9 @@ const MAX_SETTING_BYTES = 8 * MAX_DEFAULT_CHARACTERS
  */
 export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
   const { namespace, model, tag, path } = manifest
-  const found = ollamaName(manifest)
+  const found = formatOllamaName(manifest)
   const candidate: Candidate = { found, name: validName(namespace, model, tag), tag, format: 'gguf', path, files: [] }
-  const layers = layersOf(manifest.content)
+  const layers = parseLayers(manifest.content)
   if (!layers) return { ...candidate, problem: `${path} is damaged. Pull the model again with Ollama.` }
   const models = layers.filter(({ kind }) => kind === 'model')
   const projectors = layers.filter(({ kind }) => kind === 'projector')
@@ -108,17 +108,17 @@ export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
     const missing = { path: '', source: layer.sha256, size: 0, content: 'missing' as const }
     const blob = blobs.weights.get(layer.sha256) ?? missing
     const file = `${role === 'model' ? '' : 'mmproj-'}${model}-${tag}`.replace(/\.gguf$/i, '')
-    candidate.files.push(adopted({ ...blob, claimedSha256: layer.sha256 }, `${file}.gguf`, role))
+    candidate.files.push(toImportedFile({ ...blob, claimedSha256: layer.sha256 }, `${file}.gguf`, role))
     problem ??= fileProblem(blob, 'gguf') ?? sizeProblem(blob, layer)
   }
-  return { ...candidate, ...settingsOf(layers, blobs.texts), ...(problem && { problem }) }
+  return { ...candidate, ...readSettings(layers, blobs.texts), ...(problem && { problem }) }
 }
 
 const ParametersSchema = Type.Record(Type.String(), Type.Unknown())
 const MessagesSchema = Type.Array(Type.Object({ role: Type.String(), content: Type.Optional(Type.String()) }))
 
 /** Reads a model's settings. A setting that cannot be imported is named in the notes. The others are imported. */
-function settingsOf(
+function readSettings(
   layers: readonly Layer[],
   texts: Blobs['texts']
 ): Pick<Candidate, 'defaults' | 'hasGoTemplate' | 'notes'> {
@@ -164,7 +164,7 @@ function settingsOf(
 }
 
 /** The name that `ollama list` shows. */
-function ollamaName({ host, namespace, model, tag }: OllamaManifest): string {
+function formatOllamaName({ host, namespace, model, tag }: OllamaManifest): string {
   const library = host === 'registry.ollama.ai'
   return `${library ? '' : `${host}/`}${library && namespace === 'library' ? '' : `${namespace}/`}${model}:${tag}`
 }
@@ -194,7 +194,7 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
 }
 
 /** Undefined if the content is not a manifest. */
-function layersOf(content: unknown): Layer[] | undefined {
+function parseLayers(content: unknown): Layer[] | undefined {
   const { value } = checkJson(content, ManifestSchema)
   return (
     value &&

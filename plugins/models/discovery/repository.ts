@@ -11,7 +11,7 @@ import {
 } from '../../../core/models/model-folder.ts'
 import { openRegularFile } from '../../../core/system/regular-file.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import { adopted, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
+import { toImportedFile, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
 
 /** A model's folder in the layout of hubs: any number of quantizations, or SafeTensors weights, or both. */
 export interface CachedRepository {
@@ -35,35 +35,35 @@ export function planRepository({ owner, name, folder, files, texts, single }: Ca
     const isAlone = models.every(other => other === model || other.label?.toLowerCase() !== model.label?.toLowerCase())
     return {
       found: `${title}/${first}`,
-      name: validName(owner, name, isAlone ? model.label : titleOf(first)),
+      name: validName(owner, name, isAlone ? model.label : bareFileName(first)),
       path: join(folder, ...first.split('/')),
-      ...takenOf(model, byPath)
+      ...planFiles(model, byPath)
     }
   })
   const weights = safetensorsModel([...byPath.keys()], texts)
   if (!weights) return candidates
-  return [...candidates, { found: title, name: validName(owner, name), path: folder, ...takenOf(weights, byPath) }]
+  return [...candidates, { found: title, name: validName(owner, name), path: folder, ...planFiles(weights, byPath) }]
 }
 
 /** Returns a model's files, and why they cannot be imported, if so. */
-function takenOf(
+function planFiles(
   { format, files, problem }: FolderModel,
   byPath: ReadonlyMap<string, CacheFile>
 ): Pick<Candidate, 'format' | 'files' | 'problem'> {
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
   // The store puts the shards of one model in a single folder.
   const ggufName = (path: string) => (isSingle ? withoutShardNumber(path) : path).slice(path.lastIndexOf('/') + 1)
-  const nameOf = (path: string) => (format === 'gguf' ? ggufName(path) : path)
+  const fileName = (path: string) => (format === 'gguf' ? ggufName(path) : path)
   const why = problem ?? files.map(({ path }) => fileProblem(byPath.get(path)!, format)).find(Boolean)
   return {
     format,
-    files: files.map(({ path, role }) => adopted(byPath.get(path)!, nameOf(path), role)),
+    files: files.map(({ path, role }) => toImportedFile(byPath.get(path)!, fileName(path), role)),
     ...(why && { problem: why })
   }
 }
 
 /** Returns a GGUF file's name without folder, extension and shard number. */
-function titleOf(path: string): string {
+function bareFileName(path: string): string {
   return path
     .split('/')
     .at(-1)!

@@ -46,11 +46,11 @@ export async function searchHubs(
   if (failures.length === hubs.length) throw failures[0]!
   const memory = await context.memory()
   const rows = found.flatMap(matches => matches.map((entry, index) => ({ ...entry, isListed: index < MAX_LISTED })))
-  const models = await inTurns(rows, LISTINGS_AT_ONCE, async ({ hub, match, isListed }) => {
+  const models = await mapConcurrently(rows, LISTINGS_AT_ONCE, async ({ hub, match, isListed }) => {
     const files = isListed
-      ? await filesOf(hub, match, memory, waiting)
+      ? await previewPull(hub, match, memory, waiting)
       : { problem: `Only the first ${MAX_LISTED} are inspected. Search for more of its name.` }
-    return { ...recordOf(hub, match, context.search[0] === hub.name), ...files }
+    return { ...toRecord(hub, match, context.search[0] === hub.name), ...files }
   })
   return { models, hubs: hubs.map(({ name }) => name), errors }
 }
@@ -85,7 +85,7 @@ function isName(id: string): boolean {
   }
 }
 
-function recordOf({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): FoundRepository {
+function toRecord({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): FoundRepository {
   const { id, updatedAt, downloads, likes, license, ...rest } = match
   // A prefix like `hf:`, not the beginning of an address.
   const prefix = isFirst ? '' : (prefixes.find(text => /^[^/]+:$/.test(text)) ?? '')
@@ -103,7 +103,7 @@ function recordOf({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): F
 }
 
 /** Returns what a pull of the repository would choose, by its listing alone, or why that is unknown. */
-async function filesOf(
+async function previewPull(
   hub: Hub,
   { id, formats }: HubMatch,
   memory: MemoryFacts,
@@ -136,7 +136,7 @@ async function filesOf(
 }
 
 /** Works through a list with limited concurrency. Results are in the list's order. */
-async function inTurns<Item, Result>(
+async function mapConcurrently<Item, Result>(
   items: readonly Item[],
   atOnce: number,
   work: (item: Item) => Promise<Result>

@@ -71,14 +71,14 @@ export default definePlugin({
       () => pulledNames.listed()
     )
     catalog.addNames(name => knownName(name)?.model)
-    const settingsOf = (given: typeof options) => ({
+    const toSettings = (given: typeof options) => ({
       search: given.search,
       privateAddresses: given.private_addresses,
       pauseAfter: parseDuration(given.pause_after)!,
       limits: { pulls: context.config.limits.pulls, waiting: context.config.limits.waiting_pulls }
     })
     const downloads = createDownloads({
-      ...settingsOf(options),
+      ...toSettings(options),
       storage: context.service('storage'),
       catalog,
       pulledNames,
@@ -101,7 +101,7 @@ export default definePlugin({
         app.addHook('onReady', async () => downloads.checkSearch())
       },
       start: () => downloads.start(),
-      reload: (next: typeof options) => downloads.configure(settingsOf(next)),
+      reload: (next: typeof options) => downloads.configure(toSettings(next)),
       stop: () => downloads.stop()
     }
   }

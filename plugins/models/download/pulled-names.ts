@@ -18,7 +18,7 @@ const FileSchema = Type.Object({
 })
 
 /** The key for a short name, as stored in the file. */
-const keyOf = ({ name, variant }: RequestedName) => nameText({ name, variant: variant ?? 'latest' }).toLowerCase()
+const nameKey = ({ name, variant }: RequestedName) => nameText({ name, variant: variant ?? 'latest' }).toLowerCase()
 
 /**
  * The names of Ollama's library under which models were pulled, and the resulting variants. Names stay when a model is
@@ -53,7 +53,7 @@ export class PulledNames {
 
   /** Returns the variant that was pulled by a name. */
   meaning(name: RequestedName): ModelName | undefined {
-    const found = name.owner === undefined ? this.#names.get(keyOf(name)) : undefined
+    const found = name.owner === undefined ? this.#names.get(nameKey(name)) : undefined
     return found && parseModelName(found.model)
   }
 

@@ -94,7 +94,7 @@ export function publicHubAccess(
   options: Static<ReturnType<typeof publicHubOptions>>,
   hub: PublicHub
 ): HubAccess {
-  const endpoint = endpointOf(options.endpoint, hub.variable, hub.usual, process.env)
+  const endpoint = resolveEndpoint(options.endpoint, hub.variable, hub.usual, process.env)
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
   const mirrors = options.mirrors.map(withoutSlash)
@@ -110,7 +110,7 @@ export function publicHubAccess(
  * usual address. A variable without `https://` is taken as a host.
  * @throws Error if the variable is not an address
  */
-export function endpointOf(setting: string, variable: string, usual: string, env: NodeJS.ProcessEnv): string {
+export function resolveEndpoint(setting: string, variable: string, usual: string, env: NodeJS.ProcessEnv): string {
   const named = setting || env[variable]?.trim() || usual
   const text = named.includes('://') ? named : `https://${named}`
   const url = URL.canParse(text) ? new URL(text) : undefined
@@ -131,11 +131,11 @@ export async function findToken(
 ): Promise<string | undefined> {
   if (setting) return setting
   const variable = variables.find(name => env[name]?.trim())
-  if (variable) return checked(env[variable]!.trim(), variable)
+  if (variable) return checkToken(env[variable]!.trim(), variable)
   if (file === undefined) return undefined
   try {
     const token = (await readFile(file, 'utf8')).trim()
-    return token ? checked(token, file) : undefined
+    return token ? checkToken(token, file) : undefined
   } catch (error) {
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
     if (error instanceof CorralError) throw error
@@ -147,7 +147,7 @@ export async function findToken(
   }
 }
 
-function checked(token: string, where: string): string {
+function checkToken(token: string, where: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token
   throw new CorralError(
     'hub_forbidden',

@@ -6,15 +6,15 @@ export type Aliases = ReadonlyMap<string, { alias: string; target: ModelName }>
 
 /** Returns a function that gives the current aliases. It rebuilds the table only when the configuration has changed. */
 export function currentAliases(models: () => CoreConfig['models']): () => Aliases {
-  let known = { of: models(), aliases: aliasesOf(models()) }
+  let known = { of: models(), aliases: aliasTable(models()) }
   return () => {
     const of = models()
-    if (of !== known.of) known = { of, aliases: aliasesOf(of) }
+    if (of !== known.of) known = { of, aliases: aliasTable(of) }
     return known.aliases
   }
 }
 
-export function aliasesOf(models: CoreConfig['models']): Aliases {
+export function aliasTable(models: CoreConfig['models']): Aliases {
   const aliases = new Map<string, { alias: string; target: ModelName }>()
   for (const [name, settings] of Object.entries(models)) {
     for (const alias of settings.aliases ?? []) {

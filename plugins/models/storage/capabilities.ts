@@ -53,7 +53,7 @@ export interface CapabilityFacts {
 }
 
 /** Derives a model's capabilities from its metadata. */
-export function capabilitiesOf(facts: CapabilityFacts): Capability[] {
+export function getCapabilities(facts: CapabilityFacts): Capability[] {
   const { architecture = '', classifier, tags = [] } = facts
   if (NOT_SERVED.has(architecture)) return []
   const pooling = facts.poolingType ?? POOLING_NONE

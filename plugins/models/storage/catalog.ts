@@ -16,22 +16,22 @@ import {
 import { addTo } from '../../../core/system/add-to.ts'
 import type { Aliases } from './aliases.ts'
 import { variantNamed } from './manifest.ts'
-import { namesOf } from './model-index.ts'
+import { variantNames } from './model-index.ts'
 import type { ModelStore } from './model-store.ts'
-import { aliasOfNothing, ambiguousName, modelNotFound } from './refusals.ts'
+import { aliasOfMissingModel, ambiguousName, modelNotFound } from './refusals.ts'
 import { similarNames } from './similar-names.ts'
 
 /** The label of a plugin's model if the plugin gives none. */
 const LABEL = 'latest'
 
 /** Converts a plugin's model to what requests can name. */
-function modelOf(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
+function toModel(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
   const { variant: label = LABEL, ...model } = parseModelName(brought.name)
   const digest = createHash('sha256')
     .update(JSON.stringify([source, brought]))
     .digest('hex')
   return {
-    ...namesOf(model, label, isDefault),
+    ...variantNames(model, label, isDefault),
     revision: digest.slice(0, 16),
     format: source,
     size: brought.size ?? 0,
@@ -108,7 +108,7 @@ export function createCatalog(
   }
 
   /** Returns the models of one source. The first model of a name is its default variant. */
-  function modelsOf(source: ModelSource): SourceIndex {
+  function indexModels(source: ModelSource): SourceIndex {
     const all = attempt(source, () => source.models()) ?? []
     const present = indexes.get(source)
     // A frozen list cannot have changed. This check runs for each name of each request, so it must not depend on the
@@ -133,7 +133,7 @@ export function createCatalog(
       const isDefault = variants.length === 0
       let model = known.get(brought)
       if (model?.isDefault !== isDefault) {
-        model = modelOf(source.name, brought, isDefault, startedAt)
+        model = toModel(source.name, brought, isDefault, startedAt)
         known.set(brought, model)
       }
       variants.push(model)
@@ -146,7 +146,7 @@ export function createCatalog(
     const stored = storage.variants(name)
     if (stored.length > 0) return stored
     for (const source of sources) {
-      const found = modelsOf(source).byKey.get(modelKey(name))
+      const found = indexModels(source).byKey.get(modelKey(name))
       if (found) return found.slice()
     }
     return []
@@ -158,7 +158,7 @@ export function createCatalog(
     if (sources.length === 0) return groups
     const all = new Map(groups.map(group => [modelKey(group[0]!.model), group]))
     for (const source of sources) {
-      for (const group of modelsOf(source).byName.get(short.toLowerCase()) ?? []) {
+      for (const group of indexModels(source).byName.get(short.toLowerCase()) ?? []) {
         const key = modelKey(group[0]!.model)
         if (!all.has(key)) all.set(key, group)
       }
@@ -221,7 +221,7 @@ export function createCatalog(
     if (present.length === 1 && name.variant !== undefined) return modelNotFound(name, present[0]!)
     const alias = aliases().get(modelKey(name))
     if (alias && variants(alias.target).length === 0 && mayUseAlias(name, alias.target, allowed)) {
-      return aliasOfNothing(name, alias.target)
+      return aliasOfMissingModel(name, alias.target)
     }
     const names: string[] = []
     for (const model of catalog.list()) if (model.isDefault && isAllowed(allowed, model)) names.push(model.publicName)
@@ -240,7 +240,7 @@ export function createCatalog(
   const catalog: Catalog = {
     list() {
       const stored: Model[] = storage.list()
-      const brought = sources.map(modelsOf).filter(({ byKey }) => byKey.size > 0)
+      const brought = sources.map(indexModels).filter(({ byKey }) => byKey.size > 0)
       if (brought.length === 0) return stored
       if (last && same(last.stored, stored) && same(last.brought, brought)) return last.all.slice()
       const all = stored.slice()

@@ -1,7 +1,7 @@
 import type { ModelMetadata } from '../../../core/contracts/models.ts'
 import { type GgufFile, listLength } from '../../../core/models/gguf-file.ts'
 import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
-import { capabilitiesOf } from './capabilities.ts'
+import { getCapabilities } from './capabilities.ts'
 
 /** Limits on what a manifest stores of a file's header. */
 const MAX_INFO_ENTRIES = 2_000
@@ -9,7 +9,7 @@ const MAX_INFO_STRING = 1_024
 const MAX_TEMPLATE = 1_000_000
 
 /** Returns a string that is not empty, otherwise undefined. */
-export const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
+export const nonEmptyString = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 export const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
@@ -20,13 +20,13 @@ const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
  */
 export function ggufMetadata(shards: GgufFile[], quantization: string, projector?: GgufFile): ModelMetadata {
   const keys = shards[0]?.metadata ?? {}
-  const architecture = text(keys['general.architecture'])
+  const architecture = nonEmptyString(keys['general.architecture'])
   const ofArchitecture = (key: string) => number(keys[`${architecture}.${key}`])
   const parameters = shards.reduce((sum, shard) => sum + shard.parameters, 0)
-  const template = text(keys['tokenizer.chat_template'])
+  const template = nonEmptyString(keys['tokenizer.chat_template'])
   const chatTemplate = template && template.length <= MAX_TEMPLATE ? template : undefined
   // llama.cpp uses this template, if present, for requests with tools.
-  const toolTemplate = text(keys['tokenizer.chat_template.tool_use'])?.slice(0, MAX_TEMPLATE)
+  const toolTemplate = nonEmptyString(keys['tokenizer.chat_template.tool_use'])?.slice(0, MAX_TEMPLATE)
   return {
     architecture,
     contextLength: ofArchitecture('context_length'),
@@ -34,7 +34,7 @@ export function ggufMetadata(shards: GgufFile[], quantization: string, projector
     parameters,
     quantization,
     chatTemplate,
-    capabilities: capabilitiesOf({
+    capabilities: getCapabilities({
       architecture,
       poolingType: ofArchitecture('pooling_type'),
       isCausal: keys[`${architecture}.attention.causal`] !== false,

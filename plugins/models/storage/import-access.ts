@@ -39,7 +39,7 @@ export const EVERYWHERE: ImportAccess = {
  * Returns what a caller may import from: everything for the private socket and corral itself, otherwise only what is
  * below `roots`. The roots may be symbolic links.
  */
-export function accessOf(caller: Caller | undefined, roots: readonly string[]): ImportAccess {
+export function importAccess(caller: Caller | undefined, roots: readonly string[]): ImportAccess {
   return caller && !caller.isLocal ? within(roots) : EVERYWHERE
 }
 
@@ -52,7 +52,7 @@ function within(named: readonly string[]): ImportAccess {
     // Compare as text first: a path outside is refused before the disk is touched.
     if (!named.some(root => stepsBelow(root, path))) throw notAllowed(path, named)
     const roots = await realRoots(named)
-    let place = placeOf(path, roots)
+    let place = findPlace(path, roots)
     let links = 0
     while (place && place.steps.length > 0) {
       const [step, ...rest] = place.steps as [string, ...string[]]
@@ -62,7 +62,7 @@ function within(named: readonly string[]): ImportAccess {
         continue
       }
       if (++links > MAX_LINKS) throw refuseSource(`${path} leads through more than ${MAX_LINKS} symbolic links.`)
-      const target = placeOf(resolve(place.at, await readlink(next)), roots)
+      const target = findPlace(resolve(place.at, await readlink(next)), roots)
       place = target && { at: target.at, steps: [...target.steps, ...rest] }
     }
     if (!place) throw notAllowed(path, named)
@@ -123,7 +123,7 @@ interface Place {
   steps: string[]
 }
 
-function placeOf(path: string, roots: readonly Root[]): Place | undefined {
+function findPlace(path: string, roots: readonly Root[]): Place | undefined {
   for (const { named, real } of roots) {
     const steps = stepsBelow(real, path) ?? stepsBelow(named, path)
     if (steps) return { at: real, steps }
@@ -154,10 +154,10 @@ function notAllowed(path: string, roots: readonly string[]): CorralError {
  * Lists a folder's entries with their kind. Symbolic links are `link`.
  * @throws CorralError `invalid_request` for a folder with too many entries; system errors
  */
-export async function entriesOf(
+export async function listEntries(
   folder: string
 ): Promise<{ name: string; kind: 'file' | 'folder' | 'link' | 'other' }[]> {
-  const entries: Awaited<ReturnType<typeof entriesOf>> = []
+  const entries: Awaited<ReturnType<typeof listEntries>> = []
   for await (const entry of await opendir(folder)) {
     if (entries.length === MAX_ENTRIES) {
       throw refuseSource(`${folder} has more than ${MAX_ENTRIES} files. Name the model's own file or folder.`)

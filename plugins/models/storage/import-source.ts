@@ -13,9 +13,9 @@ import {
   safetensorsModel,
   singleFiles
 } from '../../../core/models/model-folder.ts'
-import { EVERYWHERE, entriesOf, type ImportAccess } from './import-access.ts'
+import { EVERYWHERE, listEntries, type ImportAccess } from './import-access.ts'
 import {
-  explainedReading,
+  explainReadError,
   type ModelSource,
   readDescription,
   readHeader,
@@ -52,9 +52,9 @@ export async function inspectSource(
     const model = found.isFile()
       ? ggufModel(basename(path), names, single)
       : chooseModel(folder, names, await readTexts(folder, names, access), variant, single)
-    return await inspectFiles({ format: model.format, label: variant, files: filesOf(folder, model) }, access)
+    return await inspectFiles({ format: model.format, label: variant, files: toStoredFiles(folder, model) }, access)
   } catch (error) {
-    throw explainedReading(path, error)
+    throw explainReadError(path, error)
   }
 }
 
@@ -91,7 +91,7 @@ export function chooseModel(
 }
 
 /** Lists a model's files under names that every file system accepts. @throws CorralError `invalid_request` */
-export function filesOf(folder: string, { format, files, problem }: FolderModel): AdoptedFile[] {
+export function toStoredFiles(folder: string, { format, files, problem }: FolderModel): AdoptedFile[] {
   if (problem) throw refuse(`The model in ${folder} cannot be imported. ${problem}`)
   // If a single file had a shard's name, the engine would look for the other shards.
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
@@ -105,13 +105,13 @@ export function filesOf(folder: string, { format, files, problem }: FolderModel)
 async function folderFiles(folder: string, access: ImportAccess): Promise<string[]> {
   const names: string[] = []
   const subfolders: string[] = []
-  for (const { name, kind } of await entriesOf(await access.locate(folder))) {
+  for (const { name, kind } of await listEntries(await access.locate(folder))) {
     if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, name), access)))) names.push(name)
     // sentence-transformers puts pooling and dense modules in 1_Pooling, 2_Dense, …
     else if (kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(name)
   }
   for (const subfolder of subfolders.slice(0, MAX_SUBFOLDERS)) {
-    for (const { name, kind } of await entriesOf(await access.locate(join(folder, subfolder)))) {
+    for (const { name, kind } of await listEntries(await access.locate(join(folder, subfolder)))) {
       const path = join(folder, subfolder, name)
       if (kind === 'file' || (kind === 'link' && (await leadsToFile(path, access)))) names.push(`${subfolder}/${name}`)
     }
@@ -169,7 +169,7 @@ export async function inspectFiles(
     const metadata = await readModelFiles(format, found, weights[0]!.path)
     return { format, label: label ?? metadata.quantization ?? 'GGUF', files: found, metadata }
   } catch (error) {
-    throw explainedReading(weights[0]!.source, error)
+    throw explainReadError(weights[0]!.source, error)
   }
 }
 

@@ -3,7 +3,7 @@ import { crc32 } from 'node:zlib'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import { version } from '../../../core/system/package-info.ts'
-import { hasSafetensors, type KeptManifest, type ShortManifest } from './model-details.ts'
+import { hasSafetensors, type CachedManifest, type ShortManifest } from './model-details.ts'
 import { MANIFEST_FILE } from './model-folders.ts'
 
 /** Raise this when the stored form of a manifest changes: older files are then ignored. */
@@ -12,20 +12,20 @@ const LAYOUT = 1
  * Two changes within one tick of the file system's clock have the same time, so a manifest changed this shortly before
  * it was read is read again. FAT has the longest ticks.
  */
-const MAX_TICK = 2000
+const MAX_TICK_MS = 2000
 
 /**
  * When a model's folder and manifest last changed (ctime in milliseconds, which users cannot set), and the manifest's
  * size.
  */
-type Marks = readonly [folder: number, manifest: number, size: number]
+type ChangeMarks = readonly [folder: number, manifest: number, size: number]
 interface Row {
   path: string
-  marks: Marks
-  kept: KeptManifest
+  marks: ChangeMarks
+  kept: CachedManifest
 }
 /** One model in the file: path, marks, format, length of its short manifest and, once known, its offset. */
-type ListedRow = [path: string, ...marks: Marks, safetensors: boolean, length: number, at?: number]
+type ListedRow = [path: string, ...marks: ChangeMarks, safetensors: boolean, length: number, at?: number]
 
 /**
  * What the previous start read of each model, in a cache file. An entry is valid while the model's folder and manifest
@@ -37,10 +37,10 @@ type ListedRow = [path: string, ...marks: Marks, safetensors: boolean, length: n
  */
 export interface LastScan {
   /** Returns when a model's folder and manifest last changed, or undefined if there is no manifest. */
-  marksOf(directory: string): Marks | undefined
-  find(path: string, marks: Marks): KeptManifest | undefined
+  readMarks(directory: string): ChangeMarks | undefined
+  find(path: string, marks: ChangeMarks): CachedManifest | undefined
   /** Records a manifest that was read. @param marks taken before it was read */
-  add(path: string, marks: Marks, manifest: ShortManifest): void
+  add(path: string, marks: ChangeMarks, manifest: ShortManifest): void
   /** Writes the file if its content has changed. */
   save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void>
 }
@@ -51,11 +51,11 @@ export interface LastScan {
  */
 export function openLastScan(file: string, models: string, now = Date.now()): LastScan {
   const identity = `${JSON.stringify({ layout: LAYOUT, version, models })} `
-  const { rows, textOf } = rowsIn(file, identity)
+  const { rows, manifestText } = rowsIn(file, identity)
   let next: Row[] = []
   let found = 0
   return {
-    marksOf(directory) {
+    readMarks(directory) {
       try {
         const manifest = lstatSync(`${directory}/${MANIFEST_FILE}`, { throwIfNoEntry: false })
         if (!manifest?.isFile()) return undefined
@@ -69,12 +69,12 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
       const row = rows.get(path)
       if (!row || row[1] !== marks[0] || row[2] !== marks[1] || row[3] !== marks[2]) return undefined
       found++
-      const kept = { text: textOf(row), safetensors: row[4] }
+      const kept = { text: manifestText(row), safetensors: row[4] }
       next.push({ path, marks, kept })
       return kept
     },
     add(path, marks, manifest) {
-      if (Math.max(marks[0], marks[1]) < now - MAX_TICK) next.push({ path, marks, kept: manifest })
+      if (Math.max(marks[0], marks[1]) < now - MAX_TICK_MS) next.push({ path, marks, kept: manifest })
     },
     async save(log) {
       if (found < rows.size || found < next.length) {
@@ -97,15 +97,18 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
  * Reads the file: its rows by path, and the short manifests. Empty if it is damaged or belongs to another version or
  * models folder.
  */
-function rowsIn(file: string, identity: string): { rows: Map<string, ListedRow>; textOf(row: ListedRow): string } {
+function rowsIn(
+  file: string,
+  identity: string
+): { rows: Map<string, ListedRow>; manifestText(row: ListedRow): string } {
   const rows = new Map<string, ListedRow>()
   let texts = ''
-  const textOf = (row: ListedRow) => texts.slice(row[6], row[6]! + row[5])
+  const manifestText = (row: ListedRow) => texts.slice(row[6], row[6]! + row[5])
   try {
     const bytes = readFileSync(file)
     const end = bytes.indexOf('\n')
     const content = bytes.subarray(end + 1)
-    if (bytes.toString('utf8', 0, end) !== `${identity}${crc32(content)}`) return { rows, textOf }
+    if (bytes.toString('utf8', 0, end) !== `${identity}${crc32(content)}`) return { rows, manifestText }
     const behind = content.indexOf('\n') + 1
     texts = content.toString('utf8', behind)
     let at = 0
@@ -114,9 +117,9 @@ function rowsIn(file: string, identity: string): { rows: Map<string, ListedRow>;
       at += row[5]
       rows.set(row[0], row)
     }
-    return { rows, textOf }
+    return { rows, manifestText }
   } catch {
     // Fall back to the folders.
-    return { rows: new Map(), textOf }
+    return { rows: new Map(), manifestText }
   }
 }

@@ -30,10 +30,10 @@ interface UnreadManifest {
   text: string
   safetensors: boolean
 }
-export type KeptManifest = UnreadManifest | (ShortManifest & { text?: undefined })
+export type CachedManifest = UnreadManifest | (ShortManifest & { text?: undefined })
 
 /** Returns whether a model has SafeTensors variants. */
-export function hasSafetensors(kept: KeptManifest): boolean {
+export function hasSafetensors(kept: CachedManifest): boolean {
   return kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors
 }
 

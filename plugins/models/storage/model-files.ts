@@ -36,14 +36,14 @@ export interface ModelSource {
 }
 
 /** Files that describe a model are read whole. No real one is this large. */
-const MAX_DESCRIPTION = 64_000_000
+const MAX_DESCRIPTION_BYTES = 64_000_000
 
 /** Returns the error for files that cannot become a model. */
 export const refuseSource = (message: string, cause?: unknown) =>
   new CorralError('invalid_request', message, { param: 'path', cause })
 
 /** Explains why the system refuses to read a file. Other errors are returned unchanged. */
-export function explainedReading(path: string, error: unknown): unknown {
+export function explainReadError(path: string, error: unknown): unknown {
   if (isSystemError(error, 'ENOENT', 'ENOTDIR')) {
     return refuseSource(`There is no ${error.path ?? path} on the machine corral runs on. Check the path.`, error)
   }
@@ -176,7 +176,7 @@ async function readJson(found: Found): Promise<Record<string, unknown>> {
 export async function readDescription(found: Found): Promise<string> {
   return await reading(found, async file => {
     const { size } = await file.stat()
-    if (size > MAX_DESCRIPTION) {
+    if (size > MAX_DESCRIPTION_BYTES) {
       throw refuseSource(`${found.source} is too large (${size} bytes) to describe a model.`)
     }
     return (await readOpened(file, size)).toString('utf8')

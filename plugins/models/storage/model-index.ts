@@ -5,7 +5,7 @@ import { bareName, type ModelName } from '../../../core/models/model-name.ts'
 import { findLabel, type Manifest, withoutRevisions } from './manifest.ts'
 import {
   hasSafetensors,
-  type KeptManifest,
+  type CachedManifest,
   type ShortManifest,
   StoredMetadata,
   wholeManifest
@@ -13,7 +13,7 @@ import {
 
 interface Entry {
   directory: string
-  manifest: KeptManifest
+  manifest: CachedManifest
   /** The visible variants, the default one first. Created on demand. */
   variants: StoredVariant[] | undefined
   /** The metadata objects of the variants, by revision. After a change, new variants share them. */
@@ -48,7 +48,7 @@ export class ModelIndex {
   /** Returns a model's manifest, even while the model is being removed. */
   manifest(key: string): Manifest | undefined {
     const entry = this.#entries.get(key)
-    return entry && wholeManifest(entry.directory, manifestOf(entry), this.#warn)
+    return entry && wholeManifest(entry.directory, shortManifest(entry), this.#warn)
   }
 
   /** Returns the visible variants, the default one first. */
@@ -60,7 +60,7 @@ export class ModelIndex {
   }
 
   #shown(entry: Entry): StoredVariant[] {
-    const manifest = manifestOf(entry)
+    const manifest = shortManifest(entry)
     const { directory, metadata } = entry
     const revisions = this.#hidden.size === 0 ? [] : manifest.variants.map(({ revision }) => revision)
     const hidden = new Set(revisions.filter(each => this.#hidden.has(join(directory, each))))
@@ -95,10 +95,10 @@ export class ModelIndex {
   }
 
   /** Records the manifest that is now on disk. */
-  put(key: string, directory: string, manifest: KeptManifest): void {
+  put(key: string, directory: string, manifest: CachedManifest): void {
     const metadata = known(this.#entries.get(key))
     this.#entries.set(key, { directory, manifest, variants: undefined, metadata })
-    const name = nameOf(key)
+    const name = nameFromKey(key)
     const keys = this.#names.get(name)
     if (keys === undefined) this.#names.set(name, key)
     else if (typeof keys !== 'string') keys.add(key)
@@ -125,9 +125,9 @@ export class ModelIndex {
 
   delete(key: string): void {
     this.#entries.delete(key)
-    const keys = this.#names.get(nameOf(key))
+    const keys = this.#names.get(nameFromKey(key))
     if (keys instanceof Set) keys.delete(key)
-    if (keys === key || (keys instanceof Set && keys.size === 0)) this.#names.delete(nameOf(key))
+    if (keys === key || (keys instanceof Set && keys.size === 0)) this.#names.delete(nameFromKey(key))
     this.#listChanged()
   }
 
@@ -137,7 +137,7 @@ export class ModelIndex {
   }
 }
 
-function manifestOf(entry: Entry): ShortManifest {
+function shortManifest(entry: Entry): ShortManifest {
   if (entry.manifest.text === undefined) return entry.manifest
   const manifest: ShortManifest = JSON.parse(entry.manifest.text)
   entry.manifest = manifest
@@ -150,10 +150,10 @@ function known(entry: Entry | undefined): Entry['metadata'] {
   return new Map([...(entry.metadata ?? []), ...shown])
 }
 
-const nameOf = (key: string) => key.slice(key.indexOf('/') + 1)
+const nameFromKey = (key: string) => key.slice(key.indexOf('/') + 1)
 
 /** Returns the names of a model's variant. */
-export function namesOf(model: ModelName, label: string, isDefault: boolean) {
+export function variantNames(model: ModelName, label: string, isDefault: boolean) {
   const bare = bareName(model)
   return {
     model: { owner: model.owner, name: model.name, variant: label },
@@ -177,7 +177,7 @@ export function storedVariants<Variant extends ShortManifest['variants'][number]
   return manifest.variants
     .map((variant): StoredVariant => {
       const { label, revision, format, size, digest, modifiedAt, origin, files, defaults } = variant
-      const { model, isDefault, publicName, key } = namesOf(manifest, label, variant === first)
+      const { model, isDefault, publicName, key } = variantNames(manifest, label, variant === first)
       const stored: StoredVariant = {
         model,
         label,

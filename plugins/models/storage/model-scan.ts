@@ -6,13 +6,13 @@ import { errorMessage } from '../../../core/errors.ts'
 import { modelKey } from '../../../core/models/model-name.ts'
 import type { LastScan } from './last-scan.ts'
 import { type Manifest, parseManifest, withoutRevisions } from './manifest.ts'
-import { type KeptManifest, type ShortManifest, shortManifest } from './model-details.ts'
+import { type CachedManifest, type ShortManifest, shortManifest } from './model-details.ts'
 import { discardFolder, MANIFEST_FILE, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
 
 export interface FoundModel {
   key: string
   directory: string
-  manifest: KeptManifest
+  manifest: CachedManifest
 }
 
 /**
@@ -37,7 +37,7 @@ export async function scanModels(models: string, log: FastifyBaseLogger, last?: 
       const directory = `${folder}${sep}${name}`
       const path = `${owner}/${name}`
       // Taken before reading: anything that changes in between is read again at the next start.
-      const marks = last?.marksOf(directory)
+      const marks = last?.readMarks(directory)
       const unchanged = marks && last?.find(path, marks)
       const manifest =
         unchanged ?? (await readModel(models, directory, log, short => marks && last?.add(path, marks, short)))
@@ -62,7 +62,7 @@ async function readModel(
   log: FastifyBaseLogger,
   onGood: (manifest: ShortManifest) => void
 ): Promise<ShortManifest | undefined> {
-  const entries = entriesOf(directory, log)
+  const entries = listEntries(directory, log)
   const { manifest, fault } = readManifest(directory, entries)
   const isClear = fault === undefined && (await clearLeftovers(models, directory, entries, manifest, log))
   const { whole, lost } = withoutLostVariants(entries, manifest)
@@ -80,7 +80,7 @@ async function readModel(
 
 function subfolders(folder: string, log: FastifyBaseLogger): string[] {
   const names: string[] = []
-  for (const entry of entriesOf(folder, log)) {
+  for (const entry of listEntries(folder, log)) {
     if (entry.isDirectory()) names.push(entry.name)
     else if (entry.isSymbolicLink()) {
       const path = join(folder, entry.name)
@@ -91,7 +91,7 @@ function subfolders(folder: string, log: FastifyBaseLogger): string[] {
 }
 
 /** Lists a folder. If it cannot be read, logs a warning and returns nothing: the other models are still served. */
-function entriesOf(folder: string, log: FastifyBaseLogger): Dirent[] {
+function listEntries(folder: string, log: FastifyBaseLogger): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true })
   } catch (error) {

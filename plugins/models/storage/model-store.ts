@@ -10,7 +10,7 @@ import type { ImportRequest, Storage, StoredVariant } from '../../../core/contra
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName, modelKey, parseModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
-import { accessOf } from './import-access.ts'
+import { importAccess } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
 import type { LastScan } from './last-scan.ts'
 import {
@@ -35,7 +35,7 @@ import {
 } from './model-folders.ts'
 import { ModelIndex } from './model-index.ts'
 import { scanModels } from './model-scan.ts'
-import { placementOf } from './placement.ts'
+import { decidePlacement } from './placement.ts'
 import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { type StagedRevision, stageFiles } from './staging.ts'
 
@@ -140,12 +140,12 @@ export class ModelStore implements Storage {
     // Refuse to replace a hub's model before copying anything. For other origins the content decides.
     const hub = this.variants(name).find(variant => variant.origin.kind === 'hub')
     if (hub && options.origin.kind !== 'hub') throw modelExists(hub)
-    const access = accessOf(caller, this.importRoots)
+    const access = importAccess(caller, this.importRoots)
     return this.#take(name, await inspectSource(path, name.variant, access), options)
   }
 
   async importPath(path: string, caller: Caller | undefined): Promise<string> {
-    return await accessOf(caller, this.importRoots).locate(path)
+    return await importAccess(caller, this.importRoots).locate(path)
   }
 
   async adopt(
@@ -156,7 +156,7 @@ export class ModelStore implements Storage {
     const label = request.label ?? name.variant
     // The name becomes a label, and so part of paths.
     if (label !== undefined) parseModelName(`${bareName(name)}:${label}`)
-    const source = await inspectFiles({ ...request, label }, accessOf(request.caller, this.importRoots))
+    const source = await inspectFiles({ ...request, label }, importAccess(request.caller, this.importRoots))
     await onRead?.()
     return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
   }
@@ -200,7 +200,7 @@ export class ModelStore implements Storage {
   async commit(name: ModelName, staged: StagedRevision, signal?: AbortSignal): Promise<StoredVariant> {
     const { folder, format, files } = staged
     const place = async () => {
-      const { present, becomesDefault, ...placed } = placementOf(name, staged, this.variants(name))
+      const { present, becomesDefault, ...placed } = decidePlacement(name, staged, this.variants(name))
       if (present?.digest === placed.digest && (await isWhole(present))) {
         return becomesDefault ? await this.#makeDefault(present) : present
       }

@@ -5,7 +5,7 @@ import { conflictingVariant, haveSameContent } from '../../../core/models/stored
 import { templateCapabilities } from './capabilities.ts'
 import { findLabel, type VariantRecord } from './manifest.ts'
 import { labelTaken, modelExists } from './refusals.ts'
-import { digestOf, type StagedRevision } from './staging.ts'
+import { contentDigest, type StagedRevision } from './staging.ts'
 
 /** How a staged revision becomes part of a model. */
 export interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'metadata' | 'defaults' | 'digest'> {
@@ -26,7 +26,7 @@ export interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'met
  * @param variants those of the model, the default one first
  * @throws CorralError `model_exists` naming the existing model
  */
-export function placementOf(
+export function decidePlacement(
   name: ModelName,
   { files, label, origin, metadata, defaults, becomesDefault = false }: StagedRevision,
   variants: StoredVariant[]
@@ -79,7 +79,7 @@ function freeLabel(wanted: string, variants: StoredVariant[]): string {
 
 /** Returns the model's metadata with these defaults, which may include another chat template. */
 function withDefaults(files: StoredFile[], metadata: ModelMetadata, defaults: ModelDefaults | undefined) {
-  const digest = digestOf(files, defaults)
+  const digest = contentDigest(files, defaults)
   const chatTemplate = defaults?.template
   if (chatTemplate === undefined) return { metadata, defaults, digest }
   const others = metadata.capabilities.filter(capability => capability !== 'tools' && capability !== 'thinking')

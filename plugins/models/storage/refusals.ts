@@ -57,11 +57,11 @@ export function modelNotFound(
     : `"corral search ${name.name}" searches the hubs for it.`
   return modelError(
     'model_not_found',
-    `There is no model "${bare}" here. ${whatElse(similar, here)}"corral list" shows the installed models; ${next}`
+    `There is no model "${bare}" here. ${suggestions(similar, here)}"corral list" shows the installed models; ${next}`
   )
 }
 
-function whatElse(similar: readonly string[], here: readonly string[]): string {
+function suggestions(similar: readonly string[], here: readonly string[]): string {
   const quoted = (names: readonly string[]) => names.slice(0, MAX_NAMED).map(name => `"${name}"`)
   if (similar.length > 0) return `Did you mean ${orList(quoted(similar))}? `
   if (here.length === 0) return ''
@@ -73,7 +73,7 @@ const orList = (names: readonly string[]) =>
   names.length < 2 ? names.join('') : `${names.slice(0, -1).join(', ')} or ${names.at(-1)}`
 
 /** For an alias whose model is missing. */
-export function aliasOfNothing(alias: RequestedName, target: RequestedName): CorralError {
+export function aliasOfMissingModel(alias: RequestedName, target: RequestedName): CorralError {
   const full = nameText(target)
   return modelError(
     'model_not_found',

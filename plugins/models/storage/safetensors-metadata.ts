@@ -8,7 +8,7 @@ import { printable } from '../../../core/system/printable.ts'
 import { readOpened } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import { MAX_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
-import { number, text } from './gguf-metadata.ts'
+import { nonEmptyString, number } from './gguf-metadata.ts'
 
 /** The folder's descriptive files. All but config.json are optional. */
 export interface ModelDescription {
@@ -43,9 +43,9 @@ export function safetensorsMetadata(description: ModelDescription, weights: Safe
   const { config } = description
   // Multimodal models have a separate section for the language model.
   const language = { ...config, ...fields(config.text_config) }
-  const architecture = text(config.model_type) ?? text(fields(config.text_config).model_type)
+  const architecture = nonEmptyString(config.model_type) ?? nonEmptyString(fields(config.text_config).model_type)
   const parameters = weights.reduce((sum, file) => sum + file.parameters, 0)
-  const chatTemplate = description.chatTemplate ?? templateOf(description.tokenizerConfig)
+  const chatTemplate = description.chatTemplate ?? chatTemplateFrom(description.tokenizerConfig)
   const info: ModelMetadata['info'] = { 'general.parameter_count': parameters }
   if (architecture) info['general.architecture'] = architecture
   for (const [field, name] of Object.entries(INFO_NAMES)) {
@@ -60,23 +60,26 @@ export function safetensorsMetadata(description: ModelDescription, weights: Safe
     embeddingLength: number(language.hidden_size),
     parameters,
     quantization: dtypeLabel(
-      text(config.torch_dtype) ?? text(config.dtype) ?? text(language.dtype) ?? weights[0]?.dtype
+      nonEmptyString(config.torch_dtype) ??
+        nonEmptyString(config.dtype) ??
+        nonEmptyString(language.dtype) ??
+        weights[0]?.dtype
     ),
     chatTemplate,
     capabilities: capabilities(
       description,
-      [chatTemplate, templateOf(description.tokenizerConfig, 'tool_use')].join('')
+      [chatTemplate, chatTemplateFrom(description.tokenizerConfig, 'tool_use')].join('')
     ),
     info
   }
 }
 
 /** tokenizer_config.json has one template, or a list of named templates in which `default` is for chats. */
-function templateOf(tokenizerConfig: Fields | undefined, wanted = 'default'): string | undefined {
+function chatTemplateFrom(tokenizerConfig: Fields | undefined, wanted = 'default'): string | undefined {
   const template = tokenizerConfig?.chat_template
-  if (!Array.isArray(template)) return text(template)
+  if (!Array.isArray(template)) return nonEmptyString(template)
   const named = template.map(fields)
-  return text((named.find(({ name }) => name === wanted) ?? named[0])?.template)
+  return nonEmptyString((named.find(({ name }) => name === wanted) ?? named[0])?.template)
 }
 
 /** The pooling type that llama.cpp's converter writes for a sentence-transformers pooling module. */
@@ -91,7 +94,7 @@ function poolingType(pooling: Fields | undefined): number | undefined {
 /** Encoder-only classes of transformers, and classes without the layer that generates text. */
 const ENCODER_CLASS =
   /^((Bert|Camembert|DistilBert|Roberta|XLMRoberta|NomicBert|ModernBert|JinaBert|EuroBert|T5Encoder|Llama|Mistral|Qwen2|Qwen3|Lfm2)(Model|ForMaskedLM)|JinaEmbeddings\w+|NeoBERT\w*|\w+BidirectionalModel|Gemma3TextModel)$/
-/** Models that llama-server cannot answer with: see `capabilitiesOf`. */
+/** Models that llama-server cannot answer with: see `getCapabilities`. */
 const NOT_SERVED_CLASS = /^(U?MT5|T5(?!Encoder)|Dream|LLaDA|RND1|PocketTTS|WavTokenizer|Qwen3TTS)|(Draft|Speculator)/
 /**
  * Neither class nor configuration shows that a Qwen3 model is a reranker. Like llama.cpp's converter, check its page.
@@ -127,7 +130,7 @@ export interface SafetensorsFile {
 }
 
 /** The format's own limit. */
-const MAX_HEADER = 100_000_000
+const MAX_HEADER_BYTES = 100_000_000
 
 /**
  * Reads the header of an open SafeTensors file, and checks that the file is complete.
@@ -141,7 +144,7 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
   const start = await readOpened(file, Math.min(size, START_SIZE))
   if (start.length < 8) throw damaged(`is truncated: it has only ${size} bytes`)
   const length = Number(start.readBigUInt64LE())
-  if (length > MAX_HEADER) {
+  if (length > MAX_HEADER_BYTES) {
     const foreign = foreignStart(path, start)
     if (foreign) throw refuse(foreign)
     throw damaged('is not a SafeTensors file: the length of its header is impossible')
@@ -151,7 +154,7 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
   const { value: tensors, fault } = await parseUntrustedJson(header.toString('utf8', 8))
   if (fault !== undefined) throw damaged(`has a header that cannot be used: ${fault}`)
   if (!isObject(tensors)) throw damaged('is not a SafeTensors file: its header is not a JSON object')
-  const summary = summaryOf(tensors)
+  const summary = summarizeTensors(tensors)
   if ('wrong' in summary) throw damaged(`is damaged: its header describes the tensor ${summary.wrong} wrongly`)
   const { end, ...facts } = summary
   if (8 + length + end > size) {
@@ -163,7 +166,7 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
 const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0
 
 /** Sums up the weights of all tensors and where the last one ends, or names a tensor with an invalid description. */
-function summaryOf(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
+function summarizeTensors(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
   const weights = new Map<string, number>()
   let end = 0
   for (const [name, tensor] of Object.entries(tensors)) {

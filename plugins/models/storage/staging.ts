@@ -87,7 +87,7 @@ export async function stageFiles(
 }
 
 /** Returns one digest (64 hex digits) for a set of files, whatever their names, and the model's defaults. */
-export function digestOf(files: StoredFile[], defaults?: ModelDefaults): string {
+export function contentDigest(files: StoredFile[], defaults?: ModelDefaults): string {
   const lines = [...files].sort((a, b) => (a.path < b.path ? -1 : 1)).map(file => `${file.role} ${file.sha256}\n`)
   // Sort object keys, so that equal defaults have equal JSON.
   const inOrder = (_: string, value: unknown) =>
@@ -97,7 +97,7 @@ export function digestOf(files: StoredFile[], defaults?: ModelDefaults): string 
 }
 
 /** Small enough that hashing one piece does not block the event loop. */
-const PIECE = 512 * 1024
+const READ_BYTES = 512 * 1024
 
 export interface TransferOptions {
   signal?: AbortSignal
@@ -134,13 +134,13 @@ export async function transferFile(source: string, target: string, options: Tran
         return options.sha256
       }
       // Read the store's own file: a reflink no longer follows its source.
-      return await readDigest(createReadStream(target, { highWaterMark: PIECE }), undefined, options)
+      return await readDigest(createReadStream(target, { highWaterMark: READ_BYTES }), undefined, options)
     }
     options.onCopy?.()
     await requireSpace(options.space.folder, options.space.bytes, 'The model needs', 'models')
     const copy = await open(target, 'wx', 0o644)
     try {
-      const pieces = file.createReadStream({ autoClose: false, highWaterMark: PIECE })
+      const pieces = file.createReadStream({ autoClose: false, highWaterMark: READ_BYTES })
       const digest = await readDigest(pieces, copy, options)
       await copy.sync()
       return digest

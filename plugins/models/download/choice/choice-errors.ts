@@ -2,7 +2,7 @@ import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import type { CorralError } from '../../../../core/errors.ts'
 import { shardNames } from '../../../../core/models/gguf-file-name.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
-import { fileNameOf, refusal, shortList } from './choice.ts'
+import { baseName, refusal, shortList } from './choice.ts'
 import { isUnsupported, quality } from './default-quantization.ts'
 import { type GgufCandidate, type GgufModels, isLabel, matchingGguf } from './gguf-models.ts'
 
@@ -10,9 +10,9 @@ const withSize = ({ label, size }: { label: string; size: number }) =>
   size > 0 ? `${label} (${formatBytes(size)})` : label
 
 /** Lists the candidates' labels with their sizes, the best first, unknown ones last. */
-export function choicesOf(candidates: readonly GgufCandidate[]): { label: string; size: number }[] {
+export function listChoices(candidates: readonly GgufCandidate[]): { label: string; size: number }[] {
   return [...candidates]
-    .sort((a, b) => rankOf(b) - rankOf(a) || (a.path < b.path ? -1 : 1))
+    .sort((a, b) => qualityRank(b) - qualityRank(a) || (a.path < b.path ? -1 : 1))
     .slice(0, MAX_CHOICES)
     .map(({ label, size }) => ({ label, size }))
 }
@@ -20,7 +20,7 @@ export function choicesOf(candidates: readonly GgufCandidate[]): { label: string
 /** A listing may have hundreds of thousands of files. */
 const MAX_CHOICES = 200
 
-const rankOf = ({ quantization }: GgufCandidate) => (quantization ? quality(quantization) : -2)
+const qualityRank = ({ quantization }: GgufCandidate) => (quantization ? quality(quantization) : -2)
 
 export function unknownVariant(
   id: string,
@@ -29,7 +29,7 @@ export function unknownVariant(
   incomplete: GgufModels['incomplete']
 ): CorralError {
   const broken = incomplete.filter(({ label, path }) =>
-    [label, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
+    [label, path, baseName(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
   )
   if (broken.length > 0) return incompleteSet(id, broken)
   const example = choices[0] ? ` Pull one of these, for example ${id}:${choices[0].label}.` : ''
@@ -50,7 +50,7 @@ export function ambiguous(
 ): CorralError {
   // A label that is also a quantization may match other models too.
   const isClear = ({ label }: GgufCandidate) => !isLabel(label) || matchingGguf(models, label).length === 1
-  const choices = choicesOf(found.map(one => (isClear(one) ? one : { ...one, label: one.path })))
+  const choices = listChoices(found.map(one => (isClear(one) ? one : { ...one, label: one.path })))
   const what = wanted ? `${found.length} models that match ${wanted}` : `${found.length} models`
   return refusal(
     'invalid_request',

@@ -26,11 +26,11 @@ export interface ChoiceRequest extends Wanted {
   /** In the hub's spelling, for messages, and for the label if no file name has one. */
   id: string
   files: readonly HubFile[]
-  /** The result of `weightsOfIndex` for the index from `filesToRead`. */
+  /** The result of `weightsFromIndex` for the index from `filesToRead`. */
   weightsInIndex?: string[]
   /** Parsed config.json of SafeTensors weights, if it was read: it names their type. */
   config?: unknown
-  /** The headers of the files from `doubtfulFiles`. */
+  /** The headers of the files from `ambiguousFiles`. */
   headers?: Headers
   memory: MemoryFacts
 }
@@ -45,10 +45,10 @@ export interface Choice
 /** In byte order: the order of a hub's listing must not change the choice. */
 export const byPath = (a: { path: string }, b: { path: string }) => (a.path < b.path ? -1 : a.path > b.path ? 1 : 0)
 
-export const folderOf = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
-export const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
+export const parentFolder = (path: string) => path.slice(0, path.lastIndexOf('/') + 1)
+export const baseName = (path: string) => path.slice(path.lastIndexOf('/') + 1)
 
-export function plannedFile(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
+export function toPlannedFile(file: HubFile, role: PlannedDownload['role'], storedPath: string): PlannedDownload {
   const { path, size, sha256, gitSha1 } = file
   return { path, storedPath, role, size, sha256, gitSha1 }
 }
@@ -59,7 +59,7 @@ export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDown
   return files.filter(({ storedPath }) => names.size < names.add(storedPath.toLowerCase()).size)
 }
 
-export const sizeOf = (files: readonly { size: number | undefined }[]) =>
+export const totalSize = (files: readonly { size: number | undefined }[]) =>
   files.reduce((sum, file) => sum + (file.size ?? 0), 0)
 
 /** Creates the error for a repository, or a part of it, that cannot be pulled. */
@@ -79,7 +79,7 @@ export function shortList(names: readonly string[]): string {
 
 const GIB = 2 ** 30
 /** Less graphics memory than this is ignored. */
-const MIN_GPU = 4 * GIB
+const MIN_GPU_BYTES = 4 * GIB
 
 /** Bytes that models may use: in the fastest memory, and in total. */
 export interface Budget {
@@ -90,9 +90,9 @@ export interface Budget {
 }
 
 /** Leaves the rest to the system, other programs and the context. */
-export function budgetOf({ ram, most, gpu }: MemoryFacts): Budget {
+export function memoryBudget({ ram, most, gpu }: MemoryFacts): Budget {
   const main = Math.min(0.7 * ram, most ?? ram)
-  if (gpu < MIN_GPU) return { best: main, all: main, gpu: false }
+  if (gpu < MIN_GPU_BYTES) return { best: main, all: main, gpu: false }
   return { best: 0.9 * gpu, all: main + gpu, gpu: true }
 }
 
@@ -122,7 +122,7 @@ const MODEL_FILE =
 export function requireFewModelFiles(id: string, files: readonly HubFile[]): readonly HubFile[] {
   if (files.length <= MAX_MODEL_FILES) return files
   const relevant = files.filter(({ path }) => {
-    const name = fileNameOf(path)
+    const name = baseName(path)
     return MODEL_FILE.test(name) || describesSafetensors(name)
   })
   if (relevant.length <= MAX_MODEL_FILES) return relevant

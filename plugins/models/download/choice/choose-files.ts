@@ -4,23 +4,23 @@ import { CorralError } from '../../../../core/errors.ts'
 import { labelFromFileName, storedName } from '../../../../core/models/gguf-file-name.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import {
-  budgetOf,
+  memoryBudget,
   byPath,
   type Choice,
   type ChoiceRequest,
-  fileNameOf,
-  folderOf,
+  baseName,
+  parentFolder,
   memoryCheck,
-  plannedFile,
+  toPlannedFile,
   refusal,
-  sizeOf,
+  totalSize,
   type Wanted,
   withoutNameTwins
 } from './choice.ts'
-import { ambiguous, choicesOf, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
+import { ambiguous, listChoices, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
 import { defaultQuantization, isUnsupported, requiredFor } from './default-quantization.ts'
 import {
-  doubtfulFiles,
+  ambiguousFiles,
   findGgufModels,
   type GgufCandidate,
   type GgufModels,
@@ -33,7 +33,7 @@ import { chooseSafetensors, INDEX, safetensorsFolders } from './safetensors-choi
 /** Small text files that are downloaded with GGUF models: descriptions, licences, chat templates. */
 const COMPANION =
   /^(?:readme\.md|licen[cs]e(?:\.(?:md|txt))?|notice(?:\.(?:md|txt))?|config\.json|[^/]+\.jinja|template|system|params)$/i
-const MAX_COMPANION = 2 ** 20
+const MAX_COMPANION_BYTES = 2 ** 20
 
 /**
  * Decides which files of a repository a pull downloads: one quantization of one model. The order of the listing does
@@ -51,7 +51,7 @@ const MAX_COMPANION = 2 ** 20
 export function chooseFiles(request: ChoiceRequest): Choice {
   const { id, files } = request
   const models = findGgufModels(id, files, request.headers)
-  const route = routeOf(request, models)
+  const route = chooseRoute(request, models)
   if (route.folder !== undefined) return chooseSafetensors(request, route.folder)
   if (route.candidate) return ggufChoice(request, models, route.candidate, route.reason)
   throw nothingToRun(id, files, models)
@@ -59,18 +59,18 @@ export function chooseFiles(request: ChoiceRequest): Choice {
 
 /**
  * Returns the files to read before choosing. For SafeTensors weights: config.json, and the index that lists which of
- * them belong together, for `weightsOfIndex`. For GGUF: files whose names are ambiguous.
+ * them belong together, for `weightsFromIndex`. For GGUF: files whose names are ambiguous.
  */
 export function filesToRead(
   files: readonly HubFile[],
   wanted: Wanted = {}
 ): { index?: string | undefined; config?: string | undefined; headers?: string[] } {
   const models = findGgufModels('', files)
-  const headers = doubtfulFiles(models, wanted.file ?? wanted.variant)
+  const headers = ambiguousFiles(models, wanted.file ?? wanted.variant)
   if (headers.length > 0) return { headers }
   let folder: string | undefined
   try {
-    folder = routeOf({ id: '', files, memory: { ram: 0, gpu: 0 }, ...wanted }, models).folder
+    folder = chooseRoute({ id: '', files, memory: { ram: 0, gpu: 0 }, ...wanted }, models).folder
   } catch (error) {
     // `chooseFiles` will refuse this, with the repository's name in its message.
     if (!(error instanceof CorralError)) throw error
@@ -82,7 +82,7 @@ export function filesToRead(
 
 type Route = { candidate?: GgufCandidate; reason: string; folder?: string }
 
-function routeOf(request: ChoiceRequest, models: GgufModels): Route {
+function chooseRoute(request: ChoiceRequest, models: GgufModels): Route {
   const { id, files, memory } = request
   const wanted = request.file ?? request.variant
   const folders = safetensorsFolders(files)
@@ -91,17 +91,17 @@ function routeOf(request: ChoiceRequest, models: GgufModels): Route {
   const { candidates } = models
   if (candidates.length === 1 && !isUnsupported(candidates[0]!.quantization ?? '')) {
     const [candidate] = candidates
-    return { candidate, reason: `${fileNameOf(candidate!.path)} is the only model in the repository.` }
+    return { candidate, reason: `${baseName(candidate!.path)} is the only model in the repository.` }
   }
   const loadable = candidates.filter(({ quantization }) => !isUnsupported(quantization ?? ''))
   if (hasTwins(candidates) || !isOneFamily(loadable)) throw ambiguous(id, models, candidates)
-  const best = defaultQuantization(candidates, budgetOf(memory))
+  const best = defaultQuantization(candidates, memoryBudget(memory))
   if (best) return best
   const unlabelled = candidates.filter(({ quantization }) => !quantization)
   if (unlabelled.length === 1) {
     return {
       candidate: unlabelled[0]!,
-      reason: `${fileNameOf(unlabelled[0]!.path)} is the only model that llama.cpp loads.`
+      reason: `${baseName(unlabelled[0]!.path)} is the only model that llama.cpp loads.`
     }
   }
   if (unlabelled.length > 1) throw ambiguous(id, models, candidates)
@@ -126,9 +126,9 @@ function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string
   if (candidate) return { candidate, reason: requestedReason(candidate, wanted) }
 
   const isNamed = (name: string) => name === wanted || name === `${wanted}.gguf`
-  const named = files.filter(({ path }) => isNamed(path) || isNamed(fileNameOf(path))).sort(byPath)
-  const weights = named.find(({ path }) => path.endsWith('.safetensors') && folders.includes(folderOf(path)))
-  if (weights) return { reason: '', folder: folderOf(weights.path) }
+  const named = files.filter(({ path }) => isNamed(path) || isNamed(baseName(path))).sort(byPath)
+  const weights = named.find(({ path }) => path.endsWith('.safetensors') && folders.includes(parentFolder(path)))
+  if (weights) return { reason: '', folder: parentFolder(weights.path) }
   if (named.length > 0) throw notAModel(id, named[0]!.path, models)
   const text = wanted.toLowerCase()
   const folder = folders.find(name => name.toLowerCase() === `${text}/`)
@@ -140,27 +140,27 @@ function wantedRoute(request: ChoiceRequest, models: GgufModels, folders: string
   }
   if (models.candidates.length + folders.length === 0) throw nothingToRun(id, files, models)
   const choices = [
-    ...choicesOf(models.candidates),
+    ...listChoices(models.candidates),
     ...folders.map(name => ({ label: name === '' ? 'SAFETENSORS' : name.slice(0, -1), size: 0 }))
   ]
   throw unknownVariant(id, wanted, choices, models.incomplete)
 }
 
 function requestedReason({ label, quantization, path }: GgufCandidate, wanted: string): string {
-  const same = [label, quantization, path, fileNameOf(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
+  const same = [label, quantization, path, baseName(path)].some(name => name?.toLowerCase() === wanted.toLowerCase())
   return same ? `${wanted} was requested.` : `${label} matches ${wanted}, which was requested.`
 }
 
 function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufCandidate, reason: string): Choice {
   const { projector } = candidate
   const plan = (file: HubFile, role: PlannedDownload['role']) =>
-    plannedFile(file, role, storedName(fileNameOf(file.path)))
+    toPlannedFile(file, role, storedName(baseName(file.path)))
   const files = withoutNameTwins([
     ...candidate.files.map(file => plan(file, 'model')),
     ...(projector ? [plan(projector, 'projector')] : []),
-    ...companions(request.files, folderOf(candidate.path)).map(file => plan(file, 'other'))
+    ...companions(request.files, parentFolder(candidate.path)).map(file => plan(file, 'other'))
   ])
-  const memory = memoryCheck(requiredFor(candidate), budgetOf(request.memory))
+  const memory = memoryCheck(requiredFor(candidate), memoryBudget(request.memory))
   const warnings: string[] = []
   if (!memory.fits) {
     warnings.push(
@@ -182,9 +182,9 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
     format: 'gguf',
     label: candidate.label,
     files,
-    size: sizeOf(files),
+    size: totalSize(files),
     reason,
-    choices: choicesOf(models.candidates).filter(({ label }) => label !== candidate.label),
+    choices: listChoices(models.candidates).filter(({ label }) => label !== candidate.label),
     memory,
     warnings
   }
@@ -193,7 +193,9 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
 /** Files beside the model come before files in the root. */
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const small = files.filter(
-    ({ path, size }) => COMPANION.test(fileNameOf(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION
+    ({ path, size }) => COMPANION.test(baseName(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION_BYTES
   )
-  return [...new Set([folder, ''])].flatMap(where => small.filter(({ path }) => folderOf(path) === where).sort(byPath))
+  return [...new Set([folder, ''])].flatMap(where =>
+    small.filter(({ path }) => parentFolder(path) === where).sort(byPath)
+  )
 }

@@ -82,7 +82,7 @@ const STAND_INS =
   'Q4_K_M UD-Q4_K_M UD-Q4_K_XL Q4_K_XL Q4_K_L Q4_K Q4 Q4_K_S MXFP4 MXFP4_MOE Q4_0 Q4_1 IQ4_XS IQ4_NL'.split(' ')
 
 /** Returns the quantization of most weights: `UD-Q4_K_XL` is Q4_K_XL, `F16-Q5` and `Q5-F16` are Q5. */
-function bulkOf(label: string): string {
+function mainQuantization(label: string): string {
   const parts = label.replace(/^UD-/, '').split('-')
   return parts.find(part => !isFloat(part)) ?? parts[0]!
 }
@@ -96,7 +96,7 @@ function isFloat(label: string): boolean {
  */
 export function quality(label: string): number {
   const extra = (label.startsWith('UD-') ? 0.5 : 0) + (label.replace(/^UD-/, '').includes('-') ? 0.25 : 0)
-  const bulk = bulkOf(label)
+  const bulk = mainQuantization(label)
   const rank = QUALITY.indexOf(bulk)
   if (rank >= 0) return rank + extra
   const shorter = bulk.replace(/_[^_]*$/, '')
@@ -107,7 +107,7 @@ export function quality(label: string): number {
 export function standInRank(label: string): number | undefined {
   const exact = STAND_INS.indexOf(label)
   // A mixture ranks right after its plain quantization.
-  const rank = exact >= 0 ? exact : STAND_INS.indexOf(bulkOf(label)) + 0.5
+  const rank = exact >= 0 ? exact : STAND_INS.indexOf(mainQuantization(label)) + 0.5
   return rank >= 0.5 || exact === 0 ? rank : undefined
 }
 

@@ -7,7 +7,7 @@ import {
   shardNames
 } from '../../../../core/models/gguf-file-name.ts'
 import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
-import { byPath, fileNameOf, folderOf, type Headers, sizeOf } from './choice.ts'
+import { byPath, baseName, parentFolder, type Headers, totalSize } from './choice.ts'
 
 /** A complete GGUF model: a single file or shards. */
 export interface GgufCandidate {
@@ -44,12 +44,12 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
   const sorted = [...files].sort(byPath)
   const byName = new Map(sorted.map(file => [file.path, file]))
   const names = new Map(sorted.map(({ path }) => [path, parseGgufFileName(path)]))
-  const roles = new Map([...names].map(([path, { role }]) => [path, roleOf(path, role, headers)]))
+  const roles = new Map([...names].map(([path, { role }]) => [path, resolveRole(path, role, headers)]))
   const isEmpty = (name: string) => byName.get(name)?.size === 0
   const found: Found[] = []
   const incomplete: GgufModels['incomplete'] = []
   const seen = new Set<string>()
-  const wordsOf = folderWords([...names.keys()])
+  const wordsInFolders = folderWords([...names.keys()])
   for (const [path, { label, base, shard }] of names) {
     const group = shard?.group ?? path
     if (roles.get(path) !== 'model' || seen.has(group)) continue
@@ -59,8 +59,8 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
     if (missing.length > 0) incomplete.push({ path, label, missing })
     else {
       const parts = shards.map(name => byName.get(name)!)
-      const family = `${wordsOf(path)}${base.replace(/[-._ ]+/g, '-')}`
-      found.push({ quantization: label, family, path: parts[0]!.path, files: parts, size: sizeOf(parts) })
+      const family = `${wordsInFolders(path)}${base.replace(/[-._ ]+/g, '-')}`
+      found.push({ quantization: label, family, path: parts[0]!.path, files: parts, size: totalSize(parts) })
     }
   }
   const models = withoutDuplicates(withoutDrafts(withHeaders(found, headers), roles))
@@ -79,7 +79,7 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
 type Found = Omit<GgufCandidate, 'label' | 'projector'>
 
 /** Pieces to be joined and files that are not GGUF have no header of their own. */
-function roleOf(path: string, role: FileRole, headers: Headers): FileRole {
+function resolveRole(path: string, role: FileRole, headers: Headers): FileRole {
   const keys = headers.get(path)
   return keys && Object.keys(keys).length > 0 ? ggufPurpose(keys) : role
 }
@@ -89,15 +89,15 @@ function roleOf(path: string, role: FileRole, headers: Headers): FileRole {
  * adds none. Nor does a folder with a file of the same name as in such a folder: it is another variant.
  */
 function folderWords(paths: readonly string[]): (path: string) => string {
-  const wordsOf = (path: string) => {
-    const folders = folderOf(path).split('/').slice(0, -1)
+  const wordsInFolders = (path: string) => {
+    const folders = parentFolder(path).split('/').slice(0, -1)
     const words = folders.filter(folder => labelFromFileName(folder.replace(/\.gguf$/i, '')) === undefined)
     return words.map(word => `${word.toLowerCase()}/`).join('')
   }
-  const variants = new Set(paths.filter(path => path.includes('/') && wordsOf(path) === '').map(fileNameOf))
+  const variants = new Set(paths.filter(path => path.includes('/') && wordsInFolders(path) === '').map(baseName))
   return path => {
-    const words = wordsOf(path)
-    return variants.has(fileNameOf(path)) && !SIZE.test(words) ? '' : words
+    const words = wordsInFolders(path)
+    return variants.has(baseName(path)) && !SIZE.test(words) ? '' : words
   }
 }
 
@@ -109,15 +109,15 @@ const KIND =
 
 /** Merges families that headers show to be one model, and splits a family if they show several. */
 function withHeaders(found: Found[], headers: Headers): Found[] {
-  const identityOf = ({ path }: Found) => ggufIdentity(headers.get(path) ?? {})
-  const known = found.filter(model => identityOf(model) !== undefined)
+  const headerIdentity = ({ path }: Found) => ggufIdentity(headers.get(path) ?? {})
+  const known = found.filter(model => headerIdentity(model) !== undefined)
   return found.map(model => {
-    const identity = identityOf(model)
+    const identity = headerIdentity(model)
     const read = known.filter(({ family }) => family === model.family)
-    if (identity === undefined || read.some(other => identityOf(other) !== identity)) {
+    if (identity === undefined || read.some(other => headerIdentity(other) !== identity)) {
       return read.length === 0 || identity === undefined ? model : { ...model, family: `${model.family} ${identity}` }
     }
-    const same = known.find(other => identityOf(other) === identity && !areKinds(other.family, model.family))
+    const same = known.find(other => headerIdentity(other) === identity && !areKinds(other.family, model.family))
     return { ...model, family: same?.family ?? model.family }
   })
 }
@@ -150,10 +150,10 @@ function withoutDuplicates(found: Found[]): Found[] {
     if (digests.every(Boolean)) contents.add(content)
     return true
   })
-  const identityOf = ({ quantization, family }: Found) => `${quantization} ${family}`
-  const whole = new Map(distinct.filter(({ files }) => files.length === 1).map(one => [identityOf(one), one.size]))
+  const identity = ({ quantization, family }: Found) => `${quantization} ${family}`
+  const whole = new Map(distinct.filter(({ files }) => files.length === 1).map(one => [identity(one), one.size]))
   return distinct.filter(candidate => {
-    const size = whole.get(identityOf(candidate))
+    const size = whole.get(identity(candidate))
     return candidate.files.length === 1 || size === undefined || Math.abs(candidate.size - size) > size / 100
   })
 }
@@ -163,20 +163,20 @@ function withoutDuplicates(found: Found[]): Found[] {
  * Labels that differ only in case are numbered, since the store could not have both.
  */
 function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
-  const nameOf = ({ path }: Found) => withoutExtension(fileNameOf(path)).toLowerCase()
+  const lowerCaseName = ({ path }: Found) => withoutExtension(baseName(path)).toLowerCase()
   const onlyOne = (keyOf: (candidate: Found) => string | undefined) => {
     const counts = new Map<string | undefined, number>()
     for (const one of found) counts.set(keyOf(one), (counts.get(keyOf(one)) ?? 0) + 1)
     return (candidate: Found) => counts.get(keyOf(candidate)) === 1
   }
   const hasOwnQuantization = onlyOne(({ quantization }) => quantization)
-  const hasOwnFolder = onlyOne(({ path }) => folderOf(path))
-  const hasOwnName = onlyOne(nameOf)
+  const hasOwnFolder = onlyOne(({ path }) => parentFolder(path))
+  const hasOwnName = onlyOne(lowerCaseName)
   const isOneModel = isOneFamily(found)
   const taken = new Map<string, number>()
   return found.map(candidate => {
     const { quantization, path, family } = candidate
-    const folder = folderOf(path).slice(0, -1)
+    const folder = parentFolder(path).slice(0, -1)
     const isOwn = asLabel(folder) === folder && hasOwnFolder(candidate)
     let label: string
     if (quantization && hasOwnQuantization(candidate) && (isOneModel || NAMELESS.test(family))) {
@@ -184,7 +184,7 @@ function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[
     } else if (found.length === 1) {
       const fromId = labelAtEnd(id)
       return { ...candidate, quantization: fromId, label: fromId ?? (isOwn ? folder : 'GGUF') }
-    } else label = isOwn ? folder : asLabel(hasOwnName(candidate) ? fileNameOf(path) : path)
+    } else label = isOwn ? folder : asLabel(hasOwnName(candidate) ? baseName(path) : path)
     const twins = (taken.get(label.toLowerCase()) ?? 0) + 1
     taken.set(label.toLowerCase(), twins)
     return { ...candidate, label: twins === 1 ? label : `${label}-${twins}` }
@@ -225,9 +225,9 @@ export function asLabel(path: string): string {
 export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wanted: string): GgufCandidate[] {
   const text = wanted.toLowerCase().replace(/\/+$/, '')
   const exact = (candidate: GgufCandidate) => candidate.files.some(file => file.path === wanted)
-  const isNamed = (candidate: GgufCandidate) => candidate.files.some(({ path }) => namesOf(path).includes(text))
+  const isNamed = (candidate: GgufCandidate) => candidate.files.some(({ path }) => allNames(path).includes(text))
   const isLabelled = ({ label }: GgufCandidate) => label.toLowerCase() === text
-  const isInFolder = ({ path }: GgufCandidate) => folderOf(path).toLowerCase() === `${text}/`
+  const isInFolder = ({ path }: GgufCandidate) => parentFolder(path).toLowerCase() === `${text}/`
   const quantization = isLabel(wanted) ? labelFromFileName(wanted)!.toLowerCase() : undefined
   const isQuantized = (candidate: GgufCandidate) => candidate.quantization?.toLowerCase() === quantization
   const isDynamic = (candidate: GgufCandidate) => candidate.quantization?.toLowerCase() === `ud-${quantization}`
@@ -254,19 +254,19 @@ export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wan
  * Returns GGUF files whose headers would resolve ambiguous names, at most `MAX_HEADERS`: one of each model that a
  * request may mean, or, if the names show no model or only parts of others, the files that could be one.
  */
-export function doubtfulFiles({ candidates, roles }: GgufModels, wanted: string | undefined): string[] {
-  const meant = wanted === undefined ? candidates : matchingGguf({ candidates }, wanted)
+export function ambiguousFiles({ candidates, roles }: GgufModels, wanted: string | undefined): string[] {
+  const matching = wanted === undefined ? candidates : matchingGguf({ candidates }, wanted)
   const paths = [...roles.keys()]
   const isStrange = paths.some(path => STRANGE.test(path))
-  if (meant.length === 0) {
+  if (matching.length === 0) {
     const hidden = ['draft', 'adapter', 'image', 'other']
     const isMeant = (path: string) => wanted === undefined || matchesFile(path, wanted)
     return paths
       .filter(path => /\.gguf$/i.test(path) && hidden.includes(roles.get(path)!) && isMeant(path))
       .slice(0, MAX_HEADERS)
   }
-  if (isOneFamily(meant) && !hasTwins(meant)) return isStrange ? [meant[0]!.path] : []
-  const first = hasTwins(meant) ? meant : [...new Map(meant.map(one => [one.family, one])).values()]
+  if (isOneFamily(matching) && !hasTwins(matching)) return isStrange ? [matching[0]!.path] : []
+  const first = hasTwins(matching) ? matching : [...new Map(matching.map(one => [one.family, one])).values()]
   return first.length > MAX_HEADERS ? [] : first.map(({ path }) => path)
 }
 
@@ -276,7 +276,7 @@ const MAX_HEADERS = 8
 const STRANGE = /(?:^|\/)(?:adapter_config\.json|model_index\.json|(?:ae|vae)[^/]*\.safetensors|vae\/.*)$/
 
 const matchesFile = (path: string, wanted: string) =>
-  namesOf(path).includes(wanted.toLowerCase()) || parseGgufFileName(path).label === labelFromFileName(wanted)
+  allNames(path).includes(wanted.toLowerCase()) || parseGgufFileName(path).label === labelFromFileName(wanted)
 
 /** Returns whether two candidates have the same quantization. */
 export const hasTwins = (models: readonly GgufCandidate[]) => {
@@ -291,9 +291,9 @@ export function isLabel(text: string): boolean {
 }
 
 /** Returns all names of a file: with and without folders, extension and shard number, in lower case. */
-function namesOf(path: string): string[] {
+function allNames(path: string): string[] {
   const lower = path.toLowerCase()
-  const name = fileNameOf(lower)
+  const name = baseName(lower)
   const stems = [lower, name].flatMap(text => [text.replace(/\.gguf$/, ''), withoutExtension(text)])
   return [lower, name, ...stems, ...stems.map(stem => `${stem}.gguf`)]
 }

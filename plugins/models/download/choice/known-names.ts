@@ -133,10 +133,10 @@ export function knownName({ owner, name, variant = '' }: RequestedName): KnownNa
   const family = Object.hasOwn(KNOWN_NAMES, key) ? KNOWN_NAMES[key] : undefined
   if (!family) return undefined
   const tag = variant.toLowerCase()
-  const whole = repositoryOf(family, tag)
+  const whole = findRepositoryForTag(family, tag)
   const label = whole === undefined ? labelFromFileName(tag) : undefined
   const size = label && tag.replace(/-?[^-]+$/, '').replace(INSTRUCTED, '')
-  const repository = whole ?? (size === undefined ? undefined : repositoryOf(family, size))
+  const repository = whole ?? (size === undefined ? undefined : findRepositoryForTag(family, size))
   if (repository === undefined) return undefined
   const [publisher = '', bare = ''] = repository.split('/')
   return {
@@ -146,7 +146,7 @@ export function knownName({ owner, name, variant = '' }: RequestedName): KnownNa
   }
 }
 
-function repositoryOf({ tags, latest }: KnownFamily, tag: string): string | undefined {
+function findRepositoryForTag({ tags, latest }: KnownFamily, tag: string): string | undefined {
   const bare = tag.replace(INSTRUCTED, '')
   const wanted = [tag, bare].find(each => Object.hasOwn(tags, each)) ?? (tag === '' ? latest : undefined)
   return wanted === undefined ? undefined : tags[wanted]

@@ -6,17 +6,17 @@ import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../../core/
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import {
-  budgetOf,
+  memoryBudget,
   byPath,
   type Choice,
   type ChoiceRequest,
-  folderOf,
+  parentFolder,
   memoryCheck,
-  plannedFile,
+  toPlannedFile,
   refusal,
   requiredMemory,
   shortList,
-  sizeOf,
+  totalSize,
   withoutNameTwins
 } from './choice.ts'
 import { asLabel } from './gguf-models.ts'
@@ -40,7 +40,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   }
   const inFolder = ({ path }: HubFile) => path.slice(folder.length)
   const stored = (file: HubFile, role: PlannedDownload['role'], name: string) =>
-    plannedFile(file, role, name.split('/').map(storedName).join('/'))
+    toPlannedFile(file, role, name.split('/').map(storedName).join('/'))
   const others = [...files].sort(byPath).filter(file => {
     const name = inFolder(file)
     if (!file.path.startsWith(folder) || weights.includes(file) || name === 'adapter_config.json') return false
@@ -50,10 +50,10 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
     ...weights.map(file => stored(file, 'model', convertibleName(request, inFolder(file), weights.length))),
     ...others.map(file => stored(file, 'other', inFolder(file)))
   ])
-  const bytes = sizeOf(weights)
+  const bytes = totalSize(weights)
   // Loaded as 16-bit floats unless another type is requested.
   const factor = label === 'F32' ? 0.5 : label === 'FP8' ? 2 : 1
-  const memory = memoryCheck(requiredMemory(bytes * factor, 0), budgetOf(request.memory))
+  const memory = memoryCheck(requiredMemory(bytes * factor, 0), memoryBudget(request.memory))
   const warnings = [
     'These are SafeTensors weights: they are converted to GGUF when the model is first loaded. The first conversion needs ' +
       'some GB of Python packages, and asks before it installs them.'
@@ -68,7 +68,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
     format: 'safetensors',
     label,
     files: chosen,
-    size: sizeOf(chosen),
+    size: totalSize(chosen),
     reason:
       request.file || request.variant
         ? 'These weights were requested.'
@@ -123,7 +123,7 @@ const NO_WEIGHTS =
 export function safetensorsFolders(files: readonly HubFile[]): string[] {
   const has = new Set(files.map(file => file.path))
   if (has.has('model_index.json')) return []
-  const folders = new Set(files.filter(({ path }) => isWeights(path)).map(({ path }) => folderOf(path)))
+  const folders = new Set(files.filter(({ path }) => isWeights(path)).map(({ path }) => parentFolder(path)))
   if (folders.has('')) return ['']
   const whole = (folder: string) =>
     has.has(`${folder}config.json`) &&
@@ -132,7 +132,7 @@ export function safetensorsFolders(files: readonly HubFile[]): string[] {
 }
 
 function isWeights(path: string): boolean {
-  const name = path.slice(folderOf(path).length)
+  const name = path.slice(parentFolder(path).length)
   return name.endsWith('.safetensors') && !NO_WEIGHTS.test(name)
 }
 
@@ -142,7 +142,7 @@ function isWeights(path: string): boolean {
  * @param path for the message
  * @throws CorralError `unsupported_capability` if it is invalid
  */
-export function weightsOfIndex(index: unknown, path = INDEX): string[] {
+export function weightsFromIndex(index: unknown, path = INDEX): string[] {
   const map = fields(index).weight_map
   const names = map && typeof map === 'object' ? [...new Set(Object.values(map))] : []
   if (names.length === 0) throw damaged(path, 'it has no "weight_map" with names of files')
@@ -168,7 +168,7 @@ function safetensorsModel(
   folder: string
 ): { weights: HubFile[]; missing: string[] } {
   const byName = new Map(files.map(file => [file.path, file]))
-  const names = files.filter(({ path }) => folderOf(path) === folder && isWeights(path)).map(({ path }) => path)
+  const names = files.filter(({ path }) => parentFolder(path) === folder && isWeights(path)).map(({ path }) => path)
   const expected = weightsInIndex?.map(name => folder + name) ?? withoutIndex(id, names, folder)
   const needed = byName.has(`${folder}config.json`) ? [] : [`${folder}config.json`]
   if (!files.some(({ path }) => path.startsWith(folder) && isTokenizer(path.slice(folder.length)))) {

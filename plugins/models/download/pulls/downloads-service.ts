@@ -22,17 +22,17 @@ import type { PulledNames } from '../pulled-names.ts'
 import { fetchedBytes, missingBytes, plannedOrigin, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
-import { Turns } from './pull-turns.ts'
+import { FairQueue } from './fair-queue.ts'
 
 export interface DownloadsOptions
-  extends Omit<PullContext & PlannerContext, 'hubs' | 'hubOf' | 'mirrors' | 'partial' | 'turns' | 'onReceived'> {
+  extends Omit<PullContext & PlannerContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'turns' | 'onReceived'> {
   pulledNames: Pick<PulledNames, 'add'>
   /** How many pulls transfer at once, and how many may wait. */
   limits: { pulls: number; waiting: number }
 }
 
 /** After this time a transfer makes room for a client that has none. */
-const TURN_LENGTH = 60_000
+const TURN_MS = 60_000
 /** Listings at once for each concurrent transfer. A listing mostly waits for hubs. */
 const LISTINGS_PER_PULL = 4
 
@@ -49,7 +49,7 @@ export interface DownloadsService extends Downloads {
 
 /** `owner/name:label` in lower case: a variant has one pull at a time. */
 type PlanKey = Pick<PullPlan, 'name' | 'label'>
-const keyOf = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
+const pullKey = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
 
 export function createDownloads(options: DownloadsOptions): DownloadsService {
   const { storage, transfers, paths, log } = options
@@ -59,36 +59,36 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   let closing = false
   let received = 0
 
-  const hubOf = (name: string) => hubs.find(hub => hub.name === name)
-  const transferring = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({
+  const findHub = (name: string) => hubs.find(hub => hub.name === name)
+  const transferLimits = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({
     places,
     perClient: places,
     waiting
   })
-  const turns = new Turns({ ...transferring(options.limits), turnLength: TURN_LENGTH })
+  const turns = new FairQueue({ ...transferLimits(options.limits), turnLength: TURN_MS })
   /** A separate queue for listings, so that slow hubs do not block transfers. */
-  const listingOf = (limits: DownloadsOptions['limits']) => ({
-    ...transferring(limits),
+  const listingLimits = (limits: DownloadsOptions['limits']) => ({
+    ...transferLimits(limits),
     places: limits.pulls * LISTINGS_PER_PULL
   })
-  const listing = new Turns(listingOf(options.limits))
+  const listing = new FairQueue(listingLimits(options.limits))
   const context = {
     ...options,
     turns,
     hubs,
-    hubOf,
+    findHub,
     mirrors,
     onReceived: (bytes: number) => {
       received += bytes
     },
-    partial: (plan: PlanKey) => jobs.get(keyOf(plan))?.folder
+    partial: (plan: PlanKey) => jobs.get(pullKey(plan))?.folder
   }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
   }
 
   function addJob(record: JobRecord, completed: readonly number[] = []): PullJob {
-    const key = keyOf(record.plan)
+    const key = pullKey(record.plan)
     const job = new PullJob(record, completed, join(paths.downloads, record.id), context, () => {
       if (jobs.get(key) === job) jobs.delete(key)
     })
@@ -97,7 +97,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   }
 
   /** Returns the pulls of a model, or of one variant if the name has a label. */
-  function jobsOf(name: RequestedName): PullJob[] {
+  function findJobs(name: RequestedName): PullJob[] {
     return [...jobs.values()].filter(
       ({ plan }) =>
         modelKey(name.owner === undefined ? { name: plan.name.name } : plan.name) === modelKey(name) &&
@@ -106,7 +106,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   }
 
   /** @throws CorralError `model_not_found`, or `invalid_request` if the model has several pulls */
-  function jobNamed(id: string): PullJob {
+  function getJob(id: string): PullJob {
     const named = [...jobs.values()].find(job => job.id === id)
     if (named) return named
     let name: RequestedName
@@ -116,7 +116,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       if (error instanceof CorralError) throw pullNotFound(id)
       throw error
     }
-    const found = jobsOf(name)
+    const found = findJobs(name)
     if (found.length > 1) {
       const models = found.map(job => job.record().model).join(', ')
       throw new CorralError(
@@ -139,7 +139,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     }
     const record = await readJob(folder)
     if (record.id !== id) throw new Error(`its ${JOB_FILE} belongs to ${record.id}`)
-    if (jobs.has(keyOf(record.plan))) throw new Error('there is another pull of the same model')
+    if (jobs.has(pullKey(record.plan))) throw new Error('there is another pull of the same model')
     const job = addJob(record, await fetchedBytes(folder, record.plan))
     if (!job.unfinished) return
     if (await job.setAside()) {
@@ -153,7 +153,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
   /** @throws CorralError `insufficient_storage` if the files of a plan do not fit on the disk */
   async function requireRoom(plan: PullPlan): Promise<void> {
-    const job = jobs.get(keyOf(plan))
+    const job = jobs.get(pullKey(plan))
     // A running pull checks the disk itself.
     if (job?.running) return
     const missing = await missingBytes(plan, job?.folder, storage.variants(plan.name))
@@ -170,7 +170,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
   return {
     addHub(hub) {
-      if (hubOf(hub.name)) throw new Error(`There is already a hub named "${hub.name}". Give this one another name.`)
+      if (findHub(hub.name)) throw new Error(`There is already a hub named "${hub.name}". Give this one another name.`)
       for (const prefix of hub.prefixes) {
         const fault = prefixFault(prefix, hubs)
         if (fault) throw new Error(`The hub "${hub.name}" cannot have the prefix ${JSON.stringify(prefix)}: ${fault}.`)
@@ -218,9 +218,9 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       for (;;) {
         await requireRoom(plan)
         refuseWhenClosing()
-        const other = jobsOf(plan.name).find(job => plannedOrigin(job.plan).from !== plannedOrigin(plan).from)
+        const other = findJobs(plan.name).find(job => plannedOrigin(job.plan).from !== plannedOrigin(plan).from)
         if (other) throw otherOriginRunning(other.record(), plan)
-        const present = jobs.get(keyOf(plan))
+        const present = jobs.get(pullKey(plan))
         if (!present) break
         await present.join(plan, { detached, turn })
         if (!present.ended) return present
@@ -241,35 +241,35 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     received: () => received,
 
     async pause(id, options = {}): Promise<PullRecord> {
-      const job = jobNamed(id)
+      const job = getJob(id)
       await job.pause(options)
       return job.record()
     },
 
     async resume(id, { turn }): Promise<PullRecord> {
       refuseWhenClosing()
-      const job = jobNamed(id)
+      const job = getJob(id)
       await job.resume(turn)
       return job.record()
     },
 
     async cancel(id) {
-      if (!(await jobNamed(id).cancel())) throw pullNotFound(id)
+      if (!(await getJob(id).cancel())) throw pullNotFound(id)
     },
 
     async cancelModel(name, error) {
-      const cancelled = await Promise.all(jobsOf(name).map(job => job.cancel(error)))
+      const cancelled = await Promise.all(findJobs(name).map(job => job.cancel(error)))
       return cancelled.filter(Boolean).length
     },
 
     configure({ limits, ...settings }) {
       Object.assign(context, settings)
-      turns.configure(transferring(limits))
-      listing.configure(listingOf(limits))
+      turns.configure(transferLimits(limits))
+      listing.configure(listingLimits(limits))
     },
 
     checkSearch() {
-      const missing = options.search.filter(name => !hubOf(name))
+      const missing = options.search.filter(name => !findHub(name))
       if (missing.length === 0) return
       const there = hubs.map(hub => hub.name).join(', ') || 'none'
       log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)

@@ -18,7 +18,7 @@ export function fileTarget(folder: string, { storedPath }: Pick<PlannedDownload,
 }
 
 /** Identifies the content of each file of a plan, by its stored path: the file's digest, otherwise its revision. */
-function contents({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {
+function contentByPath({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {
   return new Map(
     files.map(file => [file.storedPath, file.sha256 ?? file.gitSha1 ?? `${hub} ${id} ${revision} ${file.path}`])
   )
@@ -26,14 +26,14 @@ function contents({ repository: { hub, id, revision }, files }: PullPlan): Map<s
 
 /** Returns whether two plans download the same bytes under the same names. */
 export function sameFiles(one: PullPlan, other: PullPlan): boolean {
-  const [left, right] = [contents(one), contents(other)]
+  const [left, right] = [contentByPath(one), contentByPath(other)]
   return left.size === right.size && [...left].every(([path, content]) => right.get(path) === content)
 }
 
 /** Removes files and partial data of one plan whose content differs in another plan. */
 export async function dropChangedPartials(folder: string, from: PullPlan, to: PullPlan): Promise<void> {
-  const kept = contents(to)
-  for (const [storedPath, content] of contents(from)) {
+  const kept = contentByPath(to)
+  for (const [storedPath, content] of contentByPath(from)) {
     if (kept.get(storedPath) === content) continue
     const target = fileTarget(folder, { storedPath })
     await rm(target, { force: true })
@@ -60,10 +60,10 @@ export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'fi
 
 /** The origin that is recorded with the model of a pull. */
 export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
-  origin ?? originOf(repository)
+  origin ?? hubOrigin(repository)
 
 /** Returns the recorded origin of a model from a hub. It names no server, since mirrors count as the same origin. */
-export function originOf({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
+export function hubOrigin({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
   // An id that is an address may be signed.
   return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
 }

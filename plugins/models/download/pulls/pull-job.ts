@@ -31,9 +31,9 @@ import {
   sameFiles,
   variantWithFiles
 } from './pull-files.ts'
-import { addressesOf } from './pull-planner.ts'
+import { allowedAddresses } from './pull-planner.ts'
 import { PullProgress } from './pull-progress.ts'
-import type { Place, Turns } from './pull-turns.ts'
+import type { Place, FairQueue } from './fair-queue.ts'
 
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'
@@ -83,11 +83,11 @@ export async function readJob(folder: string): Promise<JobRecord> {
 export interface PullContext {
   storage: Storage
   transfers: Transfers
-  hubOf(name: string): Hub | undefined
+  findHub(name: string): Hub | undefined
   /** Asked for each file before its hub. */
   mirrors: readonly FileMirror[]
   /** The queue for transfers. */
-  turns: Turns
+  turns: FairQueue
   /** Private addresses that clients may pull from. See `HubRequest`. */
   privateAddresses: readonly string[]
   /** Milliseconds after the last watcher has left. */
@@ -131,7 +131,7 @@ export class PullJob implements Pull {
   #retries = 0
   /** Bytes received before this run. */
   #before = 0
-  #turn: Promise<unknown> = Promise.resolve()
+  #lastOperation: Promise<unknown> = Promise.resolve()
 
   /**
    * @param completed bytes of each file that are on disk
@@ -331,12 +331,12 @@ export class PullJob implements Pull {
   }
 
   #serial<T>(operation: () => Promise<T>): Promise<T> {
-    const turn = this.#turn.then(operation)
-    this.#turn = turn.catch(() => undefined)
+    const turn = this.#lastOperation.then(operation)
+    this.#lastOperation = turn.catch(() => undefined)
     return turn
   }
 
-  /** Joins the queue for transfers. @param isAdmitted see `Turns.enter` */
+  /** Joins the queue for transfers. @param isAdmitted see `FairQueue.enter` */
   #enter(isAdmitted: boolean, turn = this.#job.turn ?? ''): Place {
     return this.#context.turns.enter(turn, isAdmitted)
   }
@@ -407,10 +407,10 @@ export class PullJob implements Pull {
 
   /** Downloads and verifies the files. */
   async #fetch(signal: AbortSignal): Promise<TransferredFile[]> {
-    const { storage, transfers, hubOf, mirrors } = this.#context
+    const { storage, transfers, findHub, mirrors } = this.#context
     const { repository, files, isLocal } = this.plan
-    const privateAddresses = addressesOf(this.#context, isLocal)
-    const hub = hubOf(repository.hub)
+    const privateAddresses = allowedAddresses(this.#context, isLocal)
+    const hub = findHub(repository.hub)
     if (!hub) {
       throw new CorralError(
         'hub_unreachable',

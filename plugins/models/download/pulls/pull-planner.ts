@@ -33,11 +33,11 @@ import { requireFewModelFiles } from '../choice/choice.ts'
 import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
-import { safetensorsLabel, weightsOfIndex } from '../choice/safetensors-choice.ts'
+import { safetensorsLabel, weightsFromIndex } from '../choice/safetensors-choice.ts'
 import { readFileStart } from '../transfer/file-start.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
-import { missingBytes, originOf, variantWithFiles } from './pull-files.ts'
+import { missingBytes, hubOrigin, variantWithFiles } from './pull-files.ts'
 
 export interface PlannerContext {
   storage: Storage
@@ -47,7 +47,7 @@ export interface PlannerContext {
   conversion: Pick<Conversion, 'supports'>
   paths: DataPaths
   hubs: readonly Hub[]
-  hubOf(name: string): Hub | undefined
+  findHub(name: string): Hub | undefined
   /** Names of the hubs to search for a name without prefix, in order. */
   search: readonly string[]
   /** Memory for models, in bytes. */
@@ -59,9 +59,9 @@ export interface PlannerContext {
 }
 
 /** Maximum size of a config or index file that is read before files are chosen. */
-const MAX_DESCRIPTION = 64_000_000
+const MAX_DESCRIPTION_BYTES = 64_000_000
 /** Returns the private addresses that a pull may contact. @param isLocal whether it was made over the private socket */
-export function addressesOf({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
+export function allowedAddresses({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
   return isLocal ? [EVERY_ADDRESS] : privateAddresses
 }
 
@@ -74,12 +74,12 @@ type Locate = (file: HubFile) => Promise<FileLocation>
 
 /** Plans what a pull would download. */
 export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
-  const { storage, paths, hubs, hubOf, search } = context
-  const known = meaningOf(context, request.model)
+  const { storage, paths, hubs, findHub, search } = context
+  const known = resolveName(context, request.model)
   if (known && 'here' in known) return presentPlan(known.here, `It ${originInWords(known.here.origin)}.`)
   const reference = parsePullReference(known?.model ?? request.model, hubs)
   const isLocal = request.caller.isLocal === true
-  const privateAddresses = addressesOf(context, isLocal)
+  const privateAddresses = allowedAddresses(context, isLocal)
   const as = request.as ? parseModelName(request.as) : undefined
   const wanted = as ?? reference.name
   if (!wanted) {
@@ -92,7 +92,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const isNamed = !as && !reference.hub && !reference.revision && !reference.variant?.includes('/')
   const here = isNamed ? storage.find({ ...wanted, variant: reference.variant }) : undefined
   if (here?.origin.kind === 'bundled') return presentPlan(here, 'It came with corral.')
-  const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => hubOf(name) ?? [])
+  const searched = (reference.hub === undefined ? search : [reference.hub]).flatMap(name => findHub(name) ?? [])
   context.transfers.prepare()
   let found: { hub: Hub; repository: HubRepository }
   try {
@@ -115,7 +115,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
   const files = await withSizes(choice.files, locate)
   const size = files.reduce((sum, file) => sum + (file.size ?? 0), 0)
   const { files: _, ...place } = repository
-  const libraryName = libraryNameOf(request, { owner, name })
+  const libraryName = getLibraryName(request, { owner, name })
   const planned = {
     ...choice,
     ...(libraryName !== undefined && { libraryName }),
@@ -142,7 +142,7 @@ export async function planPull(context: PlannerContext, request: PullRequest, wa
 }
 
 /** Returns the requested name of Ollama's library, with its tag. Undefined if the request is not such a name. */
-function libraryNameOf({ model: text, as }: PullRequest, model: ModelName): string | undefined {
+function getLibraryName({ model: text, as }: PullRequest, model: ModelName): string | undefined {
   const whole = text.trim()
   if (as || !PLAIN_NAME.test(whole)) return undefined
   const name = parseRequestedName(whole)
@@ -163,7 +163,7 @@ type Meaning = { here: StoredVariant } | { model: string; reason?: string }
  * @returns undefined for names and addresses of hubs
  * @throws CorralError `repo_not_found` for a short name that means nothing; `model_not_found` if it is ambiguous
  */
-function meaningOf({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
+function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
   const whole = text.trim()
   const isHubs = hubs.some(({ prefixes }) =>
     prefixes.some(prefix => whole.toLowerCase().startsWith(prefix.toLowerCase()))
@@ -209,10 +209,10 @@ function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Mod
 /** For a short name that is neither here nor known. */
 function unknownName(name: RequestedName): CorralError {
   const similar = nearest(modelKey({ name: name.name }), Object.keys(KNOWN_NAMES))
-  const meant = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
+  const hint = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
   return new CorralError(
     'repo_not_found',
-    `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${meant} ` +
+    `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${hint} ` +
       `"corral search ${name.name}" searches the hubs for it; pull it by <owner>/<name>, for example Qwen/Qwen3-8B-GGUF ` +
       'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.',
     { param: 'model' }
@@ -311,7 +311,7 @@ async function choose(
     id,
     files,
     memory: await context.memory(),
-    weightsInIndex: weights === undefined ? undefined : weightsOfIndex(weights, index),
+    weightsInIndex: weights === undefined ? undefined : weightsFromIndex(weights, index),
     config,
     headers: await readHeaders(files, headers, locate, signal)
   })
@@ -365,7 +365,7 @@ async function readJson(
       locate: async () => {
         const location = await locate(file)
         const size = file.size ?? location.size ?? 0
-        if (size > MAX_DESCRIPTION) throw unusable(repository, path, `it has ${size} bytes`)
+        if (size > MAX_DESCRIPTION_BYTES) throw unusable(repository, path, `it has ${size} bytes`)
         return location
       },
       signal,
@@ -405,7 +405,7 @@ async function withSizes(files: PullPlan['files'], locate: Locate): Promise<Pull
 
 /** @throws CorralError `model_exists` if a model of this name came from elsewhere */
 function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
-  const other = conflictingVariant(variants, originOf(repository), label)
+  const other = conflictingVariant(variants, hubOrigin(repository), label)
   if (!other) return
   const name = bareName(other.model)
   throw new CorralError(

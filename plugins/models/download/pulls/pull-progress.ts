@@ -1,9 +1,9 @@
 import type { FileProgress, OnPullEvent, PullPlan } from '../../../../core/contracts/downloads.ts'
 
 /** Minimum time between two events of one file: fewer than ten a second. */
-const EVENT_INTERVAL = 125
+const EVENT_INTERVAL_MS = 125
 /** The speed is averaged over this time. */
-const SPEED_WINDOW = 5_000
+const SPEED_WINDOW_MS = 5_000
 
 type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
 
@@ -33,9 +33,9 @@ export class PullProgress {
 
   /** Returns the average speed in bytes per second. */
   speed(now = performance.now()): number {
-    const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW)
+    const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW_MS)
     if (!first || now - first.at < 1) return 0
-    return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL))
+    return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL_MS))
   }
 
   /** Resets the speed when a run starts or ends. */
@@ -52,10 +52,10 @@ export class PullProgress {
     if (this.#reported.has(file)) this.received += grown
     this.#reported.add(file)
     this.#samples.push({ at: now, received: this.received })
-    while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW) this.#samples.shift()
+    while (this.#samples.length > 1 && now - this.#samples[0]!.at > SPEED_WINDOW_MS) this.#samples.shift()
     this.#change(file, completed, total)
     if (this.#changed.size > 0) {
-      this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL - now))
+      this.#timer ??= setTimeout(() => this.#emit(), Math.max(0, this.#lastEvent + EVENT_INTERVAL_MS - now))
     }
     return grown
   }

@@ -1,10 +1,10 @@
 /** Keeps a file's journal small. */
 const MAX_CHUNKS = 4096
-const MIN_CHUNK = 1024 * 1024
+const MIN_CHUNK_BYTES = 1024 * 1024
 
 /** Returns the size of a file's chunks: a power of two, large enough to limit their number. */
 export function chunkSizeFor(size: number): number {
-  let chunk = MIN_CHUNK
+  let chunk = MIN_CHUNK_BYTES
   while (chunk * MAX_CHUNKS < size) chunk *= 2
   return chunk
 }
@@ -71,11 +71,11 @@ export interface Span {
   to: number
 }
 
-const MIN_REQUEST = 8 * 1024 * 1024
+const MIN_REQUEST_BYTES = 8 * 1024 * 1024
 /**
  * A second connection is only worthwhile for at least this many bytes, since data in flight on the first one is lost.
  */
-const MIN_SHARED = 4 * 1024 * 1024
+const MIN_SHARED_BYTES = 4 * 1024 * 1024
 
 /**
  * Returns the bytes of a connection's next request: its fair share of the bytes that are neither on disk nor requested.
@@ -84,7 +84,7 @@ const MIN_SHARED = 4 * 1024 * 1024
 export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number, worthwhile: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
   const share = (map.size - map.completed - claimed) / connections
-  return Math.max(MIN_REQUEST, Math.min(worthwhile, share))
+  return Math.max(MIN_REQUEST_BYTES, Math.min(worthwhile, share))
 }
 
 /** Returns the bytes that a span still has to download. */
@@ -108,7 +108,7 @@ export function freeSpan(map: ChunkMap, taken: readonly Span[], bytes: number): 
 /** Takes the second half of the longest span for an idle connection. Undefined if that span is short. */
 export function stolenSpan(map: ChunkMap, taken: readonly Span[]): Span | undefined {
   const longest = [...taken].sort((a, b) => spanBytes(map, b) - spanBytes(map, a))[0]
-  if (!longest || longest.to - longest.at < 2 || spanBytes(map, longest) < MIN_SHARED) return undefined
+  if (!longest || longest.to - longest.at < 2 || spanBytes(map, longest) < MIN_SHARED_BYTES) return undefined
   const to = longest.to
   longest.to = longest.at + Math.ceil((to - longest.at) / 2)
   return { at: longest.to, to }

@@ -4,8 +4,8 @@ import { crc32 } from 'node:zlib'
 import { type DigestJob, type DigestReply, fileHashes, type WrittenChunks } from './digests.ts'
 
 /** Small enough to stay in the processor's cache. */
-const READ = 256 * 1024
-const buffer = Buffer.allocUnsafeSlow(READ)
+const READ_BYTES = 256 * 1024
+const buffer = Buffer.allocUnsafeSlow(READ_BYTES)
 
 /** Reads a file back in order while it is being written, so it also finds damage by the disk. */
 function digest({ path, size, chunkSize, git, port }: DigestJob): void {
@@ -42,7 +42,7 @@ function digest({ path, size, chunkSize, git, port }: DigestJob): void {
     let at = next
     let crc = 0
     while (at < end) {
-      const length = readSync(descriptor!, buffer, 0, Math.min(READ, end - at), at)
+      const length = readSync(descriptor!, buffer, 0, Math.min(READ_BYTES, end - at), at)
       if (length === 0) break
       const bytes = buffer.subarray(0, length)
       if (wanted !== undefined) crc = crc32(bytes, crc)

@@ -2,7 +2,7 @@ import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { checkRedirect, MAX_REDIRECTS } from '../../../../core/system/redirects.ts'
 
 /** A location is not used in the last minute before it expires. */
-const EXPIRY_MARGIN = 60_000
+const EXPIRY_MARGIN_MS = 60_000
 /** After this many failures of a location, a new one is requested. */
 const MAX_FAILURES = 2
 
@@ -37,7 +37,7 @@ export class FileSource {
   async current(): Promise<ActiveLocation> {
     const location = this.#location
     const expiresAt = location?.reported.expiresAt
-    if (location && (expiresAt === undefined || expiresAt - EXPIRY_MARGIN > Date.now())) return location
+    if (location && (expiresAt === undefined || expiresAt - EXPIRY_MARGIN_MS > Date.now())) return location
     this.#pending ??= this.#request().finally(() => {
       this.#pending = undefined
     })

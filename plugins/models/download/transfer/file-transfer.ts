@@ -7,8 +7,8 @@ import { type ActiveLocation, FileSource, followRedirect } from './file-source.t
 import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
 import type { Answer } from './http/http-response.ts'
 import { ConnectionFailure } from './http/http-socket.ts'
-import { type Bandwidth, Line } from './limits.ts'
-import { PartFile, PartWriter, WRITE_SIZE } from './part-file.ts'
+import { type Bandwidth, LineSpeed } from './limits.ts'
+import { PartFile, PartWriter, WRITE_BYTES } from './part-file.ts'
 import { Retries } from './retries.ts'
 import { type FetchProblem, fetchError, storageError, wrongContent } from './transfer-errors.ts'
 import type { TransferEngineOptions, TransferFile, TransferredFile } from './transfers.ts'
@@ -45,10 +45,10 @@ interface Fetch {
 /** How often a file's content may change during its download. */
 const MAX_CHANGES = 2
 /** Requests are compared at this interval. A request is replaced if it is this much slower than the next slowest. */
-const COMPARE_INTERVAL = 10_000
+const COMPARE_INTERVAL_MS = 10_000
 const CRAWL_FACTOR = 20
 /** Bytes per second that are never too slow. */
-const FAST_ENOUGH = 64 * 1024
+const FAST_ENOUGH_BYTES_PER_SECOND = 64 * 1024
 
 /** Abort reason of requests that are cancelled here, which is not a failure. */
 class Cancelled extends Error {}
@@ -75,7 +75,7 @@ export class FileTransfer {
   #changes = 0
   readonly #running = new Set<Fetch>()
   #ranges: 'unknown' | 'yes' | 'no' = 'unknown'
-  readonly #line = new Line()
+  readonly #line = new LineSpeed()
   #comparedAt = 0
   #allEnded: (() => void) | undefined
   /** Bytes received in total, and the most that was ever on disk. */
@@ -303,7 +303,7 @@ export class FileTransfer {
 
   /** Called often: replaces a request that crawls while others do not. */
   tick(now: number): void {
-    if (now - this.#comparedAt < COMPARE_INTERVAL) return
+    if (now - this.#comparedAt < COMPARE_INTERVAL_MS) return
     const seconds = (now - this.#comparedAt) / 1000
     this.#comparedAt = now
     const [slowest, next] = [...this.#running]
@@ -311,7 +311,8 @@ export class FileTransfer {
       .map(fetch => ({ fetch, speed: (fetch.bytes - fetch.compared!) / seconds }))
       .sort((a, b) => a.speed - b.speed)
     for (const fetch of this.#running) fetch.compared = fetch.bytes
-    if (!slowest || !next || slowest.speed >= FAST_ENOUGH || slowest.speed * CRAWL_FACTOR > next.speed) return
+    if (!slowest || !next || slowest.speed >= FAST_ENOUGH_BYTES_PER_SECOND || slowest.speed * CRAWL_FACTOR > next.speed)
+      return
     slowest.fetch.controller.abort(new Cancelled())
   }
 
@@ -353,7 +354,7 @@ export class FileTransfer {
     // The location may report what the hub's listing did not.
     this.#verification.expected.sha256 ??= location.reported.sha256
     if (location.reported.size !== undefined && !this.#part!.map) this.#setSize(location.reported.size)
-    const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_SIZE)
+    const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_BYTES)
     try {
       for (;;) {
         const result = await this.#request(fetch, location, buffer)

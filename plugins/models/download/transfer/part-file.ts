@@ -113,9 +113,9 @@ export async function removePartial(target: string): Promise<void> {
 
 // ---- partial data --------------------------------------------------------------------------------------------------
 
-const READ = 1024 * 1024
+const READ_BYTES = 1024 * 1024
 /** Bytes that are worth a flush. */
-const FLUSH_SIZE = 32 * 1024 * 1024
+const FLUSH_BYTES = 32 * 1024 * 1024
 
 /** The partial data of a file, with its journal. */
 export class PartFile {
@@ -193,7 +193,7 @@ export class PartFile {
    */
   async flush(): Promise<void> {
     const completed = this.map?.completed ?? 0
-    if (this.#closed || this.#flushing || Math.abs(completed - this.#flushed) < FLUSH_SIZE) return
+    if (this.#closed || this.#flushing || Math.abs(completed - this.#flushed) < FLUSH_BYTES) return
     this.#flushed = completed
     this.#flushing = promisify(fdatasync)(this.descriptor)
     try {
@@ -255,7 +255,7 @@ export class PartFile {
 }
 
 function crcOnDisk(descriptor: number, start: number, length: number): number | undefined {
-  const buffer = Buffer.allocUnsafe(Math.min(READ, length))
+  const buffer = Buffer.allocUnsafe(Math.min(READ_BYTES, length))
   let crc = 0
   for (let at = 0; at < length; ) {
     const bytes = readSync(descriptor, buffer, 0, Math.min(buffer.length, length - at), start + at)
@@ -278,13 +278,13 @@ async function synced(path: string, flags: string): Promise<void> {
 // ---- writing -------------------------------------------------------------------------------------------------------
 
 /** Bytes that are collected before they are written: few enough to stay in the processor's cache. */
-export const WRITE_SIZE = 256 * 1024
+export const WRITE_BYTES = 256 * 1024
 
 export interface PartWriterOptions {
   descriptor: number
   map: ChunkMap
   span: Span
-  /** Of `WRITE_SIZE` bytes. */
+  /** Of `WRITE_BYTES` bytes. */
   buffer: Buffer
   /** Maximum bytes of one read. */
   readSize: number
@@ -316,7 +316,7 @@ export class PartWriter {
   /** Where the next bytes go: up to the end of a chunk or of an aligned block. */
   room(): Buffer {
     const { map, span, buffer, readSize } = this.#options
-    const end = Math.min(map.end(span.at), this.#position + WRITE_SIZE - (this.#position % WRITE_SIZE))
+    const end = Math.min(map.end(span.at), this.#position + WRITE_BYTES - (this.#position % WRITE_BYTES))
     return buffer.subarray(this.#filled, this.#filled + Math.min(end - this.position, readSize))
   }
 
@@ -325,7 +325,7 @@ export class PartWriter {
     const { map, span } = this.#options
     this.#filled += length
     const atEnd = this.position === map.end(span.at)
-    if (atEnd || this.position % WRITE_SIZE === 0) {
+    if (atEnd || this.position % WRITE_BYTES === 0) {
       this.flush()
       this.#position += this.#filled
       this.#filled = 0

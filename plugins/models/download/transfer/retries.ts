@@ -2,9 +2,9 @@
 const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
 /** Bytes that count as progress. A server that keeps failing after a few bytes must not be retried for ever. */
-const SIGNIFICANT = 1024 * 1024
+const PROGRESS_BYTES = 1024 * 1024
 /** Maximum wait that a server can ask for, in seconds. */
-const MAX_RETRY_AFTER = 15 * 60
+const MAX_RETRY_AFTER_S = 15 * 60
 
 /** Decides whether and when a file's next request may be made. */
 export class Retries {
@@ -20,7 +20,7 @@ export class Retries {
 
   constructor(firstDelay: number, size: number | undefined) {
     this.#firstDelay = firstDelay
-    this.#significant = Math.min(SIGNIFICANT, Math.max(1, (size ?? SIGNIFICANT) / 64))
+    this.#significant = Math.min(PROGRESS_BYTES, Math.max(1, (size ?? PROGRESS_BYTES) / 64))
   }
 
   /**
@@ -31,7 +31,7 @@ export class Retries {
    * @returns false if the file must be given up
    */
   failed(now: number, startedAt: number, arrived: number, retryAfter: number | undefined): boolean {
-    if (retryAfter !== undefined && retryAfter > MAX_RETRY_AFTER) return false
+    if (retryAfter !== undefined && retryAfter > MAX_RETRY_AFTER_S) return false
     const pause = retryAfter === undefined ? undefined : retryAfter * 1000
     if (this.#progressed(arrived) || startedAt >= this.#failedAt) {
       this.#failures += 1
@@ -64,10 +64,10 @@ export class Retries {
 }
 
 /** Upper limit of the first delay. It doubles with each failure. */
-export const FIRST_DELAY = 500
-const MAX_DELAY = 30_000
+export const FIRST_DELAY_MS = 500
+const MAX_DELAY_MS = 30_000
 
 /** Returns the milliseconds before the next attempt: random, up to a limit that doubles with each failure. */
 export function backOff(failures: number, first: number, random: () => number = Math.random): number {
-  return random() * Math.min(MAX_DELAY, first * 2 ** Math.min(failures, 16))
+  return random() * Math.min(MAX_DELAY_MS, first * 2 ** Math.min(failures, 16))
 }

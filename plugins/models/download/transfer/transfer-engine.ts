@@ -10,15 +10,15 @@ import { diskFull, diskSpace } from './transfer-errors.ts'
 import type { TransferEngineOptions, TransferFile, TransferRequest, TransferredFile } from './transfers.ts'
 
 /** Files of one run that are downloaded at the same time. */
-const FILES = 4
+const FILES_AT_ONCE = 4
 /** Time between two rounds of progress reports and measurements. */
-const TICK = 100
+const TICK_MS = 100
 /** Time between two writes of the journal: a kill must not cost more than 8 MiB or one second. */
-const JOURNAL_TIME = 250
+const JOURNAL_INTERVAL_MS = 250
 /** Time between two checks of free disk space and speed. */
-const SLOW_TICK = 1000
+const SLOW_TICK_MS = 1000
 /** Time between two connections that are taken from one run for another: each takes a moment to end. */
-const MAKE_ROOM_INTERVAL = 500
+const MAKE_ROOM_INTERVAL_MS = 500
 
 interface Run {
   request: TransferRequest
@@ -54,7 +54,7 @@ export class TransferEngine {
       received: bytes => {
         this.#received += bytes
       },
-      overloaded: host => this.#limitOf(host).overloaded(performance.now())
+      overloaded: host => this.#limitFor(host).overloaded(performance.now())
     }
     this.#digests.prepare()
   }
@@ -71,7 +71,7 @@ export class TransferEngine {
     })
     const run: Run = { request, files, reported: files.map(() => -1), controller }
     this.#runs.add(run)
-    this.#timer ??= setInterval(() => this.#tick(), TICK)
+    this.#timer ??= setInterval(() => this.#tick(), TICK_MS)
     try {
       return await this.#all(run)
     } finally {
@@ -112,7 +112,7 @@ export class TransferEngine {
         }
       }
     }
-    await Promise.all(Array.from({ length: Math.min(FILES, run.files.length) }, worker))
+    await Promise.all(Array.from({ length: Math.min(FILES_AT_ONCE, run.files.length) }, worker))
     if (failure) throw failure.error
     return results
   }
@@ -127,7 +127,7 @@ export class TransferEngine {
     if (needed + reserve > free) throw diskFull(needed + reserve, free)
   }
 
-  #limitOf(host: string | undefined): ConnectionLimit {
+  #limitFor(host: string | undefined): ConnectionLimit {
     const limit = this.#limits.get(host) ?? new ConnectionLimit(this.#options.connections)
     this.#limits.set(host, limit)
     return limit
@@ -146,24 +146,24 @@ export class TransferEngine {
   #pump(): void {
     const now = performance.now()
     const files = [...this.#runs].flatMap(run => run.files).filter(file => file.fetching)
-    const connectionsOf = (some: FileTransfer[]) => some.reduce((sum, file) => sum + file.running, 0)
+    const countConnections = (some: FileTransfer[]) => some.reduce((sum, file) => sum + file.running, 0)
     const waiting = new Set(files)
-    while (connectionsOf(files) < this.#options.connections && waiting.size > 0) {
+    while (countConnections(files) < this.#options.connections && waiting.size > 0) {
       const file = [...waiting].reduce((fewest, other) => (other.running < fewest.running ? other : fewest))
-      const used = connectionsOf(files.filter(({ host }) => host === file.host))
-      if (used >= this.#limitOf(file.host).current(now) || !file.start(now)) waiting.delete(file)
+      const used = countConnections(files.filter(({ host }) => host === file.host))
+      if (used >= this.#limitFor(file.host).current(now) || !file.start(now)) waiting.delete(file)
     }
     this.#makeRoom(now)
   }
 
   /** Takes a connection from another run for a run without any, since servers may keep the others busy indefinitely. */
   #makeRoom(now: number): void {
-    if (now - this.#madeRoomAt < MAKE_ROOM_INTERVAL) return
-    const connectionsOf = ({ files }: Run) => files.reduce((sum, file) => sum + file.running, 0)
-    const runs = [...this.#runs].sort((a, b) => connectionsOf(b) - connectionsOf(a))
+    if (now - this.#madeRoomAt < MAKE_ROOM_INTERVAL_MS) return
+    const countConnections = ({ files }: Run) => files.reduce((sum, file) => sum + file.running, 0)
+    const runs = [...this.#runs].sort((a, b) => countConnections(b) - countConnections(a))
     const [most] = runs
-    const starving = runs.find(run => connectionsOf(run) === 0 && run.files.some(file => file.isIdle(now)))
-    if (!most || !starving || connectionsOf(most) < 2) return
+    const starving = runs.find(run => countConnections(run) === 0 && run.files.some(file => file.isIdle(now)))
+    if (!most || !starving || countConnections(most) < 2) return
     this.#madeRoomAt = now
     const busiest = most.files.reduce((busy, file) => (file.running > busy.running ? file : busy))
     busiest.yieldConnection()
@@ -173,7 +173,7 @@ export class TransferEngine {
     const now = performance.now()
     for (const run of this.#runs) this.#report(run)
     void this.#journal(now)
-    if (now - this.#slowTickAt >= SLOW_TICK) {
+    if (now - this.#slowTickAt >= SLOW_TICK_MS) {
       this.#slowTickAt = now
       for (const run of this.#runs) {
         for (const file of run.files) file.tick(now)
@@ -196,7 +196,7 @@ export class TransferEngine {
 
   async #journal(now: number): Promise<void> {
     const { at, received, running } = this.#journalled
-    if (running || received === this.#received || now - at < JOURNAL_TIME) return
+    if (running || received === this.#received || now - at < JOURNAL_INTERVAL_MS) return
     this.#journalled = { at: now, received: this.#received, running: true }
     await Promise.all([...this.#runs].flatMap(run => run.files).map(file => file.save()))
     this.#journalled.running = false

@@ -82,12 +82,12 @@ export function wrongContent(path: string, expected: string, got: string): Corra
   )
 }
 
-const MAX_RESERVE = 256 * 1024 * 1024
+const MAX_RESERVE_BYTES = 256 * 1024 * 1024
 
 /** Returns the free bytes on a folder's disk, and the reserve that must stay free. */
 export async function diskSpace(folder: string): Promise<{ free: number; reserve: number }> {
   const { bavail, blocks, bsize } = await statfs(folder)
-  return { free: bavail * bsize, reserve: Math.min(MAX_RESERVE, Math.floor(blocks * bsize * 0.02)) }
+  return { free: bavail * bsize, reserve: Math.min(MAX_RESERVE_BYTES, Math.floor(blocks * bsize * 0.02)) }
 }
 
 export function diskFull(required: number, available: number): CorralError {

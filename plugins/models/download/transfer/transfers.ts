@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
-import { FIRST_DELAY } from './retries.ts'
+import { FIRST_DELAY_MS } from './retries.ts'
 
 /** One file to download. */
 export interface TransferFile {
@@ -95,7 +95,7 @@ export type FromRun =
   | { type: 'failed'; error: Error | Pick<CorralError, 'code' | 'message' | 'details' | 'retryAfter'> }
 
 /** The thread ends this long after the last run. */
-const IDLE_TIME = 5000
+const IDLE_MS = 5000
 
 /**
  * Runs transfers in a worker thread, with their network, disk and digest work. The thread exists only while it is
@@ -184,14 +184,14 @@ export class TransferThread implements Transfers {
       const worker = this.#worker
       this.#worker = undefined
       void worker?.terminate()
-    }, IDLE_TIME).unref()
+    }, IDLE_MS).unref()
   }
 
   #start(): Worker {
     this.#failure = undefined
     const { connections, connectionsPerFile, bandwidthLimit, stallTimeout } = this.#options
     const worker = new Worker(new URL('./transfer-worker.js', import.meta.url), {
-      workerData: { connections, connectionsPerFile, bandwidthLimit, stallTimeout, firstDelay: FIRST_DELAY },
+      workerData: { connections, connectionsPerFile, bandwidthLimit, stallTimeout, firstDelay: FIRST_DELAY_MS },
       // The heap can be small, since received bytes are stored outside it.
       resourceLimits: { maxYoungGenerationSizeMb: 4, maxOldGenerationSizeMb: 128 }
     })

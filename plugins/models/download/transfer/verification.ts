@@ -7,9 +7,9 @@ import { type DigestReply, type Digests, type FileDigest, fileHashes, type Writt
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
 /** Maximum chunks of a file that may read back differently from what was written. */
-const MAX_DAMAGED = 16
+const MAX_DAMAGED_CHUNKS = 16
 /** Bytes that are downloaded again before the digest is computed again. */
-const GROUP = 8 * 1024 * 1024
+const REFETCH_BYTES = 8 * 1024 * 1024
 
 /** How content differs from the hub's facts, for messages. */
 export interface Mismatch {
@@ -124,7 +124,7 @@ export class Verification {
   #onDamaged(chunk: number): void {
     this.#damages += 1
     // Every chunk from an earlier process may be damaged once. New chunks must not be.
-    if (this.#damages > Math.max(MAX_DAMAGED, this.#map!.count)) {
+    if (this.#damages > Math.max(MAX_DAMAGED_CHUNKS, this.#map!.count)) {
       this.end()
       this.#events.onFailed(
         new CorralError('internal', `Data written to ${basename(this.#path)} reads back differently. Check the disk.`)
@@ -138,7 +138,7 @@ export class Verification {
 
   #onDigest(sha256: string, gitSha1: string | undefined): void {
     this.#digest = undefined
-    this.#mismatch = mismatchOf(this.expected, sha256, gitSha1)
+    this.#mismatch = compareDigests(this.expected, sha256, gitSha1)
     if (!this.#mismatch) {
       this.#events.onVerified(sha256)
       return
@@ -159,7 +159,7 @@ export class Verification {
   #fetchAgain(): void {
     const map = this.#map!
     this.#before.clear()
-    for (let bytes = 0; bytes < GROUP && this.#again < map.count; this.#again++) {
+    for (let bytes = 0; bytes < REFETCH_BYTES && this.#again < map.count; this.#again++) {
       bytes += map.have[this.#again]!
       this.#before.set(this.#again, map.crc[this.#again]!)
       map.drop(this.#again)
@@ -170,7 +170,7 @@ export class Verification {
 }
 
 /** Returns how digests differ from the expected ones, or undefined if they match. */
-function mismatchOf(
+function compareDigests(
   expected: Pick<TransferFile, 'sha256' | 'gitSha1'>,
   sha256: string,
   gitSha1: string | undefined
@@ -200,5 +200,5 @@ export async function checkTarget(file: TransferFile, signal: AbortSignal): Prom
     for (const hash of hashes) hash.update(bytes)
   }
   const [sha256, gitSha1] = hashes.map(hash => hash.digest('hex'))
-  return mismatchOf(file, sha256!, gitSha1) ? undefined : { size: found.size, sha256: sha256! }
+  return compareDigests(file, sha256!, gitSha1) ? undefined : { size: found.size, sha256: sha256! }
 }

@@ -11,11 +11,19 @@ import { CorralError } from '../../../../core/errors.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../../core/system/redirects.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { locationHeaders, proxyOf } from '../files/file-location.ts'
-import { encodePath, factsOf, fingerprint, hubFile, requireFewFiles, sha256Of, sizeOf } from '../files/listed-files.ts'
-import { momentOf } from '../files/search-matches.ts'
+import { locationHeaders, proxyForUrl } from '../files/file-location.ts'
+import {
+  encodePath,
+  readFacts,
+  fingerprint,
+  hubFile,
+  requireFewFiles,
+  readSha256,
+  readSize
+} from '../files/listed-files.ts'
+import { toTimestamp } from '../files/search-matches.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
-import { jsonOf, wordless } from '../http/hub-response.ts'
+import { parseJsonResponse, withoutServerText } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import { bearer } from '../hub-options.ts'
 
@@ -29,7 +37,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
   const credentialsFor = (server: string) =>
     key && endpoint && mayHaveCredentials(new URL(server), new URL(endpoint), []) ? bearer(key) : undefined
 
-  function serverOf(named: string | undefined): string {
+  function resolveServer(named: string | undefined): string {
     // A reference has only a host. The setting has the scheme too.
     if (named && endpoint && new URL(named).host === new URL(endpoint).host) return endpoint
     if (named || endpoint) return named ?? endpoint
@@ -41,7 +49,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
   }
 
   /** The restrictions for requests to a server: none if the settings name it. */
-  const heldTo = (server: string, privateAddresses: readonly string[] = []) =>
+  const restrictions = (server: string, privateAddresses: readonly string[] = []) =>
     server === endpoint ? { redirectsAnywhere: true } : { privateAddresses }
 
   return {
@@ -51,17 +59,17 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
 
     async repository(request: HubRequest, { signal }: Waiting): Promise<HubRepository> {
       const { id, endpoint: named } = parseCorralReference(request.id)
-      const server = serverOf(named)
+      const server = resolveServer(named)
       const url = `${server}/api/files/${encodePath(id)}`
       const response = await fetch({
         url,
         signal,
         credentials: credentialsFor(server),
-        ...heldTo(server, request.privateAddresses)
+        ...restrictions(server, request.privateAddresses)
       })
       if (response.status !== 200) throw refusal(response, server, id, server === endpoint)
-      const listing = await factsOf(`The corral at ${server}`, async () =>
-        readCorralListing(await jsonOf(response, 'a corral', server === endpoint))
+      const listing = await readFacts(`The corral at ${server}`, async () =>
+        readCorralListing(await parseJsonResponse(response, 'a corral', server === endpoint))
       )
       if (!listing) throw new CorralError('hub_unreachable', `${server} does not list files like a corral.`)
       const { name, revisions } = listing
@@ -88,9 +96,9 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
     ...(endpoint !== '' && {
       async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
         const request = { url: `${endpoint}/api/tags`, signal, credentials: credentialsFor(endpoint) }
-        const response = await fetch({ ...request, ...heldTo(endpoint) })
+        const response = await fetch({ ...request, ...restrictions(endpoint) })
         if (response.status !== 200) throw refusal(response, endpoint, words, true)
-        const body = await jsonOf(response, 'a corral')
+        const body = await parseJsonResponse(response, 'a corral')
         if (!isObject(body) || !Array.isArray(body.models)) {
           throw new CorralError('hub_unreachable', `${endpoint} does not list models like a corral.`)
         }
@@ -102,7 +110,7 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
           const formats = format === 'gguf' || format === 'safetensors' ? ([format] as const) : []
           // Its variants have records of their own.
           if (!found.has(id)) {
-            found.set(id, { id, updatedAt: momentOf(modified_at), tasks: [], gated: false, formats: [...formats] })
+            found.set(id, { id, updatedAt: toTimestamp(modified_at), tasks: [], gated: false, formats: [...formats] })
           }
         }
         return [...found.values()].slice(0, limit)
@@ -110,14 +118,14 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
     }),
 
     async locate({ id, more }, file, _signal, privateAddresses): Promise<FileLocation> {
-      const server = more?.endpoint ?? serverOf(undefined)
+      const server = more?.endpoint ?? resolveServer(undefined)
       const revisions: Record<string, string> = JSON.parse(more?.revisions ?? '{}')
       const [label, ...path] = file.path.split('/') as [string, ...string[]]
       const url = [`${server}/api/files`, ...[id, label, String(revisions[label]), ...path].map(encodePath)].join('/')
       return {
         url,
         headers: locationHeaders(credentialsFor(server)),
-        ...proxyOf(url, proxy),
+        ...proxyForUrl(url, proxy),
         ...(server === endpoint ? {} : { privateAddresses: privateAddresses ?? [] }),
         size: file.size,
         sha256: file.sha256
@@ -150,7 +158,7 @@ function refusal(response: HubResponse, server: string, id: string, isQuoted: bo
     id,
     tokenAdvice: 'set its address and one of its API keys as corral-hub.endpoint and corral-hub.token in config.yaml'
   }
-  return hubRefusal(kind ?? 'server-error', isQuoted ? response : wordless(response), subject, Date.now())
+  return hubRefusal(kind ?? 'server-error', isQuoted ? response : withoutServerText(response), subject, Date.now())
 }
 
 /**
@@ -168,14 +176,14 @@ export function readCorralListing(body: unknown) {
     requireFewFiles(files.length + listed.length, 'this corral', body.name)
     for (const { path, size, sha256 } of listed.filter(isObject)) {
       if (!isUsablePath(path)) continue
-      files.push(hubFile(`${label}/${path}`, sizeOf(size, path), sha256Of(sha256 ?? '', path)))
+      files.push(hubFile(`${label}/${path}`, readSize(size, path), readSha256(sha256 ?? '', path)))
     }
   }
   return { name: body.name, files, revisions }
 }
 
 /** Used when a reference has no port. */
-const USUAL_PORT = 11435
+const DEFAULT_PORT = 11435
 
 /**
  * Parses `owner/name` or `[[corral:]//]host:port/owner/name`.
@@ -193,5 +201,5 @@ export function parseCorralReference(text: string): { id: string; endpoint?: str
       { param: 'model' }
     )
   }
-  return host === undefined ? { id } : { id, endpoint: `http://${host}:${port ?? USUAL_PORT}` }
+  return host === undefined ? { id } : { id, endpoint: `http://${host}:${port ?? DEFAULT_PORT}` }
 }

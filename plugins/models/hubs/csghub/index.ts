@@ -4,7 +4,7 @@ import { isObject } from '../../../../core/system/json-object.ts'
 import { createHfLikeHub } from '../hf-like/hub.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 
-const PLACE = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
+const HUB = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
 
 export default definePlugin({
   name: 'csghub',
@@ -12,14 +12,14 @@ export default definePlugin({
   description: 'Models from CSGHub, the hub of OpenCSG (csghub:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: publicHubOptions(PLACE, "CSGHUB_TOKEN, or the token file of CSGHub's own client"),
+  options: publicHubOptions(HUB, "CSGHUB_TOKEN, or the token file of CSGHub's own client"),
   setup(context, options) {
     const { env } = process
     // The token file of CSGHub's own client, if the environment names one.
     const file = env.CSGHUB_TOKEN_PATH || (env.CSGHUB_HOME ? join(env.CSGHUB_HOME, 'token') : undefined)
     const sources = { setting: options.token, variables: ['CSGHUB_TOKEN'], file }
     const { endpoint, title, send } = publicHubAccess(context, options, {
-      ...PLACE,
+      ...HUB,
       title: 'CSGHub',
       hosts: [],
       credentials: async () => bearer(await findToken(sources, env))
@@ -32,7 +32,7 @@ export default definePlugin({
         send,
         proxy: options.proxy,
         pathPrefix: '/csg',
-        pageOf: id => `${endpoint}/models/${id}`,
+        pageUrl: id => `${endpoint}/models/${id}`,
         tokenAdvice: 'set CSGHUB_TOKEN or csghub.token in config.yaml',
         endpointAdvice: 'CSGHUB_DOMAIN or csghub.endpoint in config.yaml',
         treeHasDigests: false,

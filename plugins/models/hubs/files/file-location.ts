@@ -1,17 +1,17 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { isLoopback } from '../../../../core/system/private-address.ts'
-import { type HubResponse, LOCATE_RETRY_TIME, type OutgoingRequest, USER_AGENT } from '../http/hub-fetch.ts'
-import { invalidFact, parseEtag, sha1Hex, sha256Of, sizeOf, strongEtag } from './listed-files.ts'
+import { type HubResponse, LOCATE_RETRY_MS, type OutgoingRequest, USER_AGENT } from '../http/hub-fetch.ts'
+import { invalidFact, parseEtag, sha1Hex, readSha256, readSize, strongEtag } from './listed-files.ts'
 
 type Headers = Record<string, string>
 
 /** Returns the file's size from the response to a request for it or its first byte. Undefined if unknown. */
-function sizeOfResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>, file: string) {
+function sizeFromResponse({ status, headers }: Pick<HubResponse, 'status' | 'headers'>, file: string) {
   const total = /^bytes\s+[\d*-]+\/(\d+)$/i.exec(headers['content-range'] ?? '')?.[1]
-  if (total !== undefined) return sizeOf(Number(total), file)
+  if (total !== undefined) return readSize(Number(total), file)
   const length = headers['content-length'] ?? ''
   return status === 200 && !headers['content-encoding'] && /^\d+$/.test(length)
-    ? sizeOf(Number(length), file)
+    ? readSize(Number(length), file)
     : undefined
 }
 
@@ -29,17 +29,17 @@ export function isLocation(response: HubResponse): boolean {
  * @param file its path, for errors
  * @throws InvalidFact
  */
-export function locationOf(response: HubResponse, proxy: string, file: string): FileLocation {
+export function readLocation(response: HubResponse, proxy: string, file: string): FileLocation {
   const { foreignLocation, headers, credentials } = response
   const url = foreignLocation ?? response.url
   const linked = (name: string) => response.hops.find(hop => hop[name])?.[name]
   const linkedSize = linked('x-linked-size')
   if (linkedSize && !/^\d{1,15}$/.test(linkedSize)) throw invalidFact('size', linkedSize, file)
-  const ownSize = foreignLocation ? undefined : sizeOfResponse(response, file)
+  const ownSize = foreignLocation ? undefined : sizeFromResponse(response, file)
   return {
     url,
     headers: locationHeaders(foreignLocation ? undefined : credentials),
-    ...proxyOf(url, proxy),
+    ...proxyForUrl(url, proxy),
     size: linkedSize === undefined ? ownSize : Number(linkedSize),
     sha256: linkedSha256(linked('x-linked-etag'), file),
     identity: foreignLocation ? undefined : strongEtag(headers.etag)
@@ -48,13 +48,13 @@ export function locationOf(response: HubResponse, proxy: string, file: string): 
 
 /** For files in git itself, hubs send git's SHA-1. */
 function linkedSha256(etag: string | undefined, file: string): string | undefined {
-  return sha1Hex(parseEtag(etag)?.value) ? undefined : sha256Of(etag, file)
+  return sha1Hex(parseEtag(etag)?.value) ? undefined : readSha256(etag, file)
 }
 
 /**
  * Returns the proxy for an address: the hub's, but none for this machine, which a proxy in the network cannot reach.
  */
-export function proxyOf(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
+export function proxyForUrl(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
   return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
 }
 
@@ -72,7 +72,7 @@ export async function requestLocation(
   foreign: 'stop' | 'follow',
   withHead: boolean
 ): Promise<HubResponse> {
-  const common = { foreign, headersOnly: true, retryTime: LOCATE_RETRY_TIME } as const
+  const common = { foreign, headersOnly: true, retryTime: LOCATE_RETRY_MS } as const
   // If HEAD is refused with another status, request the first byte.
   const head = withHead ? await send({ ...common, method: 'HEAD', isFinal: ({ status }) => status !== 429 }) : undefined
   if (head && (head.status === 429 || (isLocation(head) && head.hops.length > 1) || head.foreignLocation)) return head

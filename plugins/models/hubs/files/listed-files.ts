@@ -31,7 +31,7 @@ export function invalidFact(what: string, value: unknown, file: string): Invalid
 export class InvalidFact extends Error {}
 
 /** Reads a hub's statements. @throws CorralError `hub_unreachable` naming the hub if a statement cannot be right */
-export async function factsOf<Facts>(title: string, read: () => Facts | Promise<Facts>): Promise<Facts> {
+export async function readFacts<Facts>(title: string, read: () => Facts | Promise<Facts>): Promise<Facts> {
   try {
     return await read()
   } catch (error) {
@@ -44,7 +44,7 @@ export async function factsOf<Facts>(title: string, read: () => Facts | Promise<
 }
 
 /** Reads a file's size from a listing; undefined if absent. @throws InvalidFact */
-export function sizeOf(value: unknown, file: string): number | undefined {
+export function readSize(value: unknown, file: string): number | undefined {
   if (value === undefined || value === null) return undefined
   if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number
   throw invalidFact('size', value, file)
@@ -90,7 +90,7 @@ export function sha256Hex(value: unknown): string | undefined {
 }
 
 /** Reads a file's SHA-256 from a listing; undefined if absent. @throws InvalidFact */
-export function sha256Of(value: unknown, file: string): string | undefined {
+export function readSha256(value: unknown, file: string): string | undefined {
   if (value === undefined || value === null) return undefined
   const hex = sha256Hex(value)
   if (hex === undefined) throw invalidFact('SHA-256', value, file)
@@ -101,18 +101,18 @@ export function sha1Hex(value: unknown): string | undefined {
   return typeof value === 'string' && /^[0-9a-f]{40}$/i.test(value) ? value.toLowerCase() : undefined
 }
 
-function hexOfBase64(text: string | undefined): string | undefined {
+function hexFromBase64(text: string | undefined): string | undefined {
   if (!text || !/^[A-Za-z0-9+/]{43}=$/.test(text)) return undefined
   return Buffer.from(text, 'base64').toString('hex')
 }
 
 /** Returns the SHA-256 of a whole file from response headers, in any of the common forms. */
-export function sha256OfHeaders(headers: Record<string, string>): string | undefined {
+export function sha256FromHeaders(headers: Record<string, string>): string | undefined {
   return (
     sha256Hex(headers['x-linked-etag']) ??
-    hexOfBase64(/(?:^|,)\s*sha-256=:([^:]+):/i.exec(headers['repr-digest'] ?? '')?.[1]) ??
-    hexOfBase64(/(?:^|,)\s*sha-256=([^,\s]+)/i.exec(headers.digest ?? '')?.[1]) ??
+    hexFromBase64(/(?:^|,)\s*sha-256=:([^:]+):/i.exec(headers['repr-digest'] ?? '')?.[1]) ??
+    hexFromBase64(/(?:^|,)\s*sha-256=([^,\s]+)/i.exec(headers.digest ?? '')?.[1]) ??
     // For a multipart upload this is a digest of digests with a suffix, which does not match here.
-    hexOfBase64(headers['x-amz-checksum-sha256'])
+    hexFromBase64(headers['x-amz-checksum-sha256'])
   )
 }

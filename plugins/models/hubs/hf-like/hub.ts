@@ -3,15 +3,15 @@ import type { Waiting } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { abortAfter } from '../../../../core/system/abort-after.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
-import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { encodePath, factsOf, fingerprint, isFingerprint, requireFewFiles } from '../files/listed-files.ts'
-import { matchOf } from '../files/search-matches.ts'
+import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
+import { encodePath, readFacts, fingerprint, isFingerprint, requireFewFiles } from '../files/listed-files.ts'
+import { toMatch } from '../files/search-matches.ts'
 import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
 import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
-import { jsonOf } from '../http/hub-response.ts'
+import { parseJsonResponse } from '../http/hub-response.ts'
 import { hubRefusal, type Subject } from '../http/refusal.ts'
 import type { HubAccess } from '../hub-options.ts'
-import { completed, filesOfInfo, filesOfTree, isIncomplete, nextPage } from './listing.ts'
+import { completed, filesFromInfo, filesFromTree, isIncomplete, nextPage } from './listing.ts'
 import { isFinalRefusal, refusalKind } from './refusal.ts'
 
 /** How hubs with Hugging Face's API differ. */
@@ -24,7 +24,7 @@ export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   /** Branch to request by default. Undefined requests the repository without a branch. */
   defaultBranch?: string
   /** Returns a repository's web page. */
-  pageOf(id: string): string
+  pageUrl(id: string): string
   tokenAdvice: string
   /** The settings with its address. */
   endpointAdvice: string
@@ -48,7 +48,7 @@ interface SearchDialect {
   id: string
 }
 
-const PAGES = 500
+const MAX_PAGES = 500
 
 /** Creates a hub with Hugging Face's API, or most of it. */
 export function createHfLikeHub(options: HfLikeOptions): Hub {
@@ -57,7 +57,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
   const good = ({ status }: HubResponse) => status >= 200 && status < 300
 
   const subject = (id: string, revision: string | undefined, file?: string): Subject => {
-    return { title, id, page: options.pageOf(id), revision, file, tokenAdvice: options.tokenAdvice }
+    return { title, id, page: options.pageUrl(id), revision, file, tokenAdvice: options.tokenAdvice }
   }
 
   /**
@@ -71,7 +71,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     const read = async (path: string) => {
       const response = await send({ path: `${path}?blobs=true`, signal })
       if (!good(response)) return { response, elsewhere: false }
-      const info = await jsonOf(response, title)
+      const info = await parseJsonResponse(response, title)
       if (isObject(info) && Array.isArray(info.siblings)) requireFewFiles(info.siblings.length, title, id)
       if (isObject(info)) return { info, response, elsewhere: false }
       throw new CorralError('hub_unreachable', `${title} returns an invalid description of "${id}".`)
@@ -97,20 +97,20 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
       const response: EndpointResponse = await send({ path, signal })
       first ??= response
       if (!good(response)) return { response, files: undefined }
-      const list = await jsonOf(response, title)
-      if (!Array.isArray(list) || page === PAGES) {
+      const list = await parseJsonResponse(response, title)
+      if (!Array.isArray(list) || page === MAX_PAGES) {
         throw new CorralError('hub_unreachable', `${title} returns an invalid list of the files of "${id}".`)
       }
       requireFewFiles(entries.length + list.length, title, id)
       for (const entry of list) entries.push(entry)
       path = nextPage(response.headers.link, response.endpoint)
     }
-    const files = await factsOf(title, () => filesOfTree(entries, options.treeHasDigests))
+    const files = await readFacts(title, () => filesFromTree(entries, options.treeHasDigests))
     return { response: first!, files }
   }
 
   /** Requests the tree of a commit. Simple servers only have that of a branch. */
-  async function treeOf(id: string, sha: string | undefined, ref: string, signal: AbortSignal | undefined) {
+  async function fetchTree(id: string, sha: string | undefined, ref: string, signal: AbortSignal | undefined) {
     const listed = await tree(id, sha ?? ref, signal)
     return listed.files || sha === undefined || listed.response.status !== 404 ? listed : await tree(id, ref, signal)
   }
@@ -159,8 +159,8 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
         const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
         throw hubRefusal(ofSearch, response, about, Date.now())
       }
-      const found = records(await jsonOf(response, title))
-      if (Array.isArray(found)) return found.flatMap(record => matchOf(record, id) ?? []).slice(0, limit)
+      const found = records(await parseJsonResponse(response, title))
+      if (Array.isArray(found)) return found.flatMap(record => toMatch(record, id) ?? []).slice(0, limit)
       throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
     }
     return async (words, limit, { signal }) => {
@@ -185,9 +185,9 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
 
       const id = info ? spelling(requested, info, response) : requested
       let sha = typeof info?.sha === 'string' && /^[\w.-]+$/.test(info.sha) ? info.sha : undefined
-      let files = info && (await factsOf(title, () => filesOfInfo(info)))
+      let files = info && (await readFacts(title, () => filesFromInfo(info)))
       if (files === undefined || isIncomplete(files, options.treeHasDigests)) {
-        const listed = await treeOf(id, sha, ref, signal)
+        const listed = await fetchTree(id, sha, ref, signal)
         if (listed.files) {
           files = files ? completed(files, listed.files) : listed.files
           sha ??= listed.response.headers['x-repo-commit']
@@ -200,7 +200,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
         hub: options.name,
         id,
         revision: sha ?? fingerprint(files!),
-        address: options.pageOf(id),
+        address: options.pageUrl(id),
         gated: typeof info?.gated === 'string' ? info.gated !== 'false' : info?.gated === true,
         files: files!,
         more: { ref }
@@ -211,7 +211,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
 
     async locate(repository, file, signal): Promise<FileLocation> {
       const response = await locate(repository, file, signal)
-      if (isLocation(response)) return await factsOf(title, () => locationOf(response, options.proxy, file.path))
+      if (isLocation(response)) return await readFacts(title, () => readLocation(response, options.proxy, file.path))
       const about = subject(repository.id, repository.more?.ref, file.path)
       const kind = refusalKind(response, true)
       // In a gated repository, the refusal of a file is about the terms.
@@ -232,7 +232,7 @@ function spelling(requested: string, info: Record<string, unknown>, { hops }: Hu
 }
 
 /** The search for a similar name delays an error message by at most this time. */
-const LIMIT = 3_000
+const SIMILAR_NAME_TIMEOUT_MS = 3_000
 
 /** Returns the id among search results that differs from the requested one only in case. */
 export function sameButForCase(results: unknown, id: string): string | undefined {
@@ -249,7 +249,7 @@ export function sameButForCase(results: unknown, id: string): string | undefined
  */
 async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
   const [owner, name] = id.split('/') as [string, string]
-  const limit = abortAfter(LIMIT)
+  const limit = abortAfter(SIMILAR_NAME_TIMEOUT_MS)
   // If the owner's case is wrong, only the name finds it.
   const queries: Record<string, string>[] = [
     { search: name, author: owner, limit: '5' },
@@ -262,7 +262,8 @@ async function similarName(send: SendToHub, pathPrefix: string, id: string, sign
         signal: signal ? AbortSignal.any([signal, limit]) : limit,
         retryTime: 0
       })
-      const found = response.status === 200 ? sameButForCase(await jsonOf(response, 'the hub'), id) : undefined
+      const found =
+        response.status === 200 ? sameButForCase(await parseJsonResponse(response, 'the hub'), id) : undefined
       if (found !== undefined) return found
     }
   } catch (error) {

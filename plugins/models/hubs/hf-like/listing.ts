@@ -2,19 +2,19 @@ import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import { mapInSlices } from '../../../../core/system/in-slices.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { hubFile, sha1Hex, sha256Of, sizeOf } from '../files/listed-files.ts'
+import { hubFile, sha1Hex, readSha256, readSize } from '../files/listed-files.ts'
 
 /** Files that are always in LFS. If a listing shows no LFS object, its blob id is the pointer's, not the file's. */
 const ALWAYS_LFS = /\.(gguf|safetensors)$/i
 
 function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
   const linked = isObject(lfs) ? lfs : undefined
-  const sha256 = linked && sha256Of(linked.sha256 ?? linked.oid, path)
+  const sha256 = linked && readSha256(linked.sha256 ?? linked.oid, path)
   const gitSha1 = linked || ALWAYS_LFS.test(path) ? undefined : sha1Hex(oid)
-  return hubFile(path, sizeOf(linked?.size, path) ?? sizeOf(size, path), sha256, gitSha1)
+  return hubFile(path, readSize(linked?.size, path) ?? readSize(size, path), sha256, gitSha1)
 }
 
-async function filesOf(
+async function toHubFiles(
   entries: readonly unknown[],
   read: (entry: Record<string, unknown>) => HubFile | undefined
 ): Promise<HubFile[]> {
@@ -25,9 +25,9 @@ async function filesOf(
 }
 
 /** Returns the files in a repository's description (`siblings`), without unsafe paths. Undefined if it has no list. */
-export async function filesOfInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
+export async function filesFromInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
   if (!Array.isArray(siblings)) return undefined
-  return await filesOf(siblings, ({ rfilename, size, blobId, lfs }) =>
+  return await toHubFiles(siblings, ({ rfilename, size, blobId, lfs }) =>
     isUsablePath(rfilename) ? file(rfilename, size, blobId, lfs) : undefined
   )
 }
@@ -36,8 +36,8 @@ export async function filesOfInfo({ siblings }: Record<string, unknown>): Promis
  * Returns the files of a tree, without folders, links and unsafe paths.
  * @param withDigests whether `oid` is the file's digest even if no LFS object is named
  */
-export async function filesOfTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
-  return await filesOf(entries, ({ path, type, mode, size, oid, lfs }) => {
+export async function filesFromTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
+  return await toHubFiles(entries, ({ path, type, mode, size, oid, lfs }) => {
     const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
     return isFile && isUsablePath(path) ? file(path, size, withDigests ? oid : undefined, lfs) : undefined
   })

@@ -25,7 +25,7 @@ const ERROR_CODES: Record<string, RefusalKind> = {
 }
 
 /** Classifies a refusal: by the hub's error code first, then by its status and message. */
-export function refusalKind(response: HubResponse, ofFile: boolean): RefusalKind {
+export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind {
   const { status, headers, text } = response
   const message = serverMessage(response)
   const authorised = response.credentials !== undefined
@@ -39,13 +39,13 @@ export function refusalKind(response: HubResponse, ofFile: boolean): RefusalKind
   if (status === 401) {
     if (gated) return 'gated'
     // The same reader could see the file's repository.
-    if (ofFile && !authorised) return 'private'
+    if (isFile && !authorised) return 'private'
     return authorised || /invalid credentials/i.test(message) ? 'bad-token' : 'unknown-repository'
   }
   if (status === 403 || status === 451) return gated ? 'gated' : 'forbidden'
   if (/invalid rev|revision|no such (branch|ref)/i.test(message) && status < 500) return 'unknown-revision'
   if (status === 400 || status === 404 || status === 410 || status === 422)
-    return ofFile ? 'unknown-file' : 'unknown-repository'
+    return isFile ? 'unknown-file' : 'unknown-repository'
   return 'server-error'
 }
 

@@ -3,9 +3,9 @@ import { mayHaveCredentials } from '../../../../core/system/redirects.ts'
 import type { Headers, HubFetch, HubResponse, OutgoingRequest } from './hub-fetch.ts'
 
 /** An unreachable endpoint is tried last for this long. */
-const SKIP_TIME = 60_000
+const SKIP_MS = 60_000
 /** An endpoint is retried for this long before the next mirror is tried. */
-const RETRY_TIME_BEFORE_MIRRORS = 3_000
+const RETRY_BEFORE_MIRRORS_MS = 3_000
 /** Status codes of gateways that cannot reach the hub behind them. */
 const GATEWAY = new Set([502, 503, 504])
 
@@ -52,7 +52,7 @@ export function createEndpoints(
     for (const [i, base] of bases.entries()) {
       const url = base + path
       const own = mayHaveCredentials(new URL(url), home, [])
-      const retryTime = i < bases.length - 1 ? { retryTime: RETRY_TIME_BEFORE_MIRRORS } : {}
+      const retryTime = i < bases.length - 1 ? { retryTime: RETRY_BEFORE_MIRRORS_MS } : {}
       try {
         const redirectsAnywhere = base !== usual
         const request = {
@@ -70,7 +70,7 @@ export function createEndpoints(
         if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') throw error
         failure ??= error
       }
-      skippedUntil.set(base, performance.now() + SKIP_TIME)
+      skippedUntil.set(base, performance.now() + SKIP_MS)
     }
     if (gateway) return gateway
     throw failure

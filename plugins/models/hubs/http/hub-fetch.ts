@@ -11,17 +11,17 @@ import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { connectionErrorText } from './connection-errors.ts'
 
 /** Maximum wait for a response to begin, and maximum pause in it. */
-const RESPONSE_TIMEOUT = 20_000
+const RESPONSE_TIMEOUT_MS = 20_000
 /** Maximum response size: a listing of many thousand files has a few MB. */
-const BODY_LIMIT = 64 * 1024 * 1024
+const MAX_BODY_BYTES = 64 * 1024 * 1024
 /** Maximum response size for a server that a client chose: it sends the listing of at most one model. */
-const CHOSEN_BODY_LIMIT = 1024 * 1024
-const ERROR_BODY_LIMIT = 64 * 1024
+const MAX_CHOSEN_BODY_BYTES = 1024 * 1024
+const MAX_ERROR_BODY_BYTES = 64 * 1024
 /** Servers may ask to keep unused connections for hours. */
-const KEEP_ALIVE = 10_000
-const RETRY_TIME = 8_000
+const KEEP_ALIVE_MS = 10_000
+const RETRY_MS = 8_000
 /** Longer for locations: a running download is not given up as quickly. */
-export const LOCATE_RETRY_TIME = 20_000
+export const LOCATE_RETRY_MS = 20_000
 
 export const USER_AGENT = `corral/${version}`
 
@@ -92,9 +92,9 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     // An empty setting means the environment's proxy.
     const opening = openConnections(proxy || undefined, {
       connect: { timeout: connectTimeout, ...(allowed ? { lookup: allowedLookup(allowed) } : {}) },
-      headersTimeout: RESPONSE_TIMEOUT,
-      bodyTimeout: RESPONSE_TIMEOUT,
-      keepAliveMaxTimeout: KEEP_ALIVE
+      headersTimeout: RESPONSE_TIMEOUT_MS,
+      bodyTimeout: RESPONSE_TIMEOUT_MS,
+      keepAliveMaxTimeout: KEEP_ALIVE_MS
     })
     connections.set(key, opening)
     return opening
@@ -128,7 +128,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
       body.on('error', () => undefined).destroy()
       return { status, headers, text: '' }
     }
-    const limit = status >= 300 ? ERROR_BODY_LIMIT : allowed ? CHOSEN_BODY_LIMIT : BODY_LIMIT
+    const limit = status >= 300 ? MAX_ERROR_BODY_BYTES : allowed ? MAX_CHOSEN_BODY_BYTES : MAX_BODY_BYTES
     return { status, headers, text: await readText(body, headers, limit, url) }
   }
 
@@ -138,7 +138,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     for await (const piece of body) {
       size += piece.length
       if (size > limit) {
-        if (limit === ERROR_BODY_LIMIT) break
+        if (limit === MAX_ERROR_BODY_BYTES) break
         throw unreachable(`${url.host} sends a response of more than ${formatBytes(limit)}`)
       }
       pieces.push(piece)
@@ -190,7 +190,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
    */
   return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
     const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
-    const last = performance.now() + (outgoing.retryTime ?? RETRY_TIME)
+    const last = performance.now() + (outgoing.retryTime ?? RETRY_MS)
     for (let tries = 0; ; tries++) {
       signal.throwIfAborted()
       let response: HubResponse | undefined
@@ -223,8 +223,8 @@ function hasProxy(env: NodeJS.ProcessEnv): boolean {
 /** Values of response headers by lower-case names. */
 export type Headers = Record<string, string>
 
-const FIRST_DELAY = 400
-const MAX_DELAY = 8_000
+const FIRST_DELAY_MS = 400
+const MAX_DELAY_MS = 8_000
 
 /** Returns whether the same request may succeed a moment later. */
 export function isTemporary(status: number): boolean {
@@ -239,6 +239,6 @@ export function isTemporary(status: number): boolean {
 export function retryDelay(attempt: number, headers: Headers | undefined, now: number, random: number): number {
   const seconds = headers && retryAfterSeconds(headers, now)
   if (seconds !== undefined) return seconds * 1000
-  const backOff = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** attempt)
+  const backOff = Math.min(MAX_DELAY_MS, FIRST_DELAY_MS * 2 ** attempt)
   return backOff * (0.5 + random / 2)
 }

@@ -14,7 +14,7 @@ export function isHtml(response: Pick<HubResponse, 'headers' | 'text'>): boolean
  * @param isQuoted whether to show a web page's title: not for a server that the client chose
  * @throws CorralError `hub_unreachable` if it is something else, or too large
  */
-export async function jsonOf(
+export async function parseJsonResponse(
   response: Pick<HubResponse, 'url' | 'headers' | 'text'>,
   title: string,
   isQuoted = true
@@ -59,7 +59,7 @@ export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): 
 const MAX_MESSAGE_LENGTH = 300
 
 /** Removes the server's own words from a response, for servers that the settings do not name. */
-export function wordless(response: HubResponse): HubResponse {
+export function withoutServerText(response: HubResponse): HubResponse {
   const { 'x-error-message': _, ...headers } = response.headers
   return { ...response, headers, text: '' }
 }

@@ -158,7 +158,7 @@ const REFUSALS: Record<RefusalKind, [code: ErrorCode, message: (facts: Facts) =>
 }
 
 /** Classifies refusals that mean the same at every hub. A web page with a 404 may be the hub's own. */
-function generalKind(response: HubResponse): RefusalKind | undefined {
+function commonKind(response: HubResponse): RefusalKind | undefined {
   const { status } = response
   if (status === 407) return 'proxy-login'
   if (status === 451) return 'legal'
@@ -180,7 +180,7 @@ export function hubRefusal(
   const { title, id, file } = subject
   const hubStatus = response.status
   const retryAfter = retryAfterSeconds(response.headers, now)
-  const [code, message] = REFUSALS[generalKind(response) ?? kind]
+  const [code, message] = REFUSALS[commonKind(response) ?? kind]
   const facts: Facts = {
     ...subject,
     what: file ? `the file "${file}" of "${id}"` : `"${id}"`,

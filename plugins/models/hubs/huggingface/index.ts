@@ -8,7 +8,7 @@ import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-opt
 const HOSTS = ['huggingface.co', 'hf.co']
 /** Fields of each repository in a search. */
 const FIELDS = ['downloads', 'likes', 'lastModified', 'gated', 'tags', 'pipeline_tag']
-const PLACE = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
+const HUB = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 
 export default definePlugin({
   name: 'huggingface',
@@ -16,11 +16,11 @@ export default definePlugin({
   description: 'Models from Hugging Face (hf:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: publicHubOptions(PLACE, 'HF_TOKEN, or the token that "hf auth login" stored'),
+  options: publicHubOptions(HUB, 'HF_TOKEN, or the token that "hf auth login" stored'),
   setup(context, options) {
     const { env } = process
     const { endpoint, title, send } = publicHubAccess(context, options, {
-      ...PLACE,
+      ...HUB,
       title: 'Hugging Face',
       hosts: HOSTS,
       credentials: async () => bearer(await findToken(tokenSources(options.token, env), env))
@@ -41,7 +41,7 @@ export default definePlugin({
         proxy: options.proxy,
         pathPrefix: '',
         defaultBranch: 'main',
-        pageOf: id => `${endpoint}/${id}`,
+        pageUrl: id => `${endpoint}/${id}`,
         tokenAdvice: 'set HF_TOKEN or huggingface.token in config.yaml',
         endpointAdvice: 'HF_ENDPOINT or huggingface.endpoint in config.yaml',
         treeHasDigests: true,

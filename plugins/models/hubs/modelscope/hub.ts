@@ -11,14 +11,22 @@ import { CorralError } from '../../../../core/errors.ts'
 import { mapInSlices } from '../../../../core/system/in-slices.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { encodePath, factsOf, fingerprint, hubFile, requireFewFiles, sha256Of, sizeOf } from '../files/listed-files.ts'
-import { matchOf } from '../files/search-matches.ts'
+import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
+import {
+  encodePath,
+  readFacts,
+  fingerprint,
+  hubFile,
+  requireFewFiles,
+  readSha256,
+  readSize
+} from '../files/listed-files.ts'
+import { toMatch } from '../files/search-matches.ts'
 import type { HubResponse } from '../http/hub-fetch.ts'
-import { jsonOf } from '../http/hub-response.ts'
+import { parseJsonResponse } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import type { HubAccess } from '../hub-options.ts'
-import { envelopeOf, isSuccess, modelScopeRefusal } from './refusal.ts'
+import { parseEnvelope, isSuccess, modelScopeRefusal } from './refusal.ts'
 
 const DEFAULT_BRANCH = 'master'
 /** The API's limit per request. */
@@ -32,10 +40,10 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
   // The international site has other models. Its addresses only work if it is the endpoint.
   const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'
   const api = (id: string) => `/api/v1/models/${encodePath(id)}`
-  const pageOf = (id: string) => `${endpoint}/models/${id}`
-  // Refusals are JSON too. `jsonOf` reports a web page.
-  const bodyOf = async (response: HubResponse) => {
-    const body = response.status === 200 ? await jsonOf(response, title) : await envelopeOf(response)
+  const pageUrl = (id: string) => `${endpoint}/models/${id}`
+  // Refusals are JSON too. `parseJsonResponse` reports a web page.
+  const readBody = async (response: HubResponse) => {
+    const body = response.status === 200 ? await parseJsonResponse(response, title) : await parseEnvelope(response)
     return isObject(body) ? body : {}
   }
 
@@ -48,10 +56,10 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
       // "True" with a capital letter: anything else silently lists only the top folder.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
       const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })
-      const subject = { title, id, page: pageOf(id), revision }
-      const body = await bodyOf(response)
+      const subject = { title, id, page: pageUrl(id), revision }
+      const body = await readBody(response)
       if (!isSuccess(response, body)) throw modelScopeRefusal(response, body, subject, Date.now())
-      const listing = await factsOf(title, () => readListing(body, title, id))
+      const listing = await readFacts(title, () => readListing(body, title, id))
       if (!listing)
         throw new CorralError('hub_unreachable', `${title} returns an invalid list of the files of "${id}".`)
       const { files, inCheck } = listing
@@ -59,7 +67,7 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
         hub: 'modelscope',
         id,
         revision: fingerprint(files),
-        address: pageOf(id),
+        address: pageUrl(id),
         gated: false,
         files,
         more: { ref: revision, ...(inCheck.length > 0 ? { inCheck: JSON.stringify(inCheck) } : {}) }
@@ -76,12 +84,12 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
         }
         const path = `/openapi/v1/models?${new URLSearchParams({ ...query, 'filter.library': format })}`
         const response = await send({ path, signal })
-        const body = await bodyOf(response)
+        const body = await readBody(response)
         if (response.status === 404) throw hubRefusal('no-search', response, { title, id: words }, Date.now())
         if (!isSuccess(response, body)) throw modelScopeRefusal(response, body, { title, id: words }, Date.now())
         const { data } = body
         const models = isObject(data) ? data.models : undefined
-        if (Array.isArray(models)) return models.flatMap(record => matchOf(record, 'id') ?? []).slice(0, limit)
+        if (Array.isArray(models)) return models.flatMap(record => toMatch(record, 'id') ?? []).slice(0, limit)
         throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
       }
       const found = await look('gguf')
@@ -95,11 +103,11 @@ export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy:
       const response = await requestLocation(outgoing => send({ ...outgoing, path: address, signal }), 'stop', false)
       // A refusal may have status 200, with JSON instead of the bytes.
       const isRefusal = /\bjson\b/.test(response.headers['content-type'] ?? '') && !path.endsWith('.json')
-      if (isLocation(response) && !isRefusal) return await factsOf(title, () => locationOf(response, proxy, path))
+      if (isLocation(response) && !isRefusal) return await readFacts(title, () => readLocation(response, proxy, path))
       const refused = isRefusal && response.status === 200 ? await send({ path: address, signal }) : response
       const inCheck = (JSON.parse(more?.inCheck ?? '[]') as string[]).includes(path)
-      const subject = { title, id, page: pageOf(id), revision, file: path }
-      throw modelScopeRefusal(refused, await envelopeOf(refused), subject, Date.now(), inCheck)
+      const subject = { title, id, page: pageUrl(id), revision, file: path }
+      throw modelScopeRefusal(refused, await parseEnvelope(refused), subject, Date.now(), inCheck)
     }
   }
 }
@@ -122,7 +130,7 @@ export async function readListing(body: Record<string, unknown>, title: string, 
     if ((type !== undefined && type !== 'blob') || String(mode) === '40960' || !isUsablePath(path)) return
     const isInCheck = entry.InCheck === true
     const digest = isInCheck && entry.Sha256 === '' ? undefined : entry.Sha256
-    files.set(path, hubFile(path, sizeOf(entry.Size, path), sha256Of(digest, path)))
+    files.set(path, hubFile(path, readSize(entry.Size, path), readSha256(digest, path)))
     if (isInCheck) inCheck.push(path)
   })
   return { files: [...files.values()], inCheck }

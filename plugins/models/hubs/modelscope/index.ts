@@ -2,7 +2,7 @@ import { definePlugin } from '../../../../core/plugins/plugin.ts'
 import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
 import { createModelScopeHub } from './hub.ts'
 
-const PLACE = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }
+const HUB = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }
 
 export default definePlugin({
   name: 'modelscope',
@@ -10,11 +10,11 @@ export default definePlugin({
   description: 'Models from ModelScope (modelscope:owner/name)',
   needs: ['downloads'],
   optional: true,
-  options: publicHubOptions(PLACE, 'MODELSCOPE_API_TOKEN'),
+  options: publicHubOptions(HUB, 'MODELSCOPE_API_TOKEN'),
   setup(context, options) {
     const variables = ['MODELSCOPE_API_TOKEN', 'MODELSCOPE_ACCESS_TOKEN']
     const access = publicHubAccess(context, options, {
-      ...PLACE,
+      ...HUB,
       title: 'ModelScope',
       hosts: ['modelscope.cn', 'www.modelscope.cn'],
       async credentials() {

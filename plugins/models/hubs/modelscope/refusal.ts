@@ -8,7 +8,7 @@ import { hubRefusal, type RefusalKind, type Subject } from '../http/refusal.ts'
 const NOT_FOUND_CODES = new Set(['404', 'E3020', '10010205001'])
 
 /** Parses a reply's object. Empty for a web page or bytes: then only the status matters. */
-export async function envelopeOf({ text }: Pick<HubResponse, 'text'>): Promise<Record<string, unknown>> {
+export async function parseEnvelope({ text }: Pick<HubResponse, 'text'>): Promise<Record<string, unknown>> {
   const { value } = await parseUntrustedJson(text)
   return isObject(value) ? value : {}
 }
@@ -39,10 +39,10 @@ export function modelScopeRefusal(
     usualBranch: 'master',
     tokenAdvice: 'set MODELSCOPE_API_TOKEN or modelscope.token in config.yaml'
   }
-  return hubRefusal(kindOf(response, code, subject.file !== undefined, inCheck), response, advised, now, code)
+  return hubRefusal(classifyRefusal(response, code, subject.file !== undefined, inCheck), response, advised, now, code)
 }
 
-function kindOf(response: HubResponse, code: string, ofFile: boolean, inCheck: boolean): RefusalKind {
+function classifyRefusal(response: HubResponse, code: string, isFile: boolean, inCheck: boolean): RefusalKind {
   const { status } = response
   const message = serverMessage(response)
   const is = (number: number) => status === number || code === String(number)
@@ -53,7 +53,7 @@ function kindOf(response: HubResponse, code: string, ofFile: boolean, inCheck: b
   if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(message))
     return 'private'
   if (is(404) || NOT_FOUND_CODES.has(code) || /not (found|exist)|no such/i.test(message)) {
-    return ofFile ? 'unknown-file' : 'unknown-repository'
+    return isFile ? 'unknown-file' : 'unknown-repository'
   }
   return 'server-error'
 }

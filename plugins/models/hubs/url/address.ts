@@ -40,12 +40,12 @@ export function parseAddress(text: string): PlainAddress {
 }
 
 /** Returns the last part of an address's path. Undefined if that is not a file name. */
-export function nameOfAddress(id: string): string | undefined {
+export function fileNameFromUrl(id: string): string | undefined {
   return usableName(decoded(new URL(id).pathname.split('/').at(-1)!))
 }
 
 /** Returns the file name in a `Content-Disposition` header. Undefined if there is no usable one. */
-export function nameOfDisposition(header: string | undefined): string | undefined {
+export function fileNameFromDisposition(header: string | undefined): string | undefined {
   const extended = /filename\*\s*=\s*UTF-8'[^']*'([^;\s]+)/i.exec(header ?? '')?.[1]
   if (extended !== undefined) return usableName(decoded(extended))
   const plain = /filename\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))/i.exec(header ?? '')
@@ -64,7 +64,7 @@ function decoded(text: string): string | undefined {
 const usableName = (name: string | undefined) => (isUsablePath(name) && !name.includes('/') ? name : undefined)
 
 /** Returns the address of another file in the same folder. */
-export function addressBeside(id: string, name: string): string {
+export function siblingUrl(id: string, name: string): string {
   const url = new URL(id)
   url.pathname = url.pathname.replace(/[^/]*$/, encodeURIComponent(name))
   return url.href

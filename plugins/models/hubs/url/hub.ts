@@ -2,16 +2,16 @@ import type { FileLocation, Hub, HubRepository, HubRequest } from '../../../../c
 import type { Waiting } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { shardNames } from '../../../../core/models/gguf-file-name.ts'
-import { isLocation, locationOf, requestLocation } from '../files/file-location.ts'
-import { factsOf, hubFile, sha256OfHeaders } from '../files/listed-files.ts'
+import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
+import { readFacts, hubFile, sha256FromHeaders } from '../files/listed-files.ts'
 import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
-import { wordless } from '../http/hub-response.ts'
+import { withoutServerText } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import {
-  addressBeside,
+  siblingUrl,
   contentFingerprint,
-  nameOfAddress,
-  nameOfDisposition,
+  fileNameFromUrl,
+  fileNameFromDisposition,
   type PlainAddress,
   parseAddress
 } from './address.ts'
@@ -28,15 +28,15 @@ type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
  * entered again after a restart.
  */
 export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
-  const secretsOf = new Map<string, Secrets>()
+  const secretsById = new Map<string, Secrets>()
 
   function keepSecrets(id: string, secrets: Secrets): void {
-    secretsOf.delete(id)
-    if (secrets.credentials || secrets.secretQuery) secretsOf.set(id, secrets)
+    secretsById.delete(id)
+    if (secrets.credentials || secrets.secretQuery) secretsById.set(id, secrets)
     // Forget the oldest first.
-    for (const old of secretsOf.keys()) {
-      if (secretsOf.size <= MAX_SECRETS) break
-      secretsOf.delete(old)
+    for (const old of secretsById.keys()) {
+      if (secretsById.size <= MAX_SECRETS) break
+      secretsById.delete(old)
     }
   }
 
@@ -63,9 +63,9 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     }
     const { headers } = response
     const shown = shownAddress(address)
-    const located = await factsOf(`The server of ${shown}`, () => locationOf(response, proxy, shown))
+    const located = await readFacts(`The server of ${shown}`, () => readLocation(response, proxy, shown))
     // Plain web servers send digest and identity in headers.
-    const sha256 = located.sha256 ?? sha256OfHeaders(headers)
+    const sha256 = located.sha256 ?? sha256FromHeaders(headers)
     const identity = located.identity ?? headers['last-modified']
     return { response, location: { ...located, sha256, identity, privateAddresses } satisfies FileLocation }
   }
@@ -80,7 +80,7 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       keepSecrets(id, secrets)
       const at = (address: string) => find(address, secrets, request.privateAddresses, signal)
       const { response, location } = await at(id)
-      const name = nameOfDisposition(response.headers['content-disposition']) ?? nameOfAddress(id)
+      const name = fileNameFromDisposition(response.headers['content-disposition']) ?? fileNameFromUrl(id)
       if (name === undefined) {
         throw new CorralError(
           'repo_not_found',
@@ -90,10 +90,10 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       }
       // Shards are beside each other under their own names. A name from a header does not lead to other shards.
       const shards = shardNames(name)
-      const names = name === nameOfAddress(id) && shards.length <= MAX_SHARDS ? shards : [name]
+      const names = name === fileNameFromUrl(id) && shards.length <= MAX_SHARDS ? shards : [name]
       const locations: FileLocation[] = []
       for (const shard of names) {
-        locations.push(shard === name ? location : (await at(addressBeside(id, shard))).location)
+        locations.push(shard === name ? location : (await at(siblingUrl(id, shard))).location)
       }
       const files = names.map((path, i) => hubFile(path, locations[i]!.size, locations[i]!.sha256))
       const facts = files.map(({ path, size, sha256 }, i) => [path, size, sha256 ?? locations[i]!.identity])
@@ -101,8 +101,8 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     },
 
     async locate({ id, files }, file, signal, privateAddresses): Promise<FileLocation> {
-      const address = files.length > 1 ? addressBeside(id, file.path) : id
-      return (await find(address, secretsOf.get(id), privateAddresses, signal)).location
+      const address = files.length > 1 ? siblingUrl(id, file.path) : id
+      return (await find(address, secretsById.get(id), privateAddresses, signal)).location
     }
   }
 }
@@ -128,5 +128,5 @@ function addressRefusal(response: HubResponse, shown: string): CorralError {
     })
   }
   const subject = { title: `The server of ${shown}`, id: shown }
-  return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', wordless(response), subject, Date.now())
+  return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', withoutServerText(response), subject, Date.now())
 }

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { architecturesOf, supportedArchitectures } from '../../../../plugins/models/conversion/architectures.ts'
+import { modelArchitectures, supportedArchitectures } from '../../../../plugins/models/conversion/architectures.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 
 t.test('supported architectures are read from the converter source', async t => {
@@ -28,6 +28,6 @@ t.test("a model's architectures come from its config.json and its text model", a
     [[], []],
     [undefined, []]
   ] as const) {
-    t.same(architecturesOf(config), expected, JSON.stringify(config))
+    t.same(modelArchitectures(config), expected, JSON.stringify(config))
   }
 })

@@ -6,8 +6,8 @@ import { type PythonFacts, pythonNames, shortcomingOf } from '../../../../core/s
 import { installFailure } from '../../../../core/system/python/install-failure.ts'
 import { downloadedPackage } from '../../../../core/system/python/python-packages.ts'
 import { converterProgress, quantizeProgress } from '../../../../plugins/models/conversion/convert-model.ts'
-import { DTYPES, diskNeed, planDtype } from '../../../../plugins/models/conversion/dtypes.ts'
-import { causeOf, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
+import { DTYPES, requiredDiskBytes, planDtype } from '../../../../plugins/models/conversion/dtypes.ts'
+import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
 import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
 
 /** Recorded output of the real tools. */
@@ -16,7 +16,7 @@ const recorded = (name: string) =>
     .trimEnd()
     .split('\n')
 
-const reasonOf = (tail: string[], exitSignal?: string) => causeOf({ tail, exitSignal })
+const classify = (tail: string[], exitSignal?: string) => classifyFailure({ tail, exitSignal })
 
 t.test('a type determines the conversion steps', async t => {
   const cases: [string, string | undefined, string, string, string | undefined, string][] = [
@@ -48,7 +48,7 @@ t.test('a type determines the conversion steps', async t => {
 })
 
 t.test('the disk estimate includes intermediate files', async t => {
-  const need = (dtype: string, parameters: number) => diskNeed(planDtype(dtype, undefined), parameters) / 1e9
+  const need = (dtype: string, parameters: number) => requiredDiskBytes(planDtype(dtype, undefined), parameters) / 1e9
   t.ok(need('f16', 7e9) > 14 && need('f16', 7e9) < 15)
   t.ok(need('q4_k_m', 7e9) > 18 && need('q4_k_m', 7e9) < 20, 'includes the intermediate F16')
   t.ok(need('f32', 0) > 0, 'an unknown count still leaves room for the vocabulary')
@@ -100,7 +100,7 @@ t.test("tool failures are classified by the tool's output", async t => {
     ['remote-code.txt', 'remote-code', /includes Python code/]
   ]
   for (const [file, cause, sentence] of files) {
-    const found = reasonOf(recorded(file))
+    const found = classify(recorded(file))
     t.equal(found.cause, cause, file)
     t.match(found.sentence, sentence)
     t.equal(found.code, cause === 'disk-full' ? 'insufficient_storage' : 'conversion_failed')
@@ -119,17 +119,17 @@ t.test("tool failures are classified by the tool's output", async t => {
     ["ValueError: Can not map tensor 'model.layers.0.foo.weight'", 'incomplete-model'],
     ["NotImplementedError: Quant method is not yet supported: 'gptq_marlin'", 'unsupported-quantization']
   ]
-  for (const [line, cause] of lines) t.equal(reasonOf(['INFO:x', line]).cause, cause, line)
+  for (const [line, cause] of lines) t.equal(classify(['INFO:x', line]).cause, cause, line)
 
-  t.equal(reasonOf([], 'SIGKILL').cause, 'out-of-memory')
-  t.equal(reasonOf(['Writing:  10%|'], 'SIGSEGV').cause, 'unknown')
-  t.match(reasonOf(['first', 'second', 'ValueError: something new', '']).sentence, /something new/)
+  t.equal(classify([], 'SIGKILL').cause, 'out-of-memory')
+  t.equal(classify(['Writing:  10%|'], 'SIGSEGV').cause, 'unknown')
+  t.match(classify(['first', 'second', 'ValueError: something new', '']).sentence, /something new/)
   const warned = [
     'WARNING:hf-to-gguf:Failed to load model config: needs trust_remote_code=True',
     'Traceback (most recent call last):',
     'ValueError: x'
   ]
-  t.equal(reasonOf(warned).cause, 'unknown', 'a mere warning is not the cause')
+  t.equal(classify(warned).cause, 'unknown', 'a mere warning is not the cause')
 })
 
 t.test('installation failures are classified by their output', async t => {

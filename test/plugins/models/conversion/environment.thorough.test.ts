@@ -96,7 +96,7 @@ function writeLocks(folder: string, packages: string): string {
   writeFileSync(join(folder, LOCKS.torch), '')
   const machine = process.arch === 'x64' ? 'x86_64' : 'aarch64'
   const all = [10, 11, 12, 13, 14].map(minor => `# ${lockedFor(machine, minor)}\n`)
-  writeFileSync(join(folder, LOCKS.torchForProcessors), all.join(''))
+  writeFileSync(join(folder, LOCKS.torchCpu), all.join(''))
   return folder
 }
 
@@ -116,7 +116,7 @@ function optionsFor(
     // Ignore this machine's pip.conf, and fail quickly if a server is missing.
     env: { ...process.env, PIP_CONFIG_FILE: '/dev/null', PIP_FIND_LINKS: '', PIP_RETRIES: '1', PIP_NO_INDEX: '' },
     log: pino({ level: 'debug' }, { write: line => void lines.push(line) }),
-    proven: new Set(),
+    checkedPythons: new Set(),
     ...more
   }
 }

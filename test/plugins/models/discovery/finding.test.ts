@@ -15,12 +15,12 @@ import { findLmStudio, planRepository } from '../../../../plugins/models/discove
 import { ggufBytes, safetensorsBytes } from '../../../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 
-const nameOf = ({ name }: Candidate) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
+const modelName = ({ name }: Candidate) => (name.variant ? `${bareName(name)}:${name.variant}` : bareName(name))
 /** Name, stored files and problem of each candidate, for the tables below. */
 const summary = (candidates: Candidate[]) =>
   candidates.map(candidate => {
     const files = candidate.files.map(({ path, role }) => (role === 'model' ? path : `${role} ${path}`)).join(', ')
-    return candidate.problem ? [nameOf(candidate), files, candidate.problem] : [nameOf(candidate), files]
+    return candidate.problem ? [modelName(candidate), files, candidate.problem] : [modelName(candidate), files]
   })
 
 t.test('names from other tools become valid model names', async t => {
@@ -207,7 +207,7 @@ t.test("Ollama's manifests become models with their settings", async t => {
     ['localhost:5000/team/m/1', 'localhost:5000/team/m:1', 'team/m:1']
   ] as const) {
     const candidate = plan(reference, [model, { kind: 'template', bytes: '{{ .Prompt }}' }])
-    t.match({ ...candidate, name: nameOf(candidate) }, { found, name, format: 'gguf', problem: undefined }, found)
+    t.match({ ...candidate, name: modelName(candidate) }, { found, name, format: 'gguf', problem: undefined }, found)
     const requested = parseRequestedName(found)
     const stored = { owner: requested.owner ?? 'library', ...requested }
     t.strictSame(stored, candidate.name, `${found} becomes the stored name`)
@@ -335,7 +335,7 @@ t.test("models are found in a Hugging Face client's cache", async t => {
   const disk = new CacheDisk()
   const candidates = await findHuggingFace(dir, disk)
   t.same(disk.unreadable, [])
-  const byName = new Map(candidates.map(candidate => [nameOf(candidate), candidate]))
+  const byName = new Map(candidates.map(candidate => [modelName(candidate), candidate]))
   t.same([...byName.keys()].sort(), [
     'Qwen/Qwen3-GGUF:F16',
     'Qwen/Qwen3-GGUF:Q4_K_M',

@@ -1,22 +1,22 @@
 import t from 'tap'
 import { parseCorralReference, readCorralListing } from '../../../../plugins/models/hubs/corral/hub.ts'
-import { factsOf } from '../../../../plugins/models/hubs/files/listed-files.ts'
+import { readFacts } from '../../../../plugins/models/hubs/files/listed-files.ts'
 import { sameButForCase } from '../../../../plugins/models/hubs/hf-like/hub.ts'
 import {
   completed,
-  filesOfInfo,
-  filesOfTree,
+  filesFromInfo,
+  filesFromTree,
   isIncomplete,
   nextPage
 } from '../../../../plugins/models/hubs/hf-like/listing.ts'
-import { endpointOf, findToken } from '../../../../plugins/models/hubs/hub-options.ts'
+import { resolveEndpoint, findToken } from '../../../../plugins/models/hubs/hub-options.ts'
 import { offlineVariable, tokenFile, tokenSources } from '../../../../plugins/models/hubs/huggingface/index.ts'
 import { readListing } from '../../../../plugins/models/hubs/modelscope/hub.ts'
-import { nameOfAddress, nameOfDisposition, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
+import { fileNameFromUrl, fileNameFromDisposition, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
 import { SHA1, SHA256 } from './support.ts'
 
 t.test("parses Hugging Face's listings", async t => {
-  const files = await filesOfInfo({
+  const files = await filesFromInfo({
     siblings: [
       { rfilename: 'README.md', size: 52, blobId: SHA1 },
       {
@@ -40,9 +40,9 @@ t.test("parses Hugging Face's listings", async t => {
     { path: 'b.gguf', size: 7 },
     { path: 'c.json', size: undefined }
   ])
-  t.equal(await filesOfInfo({}), undefined)
-  t.strictSame(await filesOfInfo({ siblings: [] }), [])
-  const tree = await filesOfTree(
+  t.equal(await filesFromInfo({}), undefined)
+  t.strictSame(await filesFromInfo({ siblings: [] }), [])
+  const tree = await filesFromTree(
     [
       { type: 'directory', path: 'Q4', oid: SHA1, size: 0 },
       { type: 'file', path: 'b.gguf', size: 7, oid: SHA1, lfs: { oid: SHA256, size: 700 } },
@@ -57,7 +57,7 @@ t.test("parses Hugging Face's listings", async t => {
     { path: 'b.gguf', size: 700, sha256: SHA256 },
     { path: 'c.json', size: 3, gitSha1: SHA1 }
   ])
-  t.strictSame(await filesOfTree([{ type: 'file', path: 'c.json', size: 3, oid: SHA1 }], false), [
+  t.strictSame(await filesFromTree([{ type: 'file', path: 'c.json', size: 3, oid: SHA1 }], false), [
     { path: 'c.json', size: 3 }
   ])
   t.strictSame(completed(files!, tree).slice(2), [
@@ -82,8 +82,8 @@ t.test("parses Hugging Face's listings", async t => {
 })
 
 t.test('rejects impossible sizes and digests in listings', async t => {
-  const info = (fields: object) => filesOfInfo({ siblings: [{ rfilename: 'a.gguf', ...fields }] })
-  const tree = (fields: object) => filesOfTree([{ path: 'a.gguf', ...fields }], true)
+  const info = (fields: object) => filesFromInfo({ siblings: [{ rfilename: 'a.gguf', ...fields }] })
+  const tree = (fields: object) => filesFromTree([{ path: 'a.gguf', ...fields }], true)
   const listing = (fields: object) => readListing({ Data: { Files: [{ Path: 'a.gguf', ...fields }] } }, 'M', 'a/b')
   const corral = async ({ size, sha256 }: { size?: unknown; sha256?: unknown }) =>
     readCorralListing({
@@ -111,7 +111,7 @@ t.test('rejects impossible sizes and digests in listings', async t => {
     const message = /the SHA-256 of "a\.gguf" is/
     for (const read of digests) await t.rejects(read(sha256), { message }, JSON.stringify(sha256))
   }
-  const error = await factsOf('Hub', () => info({ size: 'x\n'.repeat(1000) })).catch(error => error)
+  const error = await readFacts('Hub', () => info({ size: 'x\n'.repeat(1000) })).catch(error => error)
   t.match(error, { code: 'hub_unreachable', message: /^Hub says that the size of "a\.gguf" is "x\\nx.{60,80}…, which/ })
 })
 
@@ -189,21 +189,21 @@ t.test('parses plain addresses', async t => {
   for (const text of ['ftp://example.org/a', 'https://', 'file:///etc/passwd']) {
     t.throws(() => parseAddress(text), { code: 'repo_not_found' }, text)
   }
-  t.equal(nameOfAddress('https://x/a/b%20c.gguf?x=y/z'), 'b c.gguf')
+  t.equal(fileNameFromUrl('https://x/a/b%20c.gguf?x=y/z'), 'b c.gguf')
   for (const id of ['https://x/', 'https://x/a/', 'https://x/%2e%2e', 'https://x/a%2Fb', 'https://x/%zz']) {
-    t.equal(nameOfAddress(id), undefined, id)
+    t.equal(fileNameFromUrl(id), undefined, id)
   }
-  t.equal(nameOfDisposition('attachment; filename="a b.gguf"'), 'a b.gguf')
-  t.equal(nameOfDisposition("inline; filename=x; filename*=UTF-8''t%C3%A4.gguf"), 'tä.gguf')
-  t.equal(nameOfDisposition('attachment; filename=a.gguf'), 'a.gguf')
+  t.equal(fileNameFromDisposition('attachment; filename="a b.gguf"'), 'a b.gguf')
+  t.equal(fileNameFromDisposition("inline; filename=x; filename*=UTF-8''t%C3%A4.gguf"), 'tä.gguf')
+  t.equal(fileNameFromDisposition('attachment; filename=a.gguf'), 'a.gguf')
   for (const header of [undefined, 'inline', 'attachment; filename="../a"', 'attachment; filename="a/b"']) {
-    t.equal(nameOfDisposition(header), undefined, String(header))
+    t.equal(fileNameFromDisposition(header), undefined, String(header))
   }
 })
 
 t.test("reads endpoints, tokens and Hugging Face's environment", async t => {
   const at = (setting: string, variable?: string) =>
-    endpointOf(setting, 'HUB', 'https://usual.org', variable === undefined ? {} : { HUB: variable })
+    resolveEndpoint(setting, 'HUB', 'https://usual.org', variable === undefined ? {} : { HUB: variable })
   t.equal(at(''), 'https://usual.org')
   t.equal(at('', ''), 'https://usual.org')
   t.equal(at('', 'http://127.0.0.1:8000/'), 'http://127.0.0.1:8000')

@@ -8,7 +8,7 @@ import type { HubFile, HubRepository } from '../../../../core/contracts/hubs.ts'
 import csghub from '../../../../plugins/models/hubs/csghub/index.ts'
 import huggingface from '../../../../plugins/models/hubs/huggingface/index.ts'
 import { failure } from '../../../support/failure.ts'
-import { hubOf, type Reply, type Seen, serve, type TestServer } from './support.ts'
+import { createTestHub, type Reply, type Seen, serve, type TestServer } from './support.ts'
 
 const SHA256 = 'ab'.repeat(32)
 const SHA1 = 'cd'.repeat(20)
@@ -55,7 +55,7 @@ t.test('one request lists a repository with sizes and digests', async t => {
   const server = await serveRoutes(t, {
     '/api/models/acme/Tiny/revision/main': info({ id: 'Acme/tiny', gated: 'auto' })
   })
-  const hub = await hubOf(t, huggingface, {}, { HF_ENDPOINT: `${server.url}/` })
+  const hub = await createTestHub(t, huggingface, {}, { HF_ENDPOINT: `${server.url}/` })
   t.strictSame(await hub.repository({ id: 'acme/Tiny' }, {}), {
     hub: 'huggingface',
     id: 'Acme/tiny',
@@ -78,7 +78,7 @@ t.test('resolves revisions', async t => {
     '/api/models/acme/Tiny/revision/refs%2Fpr%2F1': info(),
     '/api/models/acme/Tiny': info()
   })
-  const hub = await hubOf(t, huggingface, { endpoint: server.url })
+  const hub = await createTestHub(t, huggingface, { endpoint: server.url })
   const found = await hub.repository({ id: 'acme/Tiny', revision: 'refs/pr/1' }, {})
   t.strictSame(found.more, { ref: 'refs/pr/1' })
   const error = await failure(hub.repository({ id: 'acme/Tiny', revision: 'v9' }, {}))
@@ -91,7 +91,7 @@ t.test('resolves revisions', async t => {
 t.test('lists repositories on servers with only part of the API', async t => {
   t.test('without an address for revisions', async t => {
     const server = await serveRoutes(t, { '/api/models/acme/Tiny': info() })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).files.length, 2)
   })
   t.test('listing without sizes, the rest in pages of the tree under another host', async t => {
@@ -111,7 +111,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
               ]
             }
     })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     t.strictSame((await hub.repository({ id: 'acme/Tiny' }, {})).files, [
       { path: 'a.gguf', size: 9, sha256: SHA256 },
       { path: 'b.json', size: 3, gitSha1: SHA1 },
@@ -122,7 +122,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
     const server = await serveRoutes(t, {
       '/api/models/acme/Tiny/revision/main': info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] })
     })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const found = await hub.repository({ id: 'acme/Tiny' }, {})
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
     t.match(found.revision, /^listing-[0-9a-f]{40}$/)
@@ -134,7 +134,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
         body: [{ type: 'file', path: 'a.gguf', size: 9, lfs: { oid: SHA256 } }]
       }
     })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     t.match(await hub.repository({ id: 'acme/Tiny' }, {}), {
       id: 'acme/Tiny',
       revision: COMMIT,
@@ -149,7 +149,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
       },
       '/api/models/acme/Tiny/revision/main': info()
     })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     t.equal((await hub.repository({ id: 'old/Tiny' }, {})).id, 'acme/Tiny')
   })
 })
@@ -159,7 +159,7 @@ t.test('locates files', async t => {
   const cdn = await serve(t, ({ headers }) => (headers.authorization ? { status: 500 } : { body: 'bytes' }))
   const place = async (t: Test, routes: Routes, given = repository(), options: object = {}) => {
     const server = await serveRoutes(t, routes)
-    const hub = await hubOf(t, huggingface, { endpoint: server.url, token: 'hf_secret', ...options })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url, token: 'hf_secret', ...options })
     return { location: await hub.locate(given, FILE, never), server }
   }
   const linked = { 'x-linked-size': '1048576', 'x-linked-etag': `"${SHA256}"`, etag: '"other"' }
@@ -233,7 +233,7 @@ t.test('locates files', async t => {
       '/leak': info()
     })
     hubServer.url = server.url
-    const hub = await hubOf(t, huggingface, { endpoint: server.url, token: 'hf_secret' })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url, token: 'hf_secret' })
     await hub.repository({ id: 'acme/Tiny' }, {})
     t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
     t.equal(away.seen[0]!.headers.authorization, undefined)
@@ -248,7 +248,7 @@ t.test('only trusted hosts get the token', async t => {
   const file = join(t.testdir({}), 'token')
   writeFileSync(file, 'hf_file\n')
   const sent = async (t: Test, options: object, env: Record<string, string>) => {
-    const hub = await hubOf(t, huggingface, { endpoint: own.url, ...options }, env)
+    const hub = await createTestHub(t, huggingface, { endpoint: own.url, ...options }, env)
     await hub.repository({ id: 'acme/Tiny' }, {})
     return own.seen.at(-1)!.headers.authorization
   }
@@ -262,7 +262,7 @@ t.test('only trusted hosts get the token', async t => {
     const gone = await serve(t, () => undefined)
     await gone.close()
     const options = { endpoint: gone.url, mirrors: [`${mirror.url}/`], token: 'hf_secret' }
-    const hub = await hubOf(t, huggingface, options)
+    const hub = await createTestHub(t, huggingface, options)
     t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
     await hub.repository({ id: 'acme/Tiny' }, {})
     t.equal(mirror.seen.length, 2)
@@ -276,7 +276,7 @@ t.test('refusals are explained', async t => {
       '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
       '/api/models': { body: [{ id: 'acme/Tiny-2' }, { id: 'acme/Tiny' }] }
     })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/tiny' }, {}))
     t.equal(error.code, 'repo_not_found')
     t.match(error.message, /no repository "acme\/tiny", but it has "acme\/Tiny"/)
@@ -285,7 +285,7 @@ t.test('refusals are explained', async t => {
   t.test('an unknown name, when the search fails', async t => {
     for (const search of [{ status: 500 }, { body: '<html>' }, { cut: true }, { body: [] }]) {
       const server = await serveRoutes(t, { '/api/models': search })
-      const hub = await hubOf(t, huggingface, { endpoint: server.url })
+      const hub = await createTestHub(t, huggingface, { endpoint: server.url })
       const error = await failure(hub.repository({ id: 'acme/none' }, {}))
       t.equal(error.code, 'repo_not_found', JSON.stringify(search))
       t.match(error.message, /does not exist, is private, or is spelled in another case/)
@@ -296,7 +296,7 @@ t.test('refusals are explained', async t => {
       '/api/models/acme/Tiny/revision/main': info({ gated: 'manual' }),
       [`GET /acme/Tiny/resolve/${COMMIT}/a.gguf`]: { status: 401, body: 'no' }
     })
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const found = await hub.repository({ id: 'acme/Tiny' }, {})
     t.equal(found.gated, true)
     const error = await failure(hub.locate(found, found.files[1]!, never))
@@ -305,7 +305,7 @@ t.test('refusals are explained', async t => {
   })
   t.test('sends no requests when offline', async t => {
     const server = await serve(t, () => info())
-    const hub = await hubOf(t, huggingface, { endpoint: server.url }, { HF_HUB_OFFLINE: '1' })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url }, { HF_HUB_OFFLINE: '1' })
     for (const request of [hub.repository({ id: 'acme/Tiny' }, {}), hub.locate(repository(), FILE, never)]) {
       const error = await failure(request)
       t.equal(error.code, 'hub_unreachable')
@@ -318,14 +318,14 @@ t.test('refusals are explained', async t => {
       headers: { 'content-type': 'text/html' },
       body: '<!doctype html><p>Log in'
     }))
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
     t.equal(error.code, 'hub_unreachable')
     t.match(error.message, /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/)
   })
   t.test('too many requests', async t => {
     const server = await serve(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
     t.equal(error.code, 'hub_rate_limited')
     t.equal(error.retryAfter, 300)
@@ -334,14 +334,14 @@ t.test('refusals are explained', async t => {
   t.test('no server at the endpoint', async t => {
     const server = await serve(t, () => undefined)
     await server.close()
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
     t.equal(error.code, 'hub_unreachable')
     t.match(error.message, /nothing listens at 127.0.0.1/)
   })
   t.test('endless redirects', async t => {
     const server = await serve(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
-    const hub = await hubOf(t, huggingface, { endpoint: server.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
     t.match(error.message, /redirects more than 5 times/)
     t.equal(server.seen.length, 6)
@@ -351,7 +351,7 @@ t.test('refusals are explained', async t => {
 t.test('temporary failures are retried', async t => {
   const troubles: Reply[] = [{ status: 503 }, { cut: true }, { status: 429, headers: { 'retry-after': '0' } }]
   const server = await serve(t, () => troubles.shift() ?? info())
-  const hub = await hubOf(t, huggingface, { endpoint: server.url })
+  const hub = await createTestHub(t, huggingface, { endpoint: server.url })
   t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
   t.equal(server.seen.length, 4)
 
@@ -361,7 +361,7 @@ t.test('temporary failures are retried', async t => {
       setTimeout(() => controller.abort(new Error('left')), 20)
       return { status: 503 }
     })
-    const hub = await hubOf(t, huggingface, { endpoint: down.url })
+    const hub = await createTestHub(t, huggingface, { endpoint: down.url })
     const error = await failure(hub.repository({ id: 'acme/Tiny' }, { signal: controller.signal }))
     t.equal(error.message, 'left')
     t.equal(down.seen.length, 1)
@@ -387,18 +387,18 @@ t.test('requests go through a proxy', async t => {
   const address = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`
   const host = new URL(server.url).host
 
-  const named = await hubOf(t, huggingface, { endpoint: server.url, proxy: address })
+  const named = await createTestHub(t, huggingface, { endpoint: server.url, proxy: address })
   const found = await named.repository({ id: 'acme/Tiny' }, {})
   t.ok(hosts.length > 0 && hosts.every(to => to === host), hosts.join())
   t.equal((await named.locate(found, found.files[1]!, never)).proxy, address)
 
   hosts.length = 0
-  const surrounding = await hubOf(t, huggingface, { endpoint: server.url }, { HTTP_PROXY: address })
+  const surrounding = await createTestHub(t, huggingface, { endpoint: server.url }, { HTTP_PROXY: address })
   await surrounding.repository({ id: 'acme/Tiny' }, {})
   t.equal((await surrounding.locate(found, found.files[1]!, never)).proxy, '')
   t.strictSame(hosts, [], "the environment's proxy is not used for this machine")
 
-  const none = await hubOf(t, huggingface, { endpoint: server.url, proxy: 'http://127.0.0.1:1' })
+  const none = await createTestHub(t, huggingface, { endpoint: server.url, proxy: 'http://127.0.0.1:1' })
   const error = await failure(none.repository({ id: 'acme/Tiny' }, {}))
   t.equal(error.code, 'hub_unreachable')
   t.match(error.message, /through the proxy of its settings/)
@@ -415,7 +415,7 @@ t.test('CSGHub lists, locates and refuses files', async t => {
     [`GET ${path}/${COMMIT}/a.gguf`]: { status: 302, headers: { location: cdn } },
     [`GET ${path}/${COMMIT}/b.gguf`]: { status: 403, body: { code: 'AUTH-ERR-2', msg: 'no' } }
   })
-  const hub = await hubOf(t, csghub, {}, { CSGHUB_DOMAIN: server.url, CSGHUB_TOKEN: 'csg_secret' })
+  const hub = await createTestHub(t, csghub, {}, { CSGHUB_DOMAIN: server.url, CSGHUB_TOKEN: 'csg_secret' })
   const found = await hub.repository({ id: 'acme/Tiny' }, {})
   t.match(found, { hub: 'csghub', revision: COMMIT, gated: false, files: [{ path: 'README.md' }, { sha256: SHA256 }] })
   const location = await hub.locate(found, found.files[1]!, never)

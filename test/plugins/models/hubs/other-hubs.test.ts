@@ -4,7 +4,7 @@ import corralHub from '../../../../plugins/models/hubs/corral/index.ts'
 import modelscope from '../../../../plugins/models/hubs/modelscope/index.ts'
 import url from '../../../../plugins/models/hubs/url/index.ts'
 import { failure } from '../../../support/failure.ts'
-import { hubOf, type Reply, serve } from './support.ts'
+import { createTestHub, type Reply, serve } from './support.ts'
 
 const SHA256 = 'ab'.repeat(32)
 const never = new AbortController().signal
@@ -34,7 +34,12 @@ t.test('ModelScope lists, locates and refuses files', async t => {
     if (query.get('FilePath') === 'direct.gguf') return { headers: { 'content-range': 'bytes 0-0/77' }, body: 'x' }
     return { body: { Code: 403, Success: false, Message: 'in check' } }
   })
-  const hub = await hubOf(t, modelscope, {}, { MODELSCOPE_ENDPOINT: server.url, MODELSCOPE_API_TOKEN: 'ms_secret' })
+  const hub = await createTestHub(
+    t,
+    modelscope,
+    {},
+    { MODELSCOPE_ENDPOINT: server.url, MODELSCOPE_API_TOKEN: 'ms_secret' }
+  )
   const found = await hub.repository({ id: 'acme/Tiny' }, {})
   t.match(found, {
     hub: 'modelscope',
@@ -105,7 +110,7 @@ t.test('a plain address is a repository with one file', async t => {
     if (pathname === '/page.gguf') return { headers: { 'content-type': 'text/html' }, body: '<html>' }
     return undefined
   })
-  const hub = allowing(await hubOf(t, url))
+  const hub = allowing(await createTestHub(t, url))
 
   const found = await hub.repository({ id: `${server.url}/m.gguf` }, {})
   t.match(found, {
@@ -182,7 +187,7 @@ t.test('another corral lists and locates its files', async t => {
     if (url === '/api/files/acme/old') return { status: 404, body: { error: 'x', code: 'route_not_found' } }
     return undefined
   })
-  const hub = await hubOf(t, corralHub, { endpoint: server.url, token: 'key' })
+  const hub = await createTestHub(t, corralHub, { endpoint: server.url, token: 'key' })
   const found = await hub.repository({ id: 'acme/tiny' }, {})
   t.match(found, { hub: 'corral-hub', id: 'acme/Tiny', address: `${server.url}/api/files/acme/tiny`, gated: false })
   t.strictSame(
@@ -207,12 +212,12 @@ t.test('another corral lists and locates its files', async t => {
 
   t.test('only the configured server gets the key, not one named in the reference', async t => {
     const host = new URL(server.url).host
-    const other = allowing(await hubOf(t, corralHub, { endpoint: 'http://127.0.0.1:1', token: 'key' }))
+    const other = allowing(await createTestHub(t, corralHub, { endpoint: 'http://127.0.0.1:1', token: 'key' }))
     const named = await other.repository({ id: `//${host}/acme/tiny` }, {})
     t.equal(named.more!.endpoint, server.url)
     t.equal(server.seen.at(-1)!.headers.authorization, undefined)
     t.equal((await other.locate(named, named.files[0]!, never)).headers.authorization, undefined)
-    const none = await hubOf(t, corralHub)
+    const none = await createTestHub(t, corralHub)
     const error = await failure(none.repository({ id: 'acme/tiny' }, {}))
     t.equal(error.code, 'repo_not_found')
     t.match(error.message, /corral:\/\/<host>/)

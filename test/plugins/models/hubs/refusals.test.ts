@@ -2,7 +2,7 @@ import t from 'tap'
 import { isFinalRefusal, refusalKind } from '../../../../plugins/models/hubs/hf-like/refusal.ts'
 import type { HubResponse } from '../../../../plugins/models/hubs/http/hub-fetch.ts'
 import { hubRefusal, type RefusalKind } from '../../../../plugins/models/hubs/http/refusal.ts'
-import { envelopeOf, isSuccess, modelScopeRefusal } from '../../../../plugins/models/hubs/modelscope/refusal.ts'
+import { parseEnvelope, isSuccess, modelScopeRefusal } from '../../../../plugins/models/hubs/modelscope/refusal.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
 t.test('refusals of Hugging Face and CSGHub are classified', async t => {
@@ -233,15 +233,15 @@ t.test('refusals of Hugging Face and CSGHub are classified', async t => {
       /broken/
     ]
   ]
-  for (const [name, given, ofFile, kind, expected, message] of table) {
-    t.equal(refusalKind(given, ofFile), kind, name)
+  for (const [name, given, isFile, kind, expected, message] of table) {
+    t.equal(refusalKind(given, isFile), kind, name)
     const subject = {
       title: 'The Hub',
       id: 'acme/Tiny',
       page: 'https://hub.example.org/acme/Tiny',
       revision: 'v9',
       tokenAdvice: 'set HF_TOKEN',
-      ...(ofFile ? { file: 'a.gguf' } : {})
+      ...(isFile ? { file: 'a.gguf' } : {})
     }
     const error = hubRefusal(kind, given, subject, NOW)
     t.equal(error.code, expected, name)
@@ -295,7 +295,7 @@ t.test('refusals of ModelScope are classified', async t => {
     ['strange', answer(200, { said: { Success: false, Code: 77, Message: 'odd' } }), 'hub_unreachable', /code 77.*odd/]
   ]
   for (const [name, given, code, message] of table) {
-    const body = await envelopeOf(given)
+    const body = await parseEnvelope(given)
     t.equal(isSuccess(given, body), false, name)
     const subject = { title: 'ModelScope', id: 'acme/Tiny', page: 'https://m/models/acme/Tiny', revision: 'main' }
     const error = modelScopeRefusal(given, body, subject, NOW)
@@ -304,7 +304,7 @@ t.test('refusals of ModelScope are classified', async t => {
   }
   t.equal(isSuccess(answer(200), { Code: 200, Success: true, Data: {} }), true)
   t.equal(
-    isSuccess(answer(200), await envelopeOf({ text: '<html>' })),
+    isSuccess(answer(200), await parseEnvelope({ text: '<html>' })),
     true,
     'a reply without an envelope does not indicate failure'
   )

@@ -3,11 +3,11 @@ import { isLoopback, isPrivateHost } from '../../../../core/system/private-addre
 import { checkRedirect, mayHaveCredentials } from '../../../../core/system/redirects.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { locationOf } from '../../../../plugins/models/hubs/files/file-location.ts'
+import { readLocation } from '../../../../plugins/models/hubs/files/file-location.ts'
 import {
   parseEtag,
   sha256Hex,
-  sha256OfHeaders,
+  sha256FromHeaders,
   strongEtag
 } from '../../../../plugins/models/hubs/files/listed-files.ts'
 import { connectionErrorText } from '../../../../plugins/models/hubs/http/connection-errors.ts'
@@ -59,14 +59,14 @@ t.test('parses ETags and digests', async t => {
     { digest: `md5=xyz,sha-256=${base64}` },
     { 'x-amz-checksum-sha256': base64 }
   ]
-  for (const headers of given) t.equal(sha256OfHeaders(headers), SHA256, Object.keys(headers).join())
+  for (const headers of given) t.equal(sha256FromHeaders(headers), SHA256, Object.keys(headers).join())
   // Digests of packed bytes, of parts, or of something else.
   const others: Record<string, string>[] = [
     { etag: `"${SHA256}"` },
     { 'x-amz-checksum-sha256': `${base64}-3` },
     { digest: 'sha-256=AAAA' }
   ]
-  for (const headers of others) t.equal(sha256OfHeaders(headers), undefined, Object.keys(headers).join())
+  for (const headers of others) t.equal(sha256FromHeaders(headers), undefined, Object.keys(headers).join())
 })
 
 t.test('private addresses are recognized', async t => {
@@ -182,27 +182,27 @@ t.test('reads file locations from responses', async t => {
     foreignLocation: `https://cdn.example.org/x?Expires=${NOW / 1000 + 60}`,
     ...WITH_TOKEN
   })
-  t.match(locationOf(foreign, '', 'a.gguf'), {
+  t.match(readLocation(foreign, '', 'a.gguf'), {
     url: foreign.foreignLocation,
     size: 1048576,
     sha256: SHA256
   })
-  t.equal(locationOf(foreign, '', 'a.gguf').headers.authorization, undefined)
-  t.equal(locationOf(foreign, '', 'a.gguf').identity, undefined)
+  t.equal(readLocation(foreign, '', 'a.gguf').headers.authorization, undefined)
+  t.equal(readLocation(foreign, '', 'a.gguf').identity, undefined)
   const bare = answer(302, { headers: { 'content-length': '913' }, foreignLocation: 'https://cdn.example.org/x' })
-  t.equal(locationOf(bare, '', 'a.gguf').size, undefined, "a redirect's length is its own")
+  t.equal(readLocation(bare, '', 'a.gguf').size, undefined, "a redirect's length is its own")
   const own = answer(206, {
     headers: { 'content-range': 'bytes 0-0/77', 'content-length': '1', etag: `"${SHA256}"` },
     ...WITH_TOKEN
   })
-  const location = locationOf(own, 'http://proxy:1', 'a.gguf')
+  const location = readLocation(own, 'http://proxy:1', 'a.gguf')
   t.match(location, { size: 77, identity: `"${SHA256}"`, proxy: 'http://proxy:1' })
   t.equal(location.headers.authorization, 'Bearer hf_secret')
   t.equal(location.headers['accept-encoding'], 'identity')
   t.equal(location.sha256, undefined, 'an ETag is not a digest')
-  t.equal(locationOf(answer(200, { headers: { 'content-length': '5' } }), '', 'a.gguf').size, 5)
+  t.equal(readLocation(answer(200, { headers: { 'content-length': '5' } }), '', 'a.gguf').size, 5)
   t.equal(
-    locationOf(answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } }), '', 'a.gguf').size,
+    readLocation(answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } }), '', 'a.gguf').size,
     undefined
   )
   for (const [headers, why] of [
@@ -213,9 +213,9 @@ t.test('reads file locations from responses', async t => {
     [{ 'x-linked-etag': '"abc"' }, /SHA-256/],
     [{ 'x-linked-etag': `"${SHA256}0"` }, /SHA-256/]
   ] as const) {
-    t.throws(() => locationOf(answer(206, { headers }), '', 'a.gguf'), { message: why }, JSON.stringify(headers))
+    t.throws(() => readLocation(answer(206, { headers }), '', 'a.gguf'), { message: why }, JSON.stringify(headers))
   }
   const ofGit = answer(206, { headers: { 'x-linked-etag': `"${SHA1}"` } })
-  t.equal(locationOf(ofGit, '', 'a.json').sha256, undefined)
-  t.equal(locationOf(answer(416, { headers: { 'content-range': 'bytes */0' } }), '', 'a.gguf').size, 0)
+  t.equal(readLocation(ofGit, '', 'a.json').sha256, undefined)
+  t.equal(readLocation(answer(416, { headers: { 'content-range': 'bytes */0' } }), '', 'a.gguf').size, 0)
 })

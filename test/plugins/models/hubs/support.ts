@@ -100,7 +100,7 @@ export function withEnvironment(t: Test, env: Record<string, string>): void {
 }
 
 /** Returns the hub that a plugin adds with these settings and this environment. */
-export async function hubOf(
+export async function createTestHub(
   t: Test,
   plugin: PluginDefinition,
   options: Record<string, unknown> = {},

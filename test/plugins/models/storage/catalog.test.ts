@@ -2,7 +2,7 @@ import t from 'tap'
 import type { BroughtModel } from '../../../../core/contracts/models.ts'
 import { hasFiles, requireFiles } from '../../../../core/contracts/storage.ts'
 import { parseModelName } from '../../../../core/models/model-name.ts'
-import { aliasesOf } from '../../../../plugins/models/storage/aliases.ts'
+import { aliasTable } from '../../../../plugins/models/storage/aliases.ts'
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { engineSpec } from '../../../runtimes/llama-server/support.ts'
 
@@ -23,7 +23,7 @@ t.test('requests inspect a frozen list of thousands only once', t => {
     })
   let now: readonly BroughtModel[] = Object.freeze(counted())
   const none = { list: () => [], variants: () => [], namesakes: () => [] }
-  const catalog = createCatalog(none, () => aliasesOf({}), { error: t.comment })
+  const catalog = createCatalog(none, () => aliasTable({}), { error: t.comment })
   catalog.add({ name: 'far', models: () => now })
   const find = (name: string) => catalog.find(parseModelName(name))
   t.ok(find('far/model-7'))
@@ -42,7 +42,7 @@ t.test('stored models and plugin models are listed alike, and stored names win',
     { name: 'Corral/Tiny-Chat', capabilities: ['embedding'] }
   ]
   const logged: unknown[] = []
-  const aliases = aliasesOf({ 'far/tiny': { aliases: ['my/alias'] } })
+  const aliases = aliasTable({ 'far/tiny': { aliases: ['my/alias'] } })
   const catalog = createCatalog(
     {
       list: () => [stored],

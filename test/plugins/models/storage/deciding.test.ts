@@ -6,14 +6,14 @@ import { ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
 import { ggufModel } from '../../../../core/models/model-folder.ts'
 import { dtypeLabel } from '../../../../core/models/safetensors-layout.ts'
 import { conflictingVariant, haveSameContent } from '../../../../core/models/stored-variant.ts'
-import { type CapabilityFacts, capabilitiesOf } from '../../../../plugins/models/storage/capabilities.ts'
+import { type CapabilityFacts, getCapabilities } from '../../../../plugins/models/storage/capabilities.ts'
 import { ggufLabel, ggufMetadata, labelFromFileType } from '../../../../plugins/models/storage/gguf-metadata.ts'
-import { chooseModel, filesOf } from '../../../../plugins/models/storage/import-source.ts'
+import { chooseModel, toStoredFiles } from '../../../../plugins/models/storage/import-source.ts'
 import { parseManifest, withoutRevisions, withVariant } from '../../../../plugins/models/storage/manifest.ts'
 import { shortManifest } from '../../../../plugins/models/storage/model-details.ts'
 import { storedVariants } from '../../../../plugins/models/storage/model-index.ts'
 import { safetensorsMetadata } from '../../../../plugins/models/storage/safetensors-metadata.ts'
-import { digestOf } from '../../../../plugins/models/storage/staging.ts'
+import { contentDigest } from '../../../../plugins/models/storage/staging.ts'
 
 t.test('labels are read from file names', t => {
   const table: [fileName: string, label: string | undefined][] = [
@@ -67,17 +67,17 @@ t.test('labels are read from file names', t => {
 t.test('capabilities follow from metadata', t => {
   const none = { hasFillInToken: false }
   const tools = '{% if tools %}{{ tools | tojson }}{% endif %}'
-  t.same(capabilitiesOf({ ...none, architecture: 'llama' }), ['completion'])
-  t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate: tools }), ['completion', 'tools'])
+  t.same(getCapabilities({ ...none, architecture: 'llama' }), ['completion'])
+  t.same(getCapabilities({ ...none, architecture: 'llama', chatTemplate: tools }), ['completion', 'tools'])
   for (const chatTemplate of ['no tools here', `{{ 'no tools' + "it's tools" }}`, '{{ message.tools }}']) {
-    t.same(capabilitiesOf({ ...none, architecture: 'llama', chatTemplate }), ['completion'], chatTemplate)
+    t.same(getCapabilities({ ...none, architecture: 'llama', chatTemplate }), ['completion'], chatTemplate)
   }
   for (const sign of ['<think>', '{% if enable_thinking %}', '{{ message.reasoning_content }}', '[THINK]']) {
-    t.same(capabilitiesOf({ ...none, chatTemplate: sign }), ['completion', 'thinking'], sign)
+    t.same(getCapabilities({ ...none, chatTemplate: sign }), ['completion', 'thinking'], sign)
   }
-  t.same(capabilitiesOf({ ...none, architecture: 'bert' }), ['embedding'])
-  t.same(capabilitiesOf({ ...none, architecture: 'qwen3', poolingType: 3, chatTemplate: tools }), ['embedding'])
-  t.same(capabilitiesOf({ ...none, architecture: 'llama', poolingType: 0 }), ['completion'])
+  t.same(getCapabilities({ ...none, architecture: 'bert' }), ['embedding'])
+  t.same(getCapabilities({ ...none, architecture: 'qwen3', poolingType: 3, chatTemplate: tools }), ['embedding'])
+  t.same(getCapabilities({ ...none, architecture: 'llama', poolingType: 0 }), ['completion'])
   const classifier = { labels: 0 }
   const kinds: [string, Partial<CapabilityFacts>, string[]][] = [
     ['bge-reranker', { architecture: 'bert', classifier: { labels: 1 } }, ['rerank']],
@@ -100,9 +100,9 @@ t.test('capabilities follow from metadata', t => {
     ['t5, which llama-server cannot serve', { architecture: 't5' }, []],
     ['a diffusion model', { architecture: 'llada', isCausal: false }, []]
   ]
-  for (const [what, facts, expected] of kinds) t.same(capabilitiesOf({ ...none, ...facts }), expected, what)
-  t.same(capabilitiesOf({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
-  t.same(capabilitiesOf({ ...none, hasFillInToken: true }), ['completion', 'insert'])
+  for (const [what, facts, expected] of kinds) t.same(getCapabilities({ ...none, ...facts }), expected, what)
+  t.same(getCapabilities({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
+  t.same(getCapabilities({ ...none, hasFillInToken: true }), ['completion', 'insert'])
   t.end()
 })
 
@@ -235,7 +235,7 @@ t.test('metadata is read from SafeTensors folders', t => {
 
 t.test('GGUF files get their shards and projector', t => {
   const sources = (fileName: string, names: string[]) =>
-    filesOf('/d', ggufModel(fileName, names)).map(file => file.source.slice('/d/'.length))
+    toStoredFiles('/d', ggufModel(fileName, names)).map(file => file.source.slice('/d/'.length))
   t.same(sources('a-Q4_0.gguf', ['a-Q4_0.gguf', 'b.gguf']), ['a-Q4_0.gguf'])
   const shards = ['m-00001-of-00003.gguf', 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf']
   t.same(sources(shards[1]!, [...shards].reverse()), shards, 'any shard names the model')
@@ -258,7 +258,7 @@ t.test('GGUF files get their shards and projector', t => {
     t.same(sources(fileName, names), projector ? [fileName, projector] : [fileName], names.join(' '))
   }
   t.same(
-    filesOf('/d', ggufModel('-a,b: c.gguf', ['-a,b: c.gguf']))[0],
+    toStoredFiles('/d', ggufModel('-a,b: c.gguf', ['-a,b: c.gguf']))[0],
     { source: '/d/-a,b: c.gguf', path: '_a_b__c.gguf', role: 'model' },
     'names that a file system or a command line would misread'
   )
@@ -271,7 +271,7 @@ t.test('an import of a folder chooses a model', t => {
       config: names.includes('config.json') ? { value: {} } : undefined,
       index: weights && { value: { weight_map: Object.fromEntries(weights.entries()) } }
     }
-    return filesOf('/d', chooseModel('/d', names, texts, variant)).map(file => file.source.slice('/d/'.length))
+    return toStoredFiles('/d', chooseModel('/d', names, texts, variant)).map(file => file.source.slice('/d/'.length))
   }
   t.same(sources(['README.md', 'a.gguf', 'imatrix.gguf']), ['a.gguf'])
   t.same(sources(['a-Q4_0.gguf', 'a-Q8_0.gguf'], 'q8_0'), ['a-Q8_0.gguf'])
@@ -415,13 +415,13 @@ t.test('placement, digests and disk use', t => {
   const file = (path: string, sha256: string) => ({ path, sha256, size: 1, role: 'model' as const })
   t.ok(haveSameContent([file('a', '1'), file('b', '2')], [file('c', '2'), file('d', '1')]))
   t.notOk(haveSameContent([file('a', '1')], [{ ...file('a', '1'), role: 'projector' }]))
-  t.equal(digestOf([file('a', '1'), file('b', '2')]), digestOf([file('b', '2'), file('a', '1')]))
-  t.equal(digestOf([file('a', '1')]), digestOf([file('z', '1')]), 'names are not content')
-  t.not(digestOf([file('a', '1')]), digestOf([file('a', '2')]))
-  t.not(digestOf([file('a', '1')]), digestOf([file('a', '1')], { system: 'You are Leo.' }))
+  t.equal(contentDigest([file('a', '1'), file('b', '2')]), contentDigest([file('b', '2'), file('a', '1')]))
+  t.equal(contentDigest([file('a', '1')]), contentDigest([file('z', '1')]), 'names are not content')
+  t.not(contentDigest([file('a', '1')]), contentDigest([file('a', '2')]))
+  t.not(contentDigest([file('a', '1')]), contentDigest([file('a', '1')], { system: 'You are Leo.' }))
   t.equal(
-    digestOf([file('a', '1')], { system: 'x', options: { b: [1], a: { d: 1, c: 2 } } }),
-    digestOf([file('a', '1')], { options: { a: { c: 2, d: 1 }, b: [1] }, system: 'x' }),
+    contentDigest([file('a', '1')], { system: 'x', options: { b: [1], a: { d: 1, c: 2 } } }),
+    contentDigest([file('a', '1')], { options: { a: { c: 2, d: 1 }, b: [1] }, system: 'x' }),
     'the order of keys does not matter'
   )
 

@@ -17,7 +17,7 @@ import type { Progress } from '../../../../core/contracts/progress.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { transferFile } from '../../../../plugins/models/storage/staging.ts'
 import { ggufBytes, safetensorsBytes, u64, writeGguf } from '../../../support/gguf-writer.ts'
-import { faultsOf, name, openStore, tree } from './support.ts'
+import { findFaults, name, openStore, tree } from './support.ts'
 
 const DEMO = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
@@ -49,7 +49,7 @@ t.test('a GGUF file is imported', async t => {
     }
   })
   t.equal(variant.files[0]?.sha256, createHash('sha256').update(readFileSync(DEMO)).digest('hex'))
-  t.same(faultsOf(variant), [])
+  t.same(findFaults(variant), [])
   t.match(progress.at(-1), { phase: 'copying', fraction: 1, completed: variant.size, total: variant.size })
   t.same(tree(join(dir, 'models')), [
     'Me',
@@ -119,7 +119,7 @@ t.test('shards, projectors and links are imported', async t => {
     name: name('a/linked')
   })
   t.match(linked, { label: 'Q5_0', files: [{ path: 'linked-Q5_0.gguf' }] })
-  t.same(faultsOf(linked), [])
+  t.same(findFaults(linked), [])
   t.notOk(statSync(join(linked.directory, 'linked-Q5_0.gguf')).isSymbolicLink())
 })
 
@@ -175,7 +175,7 @@ t.test('a SafeTensors folder is imported', async t => {
       'tokenizer.json'
     ]
   )
-  t.same(faultsOf(variant), [])
+  t.same(findFaults(variant), [])
   t.equal(statSync(join(variant.directory, 'config.json')).nlink, 1, 'files that people edit are not links')
   await t.rejects(store.import({ path: second, name: name('a/part') }), { message: /Name its folder/ })
   writeFileSync(join(dir, 'model', 'config.json'), '{')

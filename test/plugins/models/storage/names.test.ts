@@ -3,18 +3,21 @@ import type { Catalog, Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { modelKey, parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { aliasesOf } from '../../../../plugins/models/storage/aliases.ts'
+import { aliasTable } from '../../../../plugins/models/storage/aliases.ts'
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
-import { ModelIndex, namesOf } from '../../../../plugins/models/storage/model-index.ts'
+import { ModelIndex, variantNames } from '../../../../plugins/models/storage/model-index.ts'
 import { similarNames } from '../../../../plugins/models/storage/similar-names.ts'
 
 /** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
-function catalogOf(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {
+function testCatalog(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {
   const models = new Map<string, Model[]>()
   for (const text of texts) {
     const { variant = 'Q4_K_M', ...model } = parseModelName(text)
     const variants = models.get(modelKey(model)) ?? []
-    variants.push({ ...namesOf(model, variant, variants.length === 0), origin: { kind: 'hub', from: 'x' } } as Model)
+    variants.push({
+      ...variantNames(model, variant, variants.length === 0),
+      origin: { kind: 'hub', from: 'x' }
+    } as Model)
     models.set(modelKey(model), variants)
   }
   const sections = Object.fromEntries(Object.entries(aliases).map(([name, list]) => [name, { aliases: list }]))
@@ -24,7 +27,7 @@ function catalogOf(texts: readonly string[], aliases: Record<string, string[]> =
     namesakes: (name: string) =>
       [...models].filter(([key]) => key.endsWith(`/${name.toLowerCase()}`)).map(([, variants]) => variants)
   }
-  const known = aliasesOf(sections)
+  const known = aliasTable(sections)
   return createCatalog(storage as Parameters<typeof createCatalog>[0], () => known, { error: t.comment })
 }
 
@@ -55,8 +58,8 @@ const ALIASES = {
 }
 
 t.test('names resolve to models, aliases and short names in order', t => {
-  const plain = catalogOf(HERE)
-  const aliased = catalogOf(HERE, ALIASES)
+  const plain = testCatalog(HERE)
+  const aliased = testCatalog(HERE, ALIASES)
   const table: [catalog: Catalog, asked: string, meaning: string | RegExp][] = [
     [plain, 'corral/tiny-chat', 'corral/tiny-chat'],
     [plain, 'CORRAL/Tiny-Chat:q8_0', 'corral/tiny-chat:Q8_0'],
@@ -111,7 +114,7 @@ t.test('impossible names are refused', t => {
 })
 
 t.test('a restricted key cannot discover other models', t => {
-  const catalog = catalogOf(HERE, ALIASES)
+  const catalog = testCatalog(HERE, ALIASES)
   const table: [models: string[], asked: string, meaning: string | RegExp][] = [
     [['other/*'], 'big', 'other/big'],
     [
@@ -139,9 +142,9 @@ t.test('a restricted key cannot discover other models', t => {
   t.same(names(['gpt-4o']), ['gpt-4o'])
   t.same(names(['corral/*']), ['text-embedding-3-small', 'big', 'corral/tiny'])
   // Whatever else is here, a name that is not allowed gets the same answer as a name that does not exist.
-  const without = catalogOf(HERE.filter(name => name.startsWith('corral/')))
+  const without = testCatalog(HERE.filter(name => name.startsWith('corral/')))
   for (const asked of ['qwen3-8b-gguf', 'big', 'made', 'Qwen3-8B']) {
-    t.equal(meaning(catalogOf(HERE), asked, ['corral/*']), meaning(without, asked, ['corral/*']), asked)
+    t.equal(meaning(testCatalog(HERE), asked, ['corral/*']), meaning(without, asked, ['corral/*']), asked)
   }
   t.end()
 })
@@ -163,12 +166,15 @@ t.test('similar names are suggested', t => {
     ['x', []]
   ]
   for (const [asked, similar] of table) t.same(similarNames(parseRequestedName(asked), names), similar, asked)
-  t.match(meaning(catalogOf(HERE), 'corral/tiny-cht'), /Did you mean "corral\/tiny-chat"\? "corral list".*"corral pull/)
   t.match(
-    meaning(catalogOf(HERE), 'zzz'),
+    meaning(testCatalog(HERE), 'corral/tiny-cht'),
+    /Did you mean "corral\/tiny-chat"\? "corral list".*"corral pull/
+  )
+  t.match(
+    meaning(testCatalog(HERE), 'zzz'),
     /Here are "corral\/tiny-chat", .* and 3 more\. "corral list".*"corral search zzz"/
   )
-  t.match(meaning(catalogOf([]), 'zzz'), /There is no model "zzz" here\. "corral list"/)
+  t.match(meaning(testCatalog([]), 'zzz'), /There is no model "zzz" here\. "corral list"/)
   t.end()
 })
 

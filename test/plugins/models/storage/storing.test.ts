@@ -8,7 +8,7 @@ import { dataPaths } from '../../../../core/system/data-paths.ts'
 import storagePlugin from '../../../../plugins/models/storage/index.ts'
 import { stageFiles } from '../../../../plugins/models/storage/staging.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
-import { faultsOf, gate, name, openStore, sourceAt, tree, until } from './support.ts'
+import { findFaults, gate, name, openStore, sourceAt, tree, until } from './support.ts'
 
 /** A store, and a function that imports small models that differ by their seed. */
 async function setUp(dir: string) {
@@ -79,7 +79,7 @@ t.test('the same content is stored once, and other content replaces it', async t
   t.not(second.revision, first.revision)
   t.equal(second.key, first.key)
   t.same(store.list(), [second])
-  t.same([...faultsOf(first), ...faultsOf(second)], [], 'both folders exist while the old one is held')
+  t.same([...findFaults(first), ...findFaults(second)], [], 'both folders exist while the old one is held')
   release()
   release()
   await new Promise(resolve => setTimeout(resolve, 50))
@@ -89,16 +89,16 @@ t.test('the same content is stored once, and other content replaces it', async t
   t.notOk(existsSync(second.directory), 'a folder that is not held is removed immediately')
   releaseAgain()
   await until(() => !existsSync(first.directory))
-  t.same(faultsOf(back), [])
+  t.same(findFaults(back), [])
 
   rmSync(back.directory, { recursive: true })
   const repaired = await add('a/b', 1)
-  t.same(faultsOf(repaired), [], 'files deleted by hand are restored')
+  t.same(findFaults(repaired), [], 'files deleted by hand are restored')
   rmSync(join(models, 'a'), { recursive: true })
   t.equal((await store.remove(name('a/b'))).length, 1, 'a folder deleted by hand')
   await add('a/b', 1)
   rmSync(join(models, 'a'), { recursive: true })
-  t.same(faultsOf(await add('a/b', 1)), [])
+  t.same(findFaults(await add('a/b', 1)), [])
 })
 
 t.test('a name keeps its origin', async t => {
@@ -162,11 +162,11 @@ t.test('a removal hides the model, then calls listeners, then deletes manifest a
     existsSync(join(dirname(variant.directory), 'manifest.json')),
     'nothing is deleted before the listeners have finished'
   )
-  t.same(faultsOf(variant), [])
+  t.same(findFaults(variant), [])
   open()
   t.same(await removal, [variant])
   const fresh = await anew
-  t.same(faultsOf(fresh), [], 'a concurrent import runs after it')
+  t.same(findFaults(fresh), [], 'a concurrent import runs after it')
   t.same(names(store.list()), ['a/b', 'a/c'])
   t.ok(lines.some(line => line.includes('cannot let go')))
   t.same((await openStore(models)).store.list(), store.list())
@@ -174,7 +174,7 @@ t.test('a removal hides the model, then calls listeners, then deletes manifest a
   t.test('a revision in use outlives its model', async t => {
     const release = store.hold(fresh)
     await store.remove(name('a/b'))
-    t.same(faultsOf(fresh), [])
+    t.same(findFaults(fresh), [])
     t.notOk(existsSync(join(dirname(fresh.directory), 'manifest.json')))
     release()
     await store.close()
@@ -211,7 +211,7 @@ t.test('concurrent imports and removals leave a consistent store', async t => {
       store.remove(name('r/s')),
       add('r/r', round + 2)
     ])
-    for (const variant of store.list()) t.same(faultsOf(variant), [])
+    for (const variant of store.list()) t.same(findFaults(variant), [])
     t.same((await openStore(models)).store.list(), store.list(), 'memory and disk agree')
   }
   const { store: waiting } = await openStore(models)
@@ -222,7 +222,7 @@ t.test('concurrent imports and removals leave a consistent store', async t => {
   const second = waiting.import({ path: large, name: name('w/w') }, { signal: leave.signal })
   leave.abort()
   await t.rejects(second, { name: 'AbortError' }, 'a waiting import can be cancelled')
-  t.same(faultsOf(await first), [])
+  t.same(findFaults(await first), [])
 })
 
 t.test('a start clears leftovers and skips unusable models', async t => {
@@ -299,7 +299,7 @@ t.test('a start clears leftovers and skips unusable models', async t => {
     code: 'model_exists',
     message: /manifest\.json cannot be used.*delete the folder/s
   })
-  t.same(faultsOf(await later.import({ path: source, name: name('d/own') })), [])
+  t.same(findFaults(await later.import({ path: source, name: name('d/own') })), [])
 
   t.test('two spellings of one name are one model', async t => {
     const first = join(models, 'a', 'kept')
@@ -330,7 +330,7 @@ t.test('the demo model is stored once', async t => {
   const first = await start()
   const demo = first.get(name('corral/tiny-chat'))
   t.match(demo, { isDefault: true, label: 'F16', origin: { kind: 'bundled' }, metadata: { parameters: 2033408 } })
-  t.same(faultsOf(demo), [])
+  t.same(findFaults(demo), [])
   t.equal(statSync(join(demo.directory, 'tiny-chat-f16.gguf')).nlink, 1)
   t.same((await start()).list(), [demo])
   const other = join(t.testdirName, 'other.gguf')

@@ -40,7 +40,7 @@ export function tree(folder: string): string[] {
 }
 
 /** Lists what is wrong with a variant's files compared with the recorded content. */
-export function faultsOf(variant: StoredVariant): string[] {
+export function findFaults(variant: StoredVariant): string[] {
   return variant.files.flatMap(file => {
     const path = join(variant.directory, file.path)
     if (!existsSync(path)) return [`${path} is missing`]

@@ -6,7 +6,7 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import t from 'tap'
 import { writeGguf } from '../../../support/gguf-writer.ts'
-import { faultsOf, name, openStore, tree } from './support.ts'
+import { findFaults, name, openStore, tree } from './support.ts'
 
 const CHURN = fileURLToPath(new URL('../../../support/storage-churn.js', import.meta.url))
 
@@ -34,7 +34,7 @@ t.test('kill -9 during imports and removals leaves a consistent store', async t 
     t.same(lines, [], 'no manifest is broken')
     const variants = store.list()
     found += variants.length
-    for (const variant of variants) t.same(faultsOf(variant), [])
+    for (const variant of variants) t.same(findFaults(variant), [])
     // Every file belongs to a listed model.
     const known = new Set<string>()
     for (const { directory, files } of variants) {

@@ -6,7 +6,7 @@ import { type Answer, type ResponseHead, readResponse, WEB_PAGE } from './http-r
 import { basicCredentials, proxyFor, type SocketTarget } from './http-socket.ts'
 
 /** Maximum characters of an error response to show. */
-const SHOWN = 300
+const MAX_SHOWN_CHARACTERS = 300
 
 /** Receives the requested bytes. */
 export interface Sink {
@@ -51,8 +51,8 @@ export async function fetchBytes(
   let result: Pick<FetchResult, 'answer' | 'head'> | undefined
   let sink: Sink | undefined
   /** The beginning of an error response. */
-  const note = Buffer.alloc(SHOWN * 8)
-  let noted = 0
+  const errorBody = Buffer.alloc(MAX_SHOWN_CHARACTERS * 8)
+  let errorBytes = 0
   const receiver: Receiver = {
     onHead(head, wait) {
       const answer = readResponse(head, start, end, size)
@@ -61,25 +61,25 @@ export async function fetchBytes(
       const { etag } = head.headers
       sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined, wait)
       const isFailure = ['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400
-      return sink !== undefined || isFailure || isPageOf(answer)
+      return sink !== undefined || isFailure || isWebPageAnswer(answer)
     },
-    room: () => sink?.room() ?? note.subarray(noted),
+    room: () => sink?.room() ?? errorBody.subarray(errorBytes),
     onBytes(length) {
       if (sink) return sink.filled(length)
-      noted += length
-      return noted < note.length
+      errorBytes += length
+      return errorBytes < errorBody.length
     }
   }
   const headers = { ...target.headers, Range: range, 'Accept-Encoding': 'identity' }
   await connections.get({ ...target, headers }, { ...options, receiver })
-  const said = note.toString('utf8', 0, noted)
-  const isPage = isPageOf(result!.answer) || isWebPage(said)
+  const body = errorBody.toString('utf8', 0, errorBytes)
+  const isPage = isWebPageAnswer(result!.answer) || isWebPage(body)
   if (target.privateAddresses) return { ...result!, isPage, text: '' }
-  const text = isPage ? `a web page${pageTitle(said)}` : withoutQueries(said.replace(/\s+/g, ' ').trim())
-  return { ...result!, isPage, text: printable(text, SHOWN) }
+  const text = isPage ? `a web page${pageTitle(body)}` : withoutQueries(body.replace(/\s+/g, ' ').trim())
+  return { ...result!, isPage, text: printable(text, MAX_SHOWN_CHARACTERS) }
 }
 
-const isPageOf = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
+const isWebPageAnswer = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
 
 /** Removes the queries of addresses in a text, since they may contain signatures. */
 export function withoutQueries(text: string): string {
@@ -87,7 +87,7 @@ export function withoutQueries(text: string): string {
 }
 
 /** Shorter than servers usually keep unused connections. */
-const IDLE = 4000
+const IDLE_MS = 4000
 
 export interface RequestTarget extends SocketTarget {
   headers: Record<string, string>
@@ -148,7 +148,7 @@ export class ConnectionPool {
   }
 
   #keep(key: string, connection: Connection): void {
-    const timer = setTimeout(() => this.#remove(idle).close(), IDLE).unref()
+    const timer = setTimeout(() => this.#remove(idle).close(), IDLE_MS).unref()
     const idle: IdleConnection = { key, connection, timer }
     this.#idle.add(idle)
   }

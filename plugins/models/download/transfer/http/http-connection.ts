@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net'
-import { HEAD_LIMIT, InvalidResponse, parseHead, type ResponseHead } from './http-response.ts'
+import { MAX_HEAD_BYTES, InvalidResponse, parseHead, type ResponseHead } from './http-response.ts'
 import { ConnectionFailure, openSocket, type SocketTarget } from './http-socket.ts'
 
 /** Receives a response. The bytes are read directly into its memory, without copies or garbage. */
@@ -38,7 +38,7 @@ interface Running extends Exchange {
 }
 
 /** Size of reads while a head is expected. */
-const HEAD_READ = 16 * 1024
+const HEAD_READ_BYTES = 16 * 1024
 
 /**
  * One connection, for one exchange after another. Downloads have their own HTTP/1.1 client because Node can read a
@@ -48,7 +48,7 @@ const HEAD_READ = 16 * 1024
 export class Connection {
   #socket!: Socket
   /** For bytes that are not read directly into a receiver's memory. */
-  readonly #scratch = Buffer.allocUnsafeSlow(HEAD_READ)
+  readonly #scratch = Buffer.allocUnsafeSlow(HEAD_READ_BYTES)
   #running: Running | undefined
   #sentAt = 0
   #lastByte = 0
@@ -167,7 +167,7 @@ export class Connection {
       this.#lastByte = performance.now()
       const end = running.head.indexOf('\r\n\r\n', Math.max(0, before - 3))
       if (end === -1) {
-        if (running.head.length > HEAD_LIMIT) throw new InvalidResponse('the response headers do not end')
+        if (running.head.length > MAX_HEAD_BYTES) throw new InvalidResponse('the response headers do not end')
         return
       }
       const rest = bytes.subarray(end + 4 - before)
@@ -265,7 +265,7 @@ export class Connection {
 }
 
 /** Limits the line with a chunk size, and the trailing headers. */
-const LINE_LIMIT = 16 * 1024
+const MAX_LINE_BYTES = 16 * 1024
 
 /** Decodes a chunked body. */
 export class ChunkedBody {
@@ -298,7 +298,7 @@ export class ChunkedBody {
       const end = newline === -1 ? bytes.length : newline + 1
       this.#line += bytes.toString('latin1', at, end)
       at = end
-      if (this.#line.length > LINE_LIMIT) throw new InvalidResponse('a chunk line of the response does not end')
+      if (this.#line.length > MAX_LINE_BYTES) throw new InvalidResponse('a chunk line of the response does not end')
       if (newline === -1) break
       const line = this.#line.replace(/\r?\n$/, '')
       this.#line = ''
@@ -320,7 +320,7 @@ export class ChunkedBody {
       this.#state = 'end'
     } else {
       this.#trailer += line.length
-      if (this.#trailer > LINE_LIMIT) throw new InvalidResponse('the trailing headers of the response do not end')
+      if (this.#trailer > MAX_LINE_BYTES) throw new InvalidResponse('the trailing headers of the response do not end')
     }
   }
 }

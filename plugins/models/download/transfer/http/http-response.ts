@@ -17,7 +17,7 @@ export class InvalidResponse extends Error {
   override readonly name = 'InvalidResponse'
 }
 
-export const HEAD_LIMIT = 64 * 1024
+export const MAX_HEAD_BYTES = 64 * 1024
 
 /**
  * Parses the status line and headers of a response to GET.
@@ -38,11 +38,11 @@ export function parseHead(text: string): ResponseHead {
   }
   const connection = (headers.get('connection') ?? '').toLowerCase()
   const canStay = first[1] === '1' ? !/\bclose\b/.test(connection) : /\bkeep-alive\b/.test(connection)
-  const body = bodyOf(status, headers)
+  const body = bodyFraming(status, headers)
   return { status, headers: Object.fromEntries(headers), keepAlive: canStay && body.kind !== 'until-close', body }
 }
 
-function bodyOf(status: number, headers: ReadonlyMap<string, string>): ResponseHead['body'] {
+function bodyFraming(status: number, headers: ReadonlyMap<string, string>): ResponseHead['body'] {
   if (status < 200 || status === 204 || status === 304) return { kind: 'length', length: 0 }
   const encoding = headers.get('transfer-encoding')
   const length = headers.get('content-length')

@@ -52,7 +52,12 @@ export async function openSocket(
   const firstSecure = first.protocol === 'https:'
   const tls = target.protocol === 'https:' || firstSecure ? await import('node:tls') : undefined
   const lookup = privateAddresses && !proxy ? { lookup: allowedLookup(privateAddresses) } : {}
-  const place = { host: hostOf(first), port: Number(first.port || (firstSecure ? 443 : 80)), noDelay: true, ...lookup }
+  const place = {
+    host: bareHostname(first),
+    port: Number(first.port || (firstSecure ? 443 : 80)),
+    noDelay: true,
+    ...lookup
+  }
   const open = async (more: object) => {
     const socket = firstSecure
       ? tls!.connect({ ...place, ...secure(first, proxy ? undefined : trust, tls!.rootCertificates), ...more })
@@ -73,7 +78,7 @@ function secure(
   { ca, servername }: NonNullable<SocketTarget['tls']> = {},
   roots: readonly string[]
 ): ConnectionOptions {
-  const name = servername ?? (isIP(hostOf(url)) ? undefined : hostOf(url))
+  const name = servername ?? (isIP(bareHostname(url)) ? undefined : bareHostname(url))
   return {
     ...(name !== undefined && { servername: name }),
     ...(ca !== undefined && { ca: [...roots, ca] }),
@@ -81,7 +86,7 @@ function secure(
   }
 }
 
-function hostOf(url: URL): string {
+function bareHostname(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, '')
 }
 
@@ -158,7 +163,7 @@ function fromEnvironment(target: URL, env: NodeJS.ProcessEnv): string | undefine
 
 /** Returns whether NO_PROXY lists the server: names (with their subdomains) and addresses, with or without a port. */
 function isExempt(target: URL, list: string): boolean {
-  const host = hostOf(target)
+  const host = bareHostname(target)
   const port = target.port || (target.protocol === 'https:' ? '443' : '80')
   return list
     .toLowerCase()

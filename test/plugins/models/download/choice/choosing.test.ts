@@ -6,7 +6,7 @@ import { parseGgufFileName } from '../../../../../core/models/gguf-file-name.ts'
 import type { Choice, ChoiceRequest } from '../../../../../plugins/models/download/choice/choice.ts'
 import { requireFewModelFiles } from '../../../../../plugins/models/download/choice/choice.ts'
 import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
-import { safetensorsLabel, weightsOfIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
+import { safetensorsLabel, weightsFromIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
 import { listing } from './listing.ts'
 import { LISTINGS } from './listings.ts'
 
@@ -319,15 +319,15 @@ t.test('SafeTensors weights are chosen with their files', t => {
   t.throws(() => choose({ files: two }), { code: 'invalid_request', message: /BF16, F32/ })
   t.equal(choose({ files: two, variant: 'f32' }).label, 'F32')
 
-  t.same(weightsOfIndex({ weight_map: { b: 'm-2.safetensors', a: 'm-1.safetensors', c: 'm-2.safetensors' } }), [
+  t.same(weightsFromIndex({ weight_map: { b: 'm-2.safetensors', a: 'm-1.safetensors', c: 'm-2.safetensors' } }), [
     'm-1.safetensors',
     'm-2.safetensors'
   ])
   for (const weight_map of [undefined, {}, { a: '../x.safetensors' }, { a: 1 }, { a: 'pytorch_model.bin' }]) {
     const refused = { code: 'unsupported_capability', message: /index\.json cannot be used/ }
-    t.throws(() => weightsOfIndex({ weight_map }), refused, JSON.stringify(weight_map))
+    t.throws(() => weightsFromIndex({ weight_map }), refused, JSON.stringify(weight_map))
   }
-  for (const index of [[], null]) t.throws(() => weightsOfIndex(index), { code: 'unsupported_capability' })
+  for (const index of [[], null]) t.throws(() => weightsFromIndex(index), { code: 'unsupported_capability' })
   t.throws(() => choose({ files, weightsInIndex: ['model-00001-of-00002.safetensors', 'gone.safetensors'] }), {
     code: 'unsupported_capability',
     message: /lacks gone\.safetensors/

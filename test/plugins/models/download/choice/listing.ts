@@ -19,12 +19,12 @@ function expandLabels(line: string): [path: string, size: number][] {
   const [, before, alternatives, after, size] = /^([^{]*)\{([^}]*)\}(.*?)(?: ([\d.]+k?))?$/.exec(line) ?? []
   if (alternatives === undefined) {
     const [path, bytes] = line.split(/ (?=[\d.]+k?$)/)
-    return [[path!, bytesOf(bytes ?? '1k')]]
+    return [[path!, parseSize(bytes ?? '1k')]]
   }
   return alternatives.split(',').map(alternative => {
     const [label, bytes] = alternative.split(':')
     // `{}` repeats the label, for a folder of the same name.
-    return [`${before}${label}${after}`.replaceAll('@', label!), bytesOf(bytes ?? size ?? '1k')]
+    return [`${before}${label}${after}`.replaceAll('@', label!), parseSize(bytes ?? size ?? '1k')]
   })
 }
 
@@ -38,7 +38,7 @@ function expandShards([path, size]: [string, number]): [string, number][] {
   })
 }
 
-const bytesOf = (text: string) => Math.round(Number.parseFloat(text) * (text.endsWith('k') ? 1e3 : 1e9))
+const parseSize = (text: string) => Math.round(Number.parseFloat(text) * (text.endsWith('k') ? 1e3 : 1e9))
 
 export interface Expectation {
   id: string

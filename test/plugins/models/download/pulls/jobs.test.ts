@@ -6,7 +6,7 @@ import type { PullRecord } from '../../../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { parseModelName } from '../../../../../core/models/model-name.ts'
 import { until } from '../../../../support/corral.ts'
-import { downloadsOf, model, type Setting, setting, sha256, watching } from './support.ts'
+import { downloadsFolder, model, type Setting, setting, sha256, watching } from './support.ts'
 
 const NAME = parseModelName('Acme/Tiny-GGUF')
 const only = ({ downloads }: Setting): PullRecord => {
@@ -15,7 +15,7 @@ const only = ({ downloads }: Setting): PullRecord => {
   return record
 }
 const recordedState = (at: Setting) =>
-  JSON.parse(readFileSync(join(downloadsOf(at.home), only(at).id, 'job.json'), 'utf8')).state
+  JSON.parse(readFileSync(join(downloadsFolder(at.home), only(at).id, 'job.json'), 'utf8')).state
 const unreachable = () => new CorralError('hub_unreachable', 'Hugging Face cannot be reached. Check the network.')
 
 t.test('a pull stores a model', async t => {
@@ -68,7 +68,7 @@ t.test('clients share a pull of the same variant', async t => {
   const two = watching(second.pull)
   t.match(
     two.events.find(({ path }) => path.endsWith('.gguf')),
-    { completed: statSync(join(downloadsOf(at.home), only(at).id, 'files', 'tiny-Q4_K_M.gguf.part')).size },
+    { completed: statSync(join(downloadsFolder(at.home), only(at).id, 'files', 'tiny-Q4_K_M.gguf.part')).size },
     'a joining client gets the progress immediately'
   )
   at.transfers.release()
@@ -260,5 +260,5 @@ t.test('a pull of another revision keeps unchanged files', async t => {
   )
   t.equal(readFileSync(join(third.directory, 'LICENSE'), 'utf8'), 'as will be')
   t.notOk(existsSync(stored.directory), 'one revision of a variant at a time')
-  t.same(readdirSync(downloadsOf(at.home)), [])
+  t.same(readdirSync(downloadsFolder(at.home)), [])
 })

@@ -6,12 +6,12 @@ import type { FileProgress, PullPlan } from '../../../../../core/contracts/downl
 import type { Gpu, Hardware } from '../../../../../core/contracts/hardware.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { parseModelName } from '../../../../../core/models/model-name.ts'
-import { budgetOf } from '../../../../../plugins/models/download/choice/choice.ts'
+import { memoryBudget } from '../../../../../plugins/models/download/choice/choice.ts'
 import { sameFiles } from '../../../../../plugins/models/download/pulls/pull-files.ts'
 import { diskRoom, machineMemory } from '../../../../../plugins/models/download/pulls/pull-planner.ts'
 import { PullProgress } from '../../../../../plugins/models/download/pulls/pull-progress.ts'
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
-import { downloadsOf, model, setting, watching } from './support.ts'
+import { downloadsFolder, model, setting, watching } from './support.ts'
 
 const plan = (model: string, as?: string) => ({ model, ...(as === undefined ? {} : { as }) })
 
@@ -253,7 +253,7 @@ t.test('a plan checks the disk space', async t => {
     details: { required: huge.disk.required }
   })
   t.same([at.downloads.list(), at.folders()], [[], []])
-  rmSync(downloadsOf(at.home), { recursive: true })
+  rmSync(downloadsFolder(at.home), { recursive: true })
   t.match(
     await at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}),
     { present: false },
@@ -297,8 +297,8 @@ t.test('machine memory includes usable graphics cards', async t => {
     memory: 12e9,
     gpuMemory: 6e9
   })
-  t.same(budgetOf(bounded), { best: 0.9 * 12e9, all: 24e9, gpu: true }, 'the limit in the settings')
-  t.equal(budgetOf({ ram: 32e9, most: 12e9, gpu: 0 }).all, 12e9)
+  t.same(memoryBudget(bounded), { best: 0.9 * 12e9, all: 24e9, gpu: true }, 'the limit in the settings')
+  t.equal(memoryBudget({ ram: 32e9, most: 12e9, gpu: 0 }).all, 12e9)
 })
 
 t.test('progress is throttled and ends with the last bytes', async t => {

@@ -2,9 +2,9 @@ import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync
 import { join } from 'node:path'
 import t from 'tap'
 import { until } from '../../../../support/corral.ts'
-import { downloadsOf, type Setting, setting, watching } from './support.ts'
+import { downloadsFolder, type Setting, setting, watching } from './support.ts'
 
-const statesOf = ({ downloads }: Setting) => downloads.list().map(({ model, state }) => `${model} ${state}`)
+const states = ({ downloads }: Setting) => downloads.list().map(({ model, state }) => `${model} ${state}`)
 
 t.test('a pull continues after a kill during the download', async t => {
   const homes = t.testdir({ a: {}, b: {} })
@@ -40,8 +40,8 @@ t.test('a pull continues after a kill while the model is stored', async t => {
     ['b', 'before'],
     ['c', 'after']
   ] as const) {
-    const [id] = readdirSync(downloadsOf(join(homes, name)))
-    t.match(JSON.parse(readFileSync(join(downloadsOf(join(homes, name)), id!, 'job.json'), 'utf8')), {
+    const [id] = readdirSync(downloadsFolder(join(homes, name)))
+    t.match(JSON.parse(readFileSync(join(downloadsFolder(join(homes, name)), id!, 'job.json'), 'utf8')), {
       state: 'storing'
     })
     const next = await setting(t, { home: join(homes, name) })
@@ -87,7 +87,7 @@ t.test('an orderly stop pauses pulls and keeps detached ones for the next start'
   await t.rejects(at.downloads.plan({ model: 'Acme/Tiny-GGUF' }, {}), { code: 'shutting_down' })
 
   const next = await setting(t, { home: at.home })
-  t.match(statesOf(next), ['Acme/Tiny-GGUF:Q4_K_M paused', /Q2_K/])
+  t.match(states(next), ['Acme/Tiny-GGUF:Q4_K_M paused', /Q2_K/])
   await until('the detached one continues', () => next.store.list().length === 1)
   t.equal(next.store.list()[0]?.label, 'Q2_K')
   const [paused] = next.downloads.list()
@@ -108,7 +108,7 @@ t.test('paused and failed pulls do not continue at a start', async t => {
   await t.rejects(failing.result, { code: 'internal' })
   await at.downloads.stop()
   const next = await setting(t, { home: at.home })
-  t.same(statesOf(next), ['Acme/Tiny-GGUF:Q4_K_M paused', 'Acme/Tiny-GGUF:Q2_K failed'])
+  t.same(states(next), ['Acme/Tiny-GGUF:Q4_K_M paused', 'Acme/Tiny-GGUF:Q2_K failed'])
   const failed = next.downloads.list()[1]!
   t.match(failed, { reason: /inside corral/ })
   t.equal(failed.completed, failed.files.find(({ path }) => path.endsWith('.gguf'))?.total, 'data on disk counts')
@@ -118,7 +118,7 @@ t.test('paused and failed pulls do not continue at a start', async t => {
 
 t.test('unusable pull folders are reported and kept', async t => {
   const home = t.testdir()
-  const folder = downloadsOf(home)
+  const folder = downloadsFolder(home)
   for (const name of ['0123456789ab', 'broken', 'newer', 'other'])
     mkdirSync(join(folder, name, 'files'), { recursive: true })
   writeFileSync(join(folder, '0123456789ab', 'files', 'x.gguf'), 'a part')

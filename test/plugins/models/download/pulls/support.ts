@@ -313,4 +313,4 @@ export function watching(pull: Pull): {
 }
 
 /** The downloads folder of a home. */
-export const downloadsOf = (home: string) => join(home, 'models', '.downloads')
+export const downloadsFolder = (home: string) => join(home, 'models', '.downloads')

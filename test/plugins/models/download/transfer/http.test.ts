@@ -174,7 +174,7 @@ async function fetchFrom(answer: string, piece: number, end: boolean) {
   }
 }
 
-async function failureOf(promise: Promise<unknown>): Promise<string> {
+async function failure(promise: Promise<unknown>): Promise<string> {
   try {
     await promise
   } catch (error) {
@@ -209,8 +209,8 @@ t.test('HTTP responses are read however they are split', async t => {
     ['SSH-2.0-OpenSSH_9\r\n\r\n', 'protocol'],
     ['HTTP/1.1 101 Switching Protocols\r\n\r\n', 'protocol']
   ]
-  for (const [answer, kind] of wrong) t.equal(await failureOf(fetchFrom(answer, 1000, true)), kind, answer)
-  t.equal(await failureOf(fetchFrom('HTTP/1.1 200 OK\r\n', 1000, false)), 'stall')
+  for (const [answer, kind] of wrong) t.equal(await failure(fetchFrom(answer, 1000, true)), kind, answer)
+  t.equal(await failure(fetchFrom('HTTP/1.1 200 OK\r\n', 1000, false)), 'stall')
   const { got } = await fetchFrom('HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0123 and more', 1000, false)
   t.equal(got, '0123', 'no more than the declared length')
 })

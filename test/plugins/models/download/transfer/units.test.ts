@@ -18,7 +18,7 @@ import {
   WEB_PAGE
 } from '../../../../../plugins/models/download/transfer/http/http-response.ts'
 import { proxyFor } from '../../../../../plugins/models/download/transfer/http/http-socket.ts'
-import { Bandwidth, ConnectionLimit, Line } from '../../../../../plugins/models/download/transfer/limits.ts'
+import { Bandwidth, ConnectionLimit, LineSpeed } from '../../../../../plugins/models/download/transfer/limits.ts'
 import { continues, journalText, parseJournal } from '../../../../../plugins/models/download/transfer/part-file.ts'
 import { backOff, Retries } from '../../../../../plugins/models/download/transfer/retries.ts'
 
@@ -289,7 +289,7 @@ t.test('refused connections lower the connection limit for a while', async t => 
 })
 
 t.test('request sizes follow the wait and speed of the line', async t => {
-  const line = new Line()
+  const line = new LineSpeed()
   t.equal(line.worthwhile, 16 * MiB, 'while nothing is known')
   line.answered(3)
   line.answered(1)

@@ -8,7 +8,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { type ModelName, nameText } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { CacheDisk } from './cache-disk.ts'
-import { type Candidate, validName, withoutDoubles } from './candidate.ts'
+import { type Candidate, validName, withoutDuplicates } from './candidate.ts'
 
 /** A tool whose models can be imported. */
 export interface Tool {
@@ -23,8 +23,8 @@ export interface Tool {
 }
 
 /** Imports models from the caches of these tools. */
-export function createAdoption(tools: readonly Tool[], storage: Storage): Adoption {
-  function toolOf(from: string): Tool {
+export function createToolImports(tools: readonly Tool[], storage: Storage): Adoption {
+  function findTool(from: string): Tool {
     const tool = tools.find(tool => tool.name === from)
     if (tool) return tool
     const names = tools.map(tool => tool.name)
@@ -36,7 +36,7 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
 
   return {
     async find(from: string, caller?: Caller): Promise<FoundModels> {
-      const tool = toolOf(from)
+      const tool = findTool(from)
       const { folders, candidates, unreadable } = await search(tool, storage, caller)
       if (candidates.length === 0 && unreadable.length > 0) {
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
@@ -64,7 +64,7 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
     },
 
     async adopt(from: string, found: string, name: ModelName | undefined, waiting: Waiting, caller?: Caller) {
-      const tool = toolOf(from)
+      const tool = findTool(from)
       const { folders, candidates, unreadable } = await search(tool, storage, caller)
       const candidate = candidates.find(candidate => candidate.found === found)
       if (!candidate) {
@@ -80,7 +80,7 @@ export function createAdoption(tools: readonly Tool[], storage: Storage): Adopti
       const stored = { ...bare, ...(label !== undefined && { variant: label }) }
       const isOwnName = nameText(stored).toLowerCase() === nameText(candidate.name).toLowerCase()
       const tag = isOwnName && candidate.tag !== undefined ? candidate.name.variant : undefined
-      const { files, release } = await sharedFiles(candidate.files, storage, caller)
+      const { files, release } = await shareFiles(candidate.files, storage, caller)
       let linked = true
       // Small descriptive files are always copied.
       const onCopied: OnCopied = ({ role }) => {
@@ -122,7 +122,7 @@ function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: Sto
  * or read again.
  * @returns `release` to call after the import
  */
-async function sharedFiles(
+async function shareFiles(
   files: Candidate['files'],
   storage: Storage,
   caller: Caller | undefined
@@ -168,7 +168,7 @@ async function search(
   const candidates: Candidate[] = []
   for (const folder of folders) candidates.push(...(await tool.models(folder, disk)))
   // The same model may be in two folders of one tool.
-  return { folders, candidates: distinctNames(withoutDoubles(candidates)), unreadable: disk.unreadable }
+  return { folders, candidates: distinctNames(withoutDuplicates(candidates)), unreadable: disk.unreadable }
 }
 
 async function mayRead(folder: string, storage: Storage, caller: Caller | undefined): Promise<boolean> {
@@ -187,19 +187,19 @@ async function mayRead(folder: string, storage: Storage, caller: Caller | undefi
  */
 function distinctNames(candidates: Candidate[]): Candidate[] {
   const taken = new Map<string, string>()
-  const keyOf = ({ name, format }: Candidate) => `${format} ${nameText(name).toLowerCase()}`
+  const storageKey = ({ name, format }: Candidate) => `${format} ${nameText(name).toLowerCase()}`
   return [...candidates]
     .sort((a, b) => a.found.length - b.found.length || (a.found < b.found ? -1 : 1))
     .map(candidate => {
       let distinct = candidate
-      for (let number = 2; taken.has(keyOf(distinct)); number++) {
+      for (let number = 2; taken.has(storageKey(distinct)); number++) {
         const { owner, name, variant } = candidate.name
         const other = validName(owner, `${name}-${number}`, variant)
-        const wanted = `the name ${nameText(candidate.name)} is taken by "${taken.get(keyOf(candidate))}"`
+        const wanted = `the name ${nameText(candidate.name)} is taken by "${taken.get(storageKey(candidate))}"`
         const notes = [`It is called ${nameText(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
         distinct = { ...candidate, name: other, notes }
       }
-      taken.set(keyOf(distinct), candidate.found)
+      taken.set(storageKey(distinct), candidate.found)
       return distinct
     })
 }
@@ -211,19 +211,19 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
 function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undefined {
   const { name, tag, path, defaults } = candidate
   const named = isLatest(candidate) || name.variant !== undefined ? storage.find(name) : storage.variants(name)
-  const imported = tag === undefined ? storage.list().filter(variant => isImportOf(variant, path)) : []
+  const imported = tag === undefined ? storage.list().filter(variant => isImportedFrom(variant, path)) : []
   return [named ?? [], imported].flat().find(variant => {
     const lacksSettings = defaults && !variant.defaults && variant.origin.kind === 'import'
-    return !lacksSettings && hasFilesOf(variant, candidate)
+    return !lacksSettings && hasSameFiles(variant, candidate)
   })
 }
 
-const isImportOf = ({ origin }: StoredVariant, path: string) => origin.kind === 'import' && origin.from === path
+const isImportedFrom = ({ origin }: StoredVariant, path: string) => origin.kind === 'import' && origin.from === path
 
 /** Returns whether a stored variant has the candidate's files, by name, size and claimed digest. */
-function hasFilesOf(variant: StoredVariant, { format, files, path }: Candidate): boolean {
+function hasSameFiles(variant: StoredVariant, { format, files, path }: Candidate): boolean {
   if (variant.format !== format || variant.files.length !== files.length) return false
-  const isFrom = isImportOf(variant, path)
+  const isFrom = isImportedFrom(variant, path)
   return files.every(({ path, role, size, claimedSha256 }) =>
     variant.files.some(stored =>
       claimedSha256

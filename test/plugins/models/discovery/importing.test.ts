@@ -5,14 +5,14 @@ import t from 'tap'
 import { keylessCaller } from '../../../../core/contracts/callers.ts'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
-import { createAdoption, type Tool } from '../../../../plugins/models/discovery/adoption.ts'
+import { createToolImports, type Tool } from '../../../../plugins/models/discovery/tool-imports.ts'
 import { findHuggingFace } from '../../../../plugins/models/discovery/huggingface-cache.ts'
 import { findOllama } from '../../../../plugins/models/discovery/ollama-cache.ts'
 import { findLmStudio } from '../../../../plugins/models/discovery/repository.ts'
 import { corral as runCommand } from '../../../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../../../support/corral.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
-import { faultsOf, name, openStore, tree } from '../storage/support.ts'
+import { findFaults, name, openStore, tree } from '../storage/support.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 
 const DEMO = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
@@ -23,7 +23,7 @@ const gguf = (seed: number) =>
   ggufBytes({ seed, metadata: { 'general.architecture': 'llama', 'llama.context_length': 64 } })
 
 /** Imports from folders below `dir`, into a store there. */
-async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
+async function openToolImports(dir: string, lmStudio = join(dir, 'lm-studio')) {
   const { store } = await openStore(join(dir, 'models'))
   const tool = (toolName: string, models: Tool['models']): Tool => ({
     name: toolName,
@@ -32,12 +32,12 @@ async function openAdoption(dir: string, lmStudio = join(dir, 'lm-studio')) {
     models
   })
   const tools = [tool('huggingface', findHuggingFace), tool('ollama', findOllama), tool('lm-studio', findLmStudio)]
-  return { store, adoption: createAdoption(tools, store) }
+  return { store, adoption: createToolImports(tools, store) }
 }
 
 t.test('imported files are shared with the tool, named and described', async t => {
   const dir = t.testdir()
-  const { store, adoption } = await openAdoption(dir)
+  const { store, adoption } = await openToolImports(dir)
   const projector = ggufBytes({ metadata: { 'general.architecture': 'clip', 'clip.has_vision_encoder': true } })
   layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/see/4b', [
     { kind: 'model', bytes: gguf(1) },
@@ -76,7 +76,7 @@ t.test('imported files are shared with the tool, named and described', async t =
     ]
   })
   t.ok(variant.metadata.capabilities.includes('vision'))
-  t.same(faultsOf(variant), [])
+  t.same(findFaults(variant), [])
   t.match(progress.at(-1), { phase: 'copying', completed: variant.size, total: variant.size })
   const blob = join(dir, 'ollama', 'blobs', `sha256-${sha256(gguf(1))}`)
   t.equal(statSync(join(variant.directory, 'see-4b.gguf')).ino, statSync(blob).ino, 'one file with two names')
@@ -95,15 +95,15 @@ t.test('files on another disk are copied', { skip: !hasOtherDisk && 'needs /dev/
   const shared = mkdtempSync(join(otherDisk, 'corral-adoption-'))
   t.teardown(() => rmSync(shared, { recursive: true }))
   layOutFiles(shared, { 'me/far/m-Q8_0.gguf': gguf(1) })
-  const { adoption } = await openAdoption(dir, shared)
+  const { adoption } = await openToolImports(dir, shared)
   const { variant, linked } = await adoption.adopt('lm-studio', 'me/far/m-Q8_0.gguf', undefined, {})
   t.notOk(linked)
-  t.same(faultsOf(variant), [])
+  t.same(findFaults(variant), [])
 })
 
 t.test('quantizations and SafeTensors of one repository are separate models', async t => {
   const dir = t.testdir()
-  const { store, adoption } = await openAdoption(dir)
+  const { store, adoption } = await openToolImports(dir)
   layOutSnapshot(join(dir, 'huggingface'), 'o/m', COMMIT, {
     'm-Q4_K_M.gguf': gguf(4),
     'm-Q8_0.gguf': gguf(8),
@@ -141,7 +141,7 @@ t.test('quantizations and SafeTensors of one repository are separate models', as
 
 t.test('models that are damaged, unknown or unsupported are refused', async t => {
   const dir = t.testdir()
-  const { store, adoption } = await openAdoption(dir)
+  const { store, adoption } = await openToolImports(dir)
   const damaged = Buffer.from(gguf(1))
   damaged.writeUInt8(99, damaged.length - 1)
   layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/bad/latest', [
@@ -183,7 +183,7 @@ t.test('models that are damaged, unknown or unsupported are refused', async t =>
 
 t.test('colliding names are made distinct', async t => {
   const dir = t.testdir()
-  const { adoption } = await openAdoption(dir)
+  const { adoption } = await openToolImports(dir)
   layOutFiles(join(dir, 'lm-studio'), { 'me/a b/m.gguf': gguf(1), 'me/a-b/m.gguf': gguf(2), 'me/a_b/m.gguf': gguf(3) })
   const { models } = await adoption.find('lm-studio')
   t.same(
@@ -200,7 +200,7 @@ t.test('files without read permission are explained', { skip: process.platform =
   // A place that every user may enter.
   const dir = mkdtempSync(join(tmpdir(), 'corral-adoption-'))
   chmodSync(dir, 0o755)
-  const { adoption } = await openAdoption(dir)
+  const { adoption } = await openToolImports(dir)
   layOutFiles(join(dir, 'lm-studio'), { 'me/open/m-Q8_0.gguf': gguf(1), 'me/shut/m-Q8_0.gguf': gguf(2) })
   layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/x/latest', [{ kind: 'model', bytes: gguf(1) }])
   const shut = [join(dir, 'lm-studio', 'me', 'shut'), join(dir, 'ollama', 'manifests')]
@@ -226,7 +226,7 @@ const GO_TEMPLATE = { kind: 'template', bytes: '{{ .System }}{{ .Prompt }}' }
 
 t.test("Ollama's models keep their names, files and settings through updates", async t => {
   const dir = t.testdir()
-  const { store, adoption } = await openAdoption(dir)
+  const { store, adoption } = await openToolImports(dir)
   const ollama = join(dir, 'ollama')
   const lay = (name: string, tag: string, seed: number, ...more: { kind: string; bytes: string }[]) =>
     layOutOllama(ollama, `${name}/${tag}`, [{ kind: 'model', bytes: gguf(seed) }, ...more])
@@ -281,7 +281,7 @@ t.test("Ollama's models keep their names, files and settings through updates", a
 
 t.test('files that another model has are shared with it, unless the caller may not read them', async t => {
   const dir = t.testdir()
-  const { store, adoption } = await openAdoption(dir)
+  const { store, adoption } = await openToolImports(dir)
   layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/a/1', [{ kind: 'model', bytes: gguf(1) }])
   layOutOllama(join(dir, 'ollama'), 'registry.ollama.ai/library/b/1', [{ kind: 'model', bytes: gguf(1) }])
   const { variant: a } = await adoption.adopt('ollama', 'a:1', undefined, {})

@@ -5,8 +5,8 @@ import {
   type Place,
   placeToDrop,
   placeToYield,
-  Turns
-} from '../../../../../plugins/models/download/pulls/pull-turns.ts'
+  FairQueue
+} from '../../../../../plugins/models/download/pulls/fair-queue.ts'
 import { until } from '../../../../support/corral.ts'
 import { setting, watching } from './support.ts'
 
@@ -52,7 +52,7 @@ t.test('a full queue drops the latest place of the client with the most', async 
 })
 
 t.test('places rotate between clients', async t => {
-  const turns = new Turns({ places: 2, perClient: 2, waiting: 3, turnLength: 1e6 })
+  const turns = new FairQueue({ places: 2, perClient: 2, waiting: 3, turnLength: 1e6 })
   const a = Array.from({ length: 5 }, () => turns.enter('a'))
   const waiting = (places: Place[]) => places.map(({ isWaiting }) => isWaiting)
   t.same(waiting(a), [false, false, true, true, true])
@@ -77,7 +77,7 @@ t.test('places rotate between clients', async t => {
 })
 
 t.test('a turn ends when another client has none', async () => {
-  const turns = new Turns({ places: 1, perClient: 1, waiting: 3, turnLength: 20 })
+  const turns = new FairQueue({ places: 1, perClient: 1, waiting: 3, turnLength: 20 })
   const first = turns.enter('a')
   const second = turns.enter('b')
   await until('the turn is over', () => first.yielding.aborted)

@@ -1,7 +1,7 @@
 import { CorralError } from '../../../../core/errors.ts'
 
 /** Settings of a queue for places. */
-export interface TurnOptions {
+export interface FairQueueOptions {
   /** How many may work at once. */
   places: number
   /** Maximum places of one client. */
@@ -92,23 +92,23 @@ interface Entry extends Place {
 }
 
 /** Seconds after which a refused client may try again. */
-const RETRY_AFTER = 30
+const RETRY_AFTER_S = 30
 
 /** Shares a number of places fairly between clients, however many requests one of them makes. */
-export class Turns {
-  readonly #options: TurnOptions
+export class FairQueue {
+  readonly #options: FairQueueOptions
   readonly #waiting: Entry[] = []
   readonly #working = new Set<Entry>()
   readonly #served = new Map<string, number>()
   #count = 0
   #timer: NodeJS.Timeout | undefined
 
-  constructor(options: TurnOptions) {
+  constructor(options: FairQueueOptions) {
     this.#options = { ...options }
   }
 
   /** Applies other limits. Running work continues. */
-  configure(options: Partial<TurnOptions>): void {
+  configure(options: Partial<FairQueueOptions>): void {
     Object.assign(this.#options, options)
     this.#settle()
   }
@@ -158,7 +158,7 @@ export class Turns {
       'rate_limited',
       `${waiting} pulls are already waiting, the maximum that limits.waiting_pulls allows.${why} Pull again when some have ended ` +
         '(GET /api/pulls lists them). An admin can raise the limit in config.yaml.',
-      { retryAfter: RETRY_AFTER, details: { limit: 'limits.waiting_pulls', allowed: waiting } }
+      { retryAfter: RETRY_AFTER_S, details: { limit: 'limits.waiting_pulls', allowed: waiting } }
     )
   }
 
