@@ -13,7 +13,7 @@ import {
   safetensorsModel,
   singleFiles
 } from '../../../core/models/model-folder.ts'
-import { EVERYWHERE, listEntries, type ImportAccess } from './import-access.ts'
+import { EVERYWHERE, type ImportAccess, listEntries } from './import-access.ts'
 import {
   explainReadError,
   type ModelSource,

@@ -3,7 +3,7 @@ import { crc32 } from 'node:zlib'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import { version } from '../../../core/system/package-info.ts'
-import { hasSafetensors, type CachedManifest, type ShortManifest } from './model-details.ts'
+import { type CachedManifest, hasSafetensors, type ShortManifest } from './model-details.ts'
 import { MANIFEST_FILE } from './model-folders.ts'
 
 /** Raise this when the stored form of a manifest changes: older files are then ignored. */

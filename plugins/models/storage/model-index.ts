@@ -4,8 +4,8 @@ import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { bareName, type ModelName } from '../../../core/models/model-name.ts'
 import { findLabel, type Manifest, withoutRevisions } from './manifest.ts'
 import {
-  hasSafetensors,
   type CachedManifest,
+  hasSafetensors,
   type ShortManifest,
   StoredMetadata,
   wholeManifest

@@ -2,8 +2,8 @@ import t from 'tap'
 import type { BroughtModel } from '../../../../core/contracts/models.ts'
 import { hasFiles, requireFiles } from '../../../../core/contracts/storage.ts'
 import { parseModelName } from '../../../../core/models/model-name.ts'
-import { aliasTable } from '../../../../plugins/models/storage/aliases.ts'
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
+import { aliasTable } from '../../../../plugins/models/storage/short-names.ts'
 import { engineSpec } from '../../../runtimes/llama-server/support.ts'
 
 const stored = engineSpec().variant

@@ -3,9 +3,9 @@ import type { Catalog, Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { modelKey, parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { aliasTable } from '../../../../plugins/models/storage/aliases.ts'
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { ModelIndex, variantNames } from '../../../../plugins/models/storage/model-index.ts'
+import { aliasTable } from '../../../../plugins/models/storage/short-names.ts'
 import { similarNames } from '../../../../plugins/models/storage/similar-names.ts'
 
 /** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
