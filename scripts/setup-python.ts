@@ -116,7 +116,14 @@ async function setUpConversion(): Promise<void> {
   /** Proves that a Python can run the converter; an empty path makes an environment. */
   const prepare = async (python: string) => {
     const settings = { python, package_index: '', torch_index: 'https://download.pytorch.org/whl/cpu' }
-    const options = { settings, directory: conversion, converter, env: process.env, log, checkedPythons: new Set<string>() }
+    const options = {
+      settings,
+      directory: conversion,
+      converter,
+      env: process.env,
+      log,
+      checkedPythons: new Set<string>()
+    }
     return (await preparePython(options, waiting)).executable
   }
   const earlier = () => prepare((JSON.parse(readFileSync(pathFile, 'utf8')) as { python: string }).python)

@@ -10,7 +10,7 @@ import { requireSpace } from '../../../core/system/disk-space.ts'
 import { modelArchitectures, supportedArchitectures } from './architectures.ts'
 import { convertModel, openConversionLog } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
-import { type DtypePlan, requiredDiskBytes, planDtype } from './dtypes.ts'
+import { type DtypePlan, planDtype, requiredDiskBytes } from './dtypes.ts'
 import {
   type ConverterPython,
   type EnvironmentOptions,

@@ -25,10 +25,7 @@ export interface PackageLock {
   madeFor: string[]
 }
 
-/**
- * Reads the locked packages for this machine's Python.
- * @param cpuOnly prefer torch without CUDA's libraries
- */
+/** Reads the locked packages for this machine's Python. @param cpuOnly prefer torch without CUDA's libraries */
 export async function readLock(folder: string, cpuOnly: boolean): Promise<PackageLock> {
   const read = (name: string) => readFile(join(folder, name), 'utf8')
   const packages = await read(LOCKS.packages)

@@ -15,10 +15,7 @@ interface Work<T> {
 export class SharedWork<T> {
   readonly #works = new Map<string, Work<T>>()
 
-  /**
-   * Joins the work of this key, or starts it.
-   * @throws the work's error, or the caller's abort reason
-   */
+  /** Joins the work of this key, or starts it. @throws the work's error, or the caller's abort reason */
   async run(key: string, waiting: Waiting, start: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     for (;;) {
       waiting.signal?.throwIfAborted()

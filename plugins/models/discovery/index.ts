@@ -2,11 +2,11 @@ import { homedir } from 'node:os'
 import { Type } from 'typebox'
 import { Path } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { createToolImports, type Tool } from './tool-imports.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from './cache-folders.ts'
 import { findHuggingFace } from './huggingface-cache.ts'
 import { findOllama } from './ollama-cache.ts'
 import { findLmStudio } from './repository.ts'
+import { createToolImports, type Tool } from './tool-imports.ts'
 
 export default definePlugin({
   name: 'adoption',

@@ -6,7 +6,7 @@ import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../..
 import { checkJson, parseJson } from '../../../core/system/json-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import { toImportedFile, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
+import { type CacheFile, type Candidate, fileProblem, toImportedFile, validName } from './candidate.ts'
 
 /** Finds the models in a folder of Ollama's, which has `manifests` and `blobs`. */
 export async function findOllama(folder: string, disk: CacheDisk): Promise<Candidate[]> {

@@ -11,7 +11,7 @@ import {
 } from '../../../core/models/model-folder.ts'
 import { openRegularFile } from '../../../core/system/regular-file.ts'
 import type { CacheDisk } from './cache-disk.ts'
-import { toImportedFile, type CacheFile, type Candidate, fileProblem, validName } from './candidate.ts'
+import { type CacheFile, type Candidate, fileProblem, toImportedFile, validName } from './candidate.ts'
 
 /** A model's folder in the layout of hubs: any number of quantizations, or SafeTensors weights, or both. */
 export interface CachedRepository {

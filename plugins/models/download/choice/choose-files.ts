@@ -4,20 +4,20 @@ import { CorralError } from '../../../../core/errors.ts'
 import { labelFromFileName, storedName } from '../../../../core/models/gguf-file-name.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import {
-  memoryBudget,
+  baseName,
   byPath,
   type Choice,
   type ChoiceRequest,
-  baseName,
-  parentFolder,
+  memoryBudget,
   memoryCheck,
-  toPlannedFile,
+  parentFolder,
   refusal,
+  toPlannedFile,
   totalSize,
   type Wanted,
   withoutNameTwins
 } from './choice.ts'
-import { ambiguous, listChoices, incompleteText, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
+import { ambiguous, incompleteText, listChoices, notAModel, nothingToRun, unknownVariant } from './choice-errors.ts'
 import { defaultQuantization, isUnsupported, requiredFor } from './default-quantization.ts'
 import {
   ambiguousFiles,

@@ -7,7 +7,7 @@ import {
   shardNames
 } from '../../../../core/models/gguf-file-name.ts'
 import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
-import { byPath, baseName, parentFolder, type Headers, totalSize } from './choice.ts'
+import { baseName, byPath, type Headers, parentFolder, totalSize } from './choice.ts'
 
 /** A complete GGUF model: a single file or shards. */
 export interface GgufCandidate {

@@ -6,16 +6,16 @@ import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../../core/
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import {
-  memoryBudget,
   byPath,
   type Choice,
   type ChoiceRequest,
-  parentFolder,
+  memoryBudget,
   memoryCheck,
-  toPlannedFile,
+  parentFolder,
   refusal,
   requiredMemory,
   shortList,
+  toPlannedFile,
   totalSize,
   withoutNameTwins
 } from './choice.ts'

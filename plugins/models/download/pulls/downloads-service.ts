@@ -19,10 +19,10 @@ import { formatBytes } from '../../../../core/system/bytes.ts'
 import { prefixFault } from '../choice/pull-reference.ts'
 import { searchHubs } from '../hub-search.ts'
 import type { PulledNames } from '../pulled-names.ts'
+import { FairQueue } from './fair-queue.ts'
 import { fetchedBytes, missingBytes, plannedOrigin, variantWithFiles } from './pull-files.ts'
 import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pull-job.ts'
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
-import { FairQueue } from './fair-queue.ts'
 
 export interface DownloadsOptions
   extends Omit<PullContext & PlannerContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'turns' | 'onReceived'> {

@@ -68,10 +68,7 @@ export function hubOrigin({ hub, id, address, revision }: Omit<HubRepository, 'f
   return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
 }
 
-/**
- * Returns the variant that has exactly a plan's files, still on disk.
- * @param variants those of the plan's model
- */
+/** Returns the variant that has exactly a plan's files, still on disk. @param variants those of the plan's model */
 export async function variantWithFiles(
   plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository' | 'origin'>,
   variants: StoredVariant[]
@@ -120,10 +117,7 @@ function storedFiles({ files }: Pick<PullPlan, 'files'>, variants: StoredVariant
   })
 }
 
-/**
- * Returns the bytes of a plan's files that still have to be downloaded.
- * @param folder of an unfinished pull
- */
+/** Returns the bytes of a plan's files that still have to be downloaded. @param folder of an unfinished pull */
 export async function missingBytes(
   plan: Pick<PullPlan, 'files'>,
   folder: string | undefined,

@@ -22,6 +22,7 @@ import { bareName } from '../../../../core/models/model-name.ts'
 import { diskRefusal } from '../../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
 import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
+import type { FairQueue, Place } from './fair-queue.ts'
 import {
   dropChangedPartials,
   fetchedBytes,
@@ -33,7 +34,6 @@ import {
 } from './pull-files.ts'
 import { allowedAddresses } from './pull-planner.ts'
 import { PullProgress } from './pull-progress.ts'
-import type { Place, FairQueue } from './fair-queue.ts'
 
 /** The record of a pull, in its folder. */
 export const JOB_FILE = 'job.json'

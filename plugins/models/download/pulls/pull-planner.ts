@@ -37,7 +37,7 @@ import { safetensorsLabel, weightsFromIndex } from '../choice/safetensors-choice
 import { readFileStart } from '../transfer/file-start.ts'
 import { diskSpace } from '../transfer/transfer-errors.ts'
 import type { Transfers } from '../transfer/transfers.ts'
-import { missingBytes, hubOrigin, variantWithFiles } from './pull-files.ts'
+import { hubOrigin, missingBytes, variantWithFiles } from './pull-files.ts'
 
 export interface PlannerContext {
   storage: Storage
@@ -436,10 +436,7 @@ export function machineMemory(
   }
 }
 
-/**
- * Returns whether files fit on the disk of their folder.
- * @param missing bytes that still have to be downloaded
- */
+/** Returns whether files fit on the disk of their folder. @param missing bytes that still have to be downloaded */
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
   // The folder may have been deleted by hand.
   await mkdir(folder, { recursive: true, mode: 0o700 })

@@ -14,12 +14,12 @@ import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { locationHeaders, proxyForUrl } from '../files/file-location.ts'
 import {
   encodePath,
-  readFacts,
   fingerprint,
   hubFile,
-  requireFewFiles,
+  readFacts,
   readSha256,
-  readSize
+  readSize,
+  requireFewFiles
 } from '../files/listed-files.ts'
 import { toTimestamp } from '../files/search-matches.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'

@@ -1,7 +1,7 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { isLoopback } from '../../../../core/system/private-address.ts'
 import { type HubResponse, LOCATE_RETRY_MS, type OutgoingRequest, USER_AGENT } from '../http/hub-fetch.ts'
-import { invalidFact, parseEtag, sha1Hex, readSha256, readSize, strongEtag } from './listed-files.ts'
+import { invalidFact, parseEtag, readSha256, readSize, sha1Hex, strongEtag } from './listed-files.ts'
 
 type Headers = Record<string, string>
 

@@ -24,10 +24,7 @@ export function toTags(value: unknown): string[] {
 
 const FORMATS = ['gguf', 'safetensors'] as const
 
-/**
- * Converts a search record to a match. Undefined if it has no name.
- * @param id field with the name
- */
+/** Converts a search record to a match. Undefined if it has no name. @param id field with the name */
 export function toMatch(record: unknown, id: string): HubMatch | undefined {
   if (!isObject(record) || typeof record[id] !== 'string') return undefined
   const name = record[id]

@@ -2,7 +2,7 @@ import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import { mapInSlices } from '../../../../core/system/in-slices.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { hubFile, sha1Hex, readSha256, readSize } from '../files/listed-files.ts'
+import { hubFile, readSha256, readSize, sha1Hex } from '../files/listed-files.ts'
 
 /** Files that are always in LFS. If a listing shows no LFS object, its blob id is the pointer's, not the file's. */
 const ALWAYS_LFS = /\.(gguf|safetensors)$/i

@@ -14,19 +14,19 @@ import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
 import {
   encodePath,
-  readFacts,
   fingerprint,
   hubFile,
-  requireFewFiles,
+  readFacts,
   readSha256,
-  readSize
+  readSize,
+  requireFewFiles
 } from '../files/listed-files.ts'
 import { toMatch } from '../files/search-matches.ts'
 import type { HubResponse } from '../http/hub-fetch.ts'
 import { parseJsonResponse } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import type { HubAccess } from '../hub-options.ts'
-import { parseEnvelope, isSuccess, modelScopeRefusal } from './refusal.ts'
+import { isSuccess, modelScopeRefusal, parseEnvelope } from './refusal.ts'
 
 const DEFAULT_BRANCH = 'master'
 /** The API's limit per request. */

@@ -3,17 +3,17 @@ import type { Waiting } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { shardNames } from '../../../../core/models/gguf-file-name.ts'
 import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
-import { readFacts, hubFile, sha256FromHeaders } from '../files/listed-files.ts'
+import { hubFile, readFacts, sha256FromHeaders } from '../files/listed-files.ts'
 import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
 import { withoutServerText } from '../http/hub-response.ts'
 import { hubRefusal } from '../http/refusal.ts'
 import {
-  siblingUrl,
   contentFingerprint,
-  fileNameFromUrl,
   fileNameFromDisposition,
+  fileNameFromUrl,
   type PlainAddress,
-  parseAddress
+  parseAddress,
+  siblingUrl
 } from './address.ts'
 
 /** More shards than this are a mistake. */

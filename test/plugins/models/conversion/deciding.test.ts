@@ -6,7 +6,7 @@ import { type PythonFacts, pythonNames, shortcomingOf } from '../../../../core/s
 import { installFailure } from '../../../../core/system/python/install-failure.ts'
 import { downloadedPackage } from '../../../../core/system/python/python-packages.ts'
 import { converterProgress, quantizeProgress } from '../../../../plugins/models/conversion/convert-model.ts'
-import { DTYPES, requiredDiskBytes, planDtype } from '../../../../plugins/models/conversion/dtypes.ts'
+import { DTYPES, planDtype, requiredDiskBytes } from '../../../../plugins/models/conversion/dtypes.ts'
 import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
 import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
 

@@ -9,10 +9,10 @@ import {
   isIncomplete,
   nextPage
 } from '../../../../plugins/models/hubs/hf-like/listing.ts'
-import { resolveEndpoint, findToken } from '../../../../plugins/models/hubs/hub-options.ts'
+import { findToken, resolveEndpoint } from '../../../../plugins/models/hubs/hub-options.ts'
 import { offlineVariable, tokenFile, tokenSources } from '../../../../plugins/models/hubs/huggingface/index.ts'
 import { readListing } from '../../../../plugins/models/hubs/modelscope/hub.ts'
-import { fileNameFromUrl, fileNameFromDisposition, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
+import { fileNameFromDisposition, fileNameFromUrl, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
 import { SHA1, SHA256 } from './support.ts'
 
 t.test("parses Hugging Face's listings", async t => {

@@ -2,7 +2,7 @@ import t from 'tap'
 import { isFinalRefusal, refusalKind } from '../../../../plugins/models/hubs/hf-like/refusal.ts'
 import type { HubResponse } from '../../../../plugins/models/hubs/http/hub-fetch.ts'
 import { hubRefusal, type RefusalKind } from '../../../../plugins/models/hubs/http/refusal.ts'
-import { parseEnvelope, isSuccess, modelScopeRefusal } from '../../../../plugins/models/hubs/modelscope/refusal.ts'
+import { isSuccess, modelScopeRefusal, parseEnvelope } from '../../../../plugins/models/hubs/modelscope/refusal.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
 t.test('refusals of Hugging Face and CSGHub are classified', async t => {

@@ -6,8 +6,8 @@ import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { readLocation } from '../../../../plugins/models/hubs/files/file-location.ts'
 import {
   parseEtag,
-  sha256Hex,
   sha256FromHeaders,
+  sha256Hex,
   strongEtag
 } from '../../../../plugins/models/hubs/files/listed-files.ts'
 import { connectionErrorText } from '../../../../plugins/models/hubs/http/connection-errors.ts'

@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net'
-import { MAX_HEAD_BYTES, InvalidResponse, parseHead, type ResponseHead } from './http-response.ts'
+import { InvalidResponse, MAX_HEAD_BYTES, parseHead, type ResponseHead } from './http-response.ts'
 import { ConnectionFailure, openSocket, type SocketTarget } from './http-socket.ts'
 
 /** Receives a response. The bytes are read directly into its memory, without copies or garbage. */

@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import {
+  FairQueue,
   nextWaiting,
   type Place,
   placeToDrop,
-  placeToYield,
-  FairQueue
+  placeToYield
 } from '../../../../../plugins/models/download/pulls/fair-queue.ts'
 import { until } from '../../../../support/corral.ts'
 import { setting, watching } from './support.ts'
