@@ -21,29 +21,29 @@ import { readImage, typedPath } from './prompt-images.ts'
 import type { SavedChats } from './saved-chats.ts'
 import type { ServerClient } from './server-client.ts'
 
-/** What the commands of a chat work with. */
+/** State shared by the commands of a chat. */
 export interface Chat {
   client: ServerClient
   session: ChatSession
   history: PromptHistory
   saved: SavedChats
-  /** What this conversation was saved or loaded as last. */
+  /** Name under which this conversation was last saved or loaded. */
   savedAs: string | undefined
-  /** Answers a prompt. @returns whether there is an answer */
+  /** @returns whether the prompt was answered */
   answer(prompt: string): Promise<boolean>
-  /** Aborted by Ctrl-C while a command runs. */
+  /** Aborted by Ctrl-C during a command. */
   stopped: AbortSignal
 }
 
 interface ChatCommand {
-  /** Without the slash; the first is the one that is shown. */
+  /** Names without the slash. The first one is shown in help. */
   names: readonly string[]
-  /** What follows the name. */
+  /** Placeholder for the argument in help. */
   takes?: string
   help: string
-  /** What Tab offers for the last of the words behind the name. */
+  /** Completions for the last of the words after the name. */
   complete?(chat: Chat, words: string[]): Promise<string[]> | string[]
-  /** @param text what follows the name @returns true where the chat ends; it may be a promise of that */
+  /** @param text everything after the name @returns true, or a promise of true, to end the chat */
   run(chat: Chat, text: string): unknown
 }
 
@@ -56,21 +56,21 @@ const COMMANDS: readonly ChatCommand[] = [
   {
     names: ['set'],
     takes: '<name> <value>',
-    help: 'change a setting; alone, list what can be set; the value "default" undoes it',
+    help: 'change a setting; without a name, list all settings; the value "default" resets one',
     complete: (_chat, words) => (words.length === 1 ? SETTING_NAMES : words.length === 2 ? valuesOf(words[0]!) : []),
     run: ({ session }, text) => set(session, text)
   },
   {
     names: ['show'],
     takes: '[what]',
-    help: `what is set; or ${SHOWN.join(', ')}`,
+    help: `show the current settings; or ${SHOWN.join(', ')}`,
     complete: (_chat, words) => (words.length === 1 ? SHOWN : []),
     run: (chat, text) => show(chat, text)
   },
   {
     names: ['model'],
     takes: '[name]',
-    help: 'go on with another model; alone, list those here',
+    help: 'switch to another model; without a name, list the models',
     complete: async (chat, words) =>
       words.length === 1 ? (await chatModels(chat.client)).map(({ name }) => name) : [],
     run: (chat, text) => (text === '' ? listModels(chat) : switchModel(chat, text))
@@ -78,7 +78,7 @@ const COMMANDS: readonly ChatCommand[] = [
   {
     names: ['regenerate', 'retry'],
     takes: '[seed]',
-    help: 'answer the last message again',
+    help: 'regenerate the last answer',
     run: (chat, text) => regenerate(chat, text)
   },
   {
@@ -91,24 +91,24 @@ const COMMANDS: readonly ChatCommand[] = [
   {
     names: ['save'],
     takes: '[name]',
-    help: 'keep the conversation',
+    help: 'save the conversation',
     complete: ({ saved }, words) => (words.length === 1 ? saved.names() : []),
     run: (chat, text) => save(chat, text)
   },
   {
     names: ['load'],
     takes: '[name]',
-    help: 'go on with a kept one; alone, list them',
+    help: 'load a saved conversation; without a name, list them',
     complete: ({ saved }, words) => (words.length === 1 ? saved.names() : []),
     run: (chat, text) => (text === '' ? listSaved(chat.saved) : load(chat, text))
   },
   {
     names: ['clear'],
-    help: 'forget the conversation',
+    help: 'clear the conversation',
     run(chat) {
       chat.session.clear()
       chat.savedAs = undefined
-      say('The conversation is forgotten.')
+      say('The conversation was cleared.')
     }
   },
   { names: ['help', '?'], help: 'show this help', run: () => say(help()) },
@@ -125,23 +125,22 @@ function help(): string {
   ])
   return formatPairs([
     ...commands,
-    ['"""', 'begin and end a text of several lines; a "\\" at the end of a line, or Alt-Enter, goes on too'],
+    ['"""', 'start and end a text of several lines; a "\\" at the end of a line, or Alt-Enter, continues it too'],
     ['Tab', 'complete commands, settings and names'],
-    ['Ctrl-C', 'stop an answer; at the prompt, press it twice to leave'],
+    ['Ctrl-C', 'stop an answer; at the prompt, press twice to leave'],
     ['Ctrl-D', 'leave']
   ])
 }
 
-/** What a line with a slash at its beginning is. */
 type CommandLine =
   | { kind: 'command'; run(chat: Chat): Promise<boolean> }
   | { kind: 'unknown'; message: string }
-  /** It begins with a path, such as `/etc/hosts`. */
+  /** Starts with a path, such as `/etc/hosts`. */
   | { kind: 'prompt' }
 
 /**
- * Reads a line that begins with a slash. A first word that could be a command is none only if it is the path of a file:
- * a command that was mistyped must not be sent to the model.
+ * Parses a line that starts with a slash. A first word that looks like a command is treated as text only if it is the
+ * path of a file, so that a mistyped command is never sent to the model.
  */
 export function readCommand(line: string): CommandLine {
   const [, name, rest] = /^\/([A-Za-z?][\w?-]*)(?:\s+([\s\S]*))?$/.exec(line.trim()) ?? []
@@ -149,23 +148,23 @@ export function readCommand(line: string): CommandLine {
   const command = called(name)
   if (command) {
     const run = async (chat: Chat) => {
-      if (rest && !command.takes) throw fail(`/${name} stands alone; got ${rest.slice(0, 60)} behind it.`)
+      if (rest && !command.takes) throw fail(`/${name} takes no arguments, but got "${rest.slice(0, 60)}".`)
       return (await command.run(chat, rest ?? '')) === true
     }
     return { kind: 'command', run }
   }
   if (existsSync(`/${name}`)) return { kind: 'prompt' }
-  // A typo must not lead to what forgets the conversation.
+  // A typo must not lead to a command that clears the conversation.
   const near = nearest(
     name,
     NAMES.filter(one => one !== 'clear')
   )
-  const quoted = rest === undefined ? '' : ' To send the line as it is, put it between """ and """.'
-  const hint = near ? `Did you mean /${near}?` : '/? lists the commands.'
+  const quoted = rest === undefined ? '' : ' To send the line as text, put it between """ and """.'
+  const hint = near ? `Did you mean /${near}?` : 'List the commands with /?'
   return { kind: 'unknown', message: `There is no command /${name}. ${hint}${quoted}` }
 }
 
-/** What Tab offers for the text before the cursor, and the part of it that the offer takes the place of. */
+/** Completions for the text before the cursor, and the part of the text that they replace. */
 export async function completeLine(chat: Chat, text: string): Promise<[offers: string[], replaced: string]> {
   const [, name, gap, rest = ''] = /^\/([\w?-]*)(\s+)?([\s\S]*)$/.exec(text) ?? []
   if (name === undefined) return [[], text]
@@ -185,7 +184,7 @@ export async function completeLine(chat: Chat, text: string): Promise<[offers: s
 function set(session: ChatSession, text: string): undefined {
   const [, name, value] = /^(\S+)(?:\s+([\s\S]*))?$/.exec(text) ?? []
   if (name === undefined) {
-    say(`${formatPairs(describeSettings())}\n\nSet one with: /set <name> <value>. The value "default" undoes it.`)
+    say(`${formatPairs(describeSettings())}\n\nChange one with: /set <name> <value>. The value "default" resets it.`)
     return
   }
   if (value === undefined) {
@@ -199,7 +198,7 @@ function set(session: ChatSession, text: string): undefined {
   const known = applySetting(session.settings, name, value ?? '')
   session.settingChanged(known)
   const now = shownSetting(session.settings, known)
-  say(now === undefined ? `${known} has its default again.` : `${known} is ${now}`)
+  say(now === undefined ? `${known} is reset to its default.` : `${known} is ${now}`)
 }
 
 async function show({ session, savedAs }: Chat, what: string): Promise<undefined> {
@@ -208,14 +207,14 @@ async function show({ session, savedAs }: Chat, what: string): Promise<undefined
   if (topic === '') {
     const { turns, unsent, contextUse, attached } = session
     const { system } = await session.about()
-    const messages = `${2 * turns.length} messages${unsent > 0 ? `, of which the ${unsent} oldest are not sent any longer` : ''}`
+    const messages = `${2 * turns.length} messages${unsent > 0 ? `, of which the ${unsent} oldest are no longer sent` : ''}`
     say(
       formatPairs([
         ['model', settings.model],
         ['conversation', savedAs === undefined ? messages : `${messages}; saved as ${savedAs}`],
-        ['context', contextUse && `${contextUse.tokens} of ${contextUse.contextLength} tokens are used`],
+        ['context', contextUse && `${contextUse.tokens} of ${contextUse.contextLength} tokens used`],
         ['images', attached > 0 ? `${attached} for the next message` : undefined],
-        ['system', settings.system === undefined && system ? `${system} (the model's own)` : undefined],
+        ['system', settings.system === undefined && system ? `${system} (the model's default)` : undefined],
         ...shownSettings(settings)
       ])
     )
@@ -223,15 +222,15 @@ async function show({ session, savedAs }: Chat, what: string): Promise<undefined
   }
   if (!SHOWN.includes(topic)) {
     const near = nearest(topic, SHOWN)
-    throw fail(`There is no /show ${what}. ${near ? `Did you mean ${near}?` : `There are ${SHOWN.join(', ')}.`}`)
+    throw fail(`/show cannot show "${what}". ${near ? `Did you mean ${near}?` : `It shows ${SHOWN.join(', ')}.`}`)
   }
   const about = await session.about()
   if (topic === 'model') return void say(formatModel(about, new Date()))
   const text = topic === 'system' ? (settings.system ?? about.system) : about[topic as 'template' | 'license']
-  printText(text ? printable(text) : `There is no ${topic === 'system' ? 'system message' : topic}.`)
+  printText(text ? printable(text) : `The model has no ${topic === 'system' ? 'system message' : topic}.`)
 }
 
-/** The models that can chat. */
+/** Local models that can chat. */
 export async function chatModels(client: ServerClient): Promise<LocalModel[]> {
   const { models } = await client.json<{ models: LocalModel[] }>('GET', '/api/tags')
   return models.filter(({ capabilities }) => capabilities.includes('completion'))
@@ -241,7 +240,8 @@ async function listModels({ client, session }: Chat): Promise<undefined> {
   const names = (await chatModels(client)).map(({ name }) => name)
   const current = session.settings.model.toLowerCase()
   say(
-    names.map(name => `${name.toLowerCase() === current ? '*' : ' '} ${name}`).join('\n') || 'There is no model here.'
+    names.map(name => `${name.toLowerCase() === current ? '*' : ' '} ${name}`).join('\n') ||
+      'There are no models on this server.'
   )
 }
 
@@ -249,7 +249,7 @@ async function switchModel(chat: Chat, model: string): Promise<undefined> {
   await loadingWith(chat, model)
   const { turns } = chat.session
   if (await chat.session.isBase()) say(baseText(model))
-  else say(`Chatting with ${model} now${turns.length > 0 ? '; it is sent the conversation so far' : ''}.`)
+  else say(`Now chatting with ${model}${turns.length > 0 ? ', which gets the conversation so far' : ''}.`)
 }
 
 async function loadingWith({ session, stopped }: Chat, model: string): Promise<void> {
@@ -265,11 +265,11 @@ async function regenerate(chat: Chat, text: string): Promise<undefined> {
   if (text !== '' && !/^\d{1,15}$/.test(text)) throw fail(`The seed must be a whole number; got ${text}.`)
   const { options } = chat.session.settings
   const random = Math.floor(Math.random() * 2 ** 31)
-  // With a fixed seed the same answer would come again.
+  // The same fixed seed would give the same answer.
   const seed = text !== '' ? Number(text) : options.seed === undefined ? undefined : random
   const again = chat.session.takeBack(seed)
-  if (!again) throw fail('There is no message yet that could be answered again.')
-  if (options.temperature === 0) say('The temperature is 0: the answer will probably be the same.')
+  if (!again) throw fail('There is no message to answer again yet.')
+  if (options.temperature === 0) say('The temperature is 0, so the answer will probably be the same.')
   if (!(await chat.answer(again.prompt))) again.restore()
 }
 
@@ -278,19 +278,19 @@ async function attach({ session }: Chat, text: string): Promise<undefined> {
   await requireVision(session)
   const path = typedPath(text)
   session.attach(readImage(path))
-  say(`${path} goes with the next message.`)
+  say(`${path} will be sent with the next message.`)
 }
 
-/** @throws CommandFailure where the model cannot see */
+/** @throws CommandFailure if the model cannot see images */
 export async function requireVision(session: ChatSession): Promise<void> {
   const { capabilities } = await session.about()
   if (capabilities.includes('vision')) return
   throw fail(
-    `${session.settings.model} cannot see images. Use a model with vision ("/show model" lists what one can do).`
+    `${session.settings.model} cannot see images. Use a model with vision ("/show model" lists a model's capabilities).`
   )
 }
 
-/** Files and folders that a typed path may go on to. */
+/** Files and folders that complete a typed path. */
 async function filesFor(typed: string): Promise<string[]> {
   const folder = typed.slice(0, typed.lastIndexOf('/') + 1)
   const entries = await readdir(typedPath(folder === '' ? './' : folder), { withFileTypes: true })
@@ -312,7 +312,7 @@ async function save(chat: Chat, text: string): Promise<undefined> {
   if (there) {
     const when = relativeTime(there.saved_at, new Date())
     throw fail(
-      `There is a conversation ${name} already (${2 * there.turns.length} messages, saved ${when}). Replace it with: /save ${name}!`
+      `A conversation named ${name} already exists (${2 * there.turns.length} messages, saved ${when}). Replace it with: /save ${name}!`
     )
   }
   const { model, system, options, format, think } = session.settings
@@ -325,7 +325,7 @@ async function save(chat: Chat, text: string): Promise<undefined> {
     ...(think !== undefined && { think })
   })
   chat.savedAs = name
-  say(`The conversation (${2 * session.turns.length} messages) is saved. Go on with it: /load ${name}`)
+  say(`The conversation (${2 * session.turns.length} messages) is saved. Continue it with: /load ${name}`)
 }
 
 async function listSaved(saved: SavedChats): Promise<undefined> {
@@ -338,7 +338,7 @@ async function listSaved(saved: SavedChats): Promise<undefined> {
         if (!chat) return [name, '']
         return [name, `${2 * chat.turns.length} messages, ${chat.model}, ${relativeTime(chat.saved_at, new Date())}`]
       } catch {
-        return [name, 'it cannot be read; /load says why']
+        return [name, 'cannot be read; /load shows the reason']
       }
     })
   )
@@ -368,9 +368,9 @@ async function load(chat: Chat, name: string): Promise<undefined> {
     await loadingWith(chat, kept.model)
   } catch (error) {
     if (!(error instanceof CommandFailure)) throw error
-    trouble = ` ${kept.model} cannot be used (${error.message}), so that ${settings.model} goes on with it.`
+    trouble = ` ${kept.model} cannot be used (${error.message}), so the conversation continues with ${settings.model}.`
   }
-  say(`Going on with ${name}: ${2 * kept.turns.length} messages, ${settings.model}.${trouble}`)
+  say(`Loaded ${name}: ${2 * kept.turns.length} messages, ${settings.model}.${trouble}`)
   const last = session.turns.at(-1)
   if (last) printText(printable(`\n>>> ${last.prompt}\n${last.answer.trimEnd()}\n`))
 }

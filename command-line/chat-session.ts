@@ -21,38 +21,43 @@ export interface AnswerSink {
   content(text: string): void
 }
 
-/** An answer that the model has ended, and what it cost. */
+/** A finished answer with its token counts and times. */
 export interface Answered extends Counters {
-  /** What cut it, if anything did. */
+  /** Why the answer was truncated, if it was. */
   cutBy?: 'max_tokens' | 'context'
-  /** Tokens of the context, if that is known. */
+  /** Undefined if unknown. */
   contextLength: number | undefined
-  /** The largest context that helps: twice the present one, or as much as the model was trained for; 0 if it is that. */
+  /**
+   * The next useful context size in tokens: twice the current one, up to the size the model was trained for. 0 if there
+   * is none.
+   */
   largerContext: number
-  /** How many of the oldest messages did not fit the context, and are not sent any longer. */
+  /** Number of oldest messages that no longer fit the context and are not sent. */
   dropped: number
 }
 
-/** At least this part of the context is kept for the answer, as the server does where it drops turns. */
+/**
+ * Minimum share of the context reserved for the answer. The server uses the same share when it truncates the history.
+ */
 const ANSWER_SHARE = 1 / 4
 
-/** A chat with one model at a time; it remembers the conversation. */
+/** A conversation with one model at a time. */
 export class ChatSession {
   readonly #client: ServerClient
   readonly settings: ChatSettings
   #turns: Turn[] = []
   /** Index of the oldest turn that is still sent. */
   #sentFrom = 0
-  /** Base64, for the next question. */
+  /** Base64 images for the next question. */
   #images: string[] = []
   /** The last question, answered or not. */
   #last: Turn | undefined
   #seedOnce: number | undefined
-  /** Whether the caller's role lets it load models by themselves. */
+  /** Whether the client's role allows loading models explicitly. */
   #mayLoad = true
   #about: { model: string; shown: ShownModel } | undefined
   #contextLength: number | undefined
-  /** What the conversation took when it was counted last, to foresee when it will be too long. */
+  /** Size of the conversation at the last answer, used to predict when it exceeds the context. */
   #measured: { tokens: number; characters: number } | undefined
 
   constructor(client: ServerClient, settings: ChatSettings) {
@@ -60,10 +65,13 @@ export class ChatSession {
     this.settings = settings
   }
 
-  /** Loads the model. If the caller may only ask models, the answer loads it, and this finds out whether it is here. */
+  /**
+   * Loads the model. A client that may only send requests lets the answer load it, so this only checks that the model
+   * exists.
+   */
   async load(onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
     const { model, options } = this.settings
-    // Without keep_alive: one of 0 would unload the model before its first answer.
+    // Without keep_alive, because 0 would unload the model before its first answer.
     const request = { model, options, stream: true }
     try {
       if (!this.#mayLoad) return void (await this.about())
@@ -77,12 +85,11 @@ export class ChatSession {
     }
   }
 
-  /** Whether the model has no chat template, and completes what is typed. */
+  /** Whether the model has no chat template and only completes text. */
   async isBase(): Promise<boolean> {
     return (await this.about()).capabilities.includes('base')
   }
 
-  /** The server's record of the model. */
   async about(): Promise<ShownModel> {
     const { model } = this.settings
     if (this.#about?.model !== model) {
@@ -92,9 +99,9 @@ export class ChatSession {
   }
 
   /**
-   * Sends a prompt and streams the answer. Of a conversation that is too long the oldest turns are left out. When
-   * `signal` aborts, the engine stops, the part of the answer that has arrived is remembered, and the result is undefined.
-   * @throws CommandFailure; the prompt is not remembered then
+   * Sends a prompt and streams the answer. Leaves out the oldest turns of a conversation that exceeds the context. When
+   * `signal` aborts, the engine stops, the partial answer is remembered, and the result is undefined.
+   * @throws CommandFailure; the prompt is then forgotten
    */
   async ask(prompt: string, sink: AnswerSink, signal?: AbortSignal): Promise<Answered | undefined> {
     const images = this.#images.splice(0)
@@ -142,7 +149,10 @@ export class ChatSession {
       remember()
       return undefined
     }
-    throw new CommandFailure(EXIT.failure, 'The answer broke off: the server closed the connection. Try again.')
+    throw new CommandFailure(
+      EXIT.failure,
+      'The answer is incomplete because the server closed the connection. Try again.'
+    )
   }
 
   #request(turns: readonly Turn[]): object {
@@ -157,7 +167,7 @@ export class ChatSession {
     }
   }
 
-  /** The prompt alone: what a base model completes is no conversation. */
+  /** Only the prompt, because a base model does not see the conversation. */
   #completion({ prompt, images }: Turn): object {
     const { system } = this.settings
     return { ...this.#common(), prompt, images, system }
@@ -171,18 +181,18 @@ export class ChatSession {
       model,
       stream: true,
       options: { context_overflow: 'drop_oldest', ...options, ...(seed !== undefined && { seed }) },
-      // JSON leaves out what is undefined.
+      // JSON omits undefined values.
       format,
       think,
       keep_alive: keepAlive
     }
   }
 
-  /** Which turn to begin with so that the answer probably has room; the server drops more where that was not enough. */
+  /** First turn to send so that the answer probably has room. The server drops more turns if this was not enough. */
   #firstToSend(question: Turn): number {
     let begin = this.#sentFrom
     if (!this.#measured || !this.#contextLength || this.settings.options.context_overflow === 'error') return begin
-    // Images take tokens that their text does not tell of.
+    // The length of the text says nothing about the tokens of images.
     if ([...this.#turns, question].some(({ images }) => images)) return begin
     const rate = this.#measured.tokens / this.#measured.characters
     let expected = this.#measured.tokens + question.prompt.length * rate
@@ -193,14 +203,16 @@ export class ChatSession {
     return begin
   }
 
-  /** How many of our turns are among messages that the server dropped: those that the model was made with go first. */
+  /**
+   * Converts a number of messages that the server dropped to a number of turns. The model's built-in messages go first.
+   */
   async #turnsAmong(messages: number): Promise<number> {
     if (messages === 0) return 0
     const examples = (await this.about()).messages?.filter(({ role }) => role !== 'system').length ?? 0
     return Math.ceil(Math.max(0, messages - examples) / 2)
   }
 
-  /** @param thought characters of thinking, which is not sent again */
+  /** @param thought characters of thinking, which are not sent again */
   async #measure(
     event: Counters & { done_reason?: string },
     thought: number
@@ -230,25 +242,25 @@ export class ChatSession {
     return present >= trained ? 0 : Math.min(2 * present, trained)
   }
 
-  /** Undefined where the model is not loaded any longer, or who is asked does not tell. */
+  /** Undefined if the model is no longer loaded, or the server does not report the length. */
   async #readContextLength(): Promise<number | undefined> {
     try {
       const { digest } = (await this.about()).details
       const { models } = await this.#client.json<{ models: RunningRecord[] }>('GET', '/api/ps')
       return models.find(model => model.digest === digest && model.mode === 'chat')?.context_length
     } catch (error) {
-      // Only the words of a remark depend on it; a server in trouble is reported by the next answer.
+      // Only the wording of a remark depends on this. The next answer reports a failing server.
       if (error instanceof CommandFailure) return undefined
       throw error
     }
   }
 
-  /** Adds an image (base64) to the next question. */
+  /** Adds a base64 image to the next question. */
   attach(image: string): void {
     this.#images.push(image)
   }
 
-  /** Images that wait for the next question. */
+  /** Number of images for the next question. */
   get attached(): number {
     return this.#images.length
   }
@@ -257,20 +269,20 @@ export class ChatSession {
     return this.#turns
   }
 
-  /** Messages that are remembered but not sent any longer, since the context is too small for all. */
+  /** Messages that are remembered but no longer sent, because the context is too small. */
   get unsent(): number {
     return 2 * this.#sentFrom
   }
 
-  /** What the conversation takes of the context, as far as it was counted. */
+  /** Context used by the conversation, if known. */
   get contextUse(): { tokens: number; contextLength: number } | undefined {
     if (!this.#measured || !this.#contextLength) return undefined
     return { tokens: Math.round(this.#measured.tokens), contextLength: this.#contextLength }
   }
 
   /**
-   * Takes the last question back, so that it can be asked again; undefined where there is none.
-   * @param seed for that one answer
+   * Removes the last question so that it can be asked again. Undefined if there is none.
+   * @param seed seed of that answer only
    */
   takeBack(seed: number | undefined): { prompt: string; restore: () => void } | undefined {
     const last = this.#last ?? this.#turns.at(-1)
@@ -290,7 +302,7 @@ export class ChatSession {
     }
   }
 
-  /** Takes note that a setting is another one now: a larger context has room for all that was left out. */
+  /** Call this after changing a setting: a larger context has room for dropped turns again. */
   settingChanged(name: string): void {
     this.#measured = undefined
     if (!isLoadOption(name)) return
@@ -298,7 +310,6 @@ export class ChatSession {
     this.#sentFrom = 0
   }
 
-  /** Goes on with another model. */
   async switchTo(model: string, onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
     const before = this.settings.model
     this.settings.model = model
@@ -311,12 +322,10 @@ export class ChatSession {
     this.settingChanged('num_ctx')
   }
 
-  /** Forgets the conversation. */
   clear(): void {
     this.restore([])
   }
 
-  /** Goes on with another conversation. */
   restore(turns: readonly Turn[]): void {
     this.#turns = [...turns]
     this.#sentFrom = 0
@@ -332,13 +341,13 @@ function loadStatus({ status, completed, total }: WorkStep): string {
   return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status
 }
 
-/** What a chat says when it begins with a base model. */
+/** Notice shown when a chat starts with a base model. */
 export const baseText = (model: string) =>
-  `${model} is a base model: it completes what you type, and does not see the messages before.`
+  `${model} is a base model: it completes your text and does not see earlier messages.`
 
 /**
- * What cut an answer, and how to get more; undefined where nothing did.
- * @param inChat whether `/set` can be used, or flags of the command
+ * Explains why an answer was truncated and how to get more. Undefined if it is complete.
+ * @param inChat suggests `/set` instead of flags
  */
 export function cutText(
   { cutBy, contextLength, largerContext, eval_count: tokens = 0 }: Answered,
@@ -347,16 +356,16 @@ export function cutText(
   if (!cutBy) return undefined
   const set = (name: string, value: number) =>
     inChat ? `/set ${name} ${value}` : `--${name.replace('_', '-')} ${value}`
-  const after = `The answer was cut after ${plural(tokens, 'token')}`
+  const after = `The answer stopped after ${plural(tokens, 'token')}`
   if (cutBy === 'context') {
     const full = `${after}: the context of ${contextLength} tokens is full`
     if (largerContext === 0) return `${full}, and the model was not trained for a larger one.`
     return `${full}. Get more with: ${set('num_ctx', largerContext)}`
   }
-  return `${after}, the most that max_tokens allows. Get more with: ${set('max_tokens', Math.max(100, 2 * tokens))}`
+  return `${after}, the limit set by max_tokens. Get more with: ${set('max_tokens', Math.max(100, 2 * tokens))}`
 }
 
-/** The token counts and times of an answer, for people. */
+/** Formats the token counts and times of an answer. */
 export function formatCounters(counters: Counters): string {
   const seconds = (ns: number | undefined) => (ns ?? 0) / 1e9
   const rate = (count: number | undefined, ns: number | undefined) =>

@@ -8,44 +8,54 @@ import { parseDuration } from '../core/system/duration.ts'
 import { allowedBy, fits, type JsonSchema } from '../core/system/schema-check.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 
-/** What a chat is set to. All but the last three is sent with every request. */
+/** Settings of a chat. All except the last three are sent with every request. */
 export interface ChatSettings {
   model: string
   system?: string | undefined
-  /** As `options` of the API. */
+  /** The `options` field of the API. */
   options: Record<string, unknown>
   /** `json`, or a JSON schema. */
   format?: unknown
   think?: boolean | undefined
   keepAlive?: string | undefined
-  /** Whether token counts and speed follow each answer. */
+  /** Whether token counts and speed are printed after each answer. */
   verbose: boolean
-  /** Whether answers are printed as the model writes them, without laying out their Markdown. */
+  /** Whether answers are printed as the model writes them, without rendering Markdown. */
   raw: boolean
-  /** Whether prompts are kept for the next chats. */
+  /** Whether prompts are stored for later chats. */
   history: boolean
 }
 
 const share = { type: 'number', minimum: 0, maximum: 1 }
 const fromZero = { type: 'number', minimum: 0 }
 
-/** What the engine knows beside corral's own options. */
+/** Engine options that corral itself does not know. */
 const ENGINE_OPTIONS: Record<string, JsonSchema> = {
-  min_p: { ...share, description: 'Keep tokens at least this likely, beside the likeliest' },
+  min_p: { ...share, description: 'Keep tokens at least this likely, relative to the likeliest' },
   typical_p: { ...share, description: 'Locally typical sampling; 1 is off' },
   top_n_sigma: { type: 'number', minimum: -1, description: 'Keep tokens within this many deviations; -1 is off' },
-  repeat_penalty: { ...fromZero, description: 'Against repetition; 1 is off' },
-  repeat_last_n: { type: 'integer', minimum: -1, description: 'Tokens that are looked at for repetition; -1 is all' },
-  presence_penalty: { type: 'number', minimum: -2, maximum: 2, description: 'Against tokens that were there' },
-  frequency_penalty: { type: 'number', minimum: -2, maximum: 2, description: 'Against tokens that were there often' },
+  repeat_penalty: { ...fromZero, description: 'Penalty for repetition; 1 is off' },
+  repeat_last_n: { type: 'integer', minimum: -1, description: 'Number of tokens checked for repetition; -1 is all' },
+  presence_penalty: {
+    type: 'number',
+    minimum: -2,
+    maximum: 2,
+    description: 'Penalty for tokens that have already appeared'
+  },
+  frequency_penalty: {
+    type: 'number',
+    minimum: -2,
+    maximum: 2,
+    description: 'Penalty for tokens that have appeared often'
+  },
   mirostat: { enum: [0, 1, 2], type: 'integer', description: 'Mirostat sampling; 0 is off' },
-  mirostat_tau: { ...fromZero, description: 'Its target surprise' },
-  mirostat_eta: { ...fromZero, description: 'Its learning rate' },
+  mirostat_tau: { ...fromZero, description: 'Target surprise of Mirostat' },
+  mirostat_eta: { ...fromZero, description: 'Learning rate of Mirostat' },
   dynatemp_range: { ...fromZero, description: 'Range of a dynamic temperature; 0 is off' },
   xtc_probability: { ...share, description: 'Chance of leaving out the likeliest tokens; 0 is off' },
-  xtc_threshold: { ...share, description: 'From which probability on they are left out' },
-  dry_multiplier: { ...fromZero, description: 'Against repeated sequences; 0 is off' },
-  ignore_eos: { type: 'boolean', description: 'Go on where the model would end' },
+  xtc_threshold: { ...share, description: 'Minimum probability of the tokens left out by XTC' },
+  dry_multiplier: { ...fromZero, description: 'Penalty for repeated sequences; 0 is off' },
+  ignore_eos: { type: 'boolean', description: 'Continue past the end-of-text token' },
   stop: { type: 'string', minLength: 1, description: 'Text that ends the answer' }
 }
 
@@ -56,19 +66,19 @@ const OPTIONS: Record<string, JsonSchema> = {
   context_overflow: OverflowPolicySchema as JsonSchema
 }
 
-/** Options that decide how the engine is started. */
+/** Whether the engine must restart to apply this option. */
 export const isLoadOption = (name: string) => Object.hasOwn(LoadOptionsSchema.properties, name)
 
 interface Setting {
-  /** What it may be, as a sentence goes on after "must be". */
+  /** Allowed values, as the end of a sentence: "must be …". */
   allowed: string
   description: string
-  /** What Tab offers. */
+  /** Completions for the value. */
   values: string[]
   /** @throws CommandFailure */
   set(settings: ChatSettings, text: string): void
   unset(settings: ChatSettings): void
-  /** The value as people write it; undefined where it is not set. */
+  /** The value as the user would type it. Undefined if unset. */
   shown(settings: ChatSettings): string | undefined
 }
 
@@ -98,7 +108,7 @@ function optionValue(name: string, schema: JsonSchema, text: string): unknown {
   return value
 }
 
-/** `\n` and the like as JSON has them; other text is taken as it is. */
+/** Parses JSON escapes such as `\n`. Other text is returned unchanged. */
 function unescaped(text: string): string {
   try {
     return String(JSON.parse(text.startsWith('"') ? text : `"${text}"`))
@@ -132,7 +142,7 @@ function optionSetting(name: string, schema: JsonSchema): Setting {
   }
 }
 
-/** A setting of the chat itself that is on or off. */
+/** A chat setting that is on or off. */
 function switchSetting(name: 'verbose' | 'raw' | 'history', usual: boolean, description: string): Setting {
   return {
     allowed: 'on or off',
@@ -162,8 +172,8 @@ const SETTINGS: Record<string, Setting> = {
     shown: ({ system }) => system
   },
   format: {
-    allowed: 'json, a JSON schema, or @ and the path of one',
-    description: 'What answers must be',
+    allowed: 'json, a JSON schema, or @ and the path of a schema',
+    description: 'Format of answers',
     values: ['json', 'off'],
     set: (settings, text) => {
       settings.format = parseFormat(text)
@@ -175,7 +185,7 @@ const SETTINGS: Record<string, Setting> = {
   },
   think: {
     allowed: 'on or off',
-    description: 'Whether the model thinks first, if it can',
+    description: 'Whether the model thinks before it answers, if it can',
     values: ['on', 'off'],
     set: (settings, text) => {
       settings.think = onOrOff('think', text)
@@ -186,12 +196,12 @@ const SETTINGS: Record<string, Setting> = {
     shown: ({ think }) => onOff(think)
   },
   keep_alive: {
-    allowed: 'seconds, or a time such as 10m; -1 is no limit',
-    description: 'How long the model stays loaded afterwards',
+    allowed: 'seconds, or a duration such as 10m; -1 is no limit',
+    description: 'How long the model stays loaded after an answer',
     values: [],
     set: (settings, text) => {
       if (parseDuration(text) === undefined)
-        throw refused('keep_alive', 'seconds, or a time such as 10m or 1h30m', text)
+        throw refused('keep_alive', 'seconds, or a duration such as 10m or 1h30m', text)
       settings.keepAlive = text
     },
     unset: settings => {
@@ -199,15 +209,15 @@ const SETTINGS: Record<string, Setting> = {
     },
     shown: ({ keepAlive }) => keepAlive
   },
-  verbose: switchSetting('verbose', false, 'Token counts and speed after each answer'),
-  raw: switchSetting('raw', false, 'Answers as the model writes them, their Markdown not laid out'),
-  history: switchSetting('history', true, 'Whether prompts are kept for the next chats'),
+  verbose: switchSetting('verbose', false, 'Print token counts and speed after each answer'),
+  raw: switchSetting('raw', false, 'Print answers as the model writes them, without rendering Markdown'),
+  history: switchSetting('history', true, 'Remember prompts for later chats'),
   ...Object.fromEntries(Object.entries(OPTIONS).map(([name, schema]) => [name, optionSetting(name, schema)]))
 }
 
 export const SETTING_NAMES = Object.keys(SETTINGS)
 
-/** What Tab offers as a value. */
+/** Completions for a setting's value. */
 export function valuesOf(name: string): string[] {
   const setting = settingOf(name)
   return setting ? [...setting.values, 'default'] : []
@@ -218,19 +228,19 @@ const settingOf = (name: string) => {
   return Object.hasOwn(SETTINGS, known) ? { ...SETTINGS[known]!, name: known } : undefined
 }
 
-/** Values that undo a setting. */
+/** Values that reset a setting. */
 const UNSET: Record<string, string[]> = { system: ['off', 'default'], format: ['off', 'default'] }
 
 /**
- * Sets one thing; `default` undoes that.
- * @returns the setting's own name
- * @throws CommandFailure where there is no such setting, or the value is not what it must be
+ * Changes a setting. `default` resets it.
+ * @returns the canonical name of the setting
+ * @throws CommandFailure if the setting does not exist or the value is invalid
  */
 export function applySetting(settings: ChatSettings, spelled: string, text: string): string {
   const setting = settingOf(spelled)
   if (!setting) {
     const near = nearest(spelled, SETTING_NAMES)
-    const hint = near ? `Did you mean ${near}?` : '/set lists what can be set.'
+    const hint = near ? `Did you mean ${near}?` : '/set lists all settings.'
     throw new CommandFailure(EXIT.usage, `There is no setting ${spelled}. ${hint}`)
   }
   const { name } = setting
@@ -239,17 +249,17 @@ export function applySetting(settings: ChatSettings, spelled: string, text: stri
   return name
 }
 
-/** What a setting must be, for people. */
+/** Describes the allowed values of a setting. */
 export function allowedFor(spelled: string): string | undefined {
   return settingOf(spelled)?.allowed
 }
 
-/** The value of a setting as people write it; undefined where it has its default. */
+/** The value of a setting as the user would type it. Undefined if it has its default. */
 export function shownSetting(settings: ChatSettings, spelled: string): string | undefined {
   return settingOf(spelled)?.shown(settings)
 }
 
-/** All that is set, as names and values. */
+/** Names and values of all changed settings. */
 export function shownSettings(settings: ChatSettings): [name: string, value: string][] {
   return Object.entries(SETTINGS).flatMap(([name, setting]): [string, string][] => {
     const value = setting.shown(settings)
@@ -257,7 +267,7 @@ export function shownSettings(settings: ChatSettings): [name: string, value: str
   })
 }
 
-/** Everything that can be set: name, what it must be, what it is for. */
+/** Every setting: its name, allowed values and purpose. */
 export function describeSettings(): [name: string, text: string][] {
   return Object.entries(SETTINGS).map(([name, { allowed, description }]) => [
     name,
@@ -265,7 +275,7 @@ export function describeSettings(): [name: string, text: string][] {
   ])
 }
 
-/** `json`, a JSON schema, or one from a file (`@schema.json`). @throws CommandFailure */
+/** Parses `json`, a JSON schema, or the path of one (`@schema.json`). @throws CommandFailure */
 export function parseFormat(text: string): unknown {
   if (text === 'json') return text
   let source = text
@@ -282,10 +292,10 @@ export function parseFormat(text: string): unknown {
     const schema: unknown = JSON.parse(source)
     if (typeof schema === 'object' && schema !== null && !Array.isArray(schema)) return schema
   } catch {
-    // Reported below, together with JSON that is no schema.
+    // Reported below, together with JSON that is not a schema.
   }
   throw new CommandFailure(
     EXIT.usage,
-    'format must be json, a JSON schema such as {"type":"object"}, or @ and the path of one.'
+    'format must be json, a JSON schema such as {"type":"object"}, or @ and the path of a schema.'
   )
 }

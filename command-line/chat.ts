@@ -16,8 +16,9 @@ const complain = (error: CommandFailure) =>
   )
 
 /**
- * Opens the terminal, loads the model, and chats until the person leaves. What is typed while the model loads waits.
- * @throws Interrupted when they leave by Ctrl-C
+ * Opens the terminal, loads the model, and chats until the user leaves. Text typed while the model loads is kept for
+ * the prompt.
+ * @throws Interrupted when the user leaves with Ctrl-C
  */
 export async function chatInTerminal(
   chat: Omit<Chat, 'answer' | 'stopped' | 'savedAs'>,
@@ -51,7 +52,7 @@ export async function chatInTerminal(
   }
 }
 
-/** Does something that Ctrl-C stops. */
+/** Runs work that Ctrl-C can stop. */
 async function stoppable<T>(chat: Chat, input: TerminalInput, work: () => Promise<T>): Promise<T> {
   const stop = new AbortController()
   chat.stopped = AbortSignal.any([stop.signal, interruption()])
@@ -71,7 +72,7 @@ async function converse(chat: Chat, input: TerminalInput): Promise<void> {
       lines.reset()
       if (warned && !dropped) throw new Interrupted(130)
       warned = !dropped
-      if (warned) printText('To leave, press Ctrl-C again or Ctrl-D.')
+      if (warned) printText('Press Ctrl-C again or Ctrl-D to leave.')
       continue
     }
     warned = false
@@ -84,9 +85,9 @@ async function converse(chat: Chat, input: TerminalInput): Promise<void> {
 
 let reported = false
 
-/** A history that cannot be kept is no reason to end a chat. */
+/** A history that cannot be stored must not end the chat. */
 function historyFailed(error: Error): void {
-  if (!reported) remark(`The history of prompts cannot be kept: ${error.message}`)
+  if (!reported) remark(`The prompt history cannot be saved: ${error.message}`)
   reported = true
 }
 
@@ -105,81 +106,81 @@ async function obey(chat: Chat, line: { kind: 'prompt' | 'command'; text: string
   return false
 }
 
-/** Attaches the images that a prompt names, where the model can see them. @returns the prompt without them */
+/** Attaches the images named in a prompt if the model can see images. @returns the prompt without their paths */
 async function attachImages({ session }: Chat, prompt: string): Promise<string> {
   const { text, paths } = imagesIn(prompt)
   if (paths.length === 0) return prompt
-  // A path and nothing else was dropped here to be looked at.
+  // A path alone means that an image was dropped on the terminal.
   if (text === '') await requireVision(session)
   const { capabilities } = await session.about()
   if (!capabilities.includes('vision')) {
-    remark(`${session.settings.model} cannot see images: it is only sent the ${paths.length > 1 ? 'paths' : 'path'}.`)
+    remark(
+      `${session.settings.model} cannot see images, so only the ${paths.length > 1 ? 'paths are' : 'path is'} sent.`
+    )
     return prompt
   }
   for (const path of paths) session.attach(readImage(path))
-  remark(`Sent with: ${paths.join(', ')}`)
+  remark(`Attached: ${paths.join(', ')}`)
   return text
 }
 
-/** @returns whether there is an answer */
+/** @returns whether the prompt was answered */
 async function answer({ session, stopped }: Chat, prompt: string): Promise<boolean> {
   const { verbose, raw } = session.settings
   try {
     const ended = await printAnswer(session, prompt, { verbose, raw, signal: stopped })
     if (ended?.dropped) {
-      const room = ended.largerContext ? `: /set num_ctx ${ended.largerContext} makes room` : ''
-      remark(`The ${ended.dropped} oldest messages do not fit the context any longer and are left out${room}.`)
+      const room = ended.largerContext ? `. Make room with: /set num_ctx ${ended.largerContext}` : ''
+      remark(`The ${ended.dropped} oldest messages no longer fit the context and are not sent${room}`)
     }
     const cut = ended && cutText(ended, true)
-    if (cut !== undefined) remark(session.settings.format === undefined ? cut : `${cut} (The JSON is not whole.)`)
+    if (cut !== undefined) remark(session.settings.format === undefined ? cut : `${cut} (The JSON is incomplete.)`)
     return session.turns.at(-1)?.prompt === prompt
   } catch (error) {
-    // The chat goes on after a failed answer: a model that crashed is loaded again for the next one.
+    // The chat continues after a failed answer. A model that crashed is reloaded for the next one.
     if (!(error instanceof CommandFailure)) throw error
     complain(error)
     if (error instanceof ServerRefusal && error.code === 'context_exceeded') {
-      remark('This message alone is too long: it is not part of the conversation.')
-    } else remark('/regenerate sends the message again.')
+      remark('This message alone is too long for the context. It was removed from the conversation.')
+    } else remark('Send the message again with: /regenerate')
     return false
   } finally {
     printText('')
   }
 }
 
-/** What a typed line means. */
 export type TypedLine =
   | { kind: 'prompt'; text: string }
-  /** A line that begins with a slash. */
+  /** Starts with a slash. */
   | { kind: 'command'; text: string }
   /** The text continues on the next line. */
   | { kind: 'more' }
   | { kind: 'nothing' }
 
-/** What the arrow keys bring back: typed again, it means the same. */
+/** The text that the arrow keys recall. Typed again, it means the same. */
 function historyEntry({ kind, text }: { kind: 'prompt' | 'command'; text: string }): string {
   return kind === 'prompt' && /^\s*(\/|""")/.test(text) && !text.includes(QUOTES) ? `${QUOTES}${text}${QUOTES}` : text
 }
 
 const QUOTES = '"""'
-/** Where a text in quotes may begin: at once, or as the system's message. */
+/** Quotes may open a text at the start of a line, or as the system message. */
 const OPENING = /^\s*(\/set\s+system\s+)?"""/i
 
 /**
- * Assembles prompts from lines: `"""` begins and ends a text of several lines, and a `\` at the end of a line continues
+ * Assembles prompts from lines. `"""` starts and ends a text of several lines, and a `\` at the end of a line continues
  * it.
  */
 export class PromptLines {
-  /** What stands before the quotes that are open. */
+  /** The part before the opening quotes. */
   #lead = ''
   #quoted: string[] | undefined
   #continued: string[] = []
 
-  /** Whether more lines are to come. */
   get unfinished(): boolean {
     return this.#quoted !== undefined || this.#continued.length > 0
   }
 
-  /** Drops an unfinished text. */
+  /** Discards an unfinished text. */
   reset(): void {
     this.#quoted = undefined
     this.#continued = []
@@ -193,7 +194,7 @@ export class PromptLines {
       this.#quoted = []
       return this.#quote(line.slice(opening[0].length))
     }
-    // Of a text with several lines, which was pasted, a "\" at the end is part of it.
+    // In pasted text of several lines, a trailing "\" is part of the text.
     if (/(?<!\\)(\\\\)*\\$/.test(line) && !line.includes('\n')) {
       this.#continued.push(line.slice(0, -1))
       return { kind: 'more' }

@@ -15,13 +15,13 @@ import { createLogger } from '../core/system/log.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import { withPlugins } from './local-service.ts'
 
-/** Level of a line of the log from which on it is a warning. */
+/** Minimum level of warnings in the log. */
 const WARN = 40
 
 /**
- * Does what a start of the server does before it starts its plugins and listens, in a temporary data directory.
- * @returns what the server would log as warnings
- * @throws CommandFailure with what would stop it
+ * Performs the checks of a server start in a temporary data directory, without starting plugins or listening.
+ * @returns the warnings that the server would log
+ * @throws CommandFailure with the reason that would stop the server
  */
 export async function checkStart(config: LoadedConfig, definitions: readonly PluginDefinition[]): Promise<string[]> {
   const { core, paths, sections } = config
@@ -32,7 +32,8 @@ export async function checkStart(config: LoadedConfig, definitions: readonly Plu
   const log = createLogger('warn', { show: ({ level, msg = '' }) => void (level >= WARN && warnings.push(shown(msg))) })
   try {
     await checkDataDirectory(paths)
-    // Whether there are keys decides on which addresses a server listens. A link that leads nowhere is no missing file.
+    // The server's allowed addresses depend on whether there are keys. A broken link counts as an error, not as a
+    // missing file.
     const keys = join(paths.home, 'keys.json')
     if (await lstat(keys).catch(() => undefined)) await symlink(keys, join(home, 'keys.json'))
     const alone = {
@@ -58,7 +59,7 @@ export async function checkStart(config: LoadedConfig, definitions: readonly Plu
   return warnings
 }
 
-/** Listens there for a moment. @throws ListenError unless that works, or another program has the port */
+/** Listens briefly on the address. @throws ListenError if that fails, unless another program uses the port */
 async function checkAddress(address: { host: string; port: number }, choose?: { port: string; host: string }) {
   const server = createServer()
   try {

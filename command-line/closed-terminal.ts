@@ -2,14 +2,14 @@ import { isatty } from 'node:tty'
 
 const terminals = [0, 1, 2].filter(isatty)
 
-/** Whether somebody started this process on a terminal, rather than in the background or as a service. */
+/** Whether this process runs in the foreground of a terminal, not in the background or as a service. */
 export function startedOnTerminal(): boolean {
   return terminals.includes(0) || terminals.includes(1)
 }
 
 /**
- * Has the process end by SIGHUP, as programs do, once a terminal that it was started on is closed: when it exits, Node.js
- * sets its terminal as it was, and ends with a fault where that one is gone.
+ * Ends the process with SIGHUP when its terminal closes, as other programs do. Otherwise Node.js crashes at exit, when
+ * it tries to restore the settings of the missing terminal.
  */
 export function exitOnClosedTerminal(): void {
   process.once('exit', () => {

@@ -2,10 +2,10 @@ import { constants } from 'node:os'
 import { CorralError, type ErrorCode, errorMessage, isSystemError } from '../core/errors.ts'
 import type { DataDirectoryError } from '../core/system/data-directory.ts'
 
-/** The exit codes of corral's commands; `corral --help` lists them. */
+/** Exit codes of all commands, as listed in `corral --help`. */
 export const EXIT = { ok: 0, failure: 1, usage: 2, noServer: 3, notFound: 4 } as const
 
-/** A command failed. Its message is all that is shown. */
+/** A failed command. Only the message is shown to the user. */
 export class CommandFailure extends Error {
   override readonly name = 'CommandFailure'
   readonly exitCode: number
@@ -16,7 +16,7 @@ export class CommandFailure extends Error {
   }
 }
 
-/** The command was cancelled from outside: by a signal, or because nobody reads its output any longer. */
+/** The command was cancelled by a signal, or because the reader of its output has gone. */
 export class Interrupted extends Error {
   override readonly name = 'Interrupted'
   readonly exitCode: number
@@ -28,8 +28,8 @@ export class Interrupted extends Error {
 }
 
 /**
- * Runs the work for each item in turn, and goes on when it fails for some.
- * @throws CommandFailure with the messages of all that failed; the first one's exit code counts
+ * Runs the work for each item and continues after failures.
+ * @throws CommandFailure with all messages and the first exit code
  */
 export async function forEach<T>(all: readonly T[], work: (one: T) => Promise<void>): Promise<void> {
   const failures: CommandFailure[] = []
@@ -55,18 +55,18 @@ const NOT_FOUND: ErrorCode[] = [
 ]
 const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request', 'invalid_config']
 
-/** The exit code for an error code of the API. */
+/** Maps an error code of the API to an exit code. */
 export function exitCodeFor(code: string | undefined): number {
   if (NOT_FOUND.some(known => known === code)) return EXIT.notFound
   return USAGE.some(known => known === code) ? EXIT.usage : EXIT.failure
 }
 
-/** What to print for anything thrown, and the exit code. An undefined text prints nothing. */
+/** Text and exit code for any thrown value. An undefined text prints nothing. */
 export function explainFailure(error: unknown): { exitCode: number; text: string | undefined } {
   if (error instanceof Interrupted) return { exitCode: error.exitCode, text: undefined }
   if (error instanceof CommandFailure) return { exitCode: error.exitCode, text: error.message }
   if (error instanceof CorralError) return { exitCode: exitCodeFor(error.code), text: error.message }
-  // The messages of core's own errors (configuration, data directory, plugins, a port in use) are for people already.
+  // Core's own errors (configuration, data directory, plugins, a port in use) already have messages for users.
   const isConfig = error instanceof Error && error.name === 'ConfigError'
   return {
     exitCode: isConfig ? EXIT.usage : EXIT.failure,
@@ -74,7 +74,7 @@ export function explainFailure(error: unknown): { exitCode: number; text: string
   }
 }
 
-/** The same command for the account to which the data directory belongs. */
+/** Suggests the same command, run as the owner of the data directory. */
 function accountAdvice(error: unknown): string | undefined {
   const { account, message } = error as Partial<DataDirectoryError>
   if (!(error instanceof Error) || error.name !== 'DataDirectoryError' || !account) return undefined
@@ -85,31 +85,31 @@ function accountAdvice(error: unknown): string | undefined {
   return `${message} Run: sudo -u ${name} corral ${words.join(' ')}`
 }
 
-/** What the system refused, for people: first what is wrong, then what to do. */
+/** Describes a system error: first the problem, then what to do. */
 function systemText(error: unknown): string | undefined {
   if (!isSystemError(error, ...Object.keys(SYSTEM_TEXTS))) return undefined
   return SYSTEM_TEXTS[error.code!]!(error.path ?? 'a file')
 }
 
-const isFull = (path: string) => `The disk of ${path} is full. Free some space, then try again.`
+const isFull = (path: string) => `The disk of ${path} is full. Free some space and try again.`
 const isDenied = (path: string) =>
-  `This user may not use ${path} (permission denied). Run corral as its owner, or choose another folder with CORRAL_HOME.`
+  `You don't have permission to use ${path}. Run corral as its owner, or choose another folder with CORRAL_HOME.`
 const SYSTEM_TEXTS: Record<string, (path: string) => string> = {
   ENOSPC: isFull,
   EDQUOT: isFull,
   EACCES: isDenied,
   EPERM: isDenied,
   EROFS: path => `The disk of ${path} is read-only. Choose another folder with CORRAL_HOME.`,
-  ENOENT: path => `There is no ${path}. Check the name.`,
-  EMFILE: () => 'Too many files are open. Raise the limit of this shell (ulimit -n), then try again.'
+  ENOENT: path => `${path} does not exist. Check the name.`,
+  EMFILE: () => 'Too many files are open. Raise the limit of this shell (ulimit -n) and try again.'
 }
 
 const controller = new AbortController()
 let installed = false
 
 /**
- * Aborted when the command must end early: by Ctrl-C, SIGTERM or SIGHUP (a second one ends the process at once), or
- * because the reader of its output has gone. Commands then clean up and exit with the code that the reason carries.
+ * Aborted when the command must end early: by Ctrl-C, SIGTERM or SIGHUP (a second one ends the process immediately), or
+ * because the reader of its output has gone. Commands then clean up and exit with the code in the abort reason.
  */
 export function interruption(): AbortSignal {
   if (!installed) {
@@ -126,8 +126,8 @@ export function interruption(): AbortSignal {
 }
 
 /**
- * Ends the command quietly, without an error, when the reader of its output goes away (`corral list | head -1`) or the
- * terminal is closed.
+ * Ends the command without an error when the reader of its output goes away (`corral list | head -1`) or the terminal
+ * is closed.
  */
 export function endOnClosedOutput(): void {
   for (const stream of [process.stdout, process.stderr]) {

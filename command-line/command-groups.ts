@@ -27,7 +27,7 @@ import { defineVersion } from './commands/version.ts'
 import { defineWorker } from './commands/worker.ts'
 import type { CommandContext } from './context.ts'
 
-/** The commands by what people do with them, in the order of the help. */
+/** The commands by purpose, in the order of the help. */
 export const COMMAND_GROUPS: [heading: string, defines: ((program: Command, context: CommandContext) => void)[]][] = [
   ['Chat and serve:', [defineServe, defineOpen, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
   [

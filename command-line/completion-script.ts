@@ -1,9 +1,9 @@
-/** Shells that completion is made for. */
+/** Shells with completion. */
 export const COMPLETION_SHELLS = ['bash', 'zsh', 'fish'] as const
 
 /*
- * Each script asks `corral __complete <words>`, which answers from the definitions of the commands: a line for each
- * candidate, its description behind a tab. A script that is loaded therefore fits every later corral.
+ * Each script calls `corral __complete <words>`, which prints one candidate per line with its description after a tab.
+ * The candidates come from the command definitions, so a loaded script works with every later version of corral.
  */
 
 const BASH = `# bash completion of corral
@@ -53,7 +53,7 @@ function __corral_complete
 end
 complete -c corral -f -n 'test -n "$(__corral_complete)"' -a '(__corral_complete)'`
 
-/** What a shell loads to complete corral's commands. */
+/** The script that completes corral's commands in a shell. */
 export function completionScript(shell: (typeof COMPLETION_SHELLS)[number]): string {
   return { bash: BASH, zsh: ZSH, fish: FISH }[shell]
 }

@@ -2,10 +2,10 @@ import { createInterface } from 'node:readline/promises'
 import { Interrupted, interruption } from './command-failure.ts'
 import { printNote } from './output.ts'
 
-/** Whether a person is there who can be asked a question. */
+/** Whether there is a person to answer questions. */
 export const atTerminal = () => process.stdin.isTTY === true && process.stderr.isTTY === true
 
-/** Asks a question on standard error. @throws Interrupted when it is answered by Ctrl-C */
+/** Asks a question on standard error. @throws Interrupted if the answer is Ctrl-C */
 export async function confirm(question: string, usual: boolean): Promise<boolean> {
   const lines = createInterface({ input: process.stdin, output: process.stderr })
   const ended = new AbortController()

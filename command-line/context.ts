@@ -8,17 +8,17 @@ import { parseModelName, parseRequestedName } from '../core/models/model-name.ts
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 
-/** What every command works with. Slow imports are behind functions, so that short commands stay fast. */
+/** Passed to every command. Slow imports are behind functions, so that short commands stay fast. */
 export interface CommandContext {
-  /** The global flags as they were given. */
+  /** The global flags. */
   flags(): ConfigFlags
   env: NodeJS.ProcessEnv
   cwd: string
-  /** Whether the command reads a config.yaml in the working directory; commands that only talk to a server do not. */
+  /** Whether the command reads config.yaml in the working directory. Commands that only talk to a server don't. */
   readsFolder(): boolean
-  /** The plugins that a server is made of. */
+  /** The server's plugins. */
   definitions(): Promise<PluginDefinition[]>
-  /** Has `definitions` look for plugins again, once more files are trusted. */
+  /** Makes `definitions` search for plugins again, after more files are trusted. */
   trustChanged(): void
 }
 
@@ -30,16 +30,16 @@ export const placesOf = (context: CommandContext): ConfigPlaces => ({
   ignoresFolder: !context.readsFolder()
 })
 
-/** The whole configuration. @throws ConfigError */
+/** Loads the whole configuration. @throws ConfigError */
 export async function openConfig(context: CommandContext): Promise<LoadedConfig> {
   const [{ loadConfig }, definitions] = await Promise.all([import('../core/config/load.ts'), context.definitions()])
   return await loadConfig({ ...placesOf(context), definitions })
 }
 
 /**
- * The whole configuration. If it is in a file that nobody has trusted yet, asks the person at the terminal, once.
- * @param yes whether the file is trusted without asking
- * @throws ConfigError, also if there is nobody to ask
+ * Loads the whole configuration. If its file is not trusted yet, asks the user at the terminal once.
+ * @param yes trusts the file without asking
+ * @throws ConfigError, also if there is no user to ask
  */
 export async function openTrusted(context: CommandContext, yes = false): Promise<LoadedConfig> {
   try {
@@ -60,16 +60,16 @@ export async function openTrusted(context: CommandContext, yes = false): Promise
       )
     }
     await setTrust(home, path, bytes)
-    printNote(`${path} is trusted until it changes ("corral config trust --remove" takes that back).`)
+    printNote(`${path} is trusted until it changes. Undo this with: corral config trust --remove`)
     context.trustChanged()
     return await openConfig(context)
   }
 }
 
-/** Checks the name of a model that is to be found before anything is started for it. @throws CommandFailure */
+/** Validates the name of an existing model before anything is started. @throws CommandFailure */
 export const modelArgument = (text: string) => checkedName(text, parseRequestedName)
 
-/** Checks the name that a new model is to get. @throws CommandFailure */
+/** Validates the name of a new model. @throws CommandFailure */
 export const newModelArgument = (text: string) => checkedName(text, parseModelName)
 
 function checkedName(text: string, parse: (text: string) => unknown): string {
@@ -81,16 +81,16 @@ function checkedName(text: string, parse: (text: string) => unknown): string {
   return text
 }
 
-/** A mistake in how a command was called. */
+/** Creates the error for wrong usage of a command. */
 export function usageFailure(message: string): CommandFailure {
   return new CommandFailure(EXIT.usage, `${message}\n(add --help to see the usage)`)
 }
 
-/** Commands and options that end, delete or replace something: a typo must not lead to them. */
+/** Commands and options that end, delete or replace something. Suggestions after a typo must not lead to them. */
 const DESTRUCTIVE =
   /^(--)?(rm|remove|delete|stop|revoke|rotate|cancel|uninstall|drain|down|force|yes|undo|insecure|allow-quantized-cache)$/
 
-/** The command or option that was probably meant, unless it is destructive; undefined if there is none. */
+/** The command or option that was probably meant. Undefined if there is none or it is destructive. */
 export const nearestHarmless = (name: string, known: readonly string[]) =>
   nearest(
     name,

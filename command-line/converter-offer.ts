@@ -4,7 +4,7 @@ import { printNote } from './output.ts'
 import { streamWork } from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
-/** Installs the Python packages that convert SafeTensors models, and shows the progress. */
+/** Installs the Python packages that convert SafeTensors models, and shows progress. */
 export async function installConverter(client: ServerClient): Promise<void> {
   const labels = { first: 'preparing the converter', what: 'installation of the converter', unit: 'parts' } as const
   await streamWork(client, '/api/conversion/install', {}, labels)
@@ -12,10 +12,9 @@ export async function installConverter(client: ServerClient): Promise<void> {
 }
 
 /**
- * Does something that may convert a model. If the converter is not installed, the person at the terminal is asked whether
- * to install it, and it is done again.
- * @param yes whether it is installed without asking
- * @throws what `work` throws; CommandFailure if the converter is not wanted
+ * Runs work that may convert a model. If the converter is missing, asks to install it and then runs the work again.
+ * @param yes installs it without asking
+ * @throws errors of `work`, or CommandFailure if the user declines
  */
 export async function withConverter<T>(client: ServerClient, yes: boolean, work: () => Promise<T>): Promise<T> {
   try {
@@ -26,7 +25,10 @@ export async function withConverter<T>(client: ServerClient, yes: boolean, work:
       if (!atTerminal()) throw error
       printNote(error.message)
       if (!(await confirm('Install them now?', true))) {
-        throw new CommandFailure(EXIT.failure, 'Nothing was installed. To do it later: corral conversion install')
+        throw new CommandFailure(
+          EXIT.failure,
+          'Nothing was installed. Install it later with: corral conversion install'
+        )
       }
     }
     await installConverter(client)

@@ -2,24 +2,24 @@ import { eastAsianWidth } from 'get-east-asian-width'
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences of corral's own colours begin so
 const COLOURS = /\x1b\[[\d;]*m/g
-/** ASCII, Latin and the lines of tables: one column each. */
+/** ASCII, Latin and table borders take one column each. */
 const NARROW = /^[\x20-\x7e\xa1-\xac\xae-\u02ff\u2500-\u257f]*$/
 const EMOJI = /\p{Emoji_Presentation}|\ufe0f/u
 const INVISIBLE = /^[\p{Mark}\p{Cc}\p{Default_Ignorable_Code_Point}]/u
 let segmenter: Intl.Segmenter | undefined
 
-/** What people take for one character each. */
+/** Splits a text into grapheme clusters. */
 function characters(text: string): string[] {
   segmenter ??= new Intl.Segmenter()
   return Array.from(segmenter.segment(text), ({ segment }) => segment)
 }
 
-/** A text without corral's own colours. */
+/** Removes corral's own colours. */
 export function withoutColours(text: string): string {
   return text.includes('\x1b') ? text.replace(COLOURS, '') : text
 }
 
-/** How many columns a terminal gives a text: two to most Chinese, Japanese and Korean characters and to emoji. */
+/** Columns that a text takes on a terminal. Most Chinese, Japanese and Korean characters and emoji take two. */
 export function displayWidth(text: string): number {
   const visible = withoutColours(text)
   if (NARROW.test(visible)) return visible.length
@@ -31,13 +31,13 @@ export function displayWidth(text: string): number {
   return width
 }
 
-/** Fills up with blanks, as `padEnd` and `padStart` do. @param width columns */
+/** Pads a text like `padEnd` and `padStart`. @param width columns */
 export function pad(text: string, width: number, side: 'left' | 'right' = 'right'): string {
   const blanks = ' '.repeat(Math.max(0, width - displayWidth(text)))
   return side === 'left' ? blanks + text : text + blanks
 }
 
-/** Shortens a text in its middle: the ends of names that begin alike differ. @param width columns */
+/** Shortens a text in the middle, because similar names differ at their ends. @param width columns */
 export function shorten(text: string, width: number): string {
   if (displayWidth(text) <= width) return text
   const all = characters(text)
@@ -58,16 +58,16 @@ function take(characters: readonly string[], width: number): string[] {
   return taken
 }
 
-/** Scripts that are written without blanks: a line may end after each of their characters. */
+/** Scripts written without blanks, where a line may break after each character. */
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Bopomofo}\u3000-\u303f\uff01-\uff60]/u
-/** What begins no line: closing brackets, marks that end a phrase, small kana. */
+/** Characters that must not start a line: closing brackets, marks that end a phrase, small kana. */
 const ENDS = /^[\p{Pe}\p{Pf}、。，．・：；？！ー々…‥ぁぃぅぇぉっゃゅょァィゥェォッャュョ,.:;?!)%\]}\p{Mark}]/u
-/** What ends no line. */
+/** Characters that must not end a line. */
 const BEGINS = /[\p{Ps}\p{Pi}]$/u
 
 /**
- * The pieces of a text without blanks between which a line may end: a word as a whole, but Chinese and Japanese
- * character by character, as their rules of punctuation allow.
+ * Splits a text without blanks at the points where a line may break. Words stay whole, but Chinese and Japanese break
+ * between characters according to their punctuation rules.
  */
 export function breakUnits(text: string): string[] {
   if (!UNSPACED.test(text)) return [text]

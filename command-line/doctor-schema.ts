@@ -13,14 +13,14 @@ const ConfigProblemSchema = Type.Object(
     message: Type.String({ description: 'What is wrong and what is allowed' }),
     passedOn: Type.Optional(
       Type.Literal(true, {
-        description: 'It is an option of requests that nobody knows, which engines get all the same'
+        description: 'True if it is an unknown request option, which engines receive anyway'
       })
     )
   },
-  { description: 'One mistake' }
+  { description: 'One error' }
 )
 
-/** What `corral doctor --json` prints; docs/doctor.md and docs/doctor.schema.json are made of it. */
+/** Output of `corral doctor --json`. docs/doctor.md and docs/doctor.schema.json are generated from it. */
 export const DoctorReportSchema = Type.Object(
   {
     corral: Type.String({ description: "corral's version" }),
@@ -29,10 +29,10 @@ export const DoctorReportSchema = Type.Object(
     config: Type.Object(
       {
         file: Type.Union([Type.String(), Type.Null()], {
-          description: 'Path of the configuration file; null when there is none'
+          description: 'Path of the configuration file, or null if there is none'
         }),
         problems: Type.Array(ConfigProblemSchema, {
-          description: 'Mistakes; unless they are only unknown settings, nothing else is examined'
+          description: 'Errors. If any is not just an unknown setting, nothing else is examined'
         })
       },
       { description: 'The configuration' }
@@ -40,20 +40,20 @@ export const DoctorReportSchema = Type.Object(
     data: Type.Optional(
       Type.Object(
         {
-          home: Type.String({ description: 'Its path' }),
+          home: Type.String({ description: 'Path of the data directory' }),
           holder: Type.Union(
             [
               Type.Object({
                 pid: Type.Integer({ description: 'Its process id' }),
-                startTime: Type.String({ description: 'When the process started, as its system reports it' }),
-                host: Type.String({ description: 'Name of its machine' }),
-                address: Type.String({ description: 'Where it listens' }),
-                socket: Type.Optional(Type.String({ description: 'Its private socket, for the user who runs it' })),
+                startTime: Type.String({ description: 'Start time of the process, as its system reports it' }),
+                host: Type.String({ description: 'Host name of its machine' }),
+                address: Type.String({ description: 'Address it listens on' }),
+                socket: Type.Optional(Type.String({ description: 'Private socket for the user who runs it' })),
                 version: Type.String({ description: "corral's version" })
               }),
               Type.Null()
             ],
-            { description: 'The server that runs on it; null when none does' }
+            { description: 'Server that uses the data directory, or null if there is none' }
           )
         },
         { description: 'The data directory' }
@@ -62,7 +62,7 @@ export const DoctorReportSchema = Type.Object(
     models: Type.Optional(
       Type.Object(
         {
-          directory: Type.String({ description: 'Its path' }),
+          directory: Type.String({ description: 'Path of the folder' }),
           free: Type.Integer({ description: 'Free bytes on its disk' })
         },
         { description: 'Where models are stored' }
@@ -70,22 +70,24 @@ export const DoctorReportSchema = Type.Object(
     ),
     state: Type.Optional(
       Type.Enum(['idle', 'searching', 'ready', 'failed'], {
-        description: 'Of the search for a llama.cpp build. idle: not started yet (--no-build); failed: none works here'
+        description:
+          'State of the search for a llama.cpp build. idle: not started yet (--no-build); failed: none works on this machine'
       })
     ),
     hardware,
     release: Type.Optional(release),
     ranking: {
       ...ranking,
-      description: 'Every kind of llama.cpp build, in the order in which they are tried: best first'
+      description: 'All kinds of llama.cpp builds in the order in which they are tried, best first'
     },
     chosen,
     attempts,
     installed,
     problems: Type.Array(Type.String(), {
-      description: 'What keeps corral from working or from using the hardware, in sentences; empty when all is well'
+      description:
+        'Everything that keeps corral from working or from using the hardware, in sentences. Empty if all is well'
     })
   },
-  { title: 'Report of corral doctor', description: 'Sizes are in bytes. What is not known is absent.' }
+  { title: 'Report of corral doctor', description: 'Sizes are in bytes. Unknown values are absent.' }
 )
 export type DoctorReport = Static<typeof DoctorReportSchema>

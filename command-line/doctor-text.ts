@@ -5,10 +5,10 @@ import { formatBytes } from '../core/system/bytes.ts'
 import type { DoctorReport } from './doctor-schema.ts'
 import { formatPairs, outputWidth, printable, wrapLines } from './output.ts'
 
-/** picocolors itself would also colour output to a file or another program when CI is set in the environment. */
+/** By default picocolors also colours output to files and other programs if CI is set. */
 const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.isColorSupported)
 
-/** The findings for people; problems come last, where a terminal ends. */
+/** Formats the findings. Problems come last, because the end of the output stays visible on a terminal. */
 export function formatDoctor(findings: DoctorReport, columns = outputWidth()): string {
   const report = withoutControls(findings)
   const { config, hardware, ranking, attempts, installed, problems } = report
@@ -17,20 +17,20 @@ export function formatDoctor(findings: DoctorReport, columns = outputWidth()): s
   if (hardware) sections.push(section('Hardware', ...formatHardware(hardware)))
   if (ranking.length > 0) sections.push(section(rankingTitle(report), ...formatRanking(ranking)))
   if (report.state) sections.push(section('llama.cpp', formatChosen(report)))
-  if (attempts.length > 0) sections.push(section('What was tried, in this order', ...attempts.flatMap(formatAttempt)))
+  if (attempts.length > 0) sections.push(section('Attempts, in order', ...attempts.flatMap(formatAttempt)))
   if (installed.length > 0) sections.push(section('Installed builds', ...installed.map(formatInstalled)))
   if (problems.length > 0) {
     sections.push(section('Problems', ...problems.map(problem => `  ${pc.red('!')} ${pc.yellow(problem)}`)))
   }
   const wrong = problems.length + config.problems.length > 0
   const fine = report.state === 'ready' ? 'All is well.' : 'No problem so far.'
-  sections.push(wrong ? pc.red('There are problems; see above.') : pc.green(fine))
+  sections.push(wrong ? pc.red('There are problems. See above.') : pc.green(fine))
   return wrapLines(sections.join('\n\n'), columns)
 }
 
 const section = (title: string, ...lines: string[]): string => [pc.bold(title), ...lines].join('\n')
 
-/** Removes control characters: names of devices and output of programs come from outside. */
+/** Removes control characters, because device names and program output are untrusted. */
 function withoutControls(report: DoctorReport): DoctorReport {
   return JSON.parse(JSON.stringify(report), (_, value) => (typeof value === 'string' ? printable(value) : value))
 }
@@ -41,7 +41,7 @@ function formatSystem({ corral, node, platform }: DoctorReport): string {
 
 function formatConfig({ file, problems }: DoctorReport['config']): string {
   return formatPairs([
-    ['file', problems.length > 0 ? undefined : (file ?? 'none; the defaults apply')],
+    ['file', problems.length > 0 ? undefined : (file ?? 'none, so the defaults apply')],
     ...problems.map(({ where, message }): [string, string] => [where, message])
   ])
 }
@@ -93,7 +93,7 @@ function formatGpu(gpu: Gpu): string {
     driver?.version && `driver ${driver.version}`,
     driver?.cuda && `CUDA up to ${driver.cuda}`,
     apis.length > 0 && `reached through ${apis.join(', ')}`,
-    !gpu.usable && pc.red('not usable now')
+    !gpu.usable && pc.red('not usable at the moment')
   ]
   return `${gpu.name}: ${facts.filter(Boolean).join(', ')}`
 }
@@ -127,7 +127,7 @@ function formatMissing(missing: RankedCandidate['missing']): string[] {
 
 const STATES: Record<NonNullable<DoctorReport['state']>, string> = {
   idle: 'not searched for yet',
-  searching: 'being searched for or built now',
+  searching: 'being searched for or built',
   ready: 'ready',
   failed: 'none works'
 }

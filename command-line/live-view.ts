@@ -15,26 +15,26 @@ import { withServer } from './server-connection.ts'
 export interface PsReply {
   models: RunningRecord[]
   loading: LoadingRecord[]
-  /** For operators. */
+  /** Only for operators. */
   memory?: PoolRecord[]
   pulls?: PullReply[]
 }
 
-/** What a view shows: the newest reply of the server at `address`, or what it waits for. */
+/** The newest reply of the server at `address`, or the reason for waiting. */
 export type LiveState = { address: string; reply: PsReply } | { waiting: string }
 
-/** What is shown; `build` is for operators alone, and says whether the caller is one. */
+/** Subscribed topics. Only operators get `build`, which shows whether the client is one. */
 const FEED = '/api/events?topics=engine,pull,memory,build'
-/** Milliseconds between two reports of a server that says nothing new, and between two looks for one that has gone. */
+/** Interval between reports without news, and between attempts to find a server that has gone. */
 const INTERVAL = 1000
-/** Milliseconds of silence after which the server is asked whether it still answers, and how long that may take. */
+/** Time without events after which the server is checked, and time limit of that check. */
 const SILENCE = 15_000
 const ANSWER_LIMIT = 5000
 
 /**
- * Reports what the server does, as it changes and once a second, until the command is interrupted or `ended`; one that
- * goes away is waited for. The one place that knows how the server is asked.
- * @throws CommandFailure where the server refuses; Interrupted
+ * Reports changes, and the current state every second, until the command is interrupted or `ended`. Waits for a server
+ * that goes away.
+ * @throws CommandFailure if the server refuses; Interrupted
  */
 async function follow(context: CommandContext, ended: AbortSignal, report: (state: LiveState) => void): Promise<void> {
   const signal = AbortSignal.any([ended, interruption()])
@@ -53,7 +53,7 @@ async function follow(context: CommandContext, ended: AbortSignal, report: (stat
   }
 }
 
-/** @throws CommandFailure once the server ends its stream, or does not answer any more */
+/** @throws CommandFailure when the server ends its stream or no longer answers */
 async function followServer(
   client: ServerClient,
   signal: AbortSignal,
@@ -72,7 +72,7 @@ async function followServer(
     heard()
     const answer = AbortSignal.any([signal, silent.signal])
     const timer = setTimeout(() => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')), ANSWER_LIMIT)
-    // What else is wrong with it, the stream tells.
+    // The stream reports all other failures.
     await client.json('GET', '/api/health', undefined, answer).catch(() => undefined)
     clearTimeout(timer)
   }, INTERVAL)
@@ -94,7 +94,7 @@ async function followServer(
 
 type StateRecords = Map<string, StateRecord>
 
-/** Puts into the records what an event says. */
+/** Applies an event to the records. */
 function apply(event: StateSnapshot | StateChange, records: StateRecords): void {
   const idOf = ({ topic, key }: StateKey) => `${topic} ${key}`
   if ('records' in event) {
@@ -110,7 +110,7 @@ function apply(event: StateSnapshot | StateChange, records: StateRecords): void 
   }
 }
 
-/** The records as `GET /api/ps` gives them. */
+/** The records in the format of `GET /api/ps`. */
 function replyOf(records: StateRecords): PsReply {
   const reply: PsReply = { models: [], loading: [] }
   for (const { topic, value } of records.values()) {
@@ -128,7 +128,7 @@ function replyOf(records: StateRecords): PsReply {
   return reply
 }
 
-/** Tokens a second of each model, from how its count grows. */
+/** Tokens per second of each model, computed from its token count. */
 export class Rates {
   #samples = new Map<string, { at: number; moved: number }[]>()
 
@@ -137,7 +137,7 @@ export class Rates {
     const next = new Map<string, { at: number; moved: number }[]>()
     for (const { generated_tokens: moved = 0, ...model } of models) {
       const before = this.#samples.get(keyOf(model)) ?? []
-      // It was loaded anew.
+      // The count restarts when a model is reloaded.
       const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-60)
       next.set(keyOf(model), [...kept, { at: now, moved }])
     }
@@ -152,14 +152,14 @@ export class Rates {
 const keyOf = ({ name, mode, member = '' }: Pick<RunningRecord, 'name' | 'mode' | 'member'>) =>
   `${name} ${mode} ${member}`
 
-/** The name of a model, with the member of the cluster where it is. */
+/** Name of a model with its cluster node. */
 const placed = ({ name, member }: { name: string; member?: string | undefined }) =>
   member === undefined ? name : `${name} @${member}`
 
-/** Narrower terminals get a line with the name of each model and one below it. */
+/** Narrower terminals show each model in two lines. */
 const MIN_TABLE = 64
 
-/** What the server does, as lines that are narrower than the terminal and at most as many as it has. */
+/** Renders the state as lines that fit the terminal. */
 export function liveLines(state: LiveState, rates: Rates, { columns, rows }: ScreenSize, now: number): string[] {
   const width = Math.max(1, columns - 1)
   const cut = (lines: string[]) =>
@@ -226,7 +226,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   return cut(lines)
 }
 
-/** Breaks a sentence at blanks. */
+/** Wraps a sentence at blanks. */
 function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   for (const word of text.split(/\s+/)) {
@@ -243,9 +243,9 @@ const OWN_SCREEN = '\x1b[?1049h'
 const BACK_TO_SHELL = '\x1b[?1049l'
 
 /**
- * Shows what the server does until the command is interrupted: redrawn in place at a terminal, else a line of JSON for
- * each change.
- * @param options.fullScreen takes the whole terminal, which has its former content again afterwards; q leaves it
+ * Shows the server's state until the command is interrupted. A terminal is redrawn in place. Otherwise each change is
+ * printed as one line of JSON.
+ * @param options.fullScreen uses the whole terminal and restores its content afterwards; q quits
  */
 export async function showLive(
   context: CommandContext,
@@ -265,7 +265,7 @@ export async function showLive(
     draw()
   })
   try {
-    // Who leaves does not wait for a server that is looked for.
+    // Quitting must not wait for the search for a server.
     await Promise.race([
       following,
       new Promise<void>(resolve => ended.signal.addEventListener('abort', () => resolve()))
@@ -283,7 +283,7 @@ interface Screen {
   close(): void
 }
 
-/** Below what the terminal shows already. */
+/** Draws below the current content of the terminal. */
 async function drawInPlace(): Promise<Screen> {
   const { createLogUpdate } = await import('log-update')
   const update = createLogUpdate(process.stdout)
@@ -301,7 +301,7 @@ function takeScreen(quit: () => void): Screen {
     if (keys.includes(3)) process.kill(process.pid, 'SIGINT')
   }
   stdout.write(OWN_SCREEN + HIDE_CURSOR)
-  // A second Ctrl-C ends the process at once, and must leave a usable terminal too.
+  // A second Ctrl-C ends the process immediately. The terminal must be usable after that too.
   process.once('exit', giveBack)
   if (stdin.isTTY) {
     stdin.setRawMode(true)
@@ -320,10 +320,10 @@ function takeScreen(quit: () => void): Screen {
   }
 }
 
-/** Writes a line for each change. A reader that is slow gets the newest state only. */
+/** Prints one line per change. A slow reader gets only the newest state. */
 function linesOfJson(): (state: LiveState) => void {
   const { stdout } = process
-  // Node.js writes to pipes and waits: a full one would keep it from hearing Ctrl-C.
+  // Node.js writes to pipes synchronously. A full pipe would block Ctrl-C.
   const { _handle: handle } = stdout as unknown as { _handle?: { setBlocking?: (blocking: boolean) => void } }
   if (!stdout.isTTY) handle?.setBlocking?.(false)
   let written = ''

@@ -8,8 +8,8 @@ import { interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 
 /**
- * Works with a service in this process, without a server: its plugin and those that it needs are set up, and not
- * started. That would look for a build, and stop the engines of a server that has gone.
+ * Uses a service in this process, without a server. Its plugin and the plugins that it needs are set up but not
+ * started, because starting would search for a build and stop engines left by a dead server.
  */
 export async function withLocalService<Name extends ServiceName, Result>(
   context: CommandContext,
@@ -26,13 +26,13 @@ export async function withLocalService<Name extends ServiceName, Result>(
   try {
     log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
   } catch {
-    // Without a writable log it works all the same.
+    // The log is optional.
     log = pino({ level: 'silent' })
   }
   return await withPlugins(config, pluginsFor(name, all), log, host => work(host.service(name)))
 }
 
-/** Sets plugins up and registers them, without starting them, for as long as the work takes. @throws as their setup does */
+/** Sets up and registers plugins, without starting them, while `work` runs. @throws errors of their setup */
 export async function withPlugins<Result>(
   config: LoadedConfig,
   definitions: readonly PluginDefinition[],
@@ -57,7 +57,7 @@ export async function withPlugins<Result>(
   }
 }
 
-/** The plugin that offers a service, and those that it needs directly or indirectly, in the list's order. */
+/** The plugin that offers a service, and its direct and indirect dependencies, in the order of the list. */
 function pluginsFor(service: ServiceName, definitions: readonly PluginDefinition[]): PluginDefinition[] {
   const wanted = new Set<string>([service])
   for (let size = 0; size !== wanted.size; ) {

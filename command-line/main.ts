@@ -8,10 +8,10 @@ import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
 import { createProgram } from './program.ts'
 
-/** Anything that still keeps the process alive this long (milliseconds) after its command has ended is cut off. */
+/** The process exits this long after its command has ended, even if something keeps it alive. */
 const EXIT_TIMEOUT = 1000
 
-/** The one place where core meets the plugins; imported only by commands that need them. */
+/** The only place where core meets the plugins. Only commands that need plugins import them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
   const [{ builtInPlugins }, { outsidePlugins }, { watchPlugins }] = await Promise.all([
     import('../plugins/built-in.ts'),
@@ -25,7 +25,7 @@ async function findPlugins(): Promise<PluginDefinition[]> {
   return [...builtInPlugins, ...(await outsidePlugins(placesOf(context), builtInPlugins, prepareForPlugins))]
 }
 
-/** The commands that are about the configuration itself. */
+/** Commands about the configuration itself. */
 const READ_FOLDER = ['serve', 'config', 'doctor']
 let command = ''
 /** The command with its subcommands, for messages. */
@@ -59,10 +59,10 @@ async function run(argv: string[]): Promise<number> {
     await program.parseAsync(argv)
     return Number(process.exitCode ?? EXIT.ok)
   } catch (error) {
-    // Commander has printed its message already.
+    // Commander has already printed the message.
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT.ok : EXIT.usage
     const { exitCode, text } = explainFailure(error)
-    // A server knows only the request; what it refused is a command here.
+    // The server names the request. The user knows the command.
     if (text) printNote(`error: ${text.replace(/^This needs the role/, `"corral ${commandPath}" needs the role`)}`)
     if (process.env.CORRAL_DEBUG && text) console.error(error)
     return exitCode

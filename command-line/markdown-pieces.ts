@@ -4,35 +4,38 @@ import { breakUnits, displayWidth, pad } from './display-width.ts'
 
 export type Colors = ReturnType<typeof pc.createColors>
 
-/** What is printed one after the other; where lines end is left to the printing, which knows the terminal's width. */
+/** A piece of output. The printer decides where lines end, because it knows the terminal's width. */
 export type Piece =
-  /** `space` stands before it where it does not begin a line. */
+  /** `space` is printed before the word unless it starts a line. */
   | { kind: 'word'; text: string; space: string }
-  /** A new line that begins with `first`, and those that it runs over to with `next`. `gap` begins a blank line before it. */
+  /**
+   * Starts a new line with the prefix `first`. Wrapped lines get the prefix `next`. `gap` is the prefix of a blank line
+   * before it.
+   */
   | { kind: 'line'; first: string; next: string; gap?: string | undefined }
-  /** A line that is printed as it is: code, part of a table. */
+  /** A line printed unchanged: code, or part of a table. */
   | { kind: 'verbatim'; text: string }
 
 export interface Look {
   colors: Colors
-  /** Columns, read whenever something is laid out: a terminal may be resized. */
+  /** Read for each layout, because a terminal may be resized. */
   columns: number
 }
 
 type Style = (text: string) => string
 
-/** What a block is inside of: what its first line and the others begin with. */
+/** The block around a block, as prefixes of its first and other lines. */
 interface Place {
   first: string
   next: string
-  /** What a blank line before it begins with; as the other lines, where it is left out. */
+  /** Prefix of the blank line before it. Defaults to `next`. */
   before?: string
   depth: number
 }
 
 export const TOP: Place = { first: '', next: '', depth: 0 }
 
-/** Where an unfinished text could become emphasis, code, a link or a tag by what is yet to come. */
+/** Matches the start of unfinished text that could still become emphasis, code, a link or a tag. */
 const OPENER =
   /(?:\*{1,3}(?=[^\s*])|(?<!\w)_{1,3}(?=[^\s_])|`|!?\[(?![^\]]*\][^([:])|~~?(?=[^\s~])|<(?=[a-z/!?][^<>\n]{0,80}$|$)|&(?=#?\w{0,8}$)|[*_~\\]$)(?![\s\S]{400})/i
 const ENTITIES: Record<string, string> = {
@@ -45,21 +48,21 @@ const ENTITIES: Record<string, string> = {
   nbsp: '\u00a0'
 }
 
-/** Lays out parts of a Markdown text. Without colours headings keep their `#` and code its backticks. */
+/** Lays out parsed Markdown. Without colours, headings keep their `#` and code its backticks. */
 export class Layout {
   readonly #look: Look
   readonly #base: Style
   pieces: Piece[] = []
-  /** Blank line before the next block. */
+  /** Whether a blank line comes before the next block. */
   #gap: boolean
   #held = false
 
-  /** Whether what follows the pieces is left out because it could still change its meaning. */
+  /** Whether text was left out because its meaning could still change. */
   get held(): boolean {
     return this.#held
   }
 
-  /** @param base style of everything, such as dim for thinking */
+  /** @param base style of all text, such as dim for thinking */
   constructor(look: Look, base: Style, gap: boolean) {
     this.#look = look
     this.#base = base
@@ -74,12 +77,11 @@ export class Layout {
     return this.#look.columns
   }
 
-  /** Whether a blank line belongs between what was laid out and the next block. */
   get gap(): boolean {
     return this.#gap
   }
 
-  /** @param open whether the last one may go on */
+  /** @param open whether the last block is unfinished */
   blocks(tokens: readonly Token[], place: Place, open: boolean): void {
     let at = place
     for (const [index, token] of tokens.entries()) {
@@ -105,7 +107,7 @@ export class Layout {
     }
     const laid = this.pieces.length
     this.blocks(item.tokens, inside, open)
-    // An item without text has its marker all the same.
+    // An empty list item still shows its marker.
     if (this.pieces.length === laid && !open) this.#line(inside)
     this.#gap ||= /\n[ \t]*\n[ \t]*$/.test(item.raw)
   }
@@ -194,11 +196,11 @@ export class Layout {
     const dim: Style = line => this.#base(this.#colors.dim(line))
     const room = this.#room(place)
     const name = lang.split(/\s/)[0]
-    // Before the end of its line the language may go on.
+    // The language may be incomplete until its line ends.
     if (open && !raw.includes('\n')) return
     const rest = { ...place, first: place.next }
     this.#verbatim(place, dim(name ? `── ${name} `.padEnd(room, '─') : '─'.repeat(room)))
-    // The lexer leaves a line break at the end where blank lines stand before it.
+    // The lexer keeps a final line break if blank lines come before it.
     const code = text.replace(/\n$/, '')
     if (code !== '') for (const line of code.split('\n')) this.#verbatim(rest, this.#base(line))
     if (!open || isClosedCode(raw)) this.#verbatim(rest, dim('─'.repeat(room)))
@@ -212,7 +214,7 @@ export class Layout {
     }
   }
 
-  /** The words of a text, each with its style. */
+  /** Splits inline content into styled words. */
   #words(tokens: readonly Token[], style: Style, open: boolean): (Extract<Piece, { kind: 'word' }> | 'break')[] {
     const words: (Extract<Piece, { kind: 'word' }> | 'break')[] = []
     let word = ''
@@ -266,7 +268,7 @@ export class Layout {
           case 'link': {
             const shown = token.href.replace(/^mailto:/, '')
             walk(token.tokens!, text => style(underline(text)), false)
-            // The address is always shown: where a link leads must not be hidden behind its text.
+            // The address is always shown, so that a link's text cannot hide its target.
             if (token.text !== token.href && token.text !== shown) add(` (${shown})`, text => style(dim(text)))
             break
           }
@@ -277,7 +279,7 @@ export class Layout {
             if (/^<br\s*\/?>$/i.test(token.raw.trim())) lineBreak()
             else add(token.raw, style)
             break
-          // What is escaped in formulas, \( and \[, is kept: it says where they begin.
+          // Keeps the backslash of \( and \[, which open formulas.
           case 'escape':
             add(/[()[\]]/.test(token.text) ? token.raw : token.text, style)
             break
@@ -298,13 +300,16 @@ export class Layout {
       }
     }
     walk(tokens, style, open)
-    // What is held may stand directly behind the last word, and be part of it.
+    // The text left out may belong to the last word.
     if (this.#held) word = ''
     flush()
     return words
   }
 
-  /** The lines of a table, as wide as the terminal at most; where no two columns fit, its rows one below the other. */
+  /**
+   * Renders a table at most as wide as the terminal. If its columns do not fit, its rows are printed one below the
+   * other.
+   */
   table({ header, align, rows }: Tokens.Table, place: Place = TOP): string[] {
     const { bold, dim } = this.#colors
     const room = this.#columns - 1 - displayWidth(place.next)
@@ -363,12 +368,12 @@ export class Layout {
   }
 }
 
-/** Whether a fenced block of code has its last line. */
+/** Whether a fenced code block is complete. */
 export function isClosedCode(raw: string): boolean {
   return /^ {0,3}(`{3,}|~{3,})[^\n]*\n(?:[\s\S]*\n)? {0,3}\1[`~]*[ \t]*\n*$/.test(raw)
 }
 
-/** Lines of at most `width` columns, broken between words; a wider word has a line of its own. */
+/** Wraps words into lines of at most `width` columns. A wider word gets its own line. */
 function wrapWords(words: readonly (Extract<Piece, { kind: 'word' }> | 'break')[], width: number, next = ''): string[] {
   const lines: string[] = []
   let line = ''
@@ -394,12 +399,12 @@ function wrapWords(words: readonly (Extract<Piece, { kind: 'word' }> | 'break')[
   return [...lines, line]
 }
 
-/** The widths of columns that fill `available`; undefined when their longest words do not fit beside each other. */
+/** Column widths that fill `available`. Undefined if the longest words do not fit side by side. */
 function shareColumns(natural: number[], least: number[], available: number): number[] | undefined {
   const sum = (widths: number[]) => widths.reduce((all, width) => all + width, 0)
   if (sum(natural) <= available) return natural
   if (sum(least) > available) return undefined
-  // The widest columns give way first.
+  // The widest columns shrink first.
   const capped = (cap: number) => natural.map((width, index) => Math.max(least[index]!, Math.min(width, cap)))
   let cap = Math.max(...natural)
   while (cap > 1 && sum(capped(cap)) > available) cap--

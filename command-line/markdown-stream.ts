@@ -3,7 +3,7 @@ import { displayWidth } from './display-width.ts'
 import { type Colors, isClosedCode, Layout, type Piece, TOP } from './markdown-pieces.ts'
 import { printable } from './output.ts'
 
-/** Where rendered text goes. */
+/** Receives rendered text. */
 export interface TextOutput {
   write(text: string): unknown
   columns?: number | undefined
@@ -16,30 +16,33 @@ export interface MarkdownOptions {
   base?: (text: string) => string
 }
 
-// A single line break in an answer is meant: models do not fill paragraphs. Lines of dashes below a text are taken for
-// rules: as underlines they would make a heading of what has been printed.
+// Keeps single line breaks, because models do not fill paragraphs. Dashes below a text are a rule: as an underline they
+// would turn printed text into a heading.
 const markdown = new Marked({ gfm: true, breaks: true, tokenizer: { lheading: () => undefined } })
 
-/** An unfinished line of these alone can become many things. */
+/** A line of only these characters can still become many things. */
 const MARKERS = /^[\s>]*(?:(?:[-+*]|\d{1,9}[.)])[ \t]+)*(?:[-+*_=#>|`~:]+|\d{1,9}[.)]?)?[ \t]*$/
 const MAYBE_DELIMITER_ROW = /^[\s>]*[|:\-\s]*$/
-/** A longer unfinished block is read again only when it has grown by a part: reading costs in proportion to length. */
+/**
+ * A longer unfinished block is parsed again only after it has grown noticeably, because parsing time is proportional to
+ * length.
+ */
 const READ_ALWAYS = 1024
 const GROWN_BY = 16
 
 /**
- * Prints Markdown while it is written. What was printed stays as it is: words appear when they are complete and it is
- * clear what they are (emphasis, a link, a list item …). Only a table is drawn anew with each of its rows, since its
- * columns depend on all of them. Control characters are left out.
+ * Prints Markdown while it is generated. Printed text never changes: words appear when they are complete and their
+ * markup is unambiguous. Only tables are redrawn with each row, because their column widths depend on all rows. Control
+ * characters are removed.
  */
 export class MarkdownStream {
   readonly #printer: Printer
   readonly #options: MarkdownOptions
-  /** The text of the last block, which may still go on. */
+  /** Text of the last block, which may be unfinished. */
   #tail = ''
-  /** What has been printed of it. */
+  /** Pieces of it that have been printed. */
   #printed: Piece[] = []
-  /** Whether a blank line belongs before it. */
+  /** Whether a blank line comes before it. */
   #gap = false
   #nextReading = 0
   #awaited = /[^!-~]/
@@ -51,7 +54,7 @@ export class MarkdownStream {
 
   push(text: string): void {
     this.#tail += printable(text)
-    // Nothing is complete before the next blank, in code and tables before the next line.
+    // Nothing can be complete before the next blank, or in code and tables before the next line.
     if (this.#tail.length < this.#nextReading || !this.#awaited.test(text)) return
     const kind = this.#read(held(this.#tail), false)
     this.#awaited = kind === 'code' || kind === 'table' ? /\n/ : /[^!-~]/
@@ -59,7 +62,7 @@ export class MarkdownStream {
     this.#nextReading = length < READ_ALWAYS ? 0 : length + length / GROWN_BY
   }
 
-  /** Prints what is left, however unfinished it is, and ends the line. */
+  /** Prints the remaining text, even if unfinished, and ends the line. */
   end(): void {
     this.#read(this.#tail, true)
     this.#tail = ''
@@ -67,7 +70,7 @@ export class MarkdownStream {
     this.#printer.end()
   }
 
-  /** @returns the kind of the block that may still go on */
+  /** @returns the type of the unfinished block */
   #read(source: string, ended: boolean): string | undefined {
     const tokens = markdown.lexer(source)
     const open = ended ? tokens.length : openBlock(tokens)
@@ -84,7 +87,7 @@ export class MarkdownStream {
     if (!ended) while (pieces.at(-1)?.kind === 'line') pieces.pop()
     this.#print(pieces)
     if (last?.type === 'table') this.#printer.draw(new Layout(look, base, false).table(last as Tokens.Table))
-    // From here on only the last block is read again, of a list only the last item.
+    // From here on only the last block is parsed again, or only the last item of a list.
     if (!this.#tail.startsWith(boundary.text)) return last?.type
     this.#tail = this.#tail.slice(boundary.text.length)
     this.#printed = this.#printed.slice(boundary.pieces)
@@ -108,7 +111,10 @@ export class MarkdownStream {
     }
   }
 
-  /** Of a long block of code the first line says what it is: the lines that were printed need no second reading. */
+  /**
+   * Removes the printed lines of a long code block, which never change. The first line stays because it identifies the
+   * block.
+   */
   #dropPrintedCode({ raw }: Tokens.Code): void {
     const begin = /^ {0,3}(?:`{3,}|~{3,})[^\n]*\n/.exec(raw)?.[0]
     const lines = this.#printed.filter(({ kind }) => kind === 'verbatim').length - 1
@@ -124,10 +130,10 @@ export class MarkdownStream {
     let from = this.#printed.length
     const known = this.#printed.slice(0, pieces.length)
     if (known.every(same)) {
-      // What is clear may have become less: a new character can belong to the last word.
+      // Fewer pieces may be unambiguous now, because a new character can belong to the last word.
       if (pieces.length <= from) return
     } else {
-      // It has become something else, which is rare: the line is printed again as it is now.
+      // The markup has changed, which is rare. The line is printed again.
       from = this.#printed.findIndex((piece, index) => !same(piece, index))
       while (from > 0 && pieces[from]?.kind !== 'line') from--
       this.#printer.breakOff()
@@ -143,29 +149,29 @@ interface Boundary {
   text: string
 }
 
-/** The index of the block that may still go on; behind the last one when none may. */
+/** Index of the unfinished block, or `tokens.length` if there is none. */
 function openBlock(tokens: readonly Token[]): number {
   const last = tokens.length - 1
   if (tokens[last]?.type !== 'space') return last
-  // After a blank line a list may go on.
+  // A list may continue after a blank line.
   return tokens[last - 1]?.type === 'list' ? last - 1 : tokens.length
 }
 
 const rawOf = (tokens: readonly Token[]) => tokens.map(({ raw }) => raw).join('')
 
-/** Leaves out an unfinished line while what it is depends on its rest. */
+/** Leaves out an unfinished line while its meaning depends on the rest. */
 function held(text: string): string {
   const at = text.lastIndexOf('\n') + 1
   const line = text.slice(at)
   const before = text.slice(0, Math.max(0, at - 1))
   const previous = before.slice(before.lastIndexOf('\n') + 1)
-  // Two lines make a table.
+  // A table is recognized by two lines.
   const begins = previous.includes('|') && !(previous.includes('-') && MAYBE_DELIMITER_ROW.test(previous))
   if (begins && MAYBE_DELIMITER_ROW.test(line)) return text.slice(0, at - 1 - previous.length)
   return line.includes('|') || MARKERS.test(line) ? text.slice(0, at) : text
 }
 
-/** Leaves out a last word or line of code that may go on. */
+/** Removes a last word or line of code that may be unfinished. */
 function dropUnfinished(pieces: Piece[], source: string): void {
   const last = pieces.at(-1)
   if (last?.kind === 'word' && !/\s$/.test(source)) pieces.pop()
@@ -177,13 +183,13 @@ function samePiece(one: Piece, other: Piece | undefined): boolean {
   return one.kind === other?.kind && one.text === other.text
 }
 
-/** Puts words into lines. */
+/** Arranges words in lines. */
 class Printer {
   readonly #output: TextOutput
   #begun = false
-  /** The cursor is at the beginning of an empty line. */
+  /** The cursor is at the start of an empty line. */
   #atStart = true
-  /** Columns that are taken on the current line, and whether by more than what it begins with. */
+  /** Columns used on the current line, and whether it has more than its prefix. */
   #column = 0
   #hasWord = false
   #next = ''
@@ -213,7 +219,7 @@ class Printer {
     this.#output.write(text)
   }
 
-  /** Draws lines that the next printing, or drawing, replaces; as many of them as the terminal can show. */
+  /** Draws lines that the next output replaces, as many as the terminal can show. */
   draw(lines: readonly string[]): void {
     let room = Math.max(1, (this.#output.rows || 24) - 2)
     const hidden = lines.findLastIndex(line => {
@@ -229,7 +235,7 @@ class Printer {
     this.#drawn = visible
   }
 
-  /** Ends the line, whatever stands there. */
+  /** Ends the line unconditionally. */
   breakOff(): void {
     if (this.#atStart) return
     this.#output.write('\n')
@@ -244,7 +250,7 @@ class Printer {
 
   #erased(): string {
     if (this.#drawn.length === 0) return ''
-    // A terminal that became narrower shows more lines than were written.
+    // A terminal that became narrower shows more rows than were written.
     const rows = this.#drawn.reduce((sum, line) => sum + this.#rowsOf(line), 0)
     this.#drawn = []
     return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J`
@@ -277,7 +283,7 @@ class Printer {
 
   #word(text: string, space: string): string {
     const width = displayWidth(text)
-    // The last column is left free: some terminals wrap when it is written.
+    // The last column stays free, because some terminals wrap when it is written.
     const room = this.columns - 1
     const gap = this.#hasWord ? space : ''
     if (this.#hasWord && this.#column + gap.length + width > room) {
@@ -292,14 +298,14 @@ class Printer {
     return gap + text
   }
 
-  /** A word that is wider than the terminal is wrapped by it, and can be copied as a whole. */
+  /** The terminal wraps a word wider than itself, so that it can be copied whole. */
   #take(width: number): void {
     this.#column += width
     if (this.#column > this.columns) this.#column %= this.columns
   }
 }
 
-/** Prints text as it comes, without control characters. */
+/** Prints text as it arrives, without control characters. */
 export class PrintableStream {
   readonly #output: TextOutput
   readonly #style: (text: string) => string

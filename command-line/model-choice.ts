@@ -9,13 +9,13 @@ import { showProgress } from './progress-display.ts'
 import { withChosenModel } from './pull-choice.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
-/** Lets the person at the terminal pick one of the models here. @throws CommandFailure where there is none */
+/** Asks the user to pick a local model. @throws CommandFailure if there is none */
 export async function pickModel(client: ServerClient): Promise<string> {
   const models = await chatModels(client)
   if (models.length === 0) {
     throw new CommandFailure(
       EXIT.notFound,
-      'There is no model here that can chat. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
+      'There are no models that can chat. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
     )
   }
   const { select, isCancel } = await import('@clack/prompts')
@@ -33,11 +33,11 @@ export async function pickModel(client: ServerClient): Promise<string> {
 }
 
 /**
- * Offers to pull a model that is not here.
- * @param missing what the server refused it with
- * @param yes whether it is pulled without asking
- * @returns once it is here: its name, with the variant if there was a choice of models
- * @throws CommandFailure where it is not wanted, or cannot be had
+ * Offers to pull a missing model.
+ * @param missing the server's refusal
+ * @param yes pulls it without asking
+ * @returns the name of the pulled model, with its variant if there was a choice
+ * @throws CommandFailure if the user declines or the model cannot be pulled
  */
 export async function offerPull(
   client: ServerClient,
@@ -47,10 +47,10 @@ export async function offerPull(
 ): Promise<string> {
   if (!atTerminal() && !yes) {
     const pull = `corral pull ${model}`
-    // A name without an owner stands for nothing at a hub, unless the server says so; it names the search for it.
+    // A name without an owner identifies no model at a hub, unless the server's message suggests a pull.
     if (!model.includes('/') && !missing.message.includes(pull)) throw missing
     const command = missing.message.includes(pull) ? '' : ` Get it with: ${pull}.`
-    throw new CommandFailure(missing.exitCode, `${missing.message}${command} Or add --yes to pull it now.`, missing)
+    throw new CommandFailure(missing.exitCode, `${missing.message}${command} Add --yes to pull it now.`, missing)
   }
   return await withChosenModel(model, async chosen => {
     const plan = await planOf(client, chosen, missing)
@@ -59,21 +59,21 @@ export async function offerPull(
       if (!plan.disk.fits)
         throw new CommandFailure(
           EXIT.failure,
-          `There is not enough room on the disk for ${chosen}. Free some space, or choose another disk with CORRAL_MODELS.`
+          `There is not enough disk space for ${chosen}. Free some space, or choose another disk with CORRAL_MODELS.`
         )
       const wanted = await confirm('Pull it now?', plan.memory.fits)
       if (!wanted)
-        throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. To get it later: corral pull ${chosen}`)
+        throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. Pull it later with: corral pull ${chosen}`)
     }
-    // What to do with it was typed already.
+    // The user has already typed what to do with it.
     await pullWithProgress(client, chosen, { model: chosen }, false)
     return chosen === model ? model : `${plan.model}:${plan.label}`
   })
 }
 
-/** What a pull would fetch. @throws CommandFailure with what the server said of the model, where there is nothing */
+/** What a pull would download. @throws CommandFailure with the hub's message if there is nothing */
 async function planOf(client: ServerClient, model: string, missing: ServerRefusal): Promise<PlanReply> {
-  const progress = await showProgress(`${model} is not here; looking for it`, { plain: 'nothing' })
+  const progress = await showProgress(`looking for ${model}, which is not on this machine`, { plain: 'nothing' })
   try {
     return await client.json<PlanReply>('POST', '/api/pull', { model, dry_run: true })
   } catch (error) {

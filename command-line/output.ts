@@ -4,18 +4,18 @@ export function printJson(value: unknown): void {
   printText(JSON.stringify(value, undefined, 2))
 }
 
-/** Writes a line to standard output. */
+/** Prints a line to standard output. */
 export function printText(text: string): void {
   process.stdout.write(`${text}\n`)
 }
 
-/** Writes a line of information to standard error, at a terminal wrapped at words. */
+/** Prints a line of information to standard error, wrapped to the terminal. */
 export function printNote(text: string): void {
   process.stderr.write(`${wrapLines(text, outputWidth(process.stderr))}\n`)
 }
 
 /**
- * Text from outside without the control characters that could move a terminal's cursor or change its settings; line
+ * Removes control characters, which could move the cursor or change the terminal's settings, from untrusted text. Line
  * breaks and tabs stay.
  */
 export function printable(text: string): string {
@@ -23,20 +23,20 @@ export function printable(text: string): string {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
 }
 
-/** What has no room below its column is moved this far to the left (columns). */
+/** Text that does not fit below its column is indented by this much instead. */
 const MIN_HANGING = 4
 
-/** Columns that help texts are written for: a line with room left for the next word ends its paragraph. */
+/** Width for which help texts are written. A line with room for the next word ends its paragraph. */
 const WRITTEN_FOR = 118
 
 /**
- * Breaks lines at blanks where they are wider than the terminal, and fills paragraphs anew; the second column of a list
- * stays below itself, or below the first one where that leaves it no room.
+ * Wraps lines to the terminal and refills paragraphs. The second column of a list stays aligned, or moves below the
+ * first if there is no room.
  * @param width columns
  */
 export function fitText(text: string, width: number): string {
   const fitted: string[] = []
-  // What a line left over, while the next one may go on with it.
+  // Remainder of a line that the next line may continue.
   let rest = ''
   let before = ''
   for (const line of text.split('\n')) {
@@ -70,21 +70,21 @@ export function fitText(text: string, width: number): string {
   return fitted.join('\n')
 }
 
-/** How wide what is printed may be: the terminal's columns, and without limit elsewhere, where programs read it. */
+/** Columns of the terminal. Unlimited for files and pipes, which programs read. */
 export function outputWidth(stream: NodeJS.WriteStream = process.stdout): number {
   return stream.isTTY ? stream.columns || 80 : Number.POSITIVE_INFINITY
 }
 
-/** Blanks between columns; where those are too many, the fewer. */
+/** Blanks between columns. The smaller gap is used if the larger does not fit. */
 const COLUMN_GAPS = [4, 2]
-/** A last column of text is wrapped where this much room is left for it. */
+/** Minimum width for wrapping the last column. */
 const MIN_LAST_COLUMN = 20
 
 /**
- * Aligned columns under their titles, without trailing blanks. Titles that begin with `>` align to the right. Where the
- * columns do not fit, the last one is wrapped at words; where that is not enough, each row becomes a paragraph that
- * begins with its first cell. No cell is shortened, so that each can be copied.
- * @param width columns; by default those of the terminal
+ * Aligns columns under their titles, without trailing blanks. Titles that start with `>` align to the right. If the
+ * table is too wide, the last column is wrapped. If it is still too wide, each row becomes a paragraph that starts with
+ * its first cell. Cells are never shortened, so that they can be copied.
+ * @param width columns (default: those of the terminal)
  */
 export function formatTable(titles: readonly string[], rows: string[][], width = outputWidth()): string {
   const columns = titles.map((title, index) => {
@@ -118,7 +118,7 @@ export function formatTable(titles: readonly string[], rows: string[][], width =
   return rows.map(row => formatRow(heads, row, width)).join('\n') || heads.join(' ')
 }
 
-/** A row of a table as a paragraph: its first cell, then the others with their titles. */
+/** Formats a table row as a paragraph: its first cell, then the others with their titles. */
 function formatRow(heads: readonly string[], [name, ...cells]: string[], width: number): string {
   const lines = [name!]
   for (const [index, cell] of cells.entries()) {
@@ -131,7 +131,7 @@ function formatRow(heads: readonly string[], [name, ...cells]: string[], width: 
   return lines.map(line => wrapLine(line, width, 4)).join('\n')
 }
 
-/** Names and values, one pair per line; pairs without a value are left out. */
+/** Formats names and values, one pair per line. Pairs without a value are left out. */
 export function formatPairs(pairs: [name: string, value: string | undefined][], indent = '  '): string {
   const shown = pairs.filter(([, value]) => value !== undefined)
   const width = Math.max(...shown.map(([name]) => displayWidth(name)))
@@ -139,10 +139,10 @@ export function formatPairs(pairs: [name: string, value: string | undefined][], 
 }
 
 /**
- * Breaks lines at blanks where they are wider than the terminal; what follows stays below its text, or its second
- * column, or further left where only that leaves a word whole. Words that are wider are left to the terminal.
- * @param width columns; by default those of the terminal
- * @param usual columns that what follows leaves free below a line that begins at the left
+ * Wraps lines at blanks. Continuation lines align with the text, or its second column, or further left if that keeps a
+ * word whole. The terminal wraps words wider than itself.
+ * @param width columns (default: those of the terminal)
+ * @param usual indentation after a line that starts at the left edge
  */
 export function wrapLines(text: string, width = outputWidth(), usual = 0): string {
   if (width === Number.POSITIVE_INFINITY) return text
@@ -157,22 +157,22 @@ export function wrapLines(text: string, width = outputWidth(), usual = 0): strin
     .join('\n')
 }
 
-/** @param hanging columns that the lines behind the first leave free */
+/** @param hanging indentation of continuation lines */
 function wrapLine(text: string, width: number, hanging: number): string {
   if (displayWidth(text) <= width) return text
   const lines: string[] = []
   let line = ''
-  // A command at the end is there to be copied: it stays on one line where it can.
+  // A command at the end stays on one line if possible, so that it can be copied.
   const command = /(?<=: )corral [^"]+$/.exec(text)?.[0] ?? ''
   const isWhole = command !== '' && displayWidth(command) <= width - hanging
-  // Blanks stay in front of their word: they may align it.
+  // Blanks stay before their word, because they may align it.
   const words: string[] = (isWhole ? text.slice(0, -command.length) : text).match(/ *[^ ]+/g) ?? []
   if (isWhole) words.push(` ${command}`)
   for (const word of words) {
     const needed = displayWidth(word.trimStart())
     const left = needed <= width - hanging ? hanging : Math.min(hanging, MIN_HANGING)
     const isAlone = displayWidth(line) <= hanging
-    // A name keeps a value beside it that is broken anyway.
+    // A name keeps its value beside it if the value must be broken anyway.
     const isBroken = needed > width - left
     if (line.trim() !== '' && displayWidth(line + word) > width && !(isAlone && isBroken)) {
       lines.push(line)
@@ -192,10 +192,10 @@ const UNITS = [
   ['second', 1]
 ] as const
 
-/** `/api/ps` gives the year 2999 for a model that is never unloaded. */
+/** `/api/ps` reports the year 2999 for a model that is never unloaded. */
 const FOREVER_YEAR = 2999
 
-/** A moment (ISO 8601) relative to now: `3 minutes ago`, `in 4 minutes`, `now`, `forever`. */
+/** Formats an ISO 8601 time relative to now: `3 minutes ago`, `in 4 minutes`, `now`, `forever`. */
 export function relativeTime(moment: string, now: Date): string {
   const date = new Date(moment)
   if (Number.isNaN(date.getTime())) return moment

@@ -4,11 +4,11 @@ import { isSystemError } from '../core/errors.ts'
 import { packageRoot, version } from '../core/system/package-info.ts'
 
 interface Skeleton {
-  /** The example that it is a copy of. */
+  /** The example to copy. */
   example: string
-  /** What is replaced with the name of the new plugin. */
+  /** Matches the names to replace with the new plugin's name. */
   names: RegExp
-  /** A command that uses the plugin. */
+  /** A command that tries the plugin. */
   trial: (name: string) => string
 }
 
@@ -27,20 +27,20 @@ const SKELETONS = {
   }
 } satisfies Record<string, Skeleton>
 
-/** What `corral plugin new` makes. */
+/** The kinds that `corral plugin new` can create. */
 export type PluginKind = keyof typeof SKELETONS
 export const KINDS = Object.keys(SKELETONS) as PluginKind[]
 
 const FOLDER_NOTE = `
-The development dependency \`corral\` in \`package.json\` is a folder of the machine that this plugin was made on. Change it to develop the plugin on another machine. Those who only use the plugin don't need it.
+The development dependency \`corral\` in \`package.json\` is a folder on the machine where this plugin was created. Change it to develop the plugin on another machine. Users of the plugin don't need it.
 `
 
 /**
- * What a new plugin names as its `corral`: the version where npm installed this one from a registry, else this folder,
- * which only this machine has.
+ * The `corral` dependency of a new plugin: the version if npm installed this corral from a registry, otherwise this
+ * folder, which exists only on this machine.
  */
 async function ownDependency(): Promise<string> {
-  // npm's record of the folder node_modules that this package is in.
+  // npm's record of the node_modules folder that contains this package.
   const record = await readFile(join(packageRoot, '..', '.package-lock.json'), 'utf8').catch(error => {
     if (isSystemError(error, 'ENOENT')) return '{}'
     throw error
@@ -50,7 +50,7 @@ async function ownDependency(): Promise<string> {
   return /^https?:.*\/-\//.test(resolved) ? `^${version}` : `file:${packageRoot}`
 }
 
-/** The files of a new plugin, by their paths: an example of this package under a new name. */
+/** The files of a new plugin by path: a renamed copy of an example. */
 export async function pluginSkeleton(kind: PluginKind, name: string): Promise<Record<string, string>> {
   const { example, names, trial }: Skeleton = SKELETONS[kind]
   const copy = async (file: string) =>

@@ -1,17 +1,20 @@
 import { Worker } from 'node:worker_threads'
 import { culpritNow, pluginAtFault } from '../core/plugins/running-plugin.ts'
 
-/** How long plugins may block the process: until signals end it at once, until that is reported, until it is ended. */
+/**
+ * How long plugins may block the process until signals end it immediately, until it is reported, and until the process
+ * is ended.
+ */
 const TICK_MS = 1000
 export const BLOCKED_TICKS = { signals: 2, report: 5, end: 60 }
 
-/** Name of the function by which the watching thread asks the blocked main thread. */
+/** Name of the function that the watching thread calls in the blocked main thread. */
 const ASK = Symbol.for('corral.blocked')
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /**
- * What the watching thread runs. A blocked main thread handles no messages and no signals, but the inspector can interrupt
- * it, and calls the function there.
+ * Code of the watching thread. A blocked main thread handles no messages or signals, but the inspector can interrupt it
+ * and call the function there.
  */
 const WATCHER = `
 const { workerData: { beats, tick, ticks } } = require('node:worker_threads')
@@ -43,16 +46,16 @@ function ask(stage) {
 let report = (message: string): void => console.error(message)
 let isWatching = false
 
-/** Has what plugins do wrong reported otherwise than on standard error. */
+/** Sends reports about plugins to `log` instead of standard error. */
 export function reportPluginsBy(log: (message: string) => void): void {
   report = log
 }
 
 /**
- * Watches from another thread whether code of plugins blocks the process. After two seconds SIGTERM, SIGINT and SIGHUP end
- * it at once, since nothing can handle them; after five the plugin is named; after a minute the process is ended, so that
- * whoever supervises it starts it again. Blocks of corral's own code are left alone.
- * @param ticks and tick (milliseconds) only for tests
+ * Detects from another thread when a plugin blocks the process. After two seconds, SIGTERM, SIGINT and SIGHUP end the
+ * process immediately, because nothing can handle them. After five seconds the plugin is reported. After a minute the
+ * process is ended, so that its supervisor restarts it. Blocking code of corral itself is ignored.
+ * @param ticks and tick (milliseconds) are for tests
  */
 export function watchPlugins(ticks = BLOCKED_TICKS, tick = TICK_MS): void {
   if (isWatching) return
@@ -64,8 +67,9 @@ export function watchPlugins(ticks = BLOCKED_TICKS, tick = TICK_MS): void {
       const culprit = culpritNow()
       if (culprit === undefined) return false
       handlers ??= withoutHandlers()
-      if (stage === 'report') report(`${culprit} blocks the server: nothing is answered. SIGTERM ends it at once.`)
-      if (stage === 'end') report(`${culprit} still blocks the server, which is ended now.`)
+      if (stage === 'report')
+        report(`${culprit} blocks the server, so no requests are answered. SIGTERM ends the server immediately.`)
+      if (stage === 'end') report(`${culprit} still blocks the server, so the server is stopped.`)
       return true
     }
   })
@@ -78,7 +82,7 @@ export function watchPlugins(ticks = BLOCKED_TICKS, tick = TICK_MS): void {
   new Worker(WATCHER, { eval: true, execArgv: [], workerData: { beats, tick, ticks } }).unref()
 }
 
-/** Lets signals do what they do by default. @returns gives them back to those that handled them */
+/** Restores the default effect of signals. @returns a function that restores the handlers */
 function withoutHandlers(): () => void {
   const handled = SIGNALS.map(signal => [signal, process.rawListeners(signal)] as const)
   for (const signal of SIGNALS) process.removeAllListeners(signal)
@@ -91,23 +95,23 @@ function withoutHandlers(): () => void {
 
 const reported = new Set<string>()
 
-/** Reports an error that nobody caught, if it is a plugin's. @returns whether the server can go on without it */
+/** Reports an uncaught error if a plugin caused it. @returns whether the server can continue */
 export function survivesFault(error: unknown): boolean {
   const plugin = pluginAtFault(error)
   if (!plugin) return false
   const why = error instanceof Error ? (error.stack ?? error.message) : String(error)
-  const outcome = plugin.optional ? 'The server goes on, since the plugin is optional' : 'The server stops'
-  const message = `Plugin "${plugin.name}" threw an error that nobody caught. ${outcome}. ${why}`
-  // One that fails at each tick of a timer would fill the log.
+  const outcome = plugin.optional ? 'The server continues, because the plugin is optional' : 'The server stops'
+  const message = `Plugin "${plugin.name}" threw an uncaught error. ${outcome}. ${why}`
+  // An error in a repeating timer would fill the log.
   if (!reported.has(message) && reported.size < 1000) report(message)
   reported.add(message)
   return plugin.optional === true
 }
 
-/** Reports the plugin that has called `process.exit`, if one has. Call it in a handler of "exit". */
+/** Reports the plugin that called `process.exit`, if any. Call this in an "exit" handler. */
 export function reportExit(code: number): void {
   const plugin = pluginAtFault()
   if (!plugin) return
-  report(`Plugin "${plugin.name}" ended the server by process.exit(${code}).`)
+  report(`Plugin "${plugin.name}" ended the server with process.exit(${code}).`)
   process.exitCode = code === 0 ? 1 : code
 }

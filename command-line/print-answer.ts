@@ -5,15 +5,15 @@ import { showProgress } from './progress-display.ts'
 
 export interface PrintOptions {
   verbose: boolean
-  /** The answer as the model wrote it, on a terminal too. */
+  /** Prints the answer as the model wrote it, even on a terminal. */
   raw?: boolean | undefined
   signal?: AbortSignal | undefined
 }
 
 /**
- * Prints an answer to standard output as it is generated, with a spinner before its first word. On a terminal Markdown is
- * laid out, thinking is dimmed and control characters are left out; elsewhere only the answer is printed, unchanged.
- * @returns what ended the answer; undefined when `signal` did
+ * Prints an answer to standard output while it is generated, after a spinner. A terminal gets rendered Markdown, dimmed
+ * thinking and no control characters. Other output gets only the answer, unchanged.
+ * @returns the finished answer, or undefined if `signal` stopped it
  */
 export async function printAnswer(
   session: ChatSession,
@@ -48,7 +48,7 @@ interface AnswerPrinter {
   end(): void
 }
 
-/** The answer and nothing else. */
+/** Prints only the answer. */
 function plainPrinter(): AnswerPrinter {
   let lineEnded = true
   return {
@@ -63,7 +63,7 @@ function plainPrinter(): AnswerPrinter {
   }
 }
 
-/** Thinking, dimmed, then the answer. */
+/** Prints dimmed thinking, then the answer. */
 async function terminalPrinter(raw: boolean): Promise<AnswerPrinter> {
   const colors = pc.createColors(pc.isColorSupported)
   const { MarkdownStream, PrintableStream } = await import('./markdown-stream.ts')

@@ -62,7 +62,7 @@ Exit codes:
   3 no server can be reached   4 no such model, or not loaded
   130 interrupted by Ctrl-C`
 
-/** What commander says of a wrong call, and how corral says it: first what is wrong, then what to do. */
+/** Rewords commander's usage errors: first the problem, then what to do. */
 const REWORDED: [RegExp, string][] = [
   [/^error: command-argument value '(.*)' is invalid for argument '(.*)'\. (.*)$/s, 'error: "$1" is not a $2. $3'],
   [/^error: option '(\S+?)(?:,| ).*' argument '(.*)' is invalid\. (.*)$/s, 'error: $1 cannot be "$2". $3'],
@@ -71,11 +71,11 @@ const REWORDED: [RegExp, string][] = [
   [/^error: required option '(.*)' not specified$/, 'error: The option $1 is missing.'],
   [
     /^error: (too many arguments).*\. Expected (\d+) arguments? but got (\d+).*$/,
-    'error: There are $1: $3, and at most $2 may be given.'
+    'error: Got $3 arguments, but at most $2 are allowed.'
   ]
 ]
 
-/** Commander's command, with corral's words and suggestions. */
+/** Commander's command with corral's error texts and suggestions. */
 class CorralCommand extends Command {
   override createCommand(name?: string): Command {
     return new CorralCommand(name)
@@ -105,8 +105,8 @@ class CorralCommand extends Command {
 }
 
 /**
- * The whole command line. Parsing fails with a CommanderError, after commander has printed why.
- * @param argv what will be parsed: a server starts without the other commands, which would take a thirtieth of its start
+ * Defines all commands. Parsing fails with a CommanderError after commander has printed the reason.
+ * @param argv arguments to parse. A server starts faster without the definitions of the other commands
  */
 export async function createProgram(context: CommandContext, argv: readonly string[]): Promise<Command> {
   const program = new CorralCommand('corral')
@@ -114,14 +114,11 @@ export async function createProgram(context: CommandContext, argv: readonly stri
     .helpOption('-h, --help', 'show help')
     .option('--config <file>', 'configuration file')
     .option('--home <folder>', 'data directory')
-    .option('--models <folder>', 'where models are stored, if not in the data directory')
-    .option('--host <address>', 'address to listen on, or of the server to talk to (https://… where it speaks TLS)')
-    .option('--port <number>', 'its port')
-    .option(
-      '--log-level <level>',
-      'least severe messages that are logged: trace, debug, info, warn, error, fatal, silent'
-    )
-    .option('--llama-cpp <folder>', 'a folder with llama-server and its companions')
+    .option('--models <folder>', 'where models are stored (default: in the data directory)')
+    .option('--host <address>', 'address to listen on, or of the server to use (https://… for TLS)')
+    .option('--port <number>', 'port to listen on, or of the server to use')
+    .option('--log-level <level>', 'minimum level of logged messages: trace, debug, info, warn, error, fatal, silent')
+    .option('--llama-cpp <folder>', 'a folder with llama-server and its libraries')
     .option('--insecure', 'let a server without keys listen beyond this machine')
     .configureHelp({ sortSubcommands: false })
     .configureOutput({
@@ -134,7 +131,7 @@ export async function createProgram(context: CommandContext, argv: readonly stri
     .showHelpAfterError('(add --help to see the usage)')
     .exitOverride()
     .addHelpText('after', EXAMPLES)
-  // Otherwise the program would take the --version of "corral runtime install" for its own.
+  // Otherwise the program would consume the --version of "corral runtime install".
   if (!argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
   if (argv[2] === 'serve') defineServe(program, context)
   else {
@@ -149,7 +146,7 @@ export async function createProgram(context: CommandContext, argv: readonly stri
   return program
 }
 
-/** Adds one line to the help of each command instead of repeating the global options. */
+/** Adds one line to each command's help instead of repeating the global options. */
 function pointToGlobalOptions(parent: Command): void {
   for (const command of parent.commands) {
     pointToGlobalOptions(command)
@@ -158,14 +155,14 @@ function pointToGlobalOptions(parent: Command): void {
   }
 }
 
-/** Adds `help [command...]`, which unlike commander's own reports a command that does not exist. */
+/** Adds `help [command...]`, which reports unknown commands, unlike commander's own. */
 function defineHelp(program: Command): void {
   program
     .helpCommand(false)
     .command('help')
     .helpGroup('This machine:')
     .argument('[command...]')
-    .description('show help on a command')
+    .description('show help for a command')
     .action((names: string[]) => {
       let shown = program
       for (const name of names) {

@@ -6,28 +6,28 @@ import { CommandFailure, EXIT } from './command-failure.ts'
 import { displayWidth, pad, shorten } from './display-width.ts'
 import type { ServerClient } from './server-client.ts'
 
-/** One file, or one step of other work. */
+/** A file, or a step of other work. */
 interface Transfer {
   name: string
   completed: number
   total: number
 }
 
-/** How much had been moved at a moment (epoch milliseconds). */
+/** Amount moved at a point in time (epoch milliseconds). */
 interface Sample {
   at: number
   moved: number
 }
 
-/** The speed is an average over this time: long enough to be steady, short enough to follow a slower line (milliseconds). */
+/** The speed is averaged over this time: long enough to be steady, short enough to follow a slower line. */
 const SPEED_WINDOW = 10_000
-/** A shorter observation gives no speed. */
+/** Shorter observations give no speed. */
 const MIN_LENGTH = 1000
 
-/** The state of everything that one command moves. Times are epoch milliseconds. */
+/** The state of all transfers of a command. Times are epoch milliseconds. */
 export class Transfers {
   readonly #items = new Map<string, Transfer>()
-  /** The total that the server announced; files appear one by one. */
+  /** Total announced by the server. Files appear one by one. */
   readonly #expected: number
   #samples: Sample[] = []
   #moved = 0
@@ -36,7 +36,7 @@ export class Transfers {
     this.#expected = expected
   }
 
-  /** In the order they appeared. */
+  /** Items in order of appearance. */
   get items(): Transfer[] {
     return [...this.#items.values()]
   }
@@ -50,10 +50,10 @@ export class Transfers {
     return Math.max(this.#expected, known)
   }
 
-  /** @param key identifies the item; `name` is displayed, and may change */
+  /** @param key identifies the item; the displayed `name` may change */
   update(key: string, completed: number, total: number, now: number, name = key): void {
     const before = this.#items.get(key)
-    // What a file has when it first appears was moved earlier, and what is fetched again was counted already.
+    // The first amount of a file was moved earlier, and bytes fetched again were already counted.
     const gain = Math.max(0, completed - (before?.completed ?? completed))
     this.#items.set(key, { name, completed, total })
     this.#moved += gain
@@ -62,7 +62,7 @@ export class Transfers {
     if (old > 0) this.#samples = this.#samples.slice(old)
   }
 
-  /** Starts over: from now on something else is counted. */
+  /** Starts over with another kind of work. */
   reset(): void {
     this.#items.clear()
     this.#samples = []
@@ -75,8 +75,8 @@ export class Transfers {
 }
 
 /**
- * Units per second over the last ten seconds before `now`; undefined after too short an observation.
- * @param samples in order of time; the first is where the counting began
+ * Units per second over the last ten seconds before `now`. Undefined after too short an observation.
+ * @param samples samples in order of time, starting with the first
  */
 export function speedOf(samples: readonly Sample[], now: number): number | undefined {
   const begin = now - SPEED_WINDOW
@@ -86,7 +86,7 @@ export function speedOf(samples: readonly Sample[], now: number): number | undef
   return elapsed < MIN_LENGTH ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
 }
 
-/** Text such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`; undefined while nothing moves. */
+/** Formats the time left, such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`. Undefined while nothing moves. */
 export function formatTimeLeft(remaining: number, speed: number | undefined): string | undefined {
   if (!speed) return undefined
   const seconds = Math.ceil(remaining / speed)
@@ -96,7 +96,7 @@ export function formatTimeLeft(remaining: number, speed: number | undefined): st
   return `${Math.round(seconds / 86_400)} days`
 }
 
-/** Whole percent, 100 only when nothing is missing; empty while the total is unknown. */
+/** Whole percent, 100 only when complete. Empty while the total is unknown. */
 export function percentOf(completed: number, total: number): string {
   if (total <= 0) return completed > 0 ? '' : '100%'
   return `${Math.min(100, Math.floor((completed / total) * 100))}%`
@@ -105,24 +105,24 @@ export function percentOf(completed: number, total: number): string {
 /** Progress on standard error. */
 export interface Progress {
   readonly transfers: Transfers
-  /** What is being done: shown alone while nothing is counted, else in the place of the speed. */
+  /** The current activity. It is shown alone until there are amounts, then instead of the speed. */
   status(text: string): void
-  /** As `Transfers.update`; it takes the place of the status. */
+  /** As `Transfers.update`. Replaces the status. */
   update(key: string, completed: number, total: number, name?: string): void
-  /** Removes it from the terminal. */
+  /** Removes the progress from the terminal. */
   clear(): void
 }
 
 export interface ProgressOptions {
-  /** What is written where standard error is no terminal: a line every few seconds, or nothing. */
+  /** Output when standard error is not a terminal: a line every few seconds, or nothing. */
   plain?: 'lines' | 'nothing'
-  /** Whether the first plain line waits for a second, so that work which fails at once leaves no line. */
+  /** Delays the first plain line by a second, so that work that fails early prints none. */
   patient?: boolean
-  /** Begins each plain line that has amounts. */
+  /** Prefix of plain lines with amounts. */
   subject?: string
-  /** `parts` are counted, but mean nothing to people: only their percentage is shown. */
+  /** `parts` have no meaning for users, so only the percentage is shown. */
   unit?: 'bytes' | 'parts'
-  /** The total, as far as it is known beforehand. */
+  /** The total, if known in advance. */
   expected?: number | undefined
 }
 
@@ -135,13 +135,13 @@ const REFRESH_MS = 100
 const PLAIN_MS = 5000
 const SPINNER = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']
 
-/** What turns beside a text, and how long it has done so: `⠹ building (12 s)`. @param elapsed milliseconds */
+/** A spinner with a text and its duration: `⠹ building (12 s)`. @param elapsed milliseconds */
 export function spinnerText(text: string, elapsed: number): string {
   const time = elapsed < 2000 ? '' : ` (${formatDuration(elapsed)})`
   return `${SPINNER[Math.floor(elapsed / REFRESH_MS) % SPINNER.length]} ${text}${time}`
 }
 
-/** Shows a spinner until there is something to count, then bars; without a terminal, plain lines now and then. */
+/** Shows a spinner and then bars on a terminal, or plain lines elsewhere. */
 export async function showProgress(first: string, options: ProgressOptions = {}): Promise<Progress> {
   const { plain = 'lines', patient = false, subject = '', unit = 'bytes', expected } = options
   const transfers = new Transfers(expected)
@@ -172,7 +172,7 @@ export async function showProgress(first: string, options: ProgressOptions = {})
   }
 }
 
-/** Redraws lines at the end of the terminal until the returned function removes them. They must not wrap. */
+/** Redraws lines at the end of the terminal until the returned function removes them. The lines must not wrap. */
 async function drawLive(render: (size: ScreenSize, now: number) => string[]): Promise<() => void> {
   const { stderr } = process
   const { createLogUpdate } = await import('log-update')
@@ -182,7 +182,7 @@ async function drawLive(render: (size: ScreenSize, now: number) => string[]): Pr
     drawn = render({ columns: stderr.columns || 80, rows: stderr.rows || 24 }, performance.now())
     update(drawn.join('\n'))
   }
-  // A terminal that became narrower has wrapped what it shows: that takes more rows now than lines were written.
+  // A terminal that became narrower has wrapped its lines into more rows.
   const resized = () => {
     const rows = drawn.reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / (stderr.columns || 80))), 0)
     moveCursor(stderr, 0, -rows)
@@ -217,28 +217,27 @@ function writeNowAndThen(line: (now: number) => string, patient: boolean): () =>
   return () => clearInterval(timer)
 }
 
-/** What is shown beside the transfers themselves. */
 interface Shown {
   unit: 'bytes' | 'parts'
   status?: string | undefined
 }
 
 const MAX_LINES = 12
-/** Longer lines are no easier to read. */
+/** Longer lines are harder to read. */
 const MAX_COLUMNS = 110
 const PERCENT_WIDTH = 4
-/** The widest amounts of files below 10 GB, and of larger ones: `999 MB`, `12.3 GB`. */
+/** Maximum widths of amounts below 10 GB and above: `999 MB`, `12.3 GB`. */
 const AMOUNT_WIDTHS = [6, 7] as const
-/** Narrower lines have no amounts. */
+/** Narrower lines omit the amounts. */
 const MIN_WITH_AMOUNT = 33
-/** The longest that speed and time left get: `999 MB/s  59 min 59 s left`. */
+/** Maximum width of speed and time left: `999 MB/s  59 min 59 s left`. */
 const PACE_WIDTH = 26
 const GAP = 2
 const BAR = { least: 8, most: 30 }
 
 /**
- * Bars for a terminal: one per file and one in total, with speed and time left. When there are more files than lines,
- * those that make progress are shown, and how many are done. Every line is narrower than the terminal.
+ * Renders one bar per file and one in total, with speed and time left. If there are too many files, it shows the active
+ * ones and the number of finished ones. Every line fits the terminal.
  */
 export function transferLines(transfers: Transfers, { unit, status }: Shown, size: ScreenSize, now: number): string[] {
   const { items, completed, total } = transfers
@@ -255,7 +254,7 @@ export function transferLines(transfers: Transfers, { unit, status }: Shown, siz
   const moving = items.filter(item => item.completed > 0 && item.completed < item.total)
   const visible = all ? items : moving.slice(0, most - 2)
   const done = items.filter(item => item.completed >= item.total).length
-  // The column's width must not change with the speed, or all bars would jump.
+  // A column that changes its width with the speed would make all bars jump.
   const columns = columnsFor([...visible, { name: ''.padEnd(PACE_WIDTH), total }], unit, width)
   return cut([
     ...visible.map(item => transferLine(item, columns)),
@@ -287,9 +286,9 @@ function paceText(transfers: Transfers, unit: Shown['unit'], separator: string, 
 
 interface Columns {
   name: number
-  /** 0 where there is no room for one. */
+  /** 0 if there is no room for a bar. */
   bar: number
-  /** Of each of the two amounts; 0 where there is no room for them. */
+  /** Width of each amount. 0 if there is no room for amounts. */
   amount: number
 }
 
@@ -318,7 +317,7 @@ function transferLine({ name, completed, total }: Transfer, columns: Columns): s
 
 /**
  * Requests long work from the server and shows its progress.
- * @param options.what names the work in messages: `import of me/model`
+ * @param options.what name of the work in messages: `import of me/model`
  * @returns the last event
  */
 export async function streamWork<Result extends { status: 'success' }>(
@@ -338,7 +337,7 @@ export async function streamWork<Result extends { status: 'success' }>(
         progress.status(label)
         continue
       }
-      // Each kind of work and each step is counted in its own units.
+      // Each kind of work and each step counts its own units.
       const counting = `${step} ${status.split(' ')[0]}`
       if (counting !== counted) progress.transfers.reset()
       counted = counting
@@ -347,5 +346,5 @@ export async function streamWork<Result extends { status: 'success' }>(
   } finally {
     progress.clear()
   }
-  throw new CommandFailure(EXIT.failure, `The server ended the ${what} without a result. Its log says more.`)
+  throw new CommandFailure(EXIT.failure, `The server ended the ${what} without a result. See its log for the reason.`)
 }

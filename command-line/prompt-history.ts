@@ -4,19 +4,19 @@ import writeFileAtomic from 'write-file-atomic'
 import { isSystemError } from '../core/errors.ts'
 import { withShortLock } from '../core/system/short-lock.ts'
 
-/** How many prompts the arrow keys go back. */
+/** Number of prompts available through the arrow keys. */
 const MAX_COUNT = 1000
-/** The file is cut to the newest half of its prompts when it is larger (bytes). */
+/** A larger file is truncated to the newest half of its prompts. */
 const MAX_BYTES = 2 ** 20
-/** A longer prompt is kept for this chat only (characters). */
+/** Longer prompts are kept only for this chat. */
 const MAX_LENGTH = 2 ** 17
 
 /**
- * The prompts of this chat and of earlier ones, in a file that only its owner can read: a JSON string on each line.
- * Chats that run side by side each add theirs.
+ * Prompts of this chat and earlier ones, stored as one JSON string per line in a file that only its owner can read.
+ * Several chats can append to it concurrently.
  */
 export class PromptHistory {
-  /** The newest first. */
+  /** Newest first. */
   readonly prompts: string[] = []
   readonly #file: string
 
@@ -24,15 +24,15 @@ export class PromptHistory {
     this.#file = file
   }
 
-  /** Reads what earlier chats left. @throws as the disk does */
+  /** Loads the prompts of earlier chats. @throws file system errors */
   async open(): Promise<void> {
     this.prompts.push(...(await readPrompts(this.#file)).reverse().slice(0, MAX_COUNT))
   }
 
   /**
-   * Adds a prompt, unless it begins with a blank or is the last one again.
-   * @param keep whether it is written to the file
-   * @throws as the disk does; this chat has it nevertheless
+   * Adds a prompt, unless it starts with a blank or repeats the last one.
+   * @param keep whether to write it to the file
+   * @throws file system errors, after the prompt was added to this chat
    */
   async add(prompt: string, keep: boolean): Promise<void> {
     if (/^\s/.test(prompt) || prompt === '' || prompt === this.prompts[0]) return
@@ -54,7 +54,7 @@ export class PromptHistory {
   }
 }
 
-/** The oldest first. A line that no chat wrote, or that a crash cut, is left out. */
+/** Oldest first. Lines that are damaged or not from a chat are skipped. */
 async function readPrompts(file: string): Promise<string[]> {
   let text: string
   try {

@@ -6,22 +6,22 @@ import { errorMessage, isSystemError } from '../core/errors.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 
-/** The largest image that is sent (bytes); base64 makes it a third longer, and servers take requests of 64 MiB. */
+/** Maximum size of an image. Base64 adds a third, and servers accept requests of 64 MiB. */
 const MAX_BYTES = 32 * 2 ** 20
-/** The formats that engines read, by their first bytes. */
+/** First bytes of the formats that engines can read. */
 const FORMATS = /^(\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF.{4}WEBP)/s
 const ENDING = String.raw`\.(?:png|jpe?g|gif|bmp|webp)`
 
 /**
- * Paths of images in a prompt: in quotes, or beginning with `/`, `./`, `../`, `~/` or `file://`, with blanks escaped, as
- * terminals write files that are dropped on them.
+ * Paths of images in a prompt: quoted, or starting with `/`, `./`, `../`, `~/` or `file://` with escaped blanks, as
+ * terminals insert dropped files.
  */
 const PATHS = new RegExp(
   String.raw`"([^"\n]+${ENDING})"|'([^'\n]+${ENDING})'|(?<!\S)((?:file://|~?/|\.{1,2}/|[A-Za-z]:[\\/])(?:\\.|[^\s\\])*?${ENDING})(?![\w/])`,
   'gi'
 )
 
-/** A path as it was typed or dropped. */
+/** Unescapes a typed or dropped path. */
 export function typedPath(text: string): string {
   const bare = text.trim().replace(/^(["'])(.*)\1$/s, '$2')
   if (/^file:\/\//i.test(bare) && URL.canParse(bare)) return fileURLToPath(bare)
@@ -29,7 +29,7 @@ export function typedPath(text: string): string {
   return path.startsWith('~/') ? join(homedir(), path.slice(2)) : resolve(path)
 }
 
-/** The images (base64) that a prompt names by paths of files that are there, and the prompt without these paths. */
+/** Extracts paths of existing images from a prompt. @returns the paths and the prompt without them */
 export function imagesIn(prompt: string): { text: string; paths: string[] } {
   const paths: string[] = []
   const text = prompt.replace(PATHS, (found: string, ...groups: unknown[]) => {
@@ -50,19 +50,19 @@ function isFile(path: string): boolean {
   }
 }
 
-/** An image as base64. @throws CommandFailure where the file is none that models understand */
+/** Reads an image as base64. @throws CommandFailure if models cannot read the file */
 export function readImage(path: string): string {
   let bytes: Buffer
   try {
     const { size } = statSync(path)
     if (size > MAX_BYTES) {
       const most = formatBytes(MAX_BYTES)
-      throw new CommandFailure(EXIT.usage, `${path} has ${formatBytes(size)}; images of at most ${most} can be sent.`)
+      throw new CommandFailure(EXIT.usage, `${path} has ${formatBytes(size)}, but images may have at most ${most}.`)
     }
     bytes = readFileSync(path)
   } catch (error) {
     if (error instanceof CommandFailure) throw error
-    const why = isSystemError(error, 'ENOENT') ? 'there is no such file' : errorMessage(error)
+    const why = isSystemError(error, 'ENOENT') ? 'the file does not exist' : errorMessage(error)
     throw new CommandFailure(EXIT.usage, `${path} cannot be read: ${why}.`, error)
   }
   if (!FORMATS.test(bytes.toString('latin1', 0, 16))) {

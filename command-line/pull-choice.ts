@@ -5,7 +5,7 @@ import { atTerminal } from './confirm.ts'
 import { printable } from './output.ts'
 import { ServerRefusal } from './server-client.ts'
 
-/** One of the models that a name may mean: what to write after the colon, and the whole name to pull it by. */
+/** A model that a name may refer to: the label after the colon, and the full name to pull. */
 interface PullChoice {
   label: string
   size: number
@@ -13,9 +13,9 @@ interface PullChoice {
 }
 
 /**
- * Does something with a model of a hub. If its name may mean several models, the person at the terminal picks one.
- * @param work gets the name, and after a choice the name of the chosen one
- * @throws what `work` throws; Interrupted if nothing is picked
+ * Runs work on a hub's model. If its name is ambiguous, asks the user to pick a model.
+ * @param work receives the name, or the name of the chosen model
+ * @throws errors of `work`; Interrupted if nothing is picked
  */
 export async function withChosenModel<T>(model: string, work: (model: string) => Promise<T>): Promise<T> {
   try {
@@ -38,7 +38,7 @@ function choicesOf(error: unknown): PullChoice[] {
 async function pick(model: string, choices: PullChoice[]): Promise<string> {
   const { select, isCancel } = await import('@clack/prompts')
   const picked = await select({
-    message: `${model} has several models. Which one?`,
+    message: `Several models match ${model}. Which one?`,
     options: choices.map(({ label, size, model }) => ({
       value: model,
       label: printable(label),

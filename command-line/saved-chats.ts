@@ -17,7 +17,7 @@ const SavedChatSchema = Type.Object({
     Type.Object({ prompt: Type.String(), images: Type.Optional(Type.Array(Type.String())), answer: Type.String() })
   )
 })
-/** A conversation with what it was set to. */
+/** A conversation with its settings. */
 export type SavedChat = Static<typeof SavedChatSchema>
 
 const NAME = /^[\p{L}\p{N}][\p{L}\p{N}._-]{0,63}$/u
@@ -30,7 +30,7 @@ export class SavedChats {
     this.#folder = folder
   }
 
-  /** In the order of the alphabet. */
+  /** In alphabetical order. */
   async names(): Promise<string[]> {
     try {
       const files = await readdir(this.#folder)
@@ -45,7 +45,7 @@ export class SavedChats {
     }
   }
 
-  /** Undefined where there is none. @throws CommandFailure */
+  /** Undefined if it does not exist. @throws CommandFailure */
   async read(name: string): Promise<SavedChat | undefined> {
     const path = this.#path(name)
     let read: Awaited<ReturnType<typeof readJsonFile<typeof SavedChatSchema>>>
@@ -76,7 +76,7 @@ export class SavedChats {
     if (NAME.test(name)) return join(this.#folder, `${name}.json`)
     throw new CommandFailure(
       EXIT.usage,
-      'The name of a conversation has at most 64 letters, digits, ".", "_" and "-", and begins with a letter or digit.'
+      'The name of a conversation is invalid. Use at most 64 letters, digits, ".", "_" and "-", starting with a letter or digit.'
     )
   }
 }

@@ -6,26 +6,26 @@ import { type DataPaths, dataPaths } from '../core/system/data-paths.ts'
 import { isObject } from '../core/system/json-object.ts'
 import type { ServerPlace } from './server-client.ts'
 
-/** The settings by which a command finds its server. */
+/** The settings that determine which server a command uses. */
 export interface ServerSettings {
   host: string
   port: number
-  /** Whether it is reached by TLS. */
+  /** Whether the server uses TLS. */
   secure: boolean
-  /** Whether the host was written as an address (`https://…`), which no server of this command would have. */
+  /** Whether the host was given as a URL (`https://…`), which never refers to a server of this command. */
   isAddress?: boolean
   /** Sent as a bearer token. */
   apiKey: string | undefined
   paths: Pick<DataPaths, 'home' | 'ownerFile'>
-  /** Where host, port and data directory were set, as in `LoadedConfig.origins`. */
+  /** Origins of host, port and data directory, as in `LoadedConfig.origins`. */
   origins: Readonly<Record<string, string>>
 }
 
 /**
- * Reads only the settings by which a server is found. The whole configuration has the schemas of all plugins, and
- * importing these takes many times as long as what most commands do.
- * @returns undefined when a value is not clearly valid: loading the whole configuration then says what is wrong with it
- * @throws ConfigError when the file cannot be read
+ * Reads only the settings that determine the server. Loading the whole configuration would import the schemas of all
+ * plugins and take much longer than most commands.
+ * @returns undefined if a value may be invalid. Loading the whole configuration then reports the error
+ * @throws ConfigError if the file cannot be read
  */
 export async function readServerSettings(places: ConfigPlaces): Promise<ServerSettings | undefined> {
   const { flags, env } = places
@@ -55,7 +55,7 @@ export async function readServerSettings(places: ConfigPlaces): Promise<ServerSe
   }
   const named = addressParts(pick('host', '127.0.0.1'))
   const { host, secure = typeof tls.certificate === 'string' && tls.certificate !== '' } = named
-  // An address without a port means the usual one of its scheme, whatever this machine's own server has.
+  // A URL without a port means the default port of its scheme, not the configured port of this machine.
   const own = flags.port === undefined ? named.port : undefined
   const portText = own ?? pick('port', 11435)
   if (own !== undefined) origins.port = origins.host!
@@ -67,13 +67,13 @@ export async function readServerSettings(places: ConfigPlaces): Promise<ServerSe
   return { host, port, secure, isAddress: named.secure !== undefined, apiKey, paths, origins }
 }
 
-/** Whether a flag or the environment says where the server is. */
+/** Whether a flag or the environment names the server. */
 export function namesServer({ flags, env }: Pick<ConfigPlaces, 'flags' | 'env'>): boolean {
   const variables = [env.CORRAL_HOST, env.CORRAL_PORT]
   return flags.host !== undefined || flags.port !== undefined || variables.some(value => value?.trim())
 }
 
-/** What `--host` names: a host, or for commands also an address such as `https://models.example.org`. */
+/** Splits the value of `--host`: a host, or for commands a URL such as `https://models.example.org`. */
 function addressParts(text: unknown): { host: unknown; port?: number; secure?: boolean } {
   if (typeof text !== 'string' || !/^https?:\/\//i.test(text) || !URL.canParse(text)) return { host: text }
   const { protocol, hostname: host, port } = new URL(text)
@@ -84,7 +84,7 @@ function addressParts(text: unknown): { host: unknown; port?: number; secure?: b
 const isPort = (value: unknown): value is number =>
   typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= 65_535
 
-/** The same settings of a configuration that is loaded already. */
+/** The same settings from a loaded configuration. */
 export function serverSettingsOf({ core, sections, paths, origins }: LoadedConfig): ServerSettings {
   const keys = sections.security?.api_keys
   const apiKey = Array.isArray(keys) && typeof keys[0] === 'string' ? keys[0] : undefined
@@ -93,20 +93,20 @@ export function serverSettingsOf({ core, sections, paths, origins }: LoadedConfi
 
 /** Where a command looks for a server, in this order. */
 export interface AddressPlan {
-  /** An address from a flag or the environment; undefined where neither has one. */
+  /** Address from a flag or the environment, if any. */
   named: string | undefined
-  /** Whether it comes from a flag: then a server elsewhere that holds the data directory is not the one meant. */
+  /** Whether it comes from a flag, which excludes a server of the data directory at another address. */
   byFlag: boolean
-  /** Whether the server that holds the data directory counts, and one may be started when none runs. */
+  /** Whether the server of the data directory may be used, and one may be started if none is running. */
   local: boolean
-  /** The address of the configuration file or the default one, tried when no server holds the data directory. */
+  /** Configured or default address, tried if no server uses the data directory. */
   usual: string | undefined
 }
 
 /**
- * Decides where to look. A named address on another machine is the only place that counts: a command meant for that
- * machine must not act on this one. A named data directory is served by its holder or by nobody: another server on the
- * usual port serves other models.
+ * Decides where to look. A named address on another machine is the only candidate, because a command meant for that
+ * machine must not act on this one. A named data directory is served by the server that claims it or by none, because
+ * another server on the default port has other models.
  */
 export function planAddresses(
   {
@@ -126,14 +126,14 @@ export function planAddresses(
   return { named: undefined, byFlag, local: true, usual: isNamed('home') ? undefined : address }
 }
 
-/** The address at which clients reach a server that listens on this host; "all interfaces" includes loopback. */
+/** The client address of a server that listens on this host. A wildcard address includes loopback. */
 export function clientAddress(host: string, port: number, secure = false): string {
   const bare = host.replace(/^\[(.*)\]$/, '$1')
   const reached = bare === '0.0.0.0' ? '127.0.0.1' : bare === '::' ? '::1' : bare
   return `${secure ? 'https' : 'http'}://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
-/** The address that a server recorded, as clients reach it; undefined while the server does not listen yet. */
+/** The client address of a server, from its recorded listening address. Undefined while it does not listen yet. */
 export function recordedAddress(address: string): string | undefined {
   const url = URL.canParse(address) ? new URL(address) : undefined
   if (url?.protocol !== 'http:' && url?.protocol !== 'https:') return undefined
@@ -143,8 +143,8 @@ export function recordedAddress(address: string): string | undefined {
 }
 
 /**
- * How a server at this address is reached: by its private socket only if it is the one that holds the data directory.
- * @param owner the server that holds it, if any
+ * How to reach a server at this address. The private socket is used only for the server that claims the data directory.
+ * @param owner that server, if any
  */
 export function placeOf(
   address: string,

@@ -5,20 +5,20 @@ import { errorMessage, isSystemError } from '../core/errors.ts'
 import { abortAfter } from '../core/system/abort-after.ts'
 import { CommandFailure, EXIT, exitCodeFor, interruption } from './command-failure.ts'
 
-/** Talks to one corral server. Requests have no time limit: a model may take minutes to load or to think. */
+/** Client of a corral server. Requests have no time limit, because a model may take minutes to load or to think. */
 export interface ServerClient {
   /** Such as `http://127.0.0.1:11435`. */
   readonly address: string
-  /** Whether it is asked by its private socket. */
+  /** Whether requests use the private socket. */
   readonly bySocket: boolean
   /**
-   * Gives the reply's JSON; aborting `signal` closes the connection.
-   * @throws CommandFailure with the server's own message when it refuses
+   * Returns the reply's JSON. Aborting `signal` closes the connection.
+   * @throws CommandFailure with the server's message if it refuses
    */
   json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
-  /** Yields the events of a reply of Server-Sent Events, to a POST with `body` or else to a GET. */
+  /** Yields the Server-Sent Events of the reply to a POST with `body`, or else to a GET. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
-  /** The same server, for what is still to be asked once the command was interrupted: only its own signals end that. */
+  /** A client for requests after the command was interrupted. Only its own signals abort it. */
   uninterrupted(): ServerClient
 }
 
@@ -27,37 +27,38 @@ type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 interface StreamOptions {
   /** Closes the connection. */
   signal?: AbortSignal | undefined
-  /** Takes comments about the current work (`loading 42%`). */
+  /** Receives comments about the current work (`loading 42%`). */
   onStatus?: (text: string) => void
-  /** Takes the headers of the reply before its first event. */
+  /** Receives the headers of the reply before the first event. */
   onHeaders?: (headers: IncomingHttpHeaders) => void
 }
 
 /** Where a command reaches a server. */
 export interface ServerPlace {
-  /** Such as `http://127.0.0.1:11435`. */
   address: string
-  /** The server's private socket, which is used instead of its address where this user can open it. */
+  /** The server's private socket, used instead of its address if this user can open it. */
   socket?: string | undefined
-  /** Why the socket is not used, as the end of a sentence. */
+  /** Reason for not using the socket, as the end of a sentence. */
   why?: string
 }
 
-/** How a server is asked. */
 export interface ServerAccess extends ServerPlace {
-  /** Sent as a bearer token; the private socket needs none. */
+  /** Sent as a bearer token. The private socket needs none. */
   apiKey: string | undefined
 }
 
 export interface ClientOptions extends ServerAccess {
   /** Cancels all requests. */
   signal: AbortSignal
-  /** Finds another server for requests that this one, which shuts down, has not taken; undefined where none is to do it. */
+  /**
+   * Finds another server for requests that this one refused because it is shutting down. Undefined if no other server
+   * may be used.
+   */
   elsewhere?: () => Promise<ServerAccess | undefined>
 }
 
 const NEVER = new AbortController().signal
-/** How often another server is looked for. */
+/** Maximum number of moves to another server. */
 const MOVES = 3
 
 export function createClient({ signal: ended, elsewhere, ...found }: ClientOptions): ServerClient {
@@ -157,10 +158,12 @@ export function createClient({ signal: ended, elsewhere, ...found }: ClientOptio
   }
 }
 
-/** `ok`: a corral server answers there; `silent`: something was asked and has not answered in time; else `none`. */
+/**
+ * `ok`: corral answers. `silent`: something accepted the connection but did not answer in time. `none`: anything else.
+ */
 export type Health = 'ok' | 'none' | 'silent'
 
-/** Asks for a server's health. @throws CommandFailure where it has a certificate that is not trusted */
+/** Checks a server's health. @throws CommandFailure if its certificate is not trusted */
 export async function healthAt(place: ServerPlace, timeout: number): Promise<Health> {
   const { address } = place
   const tooLate = abortAfter(timeout)
@@ -176,10 +179,10 @@ export async function healthAt(place: ServerPlace, timeout: number): Promise<Hea
   }
 }
 
-/** A failure that the server reported, with its code, so that a command can handle some of them. */
+/** An error reported by the server, with its code, so that commands can handle it. */
 export class ServerRefusal extends CommandFailure {
   readonly code: string | undefined
-  /** The other fields of the reply, such as `choices`. */
+  /** Other fields of the reply, such as `choices`. */
   readonly details: Record<string, unknown>
 
   constructor(message: string, code: string | undefined, details: Record<string, unknown> = {}) {
@@ -193,11 +196,11 @@ function streamError(event: { error?: unknown; code?: unknown }): ServerRefusal 
   return new ServerRefusal(String(event.error), typeof event.code === 'string' ? event.code : undefined, { ...event })
 }
 
-/** Whether the server has done nothing for a request: it shuts down, or has gone. */
+/** Whether the server did not process the request because it is shutting down or has gone. */
 function wasNotTaken(method: string, error: unknown): boolean {
   if (!(error instanceof CommandFailure)) return false
   if (error instanceof ServerRefusal) return error.code === 'shutting_down'
-  // Of a connection that breaks off nobody knows how far the request came.
+  // After a broken connection it is unknown how much of the request the server received.
   return error.exitCode === EXIT.noServer || (method === 'GET' && isSystemError(error.cause, ...BROKEN))
 }
 
@@ -207,28 +210,28 @@ function refusal({ address, why, apiKey }: ServerAccess, status: number, text: s
   try {
     body = JSON.parse(text)
   } catch {
-    // Not a reply of corral: only the status is known.
+    // Not a reply of corral, so only the status is known.
   }
   const because = why === undefined ? '' : `, since ${why}`
   if (status === 401) {
-    const problem = hasKey ? 'does not know the key that was sent' : 'requires an API key'
+    const problem = hasKey ? 'rejects the API key' : 'requires an API key'
     return new ServerRefusal(
-      `The server at ${address} ${problem}. Set CORRAL_API_KEYS to one of its keys; "corral key create <name>", where it ` +
-        `runs, makes one. (It was asked over TCP${because}.)`,
+      `The server at ${address} ${problem}. Set CORRAL_API_KEYS to one of its keys. "corral key create <name>" on its ` +
+        `machine creates one. (The request used TCP${because}.)`,
       'unauthorized'
     )
   }
   if (typeof body?.error !== 'string') {
     return new ServerRefusal(
-      `The server at ${address} answered with status ${status}; it may not be corral.`,
+      `The server at ${address} answered with status ${status}. It may not be corral.`,
       undefined
     )
   }
   if (body.code !== 'forbidden_role') return streamError(body)
   const key = hasKey ? 'with the key of CORRAL_API_KEYS' : 'without a key'
   return new ServerRefusal(
-    `${body.error} It was asked over TCP ${key}${because}. Set CORRAL_API_KEYS to a key that may do this; ` +
-      '"corral key create <name> --role operator|admin", where the server runs, makes one.',
+    `${body.error} The request used TCP ${key}${because}. Set CORRAL_API_KEYS to a key with this permission. ` +
+      '"corral key create <name> --role operator|admin" on the server\'s machine creates one.',
     'forbidden_role'
   )
 }
@@ -254,12 +257,12 @@ function unreachable(address: string, error: unknown): CommandFailure {
   if (fault !== undefined) return new CommandFailure(EXIT.failure, fault, error)
   return new CommandFailure(
     EXIT.noServer,
-    `No server answers at ${address} (${reasonOf(error)}). Start one with: corral serve`,
+    `No server is running at ${address} (${reasonOf(error)}). Start one with: corral serve`,
     error
   )
 }
 
-/** Node.js gives no message when a name has several addresses and none answers. */
+/** Node.js gives no message if a name has several addresses and none answers. */
 function reasonOf(error: unknown): string {
   return errorMessage(error) || String((error as NodeJS.ErrnoException).code)
 }
@@ -267,7 +270,7 @@ function reasonOf(error: unknown): string {
 function cutOff(address: string, error: unknown): CommandFailure {
   return new CommandFailure(
     EXIT.failure,
-    `The connection to ${address} broke off before the reply was complete (${errorMessage(error)}). Try again.`,
+    `The connection to ${address} closed before the reply was complete (${errorMessage(error)}). Try again.`,
     error
   )
 }
@@ -275,21 +278,21 @@ function cutOff(address: string, error: unknown): CommandFailure {
 const UNTRUSTED = ['DEPTH_ZERO_SELF_SIGNED_CERT', 'SELF_SIGNED_CERT_IN_CHAIN', 'UNABLE_TO_VERIFY_LEAF_SIGNATURE']
 const UNTRUSTED_ISSUER = ['UNABLE_TO_GET_ISSUER_CERT', 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY']
 
-/** What is wrong with the certificate of a server, and what to do; undefined where it is something else. */
+/** Describes a problem with a server's certificate. Undefined for other errors. */
 function certificateFault(address: string, error: unknown): string | undefined {
   const says = (fault: string, help: string) =>
-    `The server at ${address} ${fault} (${errorMessage(error)}), so that nothing was sent to it. ${help}`
+    `The server at ${address} ${fault} (${errorMessage(error)}), so nothing was sent. ${help}`
   if (isSystemError(error, ...UNTRUSTED, ...UNTRUSTED_ISSUER)) {
-    const help = 'If it is the right server, let this command trust the issuer of its certificate'
+    const help = 'If it is the right server, trust the issuer of its certificate'
     return says('has a certificate that is not trusted', `${help}: NODE_EXTRA_CA_CERTS=<file in PEM format> corral …`)
   }
   if (isSystemError(error, 'ERR_TLS_CERT_ALTNAME_INVALID')) {
-    return says('has a certificate of another name', 'Name it as its certificate does: --host https://<name>:<port>')
+    return says('has a certificate for another name', 'Use the name in its certificate: --host https://<name>:<port>')
   }
   if (isSystemError(error, 'CERT_HAS_EXPIRED', 'CERT_NOT_YET_VALID')) {
     return says(
-      'has a certificate that is not valid now',
-      'Have its admin renew it, and check the clock of this machine.'
+      'has a certificate that has expired or is not valid yet',
+      'Ask its admin to renew it, and check the clock of this machine.'
     )
   }
   return undefined

@@ -21,28 +21,31 @@ import { createClient, healthAt, type ServerAccess, type ServerClient, type Serv
 
 export interface ServerConnection {
   client: ServerClient
-  /** The server, where this process had to start it, up to now. */
+  /** The server that this process started, if it had to. */
   readonly own: RunningServer | undefined
 }
 
 /**
- * What to do when no server runs: `fail`; start one `aside` in this process, on a free port of loopback, just for this
- * command; or start one as `usual`, on the configured address, for as long as the command runs.
+ * What to do when no server is running: `fail`, start one `aside` in this process on a free loopback port just for this
+ * command, or start one as `usual` on the configured address for as long as the command runs.
  */
 export type WhenNone = 'fail' | 'aside' | 'usual'
 
-/** What follows from there being no server, as a clause, and what to do beside starting one. */
-type Without = string | { so: string; or: (home: string) => string }
+/**
+ * Added to the error when no server is running: the reason why the command needs one, and an alternative to starting
+ * one.
+ */
+type Without = string | { why: string; or: (home: string) => string }
 
-/** Time limit of a health check in milliseconds: a server under load answers late. */
+/** A server under load answers late. */
 const HEALTH_TIMEOUT = 10_000
-/** How long a server that holds the data directory may take until it answers (it may be starting; milliseconds). */
+/** How long a server that has claimed the data directory may take to answer, because it may be starting. */
 const START_TIMEOUT = 30_000
 
 /**
- * Finds a server (or starts one), lets `use` work with it, and stops it if it was started here. With `aside`, a request
- * that the server has not taken, since it shuts down, goes to another one.
- * @throws CommandFailure with `EXIT.noServer` when none can be reached
+ * Finds or starts a server, passes it to `use`, and stops it if it was started here. With `aside`, a request refused by
+ * a server that is shutting down goes to another one.
+ * @throws CommandFailure with `EXIT.noServer` if none can be reached
  */
 export async function withServer<Result>(
   context: CommandContext,
@@ -53,7 +56,7 @@ export async function withServer<Result>(
   const signal = interruption()
   let own: RunningServer | undefined
   let config: LoadedConfig | undefined
-  // A server of our own needs the whole configuration, a request to one that runs does not.
+  // Only starting a server needs the whole configuration.
   const loadWhole = async () => (config ??= await openConfig(context))
 
   async function findOrStart(): Promise<ServerAccess> {
@@ -69,17 +72,17 @@ export async function withServer<Result>(
         own = await startOwn(context, await loadWhole(), whenNone)
         return { address: recordedAddress(own.address)!, socket: own.socket, apiKey }
       } catch (error) {
-        // Another process was quicker: its server is the one to use.
+        // Another process was faster, so its server is used.
         if (!isHeld(error) || performance.now() > deadline) throw error
         await sleep(100)
       }
     }
   }
 
-  // A server that another command has started for itself ends with that one, perhaps before it has taken our request.
+  // A server started by another command ends with that command, perhaps before it has received our request.
   const elsewhere = async () => (whenNone === 'aside' && !own ? await findOrStart() : undefined)
   try {
-    // Most commands end here: the server of the data directory is found without a look at the configuration.
+    // The fast path of most commands: the server of the data directory is found without reading the configuration.
     const near = await serverOfDataDirectory(context)
     const access = near ? { ...near, apiKey: undefined } : await findOrStart()
     return await use({
@@ -105,9 +108,9 @@ export async function ask<Reply>(
 }
 
 /**
- * The private socket of the server that holds the data directory, where nothing names another address and it answers
- * there. The same place that `findServer` would find, without the time that reading YAML takes.
- * @throws ConfigError when a configuration file is named and cannot be read
+ * The private socket of the server that has claimed the data directory, if no other address is named and it answers.
+ * Finds the same server as `findServer`, without the time to parse YAML.
+ * @throws ConfigError if a configuration file is named and cannot be read
  */
 async function serverOfDataDirectory(context: CommandContext): Promise<ServerPlace | undefined> {
   const places = placesOf(context)
@@ -120,17 +123,17 @@ async function serverOfDataDirectory(context: CommandContext): Promise<ServerPla
   if (address === undefined) return undefined
   const place = placeOf(address, paths.home, owner)
   const way = place.socket === undefined ? undefined : await answering(place, paths.home, owner)
-  // By its address it may want a key of the configuration.
+  // Its TCP address may require a key from the configuration.
   return way?.socket === undefined ? undefined : way
 }
 
-/** Where the server to use is; undefined when none runs and one may be started here. */
+/** Finds the server to use. Undefined if none is running and one may be started here. */
 async function findServer(settings: ServerSettings, deadline: number): Promise<ServerPlace | undefined> {
   const { paths } = settings
   const plan = planAddresses(settings)
   const { readOwner } = await import('../core/system/data-directory.ts')
   if (plan.named) {
-    // A data directory that cannot be read has nothing to do with a server that was named.
+    // An unreadable data directory is irrelevant if a server was named.
     const owner = plan.local ? await readOwner(paths).catch(() => undefined) : undefined
     const place = await answering(placeOf(plan.named, paths.home, owner), paths.home, owner)
     if (place) return place
@@ -145,13 +148,13 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
       if (!plan.named || !plan.byFlag || plan.named === address) return place
       throw new CommandFailure(
         EXIT.noServer,
-        `No server answers at ${plan.named}; the one of ${paths.home} is at ${address}.`
+        `No server is running at ${plan.named}. The server of ${paths.home} is at ${address}: leave out --host and --port to use it.`
       )
     }
     if (performance.now() > deadline) {
       throw new CommandFailure(
         EXIT.noServer,
-        `Process ${owner.pid} on ${owner.host} holds ${paths.home}, but no server answers at ${owner.address}. ` +
+        `Process ${owner.pid} on ${owner.host} uses ${paths.home}, but no server answers at ${owner.address}. ` +
           'Wait until it has started, or stop it and try again.'
       )
     }
@@ -161,20 +164,20 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
 }
 
 /**
- * The place where a server answers, by its socket if that can be opened; undefined where none does.
- * @param owner the server that holds the data directory
- * @throws CommandFailure where that is the server meant, and it is silent
+ * Checks that a server answers, through its socket if that can be opened. Undefined if none does.
+ * @param owner the server that has claimed the data directory
+ * @throws CommandFailure if that server is meant and does not answer
  */
 async function answering(place: ServerPlace, home: string, owner?: Owner): Promise<ServerPlace | undefined> {
-  const byAddress = { address: place.address, why: `${place.socket} cannot be opened by this user` }
+  const byAddress = { address: place.address, why: `this user cannot open ${place.socket}` }
   for (const way of place.socket === undefined ? [place] : [place, byAddress]) {
     const health = await healthAt(way, HEALTH_TIMEOUT)
     if (health === 'ok') return way
     if (health === 'silent' && owner && recordedAddress(owner.address) === place.address) {
       throw new CommandFailure(
         EXIT.noServer,
-        `The server of ${home} (process ${owner.pid} on ${owner.host}) runs, but has not answered for ` +
-          `${HEALTH_TIMEOUT / 1000} s: it is stopped or overloaded. Wait and try again, or restart it.`
+        `The server of ${home} (process ${owner.pid} on ${owner.host}) is running, but has not answered for ` +
+          `${HEALTH_TIMEOUT / 1000} s. It is stopped or overloaded. Wait and try again, or restart it.`
       )
     }
   }
@@ -196,7 +199,7 @@ async function startOwn(context: CommandContext, config: LoadedConfig, whenNone:
   })
 }
 
-/** A server for one command: nobody else is to find it. */
+/** A server for one command, which no other command should find. */
 function asideConfig(config: LoadedConfig): LoadedConfig {
   return {
     ...config,
@@ -205,7 +208,9 @@ function asideConfig(config: LoadedConfig): LoadedConfig {
   }
 }
 
-/** A command that only looks at models must not start a llama.cpp build, which would be cut off when the command ends. */
+/**
+ * A command that only looks at models must not start a llama.cpp build, which would be aborted when the command ends.
+ */
 function withoutEngineSearch(definitions: PluginDefinition[]): PluginDefinition[] {
   return definitions.map(definition =>
     definition.offers?.includes('runtimes')
@@ -225,12 +230,12 @@ function noServer(settings: ServerSettings, without?: Without): CommandFailure {
   const { named, local, usual } = planAddresses(settings)
   const where = named ?? usual
   const place = where ? ` at ${where}` : ''
-  const { so, or } = typeof without === 'object' ? without : { so: without, or: undefined }
-  const consequence = so === undefined ? '' : `, ${so}`
+  const { why, or } = typeof without === 'object' ? without : { why: without, or: undefined }
+  const because = why === undefined ? '' : ` ${why}`
   const start =
     or === undefined ? 'Start one with: corral serve' : `Start one with "corral serve", or ${or(settings.paths.home)}.`
   const reason = local
-    ? `No server runs${place}${place ? ' or' : ''} on ${settings.paths.home}${consequence}. ${start}`
-    : `No server answers${place}${consequence}. Start one there, or check --host and --port.`
+    ? `No server is running${place}${place ? ' or' : ''} for ${settings.paths.home}.${because} ${start}`
+    : `No server is running${place}.${because} Start one there, or check --host and --port.`
   return new CommandFailure(EXIT.noServer, reason)
 }

@@ -5,13 +5,13 @@ import { displayWidth, shorten } from './display-width.ts'
 import { outputWidth, wrapLines } from './output.ts'
 import { spinnerText } from './progress-display.ts'
 
-/** Pino's number of the level `info`. */
+/** Pino's number for the level `info`. */
 const INFO = 30
 const REFRESH_MS = 200
 
 /**
- * What `corral serve` shows at a terminal: log lines wrapped at words, and below them, while llama.cpp is fetched or built,
- * one line that is drawn again and again. For that it takes the steps of this work, which are lines of a log elsewhere.
+ * The terminal of `corral serve`: wrapped log lines, with one redrawn line below them while llama.cpp is downloaded or
+ * built. That line replaces the progress records, which appear only in logs outside a terminal.
  */
 export class ServerScreen {
   readonly #stream = process.stdout
@@ -21,7 +21,7 @@ export class ServerScreen {
   #timer: NodeJS.Timeout | undefined
   #works = () => true
 
-  /** @param format lays a line of the log out */
+  /** @param format formats a log record */
   constructor(format: (record: LogRecord) => string) {
     this.#format = format
     process.once('exit', () => this.#end())
@@ -33,21 +33,21 @@ export class ServerScreen {
         this.#begin(record)
         return
       }
-      // "corral doctor" shows what was tried; the next line shows the result.
+      // "corral doctor" shows the attempts. The next line shows the result.
       if ('outcome' in record) return
     }
     if (record.part === 'runtimes') this.#end()
     this.print(wrapLines(this.#format(record), outputWidth(this.#stream), 2))
   }
 
-  /** Writes lines above the one that is drawn. */
+  /** Prints lines above the redrawn one. */
   print(text: string): void {
     this.#erase()
     this.#stream.write(`${text}\n`)
     this.#draw()
   }
 
-  /** @param works whether the work that the last step belongs to still goes on; it may end without a word */
+  /** @param works whether the work of the last step is still running; it may end without a record */
   worksWhile(works: () => boolean): void {
     this.#works = works
   }
@@ -82,7 +82,7 @@ export class ServerScreen {
     this.#stream.write(line)
   }
 
-  /** Also where a terminal that became narrower has wrapped the line. */
+  /** Also erases rows that a narrower terminal has wrapped. */
   #erase(): void {
     if (this.#drawn === 0) return
     moveCursor(this.#stream, 0, 1 - Math.max(1, Math.ceil(this.#drawn / outputWidth(this.#stream))))

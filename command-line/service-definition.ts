@@ -1,32 +1,32 @@
 import { join } from 'node:path'
 
-/** The service's name for systemd, and its label for launchd. */
+/** Name of the systemd service, and label of the launchd agent. */
 export const SERVICE = 'corral'
 
-/** The first words of every file that `corral service install` writes: what lacks them is somebody else's. */
+/** First words of every file that `corral service install` writes. Files without them belong to someone else. */
 export const MARK = 'Written by "corral service install"'
 
-/** What a service is made of. All paths are absolute. */
+/** Contents of a service. All paths are absolute. */
 export interface ServiceDefinition {
-  /** For the whole machine, with a user of its own; otherwise for the user who installs it. */
+  /** True for a service of the whole machine with its own account, false for a service of the current user. */
   system: boolean
-  /** The program and what comes before `serve`: Node.js and corral's script, or one program that starts both. */
+  /** Everything before `serve`: Node.js and corral's script, or one program that starts both. */
   command: string[]
   /** Flags for `serve` and `reload`, such as `--port 8080`. */
   flags: string[]
   environment: Record<string, string>
-  /** The data directory; undefined is the usual one: ~/.corral, or /var/lib/corral for a system service. */
+  /** Undefined means the default: ~/.corral, or /var/lib/corral for a system service. */
   home: string | undefined
-  /** Folders that it writes to beside the data directory. */
+  /** Folders that it writes to, apart from the data directory. */
   writable: string[]
-  /** Of the groups that may use GPUs, those that this machine has. */
+  /** GPU groups that exist on this machine. */
   groups: string[]
 }
 
-/** The data directory of a system service. */
+/** Data directory of a system service. */
 export const SYSTEM_HOME = '/var/lib/corral'
 
-/** What a program needs to run under a sandbox that lets GPUs work. */
+/** The sandbox of the service, which keeps GPUs usable. */
 const SANDBOX = `
 # All of the system is read-only but the data directory and a /tmp of its own. Compilers work with that.
 ProtectSystem=strict
@@ -59,7 +59,7 @@ DeviceAllow=char-kfd rw
 DeviceAllow=char-nvidia* rw
 `
 
-/** The unit of systemd. */
+/** The systemd unit. */
 export function systemdUnit(service: ServiceDefinition): string {
   const { system, command, flags, environment, home, writable, groups } = service
   const line = (...words: string[]) => words.map(execWord).join(' ')
@@ -105,18 +105,18 @@ WantedBy=${system ? 'multi-user.target' : 'default.target'}
 `
 }
 
-/** A word of a setting: systemd splits at blanks and replaces `%x`. */
+/** Quotes a word of a setting: systemd splits at blanks and replaces `%x`. */
 function unitWord(text: string): string {
   const escaped = text.replace(/[\\"]/g, '\\$&').replaceAll('%', '%%').replaceAll('\n', '\\n')
   return /^[\w./:=%@,+~-]+$/.test(text) ? escaped : `"${escaped}"`
 }
 
-/** A word of a command, in which `$NAME` is replaced too. */
+/** Quotes a word of a command, where systemd also replaces `$NAME`. */
 function execWord(text: string): string {
   return unitWord(text).replaceAll('$', '$$$$')
 }
 
-/** The file of launchd: an agent of the user, started at login. */
+/** The launchd property list: an agent of the user, started at login. */
 export function launchdAgent({ command, flags, environment, home }: ServiceDefinition, log: string): string {
   const settings = { ...(home !== undefined && { CORRAL_HOME: home }), ...environment }
   const string = (text: string) => `<string>${xml(text)}</string>`
@@ -167,35 +167,34 @@ function xml(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 }
 
-/** One thing that is done, in order. */
+/** One step, in order. */
 export type ServiceStep =
-  | { do: 'run'; command: string[] /** It may fail: there may be nothing to undo. */; optional?: boolean }
+  | { do: 'run'; command: string[] /** It may fail, because there may be nothing to undo. */; optional?: boolean }
   | { do: 'write'; path: string; text: string }
   | { do: 'remove'; path: string }
 
-/** The machine, as far as a service has to do with it. */
+/** The parts of the machine that matter for services. */
 export interface ServicePlace {
   platform: 'linux' | 'darwin'
   uid: number
-  /** The user's home. */
   userHome: string
-  /** XDG_CONFIG_HOME, where it is set. */
+  /** XDG_CONFIG_HOME, if set. */
   configHome: string | undefined
 }
 
-/** Where the file of the service is. */
+/** Path of the service's file. */
 export function serviceFile({ platform, userHome, configHome }: ServicePlace, system: boolean): string {
   if (platform === 'darwin') return join(userHome, 'Library', 'LaunchAgents', `${SERVICE}.plist`)
   if (system) return `/etc/systemd/system/${SERVICE}.service`
   return join(configHome || join(userHome, '.config'), 'systemd', 'user', `${SERVICE}.service`)
 }
 
-/** `systemctl`, of the machine or of the user. */
+/** The `systemctl` command of the machine or of the user. */
 export function systemctl(system: boolean, ...words: string[]): string[] {
   return ['systemctl', ...(system ? [] : ['--user']), ...words]
 }
 
-/** What the installation does. `log` is the file that launchd appends its output to. */
+/** Steps of the installation. launchd appends output to `log`. */
 export function installSteps(
   place: ServicePlace,
   service: ServiceDefinition,
@@ -218,12 +217,12 @@ export function installSteps(
     { do: 'write', path, text: systemdUnit(service) },
     { do: 'run', command: systemctl(service.system, 'daemon-reload') },
     { do: 'run', command: systemctl(service.system, 'enable', SERVICE) },
-    // One that runs goes on with what was written.
+    // A running service continues with the new file.
     { do: 'run', command: systemctl(service.system, 'restart', SERVICE) }
   ]
 }
 
-/** What the removal does. Data directory and account stay. */
+/** Steps of the removal. Data directory and account stay. */
 export function uninstallSteps(place: ServicePlace, system: boolean): ServiceStep[] {
   const path = serviceFile(place, system)
   if (place.platform === 'darwin') {

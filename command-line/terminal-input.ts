@@ -4,21 +4,21 @@ import { StringDecoder } from 'node:string_decoder'
 
 export type TypedInput = { line: string } | 'interrupted' | 'ended'
 
-/** A person at a terminal: lines with editing and history at the prompt, Ctrl-C at any time. */
+/** Terminal input: a line editor with history at the prompt, and Ctrl-C at any time. */
 export interface TerminalInput {
-  /** Waits for a line. `interrupted` is Ctrl-C (the typed text is dropped), `ended` is Ctrl-D or a closed terminal. */
+  /** Waits for a line. `interrupted` is Ctrl-C, which drops the typed text. `ended` is Ctrl-D or a closed terminal. */
   read(prompt: string): Promise<TypedInput>
-  /** Whether text was typed at the prompt when Ctrl-C was pressed last. */
+  /** Whether the last Ctrl-C dropped typed text. */
   readonly dropped: boolean
-  /** Calls `onInterrupt` at Ctrl-C until the next `read`; other keys wait for that. */
+  /** Calls `onInterrupt` at Ctrl-C until the next `read`. Other keys wait for that. */
   busy(onInterrupt: () => void): void
   close(): void
 }
 
 export interface TerminalInputOptions {
-  /** Earlier prompts for the arrow keys, the newest first; read anew for each line. */
+  /** Prompts for the arrow keys, newest first. Read again for each line. */
   history: readonly string[]
-  /** What Tab offers for the text before the cursor, and the part of that text which it takes the place of. */
+  /** Completions for the text before the cursor, and the part of the text that they replace. */
   complete(text: string): Promise<[offers: string[], replaced: string]>
 }
 
@@ -37,8 +37,8 @@ const PIECE = /^(?:[^\x00-\x1f\x7f]+|\x1b(?:\[[\d;?]*[@-~]|O[\s\S]|[^[O])?|[\s\S
 const UNFINISHED = /^\x1b\[[\d;?]*$/
 
 /**
- * Opens the terminal. It stays in raw mode until `close`: a Ctrl-C in the middle of an answer reaches this process as a
- * byte, and not all processes of the terminal as a signal: the engine may be one of them.
+ * Opens the terminal in raw mode until `close`. Ctrl-C during an answer then arrives as a byte in this process instead
+ * of a signal to all processes of the terminal, which may include the engine.
  */
 export function openTerminalInput({ history, complete }: TerminalInputOptions): TerminalInput {
   const { stdin, stdout } = process
@@ -54,13 +54,13 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
     input: keys,
     output: screen,
     terminal: true,
-    // The prompts that the arrow keys go through are ours: one of several lines is one prompt.
+    // The history is corral's own, because a prompt of several lines is one entry.
     historySize: 0,
     completer(text: string, done: (error: Error | null, result: [string[], string]) => void) {
       completing = true
       complete(text).then(
         result => completed(result),
-        // Whatever Tab needed cannot be had now: it offers nothing.
+        // Completion is not available at the moment.
         () => completed([[], text])
       )
       const completed = (result: [string[], string]) => {
@@ -76,7 +76,7 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
   let reading = false
   let closed = false
   let dropped = false
-  /** What was typed and the editor has not got yet. */
+  /** Typed text that the editor has not received yet. */
   let held = ''
   const decoder = new StringDecoder('utf8')
   const typed: TypedInput[] = []
@@ -114,7 +114,7 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
     } else feed()
   }
 
-  /** Gives the editor what was typed, up to the end of a line: what follows waits for the next prompt. */
+  /** Passes typed text to the editor up to the end of a line. The rest waits for the next prompt. */
   function feed(): void {
     while (reading && !completing && held !== '') {
       if (held.startsWith(PASTE_BEGINS)) {
@@ -128,7 +128,7 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
       const piece = PIECE.exec(held)![0]
       held = held.slice(piece.length)
       if (piece === ALT_ENTER) insert('\n')
-      // The editor looks at the whole line for each key: a long text that comes at once would take it many seconds.
+      // The editor redraws the whole line for each key, which takes many seconds for a long pasted text.
       else if (piece.length > 2 && piece >= ' ') insert(piece)
       else keys.emit('data', Buffer.from(piece))
     }
@@ -182,7 +182,7 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
   }
 }
 
-/** What the editor draws on: the terminal, but for the time in which an answer is written there. */
+/** The editor's output: the terminal, except while an answer is printed. */
 class EditorScreen extends Writable {
   muted = true
 

@@ -2,35 +2,34 @@ import type { Counters } from '../../core/contracts/native-records.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import type { Speeds } from './statistics.ts'
 
-/** One measurement: of one request, or of several at once. */
+/** One measurement of a single request, or of several concurrent ones. */
 export interface Sample {
-  /** Tokens of all prompts. */
+  /** Total over all prompts. */
   promptTokens: number
-  /** Tokens of prompts read in a second, by all slots together. */
+  /** Prompt tokens per second over all slots. */
   prompt: number
-  /** Tokens generated in a second, by all slots together; absent for embeddings. */
+  /** Generated tokens per second over all slots. Absent for embeddings. */
   answer?: number
-  /** Seconds until the first token was here, of the slowest request; absent for embeddings. */
+  /** Seconds to the first token of the slowest request. Absent for embeddings. */
   first?: number
 }
 
 export interface Workload {
-  /** Tokens of each prompt, as near as can be; never more. */
+  /** Approximate tokens of each prompt, never exceeded. */
   prompt: number
-  /** Tokens of each answer. */
   answer: number
-  /** Requests at once. */
+  /** Concurrent requests. */
   slots: number
 }
 
-/** Measures one model; prompts are never twice the same, so that no cache has them. */
+/** Measures one model. Prompts never repeat, so no cache can answer them. */
 export interface Meter {
-  /** Requests that it sent. */
+  /** Number of requests sent so far. */
   sent(): number
-  /** Generates a little, so that everything is warm; finds out what the speeds are about. */
+  /** Generates a little so that everything is warm, and returns a rough estimate of the speeds. */
   warmUp(): Promise<Sample>
   sample(workload: Workload): Promise<Sample>
-  /** Speeds for `judge`: reading, writing, and writing what the conversation says already. */
+  /** Speeds for `judge`: prefill, generation, and generation of text that repeats the conversation. */
   speeds(size: { prompt: number; answer: number }, seed: number): Promise<Speeds>
 }
 
@@ -40,7 +39,7 @@ const WORDS =
   )
 const TOPICS = ['a lighthouse', 'a lost key', 'two brothers', 'the first snow', 'a train at night', 'an honest thief']
 
-/** mulberry32: the same numbers for the same seed. */
+/** mulberry32, a seeded random number generator. */
 function random(seed: number): () => number {
   let state = seed >>> 0
   return () => {
@@ -55,23 +54,23 @@ type Final = { done?: boolean; response?: string; message?: { content?: string }
 
 interface Answer {
   promptTokens: number
-  /** Seconds that the engine took, by its own count. */
+  /** Seconds, as measured by the engine. */
   promptTime: number
   answerTokens: number
   answerTime: number
-  /** Milliseconds, by this process' clock. */
+  /** Milliseconds on this process' clock. */
   began: number
   first: number
   ended: number
 }
 
 export function createMeter(client: ServerClient, model: string, mode: 'chat' | 'embedding'): Meter {
-  /** Of the words above; found out with the first prompt. */
+  /** Tokens per word of the word list, measured with the first prompt. */
   let tokensPerWord = 1.3
   let seeds = 1
   let sent = 0
 
-  // A little less, since words differ, and something stands before each text.
+  // Slightly less, because words differ in length and the chat template adds tokens.
   const wordsFor = (tokens: number) => Math.max(1, Math.floor((tokens * 0.97 - 4) / tokensPerWord))
 
   function text(tokens: number, seed: number): string {
@@ -109,7 +108,8 @@ export function createMeter(client: ServerClient, model: string, mode: 'chat' | 
   }
 
   async function generate(prompt: number, answer: number, seed = seeds++): Promise<Answer> {
-    // The likelier the next words, the less a sampler takes; a temperature keeps small models from repeating themselves.
+    // Sampling is faster when the next words are predictable. A temperature keeps small models from repeating
+    // themselves.
     const options = { temperature: 0.8, ...forced(answer, seed) }
     const reply = await fitting(() => ask('/api/generate', { prompt: text(prompt, seed), raw: true, options }))
     learn(prompt, reply.promptTokens)
@@ -129,7 +129,7 @@ export function createMeter(client: ServerClient, model: string, mode: 'chat' | 
     return { promptTokens, promptTime, answerTokens: 0, answerTime: 0, began, first: ended, ended }
   }
 
-  /** Sends a shorter text where the words have more tokens than was thought. */
+  /** Sends a shorter text when the words turn out to have more tokens than estimated. */
   async function fitting<Reply>(send: () => Promise<Reply>): Promise<Reply> {
     for (;;) {
       try {
@@ -187,7 +187,7 @@ const readTogether = (answers: readonly Answer[]) =>
   (sum(answers, 'promptTokens') * 1000) /
   (Math.max(...answers.map(({ first }) => first)) - Math.min(...answers.map(({ began }) => began)))
 
-/** Of one request the engine's own times; of several the time from the first to the last of them. */
+/** A single request uses the engine's own times. Several use the time from the first start to the last end. */
 function together(answers: readonly Answer[]): Sample {
   const [one] = answers as [Answer, ...Answer[]]
   const promptTokens = sum(answers, 'promptTokens')

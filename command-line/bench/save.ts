@@ -11,20 +11,20 @@ import type { ServerClient } from '../server-client.ts'
 
 interface Saving {
   client: ServerClient
-  /** The server is part of this process. */
+  /** The server runs in this process. */
   isOwn: boolean
   record: TrialRecord
   settings: TrialSettings
-  /** The file that the server reads its configuration from; null where there is none. */
+  /** The server's configuration file, or null if there is none. */
   file: string | null
   tell: (text: string) => void
   options: { yes?: boolean; dryRun?: boolean; json?: boolean }
 }
 
 /**
- * Shows settings of a model as lines of the configuration, writes them there where that is wanted, and lets the server
- * read them.
- * @returns the file they were written to; false where they were not
+ * Shows a model's settings as lines of the configuration, writes them to the file if the user agrees, and reloads the
+ * server.
+ * @returns the file, or false if nothing was written
  */
 export async function saveSettings(context: CommandContext, saving: Saving): Promise<string | false> {
   const { client, isOwn, record, settings, tell, options } = saving
@@ -37,14 +37,12 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   const path = saving.file ?? join(config.paths.home, 'config.yaml')
   const lines = (name: string) => modelSettingsYaml(name, settings).trimEnd()
   const paste = (why: string) => {
-    tell(`${why} These are the lines:`)
+    tell(`${why} Add these lines yourself:`)
     tell(lines(record.model))
     return false as const
   }
   if (!isHere)
-    return paste(
-      'The server is not the one of this data directory, so that its configuration is not changed from here.'
-    )
+    return paste('This server uses another data directory, so its configuration cannot be changed from here.')
 
   let before: string | undefined
   try {
@@ -55,30 +53,32 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   const name = sectionName(readYaml(before ?? '').value, record.model, record.label)
   const text = withModelSettings(before ?? '', name, settings)
   if (text === undefined) {
-    return paste(`${path} is written so that this model's settings cannot be changed without those of others.`)
+    return paste(
+      `The layout of ${path} does not allow changing this model's settings without changing those of others.`
+    )
   }
   tell(lines(name))
   if (options.dryRun) return false
   if (!options.yes) {
     if (!atTerminal()) {
-      tell(`Nothing is written: --yes writes this into ${path}.`)
+      tell(`Nothing was written. Add --yes to write this to ${path}.`)
       return false
     }
-    if (!(await confirm(`Write this into ${path}?`, false))) return false
+    if (!(await confirm(`Write this to ${path}?`, false))) return false
   }
   try {
     if (before !== undefined) await copyFile(path, `${path}.bak`)
     const { default: writeFileAtomic } = await import('write-file-atomic')
-    // Somebody may have changed it while this was asked.
+    // The file may have changed while the user was deciding.
     if (before !== undefined && (await readFile(path, 'utf8')) !== before)
-      return paste(`${path} has changed meanwhile.`)
+      return paste(`${path} was changed by someone else in the meantime.`)
     await writeFileAtomic(path, text, before === undefined ? { mode: 0o600 } : {})
     const { renewTrust } = await import('../../core/config/trust.ts')
     await renewTrust(config.paths.home, path, before ?? '', text)
   } catch (error) {
     return paste(`${path} cannot be written (${errorMessage(error)}).`)
   }
-  tell(`Written to ${path}${before === undefined ? '' : `; the file as it was is ${path}.bak`}.`)
+  tell(`Saved to ${path}${before === undefined ? '' : `. The previous file is ${path}.bak`}.`)
   if (isOwn) return path
   try {
     const report = await client.json<ReloadReport>('POST', '/api/reload')
@@ -87,9 +87,9 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
     }
   } catch (error) {
     if (error instanceof CommandFailure)
-      throw new CommandFailure(error.exitCode, `The server does not take it: ${error.message}`)
+      throw new CommandFailure(error.exitCode, `The server rejects the new settings: ${error.message}`)
     throw error
   }
-  tell('The server has read it: the model is loaded with it from now on.')
+  tell('The server has reloaded its configuration. The model uses these settings from now on.')
   return path
 }

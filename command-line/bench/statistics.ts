@@ -1,4 +1,4 @@
-/** Two-sided 95 % quantiles of Student's t by degrees of freedom, from 1. */
+/** Two-sided 95 % quantiles of Student's t for 1 degree of freedom and up. */
 const T95 = [
   12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
   2.101, 2.093, 2.086
@@ -9,12 +9,12 @@ export interface Interval {
   high: number
 }
 
-/** What several measurements of one thing say. */
+/** Summary of repeated measurements. */
 export interface Summary extends Interval {
   median: number
   least: number
   most: number
-  /** Half of the 95 % interval as a share of the median; of fewer than four values, half of what is between them. */
+  /** Half the 95 % interval as a share of the median. With fewer than four values, half their range. */
   spread: number
   values: number[]
 }
@@ -25,7 +25,7 @@ export function medianOf(values: readonly number[]): number {
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2
 }
 
-/** The mean with its 95 % interval; of a single value nothing is known but itself. */
+/** The mean with its 95 % interval. A single value has no known interval. */
 export function meanInterval(values: readonly number[]): Interval & { mean: number } {
   const count = values.length
   const mean = values.reduce((sum, value) => sum + value, 0) / count
@@ -51,46 +51,43 @@ export function summarize(values: readonly number[]): Summary {
   }
 }
 
-// ---- which setting is faster
-
-/** Speeds by what was done: reading a prompt, writing an answer. Units a second: more is better. */
+/** Speeds by kind of work, such as prefill or generation, in units per second. */
 export type Speeds = Record<string, number>
 
-/** One setting measured beside the present one, one right after the other. */
+/** A trial setting and the current setting, measured one right after the other. */
 export interface Pair {
   present: Speeds
   trial: Speeds
 }
 
-/** How many times as fast the trial is. */
+/** Speed of the trial divided by the current speed. */
 export interface Ratio extends Interval {
   mean: number
 }
 
 export interface Verdict {
-  /** undecided: more pairs are wanted. */
+  /** `undecided` asks for more pairs. */
   result: 'faster' | 'slower' | 'same' | 'undecided'
-  /** Of the time that a usual request takes. */
+  /** Ratio for the mix of work in a typical request. */
   overall: Ratio
   parts: Record<string, Ratio>
 }
 
-/** What is gained must be more than this: less is not worth a setting. */
+/** A smaller gain is not worth a setting. */
 export const MARGIN = 0.03
-/** So many pairs at least until a setting counts as faster … */
+/** Minimum number of pairs before a setting can be called faster. */
 const MIN_PAIRS = 4
-/** … and so many until it is given up. */
+/** Minimum number of pairs before a setting can be given up. */
 const MIN_TO_GIVE_UP = 2
 
 /**
- * Whether a setting is faster than the present one, in this order:
- *   1. undecided, while there are too few pairs, unless all so far say that nothing is gained;
- *   2. faster: its 95 % interval is above the present one by more than the margin, and no part of the work was measured
- *      slower;
- *   3. undecided, where more pairs may still come and the mean is above the margin;
- *   4. slower or the same.
- * @param work how much of each part a usual request has, in the units of the speeds
- * @param most so many pairs are measured at most
+ * Decides whether a setting is faster than the current one. The first matching rule applies:
+ *   1. undecided, while there are too few pairs, unless all of them show no gain
+ *   2. faster, if the 95 % interval is above the margin and no part of the work became slower
+ *   3. undecided, if more pairs are allowed and the mean is above the margin
+ *   4. otherwise slower or the same
+ * @param work amount of each part in a typical request, in the units of the speeds
+ * @param most maximum number of pairs
  */
 export function judge(pairs: readonly Pair[], work: Readonly<Record<string, number>>, most: number): Verdict {
   const parts: Record<string, Ratio> = {}
@@ -112,7 +109,7 @@ export function judge(pairs: readonly Pair[], work: Readonly<Record<string, numb
   return verdict(overall.high < 1 || (overall.mean > 1 && partSlower) ? 'slower' : 'same')
 }
 
-/** The geometric mean: twice as fast and half as fast cancel each other. */
+/** Geometric mean: twice as fast and half as fast cancel each other out. */
 function ratioOf(ratios: readonly number[]): Ratio {
   const { mean, low, high } = meanInterval(ratios.map(Math.log))
   return { mean: Math.exp(mean), low: Math.exp(low), high: Math.exp(high) }

@@ -9,29 +9,29 @@ import type { ServerClient } from '../server-client.ts'
 
 export interface BenchServer {
   /**
-   * Loads the model anew with these settings, in the place of those of the last call. They hold until `close`, or until
-   * this process is gone.
+   * Reloads the model with these settings, which replace those of the last call until `close`, or until this process
+   * ends.
    */
   load(settings: TrialSettings): Promise<TrialRecord | TrialFailure>
   /**
-   * Runs the work, again where requests of others came in between; waits first until none is answered.
-   * @param sent counts the requests of this command
+   * Runs the work while the server handles no other requests, and repeats it if one arrived during the measurement.
+   * @param sent returns the number of requests that this command has sent
    */
   alone<Result>(sent: () => number, work: () => Promise<Result>): Promise<Result>
-  /** How often work was measured again because others were at work. */
+  /** Number of measurements repeated because of other requests. */
   readonly disturbed: number
-  /** Lets the model be as it was before. */
+  /** Restores the model's previous settings. */
   close(): void
 }
 
-/** How often work is measured again at most. */
+/** Maximum number of repeated measurements. */
 const MAX_AGAIN = 20
-/** How often a busy server is looked at (milliseconds). */
+/** Interval between checks of a busy server. */
 const LOOK = 500
 
 /**
- * @param anyway measures beside the requests of others
- * @param say takes what is being done
+ * @param anyway measures while other requests are running
+ * @param say reports progress
  */
 export function benchServer(
   client: ServerClient,
@@ -49,7 +49,9 @@ export function benchServer(
       const now = await activity()
       const others = now.running + now.waiting
       if (others === 0 || anyway) return now
-      say(`waiting: the server answers ${plural(others, 'other request')} (--anyway does not wait)`)
+      say(
+        `waiting until ${plural(others, 'other request')} ${others === 1 ? 'ends' : 'end'} (use --anyway to skip this)`
+      )
       await sleep(LOOK)
     }
   }
@@ -68,12 +70,12 @@ export function benchServer(
       )
       for (;;) {
         const { value, done } = await events.next()
-        if (done) throw new CommandFailure(EXIT.failure, 'The server ended the trial. Its log says more.')
+        if (done) throw new CommandFailure(EXIT.failure, 'The server ended the trial. See its log for the reason.')
         if (value.status !== 'ready' && value.status !== 'failed') {
           say(value.status)
           continue
         }
-        // The stream is read on, as long as it is open: the settings hold for so long.
+        // The settings apply only while this stream is open.
         isLoading = false
         void events.next().catch(() => undefined)
         before?.abort()
@@ -92,7 +94,7 @@ export function benchServer(
         if (again >= MAX_AGAIN) {
           throw new CommandFailure(
             EXIT.failure,
-            'The server answers other requests all the time. Measure when it is idle, or with --anyway.'
+            'The server is never idle. Measure again when nobody uses it, or add --anyway.'
           )
         }
       }

@@ -1,63 +1,62 @@
 import type { TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { judge, type Pair, type Speeds, type Verdict } from './statistics.ts'
 
-/** What loads a model with other settings and measures it. */
+/** Loads a model with trial settings and measures it. */
 export interface TuningBench {
-  /** What may be tried beside these settings; the most important first. */
+  /** Settings worth trying on top of these, most important first. */
   tunables(settings: TrialSettings): Promise<Tunable[]>
   /**
-   * Measures with these settings; loads the model first where it runs with others.
-   * @param seed the same work for the same number
+   * Measures these settings, reloading the model if it runs with others.
+   * @param seed the same seed gives the same work
    */
   measure(settings: TrialSettings, seed: number): Promise<Speeds | Failed>
 }
 
-/** The model cannot be loaded so. */
+/** The model cannot be loaded with these settings. */
 export interface Failed {
   failed: string
 }
 
 export const isFailed = (result: object): result is Failed => 'failed' in result
 
-/** What became of one value. */
+/** Result of one value. */
 export interface Step {
   name: string
   value: string
   result: Exclude<Verdict['result'], 'undecided'> | 'does not work here' | 'changes answers'
-  /** Why it does not work, or what it changes. */
+  /** Why the value does not work, or what it changes. */
   reason?: string
   verdict?: Verdict
 }
 
 export interface Tuning {
   steps: Step[]
-  /** What was kept, together; empty where nothing was. */
+  /** All adopted settings combined, empty if none was faster. */
   settings: TrialSettings
-  /** All that was kept against what was there before, measured anew; undefined where nothing was kept. */
+  /** The adopted settings measured again against the original ones. Undefined if none was adopted. */
   confirmation: Verdict | undefined
 }
 
 export interface TuneOptions {
-  /** What is there to begin with. */
+  /** The original settings. */
   base: TrialSettings
-  /** How much of each part a usual request has. */
+  /** Amount of each kind of work in a typical request. */
   work: Readonly<Record<string, number>>
-  /** Most pairs that one value is measured with. */
+  /** Maximum number of pairs for one value. */
   most: number
-  /** Whether values that change answers are tried too. */
+  /** Also tries values that change answers. */
   allowChanges: boolean
   onStep?: (step: Step) => void
   say?: (text: string) => void
 }
 
-/** Settings that say nothing of each other's speed are known by their text. */
 const same = (a: TrialSettings, b: TrialSettings) => JSON.stringify(a) === JSON.stringify(b)
 
 /**
- * Finds faster settings by measurement: one setting after the other, each of its values beside what was kept so far. In
- * the end all that was kept is measured anew against the beginning, since of many values that are tried one may look
- * faster by chance; what that does not confirm is not kept.
- * @throws what measuring the present settings fails with
+ * Finds faster settings by measurement. It tries one setting at a time and compares each of its values with the
+ * settings adopted so far. Because one of many values may look faster by chance, the result is finally measured again
+ * against the original settings, and dropped if the gain does not reproduce.
+ * @throws if the current settings cannot be measured
  */
 export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tuning> {
   const { base, allowChanges, onStep, say } = options
@@ -70,7 +69,7 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
   let seed = 1
   const tried = new Set<string>()
   for (;;) {
-    // Asked anew each time: what was kept is part of the settings of the others.
+    // Asked again each time, because the tunable settings depend on the adopted ones.
     const next = (await bench.tunables(kept)).find(({ name }) => !tried.has(name))
     if (!next) break
     tried.add(next.name)
@@ -96,11 +95,11 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
   if (same(kept, base)) return { steps, settings: base, confirmation: undefined }
   say?.('all of it together')
   const again = await compare(bench, base, kept, seed, options)
-  if (isFailed(again)) throw new Error(`What worked a moment ago does not any more: ${again.failed}`)
+  if (isFailed(again)) throw new Error(`The adopted settings no longer work: ${again.failed}`)
   return { steps, settings: again.result === 'faster' ? kept : base, confirmation: again }
 }
 
-/** A value's settings on top of what is kept now: an earlier value of the same setting may have been kept. */
+/** Merges a value's settings into the adopted ones, which may already contain an earlier value of the same setting. */
 async function settingsOf(
   bench: TuningBench,
   kept: TrialSettings,
@@ -115,8 +114,8 @@ async function settingsOf(
 }
 
 /**
- * Measures two settings in pairs, one right after the other, so that what slows the machine meets both; who is first
- * alternates, which also saves every second load.
+ * Measures two settings in alternating pairs, so that a slowdown of the machine affects both. Alternating also saves
+ * every second load.
  */
 async function compare(
   bench: TuningBench,
@@ -134,7 +133,7 @@ async function compare(
       const measured = await bench.measure(side, number)
       if (isFailed(measured)) {
         if (side === trial) return measured
-        throw new Error(`The present settings do not work any more: ${measured.failed}`)
+        throw new Error(`The current settings no longer work: ${measured.failed}`)
       }
       speeds.set(side, measured)
     }

@@ -20,12 +20,12 @@ function entryCount(text: string): string {
 export function defineAudit(program: Command, context: CommandContext): void {
   program
     .command('audit')
-    .description('show requests to models and changes, and who made them')
-    .option('--since <when>', 'only from then on: 1h, 7d, or a moment such as 2025-12-31T12:00:00Z')
+    .description('show requests to models and changes, with the key that made them')
+    .option('--since <when>', 'only entries since then: 1h, 7d, or a time such as 2025-12-31T12:00:00Z')
     .option('--key <name>', 'only entries of this key')
-    .option('-n, --limit <count>', 'maximum number of entries, the latest ones (100)', entryCount)
-    .option('-f, --follow', 'print new entries as they come, until Ctrl-C')
-    .option('--json', 'print the field "entries" of GET /api/audit; with --follow a line of JSON for each')
+    .option('-n, --limit <count>', 'maximum number of entries, newest first (100)', entryCount)
+    .option('-f, --follow', 'print new entries as they arrive, until Ctrl-C')
+    .option('--json', 'print the field "entries" of GET /api/audit; with --follow, one line of JSON per entry')
     .addHelpText(
       'after',
       `
@@ -58,12 +58,12 @@ Examples:
           if (json) printJson(entries)
           else printText(printable(formatEntries(entries)))
         },
-        { so: 'and the audit log is read through it', or: home => `read logs/audit/*.jsonl in ${home}` }
+        { why: 'The audit log is read through the server.', or: home => `read logs/audit/*.jsonl in ${home}` }
       )
     })
 }
 
-/** The entries as a table, oldest first. */
+/** Formats entries as a table, oldest first. */
 export function formatEntries(entries: readonly AuditEntry[]): string {
   if (entries.length === 0) return 'No entries match. Try a longer --since, or leave out --key.'
   return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(cellsOf))

@@ -29,15 +29,15 @@ interface BenchOptions {
   json?: boolean
 }
 
-/** Contexts that are measured where none are named: from the first one on, each four or eight times as large. */
+/** Default contexts. The sequence starts at the first one, and each is four or eight times as large as the last. */
 const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
 const SLOTS = [1, 2, 4]
 const REPEAT = { usual: 5, quick: 2 }
-/** A context that nobody named is left out where one answer would take longer (seconds). */
+/** A default context is skipped if one answer would take longer than this. */
 const MAX_LENGTH = 20
-/** Seconds that an answer is to take, and the tokens it has. */
+/** Target duration of an answer, and its limits in tokens. */
 const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
-/** A 95 % interval wider than this is worth a warning. */
+/** A wider 95 % interval is worth a warning. */
 const NOISY = 0.1
 
 export function defineBench(program: Command, context: CommandContext): void {
@@ -47,13 +47,13 @@ export function defineBench(program: Command, context: CommandContext): void {
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .option('--quick', 'measure only a short context, twice')
     .option('--context <tokens>', 'context lengths to measure, such as 512,4096', wholeNumbers)
-    .option('--slots <counts>', 'requests at once, such as 1,2,4', wholeNumbers)
-    .option('--repeat <count>', `measurements of each (${REPEAT.usual})`, wholeNumber)
-    .option('--tune', 'try settings of the engine, and offer those that are faster')
-    .option('--allow-quantized-cache', 'with --tune: try an 8-bit KV cache too, which changes answers a little')
-    .option('--yes', 'with --tune: write faster settings into config.yaml without asking')
-    .option('--dry-run', 'with --tune: show them only')
-    .option('--anyway', 'measure beside the requests of others, and do not wait until they have ended')
+    .option('--slots <counts>', 'concurrent requests, such as 1,2,4', wholeNumbers)
+    .option('--repeat <count>', `number of repetitions (${REPEAT.usual})`, wholeNumber)
+    .option('--tune', 'find faster engine settings, and offer to save them')
+    .option('--allow-quantized-cache', 'with --tune: also try an 8-bit KV cache, which changes answers slightly')
+    .option('--yes', 'with --tune: save faster settings to config.yaml without asking')
+    .option('--dry-run', 'with --tune: only show faster settings')
+    .option('--anyway', 'measure even while the server handles other requests')
     .option('--json', 'print all measurements as JSON')
     .addHelpText(
       'after',
@@ -82,11 +82,10 @@ function wholeNumber(text: string): number {
 
 const wholeNumbers = (text: string) => [...new Set(text.split(',').map(wholeNumber))].sort((a, b) => a - b)
 
-/** What is done, for people, and how it ends. */
 interface Work {
   client: ServerClient
   server: BenchServer
-  /** What holds before anything is tried. */
+  /** The situation before tuning starts. */
   model: string
   options: BenchOptions
   say(text: string): void
@@ -100,12 +99,10 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
     }
   }
   if (options.tune && (options.context || options.slots)) {
-    throw usageFailure(
-      '--tune measures with the context and the slots that the model is set to; leave out --context and --slots.'
-    )
+    throw usageFailure('--tune uses the configured context and slots. Leave out --context and --slots.')
   }
   await withServer(context, 'usual', async ({ client, own }) => {
-    if (own) printNote('No server is running; started one that stops with this command.')
+    if (own) printNote('No server is running, so one was started that stops with this command.')
     const shown = await client.json<ShownModel>('POST', '/api/show', { model })
     const busy = busyMachine(loadavg()[0]!, cpus().length)
     if (busy !== undefined) printNote(wrapped(busy, process.stderr.columns))
@@ -141,26 +138,24 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
   })
 }
 
-/** Processes for each processor that want to run; more than this slows what is measured. */
+/** Runnable processes per processor above which measurements become slow. */
 const BUSY = 0.5
 
-/** A warning where other programs use the processors (Windows does not say). */
+/** Warns when other programs use the processors. Windows does not report this. */
 export function busyMachine(load: number, processors: number): string | undefined {
   if (load <= BUSY * processors) return undefined
-  return `Other programs use this machine (load ${load.toFixed(1)} with ${processors} processors): what is measured now may not hold once they have ended, which settings are faster included.`
+  return `Other programs are using this machine (load ${load.toFixed(1)} with ${processors} processors). Results, including which settings are faster, may not apply once they have ended.`
 }
 
 const kebab = (name: string) => name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
 const wrapped = (text: string, columns: number | undefined) => fitText(text, columns ?? 80)
-
-// ---- measuring
 
 export interface BenchRow {
   context: number
   slots: number
   prompt_tokens: number
   answer_tokens: number
-  /** Tokens a second. */
+  /** Tokens per second. */
   prompt: Summary
   answer?: Summary
   /** Seconds. */
@@ -174,7 +169,7 @@ export interface BenchReport {
   corral: string
   engine: string
   machine: { cpu: string; threads: number; memory: number }
-  /** Seconds that loading took. */
+  /** Load time in seconds. */
   load: Summary
   rows: BenchRow[]
 }
@@ -200,7 +195,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
         wanted / last.row.prompt.median + last.row.answer_tokens / (last.row.answer?.median ?? Number.POSITIVE_INFINITY)
       if (seconds > MAX_LENGTH) {
         notes.push(
-          `Longer contexts were left out: an answer at ${wanted} tokens would take some ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
+          `Longer contexts were skipped: an answer at ${wanted} tokens would take about ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
         )
         break
       }
@@ -208,9 +203,9 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
     say(`loading with a context of ${wanted}`)
     const loaded = await server.load({ options: { num_ctx: wanted, num_parallel: Math.max(...slotCounts) } })
     if (loaded.status === 'failed') {
-      // Where the first one fails there is nothing to show.
+      // If the first context fails, there is nothing to show.
       if (rows.length === 0) throw new CommandFailure(EXIT.failure, loaded.reason)
-      notes.push(`A context of ${wanted} does not work here: ${loaded.reason}`)
+      notes.push(`A context of ${wanted} does not work on this machine: ${loaded.reason}`)
       break
     }
     record = loaded
@@ -218,12 +213,12 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
     meter ??= createMeter(client, model, loaded.mode)
     const warm = await server.alone(meter.sent, () => meter!.warmUp())
     const size = Math.min(wanted, loaded.context_length)
-    if (size < wanted) notes.push(`A context of ${wanted} is more than the model may have; ${size} was measured.`)
+    if (size < wanted) notes.push(`A context of ${wanted} exceeds the model's limit, so ${size} was measured.`)
     if (rows.some(({ context }) => context === size)) continue
     const answer = loaded.mode === 'embedding' ? 0 : answerTokens(warm, size, quick)
     for (const slots of slotCounts) {
       if (slots > loaded.slots) {
-        notes.push(`${slots} requests at once are more than the ${loaded.slots} slots that the limits allow.`)
+        notes.push(`${slots} concurrent requests exceed the limit of ${loaded.slots} slots.`)
         continue
       }
       const workload = { prompt: size - answer - 8, answer, slots }
@@ -274,10 +269,10 @@ function warnOf({ server, notes }: Work, rows: readonly BenchRow[]): void {
   const noisy = rows.filter(({ prompt, answer }) => Math.max(prompt.spread, answer?.spread ?? 0) > NOISY)
   if (noisy.length > 0) {
     notes.push(
-      'The measurements differ by more than 10 %: something else uses this machine, or it changes its speed. Close other programs, or measure more often (--repeat 15).'
+      'The measurements vary by more than 10 %. Another program uses this machine, or its speed changes. Close other programs, or repeat more often (--repeat 15).'
     )
   }
-  if (server.disturbed > 0) notes.push(`Measured again since others used the server: ${server.disturbed} times.`)
+  if (server.disturbed > 0) notes.push(`Measurements repeated because others used the server: ${server.disturbed}.`)
 }
 
 function machine(): BenchReport['machine'] {
@@ -285,14 +280,14 @@ function machine(): BenchReport['machine'] {
   return { cpu: all[0]?.model.trim() ?? 'unknown', threads: all.length, memory: totalmem() }
 }
 
-/** At least three digits: `0.31`, `12.4`, `1234`, `12.3k`. */
+/** Formats a number with at least three digits: `0.31`, `12.4`, `1234`, `12.3k`. */
 export function shortNumber(value: number): string {
   if (value >= 10_000) return `${(value / 1000).toFixed(1)}k`
   if (value >= 100) return String(Math.round(value))
   return value >= 10 ? value.toFixed(1) : value.toFixed(2)
 }
 
-/** The result for people, in at most 40 columns. */
+/** Formats the result in at most 40 columns. */
 export function formatReport({ model, label, engine, load, rows }: BenchReport): string {
   const withSpread = (summary: Summary | undefined) =>
     summary === undefined
@@ -320,19 +315,17 @@ export function formatReport({ model, label, engine, load, rows }: BenchReport):
   ].join('\n')
 }
 
-// ---- tuning
-
-/** Tokens that a usual request reads and writes: a quarter of what is written stands in the conversation already. */
+/** Tokens of a typical request. A quarter of the answer repeats text of the conversation. */
 const USUAL_WORK = { chat: { prompt: 1024, answer: 192, repeat: 64 }, embedding: { prompt: 512 } }
 const PAIRS = { usual: 8, quick: 4 }
-/** Least context that is tried where the present one does not fit. */
+/** Smallest context to try when the configured one does not fit. */
 const MIN_CONTEXT = 512
 
 interface TuningResult extends Tuning {
   record: TrialRecord
-  /** What was needed for the model to be loaded at all. */
+  /** Settings without which the model does not load at all. */
   needed: TrialSettings
-  /** Tokens of each slot that fit the memory with what was found. */
+  /** Largest context per slot, in tokens, that fits with the adopted settings. */
   largest: number | undefined
   file: string | null
 }
@@ -385,9 +378,9 @@ async function tuneModel(work: Work): Promise<TuningResult> {
   return { ...tuning, record, needed, largest, file }
 }
 
-/** Loads the model as it is set; where that takes too much memory, with half of the context, and so on. */
+/** Loads the model with its configured settings, halving the context while it does not fit the memory. */
 async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord; needed: TrialSettings }> {
-  say('loading with the present settings')
+  say('loading with the current settings')
   const needed: TrialSettings = {}
   let first: string | undefined
   for (let size: number | undefined; ; ) {
@@ -399,7 +392,7 @@ async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord
       throw new CommandFailure(EXIT.failure, first)
     }
     size = size === undefined ? 4096 : size >> 1
-    say(`loading with a context of ${size}, since more does not fit the memory`)
+    say(`loading with a context of ${size}, because a larger one does not fit the memory`)
   }
 }
 
@@ -412,7 +405,7 @@ function tuningSize(warm: Sample, context: number, quick: boolean): { prompt: nu
   }
 }
 
-/** The largest context that can be loaded with these settings, by doubling it. */
+/** Finds the largest context that loads with these settings, by doubling. */
 async function largestContext(work: Work, settings: TrialSettings, record: TrialRecord): Promise<number> {
   const { server, say } = work
   let largest = record.context_length
@@ -433,7 +426,7 @@ const faster = (ratio: number) =>
       ? `${percent(ratio)} faster`
       : `${percent(ratio)} slower`
 
-/** One line about what became of a value. */
+/** Describes the result of one value in a line. */
 export function stepText({ name, value, result, reason, verdict }: Step): string {
   const subject = `${name} ${value}`
   if (!verdict) return `${subject}: ${result === 'changes answers' ? 'not tried' : result}. ${reason ?? ''}`.trim()
@@ -448,7 +441,7 @@ const signed = (ratio: number) => {
 }
 
 function printStep(step: Step): void {
-  // Above the line that shows the progress, which is drawn again.
+  // Printed above the progress line, which is redrawn.
   printNote(wrapped(stepText(step), process.stderr.columns))
 }
 
@@ -465,12 +458,12 @@ async function reportTuning(context: CommandContext, work: Work, result: TuningR
     for (const [part, ratio] of Object.entries(confirmation.parts))
       tell(`  ${PARTS[part] ?? part}: ${faster(ratio.mean)}`)
   } else if (confirmation) {
-    tell('What looked faster did not hold when it was measured again; nothing is changed.')
-  } else tell('Nothing was faster than the present settings.')
-  if (isNeeded) tell(`The present context does not fit the memory; ${settings.options?.num_ctx} tokens do.`)
+    tell('The speed-up did not reproduce, so no settings were changed.')
+  } else tell('No setting was faster than the current ones.')
+  if (isNeeded) tell(`The configured context does not fit the memory. ${settings.options?.num_ctx} tokens do.`)
   if (largest !== undefined && largest > record.context_length) {
     tell(
-      `Contexts of up to ${largest} tokens fit the memory (now ${record.context_length}, in ${record.slots} slots); a larger one is not faster.`
+      `Contexts of up to ${largest} tokens fit the memory (now ${record.context_length}, in ${record.slots} slots). A larger context is not faster.`
     )
   }
   const saved = found ? await saveSettings(context, { client, isOwn, record, settings, file, tell, options }) : false

@@ -14,12 +14,12 @@ interface StartOptions {
   json?: boolean
 }
 
-const ASKS = { whenNone: 'fail', without: 'and only a running server captures' } as const
+const ASKS = { whenNone: 'fail', without: 'Only a running server can capture.' } as const
 
 export function defineCapture(program: Command, context: CommandContext): void {
   const capture = program
     .command('capture')
-    .description('record requests and answers for a while, to look into a problem')
+    .description('record requests and answers for a while, to investigate a problem')
     .addHelpText(
       'after',
       `
@@ -40,16 +40,16 @@ Examples:
     .command('start')
     .description('start a capture and print its id')
     .option('--key <name>', 'requests of this key')
-    .option('--model <model>', 'requests to this model; with --key those of the key to it')
-    .requiredOption('--for <time>', 'how long: 10m, 2h; at most 24h')
-    .option('--max-bytes <size>', 'size at which it ends (64MiB)')
+    .option('--model <model>', 'requests to this model; with --key, only the requests of that key')
+    .requiredOption('--for <time>', 'duration, such as 10m or 2h; at most 24h')
+    .option('--max-bytes <size>', 'maximum size of the records (64MiB)')
     .option('--json', 'print the reply of POST /api/captures')
     .action(async ({ key, model, for: time, maxBytes, json }: StartOptions) => {
       const wanted = { key, model, for: time, max_bytes: maxBytes }
       const made = await ask<Capture>(context, 'POST', '/api/captures', wanted, ASKS)
       if (json) return printJson(made)
       printText(made.id)
-      printNote(`It ends ${made.endsAt}, or with: corral capture stop ${made.id}`)
+      printNote(`The capture ends ${made.endsAt}. Stop it earlier with: corral capture stop ${made.id}`)
     })
 
   capture
@@ -64,7 +64,7 @@ Examples:
 
   capture
     .command('show')
-    .description('print the requests and answers of a capture, one line of JSON each')
+    .description('print the captured requests and answers, one JSON line each')
     .argument('<id>')
     .action(async (id: string) => {
       await withServer(
@@ -79,7 +79,7 @@ Examples:
 
   capture
     .command('stop')
-    .description('end a capture early, and keep its records')
+    .description('end a capture early and keep its records')
     .argument('<id>')
     .action(async (id: string) => {
       const { records } = await ask<Capture>(context, 'POST', `${at(id)}/stop`, {}, ASKS)
@@ -92,14 +92,14 @@ Examples:
     .argument('<id>')
     .action(async (id: string) => {
       await ask(context, 'DELETE', at(id), undefined, ASKS)
-      printNote(`The capture ${id} is deleted.`)
+      printNote(`The capture ${id} was deleted.`)
     })
 }
 
 const at = (id: string) => `/api/captures/${encodeURIComponent(id)}`
 
 function formatCaptures(captures: readonly Capture[], now: Date): string {
-  if (captures.length === 0) return 'Nothing is captured.'
+  if (captures.length === 0) return 'There are no captures.'
   const rows = captures.map(
     ({ id, key, model, by, records, bytes, dropped, startedAt, endsAt, endedAt, endReason }) => [
       id,

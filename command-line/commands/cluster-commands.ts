@@ -21,16 +21,15 @@ import { formatPairs, formatTable, printJson, printNote, printText } from '../ou
 import { createClient } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
 
-/** Ray's own port for its head. */
+/** Ray's default port of the head node. */
 const RAY_PORT = 6379
-/** Where members listen. */
+/** Default port of members. */
 const MEMBER_PORT = 11500
-/** Milliseconds that a command may wait for Ray: it starts processes on loaded machines. */
+/** Ray starts processes, which takes long on a loaded machine. */
 const RAY_LIMIT = 300_000
-/** Milliseconds before a node is started again, the first time and at most. */
+/** Delay before a failed node is restarted, the first time and at most. */
 const FIRST_WAIT = 1000
 const MAX_WAIT = 30_000
-/** Milliseconds between two looks at what is still open. */
 const LOOK_EVERY = 250
 
 interface UpOptions {
@@ -48,26 +47,26 @@ interface JoinOptions {
   tokenFile?: string
 }
 
-/** What Ray knows of a node, and its supervisor of the member there. */
+/** A Ray node and the state of its corral member. */
 interface RayNode {
   name: string
   address: string
   host: string
   head: boolean
-  /** Whether it has the resource that members need. */
+  /** Whether the node has the resource that members require. */
   corral: boolean
   member?: { state?: string; reason?: string | null; starts?: number; version?: string; url?: string }
 }
 
-/** What Ray's head says of the cluster. */
+/** The cluster as reported by Ray's head node. */
 interface RayStatus {
   address: string
-  /** Ray's version here. */
+  /** Ray's version on this machine. */
   ray: string
-  /** Whether it asks for a token; null where that cannot be found out. */
+  /** Whether Ray requires a token. Null if unknown. */
   authentication: boolean | null
   controller: 'up' | 'silent' | 'none'
-  /** How many members fronts want at least. */
+  /** Minimum number of members requested by the corrals in front of the cluster. */
   wanted: number
   nodes: RayNode[]
 }
@@ -75,7 +74,7 @@ interface RayStatus {
 export function defineCluster(program: Command, context: CommandContext): void {
   const cluster = program
     .command('cluster')
-    .description('have Ray start a corral on each of several machines, which this one answers for')
+    .description('let Ray run corral on several machines behind this one')
     .addHelpText(
       'after',
       `
@@ -94,13 +93,13 @@ With a cluster of Ray that is there already, whose nodes have corral installed a
 
   cluster
     .command('up')
-    .description('start members on all nodes of a Ray cluster, and on those that join later')
-    .requiredOption('--ray <address>', 'the head of a Ray cluster, or "local": one of its own, on this machine')
-    .option('--bind <address>', 'with local: the address of this machine that others join at (its private one)')
-    .option('--ray-port <port>', `with local: the head's port (${RAY_PORT})`)
-    .option('--with-member', 'with local: start a member on this machine too')
-    .option('--member-port <port>', `where members listen (${MEMBER_PORT})`)
-    .option('--member-home <path>', 'data directory of members on nodes that name none (~/.corral there)')
+    .description('start a member on every node of a Ray cluster, including nodes that join later')
+    .requiredOption('--ray <address>', 'address of a Ray head node, or "local" to start one on this machine')
+    .option('--bind <address>', 'with local: the address that other machines join at (default: the private address)')
+    .option('--ray-port <port>', `with local: port of the head node (${RAY_PORT})`)
+    .option('--with-member', 'with local: also start a member on this machine')
+    .option('--member-port <port>', `port of members (${MEMBER_PORT})`)
+    .option('--member-home <path>', 'data directory of members on nodes that do not set one (~/.corral there)')
     .addHelpText(
       'after',
       `
@@ -112,11 +111,14 @@ Exit codes: 0 the members are being started, 1 it failed.`
 
   cluster
     .command('join')
-    .description('let this machine be a node with a member, until the command is stopped')
-    .argument('<address>', 'of Ray\'s head, as "corral cluster up" printed it')
-    .option('--bind <address>', 'the address of this machine that the others reach (the one that leads to the head)')
-    .option('--name <name>', "the member's name (that of the machine)")
-    .option('--token-file <path>', 'a file with the token of the cluster (cluster/token in the data directory)')
+    .description('make this machine a node with a member, until the command is stopped')
+    .argument('<address>', 'address of the head node, as printed by "corral cluster up"')
+    .option(
+      '--bind <address>',
+      'address of this machine that the others can reach (default: the one on the route to the head node)'
+    )
+    .option('--name <name>', "name of the member (default: this machine's name)")
+    .option('--token-file <path>', 'file with the token of the cluster (cluster/token in the data directory)')
     .addHelpText(
       'after',
       `
@@ -130,14 +132,14 @@ Instead of --token-file, RAY_AUTH_TOKEN may hold the token.`
     .command('status')
     .description('show the nodes of the Ray cluster and their members')
     .option('--json', 'print it as JSON')
-    .addHelpText('after', '\nExit codes: 0 shown, 3 there is no cluster, or its head does not answer.')
+    .addHelpText('after', '\nExit codes: 0 shown, 3 there is no cluster or its head node does not answer.')
     .action(({ json }: { json?: boolean }) => showStatus(context, json === true))
 
   cluster
     .command('drain')
-    .description('let a member get no new requests')
-    .argument('<member>', 'its name')
-    .option('--undo', 'let it get requests again')
+    .description('stop sending new requests to a member')
+    .argument('<member>', 'name of the member')
+    .option('--undo', 'send requests to a member again')
     .action(async (member: string, { undo }: { undo?: boolean }) => {
       const method = undo ? 'DELETE' : 'POST'
       const drained = await ask<{ by: 'member' | 'front'; member: MemberRecord }>(
@@ -147,26 +149,28 @@ Instead of --token-file, RAY_AUTH_TOKEN may hold the token.`
         { member },
         { whenNone: 'fail' }
       )
-      printNote(undo ? `${member} gets requests again.` : `${member} gets no new requests; what it answers goes on.`)
+      printNote(
+        undo ? `${member} gets requests again.` : `${member} gets no new requests. Its active requests continue.`
+      )
       if (!undo && drained.by === 'front') for (const note of drained.member.notes) printNote(note)
     })
 
   cluster
     .command('down')
-    .description('end all members; a Ray of its own too')
+    .description('stop all members, and the head node if "cluster up" started it')
     .addHelpText(
       'after',
-      '\nAnswers have "shutdown_grace" to end. Models and keys stay. A Ray cluster that was there before goes on without members.'
+      '\nActive requests have "shutdown_grace" to finish. Models and keys stay. An existing Ray cluster keeps running without members.'
     )
     .action(() => down(context))
 }
 
-/** What commands need that work with Ray. */
+/** Context of the commands that use Ray. */
 interface RayContext {
   config: LoadedConfig
   places: RayPlaces
   settings: { address: string; token_file: string; python: string; package_index: string }
-  /** Installs Ray where that has not been done. */
+  /** Installs Ray if necessary. */
   call(tokenFile: string | undefined, more?: Record<string, string>): Promise<RayCall>
 }
 
@@ -198,7 +202,7 @@ async function openRay(context: CommandContext): Promise<RayContext> {
   }
 }
 
-/** Says what is installed, one line for each step. */
+/** Prints one line for each installation step. */
 function notedProgress(): (progress: Progress) => void {
   let last = ''
   return progress => {
@@ -208,7 +212,7 @@ function notedProgress(): (progress: Progress) => void {
   }
 }
 
-/** @throws CommandFailure with what Ray, or the program that speaks with it, has said */
+/** @throws CommandFailure with the error of Ray or of the program that calls it */
 async function asked<Result>(work: () => Promise<Result>): Promise<Result> {
   try {
     return await work()
@@ -226,12 +230,14 @@ function portOf(text: string, option: string): number {
 }
 
 function checkBind(address: string): string {
-  // Ray would take another address of the machine in its place.
+  // Ray would silently use another address of the machine.
   if (address !== '127.0.0.1' && address !== 'localhost' && address !== '0.0.0.0') return address
-  throw usageFailure(`Ray cannot use ${address}. Name an address of this machine; 127.0.0.2 is one for itself alone.`)
+  throw usageFailure(
+    `Ray cannot use ${address}. Use another address of this machine, such as 127.0.0.2 for this machine only.`
+  )
 }
 
-/** The address of this machine in a private network. */
+/** This machine's address in a private network. */
 async function privateAddress(): Promise<string> {
   const { isPrivateHost } = await import('../../core/system/private-address.ts')
   const all = Object.values(networkInterfaces()).flatMap(found => found ?? [])
@@ -239,15 +245,15 @@ async function privateAddress(): Promise<string> {
   if (found) return found.address
   throw new CommandFailure(
     EXIT.usage,
-    'This machine has no address in a private network. Name the one that the other machines reach with --bind; Ray is ' +
-      'open to all who reach it and have the token.'
+    'This machine has no address in a private network. Choose the one that the other machines can reach with --bind. Ray is ' +
+      'open to everyone who can reach it and has the token.'
   )
 }
 
 async function up(context: CommandContext, options: UpOptions): Promise<void> {
   const isLocal = options.ray === 'local'
   if (!isLocal && !/^[^\s/]+:\d+$/.test(options.ray!)) {
-    throw usageFailure(`--ray must be "local" or an address such as 10.0.0.5:${RAY_PORT}; got "${options.ray}".`)
+    throw usageFailure(`--ray must be "local" or an address such as 10.0.0.5:${RAY_PORT}, but got "${options.ray}".`)
   }
   for (const [name, value] of Object.entries({
     '--bind': options.bind,
@@ -265,7 +271,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
   if (before && !known) {
     throw new CommandFailure(
       EXIT.failure,
-      `There is another cluster, at ${before.address}. End it with "corral cluster down" before.`
+      `Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`
     )
   }
   const [oldHost, oldPort] = known?.address.split(/:(?=\d+$)/) ?? []
@@ -275,7 +281,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
   if (known && known.address !== address) {
     throw new CommandFailure(
       EXIT.failure,
-      `The head is at ${known.address}. To have it elsewhere, end it with "corral cluster down" before.`
+      `The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`
     )
   }
   const memberHome = options.memberHome ?? known?.members.home
@@ -301,7 +307,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
   await asked(async () => {
     if (isLocal) {
       const { started } = await askRay<{ started: boolean }>('head', cluster.headOptions(places, record), call)
-      printNote(started ? `Ray's head runs at ${address}.` : `Ray's head runs at ${address} already.`)
+      printNote(started ? `Ray's head node runs at ${address}.` : `Ray's head node already runs at ${address}.`)
     }
     await askRay('up', cluster.upOptions(places, record), call)
     await cluster.writeRecord(places, record)
@@ -309,26 +315,27 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
     warnOf(status)
     const nodes = status.nodes.filter(node => node.corral).length
     const count = plural(nodes, 'node')
-    printNote(`Members are started on ${count}, and on each that joins. "corral cluster status" shows them.`)
+    printNote(`Members start on ${count}, and on every node that joins. Follow them with "corral cluster status".`)
   })
   if (isLocal) {
     printNote(
-      `To add a machine with corral: copy ${places.token} to it, and run there\n` +
+      `To add a machine with corral, copy ${places.token} to it and run there:\n` +
         `  corral cluster join ${address} --token-file token`
     )
   }
   const { readOwner } = await import('../../core/system/data-directory.ts')
-  if (!(await readOwner(config.paths))) printNote('The server that answers for them does not run yet: corral serve')
+  if (!(await readOwner(config.paths)))
+    printNote('The server in front of the members is not running. Start it with: corral serve')
 }
 
-/** The address of this machine that leads to another one. */
+/** This machine's address on the route to another one. */
 async function addressTowards(address: string): Promise<string> {
   const [, host, port] = /^(.+):(\d+)$/.exec(address)!
   const socket = createSocket(host!.includes(':') ? 'udp6' : 'udp4')
   try {
     return await new Promise<string>((resolve, reject) => {
       socket.once('error', reject)
-      // Nothing is sent by this.
+      // Connecting a UDP socket sends nothing.
       socket.connect(Number(port), host, () => resolve(socket.address().address))
     })
   } finally {
@@ -337,7 +344,8 @@ async function addressTowards(address: string): Promise<string> {
 }
 
 async function joinCluster(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
-  if (!/^[^\s/]+:\d+$/.test(address)) throw usageFailure(`"${address}" is not an address such as 10.0.0.5:${RAY_PORT}.`)
+  if (!/^[^\s/]+:\d+$/.test(address))
+    throw usageFailure(`"${address}" is not a valid address. Use one such as 10.0.0.5:${RAY_PORT}.`)
   const ray = await openRay(context)
   const { config, places } = ray
   const { home } = config.paths
@@ -346,7 +354,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   if (owner) {
     throw new CommandFailure(
       EXIT.failure,
-      `A corral serves ${home} already (process ${owner.pid}), and the member is to do that. Stop it, or name another data ` +
+      `A corral server already uses ${home} (process ${owner.pid}), which the member needs. Stop it, or choose another data ` +
         'directory with --home.'
     )
   }
@@ -357,7 +365,10 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   })
   const host = checkBind(options.bind ?? found)
   const named = options.tokenFile === undefined ? '' : expandPath(options.tokenFile, context.cwd)
-  if (named !== '' && !existsSync(named)) throw usageFailure(`There is no file ${named}.`)
+  if (named !== '' && !existsSync(named))
+    throw usageFailure(
+      `${named} does not exist. Copy the token of the cluster there, or name its file with --token-file.`
+    )
   const token = cluster.findToken(places, named || ray.settings.token_file, context.env)
   const call = await ray.call(token, cluster.memberVariable(home, context.env))
   const { hostname } = await import('node:os')
@@ -366,7 +377,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   const asked = interruption()
   const ending = new AbortController()
   const onStop = () => {
-    printNote('Leaving the cluster: what is answered may end; a second signal ends it at once.')
+    printNote('Leaving the cluster when all requests have finished. A second signal ends it immediately.')
     void untilIdle(config).finally(() => ending.abort())
   }
   asked.addEventListener('abort', onStop, { once: true })
@@ -375,7 +386,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   while (!asked.aborted) {
     const began = performance.now()
     const failure = await askRay('join', node, { ...call, signal: ending.signal, timeout: undefined }, () => {
-      printNote(`A node of the cluster at ${address}, as ${node.name} (${host}).`)
+      printNote(`Joined the cluster at ${address} as ${node.name} (${host}).`)
       hasJoined = true
     }).then(
       () => new Error('it ended'),
@@ -385,14 +396,14 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
     const isLasting = 'code' in failure && ['refused', 'joined'].includes(failure.code as string)
     if (isLasting || !hasJoined) throw new CommandFailure(EXIT.failure, errorMessage(failure), failure)
     if (performance.now() - began > MAX_WAIT) wait = FIRST_WAIT
-    printNote(`Ray's node has ended; it is started again. (${errorMessage(failure).slice(0, 300)})`)
+    printNote(`The Ray node has ended and will be restarted. (${errorMessage(failure).slice(0, 300)})`)
     await sleep(wait, undefined, { signal: asked }).catch(() => undefined)
     wait = Math.min(MAX_WAIT, wait * 2)
   }
   if (!ending.signal.aborted) await new Promise(resolve => ending.signal.addEventListener('abort', resolve))
 }
 
-/** Lets the member of this machine end what it answers, as far as its settings allow. */
+/** Waits until this machine's member is idle, within its configured grace time. */
 async function untilIdle(config: LoadedConfig): Promise<void> {
   const { readOwner } = await import('../../core/system/data-directory.ts')
   const owner = await readOwner(config.paths).catch(() => undefined)
@@ -406,20 +417,17 @@ async function untilIdle(config: LoadedConfig): Promise<void> {
       open = (await client.json<DrainState>('GET', '/api/drain')).open
     }
   } catch {
-    // The time is over, or it has ended by itself: nothing is left to wait for.
+    // The time is up, or the member has already ended.
   }
 }
 
-/** The cluster that the commands are about. @throws CommandFailure where there is none */
+/** The cluster that the command applies to. @throws CommandFailure if there is none */
 async function currentCluster({ places, settings }: RayContext): Promise<{ address: string; record?: RayRecord }> {
   const { readRecord } = await import('../../plugins/machines/ray/ray-cluster.ts')
   const record = await readRecord(places)
   const address = settings.address || record?.address
   if (address !== undefined) return { address, ...(record?.address === address && { record }) }
-  throw new CommandFailure(
-    EXIT.noServer,
-    'There is no cluster on Ray here. Make one with: corral cluster up --ray local'
-  )
+  throw new CommandFailure(EXIT.noServer, 'No Ray cluster is in use. Create one with: corral cluster up --ray local')
 }
 
 async function showStatus(context: CommandContext, json: boolean): Promise<void> {
@@ -435,7 +443,7 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
   printText(
     formatPairs(
       [
-        ['Ray', `${address}, ${status.ray}${head ? `, its head on ${head.host}` : ''}`],
+        ['Ray', `${address}, ${status.ray}${head ? `, head node on ${head.host}` : ''}`],
         ['Access', status.authentication === false ? 'anybody' : status.authentication ? 'by a token' : 'unknown'],
         ['Controller', status.controller],
         ['Wanted', status.wanted > 0 ? `at least ${status.wanted} members` : undefined]
@@ -465,17 +473,17 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
     printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
   }
   warnOf(status)
-  if (!front) printNote('The server that answers for them does not run: corral serve')
+  if (!front) printNote('The server in front of the members is not running. Start it with: corral serve')
   for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
   for (const { name, reason, notes } of front?.members ?? []) {
     for (const text of [...(reason ? [reason] : []), ...notes]) printNote(`warning: ${name}: ${text}`)
   }
 }
 
-/** What the server here knows of its members. */
+/** The members as seen by the server in front of them. */
 type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { name: string; fault?: string }[] }
 
-/** Undefined where no server runs. */
+/** Undefined if no server is running. */
 async function frontOf(context: CommandContext): Promise<Front | undefined> {
   return await ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' }).catch(error => {
     if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
@@ -483,7 +491,7 @@ async function frontOf(context: CommandContext): Promise<Front | undefined> {
   })
 }
 
-/** How a front sees a member: whether requests go there, how many, and with which build they are answered. */
+/** A member's state, number of active requests and engine build. */
 function fromFront(member: MemberRecord | undefined): [state: string, running: string, build: string] {
   if (!member) return ['', '', '']
   return [member.state, String(member.running), member.build ?? '']
@@ -492,12 +500,12 @@ function fromFront(member: MemberRecord | undefined): [state: string, running: s
 function warnOf({ address, authentication, controller, nodes }: RayStatus): void {
   if (authentication === false) {
     printNote(
-      `warning: Ray at ${address} asks nobody who they are: whoever reaches it can run programs on all its nodes, and read ` +
-        'the keys of the members. Start it with RAY_AUTH_MODE=token.'
+      `warning: Ray at ${address} has no authentication. Everyone who can reach it can run programs on all nodes and read ` +
+        "the members' keys. Start it with RAY_AUTH_MODE=token."
     )
   }
   if (controller !== 'up') {
-    printNote('warning: nothing watches over the members now. Start it again with: corral cluster up --ray …')
+    printNote('warning: the members are not supervised. Restart the supervisor with: corral cluster up --ray …')
   }
   for (const { name, member } of nodes) {
     if (member?.reason) printNote(`warning: ${name}: ${member.reason}`)
@@ -516,7 +524,7 @@ async function down(context: CommandContext): Promise<void> {
   const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const { shutdownLimit } = await import('../../core/http/server.ts')
   const call = await ray.call(findToken(places, settings.token_file, context.env))
-  // The server does not start the head again that ends now.
+  // Removed first so that the server does not restart the head node.
   await removeRecord(places)
   try {
     const grace = Math.ceil(shutdownLimit(config) / 1000)
@@ -524,9 +532,9 @@ async function down(context: CommandContext): Promise<void> {
     printNote('All members have ended.')
   } catch (error) {
     if (!record?.own || !(error instanceof CommandFailure)) throw error
-    printNote(`${error.message} Members on other machines end with "corral cluster join" there.`)
+    printNote(`${error.message} To stop members on other machines, end "corral cluster join" there.`)
   }
   if (!record?.own) return
   await asked(() => askRay('stop', { temp: places.temp, folder: places.folder }, call))
-  printNote("Ray's head on this machine has ended.")
+  printNote("Ray's head node on this machine has ended.")
 }

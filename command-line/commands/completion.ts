@@ -29,25 +29,25 @@ Model names come from the running server, or from the disk. Load it in each shel
     })
 }
 
-/** The shell, with a sentence for those that corral does not know. */
+/** The shell argument, with a message for unsupported shells. */
 function shellArgument(program: Command): Argument {
   const argument = program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS)
   return argument.argParser(name => {
     if (COMPLETION_SHELLS.some(known => known === name)) return name
-    throw new CommandFailure(EXIT.usage, `corral completes in bash, zsh and fish, not in "${name}".`)
+    throw new CommandFailure(EXIT.usage, `corral completes commands in bash, zsh and fish, not in "${name}".`)
   })
 }
 
 interface Completion {
   value: string
-  /** What it is, for shells that show it. */
+  /** Description, for shells that show it. */
   about: string
 }
 
-/** Types of weights that `convert --dtype` makes. */
+/** Weight types that `convert --dtype` accepts. */
 const DTYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q6_k', 'q5_k_m', 'q4_k_m', 'q3_k_m', 'q2_k']
 const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
-/** Values of options, and of arguments, by their names, that commander's definitions do not list. */
+/** Values of options and arguments that commander's definitions do not list, by name. */
 const VALUES: Record<string, (context: CommandContext) => string[] | Promise<string[]>> = {
   dtype: () => DTYPES,
   'log-level': () => LOG_LEVELS,
@@ -58,8 +58,8 @@ const VALUES: Record<string, (context: CommandContext) => string[] | Promise<str
 }
 
 /**
- * What may stand in the place of the last word.
- * @param words those behind `corral`, the last one as far as it is typed
+ * Candidates for the last word.
+ * @param words words after `corral`, including the unfinished last one
  */
 export async function complete(program: Command, context: CommandContext, words: string[]): Promise<Completion[]> {
   const typed = words.at(-1) ?? ''
@@ -100,7 +100,7 @@ export async function complete(program: Command, context: CommandContext, words:
 const optionNamed = (command: Command, name: string) =>
   [...command.options, ...(command.parent?.options ?? [])].find(option => option.long === `--${name}`)
 
-/** The name of the option whose value comes next, if this word wants one. */
+/** The option that takes this word as its value, if any. */
 function optionBefore(command: Command, word: string): string | undefined {
   const all = [...command.options, ...(command.parent?.options ?? []), ...(command.parent?.parent?.options ?? [])]
   const option = all.find(({ long, short }) => word === long || word === short)
@@ -116,10 +116,10 @@ async function valuesFor(name: string, choices: readonly string[] | undefined, c
   return choices ?? (await VALUES[name.replace(/s$/, '')]?.(context)) ?? []
 }
 
-/** How long a shell may wait for names, in milliseconds. */
+/** How long a shell may wait for names. */
 const NAMES_LIMIT = 1500
 
-/** Names of the models here: of the running server, else of the folders on the disk. None where that fails or takes long. */
+/** Names of the local models, from the running server or else from the disk. Empty if that fails or takes too long. */
 async function modelNames(context: CommandContext): Promise<string[]> {
   const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_LIMIT, []).unref())
   const asked = askNames(context).catch(() => namesOnDisk(context).catch(() => []))
@@ -133,7 +133,7 @@ async function askNames(context: CommandContext): Promise<string[]> {
   return reply.models.map(({ name }) => name)
 }
 
-/** Names as the folders of the usual place have them; those of a folder that only the configuration names are left out. */
+/** Names in the default folder. A folder set in the configuration file is not searched. */
 async function namesOnDisk({ flags, env, cwd }: CommandContext): Promise<string[]> {
   const [{ readdir }, { join }, { findHome, expandPath }, { dataPaths }] = await Promise.all([
     import('node:fs/promises'),

@@ -23,8 +23,8 @@ run programs, admit callers or send data elsewhere count only once you have trus
     )
   config
     .command('check')
-    .description('find out whether a server would start with the configuration, and what it would warn of')
-    .option('--strict', 'let warnings count as mistakes, such as settings that corral does not know')
+    .description('check whether a server would start with the configuration, and show its warnings')
+    .option('--strict', 'treat warnings, such as unknown settings, as errors')
     .addHelpText(
       'after',
       `
@@ -43,17 +43,17 @@ Exit codes: 0 no mistakes, 2 mistakes (those of the file with line and column), 
       if (strict && warnings.length > 0)
         throw new CommandFailure(
           EXIT.usage,
-          `${file ?? 'The configuration'} has ${plural(warnings.length, 'warning')}. Correct it, or leave out --strict.`
+          `${file ?? 'The configuration'} has ${plural(warnings.length, 'warning')}. Fix ${warnings.length === 1 ? 'it' : 'them'}, or leave out --strict.`
         )
-      const place = file ?? 'There is no configuration file, and the defaults apply'
-      printText(wrapLines(`${place}: no mistakes${count}.`))
+      const place = file ?? 'There is no configuration file, so the defaults apply'
+      printText(wrapLines(`${place}: no errors${count}.`))
     })
   config
     .command('trust')
-    .description('trust config.yaml in the working directory as it is now, so that all of its settings count')
-    .option('--yes', 'without asking')
-    .option('--remove', 'trust it no longer')
-    .option('--list', 'show the files that are trusted')
+    .description('trust config.yaml in the working directory as it is now, so that all its settings apply')
+    .option('--yes', 'do not ask')
+    .option('--remove', 'stop trusting it')
+    .option('--list', 'list the trusted files')
     .action(async ({ yes, remove, list }: { yes?: boolean; remove?: boolean; list?: boolean }) => {
       const { setTrust, trustedFiles } = await import('../../core/config/trust.ts')
       const { home } = dataPaths(findHome(placesOf(context)).home, undefined)
@@ -68,13 +68,13 @@ Exit codes: 0 no mistakes, 2 mistakes (those of the file with line and column), 
       if (file !== path)
         throw new CommandFailure(
           EXIT.usage,
-          `There is no ${path} to trust${file ? `; ${file} counts without that` : ''}.`
+          `There is no ${path} to trust${file ? `. ${file} applies without trust` : ''}.`
         )
-      if (isDeepStrictEqual(before, await trustedFiles(home))) printNote(`All settings of ${path} count already.`)
+      if (isDeepStrictEqual(before, await trustedFiles(home))) printNote(`All settings of ${path} already apply.`)
     })
   config
     .command('show')
-    .description('show every setting, its value and where it came from')
+    .description('show every setting, its value and its origin')
     .option('--json', 'print them as JSON')
     .addHelpText('after', '\nAPI keys and tokens are not shown.')
     .action(async ({ json }: { json?: boolean }) => {

@@ -21,9 +21,9 @@ import { type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, serverSettingsOf } from '../server-address.ts'
 import { type ServerConnection, withServer } from '../server-connection.ts'
 
-/** How often a server that looks for a build is asked for its progress (milliseconds). */
+/** Interval between progress requests to a server that is looking for a build. */
 const POLL_INTERVAL = 500
-/** Time limit for a server's answer, which detects the hardware and lists the releases first (milliseconds). */
+/** Time limit for the server, which first detects the hardware and lists the releases. */
 const ANSWER_TIMEOUT = 45_000
 
 interface DoctorFlags {
@@ -35,10 +35,10 @@ interface DoctorFlags {
 export function defineDoctor(program: Command, context: CommandContext): void {
   program
     .command('doctor')
-    .description('see what works on this machine, what is missing, and what to do about it')
+    .description('check what works on this machine, what is missing, and how to fix it')
     .option('--json', 'print the findings as JSON (docs/doctor.md describes them)')
-    .option('--no-build', 'show what is known now: do not look for llama.cpp, download or build it')
-    .option('--sysroot <folder>', 'examine the system files in this folder, as if it were /')
+    .option('--no-build', 'only show what is known: do not search for, download or build llama.cpp')
+    .option('--sysroot <folder>', 'examine the system files in this folder instead of /')
     .addHelpText(
       'after',
       `
@@ -62,7 +62,7 @@ Exit codes: 0 all is well, 1 something is missing, 2 the configuration has mista
     })
 }
 
-/** A report before anything was examined. */
+/** The report before the examination. */
 export function emptyReport(): DoctorReport {
   return {
     corral: version,
@@ -88,14 +88,14 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   }
   report.config.file = config.file ?? null
   report.config.problems.push(...config.unknown)
-  /** Runs one part of the examination; when it fails, the others still run. */
+  /** Runs one part of the examination. If it fails, the others still run. */
   const examined = async <Result>(work: () => Promise<Result>): Promise<Result | undefined> => {
     try {
       return await work()
     } catch (error) {
       interruption().throwIfAborted()
       const message = errorMessage(error)
-      // The same cause often makes several parts fail.
+      // One cause often makes several parts fail.
       if (!report.problems.includes(message)) report.problems.push(message)
       return undefined
     }
@@ -115,13 +115,13 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   const otherRoot = flags.sysroot !== undefined
   const progress = await showProgress('looking for llama.cpp', { plain: flags.build ? 'lines' : 'nothing' })
   try {
-    // A server knows nothing of another root.
+    // A server knows nothing about another root folder.
     let findings = otherRoot
       ? undefined
       : await examined(() => reportOfServer(context, local && !holder, flags.build, progress))
     const serverFailed = report.problems.length > before
     if (!findings && (otherRoot || local)) {
-      // A server that does not answer may be getting a build right now: two must not do that at once.
+      // A server that does not answer may be installing a build. Only one process may do that at a time.
       findings = await examined(() => examineHere(context, config, flags.build && !serverFailed, progress))
     }
     if (findings) {
@@ -136,21 +136,18 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   return report
 }
 
-/** The configuration with another root for the system's files. @throws CommandFailure when it is no folder */
+/** The configuration with another root for the system files. @throws CommandFailure if it is not a folder */
 function withSysroot(config: LoadedConfig, { cwd }: CommandContext, sysroot: string | undefined): LoadedConfig {
   if (sysroot === undefined) return config
   const root = resolve(cwd, sysroot)
   if (!statSync(root, { throwIfNoEntry: false })?.isDirectory()) {
-    throw new CommandFailure(
-      EXIT.usage,
-      `${root} is not a folder. Name one with the files of a system after --sysroot.`
-    )
+    throw new CommandFailure(EXIT.usage, `${root} is not a folder. Give --sysroot a folder with the files of a system.`)
   }
   const hardware = { ...config.sections.hardware, sysroot: root }
   return { ...config, sections: { ...config.sections, hardware } }
 }
 
-/** The folder, or the nearest existing one above it. */
+/** The folder, or its nearest existing parent. */
 async function existing(directory: string): Promise<string> {
   for (let path = directory; ; path = dirname(path)) {
     try {
@@ -162,22 +159,22 @@ async function existing(directory: string): Promise<string> {
   }
 }
 
-/** @throws Error with advice when nothing can be stored in the data directory */
+/** @throws Error with advice if the data directory is not writable */
 async function checkWritable(directory: string): Promise<void> {
   try {
     await access(await existing(directory), constants.W_OK)
   } catch (error) {
     const advice = 'Make it writable, or choose another one with CORRAL_HOME.'
-    throw new Error(`The data directory ${directory} cannot be written: ${errorMessage(error)} ${advice}`, {
+    throw new Error(`The data directory ${directory} is not writable: ${errorMessage(error)} ${advice}`, {
       cause: error
     })
   }
 }
 
 /**
- * What a running server reports about its builds, once it has settled on one.
- * @param optional gives undefined when no server can be reached
- * @throws CommandFailure when a server that should answer does not
+ * Builds of a running server, once it has settled on one.
+ * @param optional returns undefined if no server can be reached
+ * @throws CommandFailure if a server that should answer does not
  */
 async function reportOfServer(
   context: CommandContext,
@@ -192,7 +189,7 @@ async function reportOfServer(
       if (!Array.isArray(report.ranking)) {
         throw new CommandFailure(
           EXIT.failure,
-          `The server at ${client.address} has another version of corral. Update one of them.`
+          `The server at ${client.address} has a different version of corral. Update one of them.`
         )
       }
       if (!build || report.state !== 'searching') return report
@@ -209,8 +206,8 @@ async function reportOfServer(
 }
 
 /**
- * Examines in this process, and finds or makes a build if that is wanted. The data directory is not claimed: a server
- * may run on it meanwhile, since builds can be shared.
+ * Examines in this process, and installs a build if requested. Builds can be shared, so the data directory is not
+ * claimed and a server may be running on it.
  */
 async function examineHere(
   context: CommandContext,
@@ -222,13 +219,13 @@ async function examineHere(
   return await withLocalService(context, config, 'runtimes', async runtimes => {
     await runtimes.rank({ signal })
     const onProgress = (step: Parameters<typeof progressText>[0]) => progress.status(progressText(step))
-    // A search that fails is in the report, with its reason.
+    // The report contains the reason of a failed search.
     if (build) await runtimes.build({ signal, onProgress }).catch(() => signal.throwIfAborted())
     return runtimes.report()
   })
 }
 
-/** A person should know these although corral works: there is a device, and it is not used. */
+/** Worth reporting even when corral works, because a device is not used. */
 const SERIOUS: readonly HardwareProblem['code'][] = [
   'driver_mismatch',
   'driver_not_loaded',
@@ -236,17 +233,17 @@ const SERIOUS: readonly HardwareProblem['code'][] = [
   'no_permission'
 ]
 
-/** GPUs that could compute; not the console of a server, which no compute driver knows. */
+/** GPUs that can compute. A server's console GPU has no compute driver. */
 function computingGpus({ gpus }: Hardware): Hardware['gpus'] {
   return gpus.filter(({ vendor, apis }) => vendor !== 'other' || apis.length > 0)
 }
 
-/** The problems among the findings, in sentences. Pure. */
+/** Describes the problems in the findings. */
 export function findProblems({ state, hardware, ranking, chosen, attempts }: DoctorReport): string[] {
   const problems: string[] = []
   if (state === 'failed') {
-    const details = attempts.length > 0 ? '; the attempts are listed with their reasons' : ''
-    problems.push(`No llama.cpp build works here${details}.`)
+    const details = attempts.length > 0 ? '. The attempts below show why' : ''
+    problems.push(`No llama.cpp build works on this machine${details}.`)
   }
   for (const { code, message, advice } of hardware?.problems ?? []) {
     if (SERIOUS.includes(code)) problems.push(advice ? `${message} ${advice}` : message)
@@ -255,14 +252,14 @@ export function findProblems({ state, hardware, ranking, chosen, attempts }: Doc
   const best = ranking.find(({ usable }) => usable)
   if (gpus.length > 0 && best?.kind === 'cpu' && problems.length === 0 && gpus.some(gpu => gpu.vendor !== 'qualcomm')) {
     problems.push(
-      `This machine has a GPU (${gpus.map(({ name }) => name).join(', ')}), but no kind of llama.cpp build can use it ` +
-        'now: models run on the processor. The ranking of builds says what is missing.'
+      `This machine has a GPU (${gpus.map(({ name }) => name).join(', ')}), but no llama.cpp build can use it ` +
+        'at the moment, so models run on the processor. The list of builds shows what is missing.'
     )
   }
   problems.push(...(chosen?.warnings ?? []))
   if (chosen?.kind === 'cpu' && !chosen.warnings?.length && best && best.kind !== 'cpu') {
     problems.push(
-      `Models run on the processor although ${best.title} could be used. The list of attempts says why it was not used.`
+      `Models run on the processor although ${best.title} could be used. The attempts below show why it is not used.`
     )
   }
   return problems

@@ -9,7 +9,6 @@ import { printNote } from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
-/** Milliseconds between two looks at what is still open. */
 const LOOK_EVERY = 250
 
 interface DrainOptions {
@@ -21,10 +20,10 @@ interface DrainOptions {
 export function defineDrain(program: Command, context: CommandContext): void {
   program
     .command('drain')
-    .description('let a server take no new requests for models, so that it can be stopped')
-    .option('--wait', 'wait until all answers have ended')
-    .option('--timeout <duration>', 'wait no longer than this, such as 5m')
-    .option('--undo', 'take requests again')
+    .description('stop accepting requests for models, so that the server can be stopped')
+    .option('--wait', 'wait until all requests have finished')
+    .option('--timeout <duration>', 'maximum time to wait, such as 5m')
+    .option('--undo', 'accept requests again')
     .addHelpText(
       'after',
       `
@@ -38,16 +37,17 @@ Examples:
     )
     .action(async ({ wait, timeout, undo }: DrainOptions) => {
       const limit = timeout === undefined ? Number.POSITIVE_INFINITY : parseDuration(timeout)
-      if (limit === undefined || limit < 0) throw usageFailure(`"${timeout}" is not a length of time such as 5m.`)
+      if (limit === undefined || limit < 0)
+        throw usageFailure(`"${timeout}" is not a valid duration. Use one such as 5m.`)
       if (undo && (wait || timeout !== undefined))
         throw usageFailure('--undo cannot be combined with --wait or --timeout.')
       await withServer(context, 'fail', async ({ client }) => {
         if (undo) {
           await client.json<DrainState>('DELETE', '/api/drain')
-          return printNote('The server takes requests again.')
+          return printNote('The server accepts requests again.')
         }
         const { open } = await client.json<DrainState>('POST', '/api/drain')
-        printNote(`The server takes no new requests; ${openText(open)}.`)
+        printNote(`The server accepts no new requests; ${openText(open)}.`)
         if (wait || timeout !== undefined) await untilEnded(client, limit)
       })
     })
@@ -61,13 +61,13 @@ async function untilEnded(client: ServerClient, limit: number): Promise<void> {
     if (!draining)
       throw new CommandFailure(
         EXIT.failure,
-        'Somebody ended the drain, and the server takes requests again. Drain it once more with: corral drain --wait'
+        'Someone ended the drain, and the server accepts requests again. Start over with: corral drain --wait'
       )
-    if (open === 0) return printNote('No request is open. The server may be stopped.')
+    if (open === 0) return printNote('All requests have finished. The server can be stopped.')
     if (performance.now() - began >= limit) {
       throw new CommandFailure(
         EXIT.failure,
-        `The drain timed out: ${openText(open)}. The server still takes no new ones. Wait longer, or end that with: corral drain --undo`
+        `The drain timed out: ${openText(open)}. The server still accepts no new requests. Wait longer, or end the drain with: corral drain --undo`
       )
     }
     await sleep(LOOK_EVERY, undefined, { signal }).catch(() => signal.throwIfAborted())

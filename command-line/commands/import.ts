@@ -23,9 +23,9 @@ export function defineImport(program: Command, context: CommandContext): void {
     .command('import')
     .description('register models that are already on disk')
     .usage('[options] <path> <model>\n       corral import --from <tool> [model...]')
-    .argument('[path]', 'a GGUF file (its other parts and projector are found beside it) or a SafeTensors folder')
-    .argument('[model]', 'owner/name to store it under, or owner/name:variant to set its label')
-    .argument('[more...]', 'with --from, all arguments are models that the tool has')
+    .argument('[path]', 'a GGUF file (with its other parts and projector beside it) or a SafeTensors folder')
+    .argument('[model]', 'name to store it as: owner/name, or owner/name:variant to set its label')
+    .argument('[more...]', 'with --from, all arguments are models of the tool')
     .addOption(
       new Option('--from <tool>', 'import models that another tool has downloaded').choices([
         'huggingface',
@@ -33,8 +33,8 @@ export function defineImport(program: Command, context: CommandContext): void {
         'lm-studio'
       ])
     )
-    .option('--list', 'with --from: show what the tool has, and change nothing')
-    .option('--all', 'with --from: import everything that can be imported')
+    .option('--list', "with --from: list the tool's models and change nothing")
+    .option('--all', 'with --from: import every model that can be imported')
     .option('--json', 'with --list: print the reply of GET /api/import/found')
     .addHelpText(
       'after',
@@ -67,15 +67,15 @@ function checkUsage(given: string[], { from, list, all, json }: ImportOptions): 
     throw usageFailure(message)
   }
   if (from === undefined) {
-    if (list || all || json) wrong('--list, --all and --json need --from with the name of a tool.')
-    if (given.length !== 2) wrong('Give a path and the name to store the model under, or a tool with --from.')
+    if (list || all || json) wrong('--list, --all and --json require --from with the name of a tool.')
+    if (given.length !== 2) wrong('Nothing to import. Give a path and a name for the model, or a tool with --from.')
     newModelArgument(given[1]!)
     return
   }
-  if (list && all) wrong('--list changes nothing and --all imports everything: give one of them.')
-  if (all && given.length > 0) wrong('Name models, or give --all, but not both.')
-  if (list && given.length > 0) wrong('--list shows everything that the tool has: leave the names out.')
-  if (json && (all || given.length > 0)) wrong('--json goes with --list.')
+  if (list && all) wrong('--list changes nothing and --all imports everything. Use only one of them.')
+  if (all && given.length > 0) wrong('Use either model names or --all, not both.')
+  if (list && given.length > 0) wrong("--list shows all of the tool's models. Leave out the names.")
+  if (json && (all || given.length > 0)) wrong('--json requires --list.')
 }
 
 async function importPath(client: ServerClient, path: string, model: string): Promise<void> {
@@ -85,7 +85,7 @@ async function importPath(client: ServerClient, path: string, model: string): Pr
   printNote(`imported ${name} (${formatBytes(size)})${nextStep(name, capabilities)}`)
 }
 
-/** Shows what another tool has downloaded. */
+/** Lists the models that another tool has downloaded. */
 async function listFound(client: ServerClient, from: string, { json }: ImportOptions): Promise<void> {
   const found = await findModels(client, from)
   if (json) return printJson(found)
@@ -101,8 +101,8 @@ async function listFound(client: ServerClient, from: string, { json }: ImportOpt
 }
 
 /**
- * Imports models that another tool has downloaded, one after the other; all are tried, even when one fails.
- * @param names as `listFound` shows them; none imports everything that can be imported
+ * Imports models that another tool has downloaded, and continues when one fails.
+ * @param names names as in `listFound`; empty imports everything
  */
 async function importFound(client: ServerClient, from: string, names: string[]): Promise<void> {
   const found = await findModels(client, from)
@@ -119,22 +119,22 @@ async function importFound(client: ServerClient, from: string, names: string[]):
   try {
     await forEach<FoundModel | string>(names.length > 0 ? names : importable, async choice => {
       const model = typeof choice === 'string' ? chooseFound(models, choice) : choice
-      if (model.present) return printNote(`${printable(model.name)} is here already${storedElsewhere(model)}`)
+      if (model.present) return printNote(`${printable(model.name)} is already imported${storedElsewhere(model)}`)
       await importOne(client, from, model, said)
       imported++
     })
   } finally {
     if (names.length === 0) {
       const left = models.length - importable.length
-      const others = left === 0 ? '' : `; ${left} cannot be imported, and --list says why`
+      const others = left === 0 ? '' : `; ${left} cannot be imported (--list shows why)`
       printNote(`imported ${imported} of ${models.length} in ${printable(folder)}${others}`)
     }
   }
 }
 
 /**
- * Finds a model by its name here or in its tool; the label may be left out when only one model can be meant.
- * @throws CommandFailure when none or several can be meant, or it cannot be imported
+ * Finds a model by its name here or in its tool. The label is optional if the name is unique.
+ * @throws CommandFailure if no model or several match, or the model cannot be imported
  */
 export function chooseFound(models: FoundModel[], name: string): FoundModel {
   const wanted = name.toLowerCase()
@@ -144,22 +144,22 @@ export function chooseFound(models: FoundModel[], name: string): FoundModel {
   const matches =
     exact.length > 0 ? exact : models.filter(({ name, found }) => [name, found].some(text => bare(text) === wanted))
   const [model, ...others] = matches
-  if (!model) throw new CommandFailure(EXIT.notFound, `The tool has no model "${name}". --list shows what it has.`)
+  if (!model) throw new CommandFailure(EXIT.notFound, `The tool has no model "${name}". See its models with --list.`)
   if (others.length > 0) {
     const labels = matches.map(match => match.name).join(', ')
-    throw new CommandFailure(EXIT.usage, `"${name}" can mean several models: ${labels}. Name one of them.`)
+    throw new CommandFailure(EXIT.usage, `"${name}" matches several models: ${labels}. Use one of these names.`)
   }
   if (model.problem === undefined) return model
   throw new CommandFailure(EXIT.failure, `${model.name} cannot be imported: ${model.problem}`)
 }
 
-/** The models of another tool as a table. */
+/** Formats another tool's models as a table. */
 export function formatFound({ models }: FoundModels): string {
   const rows = models.map(model => [
     model.name,
     formatBytes(model.size),
     model.format,
-    model.present ? `is here already${storedElsewhere(model)}` : (model.problem ?? 'can be imported')
+    model.present ? `already imported${storedElsewhere(model)}` : (model.problem ?? 'can be imported')
   ])
   return printable(formatTable(['NAME', '>SIZE', 'FORMAT', 'STATE'], rows))
 }
@@ -171,9 +171,9 @@ async function findModels(client: ServerClient, from: string): Promise<FoundMode
 const TOOLS: Record<string, string> = { huggingface: 'Hugging Face', ollama: 'Ollama', 'lm-studio': 'LM Studio' }
 
 const nothingFound = ({ from, folder }: FoundModels) =>
-  `${TOOLS[from] ?? from}'s models were not found in ${printable(folder)}; nothing was imported.`
+  `${TOOLS[from] ?? from} has no models in ${printable(folder)}, so nothing was imported.`
 
-/** @param said what was said of models before, which is not repeated */
+/** @param said warnings already printed for earlier models, which are not repeated */
 async function importOne(
   client: ServerClient,
   from: string,
@@ -198,7 +198,7 @@ async function importOne(
   }
 }
 
-/** The name that it is stored under, where that differs. */
+/** The name under which the model is stored, if it differs. */
 function storedElsewhere({ name, storedAs }: FoundModel): string {
   return storedAs === undefined || bare(storedAs) === bare(name) ? '' : ` as ${printable(storedAs)}`
 }

@@ -23,7 +23,7 @@ const HEALTH_TIMEOUT = 5000
 export function defineKey(program: Command, context: CommandContext): void {
   const key = program
     .command('key')
-    .description('make, list, replace and revoke API keys')
+    .description('create, list, replace and revoke API keys')
     .addHelpText(
       'after',
       `
@@ -49,18 +49,18 @@ Examples:
 
   key
     .command('create')
-    .description('make a key; it is printed once, alone on standard output')
-    .argument('<name>', 'who or what it is for; the name is in the log of its requests')
-    .addOption(program.createOption('--role <role>', 'what it may do (user)').choices(['user', 'operator', 'admin']))
-    .option('--models <names>', 'the models it may use: owner/name or owner/*, separated by commas (all)')
+    .description('create a key; it is printed once, alone on standard output')
+    .argument('<name>', 'person or program that uses it; the name appears in logs')
+    .addOption(program.createOption('--role <role>', 'role of the key (user)').choices(['user', 'operator', 'admin']))
+    .option('--models <names>', 'models it may use: owner/name or owner/*, separated by commas (all)')
     .option(
       '--limit <limits>',
-      'what it may take: 60/min, 1000/day, 100000tok/day, 20000tok-in/min, 5000tok-out/min, num_ctx=…, num_parallel=…, max_tokens=…, keep_alive=…, prompts=…, n=…'
+      'its limits: 60/min, 1000/day, 100000tok/day, 20000tok-in/min, 5000tok-out/min, num_ctx=…, num_parallel=…, max_tokens=…, keep_alive=…, prompts=…, n=…'
     )
-    .option('--expires <when>', 'when it ends: 90d, 12h or a date (never)')
-    .option('--yes', 'do not ask before the first key shuts out everybody without one')
+    .option('--expires <when>', 'when it expires: 90d, 12h or a date (never)')
+    .option('--yes', 'create the first key without asking, although it locks out clients without a key')
     .option('--json', 'print the key and its record as JSON')
-    // The program takes --models for its own; these commands need no folder of models.
+    // The program would take --models as its own option. These commands don't use a folder of models.
     .action((name: string, options: CreateOptions) =>
       create(context, name, { models: context.flags().models, ...options })
     )
@@ -77,28 +77,28 @@ Examples:
 
   key
     .command('revoke')
-    .description('end a key, and the answers that it waits for')
+    .description('revoke a key and abort its active requests')
     .argument('<name>')
     .action(async (name: string) => {
       const record = await (await openKeys(context)).revoke(name)
-      printNote(`The key "${record.name}" is revoked.`)
+      printNote(`The key "${record.name}" was revoked.`)
     })
 
   key
     .command('rotate')
-    .description('replace a key by a new one of the same name, role and limits; it is printed as by create')
+    .description('replace a key with a new one of the same name, role and limits; it is printed once')
     .argument('<name>')
     .option('--json', 'print the key and its record as JSON')
     .action(async (name: string, { json }: { json?: boolean }) => {
       const made = await (await openKeys(context)).rotate(name)
       show(made, json)
-      printNote(`The old key "${made.record.name}" is revoked; this one is shown only now.`)
+      printNote(`The old key "${made.record.name}" was revoked. The new one is shown only now.`)
     })
 }
 
-/** The keys of a data directory, or of a server elsewhere. */
+/** The keys of a data directory, or of a server on another machine. */
 interface Keys {
-  /** Whether every request needs a key already. */
+  /** Whether every request already needs a key. */
   required(): Promise<boolean>
   list(): Promise<KeyRecord[]>
   create(wanted: NewKey): Promise<MadeKey>
@@ -114,7 +114,7 @@ async function create(context: CommandContext, name: string, options: CreateOpti
   show(made, options.json)
   const { record } = made
   printNote(
-    `Made the key "${record.name}" with the role ${record.role}. It is shown only now: send it as "Authorization: Bearer <key>".`
+    `Created the key "${record.name}" with the role ${record.role}. It is shown only now. Send it as "Authorization: Bearer <key>".`
   )
 }
 
@@ -134,16 +134,16 @@ async function newKey(name: string, { role, models, limit, expires }: CreateOpti
   }
 }
 
-/** Says what the first key does; asks where somebody sits at a terminal. Scripts go on. */
+/** Explains the effect of the first key, and asks for confirmation at a terminal. Scripts continue without it. */
 async function confirmFirst(yes = false): Promise<void> {
   printNote(
-    'This is the first key: from now on every request needs a key, also on this machine. After the last key is ' +
-      'revoked, the server still needs one. The commands of corral go on working for the user who runs the server.'
+    'This is the first key. From now on every request needs a key, even on this machine, and revoking the last key does not change ' +
+      'that. The corral commands of the user who runs the server keep working without one.'
   )
   const { atTerminal, confirm } = await import('../confirm.ts')
   if (yes || !atTerminal()) return
   if (!(await confirm('Make it?', false))) {
-    printNote('No key was made.')
+    printNote('No key was created.')
     throw new Interrupted(EXIT.failure)
   }
 }
@@ -170,9 +170,9 @@ async function openKeys(context: CommandContext): Promise<Keys> {
     const result = await change.catch(error => {
       if (!(error instanceof CorralError) || error.code !== 'insufficient_storage') throw error
       const why = `the disk of ${settings.paths.home} is full`
-      throw new CommandFailure(EXIT.failure, `The key was not saved: ${why}. Free some space, then try again.`, error)
+      throw new CommandFailure(EXIT.failure, `The key was not saved: ${why}. Free some space and try again.`, error)
     })
-    // The server looks at the file by itself; asked, it has done so before this command ends.
+    // The server watches the file. Asking makes sure that it has read it before this command ends.
     if (owner?.socket !== undefined) await askToLook(owner.socket)
     return result
   }
@@ -190,7 +190,7 @@ async function wholeSettings(context: CommandContext) {
   return serverSettingsOf(await openConfig(context))
 }
 
-/** The keys of the server at the address that flags or the environment name. */
+/** Keys of the server named by flags or the environment. */
 function keysElsewhere(context: CommandContext): Keys {
   const whenNone = { whenNone: 'fail' } as const
   const at = (name: string) => `/api/keys/${encodeURIComponent(name)}`
@@ -204,7 +204,7 @@ function keysElsewhere(context: CommandContext): Keys {
   }
 }
 
-/** Has the server of this data directory look at its keys now. */
+/** Makes the server of this data directory read its keys now. */
 async function askToLook(socket: string): Promise<void> {
   const [{ createClient }, { setTimeout: sleep }] = await Promise.all([
     import('../server-client.ts'),
@@ -216,7 +216,7 @@ async function askToLook(socket: string): Promise<void> {
     apiKey: undefined,
     signal: abortAfter(HEALTH_TIMEOUT)
   })
-  // A server that cannot be asked sees the change within a second.
+  // A server that cannot be asked notices the change within a second.
   await client.json('GET', '/api/keys').catch(() => sleep(1000))
 }
 
@@ -236,7 +236,7 @@ function formatKeys(records: KeyRecord[], now: Date): string {
 
 const TWO_DAYS = 2 * 24 * 3_600_000
 
-/** A day that is further away is said as it is: who plans by it needs more than "in 2 months". */
+/** A distant date is shown in full, because "in 2 months" is too vague to plan with. */
 function expiryText(expires: string, now: Date): string {
   return Date.parse(expires) - now.getTime() > TWO_DAYS ? expires.slice(0, 10) : relativeTime(expires, now)
 }

@@ -8,16 +8,16 @@ import type { PsReply } from '../live-view.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
 
-const NOTHING_LOADED = { whenNone: 'fail', without: 'so nothing is loaded' } as const
+const NOTHING_LOADED = { whenNone: 'fail', without: 'No models are loaded.' } as const
 
 export function definePs(program: Command, context: CommandContext): void {
   program
     .command('ps')
-    .description('list the models in memory')
+    .description('list the loaded models')
     .option('--json', 'print the records of GET /api/ps')
     .option(
       '-w, --watch',
-      'look once a second, until Ctrl-C; with --json, or in a pipe, a line of JSON for each change'
+      'refresh every second until Ctrl-C; with --json or in a pipe, print one JSON line per change'
     )
     .addHelpText(
       'after',
@@ -47,7 +47,7 @@ Examples:
     })
 }
 
-/** The models in memory as a table; those that are still loading last. */
+/** Formats the loaded models as a table, with loading models last. */
 export function formatRunning({ models, loading }: PsReply, now: Date): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
   const memberOf = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
@@ -76,7 +76,7 @@ export function formatRunning({ models, loading }: PsReply, now: Date): string {
   )
 }
 
-/** Where a model's memory lies: `100% GPU`, `100% CPU` or `48%/52% CPU/GPU`. */
+/** Share of a model's memory on each device: `100% GPU`, `100% CPU` or `48%/52% CPU/GPU`. */
 export function processorOf(size: number, vram: number): string {
   if (vram <= 0 || size <= 0) return '100% CPU'
   if (vram >= size) return '100% GPU'
@@ -87,7 +87,7 @@ export function processorOf(size: number, vram: number): string {
 export function defineStop(program: Command, context: CommandContext): void {
   program
     .command('stop')
-    .description('unload a model from memory; running answers are cut off')
+    .description('unload a model from memory and abort its active requests')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .addHelpText(
       'after',
@@ -105,7 +105,7 @@ Example:
 
 interface LogsReply {
   model: string
-  /** The newest first. */
+  /** Newest first. */
   engines: EngineLogRecord[]
 }
 
@@ -118,11 +118,11 @@ function lineCount(text: string): number {
 export function defineLogs(program: Command, context: CommandContext): void {
   program
     .command('logs')
-    .description('show what the engines of a model did, and why they stopped')
+    .description('show what the engines of a model did and why they stopped')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .option('-f, --follow', 'print new lines as they come, until Ctrl-C')
+    .option('-f, --follow', 'print new lines as they arrive, until Ctrl-C')
     .option('-n, --lines <count>', 'only the last lines of each engine', lineCount)
-    .option('--raw', 'print the lines of the engines themselves')
+    .option('--raw', 'print the raw log lines of the engines')
     .option('--json', 'print the reply of GET /api/logs/<model>')
     .addHelpText(
       'after',
@@ -135,7 +135,7 @@ Examples:
     )
     .action(async (model: string, options: { follow?: boolean; lines?: number; raw?: boolean; json?: boolean }) => {
       const { follow, lines, raw = false, json } = options
-      // Few lines say something in plain words: all are asked for, and the last that do are printed.
+      // Few raw lines become an event, so all of them are requested and the last events are printed.
       const asked = raw || json ? lines : follow ? (lines ?? ALL_LINES) : undefined
       const query = asked === undefined ? '' : `lines=${asked}`
       const path = `/api/logs/${model}`
@@ -158,7 +158,7 @@ Examples:
           else if (raw) printText(wrapLines(printable(formatRawLogs(reply)), undefined, 2))
           else printText(wrapLines(printable(formatLogs(reply, lines))))
         },
-        'and logs of engines last only as long as one'
+        'Engine logs exist only while the server runs.'
       )
     })
 }
@@ -174,17 +174,17 @@ function ending({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'e
   return `== ended ${endedAt}, ${how} ==${why}`
 }
 
-/** Lines of an engine that a server keeps. */
+/** Number of lines that the server keeps per engine. */
 const ALL_LINES = 500
 
-/** What the engines did, in plain words; the newest is last, where a terminal ends. @param most events of each */
+/** Describes the events of each engine, newest last. @param most maximum number of events per engine */
 export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE_INFINITY): string {
   if (engines.length === 0) return noEngine(model)
   return engines
     .toReversed()
     .map(record => {
       const { events, lines } = record
-      // Engines of other plugins may have lines alone.
+      // Engines of other plugins may have raw lines only.
       const texts = events ? events.map(({ text }) => text) : lines
       const shown = most === 0 ? [] : texts.slice(-most)
       return [plainHeader(record), ...shown.map(text => `  ${text}`), ...plainEnding(record)].join('\n')
@@ -192,7 +192,7 @@ export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE
     .join('\n\n')
 }
 
-/** The lines of the engines themselves; the newest engine is last. */
+/** The raw lines of each engine, newest engine last. */
 export function formatRawLogs({ model, engines }: LogsReply): string {
   if (engines.length === 0) return noEngine(model)
   return engines
@@ -211,7 +211,7 @@ function eventText(event: LogEvent, raw: boolean): string | undefined {
   return raw ? ending(event) : plainEnding(event).join('\n')
 }
 
-const noEngine = (model: string) => `No engine of ${model} has run since the server started.`
+const noEngine = (model: string) => `No engine has run ${model} since the server started.`
 
 function plainHeader({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>): string {
   return `Engine ${engine}, started at ${clock(startedAt)} on ${build}`
@@ -220,12 +220,12 @@ function plainHeader({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine
 function plainEnding({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>): string[] {
   if (endedAt === undefined) return []
   if (failure) return [`  failed at ${clock(endedAt)}: ${failure.message} (${failure.code}, ${failure.cause})`]
-  if (!exit) return [`  was not started (${clock(endedAt)})`]
+  if (!exit) return [`  failed to start (${clock(endedAt)})`]
   const fine = exit.code === 0 || exit.signal === 'SIGTERM'
   return [`  ended at ${clock(endedAt)}${fine ? '' : ` with ${exit.signal ?? `exit code ${exit.code}`}`}`]
 }
 
-/** A moment (ISO 8601) in the time of this place, without fractions of a second. */
+/** Formats an ISO 8601 time in the local time zone, without fractions of a second. */
 function clock(moment: string): string {
   const date = new Date(moment)
   return Number.isNaN(date.getTime()) ? moment : date.toLocaleString('sv')

@@ -5,17 +5,17 @@ import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
-/** What gives a part the default again. */
+/** Resets a part to the default level. */
 const RESET = 'default'
-/** What names the level of parts that have none of their own. */
+/** Sets the level of all parts without a level of their own. */
 const ALL = 'all'
 
 export function defineLogLevel(program: Command, context: CommandContext): void {
   program
     .command('log-level')
     .description('show or change the log levels of a running server')
-    .argument('[part]', 'a plugin or a part of the core; "all" is those without a level of their own')
-    .argument('[level]', `trace, debug, info, warn, error, fatal, silent; "${RESET}" is that of all others`)
+    .argument('[part]', 'a plugin or a part of the core; "all" means every part without a level of its own')
+    .argument('[level]', `trace, debug, info, warn, error, fatal, silent; "${RESET}" resets a part to the default`)
     .option('--json', 'print the reply of GET /api/log-levels')
     .addHelpText(
       'after',
@@ -38,20 +38,20 @@ Examples:
             if (part === undefined || part === ALL || part in report.parts) return report
             throw new CommandFailure(
               EXIT.usage,
-              `"${part}" is not a part of the server. "corral log-level" lists its parts.`
+              `"${part}" is not a part of the server. List the parts with "corral log-level".`
             )
           }
           const body = { part: part === ALL ? null : part, level: level === RESET ? null : level }
           return client.json<LevelReport>('PUT', '/api/log-levels', body)
         },
-        'and log levels belong to a running server'
+        'Log levels belong to a running server.'
       )
       if (json) printJson(report)
       else printText(printable(formatLevels(report, part)))
     })
 }
 
-/** @param part only this one */
+/** @param part shows only this part */
 function formatLevels({ default: usual, parts }: LevelReport, part?: string): string {
   const rows = [[ALL, usual], ...Object.entries(parts)]
   return formatTable(['PART', 'LEVEL'], part === undefined ? rows : rows.filter(([name]) => name === part))

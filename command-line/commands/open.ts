@@ -13,14 +13,14 @@ import { printNote, printText } from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
-/** How long a program that opens links has to fail (milliseconds): some go on for as long as the browser does. */
+/** Time in which an opener can fail. Some openers run for as long as the browser. */
 const PATIENCE = 3000
 
 export function defineOpen(program: Command, context: CommandContext): void {
   program
     .command('open')
-    .description("open the server's page in the browser, as its admin")
-    .option('--print', 'print the link, for a browser elsewhere')
+    .description("open the server's page in the browser, signed in as admin")
+    .option('--print', 'print the link instead, for another browser')
     .addHelpText(
       'after',
       `
@@ -43,15 +43,15 @@ Examples:
 async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boolean): Promise<void> {
   const way = print ? { missing: undefined } : wayToOpen(process.platform, env)
   if ('missing' in way) return await printLink(client, way.missing)
-  // Other users of the machine can read the arguments of programs: where that is so, they must be of no use to them.
+  // On Linux, other users can read the arguments of programs. The link must be useless to them.
   const link = await linkOf(client, process.platform === 'linux' ? process.getuid!() : undefined)
   const place = process.platform === 'darwin' ? await privatePage(link) : link.href
   const failure = await run(way.command, [...way.arguments, place])
   if (failure !== undefined) return await printLink(client, `${way.command} failed (${failure})`)
-  printNote(`Opened ${new URL(link.pathname, link).href} in the browser, as the server's admin for twelve hours.`)
+  printNote(`Opened ${new URL(link.pathname, link).href} in the browser. You are signed in as admin for twelve hours.`)
 }
 
-/** @param why it is not opened, as a sentence without its end; undefined if nobody wanted that */
+/** @param why reason why the link is not opened, without a full stop. Undefined if the user asked for the link */
 async function printLink(client: ServerClient, why: string | undefined): Promise<void> {
   const link = await linkOf(client, undefined)
   const reason = why === undefined ? 'Open this link' : `${why}. Open this link yourself`
@@ -64,37 +64,38 @@ async function linkOf(client: ServerClient, uid: number | undefined): Promise<UR
     ...(uid !== undefined && { uid })
   })
   const link = new URL(address)
-  // Behind a proxy, how the command reaches the server is how a browser does.
+  // A command that goes through a proxy shows the link with the proxy's address.
   return client.bySocket ? link : new URL(`${link.pathname}${link.hash}`, client.address)
 }
 
-/** The program that opens links, or why there is none. Pure. */
+/** The program that opens links, or the reason why there is none. */
 export function wayToOpen(
   platform: NodeJS.Platform,
   env: NodeJS.ProcessEnv
 ): { command: string; arguments: string[] } | { missing: string } {
-  if (env.SSH_CONNECTION || env.SSH_TTY) return { missing: 'No browser over ssh' }
+  if (env.SSH_CONNECTION || env.SSH_TTY) return { missing: 'There is no browser in an ssh session' }
   if (platform === 'darwin') return { command: 'open', arguments: [] }
   if (platform === 'win32') return { command: 'rundll32', arguments: ['url.dll,FileProtocolHandler'] }
-  if (!env.DISPLAY && !env.WAYLAND_DISPLAY) return { missing: 'No display here' }
+  if (!env.DISPLAY && !env.WAYLAND_DISPLAY) return { missing: 'There is no display' }
   return { command: 'xdg-open', arguments: [] }
 }
 
 /**
- * A page that leads to the link, which only this user can read: the link is then in no program's arguments.
- * @returns its address
+ * Writes a page that redirects to the link and that only this user can read. This keeps the link out of program
+ * arguments.
+ * @returns the page's address
  */
 async function privatePage(link: URL): Promise<string> {
-  // Below the user's own temporary files, which the system tidies.
+  // In the user's temporary folder, which the system cleans up.
   const path = join(await mkdtemp(join(tmpdir(), 'corral-open-')), 'open.html')
   const page = `<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=${link.href}"><title>corral</title>\n`
   await writeFile(path, page, { mode: 0o600, flag: 'wx' })
   return pathToFileURL(path).href
 }
 
-/** Starts a program, and leaves it alone. @returns why it failed, undefined where it did not so far */
+/** Starts a program in the background. @returns the error if it failed early */
 async function run(command: string, args: string[]): Promise<string | undefined> {
-  // By its path: Windows looks for names in the working directory first.
+  // Full path, because Windows looks for programs in the working directory first.
   const child = spawn(findExecutable(command) ?? command, args, { stdio: 'ignore', detached: true })
   const patience = new AbortController()
   try {

@@ -14,7 +14,7 @@ import { ask } from '../server-connection.ts'
 export function definePlugins(program: Command, context: CommandContext): void {
   const plugin = program
     .command('plugin')
-    .description('list plugins, check one, or begin a new one')
+    .description('list, check or create plugins')
     .addHelpText(
       'after',
       `
@@ -37,18 +37,18 @@ Examples:
     })
   plugin
     .command('check')
-    .description('load a plugin, start a server of its own with it, and say what it offers')
-    .argument('<path>', 'its file or folder, or the name of a package')
+    .description('load a plugin into a test server and report what it offers')
+    .argument('<path>', 'file, folder or package name of the plugin')
     .action((path: string) => checkPlugin(context, path))
   plugin
     .command('new')
-    .description('make a folder with a new plugin')
-    .addArgument(program.createArgument('<kind>', 'what it is to be').choices(KINDS))
-    .argument('<folder>', 'new folder; its name is that of the plugin')
+    .description('create a folder with a new plugin')
+    .addArgument(program.createArgument('<kind>', 'kind of plugin').choices(KINDS))
+    .argument('<folder>', 'new folder, named like the plugin')
     .action((kind: PluginKind, folder: string) => newPlugin(context, kind, folder))
 }
 
-/** How long the request that runs the hooks of a plugin may take. */
+/** Maximum duration of the request that runs the plugin's hooks. */
 const HOOK_WAIT_MS = 10_000
 
 async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void> {
@@ -63,11 +63,11 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
   letPluginsImportCorral()
   watchPlugins()
   let close = async () => {}
-  // What corral itself loads while it starts may change some too.
+  // A plain start first, because corral's own modules may change globals too.
   await (await startTestCorral()).close()
   const changedGlobals = watchGlobals()
   try {
-    // Whether it is there as a path is tried first, so that `check mine` finds the folder.
+    // Tried as a path first, so that `check mine` finds the folder.
     const found = await loadPlugin(resolve(cwd, path), cwd).catch(async error => {
       if (/there is no /.test(errorMessage(error)) && !/^[./~]/.test(path)) return await loadPlugin(path, cwd)
       throw error
@@ -75,22 +75,22 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     if (found.fault !== undefined) throw found.fault
     const { path: file, fault: _, ...definition } = found
     pluginContract(definition)
-    printText(`ok    ${file} loads: plugin "${found.name}" for version ${found.api} of the contract`)
-    // A server of its own, without llama.cpp, in a folder that is removed when it ends.
+    printText(`ok    ${file} loads: plugin "${found.name}" for API version ${found.api}`)
+    // A test server without llama.cpp, in a temporary folder.
     const { plugin, added } = watchedPlugin(definition)
     const corral = await startTestCorral({ plugins: [plugin] })
     close = () => corral.close()
     const report = await corral.plugin(found.name)
     if (report?.state !== 'active') throw new Error(report?.reason ?? 'it was not started')
-    printText('ok    it is set up, registered and started beside the built-in plugins')
+    printText('ok    it starts together with the built-in plugins')
     const messages = [{ role: 'user', content: 'Hello there' }]
-    // What a filter says of it does not matter: its hooks have run then.
+    // The reply does not matter. The request only runs the hooks.
     const asked = corral.json('/v1/chat/completions', { model: 'corral/tiny-chat', messages }).catch(() => undefined)
     await Promise.race([asked, sleep(HOOK_WAIT_MS, undefined, { ref: false })])
     const changed = changedGlobals()
     if (changed.length > 0) {
       const names = changed.slice(0, 10).join(', ')
-      throw new Error(`it changes ${names}, which everything in the server shares; leave these as they are`)
+      throw new Error(`it changes ${names}, which the whole server shares. Leave these unchanged`)
     }
     const { needs, services, routes, hooks, web } = report
     const offers = {
@@ -108,12 +108,12 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     for (const [what, list] of Object.entries(offers)) {
       if (list.length > 0) printText(`${what.padEnd(9)} ${list.join(', ')}`)
     }
-    if (!report.optional) printText('note  it is not optional: a server does not start when it fails')
+    if (!report.optional) printText('note  it is not optional, so the server does not start when the plugin fails')
   } catch (error) {
     const message = errorMessage(error)
     const [, entry, missing] = /^(\S.*) fails \(Cannot find module '(.*?)'/.exec(message) ?? []
     const build =
-      missing !== undefined && missing === entry ? '. Is it built? "npm run build" in its folder does that' : ''
+      missing !== undefined && missing === entry ? '. If it is not built yet, run "npm run build" in its folder' : ''
     throw new CommandFailure(
       EXIT.failure,
       `The plugin ${path} cannot be used: ${message.replace(/\.$/, '')}${build}.`,
@@ -133,10 +133,10 @@ async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string
     import('typebox')
   ])
   if (builtInPlugins.some(plugin => plugin.name === name)) {
-    throw new CommandFailure(EXIT.usage, `corral has a plugin called "${name}" already. Choose another name.`)
+    throw new CommandFailure(EXIT.usage, `corral already has a plugin named "${name}". Choose another name.`)
   }
   try {
-    // Refuses what cannot be the name of a section of the configuration.
+    // Rejects names that cannot be a section of the configuration.
     composeConfigSchema([{ name, api: 1, description: '', options: Type.Object({}), setup: () => ({}) }])
   } catch (error) {
     throw new CommandFailure(EXIT.usage, errorMessage(error), error)

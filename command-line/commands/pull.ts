@@ -32,11 +32,11 @@ export function definePull(program: Command, context: CommandContext): void {
   program
     .command('pull')
     .description('download a model, or continue a download')
-    .argument('<reference>', '[hf:|csghub:|modelscope:]owner/name[:variant][@revision], or an address')
-    .option('--as <model>', 'owner/name to store it under', newModelArgument)
-    .option('--member <name>', 'the member of a cluster that gets it, from another member where one has it')
-    .option('--dry-run', 'only show what would be downloaded, and whether disk and memory suffice')
-    .option('--detach', 'let the running server download it, and do not wait for the end')
+    .argument('<reference>', '[hf:|csghub:|modelscope:]owner/name[:variant][@revision], or a URL')
+    .option('--as <model>', 'name to store it as: owner/name', newModelArgument)
+    .option('--member <name>', 'store it on this member of the cluster, copied from another member if one has it')
+    .option('--dry-run', 'only show what would be downloaded, and whether it fits the disk and the memory')
+    .option('--detach', 'download in the running server, without waiting for the end')
     .option('--json', 'with --dry-run: print the reply of POST /api/pull')
     .addHelpText(
       'after',
@@ -62,7 +62,7 @@ Examples:
 
 async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
   const { dryRun, detach, json } = options
-  if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json needs --dry-run.')
+  if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json requires --dry-run.')
   if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run cannot be combined.')
   if (options.member !== undefined && (dryRun || detach)) {
     throw new CommandFailure(EXIT.usage, '--member cannot be combined with --dry-run or --detach.')
@@ -85,22 +85,22 @@ async function pullDetached(context: CommandContext, reference: string, request:
   const body = { ...request, detach: true, stream: false }
   const reply = await ask<{ status?: string }>(context, 'POST', '/api/pull', body, {
     whenNone: 'fail',
-    without: '--detach needs a running server: without one the download would stop when this command ends.'
+    without: '--detach requires a running server. Without one, the download stops with this command.'
   })
   printNote(
     reply.status === 'success'
-      ? `${reference} is here already`
-      : `the server downloads ${reference}. Watch it with: corral pulls`
+      ? `${reference} is already downloaded`
+      : `The server is downloading ${reference}. Watch it with: corral pulls`
   )
 }
 
-/** The end of a failure's message that says itself what becomes of the download, and what to do. */
+/** Matches error messages that already explain what happens to the download. */
 const SAYS_WHAT_BECOMES = /\b(?:kept|removed|deleted|pull)\b/i
 
 /**
- * Downloads a model, joins its download or continues it. Standard error shows what was chosen and the progress.
- * @param reference as it was typed, for the command to type next
- * @param suggests whether the note at the end says what to do with the model
+ * Starts, joins or continues a download, and shows the chosen file and the progress on standard error.
+ * @param reference reference as typed, for suggested commands
+ * @param suggests whether the final note suggests what to do with the model
  */
 export async function pullWithProgress(
   client: ServerClient,
@@ -111,13 +111,13 @@ export async function pullWithProgress(
   const began = performance.now()
   const isAtMember = 'member' in request
   const interrupted = interruption()
-  // Ctrl-C ends the download before it ends the connection, which would leave it running for some seconds more.
+  // Ctrl-C ends the download before the connection. Otherwise the server would continue for some seconds.
   const calm = client.uninterrupted()
   const end = new AbortController()
   let left: Promise<string> | undefined
   const onInterrupt = () => {
     const whenTold = () => end.abort(interrupted.reason)
-    // A member pauses it by itself some seconds later.
+    // A member pauses the download on its own some seconds later.
     if (!progress || isAtMember) return whenTold()
     left = leave(calm, name, reference)
     void left.then(whenTold)
@@ -160,18 +160,18 @@ export async function pullWithProgress(
   if (!succeeded) {
     throw new CommandFailure(
       EXIT.failure,
-      `The server ended the download of ${name} without a result. Its log says more. The downloaded part is kept; continue with: corral pull ${reference}`
+      `The server ended the download of ${name} without a result. See its log for the reason. The downloaded part is kept. Continue with: corral pull ${reference}`
     )
   }
   const amount = progress?.transfers.items.length ? formatBytes(progress.transfers.total) : undefined
   const done = amount
     ? `pulled ${name} (${amount}) in ${formatDuration(performance.now() - began)}`
-    : `${name} is here already`
+    : `${name} is already downloaded`
   for (const warning of warnings) printNote(printable(`warning: ${warning}`))
   printNote(printable(`${done}${suggests ? await suggestion(client, name) : ''}`))
 }
 
-/** What to do with a model that was pulled. A server that does not have it itself had it pulled by another one. */
+/** Suggests what to do with a pulled model. The server does not have the model if another server pulled it. */
 async function suggestion(client: ServerClient, model: string): Promise<string> {
   try {
     const { capabilities } = await client.json<ShownModel>('POST', '/api/show', { model })
@@ -182,7 +182,7 @@ async function suggestion(client: ServerClient, model: string): Promise<string> 
   }
 }
 
-/** What was chosen and why, and warnings. */
+/** Formats the chosen file, the reason for the choice, and warnings. */
 function introduction(name: string, { reason, size, warnings = [] }: PullEvent): string {
   return [
     `pulling ${name}${size ? ` (${formatBytes(size)})` : ''}`,
@@ -191,12 +191,13 @@ function introduction(name: string, { reason, size, warnings = [] }: PullEvent):
   ].join('\n')
 }
 
-/** How long a server may take to say what becomes of a download that is left, in milliseconds. */
+/** Time limit for the server to report the state of an abandoned download. */
 const LEAVE_TIMEOUT = 5000
 
 /**
- * Has the server pause a download at once, instead of some seconds after its client has gone; not where others need it.
- * @returns a sentence on what became of it, with the amount that is on the disk
+ * Pauses a download immediately, unless other clients need it. Otherwise the server would pause it some seconds after
+ * the client has gone.
+ * @returns a sentence about its state and size on disk
  */
 async function leave(client: ServerClient, name: string, reference: string): Promise<string> {
   const again = `continue with: corral pull ${reference}`
@@ -212,19 +213,19 @@ async function leave(client: ServerClient, name: string, reference: string): Pro
     )
     const amount = completed > 0 ? ` at ${percentOf(completed, total)} (${formatBytes(completed)})` : ''
     if (state === 'paused' || state === 'failed') return `paused${amount}. The downloaded part is kept; ${again}`
-    if (detached) return `left${amount}. The server goes on with it; see "corral pulls", or ${again}`
-    return `left${amount}. The server goes on with it, since another client follows it too; "corral pulls pause ${name}" pauses it.`
+    if (detached) return `left${amount}. The server continues the download. See "corral pulls", or ${again}`
+    return `left${amount}. The server continues the download for another client. To pause it, run: corral pulls pause ${name}`
   } catch (error) {
     if (error instanceof ServerRefusal && error.code === 'model_not_found') {
-      return `left. The download had ended already; see "corral list".`
+      return `left. The download has already ended. See "corral list".`
     }
-    return `left. The server did not say what becomes of the download; see "corral pulls", or ${again}`
+    return `left. The server did not report the state of the download. See "corral pulls", or ${again}`
   } finally {
     clearTimeout(timer)
   }
 }
 
-/** The error for a download that ended early, with what becomes of it. */
+/** Adds the state of the download to the error that ended it. */
 function endedEarly(error: unknown, reference: string): unknown {
   if (!(error instanceof CommandFailure)) return error
   if (error instanceof ServerRefusal && SAYS_WHAT_BECOMES.test(error.message)) return error
@@ -232,7 +233,7 @@ function endedEarly(error: unknown, reference: string): unknown {
   return new CommandFailure(error.exitCode, `${error.message} The downloaded part is kept; ${again}`, error)
 }
 
-/** What a pull would download and why, for people. */
+/** Formats what a pull would download, and why. */
 export function formatPlan(plan: PlanReply, reference: string): string {
   const { label, format, repository, files, size, reason, choices, memory, disk, warnings, present } = plan
   const variant = formatPairs([
@@ -262,7 +263,7 @@ export function formatPlan(plan: PlanReply, reference: string): string {
   if (warnings.length > 0) sections.push(`Warnings\n${indent(warnings.join('\n'))}`)
   sections.push(
     present
-      ? 'It is here already: nothing would be downloaded.'
+      ? 'Already downloaded, so nothing would be downloaded.'
       : `Nothing was downloaded. Get it with: corral pull ${reference}`
   )
   return wrapLines(printable(sections.join('\n\n')))
@@ -302,7 +303,7 @@ Examples:
       }))
       if (json) return printJson(reply)
       if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
-        printNote('No server is running: downloads continue when one starts ("corral serve").')
+        printNote('No server is running. Downloads continue when one starts: corral serve')
       }
       if (process.stderr.isTTY && reply.pulls.length === 0) {
         printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
@@ -310,22 +311,25 @@ Examples:
       printText(formatPulls(reply.pulls))
     })
   for (const [action, description] of [
-    ['pause', 'stop a download for now; the downloaded part is kept'],
-    ['resume', 'let the running server continue a download'],
-    ['cancel', 'end a download and delete the downloaded part']
+    ['pause', 'pause a download and keep the downloaded part'],
+    ['resume', 'resume a download in the running server'],
+    ['cancel', 'cancel a download and delete the downloaded part']
   ] as const) {
     pulls
       .command(action)
       .description(description)
       .argument('<download...>', 'models, or ids of downloads')
-      .option('--json', 'print the replies of the server')
+      .option('--json', "print the server's replies")
       .action((names: string[]) => changePulls(context, action, names, pulls))
   }
 }
 
 async function changePulls(context: CommandContext, action: keyof typeof DONE, names: string[], pulls: Command) {
   const resume = action === 'resume'
-  const without = `Only a running server can resume a download in the background; "corral pull ${names[0]}" continues it here.`
+  const without = {
+    why: 'Only a running server can resume a download in the background.',
+    or: () => `continue it here with "corral pull ${names[0]}"`
+  }
   const replies: unknown[] = []
   const change = async ({ client }: ServerConnection) =>
     await forEach(names, async name => {
@@ -340,7 +344,7 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
   }
 }
 
-/** Downloads as a table, the oldest first. */
+/** Formats downloads as a table, oldest first. */
 export function formatPulls(pulls: PullReply[]): string {
   return printable(
     formatTable(

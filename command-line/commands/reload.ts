@@ -7,7 +7,7 @@ import { ask } from '../server-connection.ts'
 export function defineReload(program: Command, context: CommandContext): void {
   program
     .command('reload')
-    .description('have the running server read its configuration again')
+    .description('make the running server reload its configuration')
     .option('--json', 'print the reply of POST /api/reload')
     .addHelpText(
       'after',

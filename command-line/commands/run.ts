@@ -12,7 +12,7 @@ import { showProgress } from '../progress-display.ts'
 import { ServerRefusal } from '../server-client.ts'
 import { type ServerConnection, withServer } from '../server-connection.ts'
 
-/** Values are texts still: what they must be is decided where `/set` decides it. */
+/** Values are unparsed text. The code of `/set` validates them. */
 interface RunOptions {
   system?: string
   temperature?: string
@@ -33,22 +33,26 @@ export function defineRun(program: Command, context: CommandContext): void {
   program
     .command('run')
     .description('chat with a model, or get one answer')
-    .argument('[model]', 'owner/name or owner/name:variant; without it, one is picked at the terminal', modelArgument)
-    .argument('[prompt...]', 'one question; without it, and at a terminal, a chat')
+    .argument(
+      '[model]',
+      'owner/name or owner/name:variant; if omitted at a terminal, you can choose one',
+      modelArgument
+    )
+    .argument('[prompt...]', 'one question; if omitted at a terminal, a chat starts')
     .option('--system <text>', 'instructions for the model')
     .option('--temperature <number>', 'randomness; 0 always picks the likeliest token')
-    .option('--top-p <number>', 'keep the likeliest tokens with this total probability')
-    .option('--top-k <number>', 'keep this many of the likeliest tokens')
-    .option('--seed <number>', 'repeats a random answer; -1 gives a new one each time')
-    .option('--max-tokens <number>', 'longest answer; -1 is as long as the context allows')
+    .option('--top-p <number>', 'sample from the likeliest tokens with this total probability')
+    .option('--top-k <number>', 'sample from this many of the likeliest tokens')
+    .option('--seed <number>', 'makes a random answer repeatable; -1 gives a new one each time')
+    .option('--max-tokens <number>', 'maximum length of the answer; -1 is as long as the context allows')
     .option('--num-ctx <number>', 'context window in tokens')
-    .option('--format <json>', '"json", a JSON schema that the answer must match, or @ and the path of one')
+    .option('--format <json>', 'json, a JSON schema for the answer, or @ and the path of a schema')
     .option('--think', 'let the model think first, if it can')
-    .option('--no-think', 'do not let it think')
-    .option('--keep-alive <time>', 'how long the model stays loaded afterwards: 10m, 0, or -1 for no limit')
-    .option('--raw', 'print the answer as the model writes it, without laying out its Markdown')
+    .option('--no-think', 'do not let the model think')
+    .option('--keep-alive <time>', 'how long the model stays loaded after an answer: 10m, 0, or -1 for no limit')
+    .option('--raw', 'print the answer as the model writes it, without rendering Markdown')
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
-    .option('--yes', 'pull the model and install what it needs without asking')
+    .option('--yes', 'download the model and install what it needs without asking')
     .addHelpText(
       'after',
       `
@@ -69,7 +73,7 @@ Examples:
     .action((model: string | undefined, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 
-/** @throws CommandFailure where an option is not what it must be */
+/** @throws CommandFailure if an option is invalid */
 async function settingsOf(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
   const { applySetting } = await import('../chat-settings.ts')
   const {
@@ -100,7 +104,7 @@ async function run(context: CommandContext, named: string | undefined, words: st
   if (named === undefined && !(stdin.isTTY && stdout.isTTY)) {
     throw new CommandFailure(
       EXIT.usage,
-      'Name a model: corral run <model> [prompt]. At a terminal, "corral run" alone lets you pick one.'
+      'No model was given. Use: corral run <model> [prompt]. At a terminal, "corral run" lets you choose one.'
     )
   }
   const settings = await settingsOf(named ?? '', options, context.env)
@@ -108,19 +112,21 @@ async function run(context: CommandContext, named: string | undefined, words: st
   const prompt = parts.filter(part => part.trim() !== '').join('\n\n')
   const chatting = prompt === '' && stdin.isTTY && stdout.isTTY
   if (prompt === '' && !chatting) {
-    throw new CommandFailure(EXIT.usage, 'There is no prompt. Put one after the model, or send one through a pipe.')
+    throw new CommandFailure(EXIT.usage, 'There is no prompt. Add one after the model, or pipe one in.')
   }
   await withServer(context, 'usual', async connection => {
     const { client, own } = connection
     if (own) {
-      printNote('No server is running; started one that stops with this chat. "corral serve" keeps one running.')
+      printNote(
+        'No server is running, so one was started that stops with this chat. Keep one running with "corral serve".'
+      )
     }
     if (named === undefined) settings.model = await (await import('../model-choice.ts')).pickModel(client)
     const { ChatSession } = await import('../chat-session.ts')
     const session = new ChatSession(client, settings)
     if (!chatting) return await answerOnce(connection, session, prompt, options)
     await beHere(connection, session, options)
-    // A question has to be asked before the chat takes the terminal.
+    // The question must be asked before the chat takes over the terminal.
     if ((await session.about()).details.format === 'safetensors') await loadConverted(connection, session, options)
     const { home } = dataPaths(findHome({ ...context, flags: context.flags() }).home, undefined)
     const [{ chatInTerminal }, { PromptHistory }, { SavedChats }] = await Promise.all([
@@ -150,10 +156,10 @@ async function answerOnce(connection: ServerConnection, session: ChatSession, pr
   const cut = ended && cutText(ended, false)
   if (cut === undefined) return
   if (format === undefined) return printNote(`note: ${cut}`)
-  throw new CommandFailure(EXIT.failure, `The JSON is not whole. ${cut}`)
+  throw new CommandFailure(EXIT.failure, `The JSON is incomplete. ${cut}`)
 }
 
-/** Offers to pull the model of a chat where it is not here. */
+/** Offers to pull the model if it is not on this machine. */
 async function beHere({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
   try {
     await session.about()
@@ -167,22 +173,22 @@ async function beHere({ client }: ServerConnection, session: ChatSession, option
 const isMissing = (error: unknown): error is ServerRefusal =>
   error instanceof ServerRefusal && error.code === 'model_not_found'
 
-/** Loads the model; if it has to be converted first, what that needs is installed after a question. */
+/** Loads a model that may need conversion, and offers to install the converter. */
 async function loadConverted({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
   const { withConverter } = await import('../converter-offer.ts')
   await withConverter(client, options.yes === true, () => load(session))
 }
 
-/** Loads the model and shows the progress, which the heartbeats of an answer report only now and then. */
+/** Loads the model and shows more progress than the heartbeats of an answer report. */
 async function load(session: ChatSession, signal?: AbortSignal): Promise<void> {
   const progress = await showProgress('loading', { plain: 'nothing' })
   let noted = process.stderr.isTTY
   const status = (text: string) => {
     progress.status(text)
     if (noted || !/^(downloading|unpacking|configuring|building) .*llama/.test(text)) return
-    // Minutes of silence would look as if nothing happened.
+    // Without a note, minutes of silence would look as if nothing happened.
     noted = true
-    printNote(`note: llama.cpp is prepared for this machine first (${text}). That takes a few minutes, once.`)
+    printNote(`note: preparing llama.cpp for this machine (${text}). This takes a few minutes, once.`)
   }
   try {
     await session.load(status, signal)

@@ -16,7 +16,7 @@ interface InstallOptions {
   runtime?: string
 }
 
-/** How often work is begun again. */
+/** Number of retries of interrupted work. */
 const RETRIES = 3
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
@@ -24,7 +24,7 @@ const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
 export function defineRuntime(program: Command, context: CommandContext): void {
   const runtime = program
     .command('runtime')
-    .description('list, install, choose, upgrade and remove llama.cpp builds')
+    .description('list, install, select, upgrade and remove llama.cpp builds')
     .addHelpText(
       'after',
       `
@@ -55,22 +55,19 @@ Examples:
       )
       if (json) return printJson(installed)
       if (process.stderr.isTTY && installed.length === 0) {
-        printNote('No llama.cpp build is installed yet. Get one with: corral runtime install')
+        printNote('No llama.cpp build is installed yet. Install one with: corral runtime install')
       }
       printText(formatBuilds(installed, new Date()))
     })
 
   runtime
     .command('install')
-    .description('get and test a build and keep it beside the others; "use" switches to it')
-    .argument(
-      '[what...]',
-      'a kind of build (the best one for this machine by default), or a release archive on this disk'
-    )
-    .option('--version <release>', 'release such as b11347 or v0.6.0; the newest by default')
+    .description('install and test a build without using it; "use" switches to it')
+    .argument('[what...]', 'kind of build (default: the best one for this machine), or a release archive on this disk')
+    .option('--version <release>', 'release such as b11347 or v0.6.0 (default: the newest)')
     .option(
       '--sha256 <digest>',
-      'digest that an archive must have, 64 hex digits; without it the digest is only recorded'
+      'expected digest of the archive, 64 hex digits; if omitted, the digest is only recorded'
     )
     .option('--runtime <kind>', 'kind of build in an archive, if its name does not say')
     .addHelpText(
@@ -85,19 +82,19 @@ or kind of build.`
 
   runtime
     .command('use')
-    .description('run new engines on this build from now on; it is tested again first')
+    .description('test a build and use it for new engines')
     .argument('<build>', 'id or kind of an installed build, or auto for the best one')
     .action((choice: string) =>
       withServer(context, 'aside', async ({ client }) => {
         const labels = { first: `looking at ${choice}`, what: `selection of ${choice}` }
         const { build } = await workOn<BuildReply>(client, '/api/runtimes/use', { runtime: choice }, labels)
-        printNote(`New engines run on ${build.id} (llama.cpp ${build.version}). Loaded models stay where they are.`)
+        printNote(`New engines use ${build.id} (llama.cpp ${build.version}). Loaded models keep their build.`)
       })
     )
 
   runtime
     .command('upgrade')
-    .description('get the newest release of the kind of build in use, and use it')
+    .description('install the newest release of the current kind of build, and use it')
     .addHelpText(
       'after',
       `
@@ -112,22 +109,22 @@ corral runtime remove --unused`
     .alias('rm')
     .description('delete builds from disk')
     .argument('[id...]', 'ids of builds, as "corral runtime list" shows them')
-    .option('--unused', 'all that corral installed, except the build in use, the selected and the previous one')
+    .option('--unused', 'all builds that corral installed, except the current, the selected and the previous one')
     .addHelpText(
       'after',
-      '\nA build that is selected, named by a model in config.yaml, or used by an engine is not removed.'
+      '\nBuilds that are selected, named by a model in config.yaml, or used by an engine are not removed.'
     )
     .action(async (ids: string[], { unused }: { unused?: boolean }) => {
       if (unused ? ids.length > 0 : ids.length === 0) {
-        throw new CommandFailure(EXIT.usage, 'Name the builds to remove, or give --unused alone.')
+        throw new CommandFailure(EXIT.usage, 'Give either the builds to remove or --unused.')
       }
       await (unused ? removeUnused(context) : remove(context, ids))
     })
 }
 
 /**
- * Long work on builds, begun again where the server ends in its midst: another command may have started that server for
- * itself.
+ * Runs long work on builds, and retries when the server ends. The server may belong to another command that has
+ * finished.
  */
 async function workOn<Result extends { status: 'success' }>(
   client: ServerClient,
@@ -148,7 +145,7 @@ async function install(context: CommandContext, what: string[], options: Install
   const archives = what.filter(argument => ARCHIVE.test(argument))
   const wrong = wrongUsage(what, archives, options)
   if (wrong !== undefined) throw usageFailure(wrong)
-  // The libraries may be given before the archive of the build itself.
+  // The libraries may come before the archive of the build itself.
   const companions = archives.filter(path => archives.length > 1 && basename(path).startsWith('cudart-'))
   const [archive, ...more] = archives.filter(path => !companions.includes(path))
   const absolute = (path: string) => resolve(context.cwd, path)
@@ -171,14 +168,14 @@ function wrongUsage(
   { version, sha256, runtime }: InstallOptions
 ): string | undefined {
   if (archives.length === 0) {
-    if (what.length > 1) return 'Name one kind of build, or archives (.tar.gz, .tgz, .zip).'
+    if (what.length > 1) return 'Give one kind of build, or archives (.tar.gz, .tgz, .zip).'
     if (sha256 !== undefined)
-      return '--sha256 is for an archive: releases are checked against the digests of their server.'
-    if (runtime !== undefined) return '--runtime is for an archive: name the kind of build itself.'
+      return '--sha256 is for archives only. Releases are checked against the digests of their server.'
+    if (runtime !== undefined) return '--runtime is for archives only. Give the kind of build as the argument.'
     return undefined
   }
-  if (archives.length < what.length) return 'Name a kind of build or archives, but not both.'
-  return version === undefined ? undefined : '--version is for releases: an archive has its own version.'
+  if (archives.length < what.length) return 'Give either a kind of build or archives, not both.'
+  return version === undefined ? undefined : '--version is for releases only. An archive has its own version.'
 }
 
 async function upgrade(context: CommandContext): Promise<void> {
@@ -187,8 +184,8 @@ async function upgrade(context: CommandContext): Promise<void> {
     const { build, previous, changed } = await workOn<UpgradeReply>(client, '/api/runtimes/upgrade', {}, labels)
     printNote(
       changed
-        ? `New engines run on ${build.id} instead of ${previous.id}, which is kept: corral returns to it if the new one fails.`
-        : `${build.id} is the newest already.`
+        ? `New engines use ${build.id} instead of ${previous.id}. The old build is kept: corral returns to it if the new one fails.`
+        : `${build.id} is already the newest release.`
     )
   })
 }
@@ -202,14 +199,14 @@ async function remove(context: CommandContext, ids: string[]): Promise<void> {
   })
 }
 
-/** Removes builds that nothing uses. Builds in other programs' folders are not corral's to remove; they have no size here. */
+/** Removes builds that nothing uses. Builds of other programs have no size in the list and are never removed. */
 async function removeUnused(context: CommandContext): Promise<void> {
   await withServer(context, 'aside', async ({ client }) => {
     const { installed } = await client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
     if (!installed.some(({ state }) => state === 'in use' || state === 'selected')) {
       throw new CommandFailure(
         EXIT.failure,
-        'Only a running server knows which build is in use. Start one (corral serve), or select a build: corral runtime use <build>'
+        'Only a running server knows which build is in use. Start one with "corral serve", or select a build with "corral runtime use <build>".'
       )
     }
     const unused = installed.filter(({ state, size }) => (state === 'installed' || state === 'failed') && size > 0)
@@ -226,7 +223,7 @@ async function removeUnused(context: CommandContext): Promise<void> {
   })
 }
 
-/** Builds as a table; the one tested last comes first. */
+/** Formats builds as a table, latest test first. */
 function formatBuilds(installed: InstalledBuild[], now: Date): string {
   return printable(
     formatTable(

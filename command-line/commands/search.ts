@@ -17,11 +17,11 @@ interface SearchOptions {
 export function defineSearch(program: Command, context: CommandContext): void {
   program
     .command('search')
-    .description('look for models at hubs, with their size and whether they fit this machine')
+    .description('search hubs for models, with their size and whether they fit this machine')
     .argument('<words...>', 'words of the name')
     .option('--hub <name>', 'huggingface, modelscope, csghub, corral-hub, or all')
-    .option('--limit <number>', 'most models of each hub, up to 50', '10')
-    .option('--fits', 'only those that fit the memory of this machine')
+    .option('--limit <number>', 'maximum number of models per hub, up to 50', '10')
+    .option('--fits', "only models that fit this machine's memory")
     .option('--json', 'print the reply of GET /api/search')
     .addHelpText(
       'after',
@@ -57,19 +57,19 @@ async function search(context: CommandContext, words: string[], options: SearchO
   printNote(
     left > 0
       ? left === 1
-        ? 'The one model that was found does not fit this machine. See it without --fits.'
-        : `None of the ${left} models that were found fits this machine. See them without --fits.`
-      : `Nothing was found for "${printable(words.join(' '))}". Try fewer or other words, or more hubs with --hub all.`
+        ? 'The only model found does not fit this machine. Show it by leaving out --fits.'
+        : `None of the ${left} models found fits this machine. Show them by leaving out --fits.`
+      : `No models match "${printable(words.join(' '))}". Try fewer or other words, or more hubs with --hub all.`
   )
 }
 
-/** Blanks between what is said of a model on one line. */
+/** Gap between the facts about a model on one line. */
 const GAP = '  '
 
 /**
- * What was found, each with the command that gets it: a table, or one block for each where the table is wider than the
- * terminal.
- * @param width columns; undefined is any
+ * Formats search results with the command that pulls each: as a table, or as one block per model if the table is wider
+ * than the terminal.
+ * @param width columns; undefined is unlimited
  */
 export function formatFound(models: readonly FoundRepository[], width: number | undefined, now: Date): string {
   const titles = ['>SIZE', 'VARIANT', 'FITS', '>DOWNLOADS', 'UPDATED', 'LICENCE', 'GET IT WITH']
@@ -92,7 +92,7 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
 
 const pullOf = ({ model }: FoundRepository) => `corral pull ${model}`
 
-/** What is known of a model, as texts; empty where it is not. */
+/** Facts about a model as text. Unknown facts are empty. */
 function textsOf({ size, variant = '', memory, downloads, updated_at, license = '' }: FoundRepository, now: Date) {
   return {
     size: size === undefined ? undefined : formatBytes(size),
@@ -104,7 +104,7 @@ function textsOf({ size, variant = '', memory, downloads, updated_at, license = 
   }
 }
 
-/** The command, and below it what is known of the model: as much on a line as fits. */
+/** The pull command, with as many facts about the model per line as fit below it. */
 function blockOf(model: FoundRepository, width: number, now: Date): string {
   const { size, variant, fits, downloads, updated, license } = textsOf(model, now)
   const facts = [
@@ -125,7 +125,7 @@ function blockOf(model: FoundRepository, width: number, now: Date): string {
   return lines.join('\n')
 }
 
-/** A count for people: `1.2M`, `90k`. */
+/** Formats a count: `1.2M`, `90k`. */
 function countText(count: number): string {
   if (count < 1000) return `${count}`
   const [value, unit] = count < 999_500 ? [count / 1000, 'k'] : [count / 1e6, 'M']

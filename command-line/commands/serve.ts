@@ -30,10 +30,10 @@ Examples:
     .action(() => serve(context))
 }
 
-/** After these no JavaScript can run: a handler would only have the processor fault again, without end. */
+/** No JavaScript can run after these. A handler would make the processor fault again, endlessly. */
 const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] as const
 
-/** What ends the server, unless an optional plugin is at fault. */
+/** Errors that end the server, unless an optional plugin caused them. */
 const ERRORS = ['uncaughtException', 'unhandledRejection'] as const
 
 async function serve(context: CommandContext): Promise<never> {
@@ -76,15 +76,15 @@ async function serve(context: CommandContext): Promise<never> {
   const starting = startServer({ config, definitions, logs, load })
   if (!onTerminal) {
     process.on('SIGHUP', () => {
-      log.info('SIGHUP: reading the configuration again')
-      // What became of it is in the log; a start that fails is reported below.
+      log.info('SIGHUP: reloading the configuration')
+      // The log has the result, and a failed start is reported below.
       void starting.then(server => server.reload()).catch(() => undefined)
     })
   }
   const delay = shutdownLimit(config)
   let failure: unknown
   let hasStopped = false
-  // From here on the data directory is claimed: a signal during the start waits until the start has ended.
+  // The data directory is claimed from here on, so a signal waits until the start has ended.
   const signals = closeWithGrace(
     {
       delay,
@@ -95,7 +95,7 @@ async function serve(context: CommandContext): Promise<never> {
     async ({ signal }) => {
       if (failure !== undefined) log.fatal({ err: failure }, 'unexpected error: shutting down')
       else log.info(`${signal}: shutting down`)
-      // A start that fails cleans up by itself, and is reported below.
+      // A failed start cleans up and is reported below.
       await (await starting.catch(() => undefined))?.close()
       log.info('stopped')
       hasStopped = true
@@ -128,7 +128,7 @@ async function serve(context: CommandContext): Promise<never> {
   return await new Promise<never>(() => {})
 }
 
-/** What lays lines out for people is loaded for people only. */
+/** Loaded only when a person reads the output. */
 async function openScreen(): Promise<ServerScreen> {
   const [{ ServerScreen }, { lineFormat }] = await Promise.all([
     import('../server-screen.ts'),
@@ -137,11 +137,11 @@ async function openScreen(): Promise<ServerScreen> {
   return new ServerScreen(lineFormat())
 }
 
-/** Where things are and what to try next, for people who started the server by hand. `npm start` puts nothing on the PATH. */
+/** Summary for people who start the server by hand. `npm start` does not put corral on the PATH. */
 function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, command: string): string {
   const models = app.getDecorator<Storage>('storage').list()
   const model = models[0]?.publicName
-  // Its blanks are where it may be broken: JSON and shells take it in several lines too.
+  // Lines may break at its blanks, because JSON and shells accept several lines.
   const body = `'{"model": ${JSON.stringify(model)}, "messages": [{"role": "user", "content": "Hi"}]}'`
   const call = process.platform === 'win32' ? `curl ${address}/api/chat -d` : `curl ${address}/api/chat \\\n  -d`
   const others = models.length > 1 ? ` and ${models.length - 1} more: ${command} list` : ''
@@ -160,10 +160,10 @@ function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, comma
   return `\n${wrapLines(place)}${next}\n\n  Ctrl-C stops the server.\n`
 }
 
-/** The llama.cpp that answers, or what is done to have one. */
+/** Describes the llama.cpp build, or how it is being obtained. */
 function buildText(runtimes: Runtimes, command: string): string {
   const { state, chosen } = runtimes.report()
   if (state === 'ready' && chosen) return `${chosen.version} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`
   if (state === 'failed') return `none works: ${command} doctor`
-  return 'being looked for; the last line here says how far that is'
+  return 'searching; progress is shown in the last line'
 }

@@ -32,7 +32,7 @@ interface Scope {
 export function defineService(program: Command, context: CommandContext): void {
   const service = program
     .command('service')
-    .description('have systemd or launchd run the server, from login or from the start of the machine on')
+    .description('let systemd or launchd run the server, from login or from boot')
     .addHelpText(
       'after',
       `
@@ -51,15 +51,15 @@ Examples:
     service
       .command(name)
       .description(description)
-      .option('--system', 'the service of the machine (systemd; the default for root)')
-      .option('--user', 'the service of this user (the default for everybody else)')
+      .option('--system', 'service of the machine (systemd; default for root)')
+      .option('--user', 'service of this user (default for other users)')
 
-  scoped('install', 'write the service, enable it and start it; again, with what has changed')
+  scoped('install', 'install, enable and start the service; run it again to apply changes')
     .option('--dry-run', 'print what would be written and run, and do nothing')
     .action(
       async ({ dryRun, ...scope }: Scope & { dryRun?: boolean }) => await install(context, scope, dryRun === true)
     )
-  scoped('uninstall', 'stop the service and remove it; models, settings and keys stay')
+  scoped('uninstall', 'stop and remove the service; models, settings and keys stay')
     .option('--dry-run', 'print what would be run, and do nothing')
     .action(async ({ dryRun, ...scope }: Scope & { dryRun?: boolean }) => {
       const place = servicePlace(context)
@@ -73,11 +73,11 @@ Examples:
       await requireManager(place, system)
       for (const step of steps) await take(step)
       const home = /^Environment="?CORRAL_HOME=([^"\n]*)/m.exec(written)?.[1] ?? dataPaths(undefined, undefined).home
-      printNote(`The service is gone. Its data is still there: ${home}`)
+      printNote(`The service was removed. Its data is kept in ${home}`)
     })
-  scoped('status', 'show whether the service is there, whether it runs, and where its log is')
+  scoped('status', 'show whether the service is installed and running, and where its log is')
     .option('--json', 'print it as JSON')
-    .addHelpText('after', '\nExit codes: 0 it runs, 3 it does not run, 4 there is none.')
+    .addHelpText('after', '\nExit codes: 0 running, 3 not running, 4 not installed.')
     .action(async ({ json, ...scope }: Scope & { json?: boolean }) => await showStatus(context, scope, json === true))
 }
 
@@ -86,7 +86,7 @@ function servicePlace({ env }: CommandContext): ServicePlace {
   if (platform === 'win32') {
     throw new CommandFailure(
       EXIT.failure,
-      'On Windows, corral does not install itself as a service. Let the Task Scheduler start it: new task, "Run only ' +
+      'corral cannot install itself as a service on Windows. Use the Task Scheduler to start it: new task, "Run only ' +
         `when user is logged on", trigger "At log on", program ${process.execPath}, arguments "${scriptPath()}" serve, ` +
         'and no time limit under Settings.'
     )
@@ -94,19 +94,19 @@ function servicePlace({ env }: CommandContext): ServicePlace {
   if (platform !== 'linux' && platform !== 'darwin') {
     throw new CommandFailure(
       EXIT.failure,
-      `corral knows the services of systemd and launchd, not those of ${platform}. ` +
-        `Have yours run: ${process.execPath} ${scriptPath()} serve`
+      `corral supports the services of systemd and launchd, not those of ${platform}. ` +
+        `Configure yours to run: ${process.execPath} ${scriptPath()} serve`
     )
   }
   return { platform, uid: process.getuid!(), userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
 }
 
-/** @throws CommandFailure where the scope cannot be had */
+/** @throws CommandFailure if the scope is not available */
 function isSystem({ platform, uid }: ServicePlace, { system, user }: Scope): boolean {
-  if (system && user) throw usageFailure('Give --system or --user, not both.')
+  if (system && user) throw usageFailure('Use either --system or --user, not both.')
   if (platform === 'darwin') {
     if (system)
-      throw new CommandFailure(EXIT.failure, 'macOS runs corral as a service of a user only. Leave out --system.')
+      throw new CommandFailure(EXIT.failure, 'On macOS, corral can only be a service of a user. Leave out --system.')
     return false
   }
   return user ? false : system === true || uid === 0
@@ -117,8 +117,8 @@ function scriptPath(): string {
 }
 
 /**
- * The path by which a program is found also after an update: the one on the PATH, which package managers keep while what
- * it leads to changes. Folders that live as long as a shell are none.
+ * A path that still finds the program after an update: the link on the PATH, which package managers keep while its
+ * target changes. Folders that only exist for one shell do not qualify.
  */
 function lastingPath(name: string, file: string, env: NodeJS.ProcessEnv): string {
   const real = realpathSync(file)
@@ -129,27 +129,27 @@ function lastingPath(name: string, file: string, env: NodeJS.ProcessEnv): string
       accessSync(path, constants.X_OK)
       if (realpathSync(path) === real) return path
     } catch {
-      // It is not in this folder.
+      // Not in this folder.
     }
   }
   return real
 }
 
-/** Where the service looks for programs: npm is beside Node.js, and compilers and GPU tools are in the usual places. */
+/** The service's PATH: npm is beside Node.js, and compilers and GPU tools are in the usual folders. */
 function servicePath({ platform }: ServicePlace, node: string): string {
   const usual = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '/sbin', '/bin']
   const folders = [node, ...(platform === 'darwin' ? ['/opt/homebrew/bin'] : []), ...usual]
   return [...new Set(folders)].join(delimiter)
 }
 
-/** Secrets, which a file that everybody may read is not for. */
+/** Secrets must not be in a file that everyone can read. */
 const SECRETS = ['CORRAL_API_KEYS', 'HF_TOKEN']
-/** Further variables that the server reads, kept in the unit. */
+/** Other variables that the server reads, stored in the unit. */
 const MORE_VARIABLES = ['CORRAL_CONFIG', 'HF_ENDPOINT', 'HF_HOME', 'HF_HUB_OFFLINE', 'NODE_EXTRA_CA_CERTS']
 
 async function install(context: CommandContext, scope: Scope, dryRun: boolean): Promise<void> {
   const { env, cwd } = context
-  // Imported here: it brings all that checks schemas, and every command loads this file.
+  // Imported lazily: it loads schema validation, and every command loads this file.
   const { OVERRIDES } = await import('../../core/config/overrides.ts')
   const place = servicePlace(context)
   const system = isSystem(place, scope)
@@ -183,7 +183,7 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
   }
 
   refuseShortLived(service)
-  // What the server would refuse at each start is refused here.
+  // Rejects now what the server would reject at each start.
   const effective = home ?? (system ? SYSTEM_HOME : undefined)
   const where = { ...context, cwd: '/', env: { ...env, ...environment, CORRAL_HOME: effective ?? '' } }
   await openConfig({ ...where, flags: () => ({ ...context.flags(), ...pathFlags(given, cwd) }) })
@@ -194,17 +194,17 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
   const log = join(dataPaths(home, undefined).logs, 'service.log')
   const steps = installSteps(place, service, log, isNamedIn('/etc/passwd', SERVICE))
   const left = SECRETS.filter(name => env[name])
-  if (left.length > 0) printNote(`Not written into the service, since others can read that: ${left.join(', ')}.`)
+  if (left.length > 0) printNote(`Not stored in the service, because others can read its file: ${left.join(', ')}.`)
   if (command.some(path => /[/.](nvm|fnm|volta|asdf|mise|nodenv|n)\/|\/Cellar\//.test(path))) {
     printNote(
-      'This Node.js belongs to a version manager: when you change its version, run "corral service install" again.'
+      'This Node.js belongs to a version manager. Run "corral service install" again after changing its version.'
     )
   }
   if (dryRun) return printSteps(steps)
   if (system && place.uid !== 0) {
     throw new CommandFailure(
       EXIT.failure,
-      'Only root can install a service of the machine: sudo corral service install --system'
+      'Only root can install a service of the machine. Run: sudo corral service install --system'
     )
   }
   await requireManager(place, system)
@@ -222,25 +222,23 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
     )
   )
   if (!system && place.platform === 'linux') {
-    printNote(
-      'It runs while you are logged in. To have it run from the start of the machine on: loginctl enable-linger'
-    )
+    printNote('It runs while you are logged in. To run it from boot: loginctl enable-linger')
   }
 }
 
-/** Flags that are paths, as the service gets them: its working directory is another one. */
+/** Flags that are paths, made absolute because the service has another working directory. */
 function pathFlags(given: Record<string, unknown>, cwd: string): Record<string, string> {
   const paths = ['config', 'models', 'llamaCpp', 'home'].filter(name => typeof given[name] === 'string')
   return Object.fromEntries(paths.map(name => [name, expandPath(given[name] as string, cwd)]))
 }
 
-/** @throws CommandFailure where what the service would start is not there to stay, or not within its reach */
+/** @throws CommandFailure if the service's program is temporary or out of its reach */
 function refuseShortLived({ system, command, home, writable }: ServiceDefinition): void {
   if (/[\\/]_npx[\\/]/.test(packageRoot)) {
     throw new CommandFailure(
       EXIT.failure,
-      `A service cannot start what npx keeps in its cache (${packageRoot}), which npm deletes at will. ` +
-        'Install corral first, with "npm install --global", and run "corral service install".'
+      `A service cannot run from npx's cache (${packageRoot}), which npm may delete at any time. ` +
+        'Install corral with "npm install --global", then run "corral service install".'
     )
   }
   const paths = [...command.flatMap(path => [path, realpathSync(path)]), ...(home ? [home] : []), ...writable]
@@ -248,13 +246,13 @@ function refuseShortLived({ system, command, home, writable }: ServiceDefinition
   if (hidden !== undefined) {
     throw new CommandFailure(
       EXIT.failure,
-      `The service of the machine sees no homes, and ${hidden} is in one. Install Node.js and corral for everybody ` +
-        '(such as in /usr/local), and keep data elsewhere, or install the service of a user: corral service install --user'
+      `A service of the machine cannot read home folders, and ${hidden} is in one. Install Node.js and corral for all users ` +
+        '(for example in /usr/local) and keep the data elsewhere, or install a service of your user: corral service install --user'
     )
   }
 }
 
-/** Whether a line of /etc/passwd or /etc/group begins with the name. */
+/** Whether a line of /etc/passwd or /etc/group starts with the name. */
 function isNamedIn(file: string, name: string): boolean {
   try {
     return readFileSync(file, 'utf8')
@@ -279,7 +277,7 @@ function refuseOther(file: string, text: string): void {
   if (text.includes(MARK)) return
   throw new CommandFailure(
     EXIT.failure,
-    `${file} was not written by "corral service install", and is left as it is. Move it away and try again.`
+    `${file} was not created by "corral service install". Move it away and try again.`
   )
 }
 
@@ -292,7 +290,7 @@ async function run(command: readonly string[]) {
   })
 }
 
-/** @throws CommandFailure where nothing runs that could run the service */
+/** @throws CommandFailure if no service manager is running */
 async function requireManager({ platform }: ServicePlace, system: boolean): Promise<void> {
   if (platform === 'darwin') return
   try {
@@ -303,9 +301,9 @@ async function requireManager({ platform }: ServicePlace, system: boolean): Prom
     throw new CommandFailure(
       EXIT.failure,
       system
-        ? `No systemd runs here (${why}). Have the supervisor of this machine run "corral serve"; see docs/install.md.`
-        : `Your systemd cannot be reached (${why}). Log in as this user, not by su or sudo, and try again; in a ` +
-            'container, have its supervisor run "corral serve".',
+        ? `systemd is not running here (${why}). Let this machine's supervisor run "corral serve". See docs/install.md.`
+        : `Your user's systemd cannot be reached (${why}). Log in as this user without su or sudo and try again. In a ` +
+            'container, let its supervisor run "corral serve".',
       error
     )
   }
@@ -354,7 +352,7 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
   if (text === undefined) {
     throw new CommandFailure(
       EXIT.notFound,
-      `There is no service: ${file} does not exist. Make one with: corral service install`
+      `There is no service: ${file} does not exist. Create one with: corral service install`
     )
   }
   await requireManager(place, system)
@@ -376,11 +374,11 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
     )
   }
   for (const path of missing)
-    printNote(`warning: ${path}, which it starts, is gone: run "corral service install" again.`)
+    printNote(`warning: ${path}, which the service starts, no longer exists. Run "corral service install" again.`)
   process.exitCode = state.running ? EXIT.ok : EXIT.noServer
 }
 
-/** The programs that a service's file starts, as it was written: Node.js and corral. */
+/** The programs that a service file starts: Node.js and corral. */
 function commandOf(text: string): string[] {
   const line = /^ExecStart=(.*)$/m.exec(text)?.[1]
   const words =

@@ -34,13 +34,13 @@ Examples:
       const reply = await ask<{ models: LocalModel[] }>(context, 'GET', '/api/tags')
       if (json) return printJson(reply)
       if (process.stderr.isTTY && reply.models.length === 0) {
-        printNote('There is no model yet. Download one with: corral pull <owner>/<name>')
+        printNote('There are no models yet. Download one with: corral pull <owner>/<name>')
       }
       printText(formatModels(reply.models, new Date()))
     })
 }
 
-/** The models as a table, the newest first. */
+/** Formats models as a table, newest first. */
 export function formatModels(
   models: Pick<LocalModel, 'name' | 'digest' | 'size' | 'format' | 'modified_at'>[],
   now: Date
@@ -78,7 +78,7 @@ Examples:
     })
 }
 
-/** The details of a model, for people. */
+/** Formats the details of a model. */
 export function formatModel(reply: ShownModel, now: Date): string {
   const { details, capabilities, origin, files, conversions, license } = reply
   const model = formatPairs([
@@ -116,7 +116,7 @@ export function defineRm(program: Command, context: CommandContext): void {
   program
     .command('rm')
     .description('delete models from disk')
-    .argument('<model...>', 'owner/name (all its variants) or owner/name:variant', (name, others: string[] = []) => [
+    .argument('<model...>', 'owner/name (all variants) or owner/name:variant', (name, others: string[] = []) => [
       ...others,
       modelArgument(name)
     ])
@@ -142,9 +142,9 @@ Examples:
 export function defineConvert(program: Command, context: CommandContext): void {
   program
     .command('convert')
-    .description('convert a SafeTensors model to GGUF ahead of its first use')
+    .description('convert a SafeTensors model to GGUF before its first use')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .option('--dtype <type>', 'type of the weights: f32, f16, bf16, q8_0, q4_k_m, …')
+    .option('--dtype <type>', 'weight type: f32, f16, bf16, q8_0, q4_k_m, …')
     .option('--remove', 'delete the conversion to this type')
     .addHelpText(
       'after',
@@ -158,7 +158,8 @@ Examples:
   corral convert me/finetune --dtype q4_k_m --remove`
     )
     .action((model: string, { dtype, remove }: { dtype?: string; remove?: boolean }) => {
-      if (dtype === undefined) throw usageFailure('Say which type with --dtype, such as --dtype q4_k_m or f16.')
+      if (dtype === undefined)
+        throw usageFailure('The type is missing. Add --dtype, such as --dtype q4_k_m or --dtype f16.')
       return withServer(context, 'aside', async ({ client }) => {
         if (remove) {
           await client.json('DELETE', '/api/convert', { model, dtype })
@@ -169,7 +170,7 @@ Examples:
           streamWork<ConvertedReply>(client, '/api/convert', { model, dtype }, labels)
         )
         printNote(
-          `${model} is converted to ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.`
+          `Converted ${model} to ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.`
         )
       })
     })
@@ -178,14 +179,14 @@ Examples:
 export function defineConversion(program: Command, context: CommandContext): void {
   program
     .command('conversion')
-    .description('install what SafeTensors models are converted with')
+    .description('install the converter for SafeTensors models')
     .command('install')
-    .description('install the Python packages that the converter needs, in the data directory')
+    .description('install the Python packages of the converter in the data directory')
     .addHelpText(
       'after',
       `
-They take some gigabytes. At a terminal, "corral run" and "corral convert" offer this before a first conversion; with
-conversion.install: auto in config.yaml it happens without a question, for every client that uses such a model.`
+They need several gigabytes. At a terminal, "corral run" and "corral convert" offer to install them before the first conversion.
+With "conversion.install: auto" in config.yaml, they are installed without asking when any client uses such a model.`
     )
     .action(() => withServer(context, 'aside', ({ client }) => installConverter(client)))
 }

@@ -4,8 +4,8 @@ import type { CommandContext } from '../context.ts'
 export function defineTop(program: Command, context: CommandContext): void {
   program
     .command('top')
-    .description('watch the models, their slots, speed and memory, and downloads')
-    .option('--json', 'print a line for each change: the reply of GET /api/ps')
+    .description('watch models, slots, speed, memory and downloads')
+    .option('--json', 'print one line per change: the reply of GET /api/ps')
     .addHelpText(
       'after',
       `

@@ -13,9 +13,9 @@ interface UsageOptions {
 export function defineUsage(program: Command, context: CommandContext): void {
   program
     .command('usage')
-    .description('show what each key took: requests, and tokens that models read and wrote')
-    .addOption(new Option('--by <what>', 'what is added up').choices(['key', 'model', 'day']).default('key'))
-    .option('--since <when>', 'the first day: 7d, 2w or 2025-12-31', '30d')
+    .description('show the requests and tokens of each key')
+    .addOption(new Option('--by <what>', 'group by').choices(['key', 'model', 'day']).default('key'))
+    .option('--since <when>', 'first day: 7d, 2w or 2025-12-31', '30d')
     .option('--json', 'print the reply of GET /api/usage')
     .addHelpText(
       'after',
@@ -35,7 +35,7 @@ Examples:
     })
 }
 
-/** What was taken as a table; the sum last. */
+/** Formats usage as a table with the total last. */
 export function formatUsage({ by, usage, total }: UsageReply): string {
   const cells = (name: string, { requests, tokens_in, tokens_cached, tokens_out }: UsageReply['total']) => [
     name,

@@ -24,19 +24,15 @@ interface WorkerFlags {
 export function defineWorker(program: Command, context: CommandContext): void {
   program
     .command('worker')
-    .description("lend this machine's memory and GPUs to models of a corral on another machine")
-    .option('--memory <size>', 'most that may be taken of each device, such as 24GiB')
+    .description("offer this machine's memory and GPUs to a corral on another machine")
+    .option('--memory <size>', 'maximum memory per device, such as 24GiB')
     .option(
       '--devices <names>',
-      'lend these, such as CUDA0,CUDA1; all GPUs by default, the processor where there is none'
+      'devices to offer, such as CUDA0,CUDA1 (default: all GPUs, or the processor if there are none)'
     )
-    .option('--threads <number>', 'threads of the processor; by default one for each core')
-    .option(
-      '--cache <size>',
-      'disk for weights that came before, so that they need not come again; 0 is none',
-      USUAL_CACHE
-    )
-    .option('--json', 'print what is lent as one line of JSON')
+    .option('--threads <number>', 'processor threads (default: one per core)')
+    .option('--cache <size>', 'disk space for caching weights, so that they are not sent again; 0 is none', USUAL_CACHE)
+    .option('--json', 'print the offer as one line of JSON')
     .addHelpText(
       'after',
       `
@@ -58,7 +54,7 @@ Examples:
     )
     .action(async (flags: WorkerFlags) => {
       const options = workerOptions(context, flags)
-      // The address is the worker's: no server is to be found or checked by it.
+      // The address belongs to the worker and must not be used to find or check a server.
       const { host: _, port: __, insecure: ___, ...others } = context.flags()
       const config = await openConfig({ ...context, flags: () => others })
       const progress = await showProgress('starting', { patient: true })
@@ -91,16 +87,16 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
   const { host = '127.0.0.1', port: given = WORKER_PORT, insecure = false } = context.flags()
   const port = Number(given)
   if (!Number.isInteger(port) || port < 1 || port > 65534) {
-    throw usageFailure(`"${given}" is not a port from 1 to 65534 (the one behind it is used too).`)
+    throw usageFailure(`"${given}" is not a port from 1 to 65534. (The next port is used too.)`)
   }
   const bytes = (text: string, flag: string) => {
     const parsed = parseBytes(text)
-    if (parsed === undefined) throw usageFailure(`${flag} must be a size such as 24GiB; got "${text}".`)
+    if (parsed === undefined) throw usageFailure(`${flag} must be a size such as 24GiB, but got "${text}".`)
     return parsed
   }
   const threads = flags.threads === undefined ? undefined : Number(flags.threads)
   if (threads !== undefined && (!Number.isInteger(threads) || threads < 1)) {
-    throw usageFailure(`--threads must be a number; got "${flags.threads}".`)
+    throw usageFailure(`--threads must be a number, but got "${flags.threads}".`)
   }
   return {
     host,
@@ -126,10 +122,10 @@ function welcome({ address, cacheDirectory }: Worker, { build, devices }: Worker
     ['Cache', cache]
   ])
   const [first] = reachedAt(address)
-  return `\n${wrapLines(pairs)}\n\n  In the config.yaml of the other corral, for a model:\n  rpc: [${first}]\n\n  Ctrl-C stops the worker.\n`
+  return `\n${wrapLines(pairs)}\n\n  In config.yaml on the other machine, for a model:\n  rpc: [${first}]\n\n  Press Ctrl-C to stop the worker.\n`
 }
 
-/** The addresses that others can use: of one that stands for all, each of this machine's. */
+/** Addresses that other machines can use. A wildcard address expands to all addresses of this machine. */
 function reachedAt(address: string): string[] {
   if (!address.startsWith('0.0.0.0:')) return [address]
   const all = Object.values(networkInterfaces()).flatMap(list => list ?? [])
@@ -138,5 +134,5 @@ function reachedAt(address: string): string[] {
 }
 
 const warning = ({ host, port }: WorkerOptions) =>
-  `warning: whoever can connect to ${host}:${port} can read what is computed here and run programs as this user. ` +
-  "llama.cpp's RPC has no authentication and no encryption. Let only the other corral reach it: by a firewall, a VPN, or an SSH tunnel to 127.0.0.1."
+  `warning: anyone who can connect to ${host}:${port} can read the computed data and run programs as this user. ` +
+  "llama.cpp's RPC has no authentication and no encryption. Allow only the other corral to reach it: use a firewall, a VPN, or an SSH tunnel to 127.0.0.1."
