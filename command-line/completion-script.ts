@@ -10,7 +10,7 @@ const BASH = `# bash completion of corral
 _corral() {
   local words cword line
   COMPREPLY=()
-  # Colons belong to names of models.
+  # Model names contain colons.
   if declare -F _get_comp_words_by_ref >/dev/null; then
     _get_comp_words_by_ref -n : -w words -i cword
   else

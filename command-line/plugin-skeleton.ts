@@ -86,7 +86,7 @@ export async function pluginSkeleton(kind: PluginKind, name: string): Promise<Re
     '.gitignore': 'node_modules/\ndist/\n',
     'README.md': `# ${name}
 
-A plugin for corral, made as a copy of its example ${example}: change what it does, and its description.
+A plugin for corral, copied from its example ${example}. Change its behaviour and its description.
 
 \`\`\`sh
 npm install
@@ -96,7 +96,7 @@ corral plugin check .
 ${note}
 ## Try it
 
-List it in a \`config.yaml\`, with the path of this folder, and start the server with that file:
+Add the path of this folder to a \`config.yaml\`, and start the server with that file:
 
 \`\`\`yaml
 plugins: [/path/to/${name}]
@@ -107,9 +107,9 @@ corral serve --config config.yaml
 ${trial(name)}
 \`\`\`
 
-## Pass it on
+## Share it
 
-\`npm pack\` makes \`corral-plugin-${name}-0.1.0.tgz\`. Whoever wants to use it runs \`npm install\` with that file in the folder of their \`config.yaml\`, and lists it there by its name:
+\`npm pack\` creates \`corral-plugin-${name}-0.1.0.tgz\`. To use it, run \`npm install\` with that file in the folder of a \`config.yaml\`, and add its name there:
 
 \`\`\`yaml
 plugins: [corral-plugin-${name}]

@@ -8,54 +8,53 @@ const EXAMPLES = `
 Examples:
   corral serve                                   serve models on http://127.0.0.1:11435
   corral open                                    open the server's page in the browser, as its admin
-  corral search qwen3 8b                         look for a model at the hubs
+  corral search qwen3 8b                         search the hubs for a model
   corral pull Qwen/Qwen3-0.6B-GGUF               download a model
   corral run corral/tiny-chat                    chat in the terminal
-  corral run corral/tiny-chat "Who are you?"     one answer
-  cat notes.txt | corral run me/model "Sum up:"  a prompt from a pipe
+  corral run corral/tiny-chat "Who are you?"     get one answer
+  cat notes.txt | corral run me/model "Sum up:"  use a pipe as the prompt
   corral import ./model.gguf me/model            register a model file on this disk
-  corral import --from ollama                    see what another tool has downloaded
-  corral bench corral/tiny-chat --quick          measure how fast a model is here
-  corral top                                     watch the models, their speed and memory
-  corral doctor                                  see what works on this machine, and what is missing
-  corral runtime list                            see the installed llama.cpp builds
-  corral key create alice                        make an API key, so that requests need one
-  corral usage                                   see what each key took
-  corral audit --since 1h                        see who did what
-  corral drain --wait                            let answers end before a stop
-  corral service install                         run as a service of systemd or launchd
+  corral import --from ollama                    list the models of another tool
+  corral bench corral/tiny-chat --quick          measure the speed of a model
+  corral top                                     watch models, their speed and memory
+  corral doctor                                  check what works on this machine, and what is missing
+  corral runtime list                            list the installed llama.cpp builds
+  corral key create alice                        create an API key; requests then need one
+  corral usage                                   show the usage of each key
+  corral audit --since 1h                        show who did what
+  corral drain --wait                            finish active requests before stopping the server
+  corral service install                         run as a systemd or launchd service
 
 How commands find a server:
-  With --host or --port: at that address, and nowhere else. Otherwise at the address of CORRAL_HOST or CORRAL_PORT, at
-  that of the server that holds the data directory, or at the configured one. The server of the data directory is asked
-  by a private socket there, which needs no key and allows everything; others at their address. When no server runs,
-  list, show, rm, import, search, pull, pulls, convert, doctor, runtime and usage work without one, and run starts one that stops
-  with it.
+  With --host or --port, commands use only that address. Otherwise they try the address in CORRAL_HOST or CORRAL_PORT,
+  the server that uses the data directory, and the configured address. The server of the data directory is reached
+  through a private socket, which needs no key and allows everything. If no server is running, list, show, rm, import,
+  search, pull, pulls, convert, doctor, runtime and usage work without one, and run starts a server that stops with it.
 
 Environment:
   CORRAL_HOME        the data directory (~/.corral): models, llama.cpp builds, logs
   CORRAL_CONFIG      the configuration file
-  CORRAL_MODELS      where models are stored, if not in the data directory
+  CORRAL_MODELS      where models are stored (default: in the data directory)
   CORRAL_HOST        address to listen on, and where commands look for the server (127.0.0.1)
-  CORRAL_PORT        its port (11435)
-  CORRAL_API_KEYS    keys that the server accepts, separated by commas; commands send the first
-  CORRAL_ORIGINS     origins of web pages that may call the server, separated by commas
-  CORRAL_INSECURE    true lets a server without keys listen beyond this machine
-  CORRAL_HISTORY     off keeps no history of what is typed in chats
-  CORRAL_LLAMA_CPP   a folder with llama-server and its companions
-  CORRAL_LOG_LEVEL   least severe messages that are logged (info)
-  HF_TOKEN           token for gated and private models of Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE work too
+  CORRAL_PORT        port of that address (11435)
+  CORRAL_API_KEYS    keys that the server accepts, separated by commas; commands use the first one
+  CORRAL_ORIGINS     origins of web pages that may use the server, separated by commas
+  CORRAL_INSECURE    true allows a server without keys to listen beyond this machine
+  CORRAL_HISTORY     off disables the prompt history of chats
+  CORRAL_LLAMA_CPP   a folder with llama-server and its libraries
+  CORRAL_LOG_LEVEL   minimum level of logged messages (info)
+  HF_TOKEN           token for gated and private models on Hugging Face; HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE work too
   HTTPS_PROXY        proxy for downloads; HTTP_PROXY and NO_PROXY work too
   NODE_EXTRA_CA_CERTS
-                     a file of certificates that commands trust beside the usual ones
-  CORRAL_DEBUG       set to 1, prints the stack trace of an error
-  NO_COLOR           no colours
+                     a file of additional certificates that commands trust
+  CORRAL_DEBUG       1 prints the stack traces of errors
+  NO_COLOR           disables colours
 
 Files:
-  Settings are in config.yaml in the data directory. "serve", "config" and "doctor" read the one in the working
-  directory first, whose plugins and programs count only after "corral config trust". "corral config show" shows the
-  values and where each came from. Servers that commands start log to logs/corral.log in the data directory;
-  "corral serve" logs to standard output.
+  Settings are in config.yaml in the data directory. "serve", "config" and "doctor" prefer a config.yaml in the working
+  directory, whose plugins and programs apply only after "corral config trust". "corral config show" shows all values
+  and their origins. "corral serve" logs to standard output. Servers started by other commands log to logs/corral.log in
+  the data directory.
 
 Exit codes:
   0 done   1 failed   2 wrong usage or configuration

@@ -28,7 +28,7 @@ export const SYSTEM_HOME = '/var/lib/corral'
 
 /** The sandbox of the service, which keeps GPUs usable. */
 const SANDBOX = `
-# All of the system is read-only but the data directory and a /tmp of its own. Compilers work with that.
+# The system is read-only, except the data directory and a private /tmp. Compilers work with that.
 ProtectSystem=strict
 ProtectHome=yes
 PrivateTmp=yes
@@ -51,8 +51,8 @@ RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
-# GPUs, and nothing else but the usual pseudo-devices. MemoryDenyWriteExecute is not for what compiles while it runs:
-# JavaScript, and the drivers of GPUs.
+# Only GPUs and the usual pseudo-devices. MemoryDenyWriteExecute would break just-in-time compilers: JavaScript and GPU
+# drivers.
 DevicePolicy=closed
 DeviceAllow=char-drm rw
 DeviceAllow=char-kfd rw
@@ -76,28 +76,28 @@ export function systemdUnit(service: ServiceDefinition): string {
     ...(home === undefined ? [`StateDirectory=${SERVICE}`, 'StateDirectoryMode=0700'] : []),
     ...(places.length === 0 ? [] : [`ReadWritePaths=${places.map(unitWord).join(' ')}`])
   ]
-  return `# ${MARK}, which replaces it: for settings of your own, use "systemctl ${system ? '' : '--user '}edit ${SERVICE}".
+  return `# ${MARK}, which overwrites it. For your own settings, use "systemctl ${system ? '' : '--user '}edit ${SERVICE}".
 [Unit]
 Description=corral, a local model server
 ${system ? 'After=network-online.target\nWants=network-online.target\n' : ''}
 [Service]
-${system ? `${account.join('\n')}\n` : ''}# A config.yaml that happens to be in a home does not count.
+${system ? `${account.join('\n')}\n` : ''}# Ignores a config.yaml in a home folder.
 WorkingDirectory=/
 ExecStart=${line(...command, ...flags, 'serve')}
-# Fails, and changes nothing, where the settings have a mistake.
+# Fails and changes nothing if the settings have errors.
 ExecReload=${line(...command, ...flags, 'reload')}
 ${settings.map(text => `${text}\n`).join('')}UMask=0077
-# corral ends its engines itself; what is left after that is killed.
+# corral stops its engines itself. Remaining processes are killed.
 KillMode=mixed
 # Longer than shutdown_grace.
 TimeoutStopSec=30
 Restart=on-failure
 RestartSec=2
-# A mistake in the configuration does not go away by itself.
+# A restart does not fix configuration errors.
 RestartPreventExitStatus=2
-# One engine that the kernel ends for its memory does not end the service.
+# An engine killed for its memory must not end the service.
 OOMPolicy=continue
-# Two files for each connection, and some for engines and downloads.
+# Two files per connection, and some for engines and downloads.
 LimitNOFILE=65536
 ${system ? SANDBOX : ''}
 [Install]
@@ -122,7 +122,7 @@ export function launchdAgent({ command, flags, environment, home }: ServiceDefin
   const string = (text: string) => `<string>${xml(text)}</string>`
   const pairs = Object.entries(settings).map(([name, value]) => `    <key>${xml(name)}</key>\n    ${string(value)}\n`)
   return `<?xml version="1.0" encoding="UTF-8"?>
-<!-- ${MARK}, which replaces it. -->
+<!-- ${MARK}, which overwrites it. -->
 <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
 <plist version="1.0">
 <dict>

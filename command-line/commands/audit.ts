@@ -29,8 +29,8 @@ export function defineAudit(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-The audit log never has prompts, answers or keys. Its files are logs/audit/*.jsonl in the data directory; "audit" in
-config.yaml sets how long they are kept. This needs the role admin.
+The audit log never contains prompts, answers or keys. Its files are logs/audit/*.jsonl in the data directory. "audit"
+in config.yaml sets how long they are kept. This needs the role admin.
 
 Examples:
   corral audit --since 1h

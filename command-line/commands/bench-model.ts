@@ -58,12 +58,12 @@ export function defineBench(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-PROMPT is how many tokens of a prompt are read in a second, ANSWER how many are generated, FIRST the time until the first
-token is here; each the median, ± half of the 95 % interval. With several slots they are of all of them together.
+PROMPT is prompt tokens per second, ANSWER is generated tokens per second, FIRST is the time to the first token. Each is
+the median, ± half of the 95 % interval. With several slots, they apply to all slots together.
 
-The model is loaded anew for this, and left as it was afterwards, also after Ctrl-C. While it is measured, requests of
-others to it wait or disturb; what they disturb is measured again. It needs the server's private socket, or an admin's
-key. --tune keeps a setting only where it is faster by more than 3 % with 95 % certainty.
+The model is reloaded for the measurement and restored afterwards, even after Ctrl-C. Requests of other clients to the
+model may wait, and measurements that they affect are repeated. This needs the server's private socket, or an admin's
+key. --tune adopts a setting only if it is faster by more than 3 % with 95 % certainty.
 
 Examples:
   corral bench corral/tiny-chat --quick

@@ -23,10 +23,10 @@ export function defineCapture(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Nothing is captured until an admin starts it. Captured answers have the header x-corral-captured, and the log and "corral
-audit" report when a capture starts and ends. The files are in logs/captures in the data directory, readable by the
-server's user only, and are deleted after audit.capture_keep days. A capture ends with the server. A plugin with a hook
-"capture" can redact it.
+Nothing is captured until an admin starts a capture. Captured answers have the header x-corral-captured, and the log and
+"corral audit" report the start and end of each capture. The files are in logs/captures in the data directory, only
+readable by the server's user, and are deleted after audit.capture_keep days. A capture ends when the server stops. A
+plugin with a hook "capture" can redact the records.
 
 Examples:
   corral capture start --key alice --for 10m

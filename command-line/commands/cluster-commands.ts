@@ -78,15 +78,15 @@ export function defineCluster(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Ray starts and watches a corral on every node with the resource "corral", and tells this server of them: its members. Their
-models are listed here beside its own. Ray is installed into the data directory the first time (about 100 MB to download).
+Ray starts and supervises a corral, called a member, on every node with the resource "corral". This server lists the
+models of its members beside its own. Ray is installed in the data directory on first use (a download of about 100 MB).
 
 From one machine to three:
-  corral cluster up --ray local                        here; it prints what to run on the others
-  corral cluster join 192.168.1.10:${RAY_PORT}                on each of the others, until it is stopped
+  corral cluster up --ray local                        on this machine; prints what to run on the others
+  corral cluster join 192.168.1.10:${RAY_PORT}                on each of the others; runs until it is stopped
   corral cluster status
 
-With a cluster of Ray that is there already, whose nodes have corral installed and the resource "corral":
+With an existing Ray cluster whose nodes have corral installed and the resource "corral":
   corral cluster up --ray 10.0.0.5:${RAY_PORT}
   corral cluster down`
     )
@@ -103,9 +103,9 @@ With a cluster of Ray that is there already, whose nodes have corral installed a
     .addHelpText(
       'after',
       `
-Again, it changes what is given, and starts what has died. The server of this data directory follows at once.
-A head of its own asks everybody for the token in cluster/token in the data directory. Its ports are open to the network.
-Exit codes: 0 the members are being started, 1 it failed.`
+Run it again to change options or to restart what has died. The server of this data directory uses the members
+immediately. A local head node requires the token in cluster/token in the data directory. Its ports are open to the network.
+Exit codes: 0 the members are starting, 1 failed.`
     )
     .action((options: UpOptions) => up(context, options))
 
@@ -122,9 +122,9 @@ Exit codes: 0 the members are being started, 1 it failed.`
     .addHelpText(
       'after',
       `
-The member serves the models of this data directory, which no other corral may serve meanwhile. What dies is started again.
-Ctrl-C or SIGTERM takes it out: its answers have "shutdown_grace" to end; a second signal ends it at once.
-Instead of --token-file, RAY_AUTH_TOKEN may hold the token.`
+The member serves the models of this data directory. Stop any other corral that uses it first. Failed processes are
+restarted. Ctrl-C or SIGTERM leaves the cluster: active requests have "shutdown_grace" to finish, and a second signal ends
+them immediately. The environment variable RAY_AUTH_TOKEN may contain the token instead of --token-file.`
     )
     .action((address: string, options: JoinOptions) => joinCluster(context, address, options))
 

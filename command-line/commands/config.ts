@@ -16,10 +16,10 @@ export function defineConfig(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-A setting comes from a flag, else from the environment (CORRAL_*), else from the configuration file, else it has its
-default. The file is that of --config or CORRAL_CONFIG, else config.yaml in the working directory, else config.yaml in
-the data directory. Only "serve", "config" and "doctor" read the one in the working directory, and its settings that can
-run programs, admit callers or send data elsewhere count only once you have trusted it.`
+Flags override the environment (CORRAL_*), which overrides the configuration file, which overrides the defaults. The file
+is the one named by --config or CORRAL_CONFIG, otherwise config.yaml in the working directory, otherwise config.yaml in
+the data directory. Only "serve", "config" and "doctor" read the one in the working directory. Its settings that can run
+programs, admit clients or send data elsewhere apply only after you have trusted it.`
     )
   config
     .command('check')
@@ -28,11 +28,11 @@ run programs, admit callers or send data elsewhere count only once you have trus
     .addHelpText(
       'after',
       `
-Does what "corral serve" does before it listens: reads all settings, certificates and keys, and sets the plugins up, in a
-temporary folder. What stops a server is a mistake; what a server logs as a warning is a warning here too. Ports in use
-are not looked at.
+Does everything that "corral serve" does before it listens: reads all settings, certificates and keys, and sets up the
+plugins in a temporary folder. Everything that would stop a server is an error, and everything that a server would log as
+a warning is a warning. Ports in use are not checked.
 
-Exit codes: 0 no mistakes, 2 mistakes (those of the file with line and column), or warnings with --strict.`
+Exit codes: 0 no errors, 2 errors (with line and column in the file), or warnings with --strict.`
     )
     .action(async ({ strict }: { strict?: boolean }) => {
       const [config, { checkStart }] = await Promise.all([openConfig(context), import('../check-start.ts')])

@@ -42,16 +42,16 @@ export function defineDoctor(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Shows the hardware, every kind of llama.cpp build with how well it fits and what it lacks, and which one is used.
-Looks for a build the way the server does and waits for it: if there is none, it is downloaded or built, which may take
-minutes the first time.
+Shows the hardware, how well each kind of llama.cpp build fits, what each one is missing, and which one is used.
+Searches for a build like the server and waits for the result: if there is none, it is downloaded or built, which may
+take minutes the first time.
 
 Examples:
   corral doctor
   corral doctor --no-build
   corral doctor --json | jq -r '.ranking[] | "\\(.score) \\(.runtime)"'
 
-Exit codes: 0 all is well, 1 something is missing, 2 the configuration has mistakes.`
+Exit codes: 0 all is well, 1 something is missing, 2 the configuration has errors.`
     )
     .action(async (flags: DoctorFlags) => {
       const report = await examine(context, flags)

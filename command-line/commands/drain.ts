@@ -27,9 +27,9 @@ export function defineDrain(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-What is answered or waits goes on to its end; new requests get 503 "draining" with Retry-After, and /readyz says that the
-server is not ready. Lists, keys, metrics and pulls go on. It ends with --undo, or when the server is started again.
-Exit codes: 0 done, 1 answers were still running after --timeout (the server goes on draining), 3 no server runs.
+Active and queued requests are finished. New requests get 503 "draining" with Retry-After, and /readyz reports that the
+server is not ready. Lists, keys, metrics and pulls keep working. --undo or a restart of the server ends the drain.
+Exit codes: 0 done, 1 requests were still active after --timeout (the drain continues), 3 no server is running.
 
 Examples:
   corral drain --wait --timeout 10m

@@ -39,8 +39,8 @@ export function defineImport(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Files are shared with the originals where the disk allows it (which takes no more space), else copied. The originals
-stay as they are.
+Files share the disk space of the originals if the file system allows it. Otherwise they are copied. The originals are
+never changed.
 
 Examples:
   corral import ./qwen2.5-0.5b-instruct-q4_k_m.gguf qwen/qwen2.5-0.5b-instruct

@@ -27,16 +27,16 @@ export function defineKey(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Keys are kept as salted hashes in keys.json in the data directory; these commands change that file, and a running server
-follows at once. With --host they ask the server there, which needs a key with the role admin (CORRAL_API_KEYS).
+Keys are stored as salted hashes in keys.json in the data directory. These commands change that file, and a running server
+applies the changes immediately. With --host they use the server there, which requires an admin's key (CORRAL_API_KEYS).
 
-The first key shuts out everybody without one. After the last key is revoked, the server still needs one.
+The first key locks out all clients without a key. After the last key is revoked, the server still requires one.
 
-Roles: user (ask models), operator (also pull, delete, load, stop, create), admin (also llama.cpp builds, logs, keys).
+Roles: user (use models), operator (also pull, delete, load, stop, create), admin (also llama.cpp builds, logs, keys).
 
-Limits in time: requests that ask a model (60/min, 1000/day) and tokens that models read and write for the key
-(100000tok/day), or only those that they read (tok-in) or write (tok-out). They stand in the place of those of "limits" in
-config.yaml; 0/min is no limit. A day begins at 00:00 UTC. "corral usage" shows what was taken.
+Rate limits: requests to models (60/min, 1000/day) and tokens (100000tok/day), or only prompt tokens (tok-in) or generated
+tokens (tok-out). They replace the "limits" in config.yaml. 0/min means unlimited. A day starts at 00:00 UTC. "corral usage"
+shows the usage of each key.
 
 Examples:
   corral key create alice

@@ -22,8 +22,8 @@ export function definePs(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-MEMBER, on a front, is the server of the cluster where the model is.
-UNTIL is when the model is unloaded if no request comes; for a model that is not ready, what it is doing.
+MEMBER is the cluster node that has loaded the model.
+UNTIL is when an idle model is unloaded, or the progress of a model that is not ready yet.
 
 Examples:
   corral ps
@@ -92,7 +92,7 @@ export function defineStop(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Exit codes: 0 unloaded, 3 no server runs (so nothing is loaded), 4 there is no such model, or it is not loaded.
+Exit codes: 0 unloaded, 3 no server is running (so no model is loaded), 4 there is no such model, or it is not loaded.
 
 Example:
   corral stop corral/tiny-chat`
@@ -127,7 +127,7 @@ export function defineLogs(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-The logs of the latest engines are kept while the server runs, even after the engines have stopped.
+The logs of the latest engines are available while the server runs, even after the engines have stopped.
 
 Examples:
   corral logs corral/tiny-chat

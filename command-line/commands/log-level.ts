@@ -20,8 +20,8 @@ export function defineLogLevel(program: Command, context: CommandContext): void 
     .addHelpText(
       'after',
       `
-A change lasts until the server ends. For a permanent one set "log_level" and "log_levels" in config.yaml. This needs the
-role admin.
+Changes last until the server stops. For permanent changes, set "log_level" and "log_levels" in config.yaml. This needs
+the role admin.
 
 Examples:
   corral log-level

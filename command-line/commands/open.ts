@@ -24,11 +24,11 @@ export function defineOpen(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-The link works once, within a minute, and makes an admin of whoever opens it: the page gets a session of twelve hours, which
-also ends with the server. "corral audit" tells of it. Over ssh, and where there is no display, the link is printed.
-Without the rights of an admin, open the server's address itself; where keys are needed the page asks for one.
+The link works once, within a minute, and signs in whoever opens it as admin. The session lasts twelve hours, or until the
+server stops, and is recorded in the audit log. Over ssh and without a display, the link is printed instead of opened. If
+you are not an admin, open the server's address in a browser. The page asks for a key if it needs one.
 
-Over ssh the server's port has to be reachable from the browser's machine:
+Over ssh, make the server's port reachable from the machine with the browser:
   ssh -L 11435:localhost:11435 <server>
 
 Examples:

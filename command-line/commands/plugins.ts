@@ -21,7 +21,7 @@ export function definePlugins(program: Command, context: CommandContext): void {
 Examples:
   corral plugin list
   corral plugin new engine mine      a folder with a working plugin, its test and a README
-  corral plugin check ./mine         load it, start a server of its own with it, and say what it offers`
+  corral plugin check ./mine         load it into a test server and report what it offers`
     )
   plugin
     .command('list')
@@ -150,7 +150,7 @@ async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string
     await mkdir(dirname(join(folder, file)), { recursive: true })
     await writeFile(join(folder, file), text)
   }
-  printText(`Made the ${kind} "${name}" in ${folder}. Next:
+  printText(`Created the ${kind} "${name}" in ${folder}. Next:
 
   cd ${path}
   npm install

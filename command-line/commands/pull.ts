@@ -41,13 +41,13 @@ export function definePull(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Without a variant, the best one from Q4_K_M up that fits this machine's memory is taken. If the repository holds several
-models, you are asked which one; without a terminal the command fails and lists them. Every file is checked against
-the hub's digests before the model is stored. Ctrl-C pauses, unless another client follows the download too; the same
-command continues where it stopped, also after a crash. A model that is here already is only brought up to date.
+Without a variant, the best one from Q4_K_M up that fits this machine's memory is chosen. If the repository contains
+several models, you are asked to choose one. Without a terminal, the command lists them and fails. Every file is checked
+against the hub's digests before the model is stored. Ctrl-C pauses the download, unless another client uses it too. Run
+the same command again to continue, even after a crash. For a model that is already downloaded, only updates are fetched.
 
-Exit codes: 0 it is here (--dry-run: it would fit on the disk), 1 it failed (--dry-run: the disk is too small),
-4 the hub has no such model.
+Exit codes: 0 downloaded (--dry-run: it fits on the disk), 1 failed (--dry-run: the disk is too small), 4 the hub has no
+such model.
 
 Examples:
   corral pull Qwen/Qwen3-0.6B-GGUF
@@ -287,7 +287,7 @@ export function definePulls(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-A download is named by its model or its id (see --json). "corral pull <model>" also continues one, and shows its progress.
+Refer to a download by its model or its id (see --json). "corral pull <model>" also resumes it and shows progress.
 
 Examples:
   corral pulls

@@ -12,11 +12,11 @@ export function defineReload(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-What changed counts at once: running answers go on, and models whose settings did not change stay loaded. Settings that
-need a restart are named. A file with mistakes changes nothing. SIGHUP does the same, and so does
-"watch_config: true" whenever the file has changed.
-Flags and CORRAL_* variables are those that the server was started with.
-Exit codes: 0 done, 2 the configuration has mistakes (each with file, line and column), 3 no server can be reached.`
+Changes apply immediately: active requests continue, and models whose settings did not change stay loaded. Settings that
+need a restart are listed. A file with errors changes nothing. SIGHUP also reloads the configuration, and with
+"watch_config: true" every change of the file does.
+The server keeps the flags and CORRAL_* variables that it was started with.
+Exit codes: 0 done, 2 the configuration has errors (each with file, line and column), 3 no server can be reached.`
     )
     .action(async ({ json }: { json?: boolean }) => {
       const report = await ask<ReloadReport>(context, 'POST', '/api/reload', undefined, { whenNone: 'fail' })

@@ -56,13 +56,13 @@ export function defineRun(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Text from a pipe is the prompt; with both, the pipe's text follows the prompt after a blank line. The answer goes to
-standard output and everything else to standard error, also that an answer was cut by --max-tokens or the end of the
-context. In a chat, /? lists the commands; Ctrl-C stops an answer and Ctrl-D leaves. A chat that is longer than the
-context goes on without its oldest messages. When no server runs, one is started and stops with this command.
+Text from a pipe is used as the prompt. If there is also a prompt argument, the text follows it after a blank line. The
+answer goes to standard output. Everything else goes to standard error, including a note if the answer is truncated by
+--max-tokens or a full context. In a chat, /? lists the commands, Ctrl-C stops an answer and Ctrl-D leaves. A chat longer
+than the context continues without its oldest messages. If no server is running, one is started for this command.
 
-Exit codes: 0 the model answered, 1 it failed, or an answer with --format was cut and is no whole JSON, 4 there is no
-such model.
+Exit codes: 0 the model answered, 1 failed, or the JSON of an answer with --format is incomplete, 4 there is no such
+model.
 
 Examples:
   corral run corral/tiny-chat

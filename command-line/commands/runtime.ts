@@ -28,10 +28,10 @@ export function defineRuntime(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-corral gets the best llama.cpp build for this machine by itself; these commands are for another choice. Each build is
-tested before it is used: it must start, list the devices that it is for, and answer. Several builds can be installed
-side by side. Kinds of builds: cpu, cuda-12, cuda-13, rocm, metal, vulkan, sycl; "corral doctor" shows which suit this
-machine.
+corral automatically installs the best llama.cpp build for this machine. Use these commands to choose another one. Each
+build is tested before it is used: it must start, list its devices, and answer a request. Several builds can be installed
+side by side. Kinds of builds: cpu, cuda-12, cuda-13, rocm, metal, vulkan, sycl. "corral doctor" shows which of them work
+on this machine.
 
 Examples:
   corral runtime list
@@ -73,10 +73,10 @@ Examples:
     .addHelpText(
       'after',
       `
-CUDA builds for Windows and Linux come in two archives; give both: the one with llama-server, and cudart-….
+CUDA builds for Windows and Linux come in two archives. Give both: the one with llama-server, and cudart-….
 
-Exit codes: 0 installed (now or before), 1 it is not available or does not work here, 2 wrong usage, 4 no such release
-or kind of build.`
+Exit codes: 0 installed (now or before), 1 not available or does not work on this machine, 2 wrong usage, 4 no such
+release or kind of build.`
     )
     .action((what: string[], options: InstallOptions) => install(context, what, options))
 
@@ -98,8 +98,8 @@ or kind of build.`
     .addHelpText(
       'after',
       `
-When the new release does not work here, or cannot load its first model while the previous one can, corral returns to the
-previous one by itself and does not try that release again. Older builds stay on disk until they are removed:
+If the new release does not work on this machine, or cannot load its first model although the previous one can, corral
+returns to the previous one and does not try the new release again. Older builds stay on disk until you remove them:
 corral runtime remove --unused`
     )
     .action(() => upgrade(context))

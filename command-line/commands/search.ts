@@ -26,11 +26,11 @@ export function defineSearch(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Shows the most popular models with these words in their names, the variant that "corral pull" would choose of each, its
-size, and whether that fits this machine's memory. Without --hub, the hubs of "downloads.search" in config.yaml are
+Shows the most popular models with these words in their names, the variant of each that "corral pull" would choose, its
+size, and whether it fits this machine's memory. Without --hub, the hubs of "downloads.search" in config.yaml are
 searched, by default Hugging Face.
 
-Exit codes: 0 found, 1 nothing was found or the hub cannot be used.
+Exit codes: 0 found, 1 no model was found or the hub is not available.
 
 Examples:
   corral search qwen3 8b

@@ -15,11 +15,11 @@ export function defineServe(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Listens at once. The first time, llama.cpp is found, downloaded or built in the background, and requests that need it
-wait. Ctrl-C or SIGTERM stops the server: running answers have "shutdown_grace" (10s) to finish; a second signal stops it
-at once. SIGHUP has the server read its configuration again, as "corral reload" does; one that was started on a terminal
-it stops instead.
-Exit codes: 0 stopped, 1 cannot start (another server holds the data directory, the port is in use), 2 configuration.
+The server listens immediately. On the first start, llama.cpp is found, downloaded or built in the background, and
+requests that need it wait. Ctrl-C or SIGTERM stops the server: active requests have "shutdown_grace" (10s) to finish, and
+a second signal stops it immediately. SIGHUP reloads the configuration, like "corral reload", but stops a server that was
+started on a terminal.
+Exit codes: 0 stopped, 1 cannot start (another server uses the data directory, the port is in use), 2 configuration error.
 
 Examples:
   corral serve

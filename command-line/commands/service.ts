@@ -36,10 +36,10 @@ export function defineService(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-On Linux this writes a unit of systemd: as root one for the machine, with a user "corral" and its data in
-${SYSTEM_HOME}; as anybody else one for that user, with the usual data directory. On macOS it writes an agent of
-launchd for the user. Flags (--port, --host, --home, --config, …) and CORRAL_* variables of the command count for the
-service, but for keys: these belong into the configuration or "corral key create".
+On Linux this creates a systemd unit: for root, a service of the machine with a user "corral" and its data in
+${SYSTEM_HOME}; for other users, a service of that user with the default data directory. On macOS it creates a launchd
+agent for the user. The service uses the flags (--port, --host, --home, --config, …) and CORRAL_* variables of the install
+command, except keys. Set keys in the configuration or with "corral key create".
 
 Examples:
   corral service install --dry-run

@@ -123,7 +123,7 @@ export function defineRm(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Does not ask for confirmation. Running answers of the model end first. When one model fails, the others are still deleted.
+Does not ask for confirmation. Active requests of the model are aborted. If one model fails, the others are still deleted.
 
 Examples:
   corral rm me/old-model
@@ -149,9 +149,9 @@ export function defineConvert(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-A SafeTensors model is converted at its first load anyway, to the "dtype" of the request (f16 by default); the
-conversion is kept beside the model and used again. The first conversion needs Python packages of some gigabytes, and
-you are asked before they are installed ("corral conversion install"). "corral show <model>" lists the conversions.
+Without this command, a SafeTensors model is converted when it is first loaded, to the "dtype" of the request (default:
+f16). Conversions are stored beside the model and used again. The first conversion needs several gigabytes of Python
+packages, which are installed only if you agree ("corral conversion install"). "corral show <model>" lists the conversions.
 
 Examples:
   corral convert me/finetune --dtype q4_k_m

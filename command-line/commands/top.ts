@@ -9,9 +9,9 @@ export function defineTop(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Looks once a second, and waits for a server that is not there. q or Ctrl-C leaves. SLOTS are the requests that are
-answered, of those that can be at once; QUEUE waits; TOKENS/S is an average over ten seconds. Memory by pool and downloads
-are shown to operators, which the user who runs the server is. Where standard output is no terminal, it is as with --json.
+Refreshes every second, and waits for a server that is not running. Press q or Ctrl-C to quit. SLOTS shows active requests
+and the maximum, QUEUE shows waiting requests, and TOKENS/S is an average over ten seconds. Only operators see memory pools
+and downloads. The user who runs the server is one. If standard output is not a terminal, the output is that of --json.
 
 Examples:
   corral top

@@ -20,9 +20,9 @@ export function defineUsage(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-IN is what models read, CACHED what they had of it from before, OUT what they wrote. Days begin at 00:00 UTC and are
-counted whole. Callers without a key are one line. Limits are set with "corral key create --limit" and "limits" in
-config.yaml.
+IN is prompt tokens, CACHED is the part of IN that came from the prompt cache, OUT is generated tokens. Usage is counted in
+whole days, which start at 00:00 UTC. All clients without a key share one line. Set limits with "corral key create --limit"
+or "limits" in config.yaml.
 
 Examples:
   corral usage

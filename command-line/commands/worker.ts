@@ -36,16 +36,16 @@ export function defineWorker(program: Command, context: CommandContext): void {
     .addHelpText(
       'after',
       `
-Listens on --host (127.0.0.1) and --port (${WORKER_PORT}); what it says of itself is at the port behind it. The other corral
-has its address in config.yaml:
+The worker listens on --host (127.0.0.1) and --port (${WORKER_PORT}), and describes itself on the next port. Add its address
+to config.yaml on the other machine:
 
   models:
     me/large:
       rpc: [192.168.1.20:${WORKER_PORT}]
 
-There is no authentication and no encryption: whoever reaches the port can read what is computed and run programs here.
-It listens on addresses of this machine and of private networks only, unless --insecure says otherwise.
-Both machines need the same llama.cpp. Ctrl-C ends it; models that use it fail until it is back.
+There is no authentication and no encryption: anyone who can reach the port can read the computed data and run programs
+on this machine. Without --insecure, the worker accepts only addresses of this machine and of private networks. Both
+machines need the same llama.cpp version. Ctrl-C stops the worker. Models that use it fail until it is back.
 Exit codes: 0 stopped, 1 cannot start, 2 wrong usage.
 
 Examples:
