@@ -12,8 +12,8 @@ import { builtInPlugins } from '../plugins/built-in.ts'
 import { type RoleRow, renderRoleDocs } from './role-docs.ts'
 
 /**
- * The API document as a server with default settings gives it, and the roles that its routes need: they are registered,
- * but nothing is started.
+ * The API document of a server with default settings, and the roles of its routes. Registers all routes without
+ * starting anything.
  */
 export async function renderApiDocument(
   definitions: readonly PluginDefinition[] = builtInPlugins
@@ -37,7 +37,7 @@ export async function renderApiDocument(
   }
 }
 
-/** Gathers the routes that are registered from here on, without the HEAD of a GET. */
+/** Collects the routes registered from now on, without the HEAD route of each GET. */
 function rememberRoles(app: FastifyInstance): readonly RoleRow[] {
   const rows: RoleRow[] = []
   app.addHook('onRoute', ({ method, url, config, schema }) => {

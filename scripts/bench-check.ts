@@ -1,10 +1,10 @@
 /**
- * Whether corral's own work has grown: its processor time for a request and for a chunk, as ratios to the bare pipe in the
- * same run, beside the figures that are kept in bench/figures.json. Prints what became worse or better; fails only where a
- * ratio is twice what it was in three measurements one after the other, since machines are shared.
+ * Checks whether corral's own work per request and per chunk has grown. Measures its processor time as a ratio to the
+ * bare pipe in the same run, and compares it with bench/figures.json. Prints what became better or worse. Because
+ * machines are shared, it fails only if a ratio has doubled in three measurements in a row.
  *
- *     npm run bench:check                compares
- *     npm run bench:check -- --write     keeps what is measured now; for a quiet machine
+ *     npm run bench:check compares
+ *     npm run bench:check -- --write stores new figures; use a quiet machine
  */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -20,15 +20,15 @@ import { formatEstimate } from './bench/tables.ts'
 import { warmUp } from './bench/warmth.ts'
 
 const KEPT = join(packageRoot, 'scripts', 'bench', 'figures.json')
-/** So many times what it was is a failure … */
+/** Ratio to the stored figures that counts as a failure. */
 const TOO_MUCH = 2
-/** … where it is measured so often. */
+/** Number of measurements that must all fail. */
 const ATTEMPTS = 3
-/** What the check itself sends before it measures: enough for most of what V8 compiles. */
+/** Requests before the measurement: enough for V8 to compile most code. */
 const WARM_UP = 1000
 
 const REQUESTS: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 4, requests: 100, tokens: 8 }
-/** Tokens come one by one, as from a real engine; nearly all that such a stream costs are its 200 chunks. */
+/** Tokens arrive one by one, as from a real engine. Almost all the cost of such a stream is its 200 chunks. */
 const CHUNKS: Load = { group: 'streams', engines: ['fast'], stream: true, concurrent: 8, requests: 8, tokens: 200 }
 
 type Ratios = Record<string, Estimate>
@@ -55,7 +55,7 @@ const measureAll = async (): Promise<Ratios> => ({
 })
 
 if (process.platform !== 'linux') {
-  console.log('NOT CHECKED: processor times are read from /proc, which only Linux has.')
+  console.log('NOT CHECKED: processor times are read from /proc, which exists only on Linux.')
   process.exit(0)
 }
 const { values } = parseArgs({ options: { write: { type: 'boolean', default: false } } })
@@ -63,7 +63,7 @@ const kept = values.write ? {} : (JSON.parse(readFileSync(KEPT, 'utf8')).ratios 
 const tooMuch = (ratios: Ratios) =>
   Object.keys(kept).filter(name => !(name in ratios) || ratios[name]!.median > TOO_MUCH * kept[name]!)
 
-console.log(`Processor time beside the bare pipe (${describeMachine()})`)
+console.log(`Processor time relative to the bare pipe (${describeMachine()})`)
 let ratios = await measureAll()
 if (values.write) {
   const medians = Object.entries(ratios).map(([name, { median }]) => [name, Number(median.toFixed(2))])
@@ -84,11 +84,11 @@ for (let attempt = 1; ; attempt++) {
   if (bad.length === 0) break
   if (attempt === ATTEMPTS) {
     console.error(
-      `FAILED: ${bad.join('; ')}: twice as much as before, ${ATTEMPTS} times in a row. Look for what costs it with "npm run bench:profile"; where it is meant to, keep the new figures with "npm run bench:check -- --write".`
+      `FAILED: ${bad.join('; ')}: twice as much as before, ${ATTEMPTS} times in a row. Find the cause with "npm run bench:profile". If it is intended, store the new figures with "npm run bench:check -- --write".`
     )
     process.exit(1)
   }
-  console.log('Once more, since the machine may have been busy:')
+  console.log('Measuring again, because the machine may have been busy:')
   ratios = await measureAll()
   bad = tooMuch(ratios).filter(name => bad.includes(name))
 }

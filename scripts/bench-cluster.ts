@@ -1,6 +1,6 @@
 /**
- * Measures what it takes to decide where requests go in a large cluster: `npm run bench:cluster`. Nothing is sent: members
- * are plain data. Prints tables, which docs/measurements/cluster-routing.md shows.
+ * Measures the cost of routing decisions in a large cluster: `npm run bench:cluster`. Members are plain data and
+ * nothing is sent. Prints the tables of docs/measurements/cluster-routing.md.
  */
 
 import { formatTable } from '../command-line/output.ts'
@@ -23,7 +23,7 @@ function textOf(length: number, seed: number): string {
   return text.slice(0, length)
 }
 
-/** A conversation that has had so many turns, all with the same instructions. */
+/** A conversation with this many turns. All conversations have the same instructions. */
 function conversation(number: number, turns: number): PromptBlocks {
   const messages = [{ role: 'system', content: SYSTEM }]
   for (let turn = 0; turn < turns; turn++) {
@@ -55,7 +55,7 @@ const heap = () => {
   return process.memoryUsage().heapUsed
 }
 
-/** Median and 99th percentile of the microseconds that each of many calls takes. */
+/** Median and 99th percentile of the duration of many calls, in microseconds. */
 function times(calls: readonly (() => unknown)[]): string[] {
   for (const call of calls.slice(0, 200)) call()
   const taken = calls
@@ -78,7 +78,7 @@ const section = (title: string, [head, ...rows]: string[][]) =>
     )}\n`
   )
 
-if (!global.gc) throw new Error('Run it with --expose-gc, as npm run bench:cluster does.')
+if (!global.gc) throw new Error('This benchmark needs --expose-gc. Start it with: npm run bench:cluster')
 process.stdout.write(`${describeMachine()}\n`)
 
 const sizes = [1, 10, 100].map(kilobytes => {
@@ -122,7 +122,7 @@ for (const [members, conversations] of [
   for (const [index, model] of models.entries()) model.queued = index % 7
   const busy = times(repeat(index => choose(conversation(1e6 + index, 1))))
   for (const model of models) Object.assign(model, { running: 0, queued: 0 })
-  // All that a request takes: digests, a decision, and remembering it.
+  // The whole cost of a request: digests, decision, and remembering it.
   const all = times(
     repeat(index => () => {
       const prompt = conversation(2e6 + index, 3)
@@ -136,13 +136,13 @@ section('One decision, median (p99), µs', [
   ['members', 'goes on', 'new', 'all are busy', 'new, with digests and memory'],
   ...decisions
 ])
-section('Memory of what was read', [['members', 'conversations', 'digests', 'bytes', 'each'], ...memories])
+section('Memory of cached prompts', [['members', 'conversations', 'digests', 'bytes', 'each'], ...memories])
 
 const event = `event: change\nid: 0123456789abcdef-12345\ndata: ${JSON.stringify({
   removed: [],
   set: [{ topic: 'engine', key: MODEL, value: { running: 5, queued: 2, generated_tokens: 123_456 } }]
 })}\n\n`
-section('Events of members (4 a second each at most)', [
+section('Events of members (at most 4 per second each)', [
   ['members', 'bytes each', 'events a second', 'a second'],
   ...[3, 100, 1000].map(members => [
     `${members}`,

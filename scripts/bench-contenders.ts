@@ -1,6 +1,6 @@
 /**
- * Installs what the benchmark compares corral with, below `.cache`: none of it is a dependency. What cannot be had is
- * said, and left out by the benchmark. llama-server's own router comes with the engine.
+ * Installs the products that the benchmark compares with corral into `.cache`. None of them is a dependency. Products
+ * that cannot be installed are reported and skipped by the benchmark. llama-server's router comes with the engine.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync } from 'node:fs'
@@ -12,7 +12,7 @@ const LITELLM = 'litellm[proxy]==1.106.2'
 const PORTKEY = '@portkey-ai/gateway@1.15.2'
 const UV = 'uv==0.13.9'
 
-/** Whether it went well. */
+/** @returns whether the command succeeded */
 function run(command: string, ...args: string[]): boolean {
   console.log(`$ ${[command, ...args].join(' ')}`)
   return spawnSync(command, args, { stdio: 'inherit' }).status === 0
@@ -44,5 +44,5 @@ const installers: Record<string, () => boolean> = {
 
 mkdirSync(CACHE, { recursive: true })
 for (const [name, install] of Object.entries(installers)) {
-  console.log(install() ? `${name}: installed` : `${name}: COULD NOT BE INSTALLED, it is left out`)
+  console.log(install() ? `${name}: installed` : `${name}: COULD NOT BE INSTALLED, so the benchmark skips it`)
 }

@@ -1,7 +1,7 @@
 /**
- * Measures corral's transfers against curl and aria2c, and its HTTP client against undici:
- * `npm run bench:download -- [--size MIB] [--rounds N] [--fast]`. A local nginx serves one large file; what is measured is
- * written to docs/measurements/downloads.md. `--fast` takes the lines without a limit only, and writes nothing.
+ * Compares corral's transfers with curl and aria2c, and its HTTP client with undici: `npm run bench:download -- [--size
+ * MIB] [--rounds N] [--fast]`. A local nginx serves one large file. Writes the results to docs/measurements/downloads.md.
+ * `--fast` measures only connections without a speed limit, and writes nothing.
  */
 import { execFileSync } from 'node:child_process'
 import { createHash, randomFillSync } from 'node:crypto'
@@ -18,10 +18,10 @@ import { clientReport, compareClients, receiveOne } from './bench-download/http-
 import { DELAY, LIMIT, serveDelayed, startLines } from './bench-download/web-server.ts'
 
 const MiB = 1024 * 1024
-/** Milliseconds that a hub takes to list a repository. */
+/** Time for a hub to list a repository. */
 const HUB = 300
 
-/** A file of random bytes. */
+/** Creates a file of random bytes. */
 function makeFile(path: string, size: number): Source {
   const hash = createHash('sha256')
   const piece = Buffer.alloc(4 * MiB)
@@ -43,15 +43,16 @@ async function run(): Promise<void> {
       fast: { type: 'boolean', default: false }
     }
   })
-  if (process.platform !== 'linux') throw new Error('The benchmark reads /proc, so it runs on Linux only.')
+  if (process.platform !== 'linux') throw new Error('The benchmark reads /proc, so it runs only on Linux.')
   const rounds = Number(values.rounds)
   const machine = describeMachine()
   const tools = findTools()
-  if (!tools.aria2c) process.stderr.write('aria2c is not installed (apt-get install aria2): curl stands alone.\n')
+  if (!tools.aria2c)
+    process.stderr.write('aria2c is not installed (apt-get install aria2), so corral is compared with curl only.\n')
   const folder = mkdtempSync(join(tmpdir(), 'corral-bench-download-'))
   try {
     mkdirSync(join(folder, 'www'))
-    // nginx leaves root's rights behind and must still find the file.
+    // nginx drops root's privileges and must still be able to read the file.
     execFileSync('chmod', ['755', folder])
     const source = makeFile(join(folder, 'www', 'file'), Number(values.size) * MiB)
     const lines = await startLines(tools.nginx, folder)
@@ -61,8 +62,8 @@ async function run(): Promise<void> {
       ['No limit, over TLS', lines.secure]
     ] as const
     const slow = [
-      [`${LIMIT / 1e6} MB/s for each connection`, lines.limited],
-      [`${2 * DELAY} ms there and back, 1 MiB on the way at most for each connection`, lines.delayed]
+      [`${LIMIT / 1e6} MB/s per connection`, lines.limited],
+      [`${2 * DELAY} ms round trip, at most 1 MiB in flight per connection`, lines.delayed]
     ] as const
     const env = { ...process.env, NODE_EXTRA_CA_CERTS: lines.certificate }
     try {
@@ -71,7 +72,7 @@ async function run(): Promise<void> {
         const runs = new Map<string, Run[]>(all.map(({ name }) => [name, []]))
         for (let round = 0; round < rounds; round++) {
           for (let turn = 0; turn < all.length; turn++) {
-            // Another one begins each round, so that none always runs behind the same one.
+            // Each round starts with another contender, so that none always runs after the same one.
             const contender = all[(turn + round) % all.length]!
             const target = join(folder, 'target')
             process.stderr.write(`${title}, round ${round + 1}: ${contender.name} … `)
@@ -101,8 +102,8 @@ async function run(): Promise<void> {
 }
 
 /**
- * Writes a file as large as the one that follows, and removes it. What a virtual machine has not used for a while its host
- * gives away, and whoever needs it next waits up to a second for a GiB: that is nobody's merit.
+ * Writes a file as large as the next one and removes it. A virtual machine returns unused memory to its host, and the
+ * next program to need it waits up to a second per GiB. This keeps that wait out of the measurement.
  */
 function useMemory(path: string, size: number): void {
   const piece = Buffer.alloc(MiB, 1)
@@ -129,7 +130,7 @@ function lineTable(title: string, all: Map<string, Run[]>, size: number): string
   const others = OTHERS.flatMap(other => (all.has(other) ? [all.get(other)!] : []))
   const rows = [...all].map(([name, runs]) => {
     const seconds = median(runs.map(run => run.seconds))
-    // Each round's speed in proportion to the best of the others in that round.
+    // Speed of each round relative to the best of the others in that round.
     const ratios = runs.map((run, round) => Math.min(...others.map(other => other[round]!.seconds)) / run.seconds)
     return [
       name,
@@ -141,7 +142,7 @@ function lineTable(title: string, all: Map<string, Run[]>, size: number): string
       Math.max(...runs.map(run => run.memory)).toFixed(0)
     ]
   })
-  const head = ['', 'seconds', 'MB/s', 'of the best', 'processor s', 'MiB before', 'most MiB']
+  const head = ['', 'seconds', 'MB/s', 'of the best', 'processor s', 'MiB before', 'max MiB']
   const cells = [head, head.map((_, column) => (column === 0 ? '---' : '---:')), ...rows]
   return `## ${title}\n\n${cells.map(row => `| ${row.join(' | ')} |`).join('\n')}\n`
 }
@@ -159,7 +160,7 @@ else {
   }
 }
 
-/** Fetches one file with corral's engine, as a gateway does it, and prints how long that took. */
+/** Fetches one file with corral's engine, as the gateway does, and prints the duration. */
 async function fetchOne([url, target, size, sha256]: string[]): Promise<void> {
   const transfers = new TransferThread({
     connections: 8,
@@ -167,7 +168,7 @@ async function fetchOne([url, target, size, sha256]: string[]): Promise<void> {
     bandwidthLimit: 0,
     stallTimeout: 30_000
   })
-  // A pull asks its hub for the files meanwhile.
+  // A pull does this while it requests the list of files.
   transfers.prepare()
   await sleep(HUB)
   const before = process.memoryUsage.rss() / MiB

@@ -1,7 +1,6 @@
 /**
- * Measures what a request costs with 10, 1,000 and 10,000 models, keys, waiting requests and members:
- * `npm run bench:growth -- [--json FILE] [--docs]`. docs/measurements/growth.md has what it printed; `--docs` writes that
- * there, and the picture beside it.
+ * Measures the cost of a request with 10, 1,000 and 10,000 models, keys, waiting requests and members: `npm run
+ * bench:growth -- [--json FILE] [--docs]`. `--docs` writes the output and a picture to docs/measurements/growth.md.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -24,13 +23,13 @@ const COLORS = [
 
 interface Row {
   name: string
-  /** What there are so many of. */
+  /** The kind of item that is multiplied. */
   of: string
-  /** Microseconds, for each count. */
+  /** Microseconds for each count. */
   times: number[]
 }
 
-/** The times of all operations on axes of logarithms: what costs the same however many there are is level. */
+/** Chart of all operations on logarithmic axes. An operation with constant cost is a horizontal line. */
 function pictureOf(rows: readonly Row[], date: string): string {
   use([LineChart, GridComponent, LegendComponent, TitleComponent, SVGRenderer])
   const chart = init(null, null, { renderer: 'svg', ssr: true, width: 1040, height: 420 })
@@ -40,7 +39,7 @@ function pictureOf(rows: readonly Row[], date: string): string {
     // Readable on light and dark pages.
     backgroundColor: '#ffffff',
     title: {
-      text: 'Processor time of what a request has done',
+      text: 'Processor time of the steps of a request',
       subtext: date.slice(0, 10),
       left: 'center',
       textStyle: { fontSize: 15 }
@@ -50,7 +49,7 @@ function pictureOf(rows: readonly Row[], date: string): string {
     grid: { left: 70, right: 520, top: 60, bottom: 50 },
     xAxis: {
       type: 'category',
-      name: 'of what there are so many',
+      name: 'number of items',
       nameLocation: 'middle',
       nameGap: 26,
       data: COUNTS.map(count => count.toLocaleString('en'))
@@ -68,16 +67,16 @@ const rows: Row[] = []
 for (const operation of OPERATIONS) {
   process.stderr.write(`${operation.name} …\n`)
   const { name, of } = operation
-  // What is compiled at its first calls counts for none of them.
+  // Compiles the code before the first measurement.
   await timeOf(operation, COUNTS[0]!, 1000, 3)
   const times: number[] = []
   for (const count of COUNTS) times.push(await timeOf(operation, count, 50, 5))
   rows.push({ name, of, times })
 }
 const date = new Date().toISOString()
-const circumstances = `${date}, ${describeMachine()}. Microseconds of processor time, the least of 5 rounds`
+const circumstances = `${date}, ${describeMachine()}. Microseconds of processor time, minimum of 5 rounds`
 const table = formatTable(
-  ['', 'with so many', ...COUNTS.map(count => `>${count}`), '>growth'],
+  ['', 'items', ...COUNTS.map(count => `>${count}`), '>growth'],
   rows.map(({ name, of, times }) => [name, of, ...times.map(short), short(times.at(-1)! / times[0]!)])
 )
 console.log(`${circumstances}.\n`)
@@ -90,6 +89,7 @@ if (values.docs) {
   const written = page
     .replace(/`npm run bench:growth` printed \(.*?\):/, () => `\`npm run bench:growth\` printed (${circumstances}):`)
     .replace(/```\n[\s\S]*?\n```/, () => `\`\`\`\n${table.trimEnd()}\n\`\`\``)
-  if (written === page) throw new Error('docs/measurements/growth.md has no place for what was printed.')
+  if (written === page)
+    throw new Error('docs/measurements/growth.md has no block for the output. Restore its comment and block.')
   writeFileSync(`${docs}/growth.md`, written)
 }

@@ -1,12 +1,14 @@
 /**
- * Where corral's processor time goes under a load, once it is warm: a CPU profile, and a table of the functions that take
- * most themselves. With `--of memory`, which functions make the objects that outlive V8's minor collections: what a request
- * makes should not.
+ * Profiles corral's processor time under a load, after a warm-up: a CPU profile, and a table of the functions with most
+ * self time. `--of memory` shows which functions allocate objects that survive V8's minor collections, which objects of
+ * a request should not.
  *
- *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'|'corral /api'|front] [--top N]
+ *     npm run bench:profile -- [--load short|streams|many|bodies|turns] [--way 'corral /v1'|'corral /api'|front] [--top
+ *     N]
  *                              [--engine real|burst|paced|fast] [--of time|memory]
  *
- * The profile is kept in .cache/profile; open it in https://www.speedscope.app, or in the developer tools of a browser.
+ * The profile is stored in .cache/profile. Open it in https://www.speedscope.app, or in the developer tools of a
+ * browser.
  */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import type { HeapProfiler, Profiler } from 'node:inspector'
@@ -24,7 +26,7 @@ import { runRound } from './bench/rounds.ts'
 import { withServers } from './bench/servers.ts'
 import { warmUp } from './bench/warmth.ts'
 
-/** Milliseconds that are profiled at least. */
+/** Minimum duration of the profile. */
 const MIN_COUNT = 5000
 
 const { values } = parseArgs({
@@ -42,7 +44,7 @@ function usageError(text: string): never {
   process.exit(2)
 }
 
-/** Self time of each function, in microseconds, most first. */
+/** Self time of each function in microseconds, largest first. */
 function selfTimes({ nodes, samples = [], timeDeltas = [] }: Profiler.Profile): [place: string, time: number][] {
   const places = new Map(nodes.map(({ id, callFrame }) => [id, placeOf(callFrame)]))
   const times = new Map<string, number>()
@@ -54,7 +56,7 @@ function selfTimes({ nodes, samples = [], timeDeltas = [] }: Profiler.Profile): 
   return [...times].sort((a, b) => b[1] - a[1])
 }
 
-/** Bytes that each function made and that came into the old generation, most first. */
+/** Bytes in the old generation by allocating function, largest first. */
 function oldBytes({ head }: HeapProfiler.SamplingHeapProfile): [place: string, bytes: number][] {
   const sums = new Map<string, number>()
   const open = [head]
@@ -75,11 +77,13 @@ function placeOf({ functionName, url, lineNumber }: Profiler.Profile['nodes'][nu
 
 const load = LOADS.findLast(({ group }) => group === values.load)
 if (!load)
-  usageError(`--load has no "${values.load}". There are: ${[...new Set(LOADS.map(each => each.group))].join(', ')}.`)
-if (values.of !== 'time' && values.of !== 'memory') usageError('--of takes time or memory.')
+  usageError(
+    `--load cannot be "${values.load}". Use one of: ${[...new Set(LOADS.map(each => each.group))].join(', ')}.`
+  )
+if (values.of !== 'time' && values.of !== 'memory') usageError('--of must be time or memory.')
 const isMemory = values.of === 'memory'
 const kind = ENGINES.find(engine => engine === (values.engine ?? load.engines.at(-1)))
-if (!kind) usageError(`--engine has no "${values.engine}". There are: ${ENGINES.join(', ')}.`)
+if (!kind) usageError(`--engine cannot be "${values.engine}". Use one of: ${ENGINES.join(', ')}.`)
 const folder = join(packageRoot, '.cache', 'profile')
 const suffix = isMemory ? 'heapprofile' : 'cpuprofile'
 const file = join(folder, `${values.load}-${values.way.replace(/\W+/g, '-')}.${suffix}`)
@@ -95,17 +99,18 @@ try {
   await withServers(home, kind, [values.way === 'front' ? 'front' : 'corral'], async ({ contenders }) => {
     const ways = contenders.flatMap(contender => waysOf(contender, load))
     const way = ways.find(({ name }) => name === values.way)
-    if (!way) throw new Error(`--way has no "${values.way}". There are: ${ways.map(({ name }) => name).join(', ')}.`)
+    if (!way)
+      throw new Error(`--way cannot be "${values.way}". Use one of: ${ways.map(({ name }) => name).join(', ')}.`)
     if (kind === 'real' || kind === 'burst') await warmUp([way])
     await runRound(way, load)
     const profiled = way.contender.pids[0]!
     process.kill(profiled, 'SIGURG')
-    await until('the profile begins', () => readable(`${file}.started`))
+    await until('the profile to start', () => readable(`${file}.started`))
     const began = performance.now()
     let answers = 0
     while (performance.now() - began < MIN_COUNT) answers += (await runRound(way, load)).answers
     process.kill(profiled, 'SIGURG')
-    await until('the profile is written', () => readable(file))
+    await until('the profile to be written', () => readable(file))
     const profile = JSON.parse(readFileSync(file, 'utf8'))
     const shares = isMemory ? oldBytes(profile) : selfTimes(profile)
     const all = shares.reduce((sum, [, share]) => sum + share, 0)
@@ -113,7 +118,7 @@ try {
       .slice(0, Number(values.top))
       .map(([place, share]) => [`${((100 * share) / all).toFixed(1)}%`, (share / answers).toFixed(1), place])
     const whole = isMemory ? "bytes in V8's old generation" : 'µs of its main thread'
-    console.log(`${answers} answers, ${(all / answers).toFixed(0)} ${whole} for each\n`)
+    console.log(`${answers} answers, ${(all / answers).toFixed(0)} ${whole} per answer\n`)
     const unit = isMemory ? '>bytes/answer' : '>µs/answer'
     console.log(formatTable(['>self', unit, 'function'], rows, Number.POSITIVE_INFINITY))
     console.log(`\nThe profile: ${file}`)

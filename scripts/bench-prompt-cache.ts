@@ -1,7 +1,7 @@
 /**
- * Measures what saved prompt caches are worth: `npm run bench:prompt-cache -- [--rounds N] [--tokens N]`. Two servers
- * side by side, one with `scheduler.prompt_cache` and one without, have the same conversations with two models; again and
- * again a model is unloaded and its conversation goes on. What is measured is written to docs/measurements/prompt-cache.md.
+ * Measures the benefit of saved prompt caches: `npm run bench:prompt-cache -- [--rounds N] [--tokens N]`. Two servers,
+ * one with `scheduler.prompt_cache` and one without, have the same conversations with two models. The models are
+ * repeatedly unloaded and their conversations continued. Writes the results to docs/measurements/prompt-cache.md.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -84,15 +84,15 @@ function section(model: string, length: number, saved: Continued[], read: Contin
     `${short(of(turns, 'stop'))} ms`
   ]
   const table = formatTable(
-    ['', '>prompt tokens', '>prompt evaluation', '>first word', '>of that the load', '>stop'],
-    [row('saved cache', saved), row('read again', read)]
+    ['', '>prompt tokens', '>prompt evaluation', '>first word', '>load', '>stop'],
+    [row('saved cache', saved), row('processed again', read)]
   )
   const ratios = saved.map((turn, i) => read[i]!.promptEvaluation / turn.promptEvaluation)
   const same = saved.filter((turn, i) => turn.answer === read[i]!.answer).length
   return [
-    `${model}: a conversation of ${length} tokens goes on after an unload`,
+    `${model}: continuing a conversation of ${length} tokens after an unload`,
     table,
-    `The prompt is evaluated ${short(median(ratios))} times sooner (${short(Math.min(...ratios))} at least); ${same} of ${saved.length} answers are the same.`,
+    `Prompt processing is ${short(median(ratios))} times faster (at least ${short(Math.min(...ratios))} times). ${same} of ${saved.length} answers are the same.`,
     ''
   ].join('\n')
 }

@@ -1,13 +1,13 @@
 /**
- * Measures corral beside its own engine and beside a bare pipe:
+ * Compares corral with its own engine and a bare pipe:
  *
  *     npm run bench -- [--quick] [--only short,streams,many,bodies,turns,open,warmth,keys,starts,memory]
  *                      [--against all|direct,pipe,corral,front,nginx,router,vllm-router,litellm,portkey]
  *                      [--engine real|burst|paced|fast] [--rounds N] [--tokens N] [--json FILE]
  *
- * "direct" is the very llama-server that corral started, asked at its Unix socket: a second one could have other luck
- * with memory and threads, and would share the processors while idle. Direct requests so have the shortest way there is.
- * "pipe" is the cheapest proxy in Node before the same engine. `npm run bench:contenders` installs the other products.
+ * "direct" sends requests to the Unix socket of the same llama-server that corral started. A second llama-server could
+ * be luckier with memory and threads, and would use processor time while idle. "pipe" is a minimal Node.js proxy in
+ * front of the same engine. `npm run bench:contenders` installs the other products.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -45,26 +45,26 @@ function usageError(text: string): never {
   process.exit(2)
 }
 
-/** The parts of a list after an option. */
+/** Parses a comma-separated list. */
 function chosen(option: string, text: string, known: readonly string[]): string[] {
   const parts = text.split(',').map(part => part.trim())
   const wrong = parts.find(part => !known.includes(part))
-  if (wrong !== undefined) usageError(`--${option} has no "${wrong}". There are: ${known.join(', ')}.`)
+  if (wrong !== undefined) usageError(`--${option} cannot be "${wrong}". Use one of: ${known.join(', ')}.`)
   return parts
 }
 
 function wholeNumber(option: string, text: string | undefined): number | undefined {
   if (text === undefined) return undefined
   const value = Number(text)
-  if (!Number.isInteger(value) || value < 1) usageError(`--${option} takes a whole number from 1.`)
+  if (!Number.isInteger(value) || value < 1) usageError(`--${option} must be a whole number, 1 or more.`)
   return value
 }
 
 if (process.platform !== 'linux') {
-  usageError('The benchmark reads processor times and addresses of processes from /proc, so it runs on Linux only.')
+  usageError('The benchmark reads processor times and addresses of processes from /proc, so it runs only on Linux.')
 }
 const groups = chosen('only', values.only, GROUPS)
-// A front asks the same corral, which would be warm before the others.
+// The gateway uses the same corral, which would be warm before the other contenders.
 const all = CONTENDERS.filter(name => name !== 'front')
 const names = values.against === 'all' ? all : chosen('against', values.against, CONTENDERS)
 const engines = values.engine === undefined ? ENGINES : (chosen('engine', values.engine, ENGINES) as EngineKind[])
@@ -78,8 +78,8 @@ const progress = (text: string) => process.stderr.write(`${text}\n`)
 const engineNames: Record<EngineKind, string> = {
   real: 'llama-server',
   burst: 'stand-in engine, answers in one burst',
-  paced: `stand-in engine, ${PACES.paced} tokens/s in each stream`,
-  fast: `stand-in engine, ${PACES.fast} tokens/s in each stream`
+  paced: `stand-in engine, ${PACES.paced} tokens/s per stream`,
+  fast: `stand-in engine, ${PACES.fast} tokens/s per stream`
 }
 
 interface Result {
@@ -94,25 +94,25 @@ const report = {
   machine: describeMachine(),
   quick,
   rounds,
-  /** Contenders that did not take part, and why. */
+  /** Contenders that did not take part, with the reason. */
   leftOut: [] as string[],
   warmth: [] as Warmth[],
   keys: undefined as KeysCost | undefined,
   results: [] as Result[],
   starts: [] as Row[],
   memory: [] as Row[],
-  /** All that was printed. */
+  /** All printed text. */
   text: ''
 }
 
-/** Prints a part of the report, and keeps what there is of it: a run lasts half an hour, and may be ended. */
+/** Prints a part of the report and saves the report so far, because a run takes half an hour and may be interrupted. */
 function print(text: string): void {
   report.text = `${report.text}${text}\n`
   console.log(text)
   if (values.json !== undefined) writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`)
 }
 
-/** The loads that this run has for an engine; one that is chosen with `--engine` gets all. */
+/** Loads for an engine. An engine chosen with `--engine` gets all loads. */
 function loadsFor(kind: EngineKind): Load[] {
   return LOADS.filter(
     load => groups.includes(load.group) && (values.engine !== undefined || load.engines.includes(kind))
@@ -197,7 +197,7 @@ try {
     report.memory = await measureMemory(home, quick ? 200 : 1000, quick ? 2 : 10)
     print(`${formatPairs(report.memory, '')}\n`)
   }
-  // Last, since it leaves ten thousand models behind.
+  // Last, because it leaves ten thousand models behind.
   if (groups.includes('starts')) {
     report.starts = await measureAllStarts()
     print(formatPairs(report.starts, ''))

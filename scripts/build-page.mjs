@@ -7,15 +7,15 @@ import { noteInputs, root } from './inputs.mjs'
 export const FOLDER = join(root, 'dist', 'plugins', 'page', 'browser')
 
 /**
- * Builds the page for browsers into dist: its files by names with hashes, each compressed in two ways, `files.json` with those
- * names, and `packages.json` with the npm packages that are in them.
+ * Builds the browser page into dist: files with hashed names, each compressed in two ways, `files.json` with the names,
+ * and `packages.json` with the bundled npm packages.
  */
 export async function buildPage() {
   const { build } = await import('esbuild')
   const from = join(root, 'plugins', 'page', 'browser')
   const to = FOLDER
   mkdirSync(to, { recursive: true })
-  // Folders in it are modules of the page that tests import: tsc makes them.
+  // tsc writes modules of the page that tests import to subfolders, which must stay.
   for (const entry of readdirSync(to, { withFileTypes: true })) if (entry.isFile()) rmSync(join(to, entry.name))
   const { metafile, outputFiles } = await build({
     absWorkingDir: root,
@@ -49,7 +49,7 @@ export async function buildPage() {
     const name = names.find(name => name.startsWith(`${entry}-`) && name.endsWith(`.${end}`))
     return `{files}${name}`
   })
-  // What the page cannot begin without is fetched at once.
+  // Preloads the modules that the page needs to start.
   const main = Object.entries(metafile.outputs).find(([, { entryPoint }]) => entryPoint?.endsWith('main.tsx'))[1]
   const preloads = main.imports
     .filter(({ kind }) => kind === 'import-statement')

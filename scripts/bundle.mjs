@@ -5,7 +5,7 @@ import { noteInputs, root } from './inputs.mjs'
 
 export const FOLDER = join(root, 'dist', 'bundle')
 
-/** What is started by its file's name, or imported from outside. All that they share is in files of its own, once. */
+/** Files that are started or imported by name. Shared code is in separate chunks. */
 const ENTRIES = {
   main: 'command-line/main.ts',
   plugin: 'core/plugins/public-api.ts',
@@ -14,16 +14,19 @@ const ENTRIES = {
   'transfer-worker': 'plugins/models/download/transfer/transfer-worker.ts'
 }
 
-/** Packages that stay apart: what few need, and only where their settings say so; and serializers, which JSON.stringify replaces. */
+/**
+ * Packages outside the bundle: few users need them, and only with certain settings. The serializers are replaced by
+ * JSON.stringify.
+ */
 const SEPARATE = ['ioredis', '@opentelemetry/*', '@fastify/fast-json-stringify-compiler']
 
-/** What modules of CommonJS find in theirs, and modules of ECMAScript have not. */
+/** CommonJS globals that ECMAScript modules lack. */
 const BANNER = `import { createRequire as bundledRequire } from 'node:module'
 const require = bundledRequire(import.meta.url), { filename: __filename, dirname: __dirname } = import.meta`
 
 /**
- * Joins corral and the packages that it needs into a few files in dist/bundle: to open and link one file for each module
- * takes half of a start.
+ * Bundles corral and its packages into a few files in dist/bundle. Opening and linking one file per module takes half
+ * of the start time.
  */
 export async function buildBundle() {
   const { build } = await import('esbuild')
@@ -39,7 +42,7 @@ export async function buildBundle() {
     format: 'esm',
     platform: 'node',
     target: 'node20.19',
-    // Blanks and comments take time to read; names stay, for the stacks of errors.
+    // Blanks and comments take time to parse. Names are kept for stack traces.
     minifyWhitespace: true,
     minifySyntax: true,
     lineLimit: 200,
@@ -53,14 +56,18 @@ export async function buildBundle() {
   })
   mkdirSync(FOLDER, { recursive: true })
   for (const { path, text } of outputFiles) {
-    // V8 keeps a file that has any other character in twice the memory. esbuild leaves them in regular expressions.
+    // Any non-Latin-1 character doubles the memory that V8 needs for a file. esbuild leaves them in regular
+    // expressions.
     const escaped = text.replace(/[^\0-\x7f]/g, one => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`)
     writeFileSync(path, escaped, { mode: path === join(FOLDER, 'main.js') ? 0o755 : 0o644 })
   }
   noteInputs(FOLDER, [...Object.keys(metafile.inputs), 'scripts/bundle.mjs'])
 }
 
-/** `import()` of a package of CommonJS gives its names, as it does in Node.js; esbuild alone gives a default export only. */
+/**
+ * Makes `import()` of a CommonJS package return its named exports, as in Node.js. esbuild returns only a default
+ * export.
+ */
 const importedLater = {
   name: 'imported-later',
   setup({ onResolve, onLoad }) {
@@ -77,8 +84,8 @@ const importedLater = {
 }
 
 /**
- * The list of all media types takes a thirtieth of a start to read and sort, for `request.is` of @fastify/sensible alone,
- * which nothing of corral calls.
+ * Loads the list of media types lazily. It takes a thirtieth of a start, and only `request.is` of @fastify/sensible
+ * uses it, which corral never calls.
  */
 const requiredLater = {
   name: 'required-later',
@@ -86,7 +93,8 @@ const requiredLater = {
     onLoad({ filter: /@fastify[/\\]sensible[/\\]index\.js$/ }, ({ path }) => {
       const [atOnce, later] = ["typeis = require('type-is')", "typeis = (...values) => require('type-is')(...values)"]
       const text = readFileSync(path, 'utf8')
-      if (!text.includes(atOnce)) throw new Error(`${path} requires type-is in another way than before`)
+      if (!text.includes(atOnce))
+        throw new Error(`${path} no longer requires type-is in the expected way. Update scripts/bundle.mjs.`)
       return { contents: text.replace(atOnce, later), loader: 'js' }
     })
   }

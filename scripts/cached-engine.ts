@@ -13,10 +13,10 @@ export const log = pino(
   pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
 )
 
-/** Where the llama.cpp build for tests is. */
+/** Folder of the llama.cpp build for tests. */
 export const engineFolder = join(packageRoot, '.cache', 'engine')
 
-/** What finds, downloads or compiles the llama.cpp build for tests. A signal stops it. */
+/** Finds, downloads or compiles the llama.cpp build for tests. A signal aborts it. */
 export function cachedRuntimes() {
   const hardware = createHardware({ sysroot: '', probeTimeout: 5000, env: process.env, log })
   const llama_cpp = process.env.CORRAL_LLAMA_CPP ?? ''

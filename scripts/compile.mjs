@@ -2,8 +2,8 @@ import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 
 /**
- * Makes what corral is started from of this checkout, without checking types: its bundle and its page, as far as their
- * sources have changed. Ends the process where the packages for it are not installed.
+ * Builds corral's bundle and page in this checkout without type checks, if their sources have changed. Exits with an
+ * error if packages are missing.
  */
 export async function compile() {
   installedFolder('esbuild')
@@ -16,13 +16,13 @@ export async function compile() {
   if (!isUpToDate(page.FOLDER)) await page.buildPage()
 }
 
-/** Where a package is; ends the process where it is not installed. */
+/** Folder of a package. Exits with an error if it is not installed. */
 export function installedFolder(name) {
   try {
     return dirname(createRequire(import.meta.url).resolve(`${name}/package.json`))
   } catch (error) {
     if (error.code !== 'MODULE_NOT_FOUND') throw error
-    process.stderr.write('error: This checkout is not ready. In its folder, run: npm ci\n')
+    process.stderr.write('error: The npm packages of this checkout are not installed. In its folder, run: npm ci\n')
     process.exit(1)
   }
 }

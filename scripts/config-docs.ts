@@ -80,10 +80,10 @@ installed beside \`config.yaml\`: engines, hubs, filters of requests and answers
 
 `
 
-/** Text that fits into a cell of a table. */
+/** Escapes text for a table cell. */
 const cell = (text: string) => text.replaceAll('|', '\\|').replaceAll('<', '&lt;')
 
-/** Settings of a group, those of inner groups by their paths. */
+/** Settings of a group. Inner groups are flattened into paths. */
 function settingsOf(schema: JsonSchema, defaults: unknown, path: string): [string, JsonSchema, unknown][] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, inner]): [string, JsonSchema, unknown][] => {
     const value = (defaults as Record<string, unknown> | undefined)?.[name]
@@ -102,7 +102,7 @@ function table(rows: [string, JsonSchema, unknown][]): string {
   return ['| setting | default | |', '|---|---|---|', ...lines, ''].join('\n')
 }
 
-/** The reference of all settings, made of the schemas of the core and of these plugins. Pure. */
+/** Generates the reference of all settings from the schemas of the core and these plugins. */
 export function renderConfigDocs(definitions: readonly PluginDefinition[]): { 'configuration.md': string } {
   const { root, check } = composeConfigSchema(definitions)
   const defaults: Record<string, unknown> = {}
@@ -112,7 +112,7 @@ export function renderConfigDocs(definitions: readonly PluginDefinition[]): { 'c
     [
       'CORRAL_HOME',
       '--home',
-      'the data directory (models, llama.cpp builds, logs), `~/.corral` by default; not in the file'
+      'the data directory (models, llama.cpp builds, logs), `~/.corral` by default; cannot be set in the file'
     ],
     ...OVERRIDES.map(({ path, env, flag }) => [env, flag ? `--${flag}` : '', `\`${path.join('.')}\``])
   ].map(([env, flag, meaning]) => `| \`${env}\` | ${flag ? `\`${flag}\`` : ''} | ${meaning} |`)
@@ -128,11 +128,11 @@ export function renderConfigDocs(definitions: readonly PluginDefinition[]): { 'c
     if (name === 'models') lines.push(SINGLE_MODELS.trim(), '')
     else
       lines.push(
-        `${schema.description ?? ''}.${schema.restart ? ' All of it waits for a *restart*.' : ''}${schema.needsTrust ? ' All of it needs *trust*.' : ''}`,
+        `${schema.description ?? ''}.${schema.restart ? ' Changes to any of it need a *restart*.' : ''}${schema.needsTrust ? ' All of it needs *trust*.' : ''}`,
         ''
       )
     const rows = entry ? settingsOf(entry, undefined, '') : settingsOf(schema, defaults[name], '')
-    // Groups that people fill are shown by the settings of an entry.
+    // Groups with user-defined names are shown by the settings of an entry.
     lines.push(table(rows.flatMap(row => [row, ...filled(row)])))
   }
   return { 'configuration.md': `${lines.join('\n').trimEnd()}\n` }

@@ -1,8 +1,8 @@
 /**
- * Runs llama.cpp's own tests of its server against llama-server and against corral, writes what differs to
- * docs/measurements/compatibility-llama-server.md, and fails where a test fails on corral alone that EXPLAINED does not know:
- * `npm run conformance:llama [-- unit/test_basic.py …]`. With names of tests, only these are run, and the document
- * says of the others what it said before.
+ * Runs llama.cpp's own server tests against llama-server and corral, and writes the differences to
+ * docs/measurements/compatibility-llama-server.md: `npm run conformance:llama [-- unit/test_basic.py …]`. Fails if a test fails only
+ * on corral and EXPLAINED has no reason for it. If tests are named, only these are run, and the others keep their
+ * documented results.
  */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -15,7 +15,7 @@ const { release, engine, corral } = keepOutcomes(await runLlamaTests(only, text 
 
 const alone = failuresOfCorral({ engine, corral })
 for (const { id, message } of alone.filter(({ id }) => !reasonFor(id))) {
-  console.log(`Fails on corral alone: ${id}\n    ${message.slice(0, 300).replaceAll('\n', '\n    ')}`)
+  console.log(`Fails only on corral: ${id}\n    ${message.slice(0, 300).replaceAll('\n', '\n    ')}`)
   process.exitCode = 1
 }
 const count = (outcomes: Outcomes, wanted: string) =>
@@ -34,9 +34,9 @@ const both = [...corral.values()].filter(
   ({ id, outcome }) => outcome === 'failed' && engine.get(id)?.outcome === 'failed'
 )
 
-/** The name of a test without its file and its parameters. */
+/** The name of a test without its file and parameters. */
 const nameOf = (id: string) => id.replace(/^unit\//, '').replace(/\[.*$/s, '')
-/** Tests by why they fail; those that differ only in their parameters are one name. */
+/** Tests by reason for the failure. Tests that differ only in parameters share a name. */
 const reasons = new Map<string, string[]>()
 for (const { id } of alone) {
   const reason = reasonFor(id) ?? 'Not explained yet.'

@@ -1,11 +1,12 @@
 /**
- * Runs Ollama's own integration tests and example programs, as they are, against corral, and against Ollama itself where
- * it can be built; writes what came of it to `docs/measurements/compatibility-ollama.md`.
+ * Runs Ollama's own integration tests and example programs unchanged against corral, and against Ollama itself if it
+ * can be built. Writes the results to `docs/measurements/compatibility-ollama.md`.
  *
  *     npm run conformance:ollama -- [--without-ollama] [--all-models]
  *
- * Go is needed, and Go's proxy of modules at first; for Ollama itself a C++ compiler, and half an hour at first. With
- * `--all-models` the chat test of 160 more models and the measurements of 38 are run too: the same for each name.
+ * It needs Go, and network access to Go's module proxy on the first run. Building Ollama needs a C++ compiler and takes
+ * half an hour the first time. `--all-models` also runs the chat test for 160 more models and the measurements of 38,
+ * which repeat the same test for each name.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -55,14 +56,16 @@ try {
   const server = values['without-ollama'] ? { missing: 'it was left out' } : await ollamaServer()
   if ('path' in server) {
     sittings.push(await runAll(`Ollama ${OLLAMA_VERSION}`, () => ollamaWithModels(owner, server.path, names)))
-  } else progress(`Ollama itself is not run: ${server.missing}.`)
+  } else progress(`Ollama itself cannot be run: ${server.missing}.`)
   const path = join(packageRoot, 'docs', 'measurements', 'compatibility-ollama.md')
   writeFileSync(path, renderReport(sittings))
   console.log(`Wrote ${path}`)
   const [{ tests }] = sittings as [Sitting]
   const unexplained = failures(tests).filter(test => explanationOf(test) === undefined)
   if (unexplained.length > 0) {
-    console.error(`Nothing explains why these fail on corral: ${unexplained.join(', ')}.`)
+    console.error(
+      `These tests fail on corral without an explanation: ${unexplained.join(', ')}. Fix corral, or explain them in ollama-explained.ts.`
+    )
     process.exitCode = 1
   }
 } finally {

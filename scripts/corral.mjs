@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The command `corral`: a file of its own, so that npm can link it before a checkout is compiled.
+// The command `corral`. A separate file, so that npm can link it before a checkout is compiled.
 import './node-version.mjs'
 import { existsSync } from 'node:fs'
 import module from 'node:module'
@@ -10,8 +10,8 @@ import { join } from 'node:path'
 if (process.env.CORRAL_DEBUG) process.setSourceMapsEnabled(true)
 const main = new URL('../dist/bundle/main.js', import.meta.url)
 if (!existsSync(main)) await (await import('./compile.mjs')).compile()
-// What V8 makes of corral's files is kept for the next start, where Node.js can (22.8 and later). A folder of the user's own:
-// whoever writes there says what is run.
+// Caches V8's compiled code (Node.js 22.8 and later). The folder must belong to the user, because its content is
+// executed.
 module.enableCompileCache?.(join(cacheFolder(), 'corral', 'compiled'))
 await import(main.href)
 

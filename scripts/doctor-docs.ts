@@ -1,6 +1,6 @@
 import { DoctorReportSchema } from '../command-line/doctor-schema.ts'
 
-/** The parts of a JSON schema that are used here. */
+/** The supported parts of JSON Schema. */
 interface Schema {
   type?: string
   title?: string
@@ -38,7 +38,7 @@ proven build: it started, listed its devices and, if corral brought it, answered
 |---|---|---|
 `
 
-/** The documents on the report of \`corral doctor\`, made from its schema. Pure. */
+/** Generates the documents about the report of \`corral doctor\` from its schema. */
 export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json': string } {
   const schema: Schema = JSON.parse(JSON.stringify(DoctorReportSchema))
   const lines = rowsOf(schema, '', new Map()).map(
@@ -51,7 +51,7 @@ export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json':
   }
 }
 
-/** A repeated shape with at least this many fields is referred to instead of repeated. */
+/** A repeated object with at least this many fields is described once and referenced. */
 const WORTH_NAMING = 4
 
 function rowsOf(schema: Schema, prefix: string, documented: Map<string, string>): Row[] {

@@ -1,11 +1,11 @@
 import { CAUSES, type Reaction } from '../runtimes/llama-server/failure-causes.ts'
 
 const REACTIONS: Record<Reaction, string> = {
-  retry: 'tries the same once more, at once',
-  evict: 'unloads idle models and tries once more',
+  retry: 'tries the same again immediately',
+  evict: 'unloads idle models and tries again',
   other_build: 'tries the next best llama.cpp build',
-  give_up: 'gives up; after repeated failures waits before it tries again',
-  ask_again: 'gives up before it loads anything; the next request tries again at once'
+  give_up: 'gives up; after repeated failures, waits before it tries again',
+  ask_again: 'gives up before loading; the next request tries again immediately'
 }
 
 const INTRODUCTION = `# How engines fail
@@ -24,7 +24,7 @@ repeats the text of a request (in logs these lines begin with \`│\`). Where ne
 |---|---|---|---|
 `
 
-/** The document on causes of failures, made of their table. Pure. */
+/** Generates the document about causes of failures from their table. */
 export function renderFailureDocs(): { 'failures.md': string } {
   const rows = Object.entries(CAUSES).map(([cause, { code, sentence, reaction }]) => {
     return `| \`${cause}\` | \`${code}\` | ${sentence.replace(/\$\d/g, '…')} | ${REACTIONS[reaction]} |`

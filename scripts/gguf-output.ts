@@ -1,28 +1,30 @@
-/** What a tensor holds: random weights, quantized or not, or ones (the weights of norms). */
+/** Content of a tensor: random weights, quantized or not, or ones for the weights of norms. */
 export type TensorFill = 'q8_0' | 'f16' | 'f32' | 'ones'
 
 export interface OutputTensor {
   name: string
   /** Rows are along the first dimension. */
   shape: number[]
-  /** Or the numbers themselves, which become F16. */
+  /** Or the values themselves, stored as F16. */
   fill: TensorFill | Float32Array
 }
 
-/** A value of GGUF metadata: whole numbers are uint32, others float32, lists of numbers int32 or float32 as a whole. */
+/**
+ * A value of GGUF metadata. Whole numbers are uint32, others float32. Lists of numbers are int32 or float32 as a whole.
+ */
 export type OutputValue = string | number | boolean | readonly string[] | readonly number[]
 
 const ALIGNMENT = 32
-/** Weights in a block of Q8_0, and its bytes: a scale in F16 and a byte for each weight. */
+/** Weights in a Q8_0 block, and its bytes: an F16 scale and a byte per weight. */
 const BLOCK = 32
 const BLOCK_BYTES = 34
-/** Standard deviation of whole numbers from -128 to 127 that are all as likely. */
+/** Standard deviation of uniformly distributed whole numbers from -128 to 127. */
 const SPREAD = 74
-/** Weights that are made at once. */
+/** Number of weights generated at a time. */
 const CHUNK = 2 ** 20
 
 const VALUE = { uint32: 4, int32: 5, float32: 6, bool: 7, string: 8, array: 9 }
-/** ggml's number of the type, and bytes for so many weights. */
+/** ggml's type number, and the size of this many weights in bytes. */
 const TENSOR: Record<TensorFill, { type: number; bytes: (weights: number) => number }> = {
   q8_0: { type: 8, bytes: weights => (weights / BLOCK) * BLOCK_BYTES },
   f16: { type: 1, bytes: weights => weights * 2 },
@@ -32,14 +34,14 @@ const TENSOR: Record<TensorFill, { type: number; bytes: (weights: number) => num
 
 const formatOf = ({ fill }: OutputTensor) => TENSOR[typeof fill === 'string' ? fill : 'f16']
 
-/** How many weights a tensor has. */
+/** Number of weights in a tensor. */
 export function weightsOf({ shape }: OutputTensor): number {
   return shape.reduce((all, length) => all * length, 1)
 }
 
 /**
- * The bytes of a GGUF file (v3, little-endian) piece by piece: the same for the same seed.
- * @param kept further keys with their values, as another file has them
+ * Yields the bytes of a GGUF file (v3, little-endian). The same seed gives the same file.
+ * @param kept additional key-value pairs, as encoded in another file
  */
 export function* ggufPieces(
   metadata: Record<string, OutputValue>,
@@ -62,32 +64,32 @@ export function* ggufPieces(
   for (const tensor of tensors) yield* dataOf(tensor, random)
 }
 
-/** The keys of a GGUF file with their values. */
+/** Encodes the key-value pairs of a GGUF file. */
 function pairsOf(metadata: Record<string, OutputValue>): Buffer[] {
   return Object.entries(metadata).map(([key, value]) => Buffer.concat([text(key), typedValue(value)]))
 }
 
-/** The parts of a GGUF file that stay as they are where only its keys are others. */
+/** The parts of a GGUF file that stay unchanged when only its keys change. */
 export interface KeptParts {
-  /** Keys with their values. */
+  /** Encoded key-value pairs. */
   pairs: readonly Uint8Array[]
   tensors: number
-  /** What describes the tensors, and their data. */
+  /** Tensor descriptions, and tensor data. */
   infos: Uint8Array
   data: Uint8Array
 }
 
-/** The bytes of a GGUF file with further keys. */
+/** The bytes of a GGUF file with additional keys. */
 export function ggufWith(metadata: Record<string, OutputValue>, { pairs, tensors, infos, data }: KeptParts): Buffer {
   const all = [...pairs, ...pairsOf(metadata)]
   const header = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors), u64(all.length), ...all, infos])
   return Buffer.concat([Buffer.concat([header], padded(header.length)), data])
 }
 
-/** The data of a tensor in pieces, with the padding behind it. */
+/** Yields the data of a tensor, with padding. */
 function* dataOf(tensor: OutputTensor, random: (bytes: Buffer) => void): Generator<Buffer> {
   const weights = weightsOf(tensor)
-  // Numbers keep their size from layer to layer; those of biases are those of their layer.
+  // Keeps the scale of activations constant from layer to layer. Biases have the scale of their layer.
   const scale = 1 / Math.sqrt(tensor.shape.length > 1 ? weights / tensor.shape.at(-1)! : weights) / SPREAD
   const { fill } = tensor
   if (typeof fill === 'string') {
@@ -112,12 +114,12 @@ function pieceOf(fill: TensorFill, weights: number, scale: number, random: (byte
   return Buffer.from(fill === 'f32' ? values.buffer : Uint16Array.from(values, half).buffer)
 }
 
-/** A length with the padding behind it. */
+/** Rounds a length up to the alignment. */
 export function padded(length: number): number {
   return Math.ceil(length / ALIGNMENT) * ALIGNMENT
 }
 
-/** Fills buffers with xorshift32: quick, and the same on every machine. */
+/** Fills buffers with xorshift32: fast, and the same on every machine. */
 function createRandom(seed: number): (bytes: Buffer) => void {
   let state = seed | 0 || 1
   return bytes => {
@@ -131,7 +133,7 @@ function createRandom(seed: number): (bytes: Buffer) => void {
   }
 }
 
-/** A number of at most 65504 as F16. */
+/** Converts a number up to 65504 to F16. */
 function half(value: number): number {
   const size = Math.abs(value)
   const sign = value < 0 ? 0x8000 : 0

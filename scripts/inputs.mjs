@@ -2,7 +2,7 @@ import { readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-/** The folder of this checkout. */
+/** Root folder of this checkout. */
 export const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 
 const stateOf = path => {
@@ -10,7 +10,7 @@ const stateOf = path => {
   return `${mtimeMs} ${size}`
 }
 
-/** Notes in a folder what it was made of: files below `root`, by their paths from there. */
+/** Records the input files of a build folder, as paths below `root`. */
 export function noteInputs(folder, paths) {
   const inputs = [...paths, 'package-lock.json'].filter(path => !path.includes(':')).sort()
   writeFileSync(
@@ -19,7 +19,7 @@ export function noteInputs(folder, paths) {
   )
 }
 
-/** Whether a folder was made of files that are still the same. */
+/** Whether the recorded input files of a folder are unchanged. */
 export function isUpToDate(folder) {
   try {
     const inputs = JSON.parse(readFileSync(join(folder, 'inputs.json'), 'utf8'))

@@ -1,10 +1,11 @@
 /**
- * Writes `plugins/models/conversion/packages` and `plugins/machines/ray/packages`: the converter's Python packages, and Ray's, with
- * the SHA-256 of each of their wheels, for all Pythons and platforms; `--ray` writes Ray's alone. Of the converter's, what changes is what the converter of the llama.cpp in `.cache/engine` asks for, and what has
- * come out since; the conversion's thorough tests and long trials show whether it still works.
+ * Writes `plugins/models/conversion/packages` and `plugins/machines/ray/packages`: the Python packages of the converter
+ * and of Ray, with the SHA-256 of each wheel, for all Python versions and platforms. `--ray` writes only Ray's. The
+ * converter's packages follow the requirements of the llama.cpp in `.cache/engine` and new releases. Thorough tests and
+ * long trials of the conversion check that it still works.
  *
- * It needs uv on the PATH. Where the index with torch for processors cannot be reached, the wheels that the file names
- * already stay, as long as torch's version does.
+ * Needs uv on the PATH. If torch's index of CPU wheels cannot be reached, the existing wheels stay as long as torch's
+ * version does not change.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -19,17 +20,17 @@ import { cachedRuntimes } from './cached-engine.ts'
 const folder = join(packageRoot, 'plugins', 'models', 'conversion', 'packages')
 const OLDEST_PYTHON = '3.10'
 const CPU_INDEX = 'https://download.pytorch.org/whl/cpu'
-/** What the converter imports without naming it, and what has no wheels in the version that it names. */
+/** Packages that the converter imports without requiring them, or that have no wheels in the required version. */
 const MORE = ['pyyaml', 'tqdm', 'requests']
 const EXCEPTIONS: Record<string, string[]> = {
   'numpy~=2.2.6': ["numpy~=2.2.6 ; python_version < '3.14'", "numpy>=2.3 ; python_version >= '3.14'"]
 }
-/** All nodes of a cluster must have the same version. What it does at the edges was tried with this one. */
+/** All nodes of a cluster need the same version. This version has been tested. */
 const RAY = 'ray==2.60.0'
-/** What torch brings for NVIDIA's cards. */
+/** Packages that torch requires for NVIDIA GPUs. */
 const CUDA = /^(torch|triton|nvidia-.*|cuda-.*)$/
 
-/** The packages that fit together, with hashes: one text for each, by its name. */
+/** The resolved packages with hashes, by name. */
 function resolved(requirements: string[]): { name: string; text: string }[] {
   const work = mkdtempSync(join(tmpdir(), 'corral-lock-'))
   try {
@@ -47,7 +48,7 @@ function resolved(requirements: string[]): { name: string; text: string }[] {
   }
 }
 
-/** The wheels of torch for processors on Linux, from the index or as they were. */
+/** The CPU wheels of torch for Linux, from the index or the existing file. */
 async function cpuTorch(version: string): Promise<string> {
   let page: string
   try {
@@ -56,7 +57,7 @@ async function cpuTorch(version: string): Promise<string> {
     const path = join(folder, LOCKS.torchCpu)
     const present = existsSync(path) ? readFileSync(path, 'utf8') : ''
     if (!present.includes(`torch==${version}+cpu `)) throw error
-    console.log(`${CPU_INDEX} cannot be reached; ${LOCKS.torchCpu} stays as it is.`)
+    console.log(`${CPU_INDEX} cannot be reached, so ${LOCKS.torchCpu} is unchanged.`)
     return present
   }
   const wheel = /torch-([\d.]+)(?:%2B|\+)cpu-cp3(\d+)-cp3\2-manylinux_\w+_(x86_64|aarch64)\.whl#sha256=([0-9a-f]{64})/g

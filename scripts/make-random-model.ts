@@ -1,12 +1,12 @@
 /**
- * Writes a GGUF file of random weights, whose answers are nonsense:
- * `node dist/scripts/make-random-model.js FILE [--kind KIND] [--seed N] [--layers N]`.
+ * Writes a GGUF file with random weights, whose answers are nonsense: `node dist/scripts/make-random-model.js FILE
+ * [--kind KIND] [--seed N] [--layers N]`.
  *
  * KIND is one of
- * - `chat` (the default): some 200 million weights, which say nonsense as fast as a real model of that size does
+ * - `chat` (the default): about 200 million weights, as fast as a real model of that size
  * - `embedding`, `reranker`: small encoders
- * - `decoder-embedding`: a small model of a chat model's kind that is made for embeddings
- * - `vision-projector`, `audio-projector`: what makes the demo model see or hear, to be put beside its file
+ * - `decoder-embedding`: a small embedding model with a chat model's architecture
+ * - `vision-projector`, `audio-projector`: gives the demo model vision or hearing when placed beside its file
  */
 import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'

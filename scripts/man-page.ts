@@ -3,7 +3,7 @@ import type { Command } from 'commander'
 import { createProgram } from '../command-line/program.ts'
 import { version } from '../core/system/package-info.ts'
 
-/** A text of roff: a line may not begin with a dot or a quote, and backslashes and hyphens have a meaning. */
+/** Escapes text for roff: a line must not start with a dot or a quote, and backslashes and hyphens have a meaning. */
 function escaped(text: string): string {
   return text
     .replaceAll('\\', '\\e')
@@ -11,7 +11,7 @@ function escaped(text: string): string {
     .replace(/^([.'])/gm, '\\&$1')
 }
 
-/** A command's texts behind its options: paragraphs and examples, shown as they are written. */
+/** The help texts after a command's options: paragraphs and examples, without reformatting. */
 function textAfter(command: Command): string {
   let text = ''
   const events = command as unknown as EventEmitter
@@ -45,7 +45,7 @@ function sectionOf(command: Command, parents: string): string {
   ].join('')
 }
 
-/** The man page, of the same definitions as `--help`, by its name below docs. */
+/** Generates the man page from the same definitions as `--help`. Returns it by its file name in docs. */
 export async function renderManPage(): Promise<Record<string, string>> {
   const context = {
     flags: () => ({}),

@@ -3,10 +3,10 @@ import type { LaunchSpec } from '../runtimes/llama-server/launch-spec.ts'
 import { type EnginePlace, estimateFromMetadata, totalOf } from '../runtimes/llama-server/memory/engine-need.ts'
 import { modelShape } from '../runtimes/llama-server/memory/model-shape.ts'
 
-/** A model's shape as its publisher's `config.json` has it. */
+/** A model's shape from its publisher's `config.json`. */
 export interface PublishedShape {
   repository: string
-  /** Billions of parameters, as the publisher says. */
+  /** Billions of parameters, as published. */
   parameters: number
   arch: string
   layers: number
@@ -17,7 +17,7 @@ export interface PublishedShape {
   feedForward: number
   vocabulary: number
   context: number
-  /** The output is the table of tokens. */
+  /** Input and output embeddings share their weights. */
   tied?: true
   window?: number
   experts?: { count: number; used: number; feedForward: number }
@@ -72,19 +72,19 @@ export const PUBLISHED: readonly PublishedShape[] = [
 })
 
 const GIB = 2 ** 30
-/** Bits of a weight on average, as llama-quantize's own README has them for Llama 3.1 8B. */
+/** Average bits per weight, from llama-quantize's README for Llama 3.1 8B. */
 const BITS = { Q4_K_M: 4.8944, Q8_0: 8.5008 }
-/** Sizes of memory that people have, in GiB. */
+/** Common memory sizes in GiB. */
 const MACHINES = [8, 16, 24, 48]
-/** Contexts that are tried, in tokens. */
+/** Context lengths in tokens. */
 const CONTEXTS = [4096, 8192, 16384, 32768, 65536, 131072]
-/** What corral takes of the machine's memory where it has no GPU, as for the choice of a download. */
+/** Share of memory that corral uses on a machine without a GPU, as in the choice of a download. */
 const SHARE_OF_MEMORY = 0.7
-/** What a CUDA process takes of its GPU, and what llama-server leaves free there. */
+/** GPU memory used by a CUDA process, and kept free by llama-server. */
 const OVERHEAD = GIB / 2
 const MARGIN = GIB
 
-/** The numbers of a model's weights, by its shape. */
+/** Number of weights of a model, computed from its shape. */
 export function parametersOf(model: PublishedShape): number {
   const { layers, embedding, heads, kvHeads, headLength, feedForward, vocabulary, experts } = model
   const attention = 2 * embedding * headLength * (heads + kvHeads)
@@ -117,7 +117,7 @@ function keysOf(model: PublishedShape): Record<string, unknown> {
 
 const sizeOf = (model: PublishedShape, bits: number) => Math.round((parametersOf(model) * bits) / 8)
 
-/** Whether corral's estimate of the model for one conversation of so many tokens fits. */
+/** Whether the model fits with one conversation of this many tokens, according to corral's estimate. */
 function fits(model: PublishedShape, context: number, { gpu, memory }: { gpu: boolean; memory: number }): boolean {
   const size = sizeOf(model, BITS.Q4_K_M)
   const shape = modelShape(keysOf(model), undefined, size)
@@ -130,7 +130,7 @@ function fits(model: PublishedShape, context: number, { gpu, memory }: { gpu: bo
   return totalOf(core) + totalOf(unreported) <= SHARE_OF_MEMORY * memory
 }
 
-/** The longest conversation that fits, for a cell of the table. */
+/** The longest conversation that fits, as a table cell. */
 function longest(model: PublishedShape, machine: { gpu: boolean; memory: number }): string {
   const fitting = [...CONTEXTS.filter(context => context < model.context), model.context].filter(context =>
     fits(model, context, machine)
@@ -159,7 +159,7 @@ Rules of thumb:
 
 `
 
-/** The guide to sizes of models, made by corral's own estimate of memory. Pure. */
+/** Generates the guide to model sizes from corral's memory estimate. */
 export function renderModelDocs(): { 'choosing-a-model.md': string } {
   const table = (gpu: boolean) =>
     [

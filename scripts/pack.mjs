@@ -1,19 +1,20 @@
-// Makes the checkout ready for `npm pack`: compiles what the package holds, with declarations for those who write plugins.
+// Prepares the checkout for `npm pack`: compiles the content of the package, with type declarations for authors of
+// plugins.
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { compile, installedFolder } from './compile.mjs'
 import { root } from './inputs.mjs'
 
-/** Compiles the package's files anew. */
+/** Compiles all files of the package from scratch. */
 async function prepare() {
-  // Nothing that an earlier state of the source left behind may get into the package.
+  // Files of an earlier build must not get into the package.
   for (const folder of ['bundle', 'types', join('plugins', 'page', 'browser')]) {
     rmSync(join(root, 'dist', folder), { recursive: true, force: true })
   }
   await compile()
   tsc('-p', root, '--noCheck')
-  // Of the packages as they are locked now.
+  // Uses the currently locked packages.
   const written = spawnSync(process.execPath, [join(root, 'dist', 'scripts', 'write-supply-chain.js')], {
     stdio: ['inherit', 2, 'inherit']
   })
@@ -30,7 +31,7 @@ function tsc(...words) {
   if (status !== 0) process.exit(status ?? 1)
 }
 
-/** Puts a file of declarations, and those that it imports, where the package has them. */
+/** Copies a declaration file and its imports into the package. */
 function publish(from, path, done) {
   if (done.has(path)) return
   done.add(path)

@@ -1,12 +1,13 @@
 /**
- * Writes packaging/homebrew/corral.rb of package.json, and first, where it is told, the address that package.json gives:
+ * Writes packaging/homebrew/corral.rb from package.json, and optionally updates the addresses in package.json:
  *
  *   npm run package:metadata
  *   npm run package:metadata -- --address https://git.example.org/owner/corral
  *   npm run package:metadata -- --tarball corral-0.1.0.tgz
  *
- * `--address` is where the repository is hosted: repository, bugs and homepage are made of it. `--tarball` is the packed
- * file of a release, whose digest the formula then has; until then it has one that no file has.
+ * `--address` is the address of the repository, from which repository, bugs and homepage are derived. `--tarball` is
+ * the packed file of a release, whose digest is written to the formula. Until then the formula has a digest that no
+ * file has.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -24,17 +25,19 @@ interface Manifest {
   [name: string]: unknown
 }
 
-/** No server has this name, ever (RFC 2606): what is downloaded from it fails, and comes from nobody. */
+/** Reserved by RFC 2606, so a download from it always fails and can come from nobody. */
 const NO_ADDRESS = 'https://corral.invalid'
 const NO_DIGEST = '0'.repeat(64)
 
 export const FORMULA = join('packaging', 'homebrew', 'corral.rb')
 
-/** The manifest with the addresses of a repository. @throws Error for anything but a plain https address */
+/** The manifest with a repository's addresses. @throws Error unless it is a plain https URL */
 export function withAddress({ description, ...manifest }: Manifest, address: string): Manifest {
   const base = address.replace(/\/$/, '').replace(/\.git$/, '')
   if (!/^https:\/\/[\w.-]+(\/[\w.~-]+)+$/.test(base)) {
-    throw new Error(`The address of a repository looks like https://git.example.org/owner/corral; got "${address}".`)
+    throw new Error(
+      `"${address}" is not the address of a repository. Use one such as https://git.example.org/owner/corral.`
+    )
   }
   const addresses = {
     homepage: base,
@@ -46,7 +49,7 @@ export function withAddress({ description, ...manifest }: Manifest, address: str
   return { name, version, description, ...Object.fromEntries(entries) } as Manifest
 }
 
-/** The formula of Homebrew for a version. @param sha256 of the packed file */
+/** The Homebrew formula of a version. @param sha256 digest of the packed file */
 export function renderFormula({ name, version, license, homepage }: Manifest, sha256 = NO_DIGEST): string {
   const base = homepage ?? NO_ADDRESS
   const text = (words: string) => `"${words.replace(/[\\"#]/g, '\\$&')}"`
@@ -93,7 +96,8 @@ function main(): void {
   let digest: string | undefined
   if (values.tarball !== undefined) {
     const packed = `${manifest.name}-${manifest.version}.tgz`
-    if (basename(values.tarball) !== packed) throw new Error(`The packed file of this version is called ${packed}.`)
+    if (basename(values.tarball) !== packed)
+      throw new Error(`The file has the wrong name. The packed file of this version is ${packed}.`)
     digest = createHash('sha256').update(readFileSync(values.tarball)).digest('hex')
   }
   writeFileSync(join(packageRoot, FORMULA), renderFormula(manifest, digest))

@@ -1,6 +1,6 @@
-/* The chats that the pictures of the page show, as an export of the page: written for them. */
+/* The chats in the pictures of the page, in the page's export format. */
 
-/** The model that is named as the one that answered. */
+/** The model shown as the author of the answers. */
 export const PICTURE_MODEL = 'Qwen/Qwen3-1.7B-GGUF'
 
 const FIBONACCI = `Use **fast doubling**: two identities lead from $F(n)$ and $F(n+1)$ straight to twice as far.
@@ -31,7 +31,7 @@ interface Turn {
   timing?: object
 }
 
-/** Chats from the newest to the oldest. */
+/** Chats, newest first. */
 const CHATS: { title: string; pinned?: boolean; turns: Turn[] }[] = [
   {
     title: 'Meals for the week',

@@ -1,6 +1,6 @@
 /**
- * Gets a working llama.cpp build into `.cache/engine` and writes its folder to `.cache/engine/path.json` for the tests.
- * The first run may take minutes; later ones only check the build.
+ * Installs a working llama.cpp build in `.cache/engine` and writes its folder to `.cache/engine/path.json` for the
+ * tests. The first run may take minutes. Later runs only check the build.
  */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'

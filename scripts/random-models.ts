@@ -5,11 +5,10 @@ import { packageRoot } from '../core/system/package-info.ts'
 import { ggufPieces, ggufWith, type OutputTensor, type OutputValue, padded, weightsOf } from './gguf-output.ts'
 
 /*
- * GGUF files with random weights: what they say means nothing. They are there to see whether models of all kinds are
- * recognised, loaded and asked as they must be, and to be measured.
+ * GGUF files with random weights, whose output is meaningless. They are for measurements, and to test that all kinds of
+ * models are recognized, loaded and called correctly.
  */
 
-/** The demo model that comes with corral. */
 export const demoModelFile = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const DEMO_MODEL_WIDTH = 256
 const DEMO_MODEL_LAYERS = 3
@@ -26,31 +25,30 @@ const norm = (name: string, width = ENCODER_WIDTH) => [scale(name, width), bias(
 const layers = (count: number, layer: (index: number) => OutputTensor[]) =>
   Array.from({ length: count }, (_, i) => layer(i)).flat()
 
-/** Numbers of an embedding that `randomEncoder` makes; the projectors' encoders have as many. */
+/** Embedding width of `randomEncoder` and of the encoders in projectors. */
 export const ENCODER_WIDTH = 64
 const LAYERS = 2
 const HEADS = 4
 const FEED_FORWARD = 128
 const CONTEXT = 512
-/** llama.cpp's numbers of LLAMA_POOLING_TYPE_MEAN, _LAST and _RANK. */
+/** llama.cpp's LLAMA_POOLING_TYPE_MEAN, _LAST and _RANK. */
 const POOLING = { embedding: 1, last: 3, reranker: 4 }
 
 const SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
-/** Characters that words may be made of; each is a token at a word's beginning (with a mark) and within. */
+/** Characters of words. Each is a token at the start of a word (with a mark) and another one inside. */
 const CHARACTERS = [...'abcdefghijklmnopqrstuvwxyz0123456789.,;:!?\'"()-']
 const TOKEN = { normal: 1, control: 3 }
 
-/** What a random encoder can be given. */
 interface EncoderOptions {
-  /** Numbers of an embedding, a multiple of 32. */
+  /** Embedding width, a multiple of 32. */
   width?: number
-  /** Whole words that are tokens, those of a list with the same meaning: they start as the same vector. */
+  /** Whole-word tokens. Words in the same list have the same meaning and start with the same vector. */
   words?: readonly (readonly string[])[]
 }
 
 /**
- * The bytes of a model of the BERT architecture: one that makes embeddings (the mean of its tokens'), or one that scores
- * documents by a classification head.
+ * The bytes of a BERT model. It computes embeddings (the mean of its tokens), or scores documents with a classification
+ * head.
  */
 export function randomEncoder(
   purpose: 'embedding' | 'reranker',
@@ -84,7 +82,7 @@ export function randomEncoder(
   }
   const tensors = [
     tokenEmbeddings(width, tokens.length, words),
-    // What is added to others rather than multiplied with them must not be F16.
+    // Weights that are added rather than multiplied must not be F16.
     { ...weights('token_types', width, 2), fill: 'f32' as const },
     weights('position_embd', width, CONTEXT),
     ...norm('token_embd_norm', width),
@@ -99,15 +97,15 @@ export function randomEncoder(
       ...norm(`blk.${i}.layer_output_norm`, width)
     ])
   ]
-  // The score of a document: tanh of a layer, then a layer with one number.
+  // The score of a document: tanh of a layer, then a layer with one output.
   const head = [...linear('cls', width, width), ...linear('cls.output', width, 1)]
   return Buffer.concat([...ggufPieces(metadata, purpose === 'reranker' ? [...tensors, ...head] : tensors, seed)])
 }
 
-/** Random vectors of all tokens; the last ones are of words, of which some mean the same. */
+/** Random vectors for all tokens. The last tokens are words, some with the same meaning. */
 function tokenEmbeddings(width: number, tokens: number, words: readonly (readonly string[])[]): OutputTensor {
   if (words.length === 0) return weights('token_embd', width, tokens)
-  // The digits of large sines are as good as chance.
+  // The digits of large sines are effectively random.
   const fill = Float32Array.from({ length: width * tokens }, (_, i) => ((Math.sin(i) * 43758.5453) % 1) / 2)
   let at = tokens - words.flat().length
   for (const { length } of words) {
@@ -117,18 +115,18 @@ function tokenEmbeddings(width: number, tokens: number, words: readonly (readonl
   return { name: 'token_embd.weight', shape: [width, tokens], fill }
 }
 
-/** Pixels along an image's sides, and along those of the squares that are seen as one. */
+/** Pixels per side of an image, and of the patches that it is split into. */
 const IMAGE = 56
 const PATCH = 14
-/** Bands that sounds are cut into, and half as many moments as the 30 seconds that are heard at once have. */
+/** Frequency bands of audio, and half the number of frames in a window of 30 seconds. */
 const MEL_BINS = 80
 const MOMENTS = 1500
-/** Moments that become one token; llama.cpp counts on it that nothing is left over. */
+/** Number of frames per token. llama.cpp requires that it divides the frames evenly. */
 const STACK = 10
 
 /**
- * The bytes of a projector (mmproj), which makes tokens of the demo model of images (as LLaVA 1.5 does) or of sounds (as
- * Ultravox does): 16 for an image, 150 for every 30 seconds begun.
+ * The bytes of a projector (mmproj) that converts images (like LLaVA 1.5) or audio (like Ultravox) to tokens of the
+ * demo model: 16 tokens per image, 150 per started 30 seconds.
  */
 export function randomProjector(sense: 'vision' | 'audio', seed = 1): Buffer {
   const metadata: Record<string, OutputValue> = {
@@ -168,7 +166,7 @@ function projectorLayers(prefix: 'v' | 'a'): OutputTensor[] {
   return layers(LAYERS, i => [
     ...norm(`${prefix}.blk.${i}.ln1`),
     ...linear(`${prefix}.blk.${i}.attn_q`, ENCODER_WIDTH, ENCODER_WIDTH),
-    // Whisper's keys have no bias, which llama.cpp insists on.
+    // llama.cpp requires this bias, although Whisper's keys have none.
     weights(`${prefix}.blk.${i}.attn_k`, ENCODER_WIDTH, ENCODER_WIDTH),
     ...linear(`${prefix}.blk.${i}.attn_v`, ENCODER_WIDTH, ENCODER_WIDTH),
     ...linear(`${prefix}.blk.${i}.attn_out`, ENCODER_WIDTH, ENCODER_WIDTH),
@@ -202,23 +200,23 @@ const audioTensors = (): OutputTensor[] => [
   weights('mm.a.mlp.2', DEMO_MODEL_WIDTH / 2, DEMO_MODEL_WIDTH)
 ]
 
-/** How large a model is to be. Widths are multiples of 32. */
+/** Size of a model. Widths are multiples of 32. */
 interface ChatModelShape {
   layers: number
   embedding: number
   feedForward: number
-  /** Heads have 64 numbers each. */
+  /** Heads have a width of 64. */
   heads: number
   kvHeads: number
 }
 
-/** Some 200 million weights, of which a token keeps 18 kB in an F16 cache. */
+/** About 200 million weights. Each token needs 18 kB of F16 cache. */
 export const SHAPE_200M: ChatModelShape = { layers: 18, embedding: 1024, feedForward: 2816, heads: 16, kvHeads: 4 }
 const HEAD = 64
 
 /**
  * Writes a model of the Llama architecture with the vocabulary and chat template of the demo model.
- * @param metadata adds keys, or replaces them
+ * @param metadata keys to add or replace
  */
 export async function writeRandomModel(
   target: string,
@@ -277,14 +275,14 @@ function chatTensors(shape: ChatModelShape, words: number): OutputTensor[] {
   ]
 }
 
-/** Where a file's keys begin. */
+/** Offset of the first key. */
 const START = 24
 const STRING = 8
 const ARRAY = 9
-/** Bytes of a value, by GGUF's number of its type. */
+/** Bytes of a value by GGUF's type number. */
 const VALUE_BYTES: Record<number, number> = { 4: 4, 5: 4, 6: 4, 7: 1 }
 
-/** The keys of the demo model, each with the bytes of the key and its value. */
+/** The keys of the demo model, with the encoded key and value. */
 export function readKeys(bytes: Buffer): Map<string, Buffer> {
   const keys = new Map<string, Buffer>()
   let at = START
@@ -313,19 +311,19 @@ export function readKeys(bytes: Buffer): Map<string, Buffer> {
   return keys
 }
 
-/** Numbers of an embedding that a model of `writeRandomDecoderEmbedding` makes. */
+/** Embedding width of `writeRandomDecoderEmbedding`. */
 export const DECODER_WIDTH = 128
 
 /**
- * Writes a model for embeddings although its architecture is a chat model's, as Qwen3-Embedding is: only its metadata
- * tell. A text's embedding is its last token's.
+ * Writes an embedding model with a chat model's architecture, like Qwen3-Embedding. Only its metadata shows this. The
+ * embedding of a text is that of its last token.
  */
 export async function writeRandomDecoderEmbedding(target: string, seed = 1): Promise<void> {
   const shape = { layers: 2, embedding: DECODER_WIDTH, feedForward: 256, heads: 2, kvHeads: 1 }
   await writeRandomModel(target, shape, { seed, metadata: { 'llama.pooling_type': POOLING.last } })
 }
 
-/** The bytes of a LoRA adapter for the demo model, which changes its attention at random. */
+/** The bytes of a LoRA adapter for the demo model with random changes to its attention. */
 export function randomAdapter(seed = 1): Buffer {
   const rank = 4
   const metadata = {
@@ -333,7 +331,7 @@ export function randomAdapter(seed = 1): Buffer {
     'general.type': 'adapter',
     'general.name': 'Random adapter',
     'adapter.type': 'lora',
-    // It must be a float32, so no whole number.
+    // A fraction, because the value must be a float32.
     'adapter.lora.alpha': 4.5
   }
   const tensors = layers(DEMO_MODEL_LAYERS, i => [
@@ -345,7 +343,7 @@ export function randomAdapter(seed = 1): Buffer {
 
 const TENSOR_COUNT_AT = 8
 
-/** The bytes of the demo model with other values of some keys, or with keys that it has not. */
+/** The bytes of the demo model with changed or additional keys. */
 export function demoModelWith(metadata: Record<string, OutputValue>): Buffer {
   const source = readFileSync(demoModelFile)
   const keys = [...readKeys(source)]
@@ -353,7 +351,7 @@ export function demoModelWith(metadata: Record<string, OutputValue>): Buffer {
   const from = keys.reduce((at, [, pair]) => at + pair.length, START)
   let to = from
   for (let left = tensors; left > 0; left--) {
-    // Its name, the number of its dimensions, each of them, its type and its place.
+    // Name, number of dimensions, dimensions, type and offset.
     to += 8 + Number(source.readBigUInt64LE(to))
     to += 4 + 8 * source.readUInt32LE(to) + 4 + 8
   }

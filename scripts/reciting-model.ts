@@ -3,32 +3,34 @@ import { ggufPieces, type OutputTensor } from './gguf-output.ts'
 import { demoModelFile, readKeys } from './random-models.ts'
 
 /*
- * Models of the Llama architecture that always say the same, whatever they are asked. Their only layer adds nothing, so
- * the next token follows from the last one alone; each token of the text leads to the next, and any other token leads to
- * the first.
+ * Llama models that say the same text, whatever the prompt. Their only layer adds nothing, so the last token alone
+ * determines the next one. Each token of the text is followed by the next token of the text, and any other token by the
+ * first.
  */
 
-/** States that a model can be in: a token of its text each, and one for all other tokens. K-quants need multiples of 256. */
+/** Number of states: one per token of the text, and one for all other tokens. K-quants need multiples of 256. */
 const WIDTH = 256
 const FEED_FORWARD = 256
 const HEAD = 64
 const HEADS = WIDTH / HEAD
-/** After the norm, the state that a model is in has the number 16: logits are 24 for what comes next, some 5 for the rest of the text. */
+/**
+ * After the norm, the current state has the value 16. The next token gets a logit of 24, and the rest of the text about
+ * 5.
+ */
 const NEXT = 1.5
 const ALSO = 0.3
 const NORMAL = 1
 const SCORE = -2000.5
 
 /**
- * The bytes of a model (F16) with the chat template of the demo model and its vocabulary, to which words of the text are
- * added.
- * @param says tokens, all different, at most 255; a blank at the beginning of one is part of it. Those of the demo
- * model, such as `<tool_call>`, count as what they are there
- * @throws Error where a token comes twice, or there are too many
+ * The bytes of an F16 model with the chat template and vocabulary of the demo model, extended by the words of the text.
+ * @param says up to 255 unique tokens. A leading blank is part of the token. Tokens of the demo model, such as
+ * `<tool_call>`, keep their meaning
+ * @throws Error if a token is repeated, or there are too many
  */
 export async function recitingModel(name: string, says: readonly string[]): Promise<Buffer> {
-  if (new Set(says).size < says.length) throw new Error('a token of a text that is recited comes twice')
-  if (says.length >= WIDTH) throw new Error(`a text that is recited has ${WIDTH - 1} tokens at most`)
+  if (new Set(says).size < says.length) throw new Error('the text of a scripted model repeats a token')
+  if (says.length >= WIDTH) throw new Error(`the text of a scripted model can have at most ${WIDTH - 1} tokens`)
   const keys = readKeys(await readFile(demoModelFile))
   const tokens = textList(keys.get('tokenizer.ggml.tokens')!)
   const known = tokens.length
@@ -69,7 +71,7 @@ function tensorsOf(vocabulary: number, ids: readonly number[], end: number): Out
   const output = new Float32Array(vocabulary * WIDTH)
   for (let token = 0; token < vocabulary; token++) embeddings[token * WIDTH + ids.indexOf(token) + 1] = 1
   for (const [index, token] of ids.entries()) {
-    // All are a bit less likely than the one before, so that the order of those that come next in likelihood is certain.
+    // Each is slightly less likely than the one before, so that the order of the other candidates is fixed.
     output.fill(ALSO - index / 2048, token * WIDTH, (token + 1) * WIDTH)
   }
   for (const [state, token] of [...ids, end].entries()) output[token * WIDTH + state] = NEXT
@@ -91,7 +93,7 @@ function tensorsOf(vocabulary: number, ids: readonly number[], end: number): Out
   ]
 }
 
-/** Where the values of a list begin: behind its key and two types, and how many there are. */
+/** Offset of the values of a list (after its key and two types), and their number. */
 function listStart(pair: Buffer): { at: number; count: number } {
   const behindKey = 8 + Number(pair.readBigUInt64LE(0))
   return { at: behindKey + 16, count: Number(pair.readBigUInt64LE(behindKey + 8)) }

@@ -1,9 +1,9 @@
 import { ROLES } from '../core/http/roles.ts'
 
-/** A route as the table of roles shows it. */
+/** A route in the table of roles. */
 export interface RoleRow {
   methods: readonly string[]
-  /** As Fastify has it, such as `/api/logs/*`. */
+  /** Fastify pattern, such as `/api/logs/*`. */
   url: string
   role: (typeof ROLES)[number] | 'anyone'
   summary: string | undefined
@@ -30,7 +30,7 @@ A request of a user loads the model that it asks, but its \`keep_alive\` does no
 |---|---|---|
 `
 
-/** The document on roles. Pure. */
+/** Generates the document about roles. */
 export function renderRoleDocs(routes: readonly RoleRow[]): { 'roles.md': string } {
   const order = ['anyone', ...ROLES]
   const rank = ({ role }: RoleRow) => order.indexOf(role)
@@ -39,7 +39,7 @@ export function renderRoleDocs(routes: readonly RoleRow[]): { 'roles.md': string
   return { 'roles.md': `${INTRODUCTION}${rows.join('\n')}\n` }
 }
 
-/** Such as `GET /api/tags`; `ANY` is a route that answers to all methods. */
+/** Formats a route such as `GET /api/tags`. `ANY` means all methods. */
 export function routeName({ methods, url }: Pick<RoleRow, 'methods' | 'url'>): string {
   const shown = methods.filter(method => method !== 'HEAD' || methods.length === 1)
   return `${shown.length > 2 ? 'ANY' : shown.join(', ')} ${url}`

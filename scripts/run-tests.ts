@@ -1,14 +1,14 @@
 /**
- * Runs compiled test files, each in a process of its own; prints a line for each, and what failed.
+ * Runs compiled test files, each in its own process, and prints one line per file and all failures.
  *
  *     node dist/scripts/run-tests.js [--all | --thorough] [--jobs=N] [--timeout=SECONDS] [--within=SECONDS [--turn=N]]
- *                                    [FILE OR FOLDER…]
+ *                                   [FILE OR FOLDER…]
  *
- * Without paths it runs the everyday tests; with --all the thorough ones too, with ten times as many random
- * trials; with --thorough only these. With --within it starts no file after that time and names the files it left out.
- * --turn=N then begins at another tenth of the files for each N, so that ten runs in a row run every file.
- * The command `tap` can run each file as well, but it makes every Node.js process below a test record all that it
- * loads, which doubles the time that a corral takes to start.
+ * Without paths it runs the everyday tests. --all also runs the thorough tests and ten times as many random trials.
+ * --thorough runs only the thorough tests. With --within, it starts no file after that time and lists the files left
+ * out. --turn=N then starts at another tenth of the files for each N, so that ten runs in a row run every file. The `tap`
+ * command can run single files too, but it makes every Node.js process of a test record the modules that it loads, which
+ * doubles corral's start time.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -22,15 +22,15 @@ import { packageRoot } from '../core/system/package-info.ts'
 
 const compiled = join(packageRoot, 'dist')
 const tests = join(compiled, 'test')
-/** Whole outputs of files that failed. */
+/** Complete output of failed files. */
 const outputs = join(packageRoot, '.cache', 'failed-tests')
-/** Seconds after which a test fails, unless it sets a limit of its own. */
+/** Time limit of a test in seconds, unless it sets its own. */
 const TIMEOUT = '300'
-/** Milliseconds after which a file is killed: all its tests have failed by themselves long before. */
+/** A file is killed after this time. All of its tests have timed out long before. */
 const KILL_AFTER = 3_600_000
-/** Milliseconds that the output of an ended test may stay open. */
+/** The output of an ended test may stay open for this long. */
 const OUTPUT_LIMIT = 2000
-/** Lines that are printed of each failure. */
+/** Maximum number of lines printed per failure. */
 const FAILURE_LINES = 40
 
 const { values: flags, positionals: paths } = parseArgs({
@@ -51,14 +51,14 @@ function filesIn(folder: string): string[] {
   return names.filter(name => name.endsWith('.test.js')).map(name => join(folder, name))
 }
 
-/** The files that are meant by a path in the source or in `dist`. */
+/** Finds test files by a path in the source or in `dist`. */
 function filesAt(path: string): string[] {
   const inSource = relative(packageRoot, resolve(path)).replace(/\.ts$/, '.js')
   const file = inSource.startsWith('dist') ? join(packageRoot, inSource) : join(compiled, inSource)
   const found = statSync(file, { throwIfNoEntry: false })
   if (found) return found.isDirectory() ? filesIn(file) : [file]
   console.error(
-    `There is no test ${path}: ${file} is not there. Name a file or folder below test, and compile it first: npm run prepare:test`
+    `There is no test ${path}: ${file} does not exist. Name a file or folder in test, and compile it first: npm run prepare:test`
   )
   process.exit(2)
 }
@@ -79,12 +79,12 @@ interface Result {
 }
 
 const running = new Set<ChildProcess>()
-/** Ends a test with all that it started: it leads a process group. */
+/** Ends a test and all processes that it started. It leads a process group. */
 const end = (child: ChildProcess, signal: NodeJS.Signals) => {
   try {
     process.kill(-child.pid!, signal)
   } catch {
-    // It has ended.
+    // The process has ended.
   }
 }
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
@@ -100,11 +100,11 @@ async function runFile(file: string): Promise<Result> {
     cwd: packageRoot,
     env: {
       ...process.env,
-      // With these, tap prints the results of a test, and no report, for whatever runs it.
+      // Makes tap print only the results of a test, without a report.
       TAP: '1',
       TAP_CHILD_ID: basename(file),
       TAP_TIMEOUT: flags.timeout,
-      // It removes them before a test's teardowns, and so below servers that write there until they are closed.
+      // tap would remove them before the test's teardowns, while servers still write to them.
       TAP_SAVE_FIXTURE: '1',
       ...(flags.all || flags.thorough ? { CORRAL_TEST_TRIALS: process.env.CORRAL_TEST_TRIALS ?? '10' } : {})
     },
@@ -122,7 +122,7 @@ async function runFile(file: string): Promise<Result> {
   const closed = once(child, 'close')
   const [code] = (await once(child, 'exit')) as [number | null]
   clearTimeout(killing)
-  // What it left behind would hold its output open.
+  // Processes left behind would keep the output open.
   end(child, 'SIGKILL')
   await Promise.race([closed, sleep(OUTPUT_LIMIT, undefined, { ref: false })])
   running.delete(child)
@@ -140,7 +140,7 @@ async function runFile(file: string): Promise<Result> {
   }
 }
 
-/** Removes the folders that `t.testdir` made for a file. */
+/** Removes the folders that `t.testdir` created for a file. */
 function removeFixtures(file: string): void {
   const folder = join(packageRoot, '.tap', 'fixtures')
   const prefix = `${relative(packageRoot, file).replaceAll(sep, '-')}-`
@@ -148,7 +148,7 @@ function removeFixtures(file: string): void {
   for (const name of names) if (name.startsWith(prefix)) rmSync(join(folder, name), { recursive: true, force: true })
 }
 
-/** The failures that a file printed, each with what is said of it. */
+/** The failures in the output of a file, with their diagnostics. */
 function failuresIn(output: string): string {
   const lines = output.split('\n')
   const failures = lines.flatMap((line, index) => {
@@ -164,7 +164,7 @@ const begun = performance.now()
 const files = chosenFiles().sort((a, b) => statSync(b).size - statSync(a).size)
 const first = Math.floor(((Number(flags.turn) % 10) / 10) * files.length)
 const waiting = [...files.slice(first), ...files.slice(0, first)]
-/** Whether another file may be started. */
+/** Whether there is time for another file. */
 const isInTime = () => performance.now() - begun < Number(flags.within) * 1000
 const results: Result[] = []
 rmSync(outputs, { recursive: true, force: true })
@@ -183,11 +183,11 @@ async function work(): Promise<void> {
 }
 await Promise.all(Array.from({ length: Math.max(1, Number(flags.jobs)) }, work))
 
-for (const file of waiting) console.log(`- ${relative(tests, file)} is left out: the time is over`)
+for (const file of waiting) console.log(`- ${relative(tests, file)} was left out because the time is over`)
 const failed = results.filter(({ passed }) => !passed)
 for (const { name, output } of failed) console.log(`\n✘ ${name}\n${failuresIn(output)}`)
 const assertions = results.reduce((sum, result) => sum + result.assertions, 0)
 const time = formatDuration(performance.now() - begun)
 console.log(`\nFiles: ${results.length}, assertions: ${assertions}, failed files: ${failed.length} (${time})`)
-if (failed.length > 0) console.log(`Their whole output is in ${outputs}.`)
+if (failed.length > 0) console.log(`Their complete output is in ${outputs}.`)
 if (failed.length > 0 || results.length === 0) process.exitCode = 1

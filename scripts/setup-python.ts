@@ -1,12 +1,12 @@
 /**
- * Installs what the thorough tests need of Python, below `.cache`. What is there already stays.
+ * Installs the Python packages of the thorough tests in `.cache`, unless they are already there.
  *
- * - `conversion-python`: a Python that can run llama.cpp's converter, with its path in `path.json`. On Debian and Ubuntu,
- *   as root, the system's own torch is used, which is small and without CUDA; elsewhere, and with `--full`, the
- *   environment is made as corral itself makes it for its users.
- * - `ray-python`: Ray, in an environment as corral itself makes it for its users, with its path in `path.json` (Linux).
- * - `clients-python`: the vendors' clients, the fuzzer, vLLM's router and what llama.cpp's own tests need, each set of
- *   versions as it is committed, in an environment of its own. `--only SET` installs that alone.
+ * - `conversion-python`: a Python that can run llama.cpp's converter, with its path in `path.json`. On Debian and
+ *   Ubuntu, root uses the system's own torch, which is small and has no CUDA. Otherwise, and with `--full`, corral
+ *   creates the same environment as for its users.
+ * - `ray-python`: Ray, in the same environment as for users, with its path in `path.json` (Linux).
+ * - `clients-python`: vendors' clients, the fuzzer, vLLM's router and the requirements of llama.cpp's own tests. Each
+ *   set of locked versions has its own environment. `--only SET` installs only that set.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -23,16 +23,16 @@ const conversion = join(packageRoot, '.cache', 'conversion-python')
 const pathFile = join(conversion, 'path.json')
 const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
-/** What the thorough tests need; `frameworks` and `llama-server` belong to long ones. */
+/** Required by thorough tests. `frameworks` and `llama-server` belong to the long trials. */
 const SETS = ['vendors', 'litellm', 'schemathesis', ...(process.platform === 'linux' ? ['vllm-router'] : [])]
-/** Installs many packages in a tenth of pip's time. */
+/** Installs many packages ten times faster than pip. */
 const UV = 'uv==0.13.9'
 const OLDEST = [3, 11]
 const SYSTEM_PYTHON = '/usr/bin/python3'
 
 /**
- * Names that the converter mentions for types of tensors that few models have, and that only a newer torch knows. The
- * module stands in the environment itself: what corral hands to its users has the real torch.
+ * Tensor type names that the converter mentions but only a newer torch has. Few models use them. This module exists
+ * only in this environment: corral's users get the real torch.
  */
 const TORCH_NAMES = `import importlib.abc
 import importlib.machinery
@@ -86,11 +86,11 @@ const controller = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => controller.abort(new Error(signal)))
 const waiting = { signal: controller.signal, onProgress: (progress: Progress) => log.info(progressText(progress)) }
 
-/** A virtual environment over the system's own torch and numpy. Returns its Python. */
+/** Creates a virtual environment with the system's torch and numpy. Returns its Python. */
 async function cheapPython(converter: string): Promise<string> {
-  if (!existsSync(SYSTEM_PYTHON) || !existsSync('/usr/bin/apt-get')) throw new Error('this is no Debian or Ubuntu')
+  if (!existsSync(SYSTEM_PYTHON) || !existsSync('/usr/bin/apt-get')) throw new Error('this is not Debian or Ubuntu')
   if (!canImport(SYSTEM_PYTHON, 'torch') || !canImport(SYSTEM_PYTHON, 'ensurepip')) {
-    if (process.getuid?.() !== 0) throw new Error('packages can be installed by root only')
+    if (process.getuid?.() !== 0) throw new Error('only root can install packages')
     run('apt-get', ['update', '-qq'])
     run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', 'python3-torch', 'python3-venv'])
   }
@@ -98,7 +98,7 @@ async function cheapPython(converter: string): Promise<string> {
   rmSync(environment, { recursive: true, force: true })
   run(SYSTEM_PYTHON, ['-m', 'venv', '--system-site-packages', environment])
   const python = join(environment, 'bin', 'python')
-  // torch and the numpy it was compiled for are the system's, and gguf is the converter's own.
+  // torch and its numpy come from the system, and gguf from the converter.
   const packages = (await readRequirements(converter)).filter(name => !/^(torch|numpy|gguf)\b/.test(name))
   run(python, ['-m', 'pip', 'install', '--quiet', ...packages, 'tqdm', 'pyyaml', 'requests'])
   const lib = join(environment, 'lib')
@@ -113,7 +113,7 @@ async function setUpConversion(): Promise<void> {
   mkdirSync(conversion, { recursive: true })
   const begun = performance.now()
   const { directory: converter, version } = await runtimes.conversionTools(waiting)
-  /** Proves that a Python can run the converter; an empty path makes an environment. */
+  /** Verifies that a Python can run the converter. An empty path creates an environment. */
   const prepare = async (python: string) => {
     const settings = { python, package_index: '', torch_index: 'https://download.pytorch.org/whl/cpu' }
     const options = {
@@ -144,7 +144,7 @@ async function setUpConversion(): Promise<void> {
   }
 }
 
-/** Makes sure that there is Ray. */
+/** Makes sure that Ray is installed. */
 async function setUpRay(): Promise<void> {
   if (process.platform !== 'linux') return console.log('Ray: not for this system')
   const directory = join(packageRoot, '.cache', 'ray-python')
@@ -159,7 +159,7 @@ async function setUpRay(): Promise<void> {
 const binary = (environment: string, name: string) =>
   process.platform === 'win32' ? join(environment, 'Scripts', `${name}.exe`) : join(environment, 'bin', name)
 
-/** A Python that is new enough for the versions and can make environments. */
+/** Finds a Python that is new enough for the locked versions and can create environments. */
 function findPython(): string {
   const candidates = [process.env.CORRAL_CLIENTS_PYTHON, 'python3', 'python', 'python3.11', 'python3.12', 'python3.13']
   for (const candidate of candidates) {
@@ -168,7 +168,7 @@ function findPython(): string {
     if (spawnSync(candidate, ['-c', code], { stdio: 'ignore' }).status === 0) return candidate
   }
   throw new Error(
-    `There is no Python ${OLDEST.join('.')} or later with the modules venv and ensurepip (python3-venv on Debian). Install one, or name it by CORRAL_CLIENTS_PYTHON.`
+    `No Python ${OLDEST.join('.')} or later has the modules venv and ensurepip (python3-venv on Debian). Install one, or set CORRAL_CLIENTS_PYTHON to its path.`
   )
 }
 
@@ -178,7 +178,7 @@ function makeEnvironment(python: string, environment: string): string {
   return binary(environment, 'python')
 }
 
-/** Makes the environment of a set of clients, where it is not there as it is wanted. */
+/** Creates the environment of a set of clients, unless it is up to date. */
 function install(python: string, name: string): void {
   const environment = join(clients, name)
   const file = join(requirements, `${name}.txt`)

@@ -1,5 +1,5 @@
-// `npm start`: compiles corral, then serves. npm passes a signal on to the shell that it started and to nothing below it, so the end of that shell counts as
-// a request to stop.
+// `npm start`: compiles corral, then serves. npm passes signals only to the shell that it started, so the end of that
+// shell counts as a request to stop.
 import './node-version.mjs'
 import { compile } from './compile.mjs'
 

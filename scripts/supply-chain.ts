@@ -3,11 +3,11 @@ import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
 
 /*
- * What corral is made of: a software bill of materials, and the licences of what comes with it. Both are made of
- * package-lock.json, node_modules and the page's build alone, so that they are the same wherever they are made.
+ * Software bill of materials and licence notices. Both are generated only from package-lock.json, node_modules and the
+ * page's build, so they are the same on every machine.
  */
 
-/** Licences under which a package may be used: all of them let it be passed on with a notice. */
+/** Licences that allow redistribution with a notice. */
 export const ALLOWED_LICENSES: ReadonlySet<string> = new Set([
   '0BSD',
   'Apache-2.0',
@@ -42,20 +42,20 @@ interface Shipped {
   name: string
   version: string
   license: string
-  /** Folders of node_modules that hold it. */
+  /** Folders in node_modules that contain it. */
   paths: string[]
   locked: LockedPackage
 }
 
 /**
- * The packages that are installed with corral, each version once, by name.
- * @throws Error for a licence that is not allowed, or not named
+ * The packages installed with corral, each version once, by name.
+ * @throws Error if a licence is missing or not allowed
  */
 export function shippedPackages(lock: Lock): Shipped[] {
   return packagesOf(lock, (_name, { dev, devOptional }) => !dev && !devOptional)
 }
 
-/** The packages that are built into the page and not installed with corral. @throws as `shippedPackages` */
+/** Packages that are built into the page and not installed with corral. @throws Error like `shippedPackages` */
 export function pagePackages(lock: Lock): Shipped[] {
   const inPage = new Set<string>(readJson('dist', 'plugins', 'page', 'browser', 'packages.json'))
   return packagesOf(lock, (name, { dev }) => dev === true && inPage.has(name))
@@ -67,10 +67,12 @@ function packagesOf({ packages }: Lock, isWanted: (name: string, locked: LockedP
     const name = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)
     if (path === '' || !isWanted(name, locked)) continue
     const { version, license = 'none' } = locked
-    // Of several to choose from (`MIT OR GPL-2.0`), one that is allowed is enough.
+    // If there is a choice (`MIT OR GPL-2.0`), one allowed licence is enough.
     const choices = license.replace(/[()]/g, '').split(' OR ')
     if (!choices.some(choice => ALLOWED_LICENSES.has(choice))) {
-      throw new Error(`${name} ${version} has the licence "${license}", which is not among the allowed ones.`)
+      throw new Error(
+        `${name} ${version} has the licence "${license}", which is not allowed. Replace the package, or add the licence to ALLOWED_LICENSES.`
+      )
     }
     const known = shipped.get(`${name}@${version}`)
     if (known) known.paths.push(path)
@@ -83,7 +85,7 @@ const refOf = ({ name, version }: { name: string; version: string }) => `${name}
 const purlOf = ({ name, version }: { name: string; version: string }) =>
   `pkg:npm/${name.replace('@', '%40')}@${version}`
 
-/** Where a package finds one that it depends on: in its own folder, or in that of a package around it. */
+/** Resolves a dependency of a package: in its own folder, or in that of an outer package. */
 function resolve({ packages }: Lock, from: string, name: string): string | undefined {
   for (let at = from; ; ) {
     const path = at === '' ? `node_modules/${name}` : `${at}/node_modules/${name}`
@@ -105,7 +107,7 @@ function dependsOn(lock: Lock, path: string): string[] {
   return [...new Set(refs)].sort()
 }
 
-/** What is in the package itself, and was not made for corral. */
+/** Third-party parts inside corral's own package. */
 const BUNDLED = [
   {
     name: 'swagger-ui-dist',
@@ -122,7 +124,7 @@ function bundled() {
   return BUNDLED.map(part => ({ ...part, version: String(devDependencies[part.name]) }))
 }
 
-/** The bill of materials (CycloneDX 1.5), as JSON. */
+/** The bill of materials (CycloneDX 1.5) as JSON. */
 export function renderBillOfMaterials(): string {
   const lock: Lock = readJson('package-lock.json')
   const own = readJson('package.json')
@@ -180,7 +182,7 @@ export function renderBillOfMaterials(): string {
         type: 'machine-learning-model',
         name: 'corral/tiny-chat',
         version: own.version,
-        description: 'The demo model in plugins/models/storage/demo-model, trained from nothing on data of its own',
+        description: 'The demo model in plugins/models/storage/demo-model, trained from scratch on its own data',
         licenses: licenses('MIT')
       }
     ],
@@ -195,10 +197,10 @@ export function renderBillOfMaterials(): string {
   return `${JSON.stringify(bom, undefined, 2)}\n`
 }
 
-/** The texts of the licences in a package's folder. */
+/** The licence texts in a package's folder. */
 function licenseTexts(path: string): string[] {
   const folder = join(packageRoot, path)
-  if (!existsSync(folder)) throw new Error(`${path} is not installed. Run npm ci.`)
+  if (!existsSync(folder)) throw new Error(`${path} is not installed. Run: npm ci`)
   return readdirSync(folder)
     .filter(name => /^(licen[cs]e|copying|notice)(\.|-|$)/i.test(name))
     .sort()
@@ -213,14 +215,16 @@ somebody asked for it (models, llama.cpp builds, Python packages of the converte
 the package. sbom.cdx.json lists the same packages for programs.
 `
 
-/** The notices with the texts of all licences, in Markdown; packages with the same text share it. */
+/** The notices as Markdown, with the texts of all licences. Packages with the same text share it. */
 export function renderNotices(): string {
   const sections = new Map<string, string[]>()
   const lock: Lock = readJson('package-lock.json')
   for (const { name, version, license, paths } of [...shippedPackages(lock), ...pagePackages(lock)]) {
     const texts = licenseTexts(paths[0]!)
     const text =
-      texts.length > 0 ? texts.join('\n\n') : `The package names its licence (${license}), and has no text of it.`
+      texts.length > 0
+        ? texts.join('\n\n')
+        : `The package declares its licence (${license}), but contains no text of it.`
     sections.set(text, [...(sections.get(text) ?? []), `${name} ${version} (${license})`])
   }
   const parts = [...sections].map(([text, names]) => {

@@ -1,10 +1,10 @@
 /**
- * Takes the pictures of the page that the README and docs/page.md show:
- * `node dist/scripts/write-page-pictures.js [FOLDER] [--png]`; by default into docs/pictures, as WebP.
+ * Takes the pictures of the page for the README and docs/page.md: `node dist/scripts/write-page-pictures.js [FOLDER]
+ * [--png]`. By default it writes WebP files to docs/pictures.
  *
- * The server, its page and its demo model are real, in a data directory of their own. The hub is emulated, the other models
- * are files whose weights are zeros, the chats were written for the pictures, and the hardware that is shown is that of an
- * ordinary computer, so that nothing shows the machine that they were taken on.
+ * The server, its page and its demo model are real and use their own data directory. The hub is emulated, the other
+ * models have weights of zero, the chats are fictional, and the displayed hardware is that of an ordinary computer, so
+ * the pictures reveal nothing about the machine that took them.
  */
 import { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -22,9 +22,9 @@ import { PICTURE_MODEL, pictureChats } from './picture-chats.ts'
 const WINDOW = { width: 1280, height: 800 }
 const PHONE = { width: 375, height: 740 }
 const DEMO = 'corral/tiny-chat'
-/** Bytes that the computer in the pictures has for models. */
+/** Memory for models of the computer in the pictures. */
 const ORDINARY_MEMORY = 12_000_000_000
-/** Nanoseconds that its answers take. */
+/** Durations of its answers in nanoseconds. */
 const ORDINARY_DURATIONS = {
   total_duration: 58_412_906,
   load_duration: 1_204_611,
@@ -36,7 +36,7 @@ const { values, positionals } = parseArgs({ allowPositionals: true, options: { p
 const target = positionals[0] ?? join(packageRoot, 'docs', 'pictures')
 mkdirSync(target, { recursive: true })
 
-/** What is to be ended, the last first. */
+/** Teardowns, run in reverse order. */
 const endings: (() => unknown)[] = []
 const t = { teardown: (ending: () => unknown) => endings.push(ending) }
 try {
@@ -111,7 +111,10 @@ async function takePictures(): Promise<void> {
   await phone.context().close()
 }
 
-/** A hub with models that people look for; only their names and sizes are there, one of each for every memory alike. */
+/**
+ * A hub with popular models. Only their names and sizes exist, with one variant each so that the memory of the machine
+ * does not matter.
+ */
 async function startHub() {
   const sizes = (base: string, all: Record<string, number>) =>
     Object.fromEntries(
@@ -135,7 +138,7 @@ async function startHub() {
   })
 }
 
-/** Models that are here: files with the header of a model and zeros instead of its weights. */
+/** Local models: files with a model's header and zeros as weights. */
 async function importModels(corral: Corral): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-pictures-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -168,7 +171,7 @@ async function importModels(corral: Corral): Promise<void> {
   }
 }
 
-/** What a search finds, for the memory of an ordinary computer. */
+/** The search results for the memory of an ordinary computer. */
 function withOrdinaryMemory(reply: SearchReply): SearchReply {
   const models = reply.models.map((model, index) => ({
     ...model,
@@ -178,7 +181,7 @@ function withOrdinaryMemory(reply: SearchReply): SearchReply {
   return { ...reply, models }
 }
 
-/** What a server tells of its hardware, with that of an ordinary computer. */
+/** The hardware report of an ordinary computer. */
 function withOrdinaryHardware(reply: { hardware?: { cpu?: object; memory?: object } }): object {
   const { hardware } = reply
   return {
@@ -219,7 +222,7 @@ async function openPage(browser: Browser, corral: Corral, options: BrowserContex
   return page
 }
 
-/** Takes the chats from a file, as people do. */
+/** Imports the chats from a file. */
 async function takeChats(page: Page): Promise<void> {
   await page.locator('input[aria-label="Take chats from a file"]').setInputFiles({
     name: 'chats.json',
@@ -231,7 +234,7 @@ async function takeChats(page: Page): Promise<void> {
   await page.locator('.toast').getByRole('button', { name: 'Close' }).click()
 }
 
-/** Has the charts show answers for a while: two at once, then one. */
+/** Keeps the charts busy for a while: two concurrent answers, then one. */
 async function keepBusy(corral: Corral): Promise<void> {
   const ask = async (seconds: number) => {
     const until = Date.now() + seconds * 1000
@@ -241,10 +244,10 @@ async function keepBusy(corral: Corral): Promise<void> {
   await Promise.all([ask(30), ask(14)])
 }
 
-/** Writes what the window shows. */
+/** Takes a picture of the window. */
 async function take(page: Page, name: string): Promise<void> {
   await page.evaluate("document.querySelector('.messages')?.scrollTo(0, 0)")
-  // A caret that blinks, and what is under the pointer, would differ from time to time.
+  // A blinking caret and hover effects would change the picture.
   await page.mouse.move(0, 0)
   await page.evaluate('document.activeElement.blur()')
   await page.evaluate('document.fonts.ready')

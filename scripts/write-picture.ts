@@ -1,5 +1,5 @@
 /**
- * Draws docs/pictures/terminal.svg: a session on a real terminal with the demo model, at temperature 0, so that the same
+ * Draws docs/pictures/terminal.svg: a session on a real terminal with the demo model at temperature 0, so that the same
  * source gives the same picture.
  */
 import { spawn } from 'node:child_process'
@@ -17,7 +17,7 @@ const COMMANDS = [
   'echo "What is 7 + 8?" | corral run corral/tiny-chat',
   'corral ps'
 ]
-/** The terminal's own colours, readable on its dark background; 0 to 15. */
+/** Terminal colours 0 to 15, readable on the dark background. */
 const COLOURS =
   '#3b4252 #bf616a #a3be8c #ebcb8b #81a1c1 #b48ead #88c0d0 #e5e9f0 #7b88a1 #bf616a #a3be8c #ebcb8b #81a1c1 #b48ead #8fbcbb #eceff4'.split(
     ' '
@@ -25,7 +25,7 @@ const COLOURS =
 const [BACKGROUND, TEXT, DIM] = ['#2e3440', '#d8dee9', '#8791a5']
 const [CHARACTER, LINE, MARGIN] = [8.43, 19, 16]
 
-/** What a command sends to a terminal. */
+/** The output of a command on a terminal. */
 async function recorded(command: string, env: NodeJS.ProcessEnv): Promise<string> {
   const inside = `stty cols ${COLUMNS} rows 24; ${command}`
   const child = spawn('script', ['-qec', inside, '/dev/null'], { env, stdio: ['ignore', 'pipe', 'inherit'] })
@@ -40,7 +40,7 @@ async function recorded(command: string, env: NodeJS.ProcessEnv): Promise<string
 
 const escaped = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 
-/** The SVG of what a terminal of these columns shows. */
+/** The SVG of a terminal with this many columns. */
 async function draw(output: string): Promise<string> {
   const terminal = new xterm.Terminal({ cols: COLUMNS, rows: 60, allowProposedApi: true })
   await new Promise<void>(done => terminal.write(output.replace(/\r?\n/g, '\r\n'), done))
@@ -89,7 +89,7 @@ try {
     server.stdout.setEncoding('utf8').on('data', (text: string) => text.includes('listens on') && resolve())
   })
   const inPath = { ...env, PATH: `${folder}:${process.env.PATH}` }
-  // Loads the model: how long that takes is no part of the picture.
+  // Loads the model first, so that the picture does not show the progress.
   await recorded('corral run corral/tiny-chat Hello', inPath)
   let output = ''
   for (const command of COMMANDS) {

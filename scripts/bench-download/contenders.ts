@@ -10,29 +10,29 @@ export interface Source {
   sha256: string
 }
 
-/** One way to get a file. */
+/** One way to fetch a file. */
 export interface Contender {
   name: string
-  /** Programs with their arguments, one after the other. */
+  /** Programs with their arguments, run one after the other. */
   commands(url: string, target: string): [program: string, ...args: string[]][]
 }
 
-/** Programs without a check of what they fetch, which corral is compared with. */
+/** Programs that do not verify the file. corral is compared with these. */
 export const OTHERS = ['curl', 'aria2c -x4 -s4']
 
 export interface Run {
   seconds: number
   /** Seconds of processor time. */
   processor: number
-  /** MiB when the transfer began, of a program that tells, and the most. */
+  /** Memory in MiB at the start of the transfer, if the program reports it, and the maximum. */
   before: number
   memory: number
 }
 
-/** Milliseconds between two looks at a process. */
+/** Interval between two samples of a process. */
 const LOOK = 10
 
-/** @param certificate file with what is to be trusted over TLS */
+/** @param certificate file with the certificate to trust over TLS */
 export function contenders({ aria2c, ...tools }: Tools, source: Source, certificate: string): Contender[] {
   const curl = (url: string, target: string): [string, ...string[]] => {
     return [tools.curl, '-sf', '--cacert', certificate, '-o', target, url]
@@ -61,7 +61,7 @@ function peakMemory(pid: number): number {
   return Number(/^VmHWM:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1024
 }
 
-/** Runs one contender and looks at its processes until they end. */
+/** Runs a contender and samples its processes until they end. */
 export async function measure(contender: Contender, url: string, target: string, env: NodeJS.ProcessEnv): Promise<Run> {
   const run: Run = { seconds: 0, processor: 0, before: Number.NaN, memory: 0 }
   for (const [program, ...args] of contender.commands(url, target)) {
@@ -78,13 +78,13 @@ export async function measure(contender: Contender, url: string, target: string,
         processor = processorTime(child.pid!) / 1e6
         run.memory = Math.max(run.memory, peakMemory(child.pid!))
       } catch {
-        // It has just ended.
+        // The process has just ended.
       }
     }, LOOK)
     const [code] = await exit
     clearInterval(timer)
     if (code !== 0) throw new Error(`${contender.name} failed with ${code}`)
-    // A process of Node's takes its time to start, which a gateway that runs has behind it.
+    // Excludes the start of Node.js, which a running gateway has behind it.
     const own: { seconds?: number; before?: number } = text.startsWith('{') ? JSON.parse(text) : {}
     run.seconds += own.seconds ?? (performance.now() - began) / 1000
     run.before = own.before ?? run.before
@@ -96,11 +96,12 @@ export async function measure(contender: Contender, url: string, target: string,
 const TOOLS = ['nginx', 'curl', 'sha256sum'] as const
 export type Tools = Record<(typeof TOOLS)[number], string> & { aria2c: string | undefined }
 
-/** The programs of the benchmark; it goes without aria2c. @throws Error that names those that are missing */
+/** Finds the benchmark's programs. aria2c is optional. @throws Error with the names of missing programs */
 export function findTools(): Tools {
   const find = (name: string) => findExecutable(name, process.env, ['/usr/sbin', '/usr/local/sbin'])
   const found = TOOLS.map(name => [name, find(name)] as const)
   const missing = found.filter(([, path]) => path === undefined).map(([name]) => name)
-  if (missing.length > 0) throw new Error(`The benchmark needs ${missing.join(', ')}. Install them and run it again.`)
+  if (missing.length > 0)
+    throw new Error(`${missing.join(', ')} cannot be found. Install the missing programs and run the benchmark again.`)
   return { ...(Object.fromEntries(found) as Record<(typeof TOOLS)[number], string>), aria2c: find('aria2c') }
 }

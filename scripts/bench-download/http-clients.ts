@@ -3,10 +3,10 @@ import { Agent } from 'undici'
 import { ConnectionPool } from '../../plugins/models/download/transfer/http/http-client.ts'
 import { median } from '../bench/measuring.ts'
 
-/** Bytes that are received before the measurement, so that connections and compiled code are there. */
+/** Bytes received before the measurement, to open connections and compile code. */
 const WARM_UP = 64 * 1024 * 1024
 
-/** Takes bytes into the same memory again and again, as a transfer does before it writes them. */
+/** Receives bytes into the same memory again and again, as a transfer does before it writes them. */
 class Memory {
   readonly #buffer = Buffer.allocUnsafeSlow(256 * 1024)
   #filled = 0
@@ -39,7 +39,7 @@ function corralClient(): Receive {
     )
 }
 
-/** undici without its streams: a handler that copies what it gets. */
+/** undici without its streams: a handler copies the received bytes. */
 function undiciClient(): Receive {
   const agent = new Agent({ headersTimeout: 30_000, bodyTimeout: 30_000 })
   return (url, end, memory) =>
@@ -47,7 +47,7 @@ function undiciClient(): Receive {
       agent.dispatch(
         { origin: url.origin, path: url.pathname, method: 'GET', headers: { Range: `bytes=0-${end - 1}` } },
         {
-          // Without it undici takes the handler for one of its older kind.
+          // Otherwise undici treats the handler as its legacy kind.
           onRequestStart() {},
           onResponseData(_controller, bytes) {
             for (let at = 0; at < bytes.length; ) {
@@ -64,7 +64,7 @@ function undiciClient(): Receive {
     })
 }
 
-/** Receives one file and prints the seconds of processor time that it took. */
+/** Receives one file and prints the processor time in seconds. */
 export async function receiveOne([client, address, size]: string[]): Promise<void> {
   const url = new URL(address!)
   const receive = client === 'corral' ? corralClient() : undiciClient()
@@ -78,7 +78,7 @@ export async function receiveOne([client, address, size]: string[]): Promise<voi
   process.exit()
 }
 
-/** Seconds of processor time for each GB that each client receives over TLS, the clients by turns. */
+/** Seconds of processor time per GB over TLS, alternating between the clients. */
 export async function compareClients(
   url: string,
   size: number,
@@ -101,7 +101,7 @@ export async function compareClients(
   return seconds
 }
 
-/** What corral's own HTTP client is worth, as Markdown. */
+/** Reports the advantage of corral's HTTP client as Markdown. */
 export function clientReport(seconds: ReadonlyMap<string, readonly number[]>, size: number, rounds: number): string {
   const [corral, undici] = [median(seconds.get('corral')!), median(seconds.get('undici')!)]
   const rows = [...seconds].map(

@@ -6,18 +6,18 @@ import { join } from 'node:path'
 import { localhostCertificate } from '../../test/support/localhost-certificate.ts'
 import { freePort } from '../free-port.ts'
 
-/** Bytes a second that a connection gets where there is a limit. */
+/** Bytes per second of each limited connection. */
 export const LIMIT = 25_000_000
-/** Milliseconds each way, and bytes of a connection that may be on their way at once, where there is a delay. */
+/** Delay in each direction, and maximum bytes in flight of each delayed connection. */
 export const DELAY = 20
 const WINDOW = 1024 * 1024
 
-/** What each kind of line is like, and the port that stands for it. */
+/** The kinds of connection and their ports. */
 export interface Lines {
   unlimited: string
   limited: string
   delayed: string
-  /** Over TLS, with a certificate whose file clients have to trust. */
+  /** TLS, with a certificate that clients must trust. */
   secure: string
   certificate: string
   close(): Promise<void>
@@ -33,7 +33,7 @@ async function untilOpen(port: number): Promise<void> {
     if (open) return
     await new Promise(resolve => setTimeout(resolve, 25))
   }
-  throw new Error(`nothing listens at port ${port}`)
+  throw new Error(`no server listens on port ${port}`)
 }
 
 async function end(child: ChildProcess): Promise<void> {
@@ -42,7 +42,7 @@ async function end(child: ChildProcess): Promise<void> {
   await once(child, 'exit')
 }
 
-/** Serves `folder/www` with nginx over three kinds of line. */
+/** Serves `folder/www` with nginx over three kinds of connection. */
 export async function startLines(nginx: string, folder: string): Promise<Lines> {
   const [plain, limited, delayed, secure] = [await freePort(), await freePort(), await freePort(), await freePort()]
   const [certificate, key] = [join(folder, 'certificate.pem'), join(folder, 'key.pem')]
@@ -91,7 +91,7 @@ http {
   }
 }
 
-/** Passes connections on, each byte later by the delay; runs in a process of its own. */
+/** Forwards connections and delays each byte. Runs in its own process. */
 export function serveDelayed(port: number, to: number): void {
   createServer(client => {
     const server = connect(to, '127.0.0.1')
@@ -102,7 +102,7 @@ export function serveDelayed(port: number, to: number): void {
         if (onTheWay >= WINDOW) from.pause()
         setTimeout(() => {
           target.write(bytes)
-          // The sender learns that they have arrived as much later.
+          // The sender learns of the delivery after the same delay.
           setTimeout(() => {
             onTheWay -= bytes.length
             if (onTheWay < WINDOW) from.resume()

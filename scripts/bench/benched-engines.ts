@@ -4,20 +4,20 @@ import { join } from 'node:path'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from '../../test/support/engine-build.ts'
 
-/** What answers behind corral: llama-server, or a stand-in for it that calculates nothing. */
+/** Engines behind corral: llama-server, or a stand-in that computes nothing. */
 export const ENGINES = ['real', 'burst', 'paced', 'fast'] as const
 export type EngineKind = (typeof ENGINES)[number]
 
-/** Tokens a second in each stream: about reading speed, and fast enough that the cost of tokens dominates. */
+/** Tokens per second per stream: about reading speed, and fast enough that the cost of tokens dominates. */
 export const PACES = { paced: 20, fast: 400 }
 
 /**
- * A folder for CORRAL_LLAMA_CPP whose llama-server is the stand-in when it is to load a model, and the real one when it is
- * asked about itself.
+ * A folder for CORRAL_LLAMA_CPP with a llama-server that is the stand-in when it loads a model, and the real one when
+ * it is asked for its version or devices.
  */
 function standInBuild(pace: 'burst' | number, more: string): { folder: string; remove(): void } {
   const folder = mkdtempSync(join(tmpdir(), 'corral-bench-build-'))
-  // Its process is found by this name.
+  // The benchmark finds the process by this name.
   const node = join(folder, 'llama-server-node')
   symlinkSync(process.execPath, node)
   const program = join(packageRoot, 'dist', 'scripts', 'bench', 'stand-in-engine.js')
@@ -34,9 +34,9 @@ exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
 }
 
 /**
- * Runs `use` with the folder of an engine's build, for CORRAL_LLAMA_CPP.
- * @param pace tokens a second in each stream of one that keeps a pace, in the place of its own
- * @param slots how many a stand-in has, in the place of what it is asked for: llama-server has 256 at most
+ * Runs `use` with the folder of an engine build, for CORRAL_LLAMA_CPP.
+ * @param pace tokens per second per stream, instead of the engine's default pace
+ * @param slots slots of a stand-in, instead of the requested number. llama-server has at most 256
  */
 export async function withEngineBuild<T>(
   kind: EngineKind,

@@ -7,20 +7,22 @@ import type { Corral } from '../../test/support/corral.ts'
 import { type Client, createClient } from './client.ts'
 import { threadTime } from './measuring.ts'
 
-/** A server that is asked for answers, in processes of its own. */
+/** A server under test, with its own processes. */
 export interface Contender {
   name: string
   client: Client
-  /** What each request to it carries. */
+  /** Headers of every request. */
   headers: Record<string, string>
-  /** Its processes, without those of the engine behind it. */
+  /** Process ids, without those of the engine behind it. */
   pids: number[]
-  /** Microseconds of processor time of one of them: in ticks of 10 ms where their threads come and go. */
+  /**
+   * Processor time of a process in microseconds. It has a resolution of 10 ms if the process starts and ends threads.
+   */
   timeOf: (pid: number) => number
   close(): Promise<void>
 }
 
-/** Where the engine listens that corral started. */
+/** Address of the engine that corral started. */
 export interface EngineSocket {
   socketPath: string
   key: string
@@ -29,7 +31,7 @@ export interface EngineSocket {
 export const BASELINE = 'pipe'
 export const ENGINE_ITSELF = 'direct'
 
-/** The engine itself, at its Unix socket: requests to it have the shortest way there is. */
+/** The engine itself at its Unix socket, the shortest path for requests. */
 export function direct({ socketPath, key }: EngineSocket): Contender {
   const client = createClient({ origin: 'http://localhost', socketPath })
   return {
@@ -42,7 +44,7 @@ export function direct({ socketPath, key }: EngineSocket): Contender {
   }
 }
 
-/** A corral that runs already, and is ended by whoever started it. */
+/** A running corral. Whoever started it stops it. */
 export function corralItself(corral: Corral, headers: Record<string, string> = {}, name = 'corral'): Contender {
   const client = createClient({ origin: corral.url })
   return {
@@ -55,7 +57,7 @@ export function corralItself(corral: Corral, headers: Record<string, string> = {
   }
 }
 
-/** The bare pipe in front of the same engine, in a process of its own. */
+/** Starts the bare pipe in front of the same engine, in its own process. */
 export async function startPipe({ socketPath, key }: EngineSocket): Promise<Contender> {
   const program = join(packageRoot, 'dist', 'scripts', 'bench', 'pipe.js')
   const child = spawn(process.execPath, [program, socketPath], {

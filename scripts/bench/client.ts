@@ -1,6 +1,6 @@
 import { Agent } from 'undici'
 
-/** Where a request goes: a server of TCP, or an engine's own Unix socket. All are asked by the same code. */
+/** Target of a request: a TCP server, or an engine's Unix socket. */
 export interface Place {
   origin: string
   socketPath?: string
@@ -11,21 +11,21 @@ export interface Request {
   path: string
   headers: Record<string, string>
   body?: string
-  /** A streamed reply: times of its chunks are taken. Its connection serves no other request. */
+  /** Streams the reply and records the time of each chunk. The connection is not reused. */
   stream: boolean
 }
 
-/** What came back. Times are milliseconds since the request was begun. */
+/** The result of a request. Times are milliseconds since the request was sent. */
 export interface Outcome {
   status: number
-  /** Time of the first chunk with text of the answer. */
+  /** Time of the first chunk that contains text. */
   firstText: number
-  /** Times of the chunks with text, the first one included; one for each event, also where several came at once. */
+  /** Times of all events with text, including the first. Several events may arrive at the same time. */
   times: number[]
-  /** Events and comments, of whatever kind. */
+  /** Number of events and comments of any kind. */
   events: number
   total: number
-  /** The reply, where it is not streamed. */
+  /** The body of a reply that is not streamed. */
   text: string
 }
 
@@ -35,12 +35,12 @@ export interface Client {
 }
 
 const LINE_FEED = 10
-/** Text of an answer; Anthropic's API begins with an empty one. */
+/** Text of an answer. Anthropic's API starts with an empty text. */
 const TEXT = /"(?:content|text)":"[^"]/
-/** With it begin the lines that name events of SSE. */
+/** First character of the lines that name SSE events. */
 const NAME_OF_EVENT = 'e'.charCodeAt(0)
 
-/** Lines of a stream that say something: each event of NDJSON is one, and each of SSE has one besides its name. */
+/** Counts the lines with content. NDJSON has one per event, and SSE one besides the event name. */
 function eventsIn(chunk: Buffer): number {
   let events = 0
   let start = 0
@@ -51,7 +51,7 @@ function eventsIn(chunk: Buffer): number {
   return events
 }
 
-/** A small HTTP client that costs little processor time itself: it parses nothing but looks for the text of answers. */
+/** A minimal HTTP client that uses little processor time. It only searches replies for text instead of parsing them. */
 export function createClient({ origin, socketPath }: Place): Client {
   const agent = new Agent({ connect: { socketPath }, pipelining: 1, headersTimeout: 0, bodyTimeout: 0 })
   return {

@@ -1,15 +1,15 @@
 import type { Corral } from '../../test/support/corral.ts'
 
-/** How a conversation went on after its model was unloaded. Durations in milliseconds, as corral reports them. */
+/** Result of continuing a conversation after its model was unloaded. Durations are milliseconds reported by corral. */
 export interface Continued {
-  /** `POST /api/stop`, with the saving of what was read. */
+  /** Duration of `POST /api/stop`, including saving the prompt cache. */
   stop: number
-  /** With what was saved given back to the engine. */
+  /** Duration of the load, including restoring the saved cache. */
   load: number
-  /** Tokens of the whole prompt, and how long it took to read what was not in the cache. */
+  /** Tokens of the whole prompt, and the time to process the uncached part. */
   promptTokens: number
   promptEvaluation: number
-  /** From the request, of a model that is not loaded, to the first word of its answer. */
+  /** Time from a request for an unloaded model to the first word of its answer. */
   firstWord: number
   answer: string
 }
@@ -21,16 +21,16 @@ interface Message {
 
 const QUESTIONS = ['What is the capital of France?', 'And what is the color of the sky?', 'Can you count to five?']
 const WORDS = 'the sky is blue and the grass is green while a dog runs to the river near some big old trees'.split(' ')
-/** Words of what a user says in the turns that make the conversation long. */
+/** Words per turn used to make the conversation long. */
 const TURN_WORDS = 200
 const ANSWER_TOKENS = 24
 const MS = 1e6
 
-/** A conversation with one model that corral has, which is unloaded and goes on. */
+/** A conversation with one model, which can be unloaded and continued. */
 export interface Conversation {
-  /** Talks in several turns until the conversation has so many tokens, and returns how many it has. */
+  /** Adds turns until the conversation has at least this many tokens, and returns the actual number. */
   grow(tokens: number): Promise<number>
-  /** Unloads the model, then says one thing more. */
+  /** Unloads the model, then sends another message. */
   unloadAndGoOn(): Promise<Continued>
 }
 
@@ -61,7 +61,7 @@ export function createConversation(corral: Corral, model: string, context: numbe
       .map(line => JSON.parse(line.slice(6)))
     const answer = events.map(event => event.message?.content ?? '').join('')
     const last = events.at(-1)
-    if (!last?.done) throw new Error(`${model}: the answer broke off: ${text.slice(-300)}`)
+    if (!last?.done) throw new Error(`${model}: the answer is incomplete: ${text.slice(-300)}`)
     messages.push({ role: 'assistant', content: answer })
     return { last, answer, firstWord: firstWord ?? performance.now() - began }
   }

@@ -7,14 +7,14 @@ import { type Corral, type CorralOptions, startCorral } from '../../test/support
 export const MODEL = 'corral/tiny-chat'
 
 /**
- * Half of the cores: llama-server's threads wait for each other at every step, so with one for each core an engine that
- * shares them with a gateway and its clients is slowed down by luck, many times over.
+ * Half of the cores. llama-server's threads wait for each other at every step. With one thread per core, an engine that
+ * shares the cores with a gateway and clients becomes several times slower at random.
  */
 export const ENGINE_THREADS = Math.max(1, Math.floor(availableParallelism() / 2))
 
 /**
- * Runs `use` with a corral of its own, which is ended afterwards.
- * @param use gets the milliseconds from the start of its process until it listened too
+ * Runs `use` with its own corral and stops it afterwards.
+ * @param use also gets the milliseconds from the start of the process until it listened
  */
 export async function withCorral<T>(
   home: string,
@@ -27,14 +27,14 @@ export async function withCorral<T>(
     { teardown: (ending: () => unknown) => endings.push(ending) },
     { ...options, home, threads: ENGINE_THREADS }
   )
-  // Ctrl-C reaches it by itself.
+  // Ctrl-C also reaches the server directly.
   const end = () => {
     corral.process.kill()
     process.exit(143)
   }
   process.once('SIGTERM', end)
   try {
-    // Its own word counts: whoever waits for it looks only now and then.
+    // The log has the exact time. The test helper checks only at intervals.
     const listens = /"time":(\d+),.*"msg":"corral \S+ listens/.exec(corral.log())?.[1]
     return await use(corral, Number(listens) - began)
   } finally {
@@ -43,7 +43,7 @@ export async function withCorral<T>(
   }
 }
 
-/** Runs `use` with a front of a cluster whose only member is that corral. */
+/** Runs `use` with a gateway in front of a cluster whose only node is that corral. */
 export async function withFront<T>(corral: Corral, config: string, use: (front: Corral) => Promise<T>): Promise<T> {
   const home = mkdtempSync(join(tmpdir(), 'corral-bench-'))
   const members = [{ name: 'node', url: corral.url }]

@@ -24,12 +24,12 @@ import {
 } from '../../test/plugins/machines/cluster/placement/support.ts'
 import { machine } from '../../test/plugins/running/scheduler/support.ts'
 
-/** What a request has done, with so many of something around it. */
+/** A step of request handling, measured with this many items. */
 export interface Operation {
   name: string
-  /** What there are so many of. */
+  /** The kind of item that is multiplied. */
   of: 'models' | 'keys' | 'requests' | 'members' | 'models and keys'
-  /** Makes all that is around it. @returns does it once; called again and again */
+  /** Creates the items. @returns a function that performs the operation once and may be called repeatedly */
   prepare(count: number, folder: string): Promise<() => unknown>
 }
 
@@ -54,7 +54,7 @@ function catalogWith(count: number) {
   return createCatalog(storage as Parameters<typeof createCatalog>[0], () => new Map(), log)
 }
 
-/** A key of a key file with so many. */
+/** Creates a key file with this many keys, and returns one of the keys. */
 async function keyAmong(count: number, folder: string) {
   const path = join(folder, 'keys.json')
   const { key } = await createKey(path, { name: 'key', role: 'user' })
@@ -69,7 +69,7 @@ async function keyAmong(count: number, folder: string) {
   return { path, key }
 }
 
-/** A request that was answered, as metrics read it. */
+/** An answered request as the metrics see it. */
 const answered = (name: string, key: string) =>
   ({
     caller: { name: key },
@@ -88,10 +88,10 @@ const answered = (name: string, key: string) =>
     }
   }) as unknown as FastifyRequest
 
-/** Metrics look at requests only. */
+/** The metrics only use requests. */
 const NO_REPLY = {} as FastifyReply
 
-/** A model of one slot for which so many requests of so many clients wait. */
+/** A model with one slot and this many waiting requests from different clients. */
 function crowd(count: number, clients: number) {
   const world = machine({ maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
   world.request(0)
@@ -109,7 +109,7 @@ function crowd(count: number, clients: number) {
   }
 }
 
-/** A request comes for a model that answers, while so many wait for the room of another one. */
+/** A request for a busy model, while many others wait for another model to be evicted. */
 function crowdOutside(count: number) {
   const world = machine({ maxLoaded: 1, maxQueue: Number.POSITIVE_INFINITY, queuePerKey: Number.POSITIVE_INFINITY })
   world.request(0)
@@ -122,7 +122,7 @@ function crowdOutside(count: number) {
   }
 }
 
-/** What a request has done: it must cost the same, however much of everything there is. */
+/** The steps of a request. Their cost must not depend on the number of items. */
 export const OPERATIONS: Operation[] = [
   {
     name: 'find a model by its name',
@@ -181,17 +181,17 @@ export const OPERATIONS: Operation[] = [
     }
   },
   {
-    name: 'a request ends, the next one begins, another comes',
+    name: 'a request ends, the next one starts, another arrives',
     of: 'requests',
     prepare: async count => crowd(count, 10)
   },
   {
-    name: '… each of another client',
+    name: '… each from another client',
     of: 'requests',
     prepare: async count => crowd(count, Number.POSITIVE_INFINITY)
   },
   {
-    name: 'a request while others wait for the room of its model',
+    name: 'a request while others wait for room for their model',
     of: 'requests',
     prepare: async count => crowdOutside(count)
   },
@@ -232,12 +232,15 @@ function metricsWith(count: number) {
     conversions: () => ({ running: 0, finished: 0, failed: 0 }) as never,
     freeSpace: async () => 0
   })
-  // At 10 as many series as there are at most, so that it is their bound that is looked at.
+  // With 10 items there are as many series as allowed, so that the limit is measured.
   for (let at = 0; at < Math.max(count, 1000); at++) metrics.observe(answered(`a/model-${at}`, `key-${at}`), NO_REPLY)
   return metrics
 }
 
-/** Microseconds of processor time that an operation takes with so many; the least of some rounds of about `budget` ms. */
+/**
+ * Processor time of an operation with this many items in microseconds: the minimum of several rounds of about `budget`
+ * ms.
+ */
 export async function timeOf(operation: Operation, count: number, budget: number, rounds: number): Promise<number> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-growth-'))
   try {

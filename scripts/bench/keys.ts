@@ -11,20 +11,20 @@ import { type Estimate, estimate, median } from './measuring.ts'
 import { runRound } from './rounds.ts'
 import { warmUp } from './warmth.ts'
 
-/** What nobody is asked for, counted or written down with; the books of usage are always kept. */
+/** Disables everything optional. Usage is always recorded. */
 const WITHOUT = 'audit:\n  enabled: false\nmetrics:\n  enabled: false\n'
 const CONFIGURED_KEY = 'a-long-key-of-the-configuration'
 const WITH = `security:\n  api_keys: ["${CONFIGURED_KEY}"]\n`
-/** One of each kind, so high that none is ever reached. */
+/** One limit of each kind, too high to be reached. */
 const LIMITS = parseKeyLimits('1000000000/min,1000000000tok/day,max_tokens=4096')
 
 const SLOTS = 16
 export const LOAD: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 4, requests: 100, tokens: 8 }
-/** Requests to each before it is measured. */
+/** Requests to each server before the measurement. */
 const WARM_UP = 4000
-/** It is measured until the 95 % interval of the ratio is no wider than so much above and below. */
+/** Measures until the half-width of the ratio's 95 % interval is at most this. */
 const PRECISION = 0.02
-/** Pairs of processes that such an interval takes at least. */
+/** Minimum number of process pairs for such an interval. */
 const MIN_PAIRS = 6
 
 /** Processor time of a request in microseconds, with and without keys, limits, audit and metrics. */
@@ -32,12 +32,12 @@ export interface KeysCost {
   without: number
   with: number
   ratio: Estimate
-  /** Pairs of processes, and rounds of each. */
+  /** Number of process pairs, and rounds of each. */
   pairs: number
   rounds: number
 }
 
-/** The way to one of the two, and its data directory. */
+/** A way to one of the two servers, and its data directory. */
 type Kind = Way & { home: string }
 
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
@@ -47,15 +47,15 @@ async function load(corral: Corral): Promise<void> {
   const { status, body } = await corral.json(
     '/api/load',
     { model: MODEL, options, keep_alive: -1 },
-    // A user may not; without keys nobody looks at it.
+    // A user's key cannot load models. The server without keys ignores it.
     { headers: bearer(CONFIGURED_KEY) }
   )
   if (status !== 200) throw new Error(`The model was not loaded: ${JSON.stringify(body)}`)
 }
 
 /**
- * Runs `use` with two fresh corrals, each before an engine of its own that calculates nothing: one without keys, limits,
- * audit and metrics, and one with all of them.
+ * Runs `use` with two new corrals, each with its own stand-in engine: one without keys, limits, audit and metrics, and
+ * one with all of them.
  */
 export async function withBoth(home: string, use: (without: Kind, withAll: Kind) => Promise<void>): Promise<void> {
   const homes = { without: mkdtempSync(join(home, 'without-')), withAll: mkdtempSync(join(home, 'with-')) }
@@ -88,9 +88,10 @@ export async function withBoth(home: string, use: (without: Kind, withAll: Kind)
 const isPrecise = ({ median, low, high }: Estimate) => Math.max(high - median, median - low) <= PRECISION
 
 /**
- * What keys, limits, audit and metrics cost a short answer. Two processes that do the same differ by some percent for as
- * long as they live, by what V8 made of them, so that each fresh pair counts once: with the median of rounds that alternate.
- * @param most pairs at most, where they do not agree before
+ * Measures the cost of keys, limits, audit and metrics for a short answer. Identical processes differ by some percent
+ * for their whole life because of V8's compilation. So each pair of new processes contributes one value: the median of
+ * alternating rounds.
+ * @param most maximum number of pairs if the precision is not reached
  * @param onPair called with the ratio of each pair
  */
 export async function measureKeys(

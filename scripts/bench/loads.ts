@@ -3,26 +3,26 @@ import { type Contender, ENGINE_ITSELF } from './benched-servers.ts'
 import type { Request } from './client.ts'
 import { MODEL } from './corral-server.ts'
 
-/** What `--only` knows loads by. */
+/** Names of loads for `--only`. */
 export const LOAD_GROUPS = ['short', 'streams', 'many', 'bodies', 'turns', 'open'] as const
 
-/** Work that all contenders are given alike. */
+/** Work that is the same for all contenders. */
 export interface Load {
   group: (typeof LOAD_GROUPS)[number]
-  /** Before which it runs where none is chosen. */
+  /** Engines that run this load by default. */
   engines: readonly EngineKind[]
   stream: boolean
-  /** Requests that run at the same time; with a rate, as many as it takes. */
+  /** Number of concurrent requests. Unlimited if there is a rate. */
   concurrent: number
-  /** Requests that begin in each second, whether or not earlier ones are answered (an open loop). */
+  /** Requests started per second, whether or not earlier ones have finished (an open loop). */
   rate?: number
-  /** Requests of each round. */
+  /** Requests per round. */
   requests: number
-  /** Tokens of each answer. */
+  /** Tokens per answer. */
   tokens: number
-  /** Bytes of the question, where it is a long one. */
+  /** Size of a long question in bytes. */
   bytes?: number
-  /** Messages of the conversation, where it has more than the question. */
+  /** Number of messages in a long conversation. */
   turns?: number
 }
 
@@ -57,7 +57,7 @@ const thousands = (value: number) => value.toLocaleString('en')
 
 export function titleOf({ stream, concurrent, rate, tokens, bytes, turns }: Load): string {
   const parts = [
-    rate === undefined ? `${concurrent} at once` : `${rate} begun each second`,
+    rate === undefined ? `${concurrent} concurrent` : `${rate} per second`,
     `${tokens} tokens each`,
     ...(bytes === undefined ? [] : [`questions of ${thousands(bytes)} bytes`]),
     ...(turns === undefined ? [] : [`conversations of ${turns} messages`])
@@ -70,30 +70,30 @@ const ANSWER = 'The capital of France is Paris, which lies on the river Seine in
 
 function messagesOf({ bytes, turns = 1 }: Load): { role: string; content: string }[] {
   const question = bytes === undefined ? QUESTION : QUESTION.padEnd(bytes, ' And that of Spain?')
-  // The last one is the user's.
+  // The last message is the user's.
   return Array.from({ length: turns }, (_, index) =>
     (turns - index) % 2 === 1 ? { role: 'user', content: question } : { role: 'assistant', content: ANSWER }
   )
 }
 
-/** One way to get the same answer: a contender, and one of its APIs. */
+/** A way to get an answer: a contender, and one of its APIs. */
 export interface Way {
   name: string
   contender: Contender
   request: Request
 }
 
-/** All that decides the engine's work is said outright, so that each way gives it the same. */
+/** Everything that affects the engine's work is explicit, so that all ways give it the same work. */
 const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
 
-/** How each API takes options. */
+/** How each API passes options. */
 const fieldsOf: Record<string, (sampling: typeof SAMPLING & { max_tokens: number }) => object> = {
   '/v1/chat/completions': sampling => sampling,
   '/api/chat': options => ({ options }),
   '/v1/messages': ({ max_tokens, ...options }) => ({ max_tokens, options })
 }
 
-/** The ways of a load through a contender: all have the hosted-chat API, corral others too. */
+/** The ways to send a load to a contender. All have the OpenAI API. corral has others too. */
 export function waysOf(contender: Contender, load: Load): Way[] {
   const { stream } = load
   const messages = messagesOf(load)

@@ -2,13 +2,13 @@ import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { cpus, loadavg, release, type as systemName, totalmem } from 'node:os'
 
-/** The machine in a line, with other people's work on it as it is now. */
+/** Describes the machine and its current load in one line. */
 export function describeMachine(): string {
   const memory = Math.round(totalmem() / 2 ** 30)
   return `${cpus()[0]!.model.trim()}, ${cpus().length} cores, ${memory} GiB, ${systemName()} ${release()}, Node ${process.versions.node}, load average ${loadavg()[0]!.toFixed(1)}`
 }
 
-/** The value that a share `p` (0 to 1) of the values does not exceed; NaN of none. */
+/** The value that is not exceeded by a share `p` (0 to 1) of the values. NaN if there are none. */
 export function percentile(values: readonly number[], p: number): number {
   const sorted = Float64Array.from(values).sort()
   return sorted[Math.max(0, Math.ceil(p * sorted.length) - 1)] ?? Number.NaN
@@ -18,7 +18,7 @@ export function median(values: readonly number[]): number {
   return percentile(values, 0.5)
 }
 
-/** A median, and where it is by chance: the interval that has the true one in 95 of 100 cases, or more. */
+/** A median, and an interval that contains the true median with a probability of at least 95 %. */
 export interface Estimate {
   median: number
   low: number
@@ -26,13 +26,13 @@ export interface Estimate {
 }
 
 /**
- * By the order of the values alone, so that outliers of a busy machine do no harm. Fewer than six values are too few for
- * 95 %: the interval is then all of them.
+ * Uses only the order of the values, so outliers of a busy machine do not matter. Fewer than six values are too few for
+ * 95 %, so the interval contains all of them.
  */
 export function estimate(values: readonly number[]): Estimate {
   const sorted = Float64Array.from(values).sort()
   const count = sorted.length
-  // How probable it is that at most `below` of the values are below the true median.
+  // Probability that at most `below` values are below the true median.
   let below = -1
   for (let share = 0, ways = 1; share + ways / 2 ** count <= 0.025; ways *= (count - below) / (below + 1)) {
     share += ways / 2 ** count
@@ -46,7 +46,7 @@ export function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0)
 }
 
-/** A number with three significant digits, as people read it in a table. */
+/** Formats a number with three significant digits. */
 export function short(value: number): string {
   if (!Number.isFinite(value)) return '-'
   if (Math.abs(value) >= 100) return value.toFixed(0)
@@ -54,13 +54,13 @@ export function short(value: number): string {
 }
 
 /*
- * What Linux tells of other processes under /proc. Times of a process come in clock ticks (10 ms), so they are only good
+ * Data about other processes from /proc on Linux. Processor times are in clock ticks (10 ms), so they are useful only
  * for differences over seconds.
  */
 
 const MICROSECONDS_PER_TICK = 1e6 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }))
 
-/** Microseconds of processor time that a process with all its threads has used so far. */
+/** Processor time of a process with all its threads in microseconds. */
 export function processorTime(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
@@ -68,8 +68,8 @@ export function processorTime(pid: number): number {
 }
 
 /**
- * The same to the nanosecond, of the threads that it has now: for differences over a few milliseconds, of processes whose
- * threads stay.
+ * Processor time of the current threads in microseconds with nanosecond resolution. Use it for differences over
+ * milliseconds, if the threads do not change.
  */
 export function threadTime(pid: number): number {
   let nanoseconds = 0
@@ -77,25 +77,25 @@ export function threadTime(pid: number): number {
     try {
       nanoseconds += Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ')[0])
     } catch {
-      // It has ended since the list was read.
+      // The thread has ended since the list was read.
     }
   }
   return nanoseconds / 1000
 }
 
 /**
- * Milliseconds after which a process of Node that rests may have given back what its last work took: V8 waits for some
- * fifteen seconds, and does not always do it.
+ * Time until an idle Node.js process may have released memory. V8 waits about fifteen seconds and does not always do
+ * it.
  */
 export const REST = 30_000
 
-/** MiB of memory that a process has in RAM. */
+/** Resident memory of a process in MiB. */
 export function residentMemory(pid: number): number {
   const kilobytes = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
   return Number(kilobytes) / 1024
 }
 
-/** How a process was started. */
+/** The command line and environment of a process. */
 export function startOf(pid: number): { command: string; args: string[]; env: Record<string, string> } {
   const strings = (file: string) => readFileSync(`/proc/${pid}/${file}`, 'utf8').split('\0').slice(0, -1)
   const [command = '', ...args] = strings('cmdline')
@@ -106,7 +106,7 @@ export function startOf(pid: number): { command: string; args: string[]; env: Re
   return { command, args, env: Object.fromEntries(env) }
 }
 
-/** Ticks that the processors were busy since boot, and all of them: for differences. */
+/** Busy and total ticks of all processors since boot, for differences. */
 export function machineTicks(): { busy: number; all: number } {
   const fields = readFileSync('/proc/stat', 'utf8').split('\n')[0]!.split(/\s+/).slice(1).map(Number)
   const all = fields.reduce((total, value) => total + value, 0)

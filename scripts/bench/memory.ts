@@ -11,20 +11,20 @@ import { runRound } from './rounds.ts'
 import type { Row } from './starts.ts'
 
 const SHORT: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 16, requests: 5000, tokens: 8 }
-/** Seconds that each of many streams lasts at least. */
+/** Minimum duration of each stream in seconds. */
 const STREAM_LASTS = 30
-/** Milliseconds that memory settles after a load, and between two looks while streams run. */
+/** Time for memory to settle after a load, and interval between samples while streams run. */
 const SETTLE = 5000
 const LOOK = 500
-/** Streams that are begun at once. */
+/** Number of streams started at the same time. */
 const BEGUN_AT_ONCE = 50
-/** Runs of a command for each figure: the system counts its processor time in ticks of 10 ms. */
+/** Runs per measurement, because processor time has a resolution of 10 ms. */
 const RUNS = 5
 
 const mib = (value: number) => `${short(value)} MiB`
 const memoryOf = ({ process: { pid } }: Corral) => residentMemory(pid!)
 
-/** Runs `use` with the bundle, as `npm start` has it, the model loaded in an engine that calculates nothing. */
+/** Runs `use` with the bundle, like `npm start`, with the model loaded in a stand-in engine. */
 async function withBundle<T>(home: string, kind: EngineKind, slots: number, use: (corral: Corral) => Promise<T>) {
   return await withEngineBuild(
     kind,
@@ -47,9 +47,9 @@ async function withBundle<T>(home: string, kind: EngineKind, slots: number, use:
 }
 
 /**
- * Memory with so many streams open at the same time, each of which gets a token a second.
- * @param seconds how long they last at least
- * @throws Error where one of them was refused or cut short
+ * Memory with this many open streams that get one token per second.
+ * @param seconds minimum duration of the streams
+ * @throws Error if a stream was refused or is incomplete
  */
 export async function memoryOfStreams(
   home: string,
@@ -77,12 +77,12 @@ export async function memoryOfStreams(
     const outcomes = await Promise.all(streams)
     await contender.client.close()
     const cut = outcomes.filter(({ status, events }) => status !== 200 || events < seconds).length
-    if (cut > 0) throw new Error(`${cut} of ${count} streams were refused or cut short`)
+    if (cut > 0) throw new Error(`${cut} of ${count} streams were refused or incomplete`)
     return { before, most: Math.max(...looks) }
   })
 }
 
-/** Milliseconds of processor time of one run of a command. */
+/** Processor time of one run of a command in milliseconds. */
 export async function timeOfCommand(home: string, args: readonly string[]): Promise<number> {
   const script = 'n=$1; shift; while [ $n -gt 0 ]; do "$@" >/dev/null || exit; n=$((n - 1)); done; times'
   const { stdout } = await promisify(execFile)(
@@ -90,7 +90,7 @@ export async function timeOfCommand(home: string, args: readonly string[]): Prom
     ['-c', script, 'sh', `${RUNS}`, process.execPath, COMMAND, ...args],
     { cwd: home, env: { ...process.env, CORRAL_HOME: home } }
   )
-  // The second line is that of the shell's children: user and system.
+  // The second line has the user and system time of child processes.
   const parts = [
     ...stdout
       .trim()
@@ -112,10 +112,10 @@ async function measureCommands(home: string, rounds: number): Promise<Row[]> {
 }
 
 /**
- * What corral has in RAM, started as `npm start` does it: when nothing is asked, after a load, with many streams open; and
- * what light commands cost.
- * @param streams how many are open at the same time
- * @param idleSeconds until it counts as idle
+ * Measures corral's resident memory, started like `npm start`: idle, after a load, and with many open streams. Also
+ * measures the cost of light commands.
+ * @param streams number of concurrent streams
+ * @param idleSeconds time until the server counts as idle
  */
 export async function measureMemory(home: string, streams: number, idleSeconds: number): Promise<Row[]> {
   // The first start with a data directory stores the model.
@@ -141,7 +141,7 @@ export async function measureMemory(home: string, streams: number, idleSeconds: 
   return [
     ['memory when idle', mib(idle)],
     [`memory after ${SHORT.requests} short answers`, `${mib(after)}, half a minute later ${mib(rested)}`],
-    [`memory with ${streams} streams open`, `${mib(many.most)} (before ${mib(many.before)})`],
+    [`memory with ${streams} open streams`, `${mib(many.most)} (before ${mib(many.before)})`],
     ...commands
   ]
 }

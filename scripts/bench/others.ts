@@ -13,22 +13,22 @@ import { createClient } from './client.ts'
 import { MODEL } from './corral-server.ts'
 import { processorTime, startOf, threadTime } from './measuring.ts'
 
-/** Where `npm run bench:contenders` installs what is no package of the system. */
+/** Where `npm run bench:contenders` installs products that are not system packages. */
 export const CACHE = join(packageRoot, '.cache', 'contenders')
 const LITELLM = join(CACHE, 'litellm', 'bin', 'litellm')
 const LITELLM_KEY = 'sk-bench-litellm-does-not-start-without-a-key'
 const PORTKEY = join(CACHE, 'portkey', 'node_modules', '@portkey-ai', 'gateway', 'build', 'start-server.js')
 const VLLM_ROUTER = join(packageRoot, '.cache', 'clients-python', 'vllm-router', 'bin', 'vllm-router')
-/** Milliseconds that a contender may take to start: LiteLLM imports for half a minute where others work too. */
+/** LiteLLM imports modules for half a minute on a busy machine. */
 const START_LIMIT = 180_000
 
-/** How another product is started before an engine. */
+/** How to start another product in front of an engine. */
 interface Product {
-  /** Why it cannot take part before this kind of engine; undefined where it can. */
+  /** Reason why it cannot run in front of this engine, if any. */
   missing(kind: EngineKind): string | undefined
-  /** Speaks to engines by TCP only: it gets one more of the same kind, which does nothing while others are asked. */
+  /** It only supports TCP, so it gets its own engine of the same kind, which is idle while others are measured. */
   needsPort?: true
-  /** @param engine where the engine is; `url` only with `needsPort` */
+  /** @param engine address of the engine; `url` only with `needsPort` */
   plan(engine: EngineSocket & { url: string; pid: number }, port: number, folder: string): Plan
 }
 
@@ -36,11 +36,11 @@ interface Plan {
   command: [program: string, ...args: string[]]
   env?: Record<string, string>
   headers?: Record<string, string>
-  /** Answers with 200 once it serves. */
+  /** Path that answers with 200 once the product is ready. */
   ready: string
 }
 
-const notInstalled = (name: string) => `${name} is not installed (npm run bench:contenders)`
+const notInstalled = (name: string) => `${name} is not installed. Install it with: npm run bench:contenders`
 
 export const PRODUCTS: Record<string, Product> = {
   nginx: {
@@ -69,7 +69,7 @@ http {
     }
   },
   router: {
-    missing: kind => (kind === 'real' ? undefined : "llama-server's router starts llama-servers only"),
+    missing: kind => (kind === 'real' ? undefined : "llama-server's router can only start llama-servers"),
     plan({ pid }, port, folder) {
       const { args } = startOf(pid)
       const after = (flag: string) => args[args.indexOf(flag) + 1]!
@@ -112,7 +112,7 @@ http {
         model_name: MODEL,
         litellm_params: { model: `openai/${MODEL}`, api_base: `${url}/v1`, api_key: 'none' }
       }
-      // JSON is YAML too.
+      // JSON is valid YAML.
       writeFileSync(config, JSON.stringify({ model_list: [model] }))
       return {
         command: [LITELLM, '--config', config, '--host', '127.0.0.1', '--port', `${port}`, '--telemetry', 'False'],
@@ -134,7 +134,7 @@ http {
   }
 }
 
-/** A process and those below it, but for llama-servers. */
+/** A process and its descendants, without llama-servers. */
 function family(pid: number): number[] {
   const name = readFileSync(`/proc/${pid}/comm`, 'utf8')
   const children = readdirSync(`/proc/${pid}/task`).flatMap(thread =>
@@ -144,7 +144,7 @@ function family(pid: number): number[] {
   return name.startsWith('llama-server') ? below : [pid, ...below]
 }
 
-/** A program that serves, until it is ended. */
+/** Starts a server program and returns when it is ready. */
 async function startProgram({ command: [program, ...args], env, ready }: Plan, url: string) {
   const child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ['pipe', 'pipe', 'pipe'] })
   let log = ''
@@ -170,13 +170,13 @@ async function startProgram({ command: [program, ...args], env, ready }: Plan, u
     if (status === 200) return { pid: child.pid!, client, close }
     if (child.exitCode !== null || Date.now() > end) {
       await close()
-      throw new Error(`${program} does not serve (status ${status}):\n${log}`)
+      throw new Error(`${program} is not ready (status ${status}):\n${log}`)
     }
     await sleep(50)
   }
 }
 
-/** One more engine like this one, at a TCP port and without a key. */
+/** Starts another engine like this one, at a TCP port and without a key. */
 async function engineAtPort(pid: number, folder: string) {
   const { command, args, env } = startOf(pid)
   const port = await freePort()
@@ -189,8 +189,8 @@ async function engineAtPort(pid: number, folder: string) {
 }
 
 /**
- * Starts another product before the engine.
- * @param engine the one that corral started, with its process
+ * Starts another product in front of the engine.
+ * @param engine engine that corral started, with its process
  */
 export async function startProduct(name: string, engine: EngineSocket & { pid: number }): Promise<Contender> {
   const product = PRODUCTS[name]!
@@ -212,7 +212,7 @@ export async function startProduct(name: string, engine: EngineSocket & { pid: n
     closers.push(end)
     const isRouter = name === 'router'
     const pids = isRouter ? [pid] : family(pid)
-    // The router has a thread for each request, whose time only ticks keep.
+    // The router has one thread per request. Only ticks include ended threads.
     const timeOf = isRouter ? processorTime : threadTime
     return { name, client, headers: plan.headers ?? {}, pids, timeOf, close }
   } catch (error) {

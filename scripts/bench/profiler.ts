@@ -1,13 +1,13 @@
 /**
- * Loaded into a corral (`node --import`): SIGURG, which nobody else listens to, begins a profile of its main thread, the next
- * one ends it and writes it to BENCH_PROFILE. It is one of processor time, or with BENCH_PROFILE_OF=memory one of objects
- * that came into V8's old generation.
+ * Loaded into corral with `node --import`. The first SIGURG starts a profile of the main thread, and the next one ends
+ * it and writes it to BENCH_PROFILE. It profiles processor time, or with BENCH_PROFILE_OF=memory objects in V8's old
+ * generation.
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { Session } from 'node:inspector/promises'
 import { isMainThread } from 'node:worker_threads'
 
-/** Microseconds between two looks at what runs, and bytes between two objects that are looked at. */
+/** Sampling intervals in microseconds, and in bytes. */
 const INTERVAL = 200
 const SAMPLED = 2048
 
@@ -39,7 +39,7 @@ async function beginTime(session: Session): Promise<void> {
 async function beginMemory(session: Session): Promise<void> {
   await session.post('HeapProfiler.enable')
   await session.post('HeapProfiler.collectGarbage')
-  // Those that minor collections free were no burden; of the others, most are garbage that waits for a major one.
+  // Objects freed by minor collections are cheap. Most of the others are garbage that waits for a major collection.
   const options = { samplingInterval: SAMPLED, includeObjectsCollectedByMajorGC: true }
   await session.post('HeapProfiler.startSampling', options)
 }

@@ -3,26 +3,26 @@ import { BASELINE } from './benched-servers.ts'
 import { isDirect, type Load, type Way } from './loads.ts'
 import { type Estimate, estimate, machineTicks, median, percentile, residentMemory, sum } from './measuring.ts'
 
-/** What a round of one way gave. */
+/** Result of one round of a way. */
 export interface Round {
   seconds: number
-  /** Answers, and those that were none, by what came instead. */
+  /** Number of answers, and of failures by reason. */
   answers: number
   errors: Record<string, number>
   events: number
-  /** Milliseconds until the first text; until the whole answer where it is not streamed. */
+  /** Milliseconds to the first text, or to the whole answer if it is not streamed. */
   first: number[]
   /** Milliseconds between two tokens. */
   gaps: number[]
-  /** Microseconds of the contender's processor time. */
+  /** Processor time of the contender in microseconds. */
   processor: number
-  /** Memory of the contender after the round, MiB. */
+  /** Memory of the contender after the round, in MiB. */
   memory: number
   /** Share of the machine that was busy, 0 to 1. */
   busy: number
 }
 
-/** The next request begins when one is answered. */
+/** Sends the next request when one is answered. */
 async function inClosedLoop({ requests, concurrent }: Load, ask: () => Promise<void>): Promise<void> {
   let left = requests
   const worker = async () => {
@@ -31,7 +31,7 @@ async function inClosedLoop({ requests, concurrent }: Load, ask: () => Promise<v
   await Promise.all(Array.from({ length: concurrent }, worker))
 }
 
-/** Requests begin at their times, as those of many people do: a slow answer makes those behind it no later. */
+/** Sends requests at fixed times, like independent users: a slow answer does not delay later requests. */
 async function inOpenLoop(requests: number, rate: number, ask: (due: number) => Promise<void>): Promise<void> {
   const began = performance.now()
   const asked: Promise<void>[] = []
@@ -44,7 +44,7 @@ async function inOpenLoop(requests: number, rate: number, ask: (due: number) => 
   await Promise.all(asked)
 }
 
-/** Sends the requests of one round, as many at once, or as often, as the load says. */
+/** Sends the requests of one round, with the concurrency or rate of the load. */
 export async function runRound({ name, contender, request }: Way, load: Load): Promise<Round> {
   const round: Round = {
     ...{ seconds: 0, answers: 0, errors: {}, events: 0, first: [], gaps: [] },
@@ -56,13 +56,13 @@ export async function runRound({ name, contender, request }: Way, load: Load): P
   const machine = machineTicks()
   const processor = sum(contender.pids.map(contender.timeOf))
   const began = performance.now()
-  /** @param due when it was to begin: what it waited for this process counts as its own time */
+  /** @param due scheduled start. Waiting for this process counts as part of the request's time */
   const ask = async (due = performance.now()) => {
     const late = performance.now() - due
     const outcome = await contender.client.send(request).catch((error: Error) => error)
     if (outcome instanceof Error) failed(outcome.message)
     else if (outcome.status !== 200) failed(`status ${outcome.status}`)
-    else if (load.stream && outcome.events < load.tokens / 2) failed('answer cut short')
+    else if (load.stream && outcome.events < load.tokens / 2) failed('incomplete answer')
     else {
       round.answers++
       round.events += outcome.events
@@ -83,30 +83,30 @@ export async function runRound({ name, contender, request }: Way, load: Load): P
   return round
 }
 
-/** How one way did beside the others. Times in milliseconds, processor times in microseconds. */
+/** Results of one way relative to the others. Times in milliseconds, processor times in microseconds. */
 export interface Figures {
   way: string
   requestsPerSecond: number
-  /** Of the engine itself, by rounds. */
+  /** Relative to the engine itself, by rounds. */
   speedRatio?: Estimate
-  /** Until the first text; until the whole answer where it is not streamed. */
+  /** Time to the first text, or to the whole answer if it is not streamed. */
   first: { p50: number; p99: number }
-  /** Beside the engine itself. */
+  /** Difference from the engine itself. */
   added?: number
   between?: { p50: number; p99: number }
   perRequest?: number
   perChunk?: number
-  /** Processor time of the same work, beside the bare pipe's by rounds. */
+  /** Processor time relative to the bare pipe, by rounds. */
   processorRatio?: Estimate
-  /** Most of its memory, MiB. */
+  /** Maximum memory in MiB. */
   memory?: number
   busy: number
   errors: Record<string, number>
 }
 
 /**
- * Puts the same load on all ways in turns (A B C, B C A, …), so that whatever else the machine does meets all alike.
- * Each way has had a round before, which does not count.
+ * Runs the same load on all ways in rotation (A B C, B C A, …), so that other work on the machine affects all of them
+ * equally. Each way first has an unmeasured round.
  */
 export async function compare(ways: readonly Way[], load: Load, rounds: number): Promise<Figures[]> {
   const results = new Map<Way, Round[]>(ways.map(way => [way, []]))
@@ -138,7 +138,7 @@ function figuresOf(way: Way, load: Load, rounds: Round[], engine?: Round[], pipe
     requestsPerSecond: sum(rounds.map(round => round.answers)) / sum(rounds.map(round => round.seconds)),
     ...(engine &&
       rounds !== engine && {
-        // The same amount of work in each round, so rates compare as times do.
+        // Every round has the same work, so rates compare as times do.
         speedRatio: estimate(rounds.map((round, index) => engine[index]!.seconds / round.seconds)),
         added: median(rounds.map((round, index) => median(round.first) - median(engine[index]!.first)))
       }),

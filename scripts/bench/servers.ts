@@ -5,7 +5,7 @@ import { MODEL, withCorral, withFront } from './corral-server.ts'
 import { startOf } from './measuring.ts'
 import { PRODUCTS, startProduct } from './others.ts'
 
-/** Slots for all that run at once, so that it is streams and not queues that are compared. */
+/** Enough slots for all concurrent requests, so that streams are compared and not queues. */
 const SLOTS: Record<EngineKind, number> = { real: 16, burst: 256, paced: 256, fast: 256 }
 
 export interface Servers {
@@ -27,7 +27,8 @@ const starts: Record<string, Start> = {
 export const CONTENDERS = Object.keys(starts)
 
 /**
- * Runs `use` with a fresh corral, its engine of this kind with the model loaded, and the contenders before that engine.
+ * Runs `use` with a new corral that has the model loaded in an engine of this kind, and with the contenders in front of
+ * that engine.
  * @param leaveOut called for each contender that cannot take part
  */
 export async function withServers<T>(
@@ -66,7 +67,7 @@ export async function withServers<T>(
         await load(corral)
         if (!names.includes('front')) return await withContenders(corral)
         return await withFront(corral, slots, async front => {
-          // A second client, whose prompts the corral keeps apart: the engine is loaded anew.
+          // A second client, whose prompts corral keeps separate: the engine is reloaded.
           await load(front)
           return await withContenders(corral, front)
         })

@@ -1,12 +1,13 @@
 /**
- * A program that speaks llama-server's wire and calculates nothing: corral starts it as its engine, so that the processor
- * time of a gateway can be compared without an engine that takes the processors. Its arguments are its pace and then
- * llama-server's own:
+ * Speaks llama-server's protocol but computes nothing. corral starts it as its engine, so that the processor time of a
+ * gateway can be measured without a busy engine. The first argument is the pace, followed by llama-server's own
+ * arguments:
  *
- *     stand-in-engine.js burst --host engine.sock --parallel 16 …    an answer in one write
- *     stand-in-engine.js 20 --host engine.sock --parallel 16 …       20 tokens a second in each stream
+ *     stand-in-engine.js burst --host engine.sock --parallel 16 … an answer in one write
+ *     stand-in-engine.js 20 --host engine.sock --parallel 16 … 20 tokens per second per stream
  *
- * As llama-server calculates the next token of all slots in one batch, those of all streams are sent at the same moment.
+ * llama-server computes the next token of all slots in one batch, so the tokens of all streams are sent at the same
+ * time.
  */
 import { createServer, type Socket } from 'node:net'
 import { parseArgs } from 'node:util'
@@ -33,7 +34,7 @@ const TIMINGS = (tokens: number) =>
 const STREAM_HEAD = Buffer.from(
   'HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nAccess-Control-Allow-Origin: \r\nX-Accel-Buffering: no\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n'
 )
-/** llama-server sends each event as an HTTP chunk of its own. */
+/** llama-server sends each event as its own HTTP chunk. */
 const httpChunk = (text: string) => `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`
 const event = (choice: string, more = '') => httpChunk(`data: {"choices":[{${choice}}],${EVENT}${more}}\n\n`)
 const role = '"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}'
@@ -56,7 +57,7 @@ const wholeAnswer = (tokens: number) =>
     `{"choices":[{"finish_reason":"length","index":0,"message":{"role":"assistant","content":"${' word'.repeat(tokens)}"}}],${EVENT.replace('.chunk', '')},"usage":{"completion_tokens":${tokens},"prompt_tokens":19,"total_tokens":${tokens + 19},"prompt_tokens_details":{"cached_tokens":0}},${TIMINGS(tokens)}}`
   )
 
-/** What is made once for each length of answer: making it is no part of what is measured. */
+/** Caches the body for each answer length, so that building it is not measured. */
 function remembered<T>(make: (tokens: number) => T): (tokens: number) => T {
   const known = new Map<number, T>()
   return tokens => {
@@ -80,7 +81,7 @@ const slotStates = () =>
     JSON.stringify(Array.from({ length: slots }, (_, id) => ({ id, n_ctx: contextSize, is_processing: id < busy })))
   )
 
-/** Where an answer goes; where it was asked to, llama-server closes the connection behind it. */
+/** Receiver of an answer. llama-server closes the connection afterwards if the client asked for it. */
 interface Client {
   socket: Socket
   close: boolean
@@ -120,7 +121,7 @@ function answer(to: Client, body: Buffer): void {
     if (streamed) to.socket.write(Buffer.concat([...head, ROLE]))
     running.add({ left: tokens, tokens, to, streamed })
   } else if (streamed) {
-    // It closes the connection behind every stream.
+    // llama-server closes the connection after every stream.
     to.socket.end(Buffer.concat([...head, burstOf(tokens)]))
   } else send(to, wholeOf(tokens))
 }
@@ -136,7 +137,7 @@ function handle(to: Client, path: string, body: Buffer): void {
 createServer(socket => {
   let received: Buffer = Buffer.alloc(0)
   socket.on('error', () => {
-    // The gateway has gone; what it asked for ends with the socket.
+    // The gateway has gone. Its requests end with the socket.
   })
   socket.on('data', chunk => {
     received = received.length === 0 ? chunk : Buffer.concat([received, chunk])

@@ -10,7 +10,6 @@ import { createClient } from './client.ts'
 import { MODEL, withCorral } from './corral-server.ts'
 import { estimate, median, percentile, REST, residentMemory, short, startOf } from './measuring.ts'
 
-/** What was measured, and the result. */
 export type Row = [what: string, result: string]
 
 async function runEmptyNode(): Promise<number> {
@@ -19,7 +18,7 @@ async function runEmptyNode(): Promise<number> {
   return performance.now() - began
 }
 
-/** From the start of the bundle's process until it listens on a data directory that exists, and its memory after a while. */
+/** Time from the start of the bundle until it listens, with an existing data directory, and its memory when idle. */
 export async function measureStarts(home: string, turns: number, idleSeconds: number): Promise<Row[]> {
   const listening: number[] = []
   const emptyNode: number[] = []
@@ -43,10 +42,10 @@ export async function measureStarts(home: string, turns: number, idleSeconds: nu
   ]
 }
 
-/** What llama-server prints once it serves; corral goes by the same line. */
+/** llama-server prints this when it is ready. corral waits for the same line. */
 const READY = '"state":"ready"'
 
-/** Starts llama-server as corral started it, at an address of its own; milliseconds until it says that it is ready. */
+/** Starts llama-server as corral does, at its own address. @returns milliseconds until it is ready */
 async function loadDirectly({ command, args, env }: ReturnType<typeof startOf>, folder: string): Promise<number> {
   const socketPath = join(folder, 'direct.sock')
   const own = args.map(argument => (argument.endsWith('engine.sock') ? socketPath : argument))
@@ -66,9 +65,8 @@ async function loadDirectly({ command, args, env }: ReturnType<typeof startOf>, 
 }
 
 /**
- * Loads of a model that is not loaded: by llama-server alone, by `/api/load`, and by the first chat; in turns, each of
- * which compares them. The first load of a model that is new to corral asks llama.cpp what memory it needs, and stands
- * apart.
+ * Compares loads of an unloaded model: by llama-server alone, by `/api/load`, and by the first chat. The very first
+ * load is separate, because corral then asks llama.cpp how much memory the model needs.
  */
 export async function measureColdLoads(corral: Corral, turns: number): Promise<Row[]> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-bench-'))
@@ -113,7 +111,7 @@ export async function measureColdLoads(corral: Corral, turns: number): Promise<R
   }
 }
 
-/** Copies the one model of a data directory under so many other names; its files are hard links. */
+/** Copies the only model of a data directory under this many names, using hard links. */
 function multiplyModel(home: string, count: number): void {
   const models = join(home, 'models')
   const original = join(models, 'corral', 'tiny-chat')
@@ -130,10 +128,10 @@ function multiplyModel(home: string, count: number): void {
   }
 }
 
-/** Milliseconds after which a start remembers what it has read of a folder: what changed before that is read once more. */
+/** A start caches the content of folders that have not changed for this long. Others are read again. */
 const SETTLED = 3000
 
-/** How a corral with so many models starts, lists them, and what memory it has afterwards. */
+/** Measures how a corral with this many models starts and lists them, and its memory afterwards. */
 export async function measureManyModels(home: string, count: number, turns: number): Promise<Row[]> {
   await withCorral(home, async () => {})
   multiplyModel(home, count)

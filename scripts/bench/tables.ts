@@ -3,7 +3,7 @@ import { type Estimate, short, sum } from './measuring.ts'
 import type { Figures } from './rounds.ts'
 
 const ratio = (value: number) => (value >= 10 ? value.toFixed(0) : value.toFixed(2))
-/** A ratio, and its interval behind it. */
+/** Formats a ratio and its interval. */
 export const formatEstimate = ({ median, low, high }: Estimate) => `${ratio(median)} (${ratio(low)}–${ratio(high)})`
 const signed = (value: number) => `${value < 0 ? '' : '+'}${value.toFixed(2)}`
 const milliseconds = (value: number) => `${short(value)} ms`
@@ -29,7 +29,7 @@ const COLUMNS: Column[] = [
   { title: '>errors', cell: ({ errors }) => String(sum(Object.values(errors)) || '') }
 ]
 
-/** A table with a row for each way, and the columns that any of them has something in. */
+/** Formats a table with a row per way. Columns without values are left out. */
 export function formatFigures(title: string, figures: readonly Figures[]): string {
   const filled = COLUMNS.filter(({ cell }) => figures.some(each => cell(each)))
   const rows = figures.map(each => [each.way, ...filled.map(({ cell }) => cell(each) ?? '')])

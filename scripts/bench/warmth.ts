@@ -4,14 +4,14 @@ import { type Estimate, estimate, median } from './measuring.ts'
 import { runRound } from './rounds.ts'
 import type { Servers } from './servers.ts'
 
-/** How many requests a process has had when it counts as warm: by then V8 has compiled what runs often. */
+/** Number of requests after which a process counts as warm, because V8 has compiled its hot code. */
 export const WARM_AFTER = 2000
 const FIRST = 20
 const WARM_ROUNDS = 10
 
 const SHORT: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 1, requests: FIRST, tokens: 8 }
 
-/** Processor time of a request in microseconds, of corral and of the bare pipe. */
+/** Processor time of a request in microseconds, for corral and the bare pipe. */
 export interface Warmth {
   state: string
   corral: number
@@ -19,10 +19,10 @@ export interface Warmth {
   ratio: Estimate
 }
 
-/** Milliseconds that warming up takes at most, for what is slow by itself. */
+/** Maximum time to warm up a slow way. */
 const WARM_LIMIT = 20_000
 
-/** Sends requests until each way's process counts as warm. */
+/** Sends requests until each way is warm. */
 export async function warmUp(ways: readonly Way[], requests = WARM_AFTER): Promise<void> {
   const part = 100
   for (const way of ways) {
@@ -34,8 +34,8 @@ export async function warmUp(ways: readonly Way[], requests = WARM_AFTER): Promi
 }
 
 /**
- * The first requests of fresh processes, and the same once these are warm; one at a time, short answers.
- * @param withFresh starts corral and the pipe anew each time
+ * Compares the first requests of new processes with those of warm ones, using sequential short answers.
+ * @param withFresh starts a new corral and pipe each time
  */
 export async function measureWarmth(
   withFresh: (use: (servers: Servers) => Promise<void>) => Promise<void>,

@@ -16,7 +16,7 @@ const SWITCHES = new Set([
   ...['--no-models-autoload', '--jinja', '--no-jinja', '--no-mmproj', '--ui-mcp-proxy', '--kv-unified', '--swa-full'],
   ...['--context-shift', '--no-cache-idle-slots', '--backend_sampling', '--verbose']
 ])
-/** Flags that the engine gets as they are. */
+/** Flags passed to the engine unchanged. */
 const PASSED = new Set([
   ...[
     '--batch-size',
@@ -40,7 +40,7 @@ const PASSED = new Set([
   ...['--no-cache-idle-slots', '--backend_sampling', '--no-jinja']
 ])
 const PASSED_PATHS = new Set(['--model-draft', '--chat-template-file'])
-/** Names that the tests give to whatever model is loaded, since llama-server heeds none. */
+/** Model names in the tests' requests, which llama-server ignores. */
 const NAMES = [
   ...['test', 'codellama70b', 'gpt-3.5-turbo', 'gpt-3.5-turbo-instruct', 'davinci-002', 'text-embedding-3-small'],
   'gpt-4.1'
@@ -59,7 +59,7 @@ function readFlags(args: readonly string[], cwd: string): { flags: Map<string, s
   return { flags, passed }
 }
 
-/** The settings of the one model that llama-server would serve. */
+/** Settings of the single model that llama-server would serve. */
 function modelSettings(flags: ReadonlyMap<string, string>, passed: readonly string[], cwd: string): object {
   const numberOf = (flag: string, otherwise: number) => Number(flags.get(flag) ?? otherwise)
   const slots = numberOf('--parallel', 4)
@@ -73,7 +73,7 @@ function modelSettings(flags: ReadonlyMap<string, string>, passed: readonly stri
     ...(lora !== undefined && { lora: [{ path: resolve(cwd, lora) }] }),
     ...(flags.has('--no-mmproj') && { projector: '' }),
     options: {
-      // llama-server counts the tokens of all slots together.
+      // llama-server's flag is the total of all slots.
       num_ctx: Math.floor(numberOf('--ctx-size', 4096) / slots),
       num_parallel: slots,
       temperature: numberOf('--temp', 0.8),
@@ -86,7 +86,7 @@ function modelSettings(flags: ReadonlyMap<string, string>, passed: readonly stri
   }
 }
 
-/** A config.yaml that means what llama-server's flags do, and the data directory with the models that it needs. */
+/** A config.yaml equivalent to llama-server's flags, and the data directory with the models. */
 function configFor(args: readonly string[], cwd: string): { config: object; home: string } {
   const { flags, passed } = readFlags(args, cwd)
   const repository = flags.get('--hf-repo')?.split(':')[0]
@@ -94,7 +94,7 @@ function configFor(args: readonly string[], cwd: string): { config: object; home
   const found = Object.entries(STAND_INS).find(
     ([, one]) => one.repository === repository && (!file || one.file === file)
   )
-  if (repository !== undefined && !found) throw new Error(`Nothing stands in for ${repository} ${file ?? ''}.`)
+  if (repository !== undefined && !found) throw new Error(`There is no stand-in for ${repository} ${file ?? ''}.`)
   const origins = flags.get('--cors-origins')
   const apiKey = flags.get('--api-key')
   const config = {
@@ -103,7 +103,7 @@ function configFor(args: readonly string[], cwd: string): { config: object; home
     shutdown_grace: 0,
     storage: { demo_model: false },
     security: {
-      // Pages of this machine may call in any case.
+      // Pages of this machine are always allowed.
       origins: origins === undefined || origins === 'localhost' ? [] : origins.split(','),
       api_keys: apiKey === undefined ? [] : [apiKey]
     },
@@ -121,23 +121,23 @@ function configFor(args: readonly string[], cwd: string): { config: object; home
 }
 
 export interface LauncherOptions {
-  /** The data directories with the models. */
+  /** Data directories with the models. */
   homes: string
-  /** Where servers have their own copies of them. */
+  /** Folder for copies of them. */
   work: string
   /** The llama.cpp build. */
   build: string
-  /** Address of the hub. */
+  /** URL of the hub. */
   hub: string
 }
 
 /**
- * Starts corral, in this process, for programs that believe they start llama-server: `as_llama_server.py` sends its
- * flags to the socket at `path`, and the server ends when the connection's other side does.
+ * Starts corral in this process instead of llama-server. `as_llama_server.py` sends the flags to the socket at `path`,
+ * and the server stops when that connection closes.
  */
 export async function startLauncher(path: string, options: LauncherOptions): Promise<{ close(): void }> {
   const listener = createServer({ allowHalfOpen: true }, socket => {
-    // Who was killed leaves a broken connection; its end follows.
+    // A killed client breaks the connection, which then closes.
     socket.on('error', () => socket.destroy())
     serve(socket, options).catch((error: unknown) => socket.end(errorMessage(error)))
   })

@@ -3,12 +3,12 @@ import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { demoModelFile, demoModelWith, randomAdapter, randomEncoder, randomProjector } from '../random-models.ts'
 
-/** The models that llama.cpp's tests ask for by `--hf-repo` and `--hf-file`, with what stands in for each. */
+/** The models that llama.cpp's tests request with `--hf-repo` and `--hf-file`, and their stand-ins. */
 export interface StandIn {
   repository: string
-  /** Below the repository; the first part of a file in parts. */
+  /** Path in the repository, or the first part of a split file. */
   file: string
-  /** Under which corral stores it: the name that llama-server's router gives it, where tests know that. */
+  /** Name in corral: the name used by llama-server's router if tests rely on it. */
   name: string
 }
 
@@ -46,20 +46,20 @@ export const STAND_INS = {
   }
 } satisfies Record<string, StandIn>
 
-/** The data directory with those that llama-server's router finds in its cache, as far as the tests name them. */
+/** The data directory with the models that the tests expect in the router's cache. */
 export const ROUTER_HOME = 'router'
 export const OF_ROUTER: StandIn[] = [STAND_INS.stories, STAND_INS.infill, STAND_INS.seeing]
 
-/** What the tests have the router download. */
+/** The model that the tests download through the router. */
 const DOWNLOADED = { repository: 'ggml-org/test-model-router-download', file: 'test-model-router-download-F16.gguf' }
 
-/** Files that the tests look for in their folder `tmp`, and would else download. */
+/** Files that the tests expect in their `tmp` folder, and would otherwise download. */
 export const DOWNLOADS = { draft: 'stories15M-q4_0.gguf', adapter: 'moe_shakespeare15M.gguf' }
 
 /**
- * Writes what stands in for the models: of corral's own demo model or with random weights, so that the tests' expected
- * texts and counts of tokens hold for nobody, while all else does.
- * @param folder repositories go below it, as a hub's emulator wants them
+ * Writes the stand-ins: the demo model, or random weights. The tests' expected texts and token counts match on no
+ * server, but everything else does.
+ * @param folder root of the hub emulator's repositories
  * @param splitter llama.cpp's llama-gguf-split
  */
 export function writeStandIns(folder: string, splitter: string): void {
@@ -83,26 +83,26 @@ export function writeStandIns(folder: string, splitter: string): void {
   if (status !== 0) throw new Error(`llama-gguf-split failed: ${stderr}`)
 }
 
-/** Writes what the tests look for in their folder `tmp`. */
+/** Writes the files that the tests expect in their `tmp` folder. */
 export function writeDownloads(folder: string): void {
   mkdirSync(folder, { recursive: true })
   copyFileSync(demoModelFile, join(folder, DOWNLOADS.draft))
   writeFileSync(join(folder, DOWNLOADS.adapter), randomAdapter())
 }
 
-/** Tokens that the demo model knows as bytes: what fills in between texts need not be sensible. */
+/** Byte tokens of the demo model. The filler text need not make sense. */
 const FILLS_IN = {
   'tokenizer.ggml.fim_pre_token_id': 260,
   'tokenizer.ggml.fim_suf_token_id': 261,
   'tokenizer.ggml.fim_mid_token_id': 262
 }
-/** `</s>`, which the demo model never learned to say. */
+/** `</s>`, which the demo model never generates. */
 const NEVER_SAID = 2
 
-/** The demo model, but going on to the limit as the tests' models do. */
+/** The demo model changed to generate until the limit, like the tests' models. */
 function endless(more = {}): Buffer {
   const model = demoModelWith({ 'tokenizer.ggml.eos_token_id': NEVER_SAID, ...more })
-  // llama.cpp knows by their names that some tokens end answers.
+  // llama.cpp recognizes end-of-answer tokens by name.
   for (let at = model.indexOf(TURN_END); at !== -1; at = model.indexOf(TURN_END, at)) model.write(NO_END, at, 'latin1')
   return model
 }

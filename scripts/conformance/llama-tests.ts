@@ -30,11 +30,11 @@ const WORK = join(packageRoot, '.cache', 'llama-tests')
 const TESTS = join('tools', 'server', 'tests')
 export const PYTHON = join(packageRoot, '.cache', 'clients-python', 'llama-server', 'bin', 'python')
 const OWN = join(packageRoot, 'scripts', 'conformance')
-/** Seconds that one test may take. */
+/** Time limit of one test in seconds. */
 const TEST_LIMIT = 120
-/** Processes with tests of each server, side by side. */
+/** Number of parallel test processes per server. */
 const PROCESSES = 2
-/** Pictures that the tests take from the hub. */
+/** Images that the tests download from the hub. */
 const PICTURES = { 'test/11_truck.png': 3, 'test/91_cat.png': 5 }
 
 export interface Outcome {
@@ -44,21 +44,21 @@ export interface Outcome {
   seconds: number
 }
 
-/** What came of all tests, of one server. */
+/** Results of all tests on one server. */
 export type Outcomes = Map<string, Outcome>
 
-/** What came of the tests, of both servers. */
+/** Results of all tests on both servers. */
 export interface Sitting {
-  /** llama.cpp's, whose tests they are. */
+  /** The llama.cpp release of the tests. */
   release: string
   engine: Outcomes
   corral: Outcomes
 }
 
 /**
- * Runs llama.cpp's tests of its server, as they are, against llama-server and against corral.
- * @param only what to run instead of all: names of files and tests as pytest takes them
- * @throws Error where the source of llama.cpp cannot be had, or a run ends before its last test
+ * Runs llama.cpp's server tests unchanged against llama-server and corral.
+ * @param only files and tests to run, as pytest accepts them. Empty runs all
+ * @throws Error if llama.cpp's source is not available, or a run ends early
  */
 export async function runLlamaTests(only: readonly string[], say: (text: string) => void): Promise<Sitting> {
   const { directory: source, release } = await llamaSource()
@@ -83,14 +83,14 @@ export async function runLlamaTests(only: readonly string[], say: (text: string)
     const program = join(WORK, 'corral-as-llama-server')
     writeFileSync(program, `#!/bin/sh\nexec "${PYTHON}" -S "${join(OWN, 'as_llama_server.py')}" "$@"\n`)
     chmodSync(program, 0o755)
-    // Paths of sockets may have about a hundred characters.
+    // Socket paths are limited to about a hundred characters.
     const work = mkdtempSync(join(tmpdir(), 'corral-llama-tests-'))
     ending.push(() => rmSync(work, { recursive: true, force: true, maxRetries: 3 }))
     const launcher = join(work, 'launcher')
     const listening = await startLauncher(launcher, { homes, work, build, hub: hub.url })
     ending.push(() => listening.close())
     const common = { HF_ENDPOINT: hub.url, CORRAL_LAUNCHER: launcher }
-    // What corral serves is in its data directories already.
+    // corral's models are already in its data directories.
     const run = (server: string, path: string, more = {}) =>
       runAll({ server, source, only, env: { ...common, ...more, LLAMA_SERVER_BIN_PATH: path }, say })
     const [engine, corral] = await Promise.all([
@@ -103,10 +103,10 @@ export async function runLlamaTests(only: readonly string[], say: (text: string)
   }
 }
 
-/** Where the outcomes of tests are kept from run to run. */
+/** Stores results between runs. */
 const KEPT = join(WORK, 'outcomes.json')
 
-/** Keeps what came of tests, beside what earlier runs of the same release said of others. @returns all of it */
+/** Saves results and merges them with earlier results of the same release. @returns all results */
 export function keepOutcomes({ release, engine, corral }: Sitting): Sitting {
   const kept = existsSync(KEPT) ? (JSON.parse(readFileSync(KEPT, 'utf8')) as KeptOutcomes) : undefined
   const earlier = kept?.release === release ? kept : { engine: [], corral: [] }
@@ -124,7 +124,7 @@ interface KeptOutcomes {
   corral: Outcome[]
 }
 
-/** The source that comes in the npm package which corral compiles llama.cpp from. */
+/** The source in the npm package from which corral compiles llama.cpp. */
 async function llamaSource() {
   const { source } = Value.Create(RuntimesOptions) as RuntimesOptions
   mkdirSync(WORK, { recursive: true })
@@ -146,7 +146,7 @@ function repositoriesBelow(folder: string): Record<string, EmulatedRepository> {
   return repositories
 }
 
-/** Makes a data directory for each model, and one with those of the router. */
+/** Creates a data directory for each model, and one for the router's models. */
 async function importAll(homes: string, hubFolder: string, build: string): Promise<void> {
   rmSync(homes, { recursive: true, force: true })
   const sets: [string, StandIn[]][] = Object.entries(STAND_INS).map(([key, one]) => [key, [one]])
@@ -172,7 +172,7 @@ interface Run {
   say: (text: string) => void
 }
 
-/** Runs the tests against one server, in several processes side by side. */
+/** Runs the tests against one server, in several parallel processes. */
 async function runAll({ server, source, only, env, say }: Run): Promise<Outcomes> {
   const parts = only.length > 0 ? [only] : shared(join(source, TESTS), PROCESSES)
   const all = await Promise.all(
@@ -184,7 +184,7 @@ async function runAll({ server, source, only, env, say }: Run): Promise<Outcomes
   return outcomes
 }
 
-/** The files with tests in parts of about the same length. */
+/** Splits the test files into parts of similar length. */
 function shared(tests: string, count: number): string[][] {
   const files = readdirSync(join(tests, 'unit'))
     .filter(name => /^test_.*\.py$/.test(name))
@@ -200,12 +200,12 @@ function shared(tests: string, count: number): string[][] {
 }
 
 interface Part extends Pick<Run, 'source' | 'env'> {
-  /** Of its folder below `WORK`. */
+  /** Name of its folder below `WORK`. */
   name: string
   files: readonly string[]
 }
 
-/** Runs files of tests in one process, in a copy of their own. */
+/** Runs test files in one process, in their own copy of the source. */
 async function runPytest({ name, source, files, env }: Part): Promise<Outcomes> {
   const copy = join(WORK, name)
   rmSync(copy, { recursive: true, force: true })
@@ -236,15 +236,15 @@ async function runPytest({ name, source, files, env }: Part): Promise<Outcomes> 
       PYTHONDONTWRITEBYTECODE: '1'
     }
   })
-  // 1 says that tests failed; all else that they were not run to the end.
+  // 1 means failed tests. All other codes mean an incomplete run.
   if ((exitCode !== 0 && exitCode !== 1) || !existsSync(outcomes)) {
-    throw new Error(`pytest ended with ${exitCode}; see ${log}`)
+    throw new Error(`pytest ended with ${exitCode}. See ${log}`)
   }
   rmSync(temporary, { recursive: true, force: true })
   return readOutcomes(readFileSync(outcomes, 'utf8'))
 }
 
-/** A test that failed in any of its phases has failed. */
+/** A test fails if any of its phases fails. */
 function readOutcomes(text: string): Outcomes {
   const all: Outcomes = new Map()
   for (const line of text.trim().split('\n')) {

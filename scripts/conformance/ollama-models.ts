@@ -6,13 +6,15 @@ import { randomEncoder, randomProjector, writeRandomDecoderEmbedding } from '../
 import { recitingModel } from '../reciting-model.ts'
 
 /*
- * Ollama's tests name models of its library and look for words in their answers, such as "scatter" where the sky is the
- * subject. The models here have those names, and say all of those words whatever they are asked: so the tests run to
- * their end, and what they find depends on the server alone.
+ * Ollama's tests name models of its library and search their answers for words, for example "scatter" when they ask
+ * about the sky. These stand-in models have the same names and always say all of those words, so the results depend
+ * only on the server.
  */
 
-/** What chat models say, and then the call of a tool; each word is a token of its own, and none comes twice.
- * None is the last one of a prompt either, from which they would go on. */
+/**
+ * The text that chat models say before a tool call. Each word is one token and unique. None of them is the last token
+ * of a prompt, because the model would continue from there.
+ */
 const TEXT =
   'Rayleigh said: light with a short wavelength is what our atmosphere does scatter most, for its nitrogen and oxygen ' +
   'molecules interact. Once upon that time there lived water, droplet by droplet; mist would refract or reflect ' +
@@ -31,7 +33,7 @@ const CALL = [
 ]
 const RECITED = [...TEXT.split(/(?= )/), ...CALL]
 
-/** Words of the tests of embeddings; those of a line are near each other in their meaning. */
+/** Words used in embedding tests. Words on the same line have similar meanings. */
 const WORDS = [
   ...['cat kitten feline', 'king queen', 'paris london', 'sofa couch', 'programming coding', 'love joy', 'quick fast'],
   ...['fascinating amazing', 'jumps leaps', 'lazy sleepy', 'the a', 'dog', 'baron', 'vancouver', 'is', 'sleeping'],
@@ -41,10 +43,13 @@ const WORDS = [
   ...['medium', 'text', 'test', 'word', 'very', 'input', 'another']
 ].map(line => line.split(' ').filter(word => word.length > 1))
 
-/** Numbers of an embedding that Ollama's tests expect of all-minilm. */
+/** Embedding width that Ollama's tests expect from all-minilm. */
 const MINILM_WIDTH = 384
 
-/** A chat template with tools in the language of Go, as Ollama's own models have one; llama.cpp's is in the file. */
+/**
+ * A chat template with tools in Go's template language, like those of Ollama's models. The file contains llama.cpp's
+ * template.
+ */
 const GO_TEMPLATE = `{{- if or .System .Tools }}<|im_start|>system
 {{ .System }}
 {{- if .Tools }}Tools:
@@ -70,14 +75,14 @@ const GO_TEMPLATE = `{{- if or .System .Tools }}<|im_start|>system
 {{- end }}<|im_start|>assistant
 `
 
-/** Names of models, by what they are made for. */
+/** Model names by purpose. */
 export interface ModelNames {
   chat: string[]
   vision: string[]
   embedding: string[]
 }
 
-/** The names of models in Ollama's tests and example programs. */
+/** Collects the model names in Ollama's tests and example programs. */
 export function modelNames(module: string): ModelNames {
   const tests = join(module, 'integration')
   const text = readdirSync(tests)
@@ -87,7 +92,8 @@ export function modelNames(module: string): ModelNames {
     .replace(/^\s*\/\/.*$/gm, '')
   const list = (name: string) => {
     const [, body] = new RegExp(`\\b${name}\\s*:?=\\s*\\[\\]string\\{([^}]*)\\}`).exec(text) ?? []
-    if (body === undefined) throw new Error(`Ollama's tests have no list ${name} any more`)
+    if (body === undefined)
+      throw new Error(`Ollama's tests no longer have a list ${name}. Update scripts/conformance/ollama-models.ts.`)
     return [...body.matchAll(/^\s*"([^"]+)"/gm)].map(match => match[1]!)
   }
   const named = [...text.matchAll(/\b(?:modelName :?=|Model:|model:|imageGenModel:|visionModel:)\s+"([^"]+)"/g)].map(
@@ -100,7 +106,7 @@ export function modelNames(module: string): ModelNames {
     ...['smallModels', 'mediumModels', 'sourceModels'].flatMap(list),
     ...[...named, 'llama3.2:1b', 'llama3.2', 'gemma2']
   ].map(name => name.replace(/:latest$/, ''))
-  // Images are made by models of another kind, which neither of the servers has.
+  // Image models are a different kind, which neither server has.
   const isOther = (name: string) => vision.has(name) || embedding.has(name) || name.includes('z-image')
   return {
     chat: [...new Set(chat)].filter(name => !isOther(name)),
@@ -110,9 +116,9 @@ export function modelNames(module: string): ModelNames {
 }
 
 interface Server {
-  /** Address of the API. */
+  /** URL of the API. */
   url: string
-  /** Its chat templates are in the language of Go. */
+  /** Whether its chat templates are in Go's template language. */
   goTemplates: boolean
 }
 
@@ -122,12 +128,12 @@ async function post(url: string, path: string, body: unknown): Promise<void> {
   if (!response.ok) throw new Error(`${path} gave ${response.status} ${text.slice(0, 500)}`)
 }
 
-/** The file of a chat model as a publisher offers it. */
+/** The file of a chat model, as published. */
 export async function chatModel(): Promise<Buffer> {
   return await recitingModel('Reciting', RECITED)
 }
 
-/** Makes the models that Ollama's tests name on a server, by the API that `ollama create` and `ollama cp` use. */
+/** Creates the models that Ollama's tests name, through the API of `ollama create` and `ollama cp`. */
 export async function makeModels({ url, goTemplates }: Server, names: ModelNames): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-conformance-'))
   try {
@@ -136,7 +142,8 @@ export async function makeModels({ url, goTemplates }: Server, names: ModelNames
     const chat = await chatModel()
     const encoder = randomEncoder('embedding', 1, { width: MINILM_WIDTH, words: WORDS })
     const common = { stream: false, license: 'MIT', ...(goTemplates && { template: GO_TEMPLATE }) }
-    // Threads of which each waits for the others would be slow beside other work; corral's engine has one here too.
+    // Several threads that wait for each other would be slow on a busy machine. corral's engine has one thread here
+    // too.
     const parameters = { stop: ['<|im_end|>'], num_thread: 1 }
     const chatting = { ...common, parameters }
     const embedding = { ...common, parameters: { num_thread: 1 } }

@@ -6,15 +6,15 @@ import type { ClientPrograms } from './ollama-programs.ts'
 
 export interface Outcome {
   result: 'passed' | 'failed' | 'skipped'
-  /** What the test or program says of a failure, or why it was skipped. */
+  /** Message of the failure, or reason for skipping. */
   said: string
 }
 export type Outcomes = Map<string, Outcome>
 
-/** Ends a test that hangs; the tests of contexts and of many models at once have minutes. */
+/** Ends a test that hangs. Tests of contexts and of many models take minutes. */
 const LIMIT = 600_000
 const RESULT = { PASS: 'passed', FAIL: 'failed', SKIP: 'skipped' } as const
-/** A picture of one point. */
+/** An image of one pixel. */
 const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=='
 
 async function run(program: string, args: string[], host: string, directory: string) {
@@ -37,10 +37,10 @@ async function run(program: string, args: string[], host: string, directory: str
 }
 
 /**
- * Runs Ollama's integration tests against a server, each test in a process of its own: one that panics ends all others
- * of its process.
- * @param host as OLLAMA_HOST; the tests know no address with a path
- * @param isRun whether a test is run, by its name
+ * Runs Ollama's integration tests against a server, each in its own process, because a panic ends all tests of a
+ * process.
+ * @param host value of OLLAMA_HOST. The tests do not support a path
+ * @param isRun selects tests by name
  */
 export async function runTests(
   { tests, directory }: ClientPrograms,
@@ -64,7 +64,7 @@ export async function runTests(
   return outcomes
 }
 
-/** The results that the output of a Go test says, by name of the test; of one that has parts, of these too. Pure. */
+/** Parses the results in the output of a Go test, including its subtests, by name. */
 export function readOutcomes(output: string): Outcomes {
   const outcomes: Outcomes = new Map()
   const said = new Map<string, string>()
@@ -79,12 +79,15 @@ export function readOutcomes(output: string): Outcomes {
     if (!end) continue
     outcomes.set(end[2]!, { result: RESULT[end[1] as keyof typeof RESULT], said: said.get(end[2]!) ?? '' })
   }
-  // Where a test panics, its parts before it are all that is told.
+  // After a panic, the parts before it are the only output.
   if (said.get(current)?.startsWith('panic: ')) outcomes.set(current, { result: 'failed', said: said.get(current)! })
   return outcomes
 }
 
-/** Runs Ollama's example programs and its benchmark against a server. They pass where they end well and print something. */
+/**
+ * Runs Ollama's example programs and benchmark against a server. They pass if they exit successfully and print
+ * something.
+ */
 export async function runExamples({ examples }: ClientPrograms, host: string, folder: string): Promise<Outcomes> {
   const picture = join(folder, 'picture.png')
   writeFileSync(picture, Buffer.from(PNG, 'base64'))

@@ -8,15 +8,15 @@ import { fetchSource } from '../../runtimes/llama-cpp/sources/llama-source.ts'
 import { ollamaFolder, ollamaSource } from '../../test/support/ollama-command-line.ts'
 import { log } from '../cached-engine.ts'
 
-/** All of Ollama's integration tests but those that are off without their tag's meaning. */
+/** Enables all of Ollama's integration tests, except those that need a special environment. */
 const TAGS = 'integration,models,library,perf'
 const EXAMPLES = ['chat', 'generate', 'generate-streaming', 'multimodal', 'pull-progress']
 
-/** Programs of Ollama's that are clients, built from its source as it is. */
+/** Clients built from Ollama's unchanged source. */
 export interface ClientPrograms {
-  /** All integration tests. */
+  /** The binary with all integration tests. */
   tests: string
-  /** Where the tests are run: beside their data. */
+  /** Working directory of the tests, which contains their data. */
   directory: string
   /** Ollama's module, unpacked. */
   module: string
@@ -24,7 +24,7 @@ export interface ClientPrograms {
   examples: Record<string, string>
 }
 
-/** Builds Ollama's tests and example programs, in some two minutes, or takes those that are in `.cache`. */
+/** Builds Ollama's tests and example programs in about two minutes, or uses those in `.cache`. */
 export function clientPrograms(): ClientPrograms | { missing: string } {
   const folder = join(ollamaFolder, `tests-${OLLAMA_VERSION}`)
   const module = join(folder, 'module')
@@ -53,9 +53,9 @@ export function clientPrograms(): ClientPrograms | { missing: string } {
 }
 
 /**
- * Ollama itself, built from its source in ten minutes or more, or the one that is in `.cache`. Go's copy of the module
- * lacks three libraries that llama.cpp brings along; they are taken from llama.cpp's own source.
- * @returns its path, or why there is none
+ * Builds Ollama itself in ten minutes or more, or uses the one in `.cache`. Go's copy of the module lacks three
+ * libraries of llama.cpp, which are copied from llama.cpp's source.
+ * @returns its path, or the reason why it is missing
  */
 export async function ollamaServer(): Promise<{ path: string } | { missing: string }> {
   const path = join(ollamaFolder, `server-${OLLAMA_VERSION}`)

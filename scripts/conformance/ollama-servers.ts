@@ -14,9 +14,9 @@ import { chatModel, type ModelNames, makeModels } from './ollama-models.ts'
 type Owner = Pick<Test, 'teardown'>
 
 /**
- * A corral with all models that Ollama's tests name. Most are made; those whose publisher corral knows are
- * left for the tests to pull, from an emulated hub.
- * @returns the address that serves Ollama's clients
+ * Starts a corral with all models named in Ollama's tests. Most are stand-ins. Models whose publisher corral knows are
+ * left for the tests to pull from an emulated hub.
+ * @returns the address for Ollama's clients
  */
 export async function corralWithModels(t: Owner, names: ModelNames): Promise<string> {
   const repositoryOf = (name: string) => {
@@ -39,7 +39,7 @@ export async function corralWithModels(t: Owner, names: ModelNames): Promise<str
   return url
 }
 
-/** Ollama itself with all models that its tests name. @returns its address */
+/** Starts Ollama with all models named in its tests. @returns its address */
 export async function ollamaWithModels(t: Owner, program: string, names: ModelNames): Promise<string> {
   const home = mkdtempSync(join(tmpdir(), 'corral-ollama-'))
   const url = `http://127.0.0.1:${await freePort()}`
@@ -56,7 +56,7 @@ export async function ollamaWithModels(t: Owner, program: string, names: ModelNa
     rmSync(home, { recursive: true, force: true })
   })
   await until('Ollama to listen', async () => {
-    if (child.exitCode !== null) throw new Error(`Ollama ended at once:\n${log}`)
+    if (child.exitCode !== null) throw new Error(`Ollama ended during its start:\n${log}`)
     return await fetch(url).then(
       ({ ok }) => ok,
       () => false

@@ -13,22 +13,22 @@ import { newHome } from './command.ts'
 const WORK = { prompt: 1000, answer: 100 }
 const MAX_COUNT = 8
 
-/** Pairs in which the trial is so many times as fast. */
+/** Pairs in which the trial is this many times as fast. */
 const pairs = (...ratios: (number | [prompt: number, answer: number])[]): Pair[] =>
   ratios.map(ratio => {
     const [prompt, answer] = typeof ratio === 'number' ? [ratio, ratio] : ratio
     return { present: { prompt: 1000, answer: 100 }, trial: { prompt: 1000 * prompt, answer: 100 * answer } }
   })
 
-t.test('judge: what is clearly faster is, after four pairs', async t => {
+t.test('judge calls a clear gain faster after four pairs', async t => {
   t.equal(judge(pairs(1.2, 1.21, 1.19), WORK, MAX_COUNT).result, 'undecided', 'three are too few')
   const { result, overall } = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MAX_COUNT)
   t.equal(result, 'faster')
   t.ok(overall.low > 1.03 && overall.low < overall.mean && overall.mean < overall.high)
 })
 
-t.test('judge: noise is not taken for speed', async t => {
-  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8), WORK, MAX_COUNT).result, 'undecided', 'more may show it')
+t.test('judge ignores noise', async t => {
+  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8), WORK, MAX_COUNT).result, 'undecided', 'more pairs may show a gain')
   t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8, 1.4, 0.8, 1.1, 0.9), WORK, MAX_COUNT).result, 'same')
   t.equal(
     judge(pairs(1.02, 1.021, 1.02, 1.02, 1.02, 1.021, 1.02, 1.02), WORK, MAX_COUNT).result,
@@ -36,15 +36,15 @@ t.test('judge: noise is not taken for speed', async t => {
     'less than the margin'
   )
   t.equal(judge(pairs(1, 1), WORK, MAX_COUNT).result, 'same', 'a tie')
-  t.equal(judge(pairs(1.2, 1.2), WORK, 2).result, 'same', 'two pairs prove nothing, however few are allowed')
+  t.equal(judge(pairs(1.2, 1.2), WORK, 2).result, 'same', 'two pairs are never enough')
 })
 
-t.test('judge: what is slower is given up early', async t => {
+t.test('judge gives up a slower setting early', async t => {
   t.equal(judge(pairs(0.5), WORK, MAX_COUNT).result, 'undecided')
   t.equal(judge(pairs(0.5, 0.55), WORK, MAX_COUNT).result, 'slower')
 })
 
-t.test('judge: a gain in one part does not pay for a loss in another', async t => {
+t.test('judge rejects a gain in one part that costs another part', async t => {
   const mixed: [number, number][] = [
     [3, 0.9],
     [3.1, 0.91],
@@ -52,17 +52,17 @@ t.test('judge: a gain in one part does not pay for a loss in another', async t =
     [3, 0.9]
   ]
   const { result, overall } = judge(pairs(...mixed, ...mixed), WORK, MAX_COUNT)
-  t.ok(overall.low > 1.03, 'as a whole it would be faster')
+  t.ok(overall.low > 1.03, 'the overall ratio would be faster')
   t.equal(result, 'slower')
 })
 
-t.test('summarize gives the median and what is known of its spread', async t => {
+t.test('summarize returns the median and its spread', async t => {
   t.match(summarize([3, 1, 2]), { median: 2, least: 1, most: 3, spread: 0.5 })
   t.match(summarize([5]), { median: 5, low: 5, high: 5, spread: 0 })
   t.equal(summarize([10, 10, 10, 10]).spread, 0)
 })
 
-/** An engine whose speed follows from its settings, and that notes what it was asked. */
+/** An engine whose speed depends on its settings, and that records its calls. */
 function fakeBench(
   offered: (given: TrialSettings) => Tunable[],
   speedOf: (settings: TrialSettings, seed: number) => number | string
@@ -85,7 +85,7 @@ const flag = (given: TrialSettings, ...flags: string[]): TrialSettings => ({
 })
 const OPTIONS = { base: {}, work: WORK, most: MAX_COUNT, allowChanges: false }
 
-t.test('tune keeps what is faster, on top of what was kept before, and confirms all of it', async t => {
+t.test('tune combines faster settings and confirms the result', async t => {
   const bench = fakeBench(
     given => [
       {
@@ -139,7 +139,7 @@ t.test('tune keeps what is faster, on top of what was kept before, and confirms 
   t.same(allowed.settings, { arguments: ['t8', 'big', 'q8'] })
 })
 
-t.test('tune keeps nothing where nothing is faster, or where it does not hold a second time', async t => {
+t.test('tune changes nothing without a gain, or with a gain that does not reproduce', async t => {
   const one = (given: TrialSettings): Tunable[] => [
     { name: 'x', values: [{ label: 'on', settings: flag(given, 'x') }] }
   ]
@@ -148,7 +148,7 @@ t.test('tune keeps nothing where nothing is faster, or where it does not hold a 
     OPTIONS
   )
   t.match(equal, { settings: {}, confirmation: undefined, steps: [{ result: 'same' }] })
-  // Fast for the first pairs only, as by chance.
+  // Fast for the first pairs only.
   const lucky = await tune(
     fakeBench(one, ({ arguments: list }, seed) => (list && seed <= MAX_COUNT ? 1.5 : 1)),
     OPTIONS
@@ -176,7 +176,7 @@ const RECORD: TrialRecord = {
   options: { num_ctx: 4096, num_parallel: 4, n_gpu_layers: -1, cache_type_k: 'f16', cache_type_v: 'f16', dtype: 'f16' }
 }
 
-t.test('the table fits 40 columns', async t => {
+t.test('the bench report fits 40 columns', async t => {
   const row = { prompt_tokens: 1, answer_tokens: 1, prompt: summary, answer: summary, first: summary }
   const text = formatReport({
     ...RECORD,
@@ -206,7 +206,7 @@ t.test('the table fits 40 columns', async t => {
   )
 })
 
-t.test('settings are written where the server reads them, with a backup; else shown', async t => {
+t.test('saveSettings writes to the configuration with a backup, or shows the lines', async t => {
   const home = newHome(t)
   const told: string[] = []
   const context = {
@@ -226,13 +226,13 @@ t.test('settings are written where the server reads them, with a backup; else sh
     options: { yes: true }
   }
   const path = join(home, 'config.yaml')
-  t.equal(await saveSettings(context, saving), path, 'the first one is made in the data directory')
+  t.equal(await saveSettings(context, saving), path, 'creates a file in the data directory')
   t.equal(readFileSync(path, 'utf8'), 'models:\n  me/model:\n    arguments: [--threads, "2"]\n')
 
   const before = '# mine\nmodels:\n  Me/Model:q4_k_m: {pin: true} # stays\n'
   writeFileSync(path, before)
   t.equal(await saveSettings(context, { ...saving, file: path, options: { dryRun: true } }), false)
-  t.equal(await saveSettings(context, { ...saving, file: path, options: {} }), false, 'nobody can be asked')
+  t.equal(await saveSettings(context, { ...saving, file: path, options: {} }), false, 'no user to ask')
   t.match(told.at(-1), /--yes/)
   t.equal(readFileSync(path, 'utf8'), before)
   t.equal(await saveSettings(context, { ...saving, file: path }), path)
@@ -240,12 +240,12 @@ t.test('settings are written where the server reads them, with a backup; else sh
   t.equal(readFileSync(`${path}.bak`, 'utf8'), before)
 
   writeFileSync(path, 'models:\n  me/model: &all {pin: true}\n  me/other: *all\n')
-  t.equal(await saveSettings(context, { ...saving, file: path }), false, 'it would change another model')
+  t.equal(await saveSettings(context, { ...saving, file: path }), false, 'would change another model')
   t.match(told.slice(-2), [/cannot be changed/, /arguments: \[--threads, "2"\]/])
   const folder = join(home, 'folder')
   mkdirSync(folder)
   t.equal(await saveSettings(context, { ...saving, file: folder }), false)
   t.match(told.at(-2), /cannot be read/)
-  t.equal(await saveSettings(context, { ...saving, isOwn: false }), false, 'a server elsewhere')
+  t.equal(await saveSettings(context, { ...saving, isOwn: false }), false, 'a server on another machine')
   t.match(told.at(-2), /not the one of this data directory/)
 })

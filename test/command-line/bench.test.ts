@@ -11,13 +11,13 @@ const SMALL = ['--context', '128', '--repeat', '2']
 const ask = (server: Corral, options: object) =>
   server.json('/api/generate', { model: DEMO, prompt: 'Hi', stream: false, options: { max_tokens: 1, ...options } })
 const loaded = async (server: Corral) => (await server.json('/api/ps')).body.models[0]
-/** As it was before: a context of 768, and unloaded after five minutes. */
+/** The original state: a context of 768, unloaded after five minutes. */
 const isBefore = async (server: Corral) => {
   const { options, expires_at } = (await loaded(server)) ?? {}
   return options?.num_ctx === 768 && options.num_parallel === 4 && Date.parse(expires_at) < Date.now() + 400_000
 }
 
-t.test('bench measures a loaded model, and leaves it as it was', async t => {
+t.test('bench measures a loaded model and restores it', async t => {
   const server = await startCorral(t)
   const { home } = server
   await ask(server, { num_ctx: 768 })
@@ -37,19 +37,19 @@ t.test('bench measures a loaded model, and leaves it as it was', async t => {
     t.ok(prompt_tokens > 60 && prompt_tokens + answer_tokens <= 128, `${prompt_tokens} + ${answer_tokens}`)
     for (const { median, least, most } of [prompt, answer, first]) t.ok(least > 0 && least <= median && median <= most)
   }
-  await until('the model is as it was', () => isBefore(server))
+  await until('the model is restored', () => isBefore(server))
 
   const stopped = await corral(['bench', DEMO, ...SMALL], { home, interruptAt: 'loading' })
   t.match(stopped, { code: 130, stdout: '' })
   t.notMatch(stopped.stderr, 'error')
-  await until('it is so after Ctrl-C', () => isBefore(server))
+  await until('also after Ctrl-C', () => isBefore(server))
 
   const answering = await server.send('/api/chat', { ...endless(DEMO) })
   const lines = answering.body![Symbol.asyncIterator]()
   await lines.next()
   const waiting = await corral(['bench', DEMO, ...SMALL], { home, interruptAt: '1 other request' })
   t.match(waiting, { code: 130, stderr: /--anyway/ })
-  t.match(await loaded(server), { running: 1 }, 'the answer of another goes on')
+  t.match(await loaded(server), { running: 1 }, "another client's answer continues")
   await lines.return!()
 
   t.match(await corral(['bench', 'no/model'], { home }), { code: 4, stderr: /no\/model/ })
@@ -58,7 +58,7 @@ t.test('bench measures a loaded model, and leaves it as it was', async t => {
   t.match(await corral(['bench', DEMO, '--slots', '0'], { home }), { code: 2, stderr: /1 or more/ })
 })
 
-t.test('bench of a model for embeddings, on a narrow terminal', async t => {
+t.test('bench measures an embedding model on a narrow terminal', async t => {
   const server = await startCorral(t)
   const { home } = server
   writeFileSync(join(home, 'encoder.gguf'), randomEncoder('embedding'))
@@ -71,7 +71,7 @@ t.test('bench of a model for embeddings, on a narrow terminal', async t => {
   await until('it was not loaded before', async () => (await loaded(server)) === undefined)
 })
 
-/** The event that a trial's load ends with; the connection stays open until `close`. */
+/** The last event of a trial's load. The connection stays open until `close`. */
 async function trial(server: Corral, body: object) {
   const controller = new AbortController()
   const response = await server.send(
@@ -91,11 +91,11 @@ async function trial(server: Corral, body: object) {
   }
 }
 
-t.test('trials: settings that hold as long as a connection is open', async t => {
+t.test('trial settings apply until the connection closes', async t => {
   const server = await startCorral(t)
   await ask(server, { num_ctx: 768 })
   const overTcp = await server.json('/api/trials', { model: DEMO, session: 'a' })
-  t.match(overTcp, { status: 403, body: { code: 'forbidden_role' } }, 'flags of an engine are an admin’s')
+  t.match(overTcp, { status: 403, body: { code: 'forbidden_role' } }, 'only admins may set engine flags')
 
   const first = await trial(server, {
     session: 'a',
@@ -103,13 +103,13 @@ t.test('trials: settings that hold as long as a connection is open', async t => 
   })
   t.match(first.event, { status: 'ready', context_length: 256, slots: 1, options: { num_ctx: 256, num_parallel: 1 } })
   t.match(await trial(server, { session: 'b' }), { status: 409, event: { code: 'trial_running' } })
-  t.match(await ask(server, {}), { status: 200 }, 'others are answered')
+  t.match(await ask(server, {}), { status: 200 }, 'other clients get answers')
   t.equal((await loaded(server)).context_length, 256, 'with the settings of the trial')
 
   const broken = await trial(server, { session: 'a', settings: { arguments: ['--no-such-flag'] } })
   t.match(broken.event, { status: 'failed', code: 'load_failed', reason: /no-such-flag/ })
   first.close()
-  t.match(await ask(server, {}), { status: 200 }, 'others do not meet settings that do not work')
+  t.match(await ask(server, {}), { status: 200 }, 'other clients are not affected by settings that fail')
   t.equal((await loaded(server)).context_length, 4096)
 
   const next = await trial(server, { session: 'a', settings: { options: { num_ctx: 300 } } })
@@ -120,5 +120,5 @@ t.test('trials: settings that hold as long as a connection is open', async t => 
   t.match(body, { file: join(server.home, 'config.yaml') })
   t.ok(body.tunables.some(({ name }: { name: string }) => name === 'threads'))
   next.close()
-  await until('the model is as it was before the first trial', () => isBefore(server))
+  await until('the model is restored', () => isBefore(server))
 })

@@ -5,7 +5,7 @@ import { parse } from 'yaml'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { corral } from './command.ts'
 
-t.test('bench --tune tries the settings of the real engine, and writes those that are faster', async t => {
+t.test('bench --tune tries settings of the real engine and saves faster ones', async t => {
   const server = await startCorral(t, { threads: 1 })
   const { home } = server
   const before = readFileSync(join(home, 'config.yaml'), 'utf8')

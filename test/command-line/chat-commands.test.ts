@@ -9,12 +9,12 @@ import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
 
 const UP = '\x1b[A'
 const TAB = '\t'
-/** The prompt, with nothing behind it. */
+/** The empty prompt. */
 const PROMPT = '>>> \\x1b\\[5G$'
 const shown = (before: string) => new RegExp(`${before}${PROMPT}`, 's')
 const answering = (reply: { end(text: string): unknown }, count: number) => reply.end(say(`answer ${count}`) + DONE)
 
-t.test('run completes each prompt of a base model by itself and says so', async t => {
+t.test('run sends each prompt to a base model separately and explains it', async t => {
   const server = await chatServer(t, answering)
   const base = /me\/base is a base model: it completes what you type/
   for (const [model, begin] of [
@@ -39,7 +39,7 @@ t.test('run completes each prompt of a base model by itself and says so', async 
   t.equal(stdout, '<four>\n')
 })
 
-t.test('run: settings, and commands that do not exist, are never sent', async t => {
+t.test('run never sends settings or mistyped commands to the model', async t => {
   const server = await chatServer(t, answering)
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })
   await terminal.sees('>>> ')
@@ -76,7 +76,7 @@ t.test('run: settings, and commands that do not exist, are never sent', async t 
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: conversations are saved and loaded, answered again, and taken to another model', async t => {
+t.test('run saves, loads, regenerates and moves conversations to another model', async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
   const terminal = onTerminal(t, ['run', 'me/model', '--seed', '7', ...server.flags], home)
@@ -92,12 +92,12 @@ t.test('run: conversations are saved and loaded, answered again, and taken to an
   const [first, second, third] = server.chats
   t.same([first!.messages.length, second!.messages.length, third!.messages.length], [1, 1, 1])
   t.equal(first!.options.seed, 7)
-  t.not(second!.options.seed, 7, 'with the same seed the same answer would come')
+  t.not(second!.options.seed, 7, 'the same seed would give the same answer')
   t.equal(third!.options.seed, 42)
   await does('/save mine', /\(2 messages\) is saved/)
   await does('/clear', /forgotten/)
   await does('two', /answer 4/)
-  t.equal(server.chats[3]!.options.seed, 7, 'the seed of one answer is not kept')
+  t.equal(server.chats[3]!.options.seed, 7, 'the seed applies to one answer')
   await does('/save mine', /a conversation mine already.*\/save mine!/)
   await does('/load', /mine +2 messages, me\/model/)
   await does('/load mien', /Did you mean mine\?/)
@@ -118,7 +118,7 @@ t.test('run: conversations are saved and loaded, answered again, and taken to an
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: images by command and by path, for models that can see', async t => {
+t.test('run attaches images by command and by path for models with vision', async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
   const png = Buffer.from('\x89PNG\r\n\x1a\n', 'latin1')
@@ -151,7 +151,7 @@ t.test('run: images by command and by path, for models that can see', async t =>
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: Tab completes, and the arrow keys bring back prompts of earlier chats', async t => {
+t.test('run completes with Tab and recalls prompts of earlier chats', async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
   const chat = async (env?: Record<string, string>) => {
@@ -204,7 +204,7 @@ t.test('run: Tab completes, and the arrow keys bring back prompts of earlier cha
   t.notMatch(readFileSync(file, 'utf8'), 'unseen')
 })
 
-t.test('run: a chat outlives its context, and says what was cut', async t => {
+t.test('run continues a chat beyond its context and explains truncation', async t => {
   const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--num-ctx', '256'], server.home)
   await terminal.sees('>>> ')
@@ -214,16 +214,16 @@ t.test('run: a chat outlives its context, and says what was cut', async t => {
     await terminal.sees(shown('\\r\\n\\r\\n.{0,9}'))
     dropped ||= /oldest messages do not fit.*num_ctx 512/s.test(terminal.screen())
   }
-  t.ok(dropped, 'the oldest turns are left out, and that is said')
+  t.ok(dropped, 'the oldest turns are dropped with a notice')
   terminal.press(`${'word '.repeat(400)}${ENTER}`)
   await terminal.sees(shown('has \\d+ tokens.*This message alone is too long.*'))
   terminal.press(`Hi${ENTER}`)
   await terminal.sees(shown('Hi.*\\r\\n\\r\\n.{0,9}'))
-  t.notMatch(terminal.screen(), 'error:', 'what was too long is not remembered')
+  t.notMatch(terminal.screen(), 'error:', 'the message that was too long is forgotten')
   terminal.press(`/set max_tokens 3${ENTER}`)
   await terminal.sees(shown('max_tokens is 3.*'))
   terminal.press(`Tell me a story.${ENTER}`)
-  await terminal.sees(shown('cut after 3 tokens, the most that max_tokens allows.*\\/set max_tokens 100.*'))
+  await terminal.sees(shown('stopped after 3 tokens, the limit set by max_tokens.*\\/set max_tokens 100.*'))
   terminal.press(CTRL_D)
   t.equal(await terminal.ended(), 0)
 
@@ -243,7 +243,7 @@ t.test('run: a chat outlives its context, and says what was cut', async t => {
   })
 })
 
-t.test('run: an answer that fills the context is said to be cut by it', async t => {
+t.test('run explains an answer that fills the context', async t => {
   const server = await chatServer(t, reply =>
     reply.end(say('[1, 2') + event({ done: true, done_reason: 'length', prompt_eval_count: 4000, eval_count: 96 }))
   )

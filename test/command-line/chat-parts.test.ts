@@ -10,7 +10,7 @@ import { imagesIn, readImage, typedPath } from '../../command-line/prompt-images
 import { SavedChats } from '../../command-line/saved-chats.ts'
 import { newHome } from './command.ts'
 
-t.test('typed lines become prompts and commands', async t => {
+t.test('PromptLines assembles prompts and commands from lines', async t => {
   const more = { kind: 'more' }
   for (const [typed, expected] of [
     [['hello there '], [{ kind: 'prompt', text: 'hello there ' }]],
@@ -56,7 +56,7 @@ t.test('typed lines become prompts and commands', async t => {
   }
 })
 
-t.test('lines with a slash: commands, paths, and what was mistyped', async t => {
+t.test('readCommand distinguishes commands, paths and typos', async t => {
   for (const line of ['/bye', '/QUIT', ' /? ', '/set system hello', '/set', '/clear']) {
     t.equal(readCommand(line).kind, 'command', line)
   }
@@ -74,7 +74,7 @@ t.test('lines with a slash: commands, paths, and what was mistyped', async t => 
   }
 })
 
-t.test('settings of a chat are checked', async t => {
+t.test('applySetting validates the settings of a chat', async t => {
   const settings: ChatSettings = { model: 'me/model', options: {}, verbose: false, raw: false, history: true }
   for (const [name, text] of [
     ['temperature', '0.5'],
@@ -102,7 +102,7 @@ t.test('settings of a chat are checked', async t => {
   })
   for (const [name, text, message] of [
     ['temprature', '1', 'There is no setting temprature. Did you mean temperature?'],
-    ['frobnicate', '1', 'There is no setting frobnicate. /set lists what can be set.'],
+    ['frobnicate', '1', 'There is no setting frobnicate. /set lists all settings.'],
     ['top_p', '2', 'top_p must be a number from 0 to 1; got 2.'],
     ['top_k', '1.5', /top_k must be a whole number .*; got 1\.5\./],
     ['seed', '', /seed must be a whole number .*; got nothing\./],
@@ -124,7 +124,7 @@ t.test('settings of a chat are checked', async t => {
   ])
 })
 
-t.test('what cut an answer is said with what to do', async t => {
+t.test('cutText explains truncation and what to do', async t => {
   const counters = {
     total_duration: 1,
     load_duration: 1,
@@ -140,7 +140,7 @@ t.test('what cut an answer is said with what to do', async t => {
   t.match(cutText({ ...counters, cutBy: 'context', largerContext: 0 }, true), /is full, and the model was not trained/)
 })
 
-t.test('the history of prompts lasts, is private, bounded, and shared', async t => {
+t.test('PromptHistory is persistent, private, limited and shared', async t => {
   const file = join(newHome(t), 'new', 'chat-history.jsonl')
   const open = async () => {
     const history = new PromptHistory(file)
@@ -157,7 +157,7 @@ t.test('the history of prompts lasts, is private, bounded, and shared', async t 
   await one.add('several\nlines', true)
   await one.add(' secret', true)
   await one.add('switched off', false)
-  t.equal(one.prompts[0], 'switched off', 'it is there in its own chat')
+  t.equal(one.prompts[0], 'switched off', 'it is available in its own chat')
   const later = await open()
   t.equal(later.prompts[0], 'several\nlines')
   t.equal(later.prompts.length, 21, 'none is lost')
@@ -172,7 +172,7 @@ t.test('the history of prompts lasts, is private, bounded, and shared', async t 
   t.same((await open()).prompts, ['whole'])
 })
 
-t.test('saved conversations are private and checked', async t => {
+t.test('saved conversations are private and validated', async t => {
   const folder = join(newHome(t), 'chats')
   const saved = new SavedChats(folder)
   t.same(await saved.names(), [])
@@ -188,7 +188,7 @@ t.test('saved conversations are private and checked', async t => {
   await t.rejects(saved.read('later'), /a newer corral wrote it/)
 })
 
-t.test('images that a prompt names', async t => {
+t.test('imagesIn finds the images in a prompt', async t => {
   const folder = newHome(t)
   const png = Buffer.from('\x89PNG\r\n\x1a\nrest', 'latin1')
   const at = (name: string) => join(folder, name)

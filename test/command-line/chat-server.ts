@@ -11,13 +11,13 @@ export interface Chat {
 }
 
 export type ChatServer = ScriptedServer & {
-  /** Bodies of the chats so far. */
+  /** Bodies of all chat requests. */
   readonly chats: Chat[]
 }
 
 /**
- * A server whose answers to chats the test makes; it has the models `me/model`, `me/seeing`, which has vision, and
- * `me/base`, which completes each prompt with itself.
+ * A server whose chat answers the test provides. Its models are `me/model`, `me/seeing` with vision, and `me/base`,
+ * which repeats each prompt.
  */
 export async function chatServer(t: Test, answer: (reply: ServerResponse, count: number) => void): Promise<ChatServer> {
   const more: Record<string, string> = { 'me/seeing': 'vision', 'me/base': 'base' }

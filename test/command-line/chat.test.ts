@@ -5,7 +5,7 @@ import { corral, newHome } from './command.ts'
 import { event } from './scripted-server.ts'
 import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
 
-t.test('run: a chat with the real model at a terminal', async t => {
+t.test('run chats with the real model at a terminal', async t => {
   const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
   await terminal.sees('>>> ')
@@ -21,7 +21,7 @@ t.test('run: a chat with the real model at a terminal', async t => {
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: Ctrl-C stops an answer, and the chat continues', async t => {
+t.test('run stops an answer at Ctrl-C and continues the chat', async t => {
   const server = await chatServer(t, (reply, count) => {
     reply.write(': loading 42%\n\n')
     reply.write(say(count === 1 ? 'endless ' : 'short'))
@@ -34,7 +34,7 @@ t.test('run: Ctrl-C stops an answer, and the chat continues', async t => {
   terminal.press('typed meanwhile')
   terminal.press(CTRL_C)
   await terminal.sees('>>> ')
-  await until('the server is left alone', server.left)
+  await until('the server is not affected', server.left)
   terminal.press(`second${ENTER}`)
   await terminal.sees(/short.*>>> /s)
   t.same(server.chats[1]!.messages, [
@@ -47,7 +47,7 @@ t.test('run: Ctrl-C stops an answer, and the chat continues', async t => {
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: Ctrl-C at the prompt drops the line; pressed twice, it leaves', async t => {
+t.test('run drops the line at Ctrl-C and quits when it is pressed twice', async t => {
   const server = await chatServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
   await terminal.sees('>>> ')
@@ -55,7 +55,7 @@ t.test('run: Ctrl-C at the prompt drops the line; pressed twice, it leaves', asy
   await terminal.sees('half a line')
   terminal.press(CTRL_C)
   await terminal.sees('>>> ')
-  t.notMatch(terminal.screen(), 'leave', 'the first one only dropped the line')
+  t.notMatch(terminal.screen(), 'leave', 'the first Ctrl-C only dropped the line')
   terminal.press(`next${ENTER}`)
   await terminal.sees(/ok.*>>> /s)
   t.equal(server.chats[0]!.messages[0]!.content, 'next')
@@ -65,7 +65,7 @@ t.test('run: Ctrl-C at the prompt drops the line; pressed twice, it leaves', asy
   t.equal(await terminal.ended(), 130)
 })
 
-t.test('run: prompts of several lines, in triple quotes or pasted', async t => {
+t.test('run accepts prompts of several lines in triple quotes or pasted', async t => {
   const server = await chatServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t))
   await terminal.sees('>>> ')
@@ -91,7 +91,7 @@ t.test('run: prompts of several lines, in triple quotes or pasted', async t => {
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: progress, thinking, counters and failures of an answer', async t => {
+t.test('run shows progress, thinking, counters and failures of an answer', async t => {
   const server = await chatServer(t, (reply, count) => {
     if (count === 2)
       return reply.end(say('half') + event({ done: true, error: 'The engine crashed.', code: 'engine_crashed' }))
@@ -116,11 +116,11 @@ t.test('run: progress, thinking, counters and failures of an answer', async t =>
   t.equal(await terminal.ended(), 0)
 
   const plain = await corral(['run', 'me/model', 'go', '--seed', '7', '--num-ctx', '64', ...server.flags], { home })
-  t.match(plain, { code: 0, stdout: 'an \x1b[2Janswer\n', stderr: '' }, 'a pipe gets the answer and nothing else')
+  t.match(plain, { code: 0, stdout: 'an \x1b[2Janswer\n', stderr: '' }, 'a pipe gets only the answer')
   t.same(server.chats.at(-1)!.options, { context_overflow: 'drop_oldest', seed: 7, num_ctx: 64 })
 })
 
-t.test('run: a single answer reports failures and ends with an interrupt', async t => {
+t.test('run reports failures of a single answer and stops when interrupted', async t => {
   const server = await chatServer(t, (reply, count) => {
     if (count === 1) return reply.end(event({ done: true, error: 'Out of memory.', code: 'insufficient_memory' }))
     if (count === 2) return reply.destroy()
@@ -134,10 +134,10 @@ t.test('run: a single answer reports failures and ends with an interrupt', async
   await terminal.sees('endless')
   terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 130)
-  await until('the server sees that the client left', server.left)
+  await until('the server notices that the client has left', server.left)
 })
 
-t.test('run: what is typed while the model loads or answers waits for its prompt', async t => {
+t.test('run keeps text typed during a load or an answer for its prompt', async t => {
   let finish = () => {}
   const server = await chatServer(t, (reply, count) => {
     reply.write(say(`answer ${count} `))
@@ -161,7 +161,7 @@ t.test('run: what is typed while the model loads or answers waits for its prompt
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: a long paste is one message, whatever its characters, and can be edited', async t => {
+t.test('run treats a long paste as one editable message', async t => {
   const server = await chatServer(t, reply => reply.end(say('ok') + DONE))
   const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })
   await terminal.sees('>>> ')
@@ -174,16 +174,12 @@ t.test('run: a long paste is one message, whatever its characters, and can be ed
   t.equal(server.chats[0]!.messages[0]!.content, `${text}X`)
   terminal.press(`${'y'.repeat(10_000)}${ENTER}`)
   await terminal.sees(/ok.*>>> /s)
-  t.equal(
-    server.chats[1]!.messages.at(-1)!.content.length,
-    10_000,
-    'also where the terminal does not mark it as a paste'
-  )
+  t.equal(server.chats[1]!.messages.at(-1)!.content.length, 10_000, 'even if the terminal does not mark it as a paste')
   terminal.press(CTRL_D)
   t.equal(await terminal.ended(), 0)
 })
 
-t.test('run: a chat goes on when its server ends and comes back', async t => {
+t.test('run continues a chat after the server restarts', async t => {
   const server = await startCorral(t)
   const terminal = onTerminal(t, ['run', DEMO, '--temperature', '0'], server.home)
   await terminal.sees('>>> ')

@@ -19,30 +19,30 @@ export interface Ended {
 export interface CommandOptions {
   home: string
   env?: Record<string, string>
-  /** Text for standard input; none by default. */
+  /** Text for standard input (default: none). */
   input?: string
-  /** Sends SIGINT, once, when standard error contains this: a second one would end the command at once. */
+  /** Sends SIGINT once, when standard error contains this. A second one would end the command immediately. */
   interruptAt?: string
-  /** Stops reading standard output at once, as `| head -0` does. */
+  /** Stops reading standard output immediately, like `| head -0`. */
   closeStdout?: boolean
-  /** The account that runs it; the tests' own by default. */
+  /** User id of the command (default: that of the tests). */
   uid?: number
 }
 
-/** An empty data directory, gone after the test. */
+/** An empty data directory, removed after the test. */
 export function newHome(t: Test): string {
   const home = mkdtempSync(join(tmpdir(), 'corral-command-'))
   t.teardown(() => rmSync(home, { recursive: true, force: true }))
   return home
 }
 
-/** The environment of a command: nothing of the developer's own corral. */
+/** The environment of a command, without the developer's own corral. */
 export function commandEnvironment({ home, env }: Pick<CommandOptions, 'home' | 'env'>): NodeJS.ProcessEnv {
   const own = Object.entries(process.env).filter(([name]) => !/^(CORRAL_|NO_COLOR|FORCE_COLOR)/.test(name))
   return { ...Object.fromEntries(own), CORRAL_HOME: home, CORRAL_LLAMA_CPP: engineBuildFolder(), ...env }
 }
 
-/** Runs the built command line in a process of its own and waits for its end. */
+/** Runs the built command line in its own process and waits for its end. */
 export async function corral(args: string[], options: CommandOptions): Promise<Ended> {
   const child = spawn(process.execPath, [MAIN, ...args], {
     cwd: options.home,
@@ -66,7 +66,7 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
     child.kill('SIGINT')
   })
   child.stdin.on('error', () => {
-    // A command that needs no input may end before it is given.
+    // A command that needs no input may end before it arrives.
   })
   child.stdin.end(options.input ?? '')
   const [code, signal] = await once(child, 'close')

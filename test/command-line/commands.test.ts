@@ -8,12 +8,12 @@ import { scriptedServer } from './scripted-server.ts'
 
 const MODEL_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 
-t.test('help texts, and wrong usage with suggestions', async t => {
+t.test('help is available for all commands, and wrong usage gets suggestions', async t => {
   const home = newHome(t)
   const help = await corral(['--help'], { home })
   t.equal(help.code, 0)
   for (const part of ['Examples:', 'CORRAL_HOME', 'Exit codes:', 'config.yaml', '11435']) t.match(help.stdout, part)
-  t.equal((await corral([], { home })).stdout, help.stdout, 'no command shows help')
+  t.equal((await corral([], { home })).stdout, help.stdout, 'corral without a command shows help')
   t.same((await corral(['--version'], { home })).stdout, `${version}\n`)
   const names = [
     'serve',
@@ -59,7 +59,7 @@ t.test('help texts, and wrong usage with suggestions', async t => {
   })
   t.match(await corral(['run', DEMO, '--seed', 'x'], { home }), { code: 2, stderr: /must be a whole number/ })
   t.match(await corral(['run', DEMO], { home }), { code: 2, stderr: /There is no prompt/ })
-  t.same(readdirSync(home), [], 'nothing was started for any of these')
+  t.same(readdirSync(home), [], 'none of these started anything')
 })
 
 t.test('commands work without a running server', async t => {
@@ -91,25 +91,25 @@ t.test('commands work without a running server', async t => {
     code: 4,
     stderr: /deleted me\/mine.*error: .*no\/model/s
   })
-  t.notMatch((await corral(['list'], { home })).stdout, 'me/mine', 'one failure does not keep the others')
+  t.notMatch((await corral(['list'], { home })).stdout, 'me/mine', 'the others are still done')
 
   const [first, second] = await Promise.all([corral(['list', '--json'], { home }), corral(['show', DEMO], { home })])
-  t.match([first.code, second.code], [0, 0], `side by side: ${first.stderr}${second.stderr}`)
-  t.notOk(existsSync(join(home, 'owner.json')), 'nobody holds the data directory')
+  t.match([first.code, second.code], [0, 0], `concurrently: ${first.stderr}${second.stderr}`)
+  t.notOk(existsSync(join(home, 'owner.json')), 'the data directory is free')
   t.ok(
     readFileSync(join(home, 'logs', 'corral.log'), 'utf8').includes('listens on'),
     'the log is in the data directory'
   )
 })
 
-t.test('a closed standard output is no error', async t => {
+t.test('a closed standard output is not an error', async t => {
   const home = newHome(t)
   t.match(await corral(['list'], { home, closeStdout: true }), { code: 0, stderr: '' })
   t.match(await corral(['--help'], { home, closeStdout: true }), { code: 0, stderr: '' })
   t.notOk(existsSync(join(home, 'owner.json')))
 })
 
-t.test('commands that ask a running server load no plugin and read few settings', async t => {
+t.test('commands load no plugins and few settings when a server is running', async t => {
   const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
   const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
   const home = newHome(t)
@@ -123,7 +123,7 @@ t.test('commands that ask a running server load no plugin and read few settings'
   })
 })
 
-t.test('config check and config show; every command reports mistakes of the configuration', async t => {
+t.test('config check and config show work, and every command reports configuration errors', async t => {
   const home = newHome(t)
   t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /the defaults apply: no mistakes/ })
   const shown = await corral(['config', 'show', '--json'], { home, env: { CORRAL_API_KEYS: 'hidden-key' } })
@@ -147,5 +147,5 @@ t.test('config check and config show; every command reports mistakes of the conf
   t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /no mistakes, 1 warning/, stderr: unknown })
   await refused([['config', 'check', '--strict']], unknown)
   t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2 }])
-  t.match(await corral(['config', 'show'], { home }), { code: 0, stdout: /^port +1234 /m }, 'the rest holds')
+  t.match(await corral(['config', 'show'], { home }), { code: 0, stdout: /^port +1234 /m }, 'the other settings apply')
 })

@@ -13,7 +13,7 @@ const named = (name: string) => ({
   modified_at: '2026-11-21T11:00:00.000Z'
 })
 
-t.test('what may be typed next', async t => {
+t.test('complete offers commands, options and values', async t => {
   const models = [named('me/model'), named('me/model:Q8_0'), named('other/one')]
   const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
   const home = newHome(t)
@@ -35,10 +35,10 @@ t.test('what may be typed next', async t => {
   t.same(await complete('completion', ''), ['bash', 'zsh', 'fish'])
   t.same(await complete('ps', '--watch', '--j'), ['--json'])
   t.same(await complete('nothing', 'like', 'it'), [])
-  t.notOk((await complete('')).includes('__complete'), 'it is not shown itself')
+  t.notOk((await complete('')).includes('__complete'), 'it is hidden')
 })
 
-t.test('names come from the disk without a server, and a silent server holds nobody up', async t => {
+t.test('complete finds names on disk without a server, and does not wait for a silent server', async t => {
   const home = newHome(t)
   mkdirSync(join(home, 'models', 'me', 'model'), { recursive: true })
   mkdirSync(join(home, 'models', '.downloads', 'x'), { recursive: true })
@@ -52,7 +52,7 @@ t.test('names come from the disk without a server, and a silent server holds nob
 
 const has = (shell: string) => spawnSync(shell, ['--version']).status === 0
 
-/** A data directory with a model, and an environment in which `corral` is a command. */
+/** A data directory with a model, and an environment with the command `corral`. */
 function shellSetting(t: Parameters<typeof newHome>[0]) {
   const home = newHome(t)
   mkdirSync(join(home, 'models', 'me', 'model'), { recursive: true })
@@ -64,7 +64,7 @@ function shellSetting(t: Parameters<typeof newHome>[0]) {
   return { home, env: { ...env, HOME: home, TERM: 'dumb' } }
 }
 
-t.test('bash', { skip: !has('bash') }, async t => {
+t.test('completion works in bash', { skip: !has('bash') }, async t => {
   const { home, env } = shellSetting(t)
   const script = `source <(corral completion bash)
 for line in "run me" "ps --w" "pulls re"; do
@@ -74,7 +74,7 @@ done`
   t.equal(found, 'me/model\n--watch\nresume\n')
 })
 
-t.test('fish', { skip: !has('fish') }, async t => {
+t.test('completion works in fish', { skip: !has('fish') }, async t => {
   const { home, env } = shellSetting(t)
   const script = `corral completion fish | source
 for line in "corral run me" "corral ps --w" "corral pulls re"
@@ -84,7 +84,7 @@ end`
   t.match(found, /^me\/model\n--watch\t.*\nresume\t.*\n$/)
 })
 
-t.test('zsh', { skip: !has('zsh') }, async t => {
+t.test('completion works in zsh', { skip: !has('zsh') }, async t => {
   const { home, env } = shellSetting(t)
   writeFileSync(
     join(home, 'drive.zsh'),

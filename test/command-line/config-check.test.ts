@@ -8,12 +8,12 @@ import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
 
 interface Verdict {
   starts: boolean
-  /** The text of the mistake. */
+  /** The error text. */
   mistake: string
   warnings: string[]
 }
 
-/** What `corral serve` logs and prints until it listens or ends. */
+/** Log and output of `corral serve` until it listens or ends. */
 async function verdictOfServe(home: string, env: Record<string, string>): Promise<Verdict> {
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0'], {
     cwd: home,
@@ -52,19 +52,19 @@ async function verdictOfCheck(home: string, env: Record<string, string>): Promis
   }
 }
 
-t.test('config check and serve judge a configuration alike', async t => {
+t.test('config check gives the same verdict as serve', async t => {
   for (const [what, yaml, { env = {}, files = {}, starts = true } = {}] of [
     ['nothing', ''],
     ['harmless settings', 'log_level: debug\ndefaults: { num_ctx: 512 }\n'],
     ['YAML with a mistake', 'port: [', { starts: false }],
     ['a wrong value', 'log_level: loud', { starts: false }],
     ['an unknown setting', 'prot: 1\nlimits: { conections: 1 }'],
-    ['an option that nobody knows', 'defaults: { temprature: 1 }'],
-    ['a level of no part', 'log_levels: { nosuch: debug }'],
-    ['a certificate that is missing', 'tls: { certificate: ./a.pem, key: ./a.key }', { starts: false }],
+    ['an option that no engine knows', 'defaults: { temprature: 1 }'],
+    ['a level of an unknown part', 'log_levels: { nosuch: debug }'],
+    ['a missing certificate', 'tls: { certificate: ./a.pem, key: ./a.key }', { starts: false }],
     ['a certificate without its key', 'tls: { certificate: ./a.pem }', { starts: false }],
     [
-      'a certificate that is none',
+      'an invalid certificate',
       'tls: { certificate: a.pem, key: a.key }',
       { files: { 'a.pem': 'x', 'a.key': 'x' }, starts: false }
     ],
@@ -72,34 +72,34 @@ t.test('config check and serve judge a configuration alike', async t => {
     ['all interfaces, insecure', 'host: 0.0.0.0\nsecurity: { insecure: true }'],
     ['an address of another machine', 'host: 203.0.113.7\nsecurity: { insecure: true }', { starts: false }],
     [
-      'a further address of another machine',
+      'an extra address on another machine',
       'api-ollama: { listen: "203.0.113.7:9" }\nsecurity: { insecure: true }',
       { starts: false }
     ],
-    ['a further address with a wrong port', 'metrics: { listen: "127.0.0.1:99999" }', { starts: false }],
-    ['a proxy that is no address', 'security: { trusted_proxies: ["300.1.1.1"] }', { starts: false }],
-    ['a short key that others can read', 'security: { api_keys: [abc] }'],
+    ['an extra address with an invalid port', 'metrics: { listen: "127.0.0.1:99999" }', { starts: false }],
+    ['a proxy that is not an address', 'security: { trusted_proxies: ["300.1.1.1"] }', { starts: false }],
+    ['a short key in a readable file', 'security: { api_keys: [abc] }'],
     ['a broken key file', '', { files: { 'keys.json': '{' }, starts: false }],
-    ['a store that is no address', 'usage: { redis: "redis://:bad@:x" }', { starts: false }],
-    ['a models folder that cannot be', 'models_directory: ./file/models', { files: { file: '' }, starts: false }],
-    ['a plugin that is not there', 'plugins: [./none.mjs]', { starts: false }],
+    ['a store that is not an address', 'usage: { redis: "redis://:bad@:x" }', { starts: false }],
+    ['a models folder that cannot exist', 'models_directory: ./file/models', { files: { file: '' }, starts: false }],
+    ['a missing plugin', 'plugins: [./none.mjs]', { starts: false }],
     [
-      'a plugin with an option that is wrong',
+      'a plugin with an invalid option',
       'plugins: [./shelf.mjs]\nshelf: { size: many }',
       { files: { 'shelf.mjs': SHELF() }, starts: false }
     ],
     [
-      'a plugin that cannot be set up',
+      'a plugin that fails during setup',
       'plugins: [./shelf.mjs]',
       { files: { 'shelf.mjs': SHELF("throw new Error('no shelf')") }, starts: false }
     ],
     [
-      'an optional plugin that cannot be set up',
+      'an optional plugin that fails during setup',
       'plugins: [./shelf.mjs]',
       { files: { 'shelf.mjs': SHELF("throw new Error('no shelf')", true) } }
     ],
-    ['a variable that is wrong', '', { env: { CORRAL_LOG_LEVEL: 'loud' }, starts: false }],
-    ['an address of a hub that is none', '', { env: { HF_ENDPOINT: 'not an address' } }]
+    ['an invalid variable', '', { env: { CORRAL_LOG_LEVEL: 'loud' }, starts: false }],
+    ['a hub with an invalid address', '', { env: { HF_ENDPOINT: 'not an address' } }]
   ] as [string, string, { env?: Record<string, string>; files?: Record<string, string>; starts?: boolean }?][]) {
     const home = newHome(t)
     writeFileSync(join(home, 'config.yaml'), yaml)

@@ -33,14 +33,14 @@ function checked(t: Test, stdout: string): DoctorReport {
   return report
 }
 
-/** A data directory whose configuration asks nobody on the network. */
+/** A data directory whose configuration disables the network. */
 function offlineHome(t: Test, more = ''): string {
   const home = newHome(t)
   writeFileSync(join(home, 'config.yaml'), `runtimes: { release: { api_url: "http://127.0.0.1:9" } }\n${more}`)
   return home
 }
 
-/** The report of a recorded machine, by the built command line. */
+/** Runs the built command on a recorded machine and returns the report. */
 async function examine(t: Test, recorded: Recorded, home = offlineHome(t)) {
   const [root, path] = writeMachine(t.testdir(), recorded)
   const ended = await corral(['doctor', '--json', '--no-build', '--sysroot', root], { home, env: { PATH: path } })
@@ -58,7 +58,7 @@ const H100 = answers({
   '*--version*': 'NVIDIA-SMI version  : 580.95.05\nDRIVER version      : 580.95.05\nCUDA Version        : 13.0'
 })
 
-t.test('doctor: findings for recorded machines', async t => {
+t.test('doctor reports findings for recorded machines', async t => {
   const cases: [
     what: string,
     recorded: Recorded,
@@ -141,7 +141,7 @@ t.test('doctor: findings for recorded machines', async t => {
   }
 })
 
-t.test('doctor: a probe that hangs, and programs with unusable output', async t => {
+t.test('doctor survives probes that hang or print garbage', async t => {
   const home = offlineHome(t, 'hardware: { probe_timeout: 300ms }\n')
   const programs = {
     'nvidia-smi': '#!/bin/sh\nexec /bin/sleep 100\n',
@@ -156,7 +156,7 @@ t.test('doctor: a probe that hangs, and programs with unusable output', async t 
   )
 })
 
-t.test('doctor: findings for this machine', async t => {
+t.test('doctor reports findings for this machine', async t => {
   const home = offlineHome(t)
   t.match(
     (await corral(['doctor', '--no-build'], { home })).stdout,
@@ -177,7 +177,7 @@ t.test('doctor: findings for this machine', async t => {
   })
 })
 
-t.test('doctor: an unusable data directory', async t => {
+t.test('doctor reports an unusable data directory', async t => {
   const home = newHome(t)
   writeFileSync(join(home, 'file'), '')
   const ended = await corral(['doctor', '--json', '--no-build'], {
@@ -187,27 +187,27 @@ t.test('doctor: an unusable data directory', async t => {
   t.equal(ended.code, 1)
   const { problems, models } = checked(t, ended.stdout)
   t.match(problems[0], /data directory .*file.x cannot be used: .*A file is in the way.*CORRAL_HOME/)
-  t.equal(problems.filter(problem => problem === problems[0]).length, 1, 'which is told once')
-  t.ok(models!.free > 0, 'the rest is looked at all the same')
+  t.equal(problems.filter(problem => problem === problems[0]).length, 1, 'once')
+  t.ok(models!.free > 0, 'the other parts are still examined')
 })
 
-t.test('doctor: uses the findings of a running server', async t => {
+t.test('doctor uses the findings of a running server', async t => {
   const server = await startCorral(t)
   const { home } = server
   const asked = checked(t, (await corral(['doctor', '--json'], { home })).stdout)
   t.match(asked, { data: { holder: { pid: server.process.pid, address: server.url } }, state: 'ready', chosen: {} })
   const own = await server.json('/api/runtimes', undefined, { local: true })
-  t.same(own.body.chosen, asked.chosen, 'it is what the server says')
+  t.same(own.body.chosen, asked.chosen, "the server's findings")
   t.same(own.body.ranking, asked.ranking)
 
   const other = await examine(t, { programs: { 'nvidia-smi': H100 } }, home)
-  t.match(other.order, /^cuda-13 /, 'another root is looked at by the command itself')
+  t.match(other.order, /^cuda-13 /, 'another root is examined by the command itself')
   t.equal(other.report.data?.holder?.pid, server.process.pid)
   t.equal((await server.json('/api/health')).status, 200)
 })
 
-t.test('doctor: a server of another version, and one that cannot be reached', async t => {
-  // It is there, and says nothing but that; as an older corral, it would know no ranking.
+t.test('doctor reports a server of another version or that cannot be reached', async t => {
+  // It answers health checks only. Like an older corral, it has no ranking.
   const silent = createServer(({ url }, response) => {
     if (url === '/api/health') response.end('{"status":"ok"}')
     else response.end('{"state":"ready","sources":[]}')
@@ -224,7 +224,7 @@ t.test('doctor: a server of another version, and one that cannot be reached', as
   t.match(checked(t, elsewhere.stdout), { ranking: [], problems: [/No server answers at http:\/\/192\.0\.2\.1/] })
 })
 
-t.test('doctor: which findings are problems, and how they are printed', async t => {
+t.test('findProblems selects the serious findings, and formatDoctor prints them', async t => {
   const names = BUNDLED_LISTING.names
   const report = (hardware: ReturnType<typeof machine>, more: Partial<DoctorReport> = {}): DoctorReport => ({
     ...emptyReport(),
@@ -247,21 +247,21 @@ t.test('doctor: which findings are problems, and how they are printed', async t 
   const unloaded = { code: 'driver_not_loaded' as const, subject: 'amd:0', message: 'It sleeps.', advice: 'Wake it.' }
   const cases: [what: string, report: DoctorReport, problems: RegExp[]][] = [
     ['nothing', report(machine([])), []],
-    ['no GPU, on the processor', report(machine([]), { chosen: build }), []],
+    ['no GPU, running on the processor', report(machine([]), { chosen: build }), []],
     ['a GPU that is used', report(machine([card]), { chosen: { ...build, kind: 'cuda' } }), []],
     [
-      'a silent fall to the processor',
+      'a silent fallback to the processor',
       report(machine([card]), { chosen: build }),
       [/on the processor although CUDA 13/]
     ],
     [
-      'a fall that the proof has explained',
+      'a fallback that the smoke test explains',
       report(machine([card]), { chosen: { ...build, warnings: ['NVIDIA L4 is idle.'] } }),
       [/^NVIDIA L4 is idle\.$/]
     ],
     ['no build', report(machine([]), { state: 'failed' }), [/No llama\.cpp build works here\.$/]],
     [
-      'a GPU that nothing can use',
+      'a GPU that no build can use',
       report(
         machine([amd('AMD Instinct MI25', 'gfx900')], { probes: [{ probe: 'vulkaninfo', outcome: 'ok', duration: 1 }] })
       ),
@@ -316,7 +316,7 @@ t.test('docs/doctor.md and doctor.schema.json match the schema', async t => {
   const shown = join(packageRoot, 'docs')
   for (const [name, text] of Object.entries(renderDoctorDocs())) {
     t.equal(readFileSync(join(shown, name), 'utf8'), text, `run "npm run docs:write" for docs/${name}`)
-    t.notMatch(text, /\| {2}\|$/m, 'every field is explained')
+    t.notMatch(text, /\| {2}\|$/m, 'every field has a description')
   }
   const schema = JSON.parse(renderDoctorDocs()['doctor.schema.json'])
   t.same(schema.required, ['corral', 'node', 'platform', 'config', 'ranking', 'attempts', 'installed', 'problems'])

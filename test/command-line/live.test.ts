@@ -35,7 +35,7 @@ const STATE: LiveState = {
   }
 }
 
-t.test('what the server does, at every width', async t => {
+t.test('liveLines fits every width', async t => {
   const rates = new Rates()
   rates.add([{ ...runningModel('corral/tiny-chat'), generated_tokens: 400 }], NOW - 4000)
   rates.add([{ ...runningModel('corral/tiny-chat'), generated_tokens: 500 }], NOW)
@@ -56,7 +56,10 @@ t.test('what the server does, at every width', async t => {
       t.match(text, word, `${columns}: ${word}`)
   }
   t.equal(liveLines(STATE, rates, { columns: 40, rows: 5 }, NOW).length, 4, 'no more lines than the terminal has')
-  t.equal(liveLines({ waiting: 'No server runs.' }, rates, { columns: 40, rows: 9 }, NOW)[0], 'waiting for the server')
+  t.equal(
+    liveLines({ waiting: 'No server is running.' }, rates, { columns: 40, rows: 9 }, NOW)[0],
+    'waiting for the server'
+  )
   const empty = { address: 'http://a', reply: { models: [], loading: [] } }
   t.match(liveLines(empty, rates, { columns: 40, rows: 9 }, NOW), [
     '0 running, 0 waiting, 0.0 tokens/s',
@@ -65,7 +68,7 @@ t.test('what the server does, at every width', async t => {
   ])
 })
 
-t.test('tokens a second begin anew with a model that is loaded anew', async t => {
+t.test('Rates starts over when a model is reloaded', async t => {
   const rates = new Rates()
   const model = runningModel('a/b')
   const add = (generated_tokens: number, at: number) => rates.add([{ ...model, generated_tokens }], at)
@@ -81,7 +84,7 @@ t.test('tokens a second begin anew with a model that is loaded anew', async t =>
   t.equal(rates.of(model, 6000), undefined)
 })
 
-t.test('top and ps --watch: two at once, a server that is killed and comes back, and how they end', async t => {
+t.test('top and ps --watch survive a restart of the server and end cleanly', async t => {
   const server = await startCorral(t)
   const { home } = server
   const top = onTerminal(t, ['top'], home, { columns: 100 })
@@ -99,7 +102,7 @@ t.test('top and ps --watch: two at once, a server that is killed and comes back,
   await top.sees(/corral\/tiny-chat +\d\/\d/)
   await narrow.sees(/\d\/\d slots, 0/)
   const { models } = (await server.json('/api/ps')).body
-  // The token that ends an answer says nothing.
+  // The last token of an answer has no text.
   t.ok([0, 1].includes(answer.body.eval_count - models[0].generated_tokens), `${models[0].generated_tokens} tokens`)
   await until('the pipe has the model', () => lines().some(line => JSON.parse(line).models[0]?.name === DEMO))
 
@@ -110,11 +113,11 @@ t.test('top and ps --watch: two at once, a server that is killed and comes back,
   await startCorral(t, { home })
   top.press('')
   await top.sees('No model is loaded.')
-  await until('the pipe goes on', () => JSON.parse(lines().at(-1)!).waiting === undefined)
+  await until('the pipe continues', () => JSON.parse(lines().at(-1)!).waiting === undefined)
 
   top.press('q')
   t.equal(await top.ended(), 0)
-  t.match(top.screen(), '\x1b[?1049l', 'the screen of the shell is back')
+  t.match(top.screen(), '\x1b[?1049l', "the shell's screen is restored")
   t.match(top.screen(), '\x1b[?25h', 'with its cursor')
   narrow.press(CTRL_C)
   t.equal(await narrow.ended(), 130)
@@ -122,7 +125,7 @@ t.test('top and ps --watch: two at once, a server that is killed and comes back,
   t.equal((await once(piped, 'close'))[0], 130)
 })
 
-t.test('a closed terminal, a closed pipe and a full one end them', async t => {
+t.test('top ends when its terminal or pipe closes, and at Ctrl-C with a full pipe', async t => {
   const server = await startCorral(t)
   const { home } = server
   const env = commandEnvironment({ home })
@@ -134,14 +137,14 @@ t.test('a closed terminal, a closed pipe and a full one end them', async t => {
   const ended = once(reader, 'close')
   reader.stdout.destroy()
   await server.json('/api/load', { model: DEMO })
-  t.equal((await ended)[0], 0, 'nobody reads any longer')
+  t.equal((await ended)[0], 0, 'the reader has gone')
 
-  // Nobody ever reads: the pipe is filled by what the shell writes to it first.
+  // Nobody reads the pipe, and the shell fills it first.
   const script = `exec 3>&1; (head -c 65536 /dev/zero >&3 &) ; sleep 1; exec '${process.execPath}' '${MAIN}' top --json`
   const full = spawn('bash', ['-c', script], { cwd: home, env, stdio: ['ignore', 'pipe', 'ignore'] })
-  await until('it hears signals', () => hearsHangup(full.pid!))
+  await until('it handles signals', () => hearsHangup(full.pid!))
   full.kill('SIGINT')
-  t.equal((await once(full, 'exit'))[0], 130, 'a full pipe does not keep it from hearing Ctrl-C')
+  t.equal((await once(full, 'exit'))[0], 130, 'a full pipe does not block Ctrl-C')
 })
 
 function linesOf(child: ChildProcess): () => string[] {
@@ -150,7 +153,7 @@ function linesOf(child: ChildProcess): () => string[] {
   return () => text.split('\n').slice(0, -1)
 }
 
-/** Whether a process has a handler of SIGHUP, which commands set last of all signals' (Linux only). */
+/** Whether a process handles SIGHUP, which commands register last of all signals (Linux only). */
 function hearsHangup(pid: number): boolean {
   const caught = /^SigCgt:\s*([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))
   return (BigInt(`0x${caught![1]}`) & 1n) === 1n

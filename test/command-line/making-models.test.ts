@@ -7,7 +7,7 @@ import { ENTER, linesOnScreen, onTerminal } from './terminal.ts'
 
 const MB = 1e6
 
-t.test('convert: progress, failure and removal', async t => {
+t.test('convert shows progress, failures and removal', async t => {
   const server = await scriptedServer(t, {
     'POST /api/convert': async (reply, _body, count) => {
       if (count === 2) return refuse(reply, 500, 'conversion_failed', 'The architecture is unknown.')
@@ -39,7 +39,7 @@ t.test('convert: progress, failure and removal', async t => {
   t.same(server.bodies('DELETE /api/convert'), [{ model: 'me/st', dtype: 'q4_k_m' }])
 })
 
-t.test('convert and conversion install: the converter is installed after a question', async t => {
+t.test('convert and conversion install offer to install the converter', async t => {
   let isInstalled = false
   const server = await scriptedServer(t, {
     'POST /api/convert'(reply) {
@@ -54,7 +54,7 @@ t.test('convert and conversion install: the converter is installed after a quest
   })
   const home = newHome(t)
   const convert = ['convert', 'me/st', '--dtype', 'f16', ...server.flags]
-  t.match(await corral(convert, { home }), { code: 1, stderr: /about 2\.5 GB\) are missing/ }, 'nobody can be asked')
+  t.match(await corral(convert, { home }), { code: 1, stderr: /about 2\.5 GB\) are missing/ }, 'no user to ask')
   let terminal = onTerminal(t, convert, home)
   await terminal.sees(/about 2\.5 GB.*Install them now\? \[Y\/n\]/s)
   terminal.press(`n${ENTER}`)
@@ -68,7 +68,7 @@ t.test('convert and conversion install: the converter is installed after a quest
   t.match(await corral(['conversion', 'install', ...server.flags], { home }), { code: 0, stderr: /is installed/ })
 })
 
-t.test('import --from: list, import some, import all', async t => {
+t.test('import --from lists, imports some and imports all', async t => {
   const found = (name: string, more: object = {}) => ({
     found: `id of ${name}`,
     name,
@@ -109,9 +109,9 @@ t.test('import --from: list, import some, import all', async t => {
   t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
   t.match(await take('lm-studio'), {
     code: 0,
-    stderr: "LM Studio's models were not found in /none; nothing was imported.\n"
+    stderr: 'LM Studio has no models in /none, so nothing was imported.\n'
   })
-  t.same(server.bodies('POST /api/import'), [], 'nothing was taken so far')
+  t.same(server.bodies('POST /api/import'), [], 'nothing was imported so far')
   t.match(await take('ollama', 'a/one'), {
     code: 0,
     stdout: '',

@@ -116,7 +116,7 @@ https://example.com/an/address/that/does
 The last one has an unclosed **star and
 \`tick`
 
-/** What a terminal was sent when the text came in parts of this length. */
+/** The terminal output of a text that arrives in parts of this length. */
 function streamed(text: string, { columns = 80, rows = 24, step = 3, colors = false } = {}): string {
   let sent = ''
   const output: TextOutput = { write: part => (sent += part), columns, rows }
@@ -126,7 +126,7 @@ function streamed(text: string, { columns = 80, rows = 24, step = 3, colors = fa
   return sent
 }
 
-t.test('Markdown looks the same however it arrives, and no word is broken', async t => {
+t.test('MarkdownStream prints the same for any chunk size and breaks no word', async t => {
   for (const columns of [40, 120]) {
     const whole = await screenOf(streamed(ANSWER, { columns, step: ANSWER.length }), columns)
     for (const step of [1, 2, 3, 7, 50]) {
@@ -138,11 +138,11 @@ t.test('Markdown looks the same however it arrives, and no word is broken', asyn
       t.match(shown, new RegExp(`\\b${word}\\b`), `${word} is whole`)
     }
     const tooLong = whole.wrapped.map(index => whole.lines[index])
-    t.same(tooLong, columns === 40 ? ['/not/fit/into/forty/columns/at/all.'] : [], 'an address is left to the terminal')
+    t.same(tooLong, columns === 40 ? ['/not/fit/into/forty/columns/at/all.'] : [], 'the terminal wraps an address')
   }
 })
 
-t.test('Markdown at 40 columns', async t => {
+t.test('MarkdownStream renders at 40 columns', async t => {
   const { lines } = await screenOf(streamed(ANSWER, { columns: 40 }), 40)
   t.same(lines, SHOWN.split('\n'))
   const colored = await screenOf(streamed(ANSWER, { columns: 40, colors: true }), 40)
@@ -154,16 +154,16 @@ t.test('Markdown at 40 columns', async t => {
   )
 })
 
-t.test('what was printed stays: only a table is drawn anew', async t => {
+t.test('MarkdownStream redraws only tables', async t => {
   const [before, after] = ANSWER.split(/(?=\| Name)/)
-  t.notMatch(streamed(before!, { step: 1 }), '\x1b', 'no cursor moves')
+  t.notMatch(streamed(before!, { step: 1 }), '\x1b', 'the cursor does not move')
   t.match(streamed(after!, { step: 1 }), '\x1b[J')
   const long = `| a | b |\n|---|---|\n${'| one | two |\n'.repeat(100)}\nEnd.`
   const { lines } = await screenOf(streamed(long), 80)
-  t.equal(lines.filter(line => line === 'one │ two').length, 100, 'a table that is taller than the terminal, too')
+  t.equal(lines.filter(line => line === 'one │ two').length, 100, 'also a table taller than the terminal')
 })
 
-t.test('a terminal that is resized while an answer is printed', async t => {
+t.test('MarkdownStream follows a resized terminal', async t => {
   for (const [from, to] of [
     [100, 40],
     [40, 100]
@@ -182,24 +182,24 @@ t.test('a terminal that is resized while an answer is printed', async t => {
           .join(' ')
           .match(/\p{L}{2,}/gu)!
           .filter(word => !/[漢字中文]/.test(word))
-      // What was printed before may have been broken by the terminal itself.
+      // The terminal itself may have wrapped earlier output.
       const sorted = (lines: string[]) => words(lines).slice(-12)
       const whole = await screenOf(streamed(ANSWER, { columns: to }), to)
       const { lines } = await screen.read()
       t.same(sorted(lines), sorted(whole.lines), `from ${from} to ${to} columns after ${at} characters`)
-      t.equal(lines.filter(line => line.includes('llama')).length, 1, 'the table is there once')
+      t.equal(lines.filter(line => line.includes('llama')).length, 1, 'the table appears once')
     }
   }
 })
 
-t.test('escape sequences of a model never reach the terminal', async t => {
+t.test("MarkdownStream removes a model's escape sequences", async t => {
   const evil =
     '\x1b]0;title\x07 \x1b[2Jgone \x9b31mred `\x1b[1mcode` [a\x1b[2J](http://x/\x1b]8;;y\x07)\n\n```\x1b[5m\n\x1b[6mx\r\n```\n'
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what must not be there
   for (const step of [1, 100]) t.notMatch(streamed(evil, { step }), /[\x00-\x09\x0b-\x1f\x7f-\x9f]/)
 })
 
-t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
+t.test('run renders Markdown at a terminal, and prints it raw with --raw and in a pipe', async t => {
   const server = await scriptedServer(t, {
     'POST /api/show': reply => reply.end(JSON.stringify(shownModel('me/model'))),
     'POST /api/load': reply => reply.end(event({ status: 'ready' })),
@@ -224,7 +224,7 @@ t.test('run: Markdown at a terminal; raw with --raw and in a pipe', async t => {
   t.equal((await corral(ask, { home })).stdout, `${ANSWER}\n`)
 })
 
-t.test('run: an answer that is stopped ends its line and its colours', async t => {
+t.test('run ends the line and its colours when an answer is stopped', async t => {
   const server = await scriptedServer(t, {
     'POST /api/show': reply => reply.end(JSON.stringify(shownModel('me/model'))),
     'POST /api/load': reply => reply.end(event({ status: 'ready' })),
@@ -237,5 +237,5 @@ t.test('run: an answer that is stopped ends its line and its colours', async t =
   terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 130)
   const { lines } = await screenOf(terminal.screen(), 80)
-  t.match(lines.join('\n'), /one\s+│ two\n\*\*th │ ?$/, 'what had come, and nothing twice')
+  t.match(lines.join('\n'), /one\s+│ two\n\*\*th │ ?$/, 'the text so far, without repetition')
 })

@@ -7,7 +7,7 @@ import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
 
 const MODEL = 'me/far'
 
-/** A server that has `me/far` once it was pulled. */
+/** A server that has `me/far` after it was pulled. */
 async function pullingServer(
   t: Test,
   plan: { disk?: boolean; memory?: boolean; here?: string[]; several?: boolean } = {}
@@ -56,7 +56,7 @@ async function pullingServer(
   return { ...server, pulls: () => server.bodies('POST /api/pull').filter(({ dry_run }) => !dry_run).length }
 }
 
-t.test('run: a model that is missing is pulled in scripts only with --yes', async t => {
+t.test('run pulls a missing model in scripts only with --yes', async t => {
   const server = await pullingServer(t)
   const home = newHome(t)
   t.match(await corral(['run', MODEL, 'Hi', ...server.flags], { home }), {
@@ -69,11 +69,11 @@ t.test('run: a model that is missing is pulled in scripts only with --yes', asyn
   t.equal(server.pulls(), 0)
   const ran = await corral(['run', MODEL, 'Hi', '--yes', ...server.flags], { home })
   t.match(ran, { code: 0, stdout: 'hello from far\n', stderr: /pulling me\/far/ })
-  t.notMatch(ran.stderr, /corral run/, 'what was typed is not suggested')
+  t.notMatch(ran.stderr, /corral run/, 'the command just typed is not suggested')
   t.equal(server.pulls(), 1)
 })
 
-t.test('run: at a terminal it shows what would be pulled, and asks', async t => {
+t.test('run shows what would be pulled at a terminal and asks', async t => {
   for (const [typed, code, pulled] of [
     [ENTER, 0, 1],
     [`y${ENTER}`, 0, 1],
@@ -97,14 +97,14 @@ t.test('run: at a terminal it shows what would be pulled, and asks', async t => 
   let terminal = onTerminal(t, ['run', MODEL, 'Hi', ...tight.flags], newHome(t))
   await terminal.sees(/memory .*not enough.*\[y\/N\]/s)
   terminal.press(ENTER)
-  t.equal(await terminal.ended(), 4, 'what does not fit is not pulled by Enter alone')
+  t.equal(await terminal.ended(), 4, 'a model that does not fit is not pulled by Enter alone')
   const full = await pullingServer(t, { disk: false })
   terminal = onTerminal(t, ['run', MODEL, 'Hi', ...full.flags], newHome(t))
-  await terminal.sees('not enough room on the disk')
+  await terminal.sees('not enough disk space')
   t.equal(await terminal.ended(), 1)
 })
 
-t.test('run: without a model, one is picked among those here', async t => {
+t.test('run offers the local models if none is named', async t => {
   const server = await pullingServer(t, { here: ['me/one', 'me/two'] })
   const home = newHome(t)
   const terminal = onTerminal(t, ['run', ...server.flags], home, { columns: 40 })
@@ -128,7 +128,7 @@ t.test('run: without a model, one is picked among those here', async t => {
   t.match(await corral(['run', ...server.flags], { home, input: 'Hi' }), { code: 2, stderr: /Name a model/ })
 })
 
-t.test('run and pull: at a terminal one of several models is picked, elsewhere the command fails', async t => {
+t.test('run and pull ask which of several models is meant, and fail without a terminal', async t => {
   for (const args of [
     ['run', MODEL],
     ['pull', MODEL]

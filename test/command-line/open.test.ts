@@ -9,13 +9,13 @@ import { corral, newHome } from './command.ts'
 const NO_SSH = { SSH_CONNECTION: '', SSH_TTY: '' }
 const LINK = /^https?:\/\/[^/]+\/#open=[\w-]{43}\n$/
 
-/** The status of beginning a session by a link. */
+/** The status of starting a session with a link. */
 async function use(server: Corral, link: string): Promise<number> {
   const token = new URL(link).hash.replace('#open=', '')
   return (await server.json('/api/sessions', { token })).status
 }
 
-/** A folder for PATH with a program that opens links: it writes down what it was called with. */
+/** A folder for PATH with a program that opens links and records its arguments. */
 function openerIn(t: Test, end: string) {
   const folder = t.testdir({})
   const called = join(folder, 'called')
@@ -29,7 +29,7 @@ function openerIn(t: Test, end: string) {
   }
 }
 
-t.test('how a link is opened', async t => {
+t.test('wayToOpen chooses how to open a link', async t => {
   const table: [NodeJS.Platform, Record<string, string>, string | undefined][] = [
     ['linux', { DISPLAY: ':0' }, 'xdg-open'],
     ['linux', { WAYLAND_DISPLAY: 'wayland-0' }, 'xdg-open'],
@@ -45,7 +45,7 @@ t.test('how a link is opened', async t => {
   }
 })
 
-t.test('corral open', async t => {
+t.test('corral open prints or opens a link that works once', async t => {
   const server = await startCorral(t)
   const { home } = server
 
@@ -78,7 +78,7 @@ t.test('corral open', async t => {
   const blind = await corral(['open'], { home, env: { ...NO_SSH, DISPLAY: '', WAYLAND_DISPLAY: '' } })
   t.match(blind, { code: 0, stdout: LINK, stderr: /^No display here\. Open this link yourself; it works once/ })
 
-  t.comment('elsewhere: with the key of an admin, and as it was called')
+  t.comment("on another machine: with an admin's key, at the address used")
   const host = server.url.replace('127.0.0.1', 'localhost')
   const other = newHome(t)
   const refused = await corral(['open', '--print', '--host', host], { home: other })
@@ -93,12 +93,12 @@ t.test('corral open', async t => {
   t.match(await corral(['open'], { home: other }), { code: 3, stderr: /corral serve/ })
 })
 
-t.test('the link of a server with TLS', async t => {
+t.test('corral open uses TLS and a name that the certificate has', async t => {
   const folder = t.testdir({ 'cert.pem': localhostCertificate.cert, 'key.pem': localhostCertificate.key })
   const tls = `tls:\n  certificate: ${join(folder, 'cert.pem')}\n  key: ${join(folder, 'key.pem')}\n`
   const server = await startCorral(t, { config: `${tls}web:\n  path: /chat\n`, ca: localhostCertificate.cert })
   const { stdout } = await corral(['open', '--print'], { home: server.home })
-  t.equal(new URL(stdout).pathname, '/chat', 'where the page is')
+  t.equal(new URL(stdout).pathname, '/chat', 'the address of the page')
   t.equal(new URL(stdout).origin, `https://localhost:${new URL(server.url).port}`, 'a name that certificates have')
   t.equal(await use(server, stdout.trim()), 200)
 })

@@ -7,7 +7,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { startCorral } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 
-/** The compiler and what `npm install` puts beside a plugin. */
+/** Adds the compiler and everything that `npm install` puts beside a plugin. */
 function install(folder: string): void {
   mkdirSync(join(folder, 'node_modules', '@types'), { recursive: true })
   for (const [name, target] of [
@@ -20,7 +20,7 @@ function install(folder: string): void {
 }
 
 function run(folder: string, args: string[]) {
-  // Without the loaders of the test runner, which do not go together with the compiler.
+  // Without the test runner's loaders, which conflict with the compiler.
   const { status, stdout, stderr } = spawnSync('env', ['-u', 'NODE_OPTIONS', process.execPath, ...args], {
     cwd: folder,
     encoding: 'utf8',
@@ -39,15 +39,15 @@ const OFFERED: Record<PluginKind, RegExp> = {
     /^routes +GET \/my-surface\/page, POST \/my-surface\/describe, POST \/my-surface\/ask\npage +What can models do\? \(\/my-surface\/page\)$/m
 }
 
-t.test('corral plugin new makes plugins whose tests pass', async t => {
+t.test('corral plugin new creates plugins whose tests pass', async t => {
   const home = newHome(t)
   for (const kind of KINDS) {
     const made = await corral(['plugin', 'new', kind, `my-${kind}`], { home })
     t.equal(made.code, 0, made.stderr)
-    t.match(made.stdout, `Made the ${kind} "my-${kind}"`)
+    t.match(made.stdout, `Created the ${kind} "my-${kind}"`)
     install(join(home, `my-${kind}`))
   }
-  // The checkout has no declarations; what they are made of is checked in their place.
+  // The checkout has no declarations, so their sources are checked instead.
   const sources = {
     extends: './my-engine/tsconfig.json',
     compilerOptions: {
@@ -66,9 +66,9 @@ t.test('corral plugin new makes plugins whose tests pass', async t => {
   }
   writeFileSync(join(home, 'tsconfig.json'), JSON.stringify(sources))
   const checked = run(home, [TSC, '-p', '.'])
-  // corral itself is written without exactOptionalPropertyTypes; authors of plugins may have it.
+  // corral itself is written without exactOptionalPropertyTypes, but plugins may use it.
   const mistakes = checked.output.split('\n').filter(line => /^[^\s.]/.test(line))
-  t.same(mistakes, [], 'all are well typed under strict and exactOptionalPropertyTypes')
+  t.same(mistakes, [], 'all have correct types under strict and exactOptionalPropertyTypes')
   for (const kind of KINDS) {
     const folder = join(home, `my-${kind}`)
     run(folder, [TSC, '--noCheck'])
@@ -77,7 +77,7 @@ t.test('corral plugin new makes plugins whose tests pass', async t => {
     const { code, stdout, stderr } = await corral(['plugin', 'check', `my-${kind}`], { home })
     t.equal(code, 0, stderr)
     t.match(stdout, /is set up, registered and started/)
-    t.match(stdout, OFFERED[kind], 'it says what the plugin offers')
+    t.match(stdout, OFFERED[kind], 'it reports what the plugin offers')
   }
   t.match(await corral(['plugin', 'new', 'engine', 'my-engine'], { home }), { code: 2, stderr: /is not empty/ })
   t.match(await corral(['plugin', 'new', 'engine', 'My Engine'], { home }), { code: 2, stderr: /cannot be called/ })
@@ -92,7 +92,7 @@ t.test('corral plugin new makes plugins whose tests pass', async t => {
   })
 })
 
-t.test('corral plugin check says what is wrong', async t => {
+t.test('corral plugin check reports what is wrong', async t => {
   const home = newHome(t)
   const write = (name: string, more: string) =>
     writeFileSync(join(home, `${name}.mjs`), `export default { name: '${name}', api: 1, optional: true, ${more} }`)
@@ -120,7 +120,7 @@ t.test('corral plugin check says what is wrong', async t => {
   }
 })
 
-t.test('a plugin that is packed holds what it is built to, and works where it is installed by its name', async t => {
+t.test('a packed plugin contains its build and works when installed by name', async t => {
   const home = newHome(t)
   t.equal((await corral(['plugin', 'new', 'engine', 'mine'], { home })).code, 0)
   const folder = join(home, 'mine')
@@ -129,7 +129,7 @@ t.test('a plugin that is packed holds what it is built to, and works where it is
   const packed = spawnSync('npm', ['pack', '--json', '--ignore-scripts'], { cwd: folder, encoding: 'utf8' })
   const [{ filename, files }] = JSON.parse(packed.stdout)
   t.same(files.map(({ path }: { path: string }) => path).sort(), ['README.md', 'dist/index.js', 'package.json'])
-  // As `npm install` unpacks it: nothing of corral is beside it.
+  // As `npm install` unpacks it, without corral beside it.
   const installed = join(home, 'node_modules', 'corral-plugin-mine')
   mkdirSync(installed, { recursive: true })
   spawnSync('tar', ['-xzf', join(folder, filename), '-C', installed, '--strip-components=1'])
@@ -141,7 +141,7 @@ t.test('a plugin that is packed holds what it is built to, and works where it is
   t.equal(answer.body.choices[0].message.content, 'Hello there')
 })
 
-t.test('the guide: from a new engine to an answer on /v1', async t => {
+t.test('the plugin guide leads from a new engine to an answer on /v1', async t => {
   const guide = readFileSync(join(packageRoot, 'docs', 'plugins.md'), 'utf8')
   const [first, second] = [...guide.matchAll(/```sh\n(.*?)```/gs)].map(([, text]) => text!.trim().split('\n'))
   t.same(first, ['corral plugin new engine mine', 'cd mine', 'npm install', 'npm test', 'corral plugin check .'])

@@ -4,21 +4,21 @@ import t from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 
-// Which way commands take shows in what they may do: only the private socket makes admins of them, who read logs.
+// Permissions show which path a command uses: only the private socket makes it an admin, who may read logs.
 
-t.test('commands take the private socket of the server that holds their data directory, and no other way', async t => {
+t.test('commands use the private socket only for the server of their data directory', async t => {
   const server = await startCorral(t)
   const { home } = server
   const port = new URL(server.url).port
   t.match(await corral(['logs', DEMO], { home }), { code: 0 })
-  t.match(await corral(['logs', DEMO, '--port', port], { home }), { code: 0 }, 'an address that is its own')
+  t.match(await corral(['logs', DEMO, '--port', port], { home }), { code: 0 }, 'its own address')
   t.match(await corral(['logs', DEMO], { home, env: { CORRAL_PORT: port, CORRAL_API_KEYS: 'no-key-of-it' } }), {
     code: 0
   })
 
   const refused = /role "admin".*over TCP without a key, since .* CORRAL_API_KEYS .*corral key create/s
   const named = await corral(['logs', DEMO, '--host', 'localhost', '--port', port], { home })
-  t.match(named, { code: 1, stdout: '', stderr: refused }, 'a name may be that of another server')
+  t.match(named, { code: 1, stdout: '', stderr: refused }, 'a name may belong to another server')
 
   const other = newHome(t)
   t.match(await corral(['logs', DEMO, '--port', port], { home: other }), { code: 1, stderr: refused })
@@ -29,12 +29,12 @@ t.test('commands take the private socket of the server that holds their data dir
   t.match(await corral(['runtime', 'use', 'cpu', '--port', port], { home: other }), { code: 1, stderr: refused })
 
   rmSync(join(home, 'private', 'corral.sock'))
-  t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'without its socket it has an address')
+  t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'without its socket, the address is used')
   const blind = await corral(['logs', DEMO], { home })
   t.match(blind, { code: 1, stderr: /over TCP without a key, since .*corral\.sock cannot be opened/s })
 })
 
-/** A module for `node --import` that appends the address of each module that is loaded to LOADED. */
+/** A module for `node --import` that appends the URL of each loaded module to LOADED. */
 const RECORD_MODULES = `
 import { register } from 'node:module'
 register('data:text/javascript,' + encodeURIComponent(${JSON.stringify(`
@@ -44,13 +44,13 @@ export async function load(url, context, next) {
   return next(url, context)
 }`)}))`
 
-// What a command costs is mostly what it loads: with all of typebox it takes three times as long as without.
-t.test('a command that asks the running server loads neither plugins nor configuration, and few packages', async t => {
+// The cost of a command is mostly the modules that it loads. With all of typebox it takes three times as long.
+t.test('a command with a running server loads no plugins, no configuration and few packages', async t => {
   const server = await startCorral(t, { config: 'log_level: info' })
   const loaded = join(server.home, 'loaded')
   const env = {
     LOADED: loaded,
-    // `module.register`, by which they are recorded, is deprecated from Node.js 26 on.
+    // `module.register`, which records the modules, is deprecated from Node.js 26.
     NODE_NO_WARNINGS: '1',
     NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(RECORD_MODULES)}`
   }
@@ -70,7 +70,7 @@ t.test('a command that asks the running server loads neither plugins nor configu
   }
 })
 
-t.test('a server that is stopped is said to be, in bounded time', async t => {
+t.test('commands report a stopped server within a time limit', async t => {
   const server = await startCorral(t)
   const recorded = () => JSON.parse(readFileSync(join(server.home, 'owner.json'), 'utf8')).address
   await until('its address is recorded', () => recorded() === server.url)
@@ -88,21 +88,18 @@ t.test('a server that is stopped is said to be, in bounded time', async t => {
   }
 })
 
-t.test(
-  'where the path of the data directory is too long, after a kill, and for a server of the command itself',
-  async t => {
-    const home = join(newHome(t), 'deep'.repeat(30))
-    mkdirSync(home)
-    const killed = await startCorral(t, { home })
-    const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
-    t.ok(socket.length < 104, socket)
-    t.match(await corral(['logs', DEMO], { home }), { code: 0 })
-    await killed.end('SIGKILL')
+t.test('the private socket works with a long path, after a kill, and for a command without a server', async t => {
+  const home = join(newHome(t), 'deep'.repeat(30))
+  mkdirSync(home)
+  const killed = await startCorral(t, { home })
+  const { socket } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
+  t.ok(socket.length < 104, socket)
+  t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+  await killed.end('SIGKILL')
 
-    t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'a server just for this command')
-    const again = await startCorral(t, { home })
-    t.equal(JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8')).socket, socket)
-    t.match(await corral(['logs', DEMO], { home }), { code: 0 })
-    t.equal(await again.end('SIGTERM'), 0)
-  }
-)
+  t.match(await corral(['list'], { home }), { code: 0, stdout: /tiny-chat/ }, 'a server only for this command')
+  const again = await startCorral(t, { home })
+  t.equal(JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8')).socket, socket)
+  t.match(await corral(['logs', DEMO], { home }), { code: 0 })
+  t.equal(await again.end('SIGTERM'), 0)
+})

@@ -16,11 +16,11 @@ import { shownModel } from './records.ts'
 
 const MB = 1e6
 
-t.test('transfer speed over the last seconds', async t => {
+t.test('speedOf averages the last seconds', async t => {
   const steady = Array.from({ length: 31 }, (_, second) => ({ at: second * 1000, moved: second * 5 }))
   for (const [what, samples, now, expected] of [
-    ['nothing seen', [], 5000, undefined],
-    ['too little seen', [{ at: 0, moved: 0 }], 999, undefined],
+    ['no samples', [], 5000, undefined],
+    ['too short', [{ at: 0, moved: 0 }], 999, undefined],
     [
       'one second is enough',
       [
@@ -50,7 +50,7 @@ t.test('transfer speed over the last seconds', async t => {
       0
     ],
     [
-      'what was long ago does not count',
+      'old samples are ignored',
       [
         { at: 0, moved: 0 },
         { at: 5000, moved: 1e9 },
@@ -61,7 +61,7 @@ t.test('transfer speed over the last seconds', async t => {
       5
     ],
     [
-      'first sample of a continued download',
+      'first sample of a resumed download',
       [
         { at: 0, moved: 0 },
         { at: 2000, moved: 8 }
@@ -74,7 +74,7 @@ t.test('transfer speed over the last seconds', async t => {
   }
 })
 
-t.test('time left of a transfer', async t => {
+t.test('formatTimeLeft formats seconds to days', async t => {
   for (const [remaining, speed, text] of [
     [100, undefined, undefined],
     [100, 0, undefined],
@@ -90,32 +90,32 @@ t.test('time left of a transfer', async t => {
   }
 })
 
-t.test('amounts and speed of several transfers', async t => {
+t.test('Transfers sums amounts and speeds', async t => {
   const transfers = new Transfers(1000)
   t.match({ completed: transfers.completed, total: transfers.total }, { completed: 0, total: 1000 })
   transfers.update('a', 400, 500, 0)
   t.equal(transfers.speed(0), undefined)
   transfers.update('a', 450, 500, 1000)
   transfers.update('b', 300, 500, 2000)
-  t.equal(transfers.speed(2000), 25, 'bytes that were there when a file was first heard of are no speed')
+  t.equal(transfers.speed(2000), 25, 'bytes present when a file first appears are not speed')
   transfers.update('a', 100, 500, 2500)
   transfers.update('a', 150, 500, 4000)
-  t.equal(transfers.speed(4000), 25, 'a damaged part that is dropped is no speed backwards')
+  t.equal(transfers.speed(4000), 25, 'dropping a damaged part is not negative speed')
   t.match({ completed: transfers.completed, total: transfers.total }, { completed: 450, total: 1000 })
   transfers.update('c', 0, 500, 4000)
-  t.equal(transfers.total, 1500, 'more than was expected')
+  t.equal(transfers.total, 1500, 'more than expected')
   t.same(
     transfers.items.map(({ name }) => name),
     ['a', 'b', 'c']
   )
   for (let at = 5000; at <= 60_000; at += 100) transfers.update('c', (at - 5000) / 200, 500, at)
-  t.equal(transfers.speed(60_000), 5, 'only the last seconds count')
+  t.equal(transfers.speed(60_000), 5, 'only the last seconds matter')
   transfers.reset()
   t.match({ completed: transfers.completed, total: transfers.total }, { completed: 0, total: 1000 })
   t.equal(transfers.speed(60_000), undefined)
 })
 
-/** Files of 1000 MB, `completed` of each in MB, moving at 10 MB/s each. */
+/** Files of 1000 MB, each with `completed` MB and moving at 10 MB/s. */
 function moved(completed: number[], name = (index: number) => `model-${index + 1}.gguf`) {
   const transfers = new Transfers()
   completed.forEach((amount, index) => {
@@ -127,7 +127,7 @@ function moved(completed: number[], name = (index: number) => `model-${index + 1
   return transfers
 }
 
-t.test('progress bars', async t => {
+t.test('transferLines draws progress bars', async t => {
   const bytes = { unit: 'bytes' } as const
   const wide = { columns: 80, rows: 24 }
   t.same(transferLines(moved([450]), bytes, wide, 2000), [
@@ -145,7 +145,7 @@ t.test('progress bars', async t => {
   t.same(
     transferLines(moved([450]), bytes, { columns: 50, rows: 24 }, 2000),
     ['model-1.gguf  █████░░░░░░░   45%  450 MB / 1.0 GB', '10 MB/s  55 s left'],
-    'speed and time left move to a line of their own'
+    'speed and time left move to their own line'
   )
   t.same(transferLines(moved([450]), bytes, { columns: 36, rows: 24 }, 2000), [
     'model-1.gguf   45%  450 MB / 1.0 GB',
@@ -155,7 +155,7 @@ t.test('progress bars', async t => {
   t.same(
     transferLines(moved([450]), { unit: 'parts' }, wide, 2000),
     ['model-1.gguf  █████████████░░░░░░░░░░░░░░░░░   45%  55 s left'],
-    'what people do not count has a share and a time'
+    'parts show only a percentage and the time'
   )
   t.same(
     transferLines(moved([1000, 1000]), { unit: 'bytes', status: 'storing' }, wide, 2000)
@@ -167,17 +167,13 @@ t.test('progress bars', async t => {
   t.notMatch(transferLines(moved([450]), bytes, wide, 500)[0], '/s', 'no speed yet')
 })
 
-t.test('progress bars of more files than lines', async t => {
+t.test('transferLines selects files if there are too many', async t => {
   const shard = (index: number) => `Some-Very-Long-Model-Name-123B-Instruct-BF16-0000${index}-of-00030.gguf`
   const transfers = moved([...Array(10).fill(1000), ...Array(20).fill(0)], shard)
   for (const index of [12, 20, 11]) transfers.update(shard(index), 100 * MB, 1000 * MB, 3000 + index)
   const lines = transferLines(transfers, { unit: 'bytes' }, { columns: 80, rows: 8 }, 4000)
   t.equal(lines.length, 5)
-  t.match(
-    lines[0],
-    /^Some.*….*-000011-of-00030\.gguf .* 10%/,
-    'those that move, in their order, with the end of the name'
-  )
+  t.match(lines[0], /^Some.*….*-000011-of-00030\.gguf .* 10%/, 'active files in order, with the end of the name')
   t.match(lines[1], '000012-of')
   t.match(lines[2], '000020-of')
   t.equal(lines[3], '10 of 30 files done')
@@ -194,7 +190,7 @@ t.test('progress bars of more files than lines', async t => {
   }
 })
 
-t.test('progress as a plain line', async t => {
+t.test('transferText formats progress as a line', async t => {
   t.equal(transferText(moved([450]), { unit: 'bytes' }, 2000), '45%, 450 MB of 1.0 GB, 10 MB/s, 55 s left')
   t.equal(transferText(moved([450]), { unit: 'parts' }, 2000), '45%, 55 s left')
   t.equal(transferText(moved([1000]), { unit: 'bytes', status: 'storing' }, 2000), '100%, 1.0 GB of 1.0 GB, storing')
@@ -245,7 +241,7 @@ const PLAN: PlanReply = {
   present: false
 }
 
-t.test('the plan of a pull as text', async t => {
+t.test('formatPlan describes a pull', async t => {
   const text = formatPlan(PLAN, 'Qwen/Qwen3-GGUF')
   t.match(text, /^Qwen\/Qwen3-GGUF\n {2}variant +Q8_0\n/)
   t.match(text, /chosen +It is the best that fits\./)
@@ -253,7 +249,7 @@ t.test('the plan of a pull as text', async t => {
   t.match(text, /memory +900 MB needed, 8\.0 GB available\n/)
   t.match(text, /639 MB {4}model {8}Qwen3-Q8_0\.gguf\n +unknown {4}projector {4}mmproj\.gguf\n +639 MB +total\n/)
   t.match(text, /Other choices\n.*\n +397 MB {4}Q4_K_M\n/)
-  t.notMatch(text, /Q8_0\n\nWarnings/, 'what was chosen is no other choice')
+  t.notMatch(text, /Q8_0\n\nWarnings/, 'the chosen variant is not listed as another choice')
   t.match(text, 'The disk is too [2Jsmall.')
   t.match(text, /Nothing was downloaded\. Get it with: corral pull Qwen\/Qwen3-GGUF$/)
   const present = formatPlan({ ...PLAN, present: true, warnings: [], choices: [], files: [PLAN.files[0]!] }, 'x/y')
@@ -261,7 +257,7 @@ t.test('the plan of a pull as text', async t => {
   t.notMatch(present, /Warnings|Other choices|total/)
 })
 
-t.test('downloads as a table', async t => {
+t.test('formatPulls formats downloads as a table', async t => {
   const pull = {
     id: 'a1',
     model: 'a/b:Q8_0',
@@ -287,7 +283,7 @@ t.test('downloads as a table', async t => {
   t.equal(formatPulls([]).split('\n').length, 1, 'titles alone')
 })
 
-t.test('choosing among the models of another tool', async t => {
+t.test('chooseFound finds a model of another tool by name', async t => {
   const found = (name: string, more: object = {}) => ({
     found: name.toLowerCase(),
     name,
@@ -327,7 +323,7 @@ t.test('choosing among the models of another tool', async t => {
   t.match(table, /me\/fine:F16 .* is here already$/)
 })
 
-t.test('conversions in the details of a model', async t => {
+t.test('formatModel lists conversions', async t => {
   const model = shownModel('a/b')
   const made = {
     dtype: 'q4_k_m',

@@ -20,7 +20,7 @@ const SUCCESS = event({ status: 'success' })
 const file = (digest: string, completed: number, total: number) =>
   event({ status: `downloading ${digest}`, digest, completed: completed * MB, total: total * MB })
 
-/** Lets one file of 600 MB grow by 1 MB each 10 ms, from what is there. */
+/** Adds 1 MB every 10 ms to a file of 600 MB. */
 async function grow(reply: ServerResponse, from: number, to: number): Promise<void> {
   for (let amount = from; amount <= to && !reply.destroyed; amount++) {
     reply.write(file('q8.gguf', amount, 600))
@@ -28,7 +28,7 @@ async function grow(reply: ServerResponse, from: number, to: number): Promise<vo
   }
 }
 
-t.test('pull: plain lines without a terminal', async t => {
+t.test('pull prints plain lines without a terminal', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': async reply => {
       reply.write(': heartbeat\n\n')
@@ -54,7 +54,7 @@ t.test('pull: plain lines without a terminal', async t => {
   t.same(server.bodies('POST /api/pull'), [{ model: REFERENCE, as: 'me/qwen', stream: true }])
 })
 
-t.test('pull: success, refusals and broken downloads', async t => {
+t.test('pull reports success, refusals and broken downloads', async t => {
   const began = (reply: ServerResponse) => reply.write(event(PULLING) + file('q8.gguf', 300, 600))
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
@@ -75,24 +75,24 @@ t.test('pull: success, refusals and broken downloads', async t => {
   })
   const home = newHome(t)
   const pull = () => corral(['pull', REFERENCE, ...server.flags], { home })
-  const kept = new RegExp(`The downloaded part is kept; continue with: corral pull ${REFERENCE}\n$`)
+  const kept = new RegExp(`The downloaded part is kept. Continue with: corral pull ${REFERENCE}\n$`)
   t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is here already\. .*corral run/ })
   t.match(await pull(), { code: 4, stdout: '', stderr: 'error: There is no "Qwen/Qwen3" at Hugging Face.\n' })
-  t.match(await pull(), { code: 1, stderr: 'error: The disk is too small.\n' }, 'nothing was fetched')
+  t.match(await pull(), { code: 1, stderr: 'error: The disk is too small.\n' }, 'nothing was downloaded')
   const wrong = await pull()
   t.match(wrong, { code: 1, stderr: /^error: The bytes are wrong\. /m })
   t.match(wrong.stderr, kept)
-  t.match(await pull(), { code: 1, stderr: /^error: The pull was cancelled\.\n$/m }, 'nothing is kept of it')
+  t.match(await pull(), { code: 1, stderr: /^error: The pull was cancelled\.\n$/m }, 'no part is kept')
   const cut = await pull()
   t.match(cut, { code: 1, stderr: /broke off/ })
   t.match(cut.stderr, kept)
   const silent = await pull()
   t.match(silent, { code: 1, stderr: /ended the download of .* without a result/ })
   t.match(silent.stderr, kept)
-  t.notMatch((await pull()).stderr, /is kept/, 'what was removed is not said to be kept')
+  t.notMatch((await pull()).stderr, /is kept/, 'the message does not claim that a removed part is kept')
 })
 
-t.test('pull: Ctrl-C pauses a download', async t => {
+t.test('pull pauses the download at Ctrl-C', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': reply => {
       reply.write(event(PULLING) + file('q8.gguf', 300, 600))
@@ -114,7 +114,7 @@ t.test('pull: Ctrl-C pauses a download', async t => {
     interrupted.stderr,
     /\npaused at 55% \(330 MB\)\. The downloaded part is kept; continue with: corral pull hf:Qwen\/Qwen3-GGUF\n$/
   )
-  await until('the server is left alone', server.left)
+  await until('the server is not affected', server.left)
   for (const said of [
     /\nleft at 55% \(330 MB\)\. The server goes on with it; see "corral pulls"/,
     /\nleft at 55% \(330 MB\)\. The server goes on with it, since another client .*corral pulls pause Qwen\/Qwen3-GGUF:Q8_0/,
@@ -126,7 +126,7 @@ t.test('pull: Ctrl-C pauses a download', async t => {
   t.same(server.bodies('POST /api/pulls/pause')[0], { model: 'Qwen/Qwen3-GGUF:Q8_0', unless_shared: true })
 })
 
-t.test('pull: progress bars on a terminal', async t => {
+t.test('pull draws progress bars on a terminal', async t => {
   let finish = async () => {}
   const server = await scriptedServer(t, {
     'POST /api/pull': async (reply, _body, count) => {
@@ -164,20 +164,20 @@ t.test('pull: progress bars on a terminal', async t => {
   t.match(
     linesOnScreen(terminal.screen()).slice(3).filter(Boolean),
     [/^pulled Qwen.* \(600 MB\) in .* Try it with:$/, 'corral run Qwen/Qwen3-GGUF:Q8_0'],
-    'no bars are left behind'
+    'no bars remain'
   )
-  t.equal(terminal.screen().includes('\x1b[?25h'), true, 'the cursor is back')
+  t.equal(terminal.screen().includes('\x1b[?25h'), true, 'the cursor is restored')
 
   const again = onTerminal(t, ['pull', REFERENCE, ...server.flags], home, { columns: 50, rows: 24 })
   await again.sees('q8.gguf')
-  t.match(again.screen(), /q8\.gguf +█+░+ +5\d%/, 'a bar begins at what is there')
+  t.match(again.screen(), /q8\.gguf +█+░+ +5\d%/, 'a bar starts at the existing amount')
   await again.sees(/\d MB\/s +\d+ s left/)
   const speed = Number(/(\d+) MB\/s/.exec(again.screen())?.[1])
-  t.ok(speed > 0 && speed < 150, `what is there is no speed: ${speed} MB/s`)
+  t.ok(speed > 0 && speed < 150, `existing bytes are not speed: ${speed} MB/s`)
   again.press(CTRL_C)
   t.equal(await again.ended(), 130)
   t.match(again.screen(), /paused at 55% .*corral\s+pull\s+hf:Qwen/s)
-  t.match(again.screen(), '\x1b[?25h', 'the cursor is back')
+  t.match(again.screen(), '\x1b[?25h', 'the cursor is restored')
 })
 
 const PLAN = {
@@ -195,7 +195,7 @@ const PLAN = {
   present: false
 }
 
-t.test('pull --dry-run', async t => {
+t.test('pull --dry-run shows the plan', async t => {
   const tight = { ...PLAN, disk: { required: 2, available: 1, fits: false } }
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => reply.end(JSON.stringify(count < 3 ? PLAN : tight))
@@ -209,7 +209,7 @@ t.test('pull --dry-run', async t => {
   t.same(server.bodies('POST /api/pull')[0], { model: REFERENCE, dry_run: true })
 })
 
-t.test('pull --detach', async t => {
+t.test('pull --detach starts a download in the server', async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': (reply, _body, count) => {
       reply.writeHead(count === 1 ? 202 : 200).end(JSON.stringify({ status: count === 1 ? 'downloading' : 'success' }))
@@ -223,7 +223,7 @@ t.test('pull --detach', async t => {
   t.match(await corral(detach, { home }), { code: 3, stdout: '', stderr: /needs a running server.*corral serve/ })
 })
 
-t.test('pulls: list, pause, resume and cancel', async t => {
+t.test('pulls lists, pauses, resumes and cancels downloads', async t => {
   const pulls = [
     {
       id: 'abc',
@@ -271,7 +271,7 @@ t.test('pulls: list, pause, resume and cancel', async t => {
   t.match(await ask('stop', 'a/b'), { code: 2, stdout: '' })
 })
 
-t.test('pull: advice about what was fetched is given once, and only if it is true', async t => {
+t.test('pull gives advice about the downloaded part once and only if it applies', async t => {
   const kept = 'q8.gguf could not be fetched: it is down. Pull again to continue; what was fetched is kept.'
   const cases: [code: string, message: string, added: boolean][] = [
     ['checksum_mismatch', 'q8.gguf is not what the hub says. Its partial data were removed; pull again.', false],

@@ -28,7 +28,7 @@ import { onTerminal } from './terminal.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
 
-t.test('help texts are fitted into the terminal', async t => {
+t.test('fitText wraps help texts to the terminal', async t => {
   const paragraph = `${'word '.repeat(23)}last\n${'word '.repeat(5)}end.`
   const help = `${paragraph}\n\nExamples:\n  corral run it\n  --flag   what it does and why\n${'x'.repeat(40)}\n`
   t.equal(fitText(help, 200), help, 'a wide terminal changes nothing')
@@ -38,7 +38,7 @@ t.test('help texts are fitted into the terminal', async t => {
     []
   )
   t.equal(fitted.replace(/\s+/g, ' '), help.replace(/\s+/g, ' '), 'no word is lost')
-  t.match(fitted, 'last word', 'a paragraph is filled anew')
+  t.match(fitted, 'last word', 'paragraphs are refilled')
   t.match(
     fitted,
     '  corral run it\n  --flag   what it does\n           and why\n',
@@ -46,7 +46,7 @@ t.test('help texts are fitted into the terminal', async t => {
   )
 })
 
-t.test('times relative to now', async t => {
+t.test('relativeTime formats times relative to now', async t => {
   for (const [moment, text] of [
     ['2026-11-21T12:00:00.000Z', 'now'],
     ['2026-11-21T11:59:59.000Z', '1 second ago'],
@@ -64,7 +64,7 @@ t.test('times relative to now', async t => {
   }
 })
 
-t.test('amounts are decimal, and two that differ by a tenth of a gigabyte do not read the same', async t => {
+t.test('formatBytes is decimal and shows differences of 0.1 GB', async t => {
   for (const [bytes, text] of [
     [0, '0 B'],
     [999, '999 B'],
@@ -86,7 +86,7 @@ t.test('amounts are decimal, and two that differ by a tenth of a gigabyte do not
   }
 })
 
-t.test('tables of models in list and ps', async t => {
+t.test('formatModels and formatRunning format tables', async t => {
   t.equal(
     formatTable(
       ['NAME', '>SIZE', 'END'],
@@ -123,7 +123,7 @@ t.test('tables of models in list and ps', async t => {
       'c/d                                                       loading 42%'
     ].join('\n')
   )
-  t.match(formatModels([{ ...model, size: 0 }], NOW), / unknown +gguf/, 'a size that its plugin does not know')
+  t.match(formatModels([{ ...model, size: 0 }], NOW), / unknown +gguf/, 'unknown size')
   t.equal(formatModels([], NOW), 'NAME    ID    SIZE    FORMAT    MODIFIED', 'titles alone')
   for (const [size, vram, text] of [
     [100, 0, '100% CPU'],
@@ -136,7 +136,7 @@ t.test('tables of models in list and ps', async t => {
   }
 })
 
-t.test('tables at a narrow terminal keep every cell whole', async t => {
+t.test('formatTable keeps every cell whole at a narrow terminal', async t => {
   const titles = ['NAME', 'ID', '>SIZE', 'WHY']
   const rows = [
     ['me/a-model-with-a-rather-long-name:Q4_K_M', 'da5b44900113', '18 GB', 'it is used'],
@@ -166,7 +166,7 @@ t.test('tables at a narrow terminal keep every cell whole', async t => {
       '                   are in memory, and',
       '                   which one goes'
     ].join('\n'),
-    'a last column of text is wrapped'
+    'the last column is wrapped'
   )
   t.equal(
     formatTable(
@@ -177,7 +177,7 @@ t.test('tables at a narrow terminal keep every cell whole', async t => {
   )
 })
 
-t.test('a list of options on a terminal of 40 columns', async t => {
+t.test('fitText wraps a list of options at 40 columns', async t => {
   const list =
     '  --host <address>                           address to listen on, or of the server to talk to\n' +
     '  -h, --help                                 show help'
@@ -187,7 +187,7 @@ t.test('a list of options on a terminal of 40 columns', async t => {
   )
 })
 
-t.test('text is wrapped at words, below its second column', async t => {
+t.test('wrapLines breaks at words, below the second column', async t => {
   const text = '  system  linux x64, with a name that is long\n  ! it is not well, for more than one reason\nok'
   t.equal(
     wrapLines(text, 30),
@@ -198,26 +198,26 @@ t.test('text is wrapped at words, below its second column', async t => {
   t.equal(
     wrapLines(`  sha256       ${digest}\n  path         /a/path/of/25/characters.`, 30),
     `  sha256       ${digest}\n  path\n    /a/path/of/25/characters.`,
-    'a value moves to the left where that leaves it whole, and stays beside its name where nothing does'
+    'a value moves left if that keeps it whole, and otherwise stays beside its name'
   )
   t.equal(
     wrapLines('\x1b[2m  -  Metal  Metal is for Macs only, and for no other\x1b[22m', 30),
     '\x1b[2m  -  Metal  Metal is for Macs\n     only, and for no other\x1b[22m',
-    'colours take no room'
+    'colours take no columns'
   )
 })
 
-t.test('list on a terminal of 40 columns', async t => {
+t.test('formatModels fits 40 columns', async t => {
   const models = [localModel('a/b'), localModel('unsloth/a-model-with-a-rather-long-name:Q4')]
   const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
   const terminal = onTerminal(t, ['list', ...server.flags], newHome(t), { columns: 40 })
   t.equal(await terminal.ended(), 0)
   t.match(terminal.screen(), /unsloth\/a-model-with-a-rather-long-name:Q4\r\n {2}ID da5b44900113 {3}SIZE 4.1 MB\r\n/)
   const piped = await corral(['list', ...server.flags], { home: newHome(t) })
-  t.equal(piped.stdout.split('\n').length, 4, 'one line for each elsewhere')
+  t.equal(piped.stdout.split('\n').length, 4, 'one line per model otherwise')
 })
 
-t.test('the details of a model in show', async t => {
+t.test('formatModel describes a model', async t => {
   const model = shownModel('a/b')
   const text = formatModel(
     {
@@ -229,7 +229,7 @@ t.test('the details of a model in show', async t => {
     },
     NOW
   )
-  t.match(text, /architecture {2}llama\[2J$/m, 'no control characters reach the terminal')
+  t.match(text, /architecture {2}llama\[2J$/m, 'control characters are removed')
   t.match(text, /license +MIT\n/, 'the first line of the licence')
   t.match(text, 'completion, tools')
   t.match(text, /m\.gguf {2}10 B {2}model/)
@@ -237,11 +237,11 @@ t.test('the details of a model in show', async t => {
   t.equal(printable('a\tb\nc\r\x1b]0;x\x07\u009b31m'), 'a\tb\nc]0;x31m')
 })
 
-t.test('a model that came is suggested for what it can do', async t => {
+t.test('nextStep suggests what a model can do', async t => {
   for (const [capabilities, suggested] of [
     [['completion', 'tools'], '. Try it with: corral run o/m'],
     [['completion', 'base'], '. Try it with: corral run o/m'],
-    [['embedding'], '. It makes embeddings: POST /v1/embeddings {"model":"o/m","input":"a text"}'],
+    [['embedding'], '. It creates embeddings: POST /v1/embeddings {"model":"o/m","input":"a text"}'],
     [['rerank'], '. It ranks documents: POST /v1/rerank {"model":"o/m","query":"a question","documents":["a text"]}'],
     [[], '']
   ] as const) {
@@ -249,26 +249,26 @@ t.test('a model that came is suggested for what it can do', async t => {
   }
 })
 
-t.test('where a command looks for a server', async t => {
+t.test('planAddresses decides where to look for a server', async t => {
   const usual = 'http://127.0.0.1:11435'
   for (const [what, origins, host, port, expected] of [
     ['nothing named', {}, '127.0.0.1', 11435, { named: undefined, byFlag: false, local: true, usual }],
     [
-      'configured in a file',
+      'set in a file',
       { port: 'config.yaml:1:1' },
       '127.0.0.1',
       11435,
       { named: undefined, byFlag: false, local: true, usual }
     ],
     [
-      'a home named',
+      'a named home',
       { home: 'env CORRAL_HOME' },
       '127.0.0.1',
       11435,
       { named: undefined, byFlag: false, local: true, usual: undefined }
     ],
     [
-      'a port named',
+      'a named port',
       { port: 'flag --port' },
       '127.0.0.1',
       11435,
@@ -306,7 +306,7 @@ t.test('where a command looks for a server', async t => {
   t.equal(recordedAddress(''), undefined)
 })
 
-t.test('the settings that find a server agree with the whole configuration', async t => {
+t.test('readServerSettings agrees with the whole configuration', async t => {
   const folder = t.testdir()
   const read = async (yaml: string, env: Record<string, string> = {}, flags: ConfigFlags = {}) => {
     writeFileSync(join(folder, 'config.yaml'), yaml)
@@ -344,7 +344,7 @@ t.test('the settings that find a server agree with the whole configuration', asy
   }
 })
 
-t.test('failures and exit codes', async t => {
+t.test('explainFailure returns messages and exit codes', async t => {
   for (const [error, exitCode, text] of [
     [new CommandFailure(EXIT.noServer, 'gone'), 3, 'gone'],
     [new CorralError('model_not_found', 'no'), 4, 'no'],
@@ -363,7 +363,7 @@ t.test('failures and exit codes', async t => {
   t.equal(exitCodeFor(undefined), 1)
 })
 
-t.test('token counts and speed of an answer', async t => {
+t.test('formatCounters formats token counts and speed', async t => {
   const text = formatCounters({
     total_duration: 3e9,
     prompt_eval_count: 20,

@@ -1,7 +1,7 @@
 import type { LoadingRecord, LocalModel, RunningRecord, ShownModel } from '../../core/contracts/native-records.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 
-/** Records as a server sends them. */
+/** A model record as servers send it. */
 export function localModel(name: string): LocalModel {
   return {
     name,

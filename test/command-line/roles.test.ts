@@ -3,7 +3,7 @@ import { DEMO, startCorral } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 import { onTerminal } from './terminal.ts'
 
-t.test('commands need no more than the role that their work needs', async t => {
+t.test('commands need only the role for their work', async t => {
   const server = await startCorral(t)
   const { key } = JSON.parse((await corral(['key', 'create', 'ann', '--json'], { home: server.home })).stdout)
   const { port } = new URL(server.url)
@@ -24,15 +24,15 @@ t.test('commands need no more than the role that their work needs', async t => {
     [['__complete', 'show', 'corral/'], DEMO]
   ] as [string[], string | RegExp][]) {
     const { code, stdout, stderr } = await corral(args, options)
-    t.match({ code, stderr, stdout }, { code: 0, stderr: '', stdout: shows }, `a user may: corral ${args.join(' ')}`)
+    t.match({ code, stderr, stdout }, { code: 0, stderr: '', stdout: shows }, `a user may run corral ${args.join(' ')}`)
   }
   const watched = await corral(['top'], { ...options, closeStdout: true })
-  t.match(watched, { stderr: '' }, 'a user may: corral top')
+  t.match(watched, { stderr: '' }, 'a user may run corral top')
   const missing = await corral(['run', 'no/model', 'Hi'], options)
   t.match(
     missing,
     { code: 4, stderr: /^error: There is no model "no\/model" here/ },
-    'a missing model is named as such'
+    'a missing model is reported as missing'
   )
 
   const chat = onTerminal(t, ['run', DEMO], home, options)

@@ -1,12 +1,14 @@
 import xterm from '@xterm/headless'
 
-/** What a terminal shows, lines that scrolled away included; `wrapped` are the indices of lines that it had to wrap. */
+/**
+ * The content of a terminal, including scrolled lines. `wrapped` has the indices of lines that the terminal wrapped.
+ */
 export interface Shown {
   lines: string[]
   wrapped: number[]
 }
 
-/** A terminal of this many columns and 24 rows that can be resized. */
+/** A resizable terminal with 24 rows. */
 export function newScreen(columns: number) {
   const terminal = new xterm.Terminal({ cols: columns, rows: 24, scrollback: 10_000, allowProposedApi: true })
   let written = Promise.resolve()
@@ -30,7 +32,7 @@ export function newScreen(columns: number) {
   }
 }
 
-/** What a terminal of this many columns shows after it was sent this. */
+/** The content of a terminal after this output. */
 export async function screenOf(output: string, columns: number): Promise<Shown> {
   const screen = newScreen(columns)
   screen.write(output)

@@ -3,19 +3,19 @@ import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 
-/** @param count how often this route was asked, this time included */
+/** @param count number of requests to this route, including this one */
 export type Answer = (reply: ServerResponse, body: Record<string, unknown>, count: number) => void
 
 export interface ScriptedServer {
-  /** Make a command find it. */
+  /** Flags that make a command use the server. */
   flags: string[]
-  /** Bodies that a route got, in order. */
+  /** Bodies of the requests to a route, in order. */
   bodies(route: string): Record<string, unknown>[]
-  /** Whether the client has left the last request before its answer was whole. */
+  /** Whether the client left the last request before its answer was complete. */
   left(): boolean
 }
 
-/** A server whose answers the test makes; `routes` are such as `POST /api/pull`. */
+/** A server with answers from the test. Keys of `routes` look like `POST /api/pull`. */
 export async function scriptedServer(t: Test, routes: Record<string, Answer>): Promise<ScriptedServer> {
   const asked = new Map<string, Record<string, unknown>[]>()
   let left = false
@@ -48,7 +48,7 @@ export async function scriptedServer(t: Test, routes: Record<string, Answer>): P
   }
 }
 
-/** One event of a stream. */
+/** Formats a stream event. */
 export function event(value: object): string {
   return `data: ${JSON.stringify(value)}\n\n`
 }

@@ -31,7 +31,7 @@ const {
 })
 const NOW = new Date('2026-01-05T03:04:05.000Z')
 
-t.test('as a table, and in blocks where that is too wide', async t => {
+t.test('search prints a table, or blocks if the table is too wide', async t => {
   t.equal(
     formatFound([found({}), LARGE], 120, NOW),
     [
@@ -62,7 +62,7 @@ t.test('as a table, and in blocks where that is too wide', async t => {
   t.ok(narrow.split('\n').every(line => line.length <= 40))
 })
 
-t.test('without a running server, at a terminal of 40 columns too', async t => {
+t.test('search works without a running server and at 40 columns', async t => {
   const hub = await startHubEmulator(t, {
     repositories: {
       'acme/Bird-8B-GGUF': { files: { 'Bird-8B-Q8_0.gguf': { size: 9_000_000 } }, downloads: 12_345, license: 'mit' },
@@ -97,7 +97,7 @@ t.test('without a running server, at a terminal of 40 columns too', async t => {
   t.ok(lines.every(line => line.length <= 40))
 })
 
-t.test('usage, and hubs that fail beside others', async t => {
+t.test('search reports wrong usage and failed hubs', async t => {
   const reply = {
     models: [found({}), LARGE],
     hubs: ['huggingface', 'modelscope'],

@@ -7,7 +7,7 @@ import { engineBuildFolder } from '../support/engine-build.ts'
 import { newHome } from './command.ts'
 import { CTRL_C, linesOnScreen, onTerminal } from './terminal.ts'
 
-/** A folder for CORRAL_LLAMA_CPP with the real llama-server, whose proof takes until a file is removed. */
+/** A folder for CORRAL_LLAMA_CPP with the real llama-server. Its smoke test waits until a file is removed. */
 function slowBuild(t: Test) {
   const folder = newHome(t)
   const server = join(folder, 'llama-server')
@@ -24,7 +24,7 @@ exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
   return { folder, waits }
 }
 
-t.test('serve at a terminal draws one line while llama.cpp is prepared, and says why it was chosen', async t => {
+t.test('serve redraws one line at a terminal while it prepares llama.cpp, and explains the choice', async t => {
   const home = newHome(t)
   const { folder, waits } = slowBuild(t)
   const env = { CORRAL_LLAMA_CPP: folder, NO_COLOR: '1' }
@@ -40,23 +40,23 @@ t.test('serve at a terminal draws one line while llama.cpp is prepared, and says
   t.ok(working.every(line => line.length <= 60))
   const called = spawnSync('sh', ['-c', command.replace('curl', `printf '%s\\n'`)], { encoding: 'utf8' })
   const [url, flag, ...body] = called.stdout.split('\n')
-  t.same([url, flag], [`${address}/api/chat`, '-d'], 'what is to be copied works as it stands there')
+  t.same([url, flag], [`${address}/api/chat`, '-d'], 'commands can be copied from the screen')
   t.match(JSON.parse(body.join('\n')), { model: DEMO, messages: [{ role: 'user', content: 'Hi' }] })
   terminal.press('')
   await fetch(address, { method: 'DELETE' })
   await terminal.sees(/WARN|INFO/)
   rmSync(waits)
   await terminal.sees(/is ready/)
-  await until('the line is gone', () => !linesOnScreen(terminal.screen()).some(line => line.includes('proving')))
+  await until('the line has gone', () => !linesOnScreen(terminal.screen()).some(line => line.includes('proving')))
   const text = linesOnScreen(terminal.screen()).join('\n')
   t.match(text, /^\[[\d:]+\] INFO: llama\.cpp is ready: cpu, since$\n {2}CORRAL_LLAMA_CPP names it; .*$/m)
-  t.notMatch(text, 'source "system"', 'what was tried is for "corral doctor"')
+  t.notMatch(text, 'source "system"', 'only "corral doctor" shows the attempts')
   terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 0)
   t.match(linesOnScreen(terminal.screen()).at(-2), /INFO: stopped$/)
 })
 
-t.test('serve without a terminal logs the steps', async t => {
+t.test('serve logs the steps without a terminal', async t => {
   const server = await startCorral(t)
   await until('llama.cpp is ready', () => server.log().includes('llama.cpp is ready: cpu, since '))
   t.match(server.log(), /"msg":"proving llama\.cpp"/)

@@ -46,9 +46,9 @@ t.test('commands find a running server and use its API key', async t => {
   t.match(
     await corral(['run', DEMO, '--temperature', '0', '--port', port], { home: other, env, input: `${CAPITAL}\n` }),
     { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: '' },
-    'found by its port, asked through a pipe'
+    'found by its port, with a prompt from a pipe'
   )
-  t.same(readdirSync(other), [], "a server's client needs no data directory")
+  t.same(readdirSync(other), [], 'a client needs no data directory')
   const short = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--max-tokens', '2'], { home, env })
   t.ok(short.stdout.length < CAPITAL_ANSWER.length && CAPITAL_ANSWER.startsWith(short.stdout.trim()), short.stdout)
   t.match(await corral(['run', 'no/model', 'hi'], { home, env }), { code: 4, stdout: '', stderr: /corral list/ })
@@ -64,17 +64,17 @@ t.test('commands find a running server and use its API key', async t => {
   t.match(await corral(['list', '--port', '1'], { home, env }), {
     code: 3,
     stdout: '',
-    stderr: new RegExp(`No server answers at http://127\\.0\\.0\\.1:1; the one of .* is at ${server.url}`)
+    stderr: new RegExp(`No server is running at http://127\\.0\\.0\\.1:1\\. The server of .* is at ${server.url}`)
   })
   t.match(await corral(['serve'], { home }), { code: 1, stderr: new RegExp(`process ${server.process.pid}`) })
   t.match(await corral(['serve', '--port', port], { home: other }), {
     code: 1,
     stderr: /used by another program.*--port/
   })
-  t.equal(await server.end('SIGINT'), 0, 'Ctrl-C is a proper end of a server')
+  t.equal(await server.end('SIGINT'), 0, 'Ctrl-C stops a server properly')
 })
 
-t.test('serve: a signal during the start stops the server cleanly', async t => {
+t.test('serve stops cleanly at a signal during the start', async t => {
   const home = newHome(t)
   writeFileSync(join(home, 'config.yaml'), 'prot: 1\nnew_plugin: { speed: 3 }\n')
   const child = spawn(process.execPath, [MAIN, 'serve', '--port', '0'], {
@@ -88,11 +88,15 @@ t.test('serve: a signal during the start stops the server cleanly', async t => {
   child.kill('SIGTERM')
   t.same(await once(child, 'close'), [0, null])
   t.match(log, /config\.yaml:1:1: There is no setting \\"prot\\"; did you mean port\? It is ignored\./)
-  t.match(log, /config\.yaml:2:1: There is no setting \\"new_plugin\\"/, 'settings of another version only warn')
+  t.match(
+    log,
+    /config\.yaml:2:1: There is no setting \\"new_plugin\\"/,
+    'settings of another version only cause warnings'
+  )
   t.notOk(existsSync(join(home, 'owner.json')))
 })
 
-t.test('run starts its own server, and stops it', async t => {
+t.test('run starts its own server and stops it', async t => {
   const home = newHome(t)
   const free = createServer().listen(0, '127.0.0.1')
   await once(free, 'listening')
@@ -111,68 +115,60 @@ t.test('run starts its own server, and stops it', async t => {
   t.match(interrupted, { code: 130, stdout: '' })
   t.notMatch(interrupted.stderr, 'error')
   t.notOk(existsSync(join(home, 'owner.json')))
-  t.same(llamaServersBelow(process.pid), [], 'no engine is left')
+  t.same(llamaServersBelow(process.pid), [], 'no engine remains')
 })
 
-t.test(
-  'a server in its shutdown has not taken a request: it goes to the next server, but not where a server is meant',
-  async t => {
-    const refusedFirst =
-      (times: number, body: object): Answer =>
-      (reply, _, count) =>
-        count <= times
-          ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.')
-          : reply.end(JSON.stringify(body))
-    const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
-    const home = newHome(t)
-    const { flags, bodies } = await scriptedServer(t, {
-      'GET /api/tags': refusedFirst(2, { models }),
-      'DELETE /api/delete': refusedFirst(1, {}),
-      'GET /api/runtimes': refusedFirst(9, {}),
-      'GET /api/ps': refusedFirst(1, { models: [] }),
-      'POST /api/runtimes/use': (reply, body, count) =>
-        // Once at the door, once in its midst.
-        count === 1
-          ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.')
-          : reply.end(
-              event(
-                count === 2
-                  ? { status: 'error', error: 'corral is shutting down.', code: 'shutting_down' }
-                  : { status: 'success', build: { id: `the-${body.runtime}`, version: 'b1' } }
-              )
+t.test('a request refused during shutdown goes to the next server, unless a server was named', async t => {
+  const refusedFirst =
+    (times: number, body: object): Answer =>
+    (reply, _, count) =>
+      count <= times ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.') : reply.end(JSON.stringify(body))
+  const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
+  const home = newHome(t)
+  const { flags, bodies } = await scriptedServer(t, {
+    'GET /api/tags': refusedFirst(2, { models }),
+    'DELETE /api/delete': refusedFirst(1, {}),
+    'GET /api/runtimes': refusedFirst(9, {}),
+    'GET /api/ps': refusedFirst(1, { models: [] }),
+    'POST /api/runtimes/use': (reply, body, count) =>
+      // Once before the request, once during it.
+      count === 1
+        ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.')
+        : reply.end(
+            event(
+              count === 2
+                ? { status: 'error', error: 'corral is shutting down.', code: 'shutting_down' }
+                : { status: 'success', build: { id: `the-${body.runtime}`, version: 'b1' } }
             )
-    })
-    t.match(await corral(['list', ...flags], { home }), { code: 0, stdout: /a\/b/, stderr: '' })
-    t.match(await corral(['rm', 'me/one', 'me/two', ...flags], { home }), {
-      code: 0,
-      stderr: /deleted me\/one.*deleted me\/two/s
-    })
-    t.strictSame(
-      bodies('DELETE /api/delete').map(({ model }) => model),
-      ['me/one', 'me/one', 'me/two'],
-      'what was done is not done again'
-    )
-    t.match(await corral(['runtime', 'use', 'cpu', ...flags], { home }), { code: 0, stderr: /run on the-cpu/ })
-    t.match(await corral(['runtime', 'list', ...flags], { home }), {
-      code: 1,
-      stderr: /^error: corral is shutting down/
-    })
-    t.equal(bodies('GET /api/runtimes').length, 4, 'it is not tried forever')
-    t.match(await corral(['ps', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
-  }
-)
+          )
+  })
+  t.match(await corral(['list', ...flags], { home }), { code: 0, stdout: /a\/b/, stderr: '' })
+  t.match(await corral(['rm', 'me/one', 'me/two', ...flags], { home }), {
+    code: 0,
+    stderr: /deleted me\/one.*deleted me\/two/s
+  })
+  t.strictSame(
+    bodies('DELETE /api/delete').map(({ model }) => model),
+    ['me/one', 'me/one', 'me/two'],
+    'completed requests are not repeated'
+  )
+  t.match(await corral(['runtime', 'use', 'cpu', ...flags], { home }), { code: 0, stderr: /run on the-cpu/ })
+  t.match(await corral(['runtime', 'list', ...flags], { home }), {
+    code: 1,
+    stderr: /^error: corral is shutting down/
+  })
+  t.equal(bodies('GET /api/runtimes').length, 4, 'the number of retries is limited')
+  t.match(await corral(['ps', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
+})
 
-t.test(
-  'a connection that is dropped: what only asks goes to the next server, what changes something may have been done',
-  async t => {
-    const home = newHome(t)
-    const dropFirst: Answer = (reply, _, count) => {
-      if (count === 1) reply.socket!.resetAndDestroy()
-      else reply.end('{"models":[]}')
-    }
-    const { flags, bodies } = await scriptedServer(t, { 'GET /api/tags': dropFirst, 'DELETE /api/delete': dropFirst })
-    t.match(await corral(['list', ...flags], { home }), { code: 0 })
-    t.match(await corral(['rm', 'me/one', ...flags], { home }), { code: 1, stderr: /broke off/ })
-    t.equal(bodies('DELETE /api/delete').length, 1)
+t.test('after a dropped connection only reads go to the next server', async t => {
+  const home = newHome(t)
+  const dropFirst: Answer = (reply, _, count) => {
+    if (count === 1) reply.socket!.resetAndDestroy()
+    else reply.end('{"models":[]}')
   }
-)
+  const { flags, bodies } = await scriptedServer(t, { 'GET /api/tags': dropFirst, 'DELETE /api/delete': dropFirst })
+  t.match(await corral(['list', ...flags], { home }), { code: 0 })
+  t.match(await corral(['rm', 'me/one', ...flags], { home }), { code: 1, stderr: /broke off/ })
+  t.equal(bodies('DELETE /api/delete').length, 1)
+})

@@ -22,18 +22,18 @@ const USUAL: ServiceDefinition = {
   writable: [],
   groups: ['video', 'render']
 }
-/** Paths and values with all that a file of systemd or launchd could take for something else. */
+/** Paths and values with every character that systemd or launchd treat specially. */
 const AWKWARD = `/srv/mödels "of" <all> & 100% $HOME\\x 'y'`
 const LINUX = { platform: 'linux', uid: 0, userHome: '/root', configHome: undefined } as const
 
-/** Writes a unit whose programs exist, which the check of systemd wants. */
+/** Writes a unit whose programs exist, as systemd's check requires. */
 function unitFile(folder: string, service: ServiceDefinition): string {
   const file = join(folder, 'corral.service')
   writeFileSync(file, systemdUnit({ ...service, command: [process.execPath, ...service.command.slice(1)] }))
   return file
 }
 
-t.test("units of systemd are valid, and the sandbox of the machine's service holds", async t => {
+t.test('systemdUnit creates valid units with a strong sandbox', async t => {
   if (spawnSync('systemd-analyze', ['--version']).status !== 0) return t.comment('skipped: there is no systemd-analyze')
   const awkward = {
     flags: ['--models', AWKWARD],
@@ -46,7 +46,7 @@ t.test("units of systemd are valid, and the sandbox of the machine's service hol
     'of a user': { ...USUAL, system: false },
     'without groups': { ...USUAL, groups: [] },
     awkward: { ...USUAL, ...awkward },
-    'awkward, of a user': { ...USUAL, ...awkward, system: false }
+    'special characters, for a user': { ...USUAL, ...awkward, system: false }
   })) {
     const unit = unitFile(newHome(t), service)
     const scope = service.system ? [] : ['--user']
@@ -60,7 +60,7 @@ t.test("units of systemd are valid, and the sandbox of the machine's service hol
   }
 })
 
-t.test('the agent of launchd says the same, whatever is in the paths', async t => {
+t.test('launchdAgent creates a valid agent with special characters in paths', async t => {
   if (spawnSync('python3', ['--version']).status !== 0) return t.comment('skipped: there is no Python')
   const service = {
     ...USUAL,
@@ -92,7 +92,7 @@ t.test('the agent of launchd says the same, whatever is in the paths', async t =
   ])
 })
 
-t.test('the service of the machine gets a user of its own, once', async t => {
+t.test('a service of the machine gets its own user once', async t => {
   const commands = (hasAccount: boolean) =>
     installSteps(LINUX, USUAL, '', hasAccount).map(step => (step.do === 'run' ? step.command.join(' ') : step.path))
   const rest = [
@@ -107,10 +107,10 @@ t.test('the service of the machine gets a user of its own, once', async t => {
   t.same(others, rest)
 })
 
-/** The words of a setting as a shell writes them; systemd quotes as it does, but for `%%` and `$$`. */
+/** The words of a setting as a shell writes them. systemd has the same quoting, except for `%%` and `$$`. */
 const forShell = (text: string) => text.replaceAll('%%', '%').replaceAll('$$', '\\$')
 
-t.test('what the unit says is what starts, answers, reloads and stops', async t => {
+t.test('a server started as in the unit answers, reloads and stops', async t => {
   const home = newHome(t)
   const data = join(home, 'däta 100% $HOME "x"')
   const {
@@ -120,7 +120,7 @@ t.test('what the unit says is what starts, answers, reloads and stops', async t 
   } = await corral(['service', 'install', '--user', '--dry-run', '--port', '0', '--home', data], { home })
   t.equal(code, 0, stderr)
   t.match(stderr, /would write .*corral\.service[\s\S]*would run systemctl --user enable corral/)
-  t.notOk(existsSync(data), 'nothing is made')
+  t.notOk(existsSync(data), 'nothing is created')
   const line = (name: string) => new RegExp(`^${name}=(.*)$`, 'm').exec(unit)![1]!
   const settings = [...unit.matchAll(/^Environment=(.*)$/gm)].map(([, text]) => forShell(text!.replaceAll('$', '$$$$')))
   const start = (text: string) =>
@@ -137,7 +137,7 @@ t.test('what the unit says is what starts, answers, reloads and stops', async t 
   let log = ''
   for (const stream of [server.stdout, server.stderr]) stream.setEncoding('utf8').on('data', text => (log += text))
   const address = await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1])
-  t.ok(existsSync(join(data, 'owner.json')), 'on the data directory that was named')
+  t.ok(existsSync(join(data, 'owner.json')), 'on the named data directory')
   t.equal((await fetch(`${address}/livez`)).status, 200)
   const reload = start(line('ExecReload'))
   const [reloaded] = await once(reload, 'close')
@@ -147,7 +147,7 @@ t.test('what the unit says is what starts, answers, reloads and stops', async t 
   t.equal(ended, 0, log)
 })
 
-/** A systemctl that writes down how it is called, since no systemd runs beside tests. */
+/** A systemctl that records its calls, because no systemd runs in tests. */
 function recordingSystemd(t: Test) {
   const folder = newHome(t)
   const file = join(folder, 'systemctl')
@@ -161,7 +161,7 @@ case "$*" in *UnitFileState*) cat '${folder}/state';; esac
   )
   chmodSync(file, 0o755)
   return {
-    // A link to this Node.js, such as package managers make.
+    // A link to this Node.js, like those of package managers.
     path: `${folder}:${process.env.PATH}`,
     folder,
     state: (text: string) => writeFileSync(join(folder, 'state'), text),
@@ -173,7 +173,7 @@ case "$*" in *UnitFileState*) cat '${folder}/state';; esac
   }
 }
 
-t.test("a service is installed, shown and removed, and nobody else's file is touched", async t => {
+t.test('service installs, shows and removes its file, and never touches others', async t => {
   const home = newHome(t)
   const systemd = recordingSystemd(t)
   const env = { XDG_CONFIG_HOME: join(home, 'config'), PATH: systemd.path, HOME: home, CORRAL_API_KEYS: 'hidden-key' }
@@ -194,7 +194,7 @@ t.test("a service is installed, shown and removed, and nobody else's file is tou
   t.match(text, /^ExecStart=.*scripts\/corral\.mjs"? --port 8123 serve$/m)
   t.notMatch(text, 'hidden-key')
   t.match(await service('install', '--port', '8123'), { code: 0 })
-  t.equal(readFileSync(file, 'utf8'), text, 'once more is the same')
+  t.equal(readFileSync(file, 'utf8'), text, 'a second time gives the same')
 
   systemd.state('UnitFileState=enabled\nActiveState=active\nSubState=running\nResult=success\n')
   t.match(await service('status'), { code: 0, stdout: /^state +active \(running\)$/m })
@@ -217,34 +217,28 @@ t.test("a service is installed, shown and removed, and nobody else's file is tou
   }
 })
 
-t.test(
-  'a service starts what package managers keep, and what cannot work is refused before anything is written',
-  async t => {
-    const home = newHome(t)
-    const systemd = recordingSystemd(t)
-    const config = join(home, 'config')
-    const service = (env: Record<string, string>, ...args: string[]) =>
-      corral(['service', 'install', '--user', ...args], { home, env: { XDG_CONFIG_HOME: config, HOME: home, ...env } })
-    // Version managers make links for one shell, in temporary folders: those are not for a service.
-    symlinkSync(process.execPath, join(systemd.folder, 'node'))
-    const shortLived = await service({ PATH: systemd.path }, '--dry-run')
-    t.notMatch(shortLived.stdout, systemd.folder)
+t.test('a service uses stable paths, and impossible services are rejected before anything is written', async t => {
+  const home = newHome(t)
+  const systemd = recordingSystemd(t)
+  const config = join(home, 'config')
+  const service = (env: Record<string, string>, ...args: string[]) =>
+    corral(['service', 'install', '--user', ...args], { home, env: { XDG_CONFIG_HOME: config, HOME: home, ...env } })
+  // Version managers create links for one shell in temporary folders. A service must not use them.
+  symlinkSync(process.execPath, join(systemd.folder, 'node'))
+  const shortLived = await service({ PATH: systemd.path }, '--dry-run')
+  t.notMatch(shortLived.stdout, systemd.folder)
 
-    const failing = newHome(t)
-    writeFileSync(
-      join(failing, 'systemctl'),
-      '#!/bin/sh\necho "Failed to connect to bus: No medium found" >&2\nexit 1\n'
-    )
-    chmodSync(join(failing, 'systemctl'), 0o755)
-    t.match(await service({ PATH: `${failing}:${process.env.PATH}` }), {
-      code: 1,
-      stderr: /No medium found.*Log in as this user/
-    })
-    t.match(await service({ PATH: systemd.path }, '--port', 'abc'), { code: 2, stderr: /port/ })
-    mkdirSync(join(home, 'data'))
-    writeFileSync(join(home, 'data', 'config.yaml'), 'port: here\n')
-    t.match(await service({ PATH: systemd.path }, '--home', join(home, 'data')), { code: 2, stderr: /port/ })
-    t.match(await service({ PATH: systemd.path }, '--system'), { code: 2, stderr: /not both/ })
-    t.notOk(existsSync(config), 'nothing was written')
-  }
-)
+  const failing = newHome(t)
+  writeFileSync(join(failing, 'systemctl'), '#!/bin/sh\necho "Failed to connect to bus: No medium found" >&2\nexit 1\n')
+  chmodSync(join(failing, 'systemctl'), 0o755)
+  t.match(await service({ PATH: `${failing}:${process.env.PATH}` }), {
+    code: 1,
+    stderr: /No medium found.*Log in as this user/
+  })
+  t.match(await service({ PATH: systemd.path }, '--port', 'abc'), { code: 2, stderr: /port/ })
+  mkdirSync(join(home, 'data'))
+  writeFileSync(join(home, 'data', 'config.yaml'), 'port: here\n')
+  t.match(await service({ PATH: systemd.path }, '--home', join(home, 'data')), { code: 2, stderr: /port/ })
+  t.match(await service({ PATH: systemd.path }, '--system'), { code: 2, stderr: /not both/ })
+  t.notOk(existsSync(config), 'nothing was written')
+})

@@ -8,21 +8,21 @@ export const CTRL_C = '\x03'
 export const CTRL_D = '\x04'
 export const ENTER = '\r'
 
-/** A command on a terminal (made by util-linux' `script`), driven by keys. */
+/** A command on a terminal (created with util-linux' `script`), controlled by keys. */
 export interface Terminal {
-  /** What the screen was sent since the last `press`. */
+  /** Output since the last `press`. */
   screen(): string
   press(keys: string): void
   sees(what: string | RegExp): Promise<void>
   ended(): Promise<number | null>
-  /** Closes the terminal, as its window does. */
+  /** Closes the terminal, like its window. */
   close(): void
 }
 
 interface TerminalOptions {
   columns?: number
   rows?: number
-  /** What starts the command, such as `setsid --wait`. */
+  /** Command that starts the command, such as `setsid --wait`. */
   launcher?: string
   env?: Record<string, string>
 }
@@ -62,7 +62,7 @@ export function onTerminal(t: Test, args: string[], home: string, options: Termi
   }
 }
 
-/** The lines that stand on a terminal after it was sent this; it knows what progress bars use. */
+/** The lines on a terminal after this output. Supports the escape sequences of progress bars. */
 export function linesOnScreen(output: string): string[] {
   const lines: string[] = ['']
   let row = 0

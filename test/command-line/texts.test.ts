@@ -4,7 +4,7 @@ import t from 'tap'
 import { nearestHarmless } from '../../command-line/context.ts'
 import { corral, newHome } from './command.ts'
 
-t.test('errors begin with what is wrong and end with what to do', async t => {
+t.test('errors start with what is wrong and end with what to do', async t => {
   const home = newHome(t)
   for (const [command, code, text] of [
     [
@@ -45,7 +45,7 @@ t.test('errors begin with what is wrong and end with what to do', async t => {
   )
 })
 
-t.test('a typo never leads to a destructive command', async t => {
+t.test('a typo is never corrected to a destructive command', async t => {
   const known = ['run', 'rm', 'stop', 'show', 'revoke', 'uninstall', 'cancel', 'drain', 'remove', 'list', 'rotate']
   for (const typed of ['rm', 'r', 'rmm', 'stpo', 'sto', 'revok', 'unistall', 'cancle', 'drian', 'remov', 'rotat']) {
     t.notMatch(nearestHarmless(typed, known) ?? '', /^(rm|stop|revoke|uninstall|cancel|drain|remove|rotate)$/, typed)
@@ -53,7 +53,7 @@ t.test('a typo never leads to a destructive command', async t => {
   t.equal(nearestHarmless('rn', known), 'run')
 })
 
-t.test('a folder that this user may not use is named', { skip: process.getuid?.() !== 0 }, async t => {
+t.test('a folder without permission is named in the error', { skip: process.getuid?.() !== 0 }, async t => {
   const home = newHome(t)
   chmodSync(home, 0o755)
   const data = join(home, 'data')

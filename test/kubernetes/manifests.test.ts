@@ -11,8 +11,8 @@ import { corral as command } from '../command-line/command.ts'
 import { MANIFESTS, OVERLAYS, objectsOf, podTemplates, readManifest } from './manifests.ts'
 
 /*
- * What can be seen of the manifests without a cluster and without the schemas: that they fit together, and fit corral.
- * schemas.thorough.test.ts has what they are by Kubernetes' schemas.
+ * Checks of the manifests without a cluster and without the schemas: they are consistent, and match corral.
+ * schemas.thorough.test.ts checks them against Kubernetes' schemas.
  */
 
 const kustomizations = new Map<string, any>(
@@ -29,11 +29,11 @@ const named = (kind: string, name: string) =>
 const workloads = objects.filter(object => podTemplates(object).length > 0)
 const isSubset = (selector: Record<string, string>, labels: Record<string, string> = {}) =>
   Object.entries(selector).every(([key, value]) => labels[key] === value)
-/** Labels that KubeRay gives to its pods. */
+/** Labels that KubeRay adds to its pods. */
 const labelsOf = (object: any, template: any) =>
   object.kind === 'RayCluster' ? { 'ray.io/cluster': object.metadata.name } : template.metadata.labels
 
-t.test('settings in ConfigMaps have no mistakes', async t => {
+t.test('settings in ConfigMaps have no errors', async t => {
   const files = OVERLAYS.flatMap(folder =>
     (kustomizations.get(folder)!.configMapGenerator ?? []).flatMap(({ files }: any) =>
       files
@@ -53,13 +53,13 @@ t.test('settings in ConfigMaps have no mistakes', async t => {
     })
     t.same(unknown, [], file)
   }
-  // A server that others can reach needs keys, which pods get from a Secret.
+  // A server that others can reach needs keys. Pods get them from a Secret.
   const env = { CORRAL_API_KEYS: 'k'.repeat(40) }
   const checked = await command(['config', 'check', '--config', files[0]!], { home: t.testdir(), env })
-  t.match(checked, { code: 0 }, 'as the command says')
+  t.match(checked, { code: 0 }, 'as the command')
 })
 
-t.test('what an object names is there', async t => {
+t.test('all objects that a manifest names exist', async t => {
   const maps = [...kustomizations.values()].flatMap(({ configMapGenerator = [] }) =>
     configMapGenerator.map(({ name }: any) => name)
   )
@@ -82,7 +82,7 @@ t.test('what an object names is there', async t => {
           const { secretKeyRef } = valueFrom
           t.equal(secretKeyRef.name, 'corral-keys', where)
           t.ok(secretKeys.includes(secretKeyRef.key), `${where}: the key ${secretKeyRef.key}`)
-          t.ok(guide.includes(secretKeyRef.key), `docs/kubernetes.md makes ${secretKeyRef.key}`)
+          t.ok(guide.includes(secretKeyRef.key), `docs/kubernetes.md creates ${secretKeyRef.key}`)
         }
         for (const probe of ['startupProbe', 'livenessProbe', 'readinessProbe']) {
           const given = container[probe]
@@ -90,7 +90,7 @@ t.test('what an object names is there', async t => {
           const { port, path } = given.httpGet ?? given.tcpSocket
           t.ok(
             ports.some((each: any) => each.name === port),
-            `${where}: ${probe} asks a port that is there`
+            `${where}: ${probe} uses an existing port`
           )
           if (path) t.ok(['/livez', '/readyz'].includes(path), `${where}: ${path}`)
         }
@@ -99,7 +99,7 @@ t.test('what an object names is there', async t => {
     }
     if (workload.kind === 'RayCluster') continue
     const { labels } = workload.spec.template.metadata
-    t.ok(isSubset(workload.spec.selector.matchLabels, labels), `${workload.metadata.name} has the pods that it makes`)
+    t.ok(isSubset(workload.spec.selector.matchLabels, labels), `${workload.metadata.name} selects its own pods`)
   }
   for (const object of objects) {
     const { spec = {} } = object
@@ -115,7 +115,7 @@ t.test('what an object names is there', async t => {
     const found = workloads.filter(workload =>
       podTemplates(workload).some(template => isSubset(selector, labelsOf(workload, template)))
     )
-    t.ok(found.length > 0, `${object.kind} ${object.metadata.name} is of pods that there are`)
+    t.ok(found.length > 0, `${object.kind} ${object.metadata.name} selects existing pods`)
     for (const { targetPort } of object.kind === 'Service' ? spec.ports : []) {
       const ports = found.flatMap(workload => podTemplates(workload)).flatMap(({ spec }) => spec.containers[0].ports)
       t.ok(
@@ -125,11 +125,11 @@ t.test('what an object names is there', async t => {
     }
   }
   t.equal(named('StatefulSet', 'corral-node').spec.serviceName, 'corral-nodes')
-  t.equal(parse(readManifest('base/front.yaml')).cluster.dns.name, 'corral-nodes', 'where fronts look for nodes')
+  t.equal(parse(readManifest('base/front.yaml')).cluster.dns.name, 'corral-nodes', 'where gateways look for nodes')
   t.equal(named('Service', 'corral-nodes').spec.clusterIP, 'None')
 })
 
-t.test('pods are as their image is, and may do little', async t => {
+t.test('pods match their image and have few rights', async t => {
   const dockerfile = readFileSync(join(packageRoot, 'Dockerfile'), 'utf8')
   const [, user, group] = /^USER (\d+):(\d+)$/m.exec(dockerfile)!
   const [, home] = /CORRAL_HOME=(\S+)/.exec(dockerfile)!
@@ -140,7 +140,7 @@ t.test('pods are as their image is, and may do little', async t => {
     const [container] = spec.containers
     t.ok(
       container.volumeMounts.some(({ mountPath }: any) => mountPath === home),
-      'its data are in a volume'
+      'its data is on a volume'
     )
     t.equal(container.securityContext.readOnlyRootFilesystem, true)
     t.match(dockerfile, new RegExp(`^EXPOSE ${container.ports[0].containerPort}$`, 'm'))
@@ -156,7 +156,7 @@ t.test('pods are as their image is, and may do little', async t => {
   }
 })
 
-t.test('pods have the time to end that their drain and shutdown take', async t => {
+t.test('pods have enough time for drain and shutdown', async t => {
   for (const [name, file] of [
     ['corral-node', 'node.yaml'],
     ['corral-front', 'front.yaml']
@@ -170,9 +170,9 @@ t.test('pods have the time to end that their drain and shutdown take', async t =
   }
 })
 
-t.test('Ray reads the resources of its nodes as JSON', async t => {
+t.test('Ray parses the resources of its nodes as JSON', async t => {
   const [{ rayStartParams }] = named('RayCluster', 'corral').spec.workerGroupSpecs
-  // KubeRay writes each of them into a command for a shell, as it is.
+  // KubeRay inserts each value into a shell command without quoting.
   const words = execFileSync('bash', ['-c', `printf '%s' --resources=${rayStartParams.resources}`], {
     encoding: 'utf8'
   })
@@ -183,13 +183,13 @@ t.test('Ray reads the resources of its nodes as JSON', async t => {
   t.same(
     worker.volumeMounts.map(({ mountPath }: any) => mountPath),
     [home],
-    'a member has its data in the volume'
+    'a member has its data on the volume'
   )
   const dockerfile = readManifest('kuberay/Dockerfile')
   t.match(dockerfile, `rayproject/ray:${named('RayCluster', 'corral').spec.rayVersion}-`)
 })
 
-t.test('the picker reads metrics that corral has', async t => {
+t.test('the endpoint picker reads metrics that corral has', async t => {
   const { plugins } = parse(readManifest('llm-d/picker.yaml'))
   const [engine] = plugins.find(({ type }: any) => type === 'core-metrics-extractor').parameters.engineConfigs
   const described = readFileSync(join(packageRoot, 'docs', 'monitoring.md'), 'utf8')
@@ -198,5 +198,5 @@ t.test('the picker reads metrics that corral has', async t => {
   for (const metric of Object.values(specs)) t.ok(described.includes(`\`${metric}\``), `${metric}`)
   const { patch } = kustomizations.get('llm-d')!.patches.find(({ patch }: any) => patch.includes('engine-type'))
   t.equal(parse(patch)[0].value, name, 'pods have the label of that engine')
-  t.equal(parse(readManifest('llm-d/node.yaml')).metrics.public, true, 'which it asks without a key')
+  t.equal(parse(readManifest('llm-d/node.yaml')).metrics.public, true, 'without a key')
 })

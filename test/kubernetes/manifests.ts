@@ -7,7 +7,7 @@ export const MANIFESTS = join(packageRoot, 'packaging', 'kubernetes')
 /** Folders with a kustomization. */
 export const OVERLAYS = ['base', 'nvidia', 'kuberay', 'llm-d']
 
-/** The objects of a file with several YAML documents. @throws for a mistake in it */
+/** Parses a file with several YAML documents. @throws if the YAML is invalid */
 export function objectsOf(text: string): any[] {
   return parseAllDocuments(text, { merge: true }).map(document => {
     const [error] = document.errors
@@ -18,7 +18,7 @@ export function objectsOf(text: string): any[] {
 
 export const readManifest = (path: string) => readFileSync(join(MANIFESTS, path), 'utf8')
 
-/** The templates of pods in an object, by what they are for. */
+/** The pod templates of an object, by purpose. */
 export function podTemplates(object: any): any[] {
   if (object.kind === 'RayCluster') {
     const { headGroupSpec, workerGroupSpecs } = object.spec

@@ -10,15 +10,15 @@ import { engineBuildFolder } from '../support/engine-build.ts'
 import { MANIFESTS, objectsOf, readManifest } from './manifests.ts'
 
 /*
- * corral with the settings and under the limits of its pods, as far as they can be had without a cluster: a user without
- * rights, no capability, a file system that is read-only but for /data and /tmp, a volume as a kubelet prepares it, the
- * environment, the hooks and the addresses of probes of the manifests. Pods share one network here, which is nobody else's.
+ * Runs corral with the settings and limits of its pods, as far as possible without a cluster: a user without rights, no
+ * capabilities, a file system that is read-only except /data and /tmp, a volume prepared as by a kubelet, and the
+ * manifests' environment, hooks and probes. All pods share one private network.
  */
 
 t.setTimeout(600_000)
 
 const canIsolate = process.getuid?.() === 0 && spawnSync('unshare', ['--mount', '--net', 'true']).status === 0
-const skip = canIsolate ? false : 'PODS ARE NOT TRIED: that needs root and namespaces of Linux.'
+const skip = canIsolate ? false : 'PODS ARE NOT TESTED: this needs root and Linux namespaces.'
 
 const [, node] = objectsOf(readManifest('base/nodes.yaml'))
 const [, front] = objectsOf(readManifest('base/fronts.yaml'))
@@ -26,12 +26,12 @@ const FRONT_PORT = 11436
 const SECRETS: Record<string, string> = { node: 'n'.repeat(40), front: 'f'.repeat(40) }
 const { runAsUser, runAsGroup, fsGroup } = node.spec.template.spec.securityContext
 
-/** Namespaces in which pods run, with their volumes at /mnt. */
+/** Namespaces for pods, with their volumes at /mnt. */
 async function openMachine(folder: string) {
   for (const name of ['node', 'front']) {
     const volume = join(folder, name)
     mkdirSync(volume)
-    // What a kubelet makes of a new disk for fsGroup.
+    // A kubelet does this to a new disk for fsGroup.
     chownSync(volume, 0, fsGroup)
     chmodSync(volume, 0o2775)
     mkdirSync(join(volume, 'lost+found'), { mode: 0o700 })
@@ -80,7 +80,7 @@ const NO_RIGHTS = [
   ...['--no-new-privs', '--inh-caps=-all', '--bounding-set=-all']
 ]
 
-/** The environment that a manifest gives, with its secrets, on the image's. */
+/** The environment of a container: the manifest's, with its secrets, on top of the image's. */
 function environmentOf(workload: any, name: string): Record<string, string> {
   const given = workload.spec.template.spec.containers[0].env.flatMap(({ name, value, valueFrom }: any) => {
     const text = value ?? SECRETS[valueFrom.secretKeyRef.key]
@@ -95,7 +95,7 @@ function environmentOf(workload: any, name: string): Record<string, string> {
   }
 }
 
-t.test('nodes and fronts run as their manifests say', { skip }, async t => {
+t.test('nodes and gateways run as in their manifests', { skip }, async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-pods-'))
   chmodSync(folder, 0o755)
   const { holder, inside } = await openMachine(folder)
@@ -154,12 +154,12 @@ t.test('nodes and fronts run as their manifests say', { skip }, async t => {
 
   for (const path of ['/etc/corral', '/opt/corral', '/var/tmp/corral']) {
     const touched = spawnSync('nsenter', [...inside, 'touch', path], { encoding: 'utf8' })
-    t.match(touched.stderr, 'Read-only file system', `${path}: not even root may write there`)
+    t.match(touched.stderr, 'Read-only file system', `${path}: even root cannot write there`)
   }
   const nodeEnvironment = { ...environmentOf(node, 'node'), CORRAL_LLAMA_CPP: '/mnt/engine' }
   const server = serve(nodeEnvironment)
   const [{ startupProbe, readinessProbe, lifecycle }] = node.spec.template.spec.containers
-  // A kubelet calls a pod by its address.
+  // A kubelet addresses a pod by its IP address.
   const host = '10.1.2.3:11435'
   const probed = async (port: number, { httpGet }: any) => {
     const { status } = await ask(port, httpGet.path, { host })
@@ -174,35 +174,35 @@ t.test('nodes and fronts run as their manifests say', { skip }, async t => {
   const through = { key: SECRETS.node!, body: chat, host: 'corral-node-0.corral-nodes.corral.svc:11435' }
   const answered = await ask(11435, '/v1/chat/completions', through)
   t.match(answered, { status: 200, text: CAPITAL_ANSWER })
-  t.equal((await ask(11435, '/v1/models')).status, 401, 'who has no key gets nothing')
+  t.equal((await ask(11435, '/v1/models')).status, 401, 'requests without a key are refused')
   t.equal(statSync(join(folder, 'node', 'owner.json')).uid, runAsUser)
-  t.notMatch(server.log(), /EROFS|EACCES|EPERM/, 'it needs nothing that it has not')
+  t.notMatch(server.log(), /EROFS|EACCES|EPERM/, 'it is not missing anything')
 
   const frontEnvironment = { ...environmentOf(front, 'front'), CORRAL_PORT: `${FRONT_PORT}` }
   const before = serve(frontEnvironment)
-  await until('the front lives', () => {
+  await until('the gateway is live', () => {
     if (before.child.exitCode !== null) throw new Error(before.log())
     return probed(FRONT_PORT, front.spec.template.spec.containers[0].livenessProbe)
   })
-  // It has no engine: it is ready once it knows models of nodes.
-  await until('the front is ready', () => probed(FRONT_PORT, front.spec.template.spec.containers[0].readinessProbe))
+  // A gateway has no engine, so it is ready when it knows models of nodes.
+  await until('the gateway is ready', () => probed(FRONT_PORT, front.spec.template.spec.containers[0].readinessProbe))
   const atFront = { key: SECRETS.front!, body: chat, host: 'corral.corral.svc:11435' }
   t.match(await ask(FRONT_PORT, '/v1/chat/completions', atFront), { status: 200, text: CAPITAL_ANSWER })
   t.notMatch(before.log(), /EROFS|EACCES|EPERM/)
 
-  // The hook's command, in its container.
+  // Runs the hook's command in its container.
   const [command, ...words] = lifecycle.preStop.exec.command
   t.equal(command, 'corral')
   const drained = await run(nodeEnvironment, [MAIN, ...words])
   t.equal(drained.code, 0, drained.output)
-  t.equal((await ask(11435, readinessProbe.httpGet.path)).status, 503, 'the Service sends nothing there any more')
-  t.equal((await ask(11435, startupProbe.httpGet.path)).status, 200, 'and nobody kills it')
+  t.equal((await ask(11435, readinessProbe.httpGet.path)).status, 503, 'the Service stops sending requests')
+  t.equal((await ask(11435, startupProbe.httpGet.path)).status, 200, 'the pod is not killed')
   for (const { child, exited } of [server, before]) {
     child.kill('SIGTERM')
     t.same(await exited, [0, null])
   }
 
-  // Its volume once more, after a kubelet has given all of it to the group.
+  // Its volume again, after a kubelet has changed the group of all files.
   spawnSync('chown', ['-R', `:${fsGroup}`, join(folder, 'node')])
   spawnSync('chmod', ['-R', 'g+rwX', join(folder, 'node')])
   const again = serve(nodeEnvironment)
@@ -211,5 +211,9 @@ t.test('nodes and fronts run as their manifests say', { skip }, async t => {
     return probed(11435, readinessProbe)
   })
   t.equal((await ask(11435, '/v1/chat/completions', through)).status, 200)
-  t.equal(statSync(join(folder, 'node', 'private')).mode & 0o077, 0, 'its private socket is its own again')
+  t.equal(
+    statSync(join(folder, 'node', 'private')).mode & 0o077,
+    0,
+    'its private socket is accessible only to itself again'
+  )
 })

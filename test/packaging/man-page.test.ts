@@ -4,11 +4,11 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 
-t.test('npm links the manual page of a global installation', { skip: process.platform === 'win32' }, async t => {
+t.test('npm links the man page of a global installation', { skip: process.platform === 'win32' }, async t => {
   const folder = t.testdir({ package: { scripts: {}, docs: {} } })
   const made = join(folder, 'package')
   const { name, version, bin, man } = JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8'))
-  // The package without what takes long to build and install.
+  // The package without the parts that take long to build and install.
   writeFileSync(join(made, 'package.json'), JSON.stringify({ name, version, bin, man }))
   mkdirSync(join(made, 'scripts'), { recursive: true })
   for (const file of [bin.corral, ...man]) cpSync(join(packageRoot, file), join(made, file))

@@ -23,8 +23,8 @@ import { alive, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 
-// docs/install.md by the letter, as far as it can be without Docker and a systemd that runs: from a copy of the checkout that
-// has what Docker's build would see, in a folder with a long name, an empty home, and what npm keeps of other tests.
+// Follows docs/install.md as far as possible without Docker and a running systemd. Uses a copy of the checkout with the
+// files that Docker's build would see, in a folder with a long name, an empty home, and npm's cache of other tests.
 
 const folder = mkdtempSync(join(tmpdir(), 'corral-packäge of tests '))
 t.teardown(() => rmSync(folder, { recursive: true, force: true }))
@@ -34,10 +34,10 @@ const prefix = join(folder, 'prefix')
 const OTHER_NODES = { 18: '18.20.8', 24: '24.21.0' } as const
 
 const blocks = blocksOf('docs/install.md').filter(({ language }) => language === 'sh')
-/** The commands of the block that has these words. */
+/** The commands of the block with these words. */
 function commands(words: string): string {
   const found = blocks.filter(({ text, directive }) => text.includes(words) && directive === undefined)
-  if (found.length !== 1) throw new Error(`${found.length} blocks have "${words}"`)
+  if (found.length !== 1) throw new Error(`${found.length} blocks contain "${words}"`)
   return found[0]!.text
 }
 
@@ -63,7 +63,7 @@ function run(text: string, options: { cwd?: string; env?: Record<string, string>
   })
 }
 
-/** The same, for what asks a server in this process. */
+/** The same, for commands that use a server in this process. */
 async function runBeside(
   text: string,
   env: Record<string, string>
@@ -71,7 +71,7 @@ async function runBeside(
   const child = spawn('bash', ['-e', '-c', text], {
     cwd: checkout,
     env: environment(env),
-    // "corral run" reads what it is given until its end.
+    // "corral run" reads standard input to its end.
     stdio: ['ignore', 'pipe', 'pipe']
   })
   const output = { stdout: '', stderr: '' }
@@ -81,12 +81,12 @@ async function runBeside(
   return { code, ...output }
 }
 
-/** Warnings of npm that are not about corral. */
+/** npm warnings that are not about corral. */
 const NOT_OURS = /npm (warn deprecated|warn EBADENGINE|notice)|^npm warn (Unknown|config)/i
 const complaints = (stderr: string) =>
   stderr.split('\n').filter(line => /warn|deprecat|error/i.test(line) && !NOT_OURS.test(line))
 
-/** Other releases of Node.js, by their major number, from npm. */
+/** Other Node.js releases from npm, by major version. */
 function installNode(major: keyof typeof OTHER_NODES): string {
   const place = join(folder, `node-${major}`)
   mkdirSync(place)
@@ -110,7 +110,7 @@ const tarball = join(
 
 t.before(() => {
   mkdirSync(home)
-  // What Docker's build has: the files of the repository, without what .dockerignore names.
+  // The files of Docker's build: those of the repository without the ones in .dockerignore.
   const ignored = readFileSync(join(packageRoot, '.dockerignore'), 'utf8')
     .split('\n')
     .filter(line => /^[^#!]/.test(line))
@@ -121,10 +121,10 @@ t.before(() => {
   }
 })
 
-// It installs the package with all that it needs, several times.
+// The package and its dependencies are installed several times.
 t.setTimeout(900_000)
 
-t.test('a checkout says what it needs first, and then starts', async t => {
+t.test('a checkout reports what is missing and then starts', async t => {
   const early = run('npm pack')
   t.not(early.status, 0)
   t.match(early.stderr, /This checkout is not ready\. In its folder, run: npm ci/)
@@ -150,7 +150,7 @@ t.test('a checkout says what it needs first, and then starts', async t => {
   await until('npm start ends its server', () => !alive(pid))
 })
 
-t.test('the packed file is small, and is installed with a command on the PATH', async t => {
+t.test('the packed file is small and installs a command on the PATH', async t => {
   const { status, stdout, stderr } = run(commands('npm install --global'))
   t.equal(status, 0, stderr)
   t.same(complaints(stderr), [])
@@ -164,11 +164,11 @@ t.test('the packed file is small, and is installed with a command on the PATH', 
   )
   t.same(readdirSync(join(own, 'dist')).sort(), ['bundle', 'plugins', 'types'])
   t.ok(existsSync(join(own, 'docs', 'corral.1')), 'a page of the manual')
-  t.ok(bytesBelow(join(own, 'dist')) < 7_000_000, `${bytesBelow(join(own, 'dist'))} bytes, of packages too`)
+  t.ok(bytesBelow(join(own, 'dist')) < 7_000_000, `${bytesBelow(join(own, 'dist'))} bytes, including packages`)
   t.ok(bytesBelow(own) < 50_000_000, `${bytesBelow(own)} bytes with all packages`)
 })
 
-t.test('tracing needs OpenTelemetry, and says how to install it', async t => {
+t.test('tracing without OpenTelemetry explains how to install it', async t => {
   const place = mkdtempSync(join(folder, 'tracing '))
   const config = join(place, 'config.yaml')
   writeFileSync(config, 'tracing: { endpoint: "http://127.0.0.1:9" }\n')
@@ -188,7 +188,7 @@ t.test('tracing needs OpenTelemetry, and says how to install it', async t => {
   await until('it listens', () => /listens on (http:[^"\s]+)/.exec(log)?.[1])
 })
 
-t.test('what is installed pulls, answers, and loads plugins of others', async t => {
+t.test('an installed package pulls, answers and loads plugins', async t => {
   const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   const hub = await startHubEmulator(t, {
     repositories: { 'some/tiny': { files: { 'tiny-f16.gguf': { from: demo } } } }
@@ -205,7 +205,7 @@ t.test('what is installed pulls, answers, and loads plugins of others', async t 
     }
     export default definePlugin({ name: 'mine', api: 1, setup: () => ({ routes }) })`
   )
-  // Tests of plugins meet the same classes as the plugins do.
+  // Tests of plugins use the same classes as the plugins.
   writeFileSync(
     join(place, 'mine.test.mjs'),
     `import { startTestCorral } from 'corral/testing'
@@ -237,7 +237,7 @@ t.test('what is installed pulls, answers, and loads plugins of others', async t 
   t.match(await refused.json(), { code: 'model_not_found', error: 'Not mine.' })
   const { stack } = (await (await fetch(`${address}/stack`)).json()) as { stack: string }
   t.match(stack, /mine\.mjs/)
-  // Through the threads that transfer and verify.
+  // Uses the threads that transfer and verify.
   const pulled = await runBeside('corral pull hf:some/tiny --as me/tiny', env)
   t.equal(pulled.code, 0, pulled.stderr)
   const answered = await runBeside('corral run me/tiny "What is the capital of France?"', env)
@@ -250,7 +250,7 @@ t.test('what is installed pulls, answers, and loads plugins of others', async t 
   server.kill('SIGTERM')
   const [code] = await once(server, 'close')
   t.equal(code, 0, log.slice(-2000))
-  // Files that corral hands to other programs.
+  // Files that corral passes to other programs.
   const own = join(prefix, 'lib', 'node_modules', 'corral', 'plugins')
   for (const path of [
     'machines/ray/corral_ray.py',
@@ -261,7 +261,7 @@ t.test('what is installed pulls, answers, and loads plugins of others', async t 
   }
 })
 
-t.test('npx answers from the packed file, on each Node.js', async t => {
+t.test('npx runs the packed file on each Node.js version', async t => {
   const line = commands('npx --yes').replace(/\.\/corral-[\d.]+tgz/, './corral-*.tgz')
   for (const bin of [undefined, installNode(24)]) {
     const empty = mkdtempSync(join(folder, 'empty '))
@@ -281,7 +281,7 @@ t.test('npx answers from the packed file, on each Node.js', async t => {
   }
 })
 
-t.test('a Node.js that is too old is told in words', async t => {
+t.test('an outdated Node.js gets a clear message', async t => {
   const bin = installNode(18)
   for (const script of ['corral', 'start']) {
     const { status, stderr } = run(`'${bin}/node' scripts/${script}.mjs list`)
@@ -291,7 +291,7 @@ t.test('a Node.js that is too old is told in words', async t => {
   }
 })
 
-t.test('the service is installed, shown and removed, and the package after it', async t => {
+t.test('the service is installed, shown and removed, followed by the package', async t => {
   const programs = mkdtempSync(join(folder, 'programs '))
   writeFileSync(
     join(programs, 'systemctl'),
@@ -303,7 +303,7 @@ t.test('the service is installed, shown and removed, and the package after it', 
     XDG_CONFIG_HOME: join(folder, 'config'),
     DBUS_SESSION_BUS_ADDRESS: ''
   }
-  // As a user: root's own service would be the machine's.
+  // As a user, because root's service would be that of the machine.
   const asUser = (text: string) => text.replaceAll(/^corral service \w+/gm, '$& --user')
   const installed = run(asUser(commands('corral service install\n')), { env })
   t.equal(installed.status, 0, installed.stderr)
@@ -327,7 +327,7 @@ t.test('a release gets its address and digest', async t => {
   t.match(formula, 'url "https://git.example.org/owner/corral/releases/download/v')
 })
 
-t.test('what the image starts runs as process 1 of its own, without root, and leaves no process behind', async t => {
+t.test('the image runs as process 1 without root and reaps all processes', async t => {
   const isThere = (program: string, ...args: string[]) => spawnSync(program, args).status === 0
   if (
     process.getuid!() !== 0 ||
@@ -338,7 +338,7 @@ t.test('what the image starts runs as process 1 of its own, without root, and le
   const dockerfile = readFileSync(join(packageRoot, 'Dockerfile'), 'utf8')
   const words = (name: string): string[] => JSON.parse(new RegExp(`^${name} (\\[.*\\])$`, 'm').exec(dockerfile)![1]!)
   const [uid, gid] = /^USER (\d+):(\d+)$/m.exec(dockerfile)!.slice(1).map(Number) as [number, number]
-  // In the place of the image's folders: what a foreign user may read.
+  // Instead of the image's folders: files that another user may read.
   const image = mkdtempSync(join(tmpdir(), 'corral-image-'))
   t.teardown(() => rmSync(image, { recursive: true, force: true }))
   chmodSync(image, 0o755)
@@ -385,7 +385,7 @@ t.test('what the image starts runs as process 1 of its own, without root, and le
     })
   })
   t.match(await answer.json(), { message: { content: /Paris/ } })
-  // Process 1 as the host sees it is the child of unshare.
+  // Process 1, seen from the host, is the child of unshare.
   const below = (pid: number) =>
     readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number)
   const [init] = below(container.pid!)
@@ -393,10 +393,10 @@ t.test('what the image starts runs as process 1 of its own, without root, and le
   t.match(states[0], /\(tini\)/)
   t.notOk(
     states.some(state => / Z /.test(state)),
-    'no process is left that has ended'
+    'no zombie remains'
   )
   process.kill(init!, 'SIGTERM')
   const [code] = await once(container, 'close')
   t.equal(code, 0, log.slice(-2000))
-  t.not(check().status, 0, 'the health check sees that it is gone')
+  t.not(check().status, 0, 'the health check notices that it has gone')
 })

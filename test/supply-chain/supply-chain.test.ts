@@ -7,7 +7,7 @@ import { pagePackages, renderBillOfMaterials, renderNotices, shippedPackages } f
 
 const written = (name: string) => readFileSync(join(packageRoot, name), 'utf8')
 
-t.test('the bill of materials and the notices are those of the locked packages', async t => {
+t.test('the bill of materials and the notices match the locked packages', async t => {
   t.ok(written('sbom.cdx.json') === renderBillOfMaterials(), 'sbom.cdx.json: run "npm run docs:write"')
   t.ok(written('THIRD_PARTY_NOTICES.md') === renderNotices(), 'THIRD_PARTY_NOTICES.md: run "npm run docs:write"')
   const { files } = JSON.parse(written('package.json'))
@@ -15,7 +15,7 @@ t.test('the bill of materials and the notices are those of the locked packages',
     t.ok(files.includes(name), `${name} is in the package`)
 })
 
-t.test('npm finds the same packages, which need the same ones', async t => {
+t.test('npm finds the same packages and dependencies', async t => {
   // `npm sbom --omit dev` leaves out what developers use too.
   const flags = ['ls', '--all', '--omit', 'dev', '--package-lock-only', '--json']
   const tree = JSON.parse(execFileSync('npm', flags, { cwd: packageRoot, encoding: 'utf8', stdio: 'pipe' }))
@@ -40,7 +40,7 @@ t.test('npm finds the same packages, which need the same ones', async t => {
   t.ok(listed.every(({ hashes }: any) => /^[0-9a-f]{128}$/.test(hashes[0].content)))
 })
 
-t.test('only packages with a licence that lets them be passed on are shipped', async t => {
+t.test('only packages with an allowed licence are shipped', async t => {
   const locked = (license?: string, more: object = {}) => ({
     packages: { '': { version: '1' }, 'node_modules/a': { version: '1.2.3', ...(license && { license }), ...more } }
   })
@@ -49,10 +49,10 @@ t.test('only packages with a licence that lets them be passed on are shipped', a
   }
   t.throws(() => shippedPackages(locked()), /"none"/)
   t.match(shippedPackages(locked('(MIT OR GPL-2.0)')), [{ name: 'a' }])
-  t.same(shippedPackages(locked('GPL-3.0', { dev: true })), [], 'what only developers use is not shipped')
+  t.same(shippedPackages(locked('GPL-3.0', { dev: true })), [], 'development packages are not shipped')
 })
 
-t.test('the notices have the words of each licence', async t => {
+t.test('the notices contain the text of each licence', async t => {
   const notices = written('THIRD_PARTY_NOTICES.md')
   const { packages } = JSON.parse(written('package-lock.json'))
   const all = [...shippedPackages({ packages }), ...pagePackages({ packages })]

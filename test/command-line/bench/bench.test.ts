@@ -10,48 +10,52 @@ import { memoryOfStreams, timeOfCommand } from '../../../scripts/bench/memory.ts
 import { compare } from '../../../scripts/bench/rounds.ts'
 import { withServers } from '../../../scripts/bench/servers.ts'
 
-t.test('estimate gives the median and the interval that the order of the values allows', async t => {
-  t.same(estimate([3, 1, 2]), { median: 2, low: 1, high: 3 }, 'too few for 95 %: all of them')
-  // Of nine values, the second and the eighth enclose the true median in 96 % of all cases, as tables of the binomial
-  // distribution have it; of twenty, the sixth and the fifteenth.
+t.test('estimate returns the median and its interval', async t => {
+  t.same(estimate([3, 1, 2]), { median: 2, low: 1, high: 3 }, 'too few values for 95 %: all of them')
+  // Of nine values, the second and the eighth enclose the true median in 96 % of all cases, according to the binomial
+  // distribution. Of twenty, the sixth and the fifteenth do.
   t.same(estimate([9, 1, 2, 3, 4, 5, 6, 7, 100]), { median: 5, low: 2, high: 9 })
   const twenty = Array.from({ length: 20 }, (_, index) => index + 1)
   t.same(estimate(twenty), { median: 10, low: 6, high: 15 })
 })
 
 for (const kind of ['burst', 'paced'] as const) {
-  t.test(`a comparison before the ${kind} engine`, { skip: process.platform !== 'linux' }, async t => {
-    const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-    t.teardown(() => rmSync(home, { recursive: true, force: true }))
-    const tokens = 5
-    await withServers(home, kind, ['direct', 'pipe', 'corral'], async ({ contenders }) => {
-      for (const stream of kind === 'burst' ? [false, true] : [true]) {
-        const load: Load = { group: 'short', engines: [kind], stream, concurrent: 2, requests: 4, tokens }
-        const ways = contenders.flatMap(contender => waysOf(contender, load))
-        for (const { name, contender, request } of ways) {
-          const { status, text, events } = await contender.client.send(request)
-          t.equal(status, 200, name)
-          // Those of the words, and who speaks, the end and [DONE] where there are such; Anthropic's API has six others.
-          if (stream) t.ok(events > tokens && events <= tokens + 6, `${name}: ${events} events`)
-          else t.match(text, '"content":" word word word word word"', name)
+  t.test(
+    `the benchmark compares contenders in front of the ${kind} engine`,
+    { skip: process.platform !== 'linux' },
+    async t => {
+      const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+      t.teardown(() => rmSync(home, { recursive: true, force: true }))
+      const tokens = 5
+      await withServers(home, kind, ['direct', 'pipe', 'corral'], async ({ contenders }) => {
+        for (const stream of kind === 'burst' ? [false, true] : [true]) {
+          const load: Load = { group: 'short', engines: [kind], stream, concurrent: 2, requests: 4, tokens }
+          const ways = contenders.flatMap(contender => waysOf(contender, load))
+          for (const { name, contender, request } of ways) {
+            const { status, text, events } = await contender.client.send(request)
+            t.equal(status, 200, name)
+            // One event per word, plus the role, the end and [DONE] in some APIs. Anthropic's API has six others.
+            if (stream) t.ok(events > tokens && events <= tokens + 6, `${name}: ${events} events`)
+            else t.match(text, '"content":" word word word word word"', name)
+          }
+          const figures = await compare(ways, load, 1)
+          t.same(
+            figures.map(({ way }) => way),
+            ways.map(({ name }) => name)
+          )
+          for (const { way, errors, perRequest, processorRatio } of figures) {
+            t.same(errors, {}, way)
+            t.equal(perRequest !== undefined && perRequest > 0, way !== 'direct', `${way} has used processor time`)
+            t.equal(processorRatio !== undefined, way.startsWith('corral'), `${way} is compared with the pipe`)
+          }
         }
-        const figures = await compare(ways, load, 1)
-        t.same(
-          figures.map(({ way }) => way),
-          ways.map(({ name }) => name)
-        )
-        for (const { way, errors, perRequest, processorRatio } of figures) {
-          t.same(errors, {}, way)
-          t.equal(perRequest !== undefined && perRequest > 0, way !== 'direct', `${way} has used a processor`)
-          t.equal(processorRatio !== undefined, way.startsWith('corral'), `${way} is compared with the pipe`)
-        }
-      }
-    })
-  })
+      })
+    }
+  )
 }
 
 t.test(
-  'one corral with keys, limits, audit and metrics, and one without',
+  'withBoth starts a corral with keys, limits, audit and metrics, and one without',
   { skip: process.platform !== 'linux' },
   async t => {
     const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
@@ -72,17 +76,21 @@ t.test(
   }
 )
 
-t.test('the time of a start is what corral says itself', { skip: process.platform !== 'linux' }, async t => {
+t.test('the start time comes from the log', { skip: process.platform !== 'linux' }, async t => {
   const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(home, { recursive: true, force: true }))
   await withCorral(home, async (_, startedIn) => t.ok(startedIn > 0, `${startedIn} ms`))
 })
 
-t.test('memory of streams, and processor time of a command', { skip: process.platform !== 'linux' }, async t => {
-  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
-  const { before, most } = await memoryOfStreams(home, 20, 3)
-  t.ok(before > 20 && most > 20, `${before} and ${most} MiB: as much as Node takes alone`)
-  t.ok((await timeOfCommand(home, ['--help'])) > 10, 'as much as Node takes alone')
-  await t.rejects(timeOfCommand(home, ['no-such-command']), 'a command that fails has no time')
-})
+t.test(
+  'the benchmark measures memory of streams and processor time of commands',
+  { skip: process.platform !== 'linux' },
+  async t => {
+    const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
+    t.teardown(() => rmSync(home, { recursive: true, force: true }))
+    const { before, most } = await memoryOfStreams(home, 20, 3)
+    t.ok(before > 20 && most > 20, `${before} and ${most} MiB: at least as much as Node.js alone`)
+    t.ok((await timeOfCommand(home, ['--help'])) > 10, 'at least as much as Node.js alone')
+    await t.rejects(timeOfCommand(home, ['no-such-command']), 'a failed command has no time')
+  }
+)
