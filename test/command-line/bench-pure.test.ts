@@ -247,5 +247,5 @@ t.test('saveSettings writes to the configuration with a backup, or shows the lin
   t.equal(await saveSettings(context, { ...saving, file: folder }), false)
   t.match(told.at(-2), /cannot be read/)
   t.equal(await saveSettings(context, { ...saving, isOwn: false }), false, 'a server on another machine')
-  t.match(told.at(-2), /not the one of this data directory/)
+  t.match(told.at(-2), /uses another data directory/)
 })

@@ -101,7 +101,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   await does('/save mine', /a conversation mine already.*\/save mine!/)
   await does('/load', /mine +2 messages, me\/model/)
   await does('/load mien', /Did you mean mine\?/)
-  await does('/load mine', /Going on with mine: 2 messages, me\/model.*>>> one.*answer 3/)
+  await does('/load mine', /Loaded mine: 2 messages, me\/model.*>>> one.*answer 3/)
   await does('/model me/absent', /There is no model "me\/absent"/)
   await does('/model', /\* me\/model.*me\/seeing/)
   await does('/model me/seeing', /Chatting with me\/seeing now/)
@@ -138,9 +138,9 @@ t.test('run attaches images by command and by path for models with vision', asyn
   await does('/image none.png', /no such file/)
   terminal.press(`/image ca${TAB}`)
   await terminal.sees(/ca.*t\.png/)
-  await does('', /goes with the next message/)
+  await does('', /will be sent with the next message/)
   await does('What is this?', /answer 2/)
-  await does('And ./cat.png here?', /Sent with.*answer 3/)
+  await does('And ./cat.png here?', /Attached: .*answer 3/)
   const image = png.toString('base64')
   t.match(server.chats[2]!.messages.slice(2), [
     { content: 'What is this?', images: [image] },
@@ -234,7 +234,7 @@ t.test('run continues a chat beyond its context and explains truncation', async 
     stdout: /\w/,
     stderr: /^note: .*cut after 5 tokens.*--max-tokens 100/
   })
-  t.match(await corral([...ask, '--format', 'json'], { home }), { code: 1, stderr: /^error: The JSON is not whole\./ })
+  t.match(await corral([...ask, '--format', 'json'], { home }), { code: 1, stderr: /^error: The JSON is incomplete\./ })
   const long = await corral(['run', DEMO, `Repeat: ${'frog '.repeat(100)}`, '--max-tokens', '-1'], { home })
   t.match(long, { code: 0 })
   t.match(await corral(['run', DEMO, 'Hi', '--temperature', 'warm'], { home }), {
@@ -251,6 +251,6 @@ t.test('run explains an answer that fills the context', async t => {
   t.match(await corral(['run', 'me/model', 'go', ...server.flags], { home }), {
     code: 0,
     stdout: '[1, 2\n',
-    stderr: /cut after 96 tokens: the context of 4096 tokens is full. Get more with: --num-ctx 8192/
+    stderr: /stopped after 96 tokens: the context of 4096 tokens is full. Get more with: --num-ctx 8192/
   })
 })

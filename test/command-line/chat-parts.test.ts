@@ -207,7 +207,7 @@ t.test('imagesIn finds the images in a prompt', async t => {
   }
   t.equal(readImage(at('a.png')), png.toString('base64'))
   t.throws(() => readImage(at('not.png')), /is not an image/)
-  t.throws(() => readImage(at('none.png')), /there is no such file/)
+  t.throws(() => readImage(at('none.png')), /the file does not exist/)
   t.throws(() => readImage(at('folder.png')), /cannot be read/)
   t.equal(typedPath(` "${at('a.png')}" `), at('a.png'))
 })

@@ -72,12 +72,12 @@ t.test('commands work without a running server', async t => {
   t.match(await corral(['ps'], { home }), {
     code: 3,
     stdout: '',
-    stderr: /^error: No server runs on .*, so nothing is loaded\..*corral serve/
+    stderr: /^error: No server is running for .*\. No models are loaded\..*corral serve/
   })
   const ps = await corral(['ps', '--json'], { home })
   t.equal(ps.code, 3)
   t.same(JSON.parse(ps.stdout), { models: [], loading: [] })
-  t.match(await corral(['stop', DEMO], { home }), { code: 3, stderr: /so nothing is loaded/ })
+  t.match(await corral(['stop', DEMO], { home }), { code: 3, stderr: /No models are loaded/ })
   t.match(JSON.parse((await corral(['version', '--json'], { home })).stdout), { corral: version, server: null })
 
   copyFileSync(MODEL_FILE, join(home, 'mine.gguf'))
@@ -125,7 +125,7 @@ t.test('commands load no plugins and few settings when a server is running', asy
 
 t.test('config check and config show work, and every command reports configuration errors', async t => {
   const home = newHome(t)
-  t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /the defaults apply: no mistakes/ })
+  t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /the defaults apply: no errors/ })
   const shown = await corral(['config', 'show', '--json'], { home, env: { CORRAL_API_KEYS: 'hidden-key' } })
   t.match(JSON.parse(shown.stdout).settings[0], { name: 'home', value: home, origin: 'env CORRAL_HOME' })
   t.notMatch(shown.stdout, 'hidden-key')
@@ -144,7 +144,7 @@ t.test('config check and config show work, and every command reports configurati
   t.match(await corral(['doctor'], { home }), { code: 2, stdout: /config\.yaml:2:7/ })
   writeFileSync(join(home, 'config.yaml'), 'port: 1234\nprot: 1\n')
   const unknown = /config\.yaml:2:1: .*"prot".*did you mean port/
-  t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /no mistakes, 1 warning/, stderr: unknown })
+  t.match(await corral(['config', 'check'], { home }), { code: 0, stdout: /no errors, 1 warning/, stderr: unknown })
   await refused([['config', 'check', '--strict']], unknown)
   t.match(JSON.parse((await corral(['doctor', '--json'], { home })).stdout).config.problems, [{ line: 2 }])
   t.match(await corral(['config', 'show'], { home }), { code: 0, stdout: /^port +1234 /m }, 'the other settings apply')

@@ -221,7 +221,7 @@ t.test('doctor reports a server of another version or that cannot be reached', a
   t.match(checked(t, stdout), { state: 'idle', ranking: Array, problems: [/has another version/] })
   const elsewhere = await corral(['doctor', '--json', '--no-build', '--host', '192.0.2.1'], { home })
   t.equal(elsewhere.code, 1)
-  t.match(checked(t, elsewhere.stdout), { ranking: [], problems: [/No server answers at http:\/\/192\.0\.2\.1/] })
+  t.match(checked(t, elsewhere.stdout), { ranking: [], problems: [/No server is running at http:\/\/192\.0\.2\.1/] })
 })
 
 t.test('findProblems selects the serious findings, and formatDoctor prints them', async t => {
@@ -303,13 +303,13 @@ t.test('findProblems selects the serious findings, and formatDoctor prints them'
     /- {2}CUDA 13 \(NVIDIA\) .*\n {5}! CUDA 13 needs the NVIDIA driver 580.*\n {7}→ Install driver 580/,
     /1\. cuda-13 from source: failed\. Built here\.\n {5}- cmake is missing\n {5}- install it: apt install cmake/,
     /b: failed, 1, 5\.0 MB, it crashed/,
-    /! No build\.\n\nThere are problems; see above/
+    /! No build\.\n\nThere are problems\. See above/
   ]) {
     t.match(text, pattern)
   }
   t.match(formatDoctor(emptyReport()), 'No problem so far.')
   const wrong = { file: null, problems: [{ where: 'c.yaml:1:1', message: 'odd' }] }
-  t.match(formatDoctor({ ...emptyReport(), config: wrong }), /c\.yaml:1:1 {2}odd.*There are problems; see above/s)
+  t.match(formatDoctor({ ...emptyReport(), config: wrong }), /c\.yaml:1:1 {2}odd.*There are problems\. See above/s)
 })
 
 t.test('docs/doctor.md and doctor.schema.json match the schema', async t => {

@@ -28,7 +28,7 @@ t.test('convert shows progress, failures and removal', async t => {
   await terminal.sees(/converting \(step 1 of 2\) +█+░+ +\d+%/)
   await terminal.sees(/quantizing \(step 2 of 2\) +█+░+ +\d+%/)
   t.equal(await terminal.ended(), 0)
-  t.match(linesOnScreen(terminal.screen()), [/^me\/st is converted to q4_k_m \(5\.0 MB\)\./, 'use it.', ''])
+  t.match(linesOnScreen(terminal.screen()), [/^Converted me\/st to q4_k_m \(5\.0 MB\)\./, 'use it.', ''])
   t.match(await corral(convert, { home }), { code: 1, stdout: '', stderr: /error: The architecture is unknown\.\n$/ })
   t.match(await corral([...convert, '--remove'], { home }), {
     code: 0,
@@ -63,7 +63,7 @@ t.test('convert and conversion install offer to install the converter', async t 
   terminal = onTerminal(t, convert, home)
   await terminal.sees('Install them now?')
   terminal.press(ENTER)
-  await terminal.sees(/is installed.*is converted to f16/s)
+  await terminal.sees(/is installed.*Converted me\/st to f16/s)
   t.equal(await terminal.ended(), 0)
   t.match(await corral(['conversion', 'install', ...server.flags], { home }), { code: 0, stderr: /is installed/ })
 })
@@ -120,7 +120,7 @@ t.test('import --from lists, imports some and imports all', async t => {
   t.match(await take('ollama', 'a/none', 'a/old', 'a/bad'), {
     code: 4,
     stderr:
-      /^a\/old is here already\nerror: The tool has no model "a\/none".*\n +a\/bad cannot be imported: A file is missing\.\n$/
+      /^a\/old is already imported\nerror: The tool has no model "a\/none".*\n +a\/bad cannot be imported: A file is missing\.\n$/
   })
   t.match(await take('ollama', '--all'), {
     code: 2,
@@ -138,7 +138,7 @@ t.test('wrong usage of pull, convert and import starts no server', async t => {
   const home = newHome(t)
   const mistakes: [args: string[], stderr: RegExp][] = [
     [['pull'], /<reference> is missing: corral pull/],
-    [['pull', 'a/b', '--json'], /--json needs --dry-run/],
+    [['pull', 'a/b', '--json'], /--json requires --dry-run/],
     [['pull', 'a/b', '--dry-run', '--detach'], /cannot be combined/],
     [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
     [['convert', 'a/b'], /Say which type with --dtype, such as --dtype q4_k_m/],

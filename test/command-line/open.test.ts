@@ -76,7 +76,7 @@ t.test('corral open prints or opens a link that works once', async t => {
   const far = await corral(['open'], { home, env: { DISPLAY: ':0', SSH_CONNECTION: '192.0.2.1 1 192.0.2.2 22' } })
   t.match(far, { code: 0, stdout: LINK, stderr: /over ssh/ })
   const blind = await corral(['open'], { home, env: { ...NO_SSH, DISPLAY: '', WAYLAND_DISPLAY: '' } })
-  t.match(blind, { code: 0, stdout: LINK, stderr: /^No display here\. Open this link yourself; it works once/ })
+  t.match(blind, { code: 0, stdout: LINK, stderr: /^There is no display\. Open this link yourself; it works once/ })
 
   t.comment("on another machine: with an admin's key, at the address used")
   const host = server.url.replace('127.0.0.1', 'localhost')

@@ -83,7 +83,7 @@ t.test('corral plugin new creates plugins whose tests pass', async t => {
   t.match(await corral(['plugin', 'new', 'engine', 'My Engine'], { home }), { code: 2, stderr: /cannot be called/ })
   t.match(await corral(['plugin', 'new', 'engine', 'storage'], { home }), {
     code: 2,
-    stderr: /corral has a plugin called "storage" already/
+    stderr: /corral already has a plugin named "storage"/
   })
   t.match(await corral(['plugin', 'new', 'engine', 'models'], { home }), { code: 2, stderr: /cannot be called/ })
   t.match(await corral(['plugin', 'new', 'clock', 'mine'], { home }), {

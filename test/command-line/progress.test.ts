@@ -253,7 +253,7 @@ t.test('formatPlan describes a pull', async t => {
   t.match(text, 'The disk is too [2Jsmall.')
   t.match(text, /Nothing was downloaded\. Get it with: corral pull Qwen\/Qwen3-GGUF$/)
   const present = formatPlan({ ...PLAN, present: true, warnings: [], choices: [], files: [PLAN.files[0]!] }, 'x/y')
-  t.match(present, /It is here already: nothing would be downloaded\.$/)
+  t.match(present, /Already downloaded, so nothing would be downloaded\.$/)
   t.notMatch(present, /Warnings|Other choices|total/)
 })
 
@@ -320,7 +320,7 @@ t.test('chooseFound finds a model of another tool by name', async t => {
   }
   const table = formatFound({ from: 'ollama', folder: '/x', models })
   t.match(table, /me\/odd +5\.0 MB +gguf +Its file is missing\.\n/)
-  t.match(table, /me\/fine:F16 .* is here already$/)
+  t.match(table, /me\/fine:F16 .* already imported$/)
 })
 
 t.test('formatModel lists conversions', async t => {

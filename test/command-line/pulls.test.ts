@@ -76,7 +76,7 @@ t.test('pull reports success, refusals and broken downloads', async t => {
   const home = newHome(t)
   const pull = () => corral(['pull', REFERENCE, ...server.flags], { home })
   const kept = new RegExp(`The downloaded part is kept. Continue with: corral pull ${REFERENCE}\n$`)
-  t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is here already\. .*corral run/ })
+  t.match(await pull(), { code: 0, stderr: /^Qwen\/Qwen3-GGUF:Q8_0 is already downloaded\. .*corral run/ })
   t.match(await pull(), { code: 4, stdout: '', stderr: 'error: There is no "Qwen/Qwen3" at Hugging Face.\n' })
   t.match(await pull(), { code: 1, stderr: 'error: The disk is too small.\n' }, 'nothing was downloaded')
   const wrong = await pull()
@@ -116,8 +116,8 @@ t.test('pull pauses the download at Ctrl-C', async t => {
   )
   await until('the server is not affected', server.left)
   for (const said of [
-    /\nleft at 55% \(330 MB\)\. The server goes on with it; see "corral pulls"/,
-    /\nleft at 55% \(330 MB\)\. The server goes on with it, since another client .*corral pulls pause Qwen\/Qwen3-GGUF:Q8_0/,
+    /\nleft at 55% \(330 MB\)\. The server continues the download\. See "corral pulls"/,
+    /\nleft at 55% \(330 MB\)\. The server continues the download for another client\. .*corral pulls pause Qwen\/Qwen3-GGUF:Q8_0/,
     /\nleft\. The download had ended already/,
     /\nleft\. The server did not say what becomes of the download/
   ]) {
@@ -218,7 +218,7 @@ t.test('pull --detach starts a download in the server', async t => {
   const home = newHome(t)
   const detach = ['pull', REFERENCE, '--detach']
   t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stdout: '', stderr: /corral pulls\n$/ })
-  t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stderr: /is here already/ })
+  t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stderr: /is already downloaded/ })
   t.same(server.bodies('POST /api/pull')[0], { model: REFERENCE, detach: true, stream: false })
   t.match(await corral(detach, { home }), { code: 3, stdout: '', stderr: /needs a running server.*corral serve/ })
 })

@@ -82,7 +82,7 @@ t.test('search works without a running server and at 40 columns', async t => {
   t.match(nothing, {
     code: 1,
     stdout: '',
-    stderr: /Nothing was found for "unicorn"\. Try fewer or other words, or more hubs with --hub all/
+    stderr: /No models match "unicorn"\. Try fewer or other words, or more hubs with --hub all/
   })
   const offline = await corral(['search', 'bird'], { home, env: { ...env, HF_HUB_OFFLINE: '1' } })
   t.match(offline, { code: 1, stderr: /HF_HUB_OFFLINE is set to 1/ })

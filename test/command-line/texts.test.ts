@@ -10,19 +10,19 @@ t.test('errors start with what is wrong and end with what to do', async t => {
     [
       'audit',
       3,
-      /^error: No server runs .*, and the audit log is read through it\. Start one with "corral serve", or read logs\/audit\/\*\.jsonl in .*\.$/m
+      /^error: No server is running .*\. The audit log is read through the server\. Start one with "corral serve", or read logs\/audit\/\*\.jsonl in .*\.$/m
     ],
     [
       'log-level a b',
       3,
-      /^error: No server runs .*, and log levels belong to a running server\. Start one with: corral serve$/m
+      /^error: No server is running .*\. Log levels belong to a running server\. Start one with: corral serve$/m
     ],
-    ['ps', 3, /^error: No server runs .*, so nothing is loaded\. Start one with/],
-    ['capture list', 3, /^error: No server runs .*, and only a running server captures\. Start one with/],
+    ['ps', 3, /^error: No server is running .*\. No models are loaded\. Start one with/],
+    ['capture list', 3, /^error: No server is running .*\. Only a running server can capture\. Start one with/],
     ['run a/b hi --format @/nonexist', 2, /^error: There is no file \/nonexist \(--format @<file>\)\.$/m],
-    ['convert a/b', 2, /^error: Say which type with --dtype, such as --dtype q4_k_m or f16\.$/m],
+    ['convert a/b', 2, /^error: The type is missing\. Add --dtype, such as --dtype q4_k_m or --dtype f16\.$/m],
     ['capture start', 2, /^error: The option --for <time> is missing\.$/m],
-    ['completion powershell', 2, /^error: corral completes in bash, zsh and fish, not in "powershell"\.$/m],
+    ['completion powershell', 2, /^error: corral completes commands in bash, zsh and fish, not in "powershell"\.$/m],
     ['plugin new x y', 2, /^error: "x" is not a kind\. Allowed choices are engine/],
     ['usage --by moon', 2, /^error: --by cannot be "moon"\. Allowed choices are key/],
     ['usage --by', 2, /^error: --by needs a value\.$/m],
@@ -38,10 +38,10 @@ t.test('errors start with what is wrong and end with what to do', async t => {
     t.match(ended.stderr.trim(), text, command)
   }
   t.match((await corral(['completion', '--help'], { home })).stdout, /print a script that completes commands/)
-  t.match((await corral(['capture', '--help'], { home })).stdout, /Nothing is captured until an admin starts it\./)
+  t.match((await corral(['capture', '--help'], { home })).stdout, /Nothing is captured until an admin starts a capture\./)
   t.match(
     (await corral(['key', '--help'], { home })).stdout,
-    /After the last key is revoked, the server still needs one\./
+    /After the last key is revoked, the server still requires one\./
   )
 })
 

@@ -286,7 +286,7 @@ t.test('an outdated Node.js gets a clear message', async t => {
   for (const script of ['corral', 'start']) {
     const { status, stderr } = run(`'${bin}/node' scripts/${script}.mjs list`)
     t.equal(status, 1)
-    t.match(stderr, /needs Node\.js 20\.19 or later, and this is v18\.20\.8/)
+    t.match(stderr, /needs Node\.js 20\.19 or later, but this is v18\.20\.8/)
     t.notMatch(stderr, /at .*\.mjs:/, 'without a stack trace')
   }
 })

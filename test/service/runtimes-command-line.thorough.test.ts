@@ -65,7 +65,7 @@ t.test('corral runtime works without a server', async t => {
   )
 
   t.match(await run('remove', '--unused'), { code: 1, stderr: /Only a running server knows/ })
-  t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines run on release-b100-cpu/ })
+  t.match(await run('use', 'release-b100-cpu'), { code: 0, stderr: /New engines use release-b100-cpu/ })
   const { stdout } = await run('list')
   t.match(stdout, /^BUILD +KIND +VERSION +STATE/)
   t.match(stdout, /release-b100-cpu +cpu .* selected/)
@@ -73,7 +73,7 @@ t.test('corral runtime works without a server', async t => {
   t.match(refused, { code: 1, stderr: /Choose another build first[\s\S]*No llama.cpp build "release-b9-cpu"/ })
   t.match(await run('remove', '--unused', 'release-b100-cpu'), { code: 2, stderr: /--unused alone/ })
   t.match(await run('remove', '--unused'), { code: 0, stderr: /^removed archive-b50-cpu-\S+ \([\d.]+ MB\)\n$/ })
-  t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is the newest already/ })
+  t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is already the newest release/ })
   t.same(builds(), ['release-b100-cpu.build.json'])
 })
 

@@ -87,7 +87,7 @@ t.test('what a follower of the log gets', t => {
 })
 
 t.test('logs for people', t => {
-  t.equal(formatLogs({ model: 'a/b', engines: [] }), 'No engine of a/b has run since the server started.')
+  t.equal(formatLogs({ model: 'a/b', engines: [] }), 'No engine has run a/b since the server started.')
   const failure = { code: 'load_failed', cause: 'not_gguf', message: 'It is a page.' }
   const engines = [
     record({ engine: 'new', lines: ['x'] }),

@@ -354,7 +354,7 @@ t.test('an import reports that a tool has no models', async t => {
   const dir = t.testdir()
   const corral = await startCorral(t, { env: { OLLAMA_MODELS: join(dir, 'none'), HOME: dir } })
   const command = (args: readonly string[]) => runCommand([...args], { home: corral.home })
-  const nothing = /^Ollama's models were not found in .*none.*; nothing was imported\.\n$/
+  const nothing = /^Ollama has no models in .*none.*, so nothing was imported\.\n$/
   for (const [more, code] of [
     [[], 0],
     [['--all'], 0],
