@@ -160,7 +160,7 @@ export function readCommand(line: string): CommandLine {
     NAMES.filter(one => one !== 'clear')
   )
   const quoted = rest === undefined ? '' : ' To send the line as text, put it between """ and """.'
-  const hint = near ? `Did you mean /${near}?` : 'List the commands with /?'
+  const hint = near ? `Did you mean /${near}?` : '/? lists the commands.'
   return { kind: 'unknown', message: `There is no command /${name}. ${hint}${quoted}` }
 }
 

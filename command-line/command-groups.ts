@@ -1,4 +1,3 @@
-import type { Command } from 'commander'
 import { defineAudit } from './commands/audit.ts'
 import { defineBench } from './commands/bench-model.ts'
 import { defineCapture } from './commands/capture.ts'
@@ -26,9 +25,13 @@ import { defineUsage } from './commands/usage.ts'
 import { defineVersion } from './commands/version.ts'
 import { defineWorker } from './commands/worker.ts'
 import type { CommandContext } from './context.ts'
+import type { CorralCommand } from './corral-command.ts'
 
 /** The commands by purpose, in the order of the help. */
-export const COMMAND_GROUPS: [heading: string, defines: ((program: Command, context: CommandContext) => void)[]][] = [
+export const COMMAND_GROUPS: [
+  heading: string,
+  defines: ((program: CorralCommand, context: CommandContext) => void)[]
+][] = [
   ['Chat and serve:', [defineServe, defineOpen, defineRun, definePs, defineTop, defineStop, defineLogs, defineBench]],
   [
     'Models:',

@@ -1,7 +1,8 @@
-import { Command } from 'commander'
+import type { Command } from 'commander'
 import { version } from '../core/system/package-info.ts'
 import { defineServe } from './commands/serve.ts'
-import { type CommandContext, nearestHarmless, unknownCommand } from './context.ts'
+import { type CommandContext, unknownCommand } from './context.ts'
+import { CorralCommand } from './corral-command.ts'
 import { fitText, outputWidth, wrapLines } from './output.ts'
 
 const EXAMPLES = `
@@ -61,53 +62,11 @@ Exit codes:
   3 no server can be reached   4 no such model, or not loaded
   130 interrupted by Ctrl-C`
 
-/** Rewords commander's usage errors: first the problem, then what to do. */
-const REWORDED: [RegExp, string][] = [
-  [/^error: command-argument value '(.*)' is invalid for argument '(.*)'\. (.*)$/s, 'error: "$1" is not a $2. $3'],
-  [/^error: option '(\S+?)(?:,| ).*' argument '(.*)' is invalid\. (.*)$/s, 'error: $1 cannot be "$2". $3'],
-  [/^error: option '(\S+).*' argument missing$/, 'error: $1 needs a value.'],
-  [/^error: missing required argument '(.*)'$/, 'error: <$1> is missing'],
-  [/^error: required option '(.*)' not specified$/, 'error: The option $1 is missing.'],
-  [
-    /^error: (too many arguments).*\. Expected (\d+) arguments? but got (\d+).*$/,
-    'error: Got $3 arguments, but at most $2 are allowed.'
-  ]
-]
-
-/** Commander's command with corral's error texts and suggestions. */
-class CorralCommand extends Command {
-  override createCommand(name?: string): Command {
-    return new CorralCommand(name)
-  }
-
-  override error(message: string, options: Parameters<Command['error']>[1] = {}): never {
-    const [pattern, text] = REWORDED.find(([pattern]) => pattern.test(message)) ?? [message, message]
-    const known: Command[] = []
-    for (let command: Command | null = this; command; command = command.parent) known.push(command)
-    const path = known.map(command => command.name()).reverse()
-    const [, typed = ''] = /^error: unknown (?:command|option) '(.*)'$/.exec(message) ?? []
-    const near =
-      options.code === 'commander.unknownCommand'
-        ? nearestHarmless(
-            typed,
-            this.commands.map(command => command.name())
-          )
-        : options.code === 'commander.unknownOption'
-          ? nearestHarmless(
-              typed,
-              known.flatMap(command => command.options.flatMap(({ long }) => long ?? []))
-            )
-          : undefined
-    const usage = options.code === 'commander.missingArgument' ? `: ${path.join(' ')} ${this.usage()}` : ''
-    return super.error(`${message.replace(pattern, text)}${usage}${near ? `\n(Did you mean ${near}?)` : ''}`, options)
-  }
-}
-
 /**
  * Defines all commands. Parsing fails with a CommanderError after commander has printed the reason.
  * @param argv arguments to parse. A server starts faster without the definitions of the other commands
  */
-export async function createProgram(context: CommandContext, argv: readonly string[]): Promise<Command> {
+export async function createProgram(context: CommandContext, argv: readonly string[]): Promise<CorralCommand> {
   const program = new CorralCommand('corral')
     .description('Runs language models on this machine and serves them over REST.')
     .helpOption('-h, --help', 'show help')
@@ -129,7 +88,7 @@ export async function createProgram(context: CommandContext, argv: readonly stri
     .showSuggestionAfterError(false)
     .showHelpAfterError('(add --help to see the usage)')
     .exitOverride()
-    .addHelpText('after', EXAMPLES)
+    .notes(EXAMPLES)
   // Otherwise the program would consume the --version of "corral runtime install".
   if (!argv.includes('runtime')) program.version(version, '-v, --version', 'print the version')
   if (argv[2] === 'serve') defineServe(program, context)
@@ -155,7 +114,7 @@ function pointToGlobalOptions(parent: Command): void {
 }
 
 /** Adds `help [command...]`, which reports unknown commands, unlike commander's own. */
-function defineHelp(program: Command): void {
+function defineHelp(program: CorralCommand): void {
   program
     .helpCommand(false)
     .command('help')
@@ -163,7 +122,7 @@ function defineHelp(program: Command): void {
     .argument('[command...]')
     .description('show help for a command')
     .action((names: string[]) => {
-      let shown = program
+      let shown: Command = program
       for (const name of names) {
         const called = (command: Command) => command.name() === name || command.aliases().includes(name)
         shown = shown.commands.find(called) ?? unknownCommand(shown, name)

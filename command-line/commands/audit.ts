@@ -1,6 +1,7 @@
-import { type Command, InvalidArgumentError } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import type { AuditEntry } from '../../plugins/people/audit/audit-entry.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
@@ -17,7 +18,7 @@ function entryCount(text: string): string {
   return text
 }
 
-export function defineAudit(program: Command, context: CommandContext): void {
+export function defineAudit(program: CorralCommand, context: CommandContext): void {
   program
     .command('audit')
     .description('show requests to models and changes, with the key that made them')
@@ -26,17 +27,14 @@ export function defineAudit(program: Command, context: CommandContext): void {
     .option('-n, --limit <count>', 'maximum number of entries, newest first (100)', entryCount)
     .option('-f, --follow', 'print new entries as they arrive, until Ctrl-C')
     .option('--json', 'print the field "entries" of GET /api/audit; with --follow, one line of JSON per entry')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 The audit log never contains prompts, answers or keys. Its files are logs/audit/*.jsonl in the data directory. "audit"
 in config.yaml sets how long they are kept. This needs the role admin.
 
 Examples:
   corral audit --since 1h
   corral audit --key alice --json
-  corral audit -f`
-    )
+  corral audit -f`)
     .action(async ({ since, key, limit, follow, json }: AuditOptions) => {
       const query = new URLSearchParams({
         ...(since !== undefined && { since }),

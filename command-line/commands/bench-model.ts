@@ -1,5 +1,5 @@
 import { cpus, loadavg, totalmem } from 'node:os'
-import { type Command, InvalidArgumentError } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import type { ShownModel } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { version } from '../../core/system/package-info.ts'
@@ -11,6 +11,7 @@ import { type BenchServer, benchServer } from '../bench/trial-client.ts'
 import { type Step, type Tuning, tune } from '../bench/tune.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { fitText, printJson, printNote, printText } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -40,7 +41,7 @@ const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
 /** A wider 95 % interval is worth a warning. */
 const NOISY = 0.1
 
-export function defineBench(program: Command, context: CommandContext): void {
+export function defineBench(program: CorralCommand, context: CommandContext): void {
   program
     .command('bench')
     .description('measure how fast a model is on this machine, and find faster settings')
@@ -55,9 +56,7 @@ export function defineBench(program: Command, context: CommandContext): void {
     .option('--dry-run', 'with --tune: only show faster settings')
     .option('--anyway', 'measure even while the server handles other requests')
     .option('--json', 'print all measurements as JSON')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 PROMPT is prompt tokens per second, ANSWER is generated tokens per second, FIRST is the time to the first token. Each is
 the median, ± half of the 95 % interval. With several slots, they apply to all slots together.
 
@@ -69,8 +68,7 @@ Examples:
   corral bench corral/tiny-chat --quick
   corral bench me/model --context 512,8192 --slots 1,4
   corral bench me/model --tune
-  corral bench me/model --tune --yes --json`
-    )
+  corral bench me/model --tune --yes --json`)
     .action((model: string, options: BenchOptions) => bench(context, model, options))
 }
 

@@ -1,8 +1,8 @@
-import type { Command } from 'commander'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { plural } from '../../core/system/plural.ts'
 import type { Capture } from '../../plugins/people/audit/captures/capture-records.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
 
@@ -16,13 +16,11 @@ interface StartOptions {
 
 const ASKS = { whenNone: 'fail', without: 'Only a running server can capture.' } as const
 
-export function defineCapture(program: Command, context: CommandContext): void {
+export function defineCapture(program: CorralCommand, context: CommandContext): void {
   const capture = program
     .command('capture')
     .description('record requests and answers for a while, to investigate a problem')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Nothing is captured until an admin starts a capture. Captured answers have the header x-corral-captured, and the log and
 "corral audit" report the start and end of each capture. The files are in logs/captures in the data directory, only
 readable by the server's user, and are deleted after audit.capture_keep days. A capture ends when the server stops. A
@@ -33,8 +31,7 @@ Examples:
   corral capture start --model corral/tiny-chat --for 1h
   corral capture list
   corral capture show c0123456789ab
-  corral capture rm c0123456789ab`
-    )
+  corral capture rm c0123456789ab`)
 
   capture
     .command('start')

@@ -4,7 +4,6 @@ import { mkdir } from 'node:fs/promises'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Command } from 'commander'
 import { expandPath } from '../../core/config/config-file.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
@@ -17,6 +16,7 @@ import type { RayPlaces, RayRecord } from '../../plugins/machines/ray/ray-cluste
 import type { RayCall } from '../../plugins/machines/ray/ray-python.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, formatTable, printJson, printNote, printText } from '../output.ts'
 import { createClient } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
@@ -71,13 +71,11 @@ interface RayStatus {
   nodes: RayNode[]
 }
 
-export function defineCluster(program: Command, context: CommandContext): void {
+export function defineCluster(program: CorralCommand, context: CommandContext): void {
   const cluster = program
     .command('cluster')
     .description('let Ray run corral on several machines behind this one')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Ray starts and supervises a corral, called a member, on every node with the resource "corral". This server lists the
 models of its members beside its own. Ray is installed in the data directory on first use (a download of about 100 MB).
 
@@ -88,8 +86,7 @@ From one machine to three:
 
 With an existing Ray cluster whose nodes have corral installed and the resource "corral":
   corral cluster up --ray 10.0.0.5:${RAY_PORT}
-  corral cluster down`
-    )
+  corral cluster down`)
 
   cluster
     .command('up')
@@ -100,13 +97,10 @@ With an existing Ray cluster whose nodes have corral installed and the resource 
     .option('--with-member', 'with local: also start a member on this machine')
     .option('--member-port <port>', `port of members (${MEMBER_PORT})`)
     .option('--member-home <path>', 'data directory of members on nodes that do not set one (~/.corral there)')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Run it again to change options or to restart what has died. The server of this data directory uses the members
 immediately. A local head node requires the token in cluster/token in the data directory. Its ports are open to the network.
-Exit codes: 0 the members are starting, 1 failed.`
-    )
+Exit codes: 0 the members are starting, 1 failed.`)
     .action((options: UpOptions) => up(context, options))
 
   cluster
@@ -119,20 +113,17 @@ Exit codes: 0 the members are starting, 1 failed.`
     )
     .option('--name <name>', "name of the member (default: this machine's name)")
     .option('--token-file <path>', 'file with the token of the cluster (cluster/token in the data directory)')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 The member serves the models of this data directory. Stop any other corral that uses it first. Failed processes are
 restarted. Ctrl-C or SIGTERM leaves the cluster: active requests have "shutdown_grace" to finish, and a second signal ends
-them immediately. The environment variable RAY_AUTH_TOKEN may contain the token instead of --token-file.`
-    )
+them immediately. The environment variable RAY_AUTH_TOKEN may contain the token instead of --token-file.`)
     .action((address: string, options: JoinOptions) => joinCluster(context, address, options))
 
   cluster
     .command('status')
     .description('show the nodes of the Ray cluster and their members')
     .option('--json', 'print it as JSON')
-    .addHelpText('after', '\nExit codes: 0 shown, 3 there is no cluster or its head node does not answer.')
+    .notes('\nExit codes: 0 shown, 3 there is no cluster or its head node does not answer.')
     .action(({ json }: { json?: boolean }) => showStatus(context, json === true))
 
   cluster
@@ -158,8 +149,7 @@ them immediately. The environment variable RAY_AUTH_TOKEN may contain the token 
   cluster
     .command('down')
     .description('stop all members, and the head node if "cluster up" started it')
-    .addHelpText(
-      'after',
+    .notes(
       '\nActive requests have "shutdown_grace" to finish. Models and keys stay. An existing Ray cluster keeps running without members.'
     )
     .action(() => down(context))

@@ -2,21 +2,19 @@ import type { Argument, Command } from 'commander'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { COMPLETION_SHELLS, completionScript } from '../completion-script.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { printText } from '../output.ts'
 
-export function defineCompletion(program: Command, context: CommandContext): void {
+export function defineCompletion(program: CorralCommand, context: CommandContext): void {
   program
     .command('completion')
     .description('print a script that completes commands, options and models in your shell')
     .addArgument(shellArgument(program))
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Model names come from the running server, or from the disk. Load it in each shell:
   bash   echo 'source <(corral completion bash)' >> ~/.bashrc
   zsh    corral completion zsh > "\${fpath[1]}/_corral"
-  fish   corral completion fish > ~/.config/fish/completions/corral.fish`
-    )
+  fish   corral completion fish > ~/.config/fish/completions/corral.fish`)
     .action((shell: (typeof COMPLETION_SHELLS)[number]) => printText(completionScript(shell)))
   program
     .command('__complete', { hidden: true })
@@ -30,7 +28,7 @@ Model names come from the running server, or from the disk. Load it in each shel
 }
 
 /** The shell argument, with a message for unsupported shells. */
-function shellArgument(program: Command): Argument {
+function shellArgument(program: CorralCommand): Argument {
   const argument = program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS)
   return argument.argParser(name => {
     if (COMPLETION_SHELLS.some(known => known === name)) return name

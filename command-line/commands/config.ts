@@ -1,39 +1,33 @@
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
-import type { Command } from 'commander'
 import { findHome } from '../../core/config/config-file.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { plural } from '../../core/system/plural.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, openConfig, openTrusted, placesOf } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { displayWidth } from '../display-width.ts'
 import { formatTable, outputWidth, printJson, printNote, printText, wrapLines } from '../output.ts'
 
-export function defineConfig(program: Command, context: CommandContext): void {
+export function defineConfig(program: CorralCommand, context: CommandContext): void {
   const config = program
     .command('config')
     .description('check and show the configuration')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Flags override the environment (CORRAL_*), which overrides the configuration file, which overrides the defaults. The file
 is the one named by --config or CORRAL_CONFIG, otherwise config.yaml in the working directory, otherwise config.yaml in
 the data directory. Only "serve", "config" and "doctor" read the one in the working directory. Its settings that can run
-programs, admit clients or send data elsewhere apply only after you have trusted it.`
-    )
+programs, admit clients or send data elsewhere apply only after you have trusted it.`)
   config
     .command('check')
     .description('check whether a server would start with the configuration, and show its warnings')
     .option('--strict', 'treat warnings, such as unknown settings, as errors')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Does everything that "corral serve" does before it listens: reads all settings, certificates and keys, and sets up the
 plugins in a temporary folder. Everything that would stop a server is an error, and everything that a server would log as
 a warning is a warning. Ports in use are not checked.
 
-Exit codes: 0 no errors, 2 errors (with line and column in the file), or warnings with --strict.`
-    )
+Exit codes: 0 no errors, 2 errors (with line and column in the file), or warnings with --strict.`)
     .action(async ({ strict }: { strict?: boolean }) => {
       const [config, { checkStart }] = await Promise.all([openConfig(context), import('../check-start.ts')])
       const { file } = config
@@ -76,7 +70,7 @@ Exit codes: 0 no errors, 2 errors (with line and column in the file), or warning
     .command('show')
     .description('show every setting, its value and its origin')
     .option('--json', 'print them as JSON')
-    .addHelpText('after', '\nAPI keys and tokens are not shown.')
+    .notes('\nAPI keys and tokens are not shown.')
     .action(async ({ json }: { json?: boolean }) => {
       const [loaded, definitions, { describeConfig, formatConfig, inlineYaml }] = await Promise.all([
         openConfig(context),

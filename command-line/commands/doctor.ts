@@ -3,7 +3,6 @@ import { access, constants } from 'node:fs/promises'
 import { arch, release, type } from 'node:os'
 import { dirname, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Command } from 'commander'
 import { ConfigError } from '../../core/config/config-error.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import type { RuntimesReport } from '../../core/contracts/builds.ts'
@@ -14,6 +13,7 @@ import { abortAfter } from '../../core/system/abort-after.ts'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
 import { withLocalService } from '../local-service.ts'
 import { printJson, printText } from '../output.ts'
@@ -32,16 +32,14 @@ interface DoctorFlags {
   sysroot?: string
 }
 
-export function defineDoctor(program: Command, context: CommandContext): void {
+export function defineDoctor(program: CorralCommand, context: CommandContext): void {
   program
     .command('doctor')
     .description('check what works on this machine, what is missing, and how to fix it')
     .option('--json', 'print the findings as JSON (docs/doctor.md describes them)')
     .option('--no-build', 'only show what is known: do not search for, download or build llama.cpp')
     .option('--sysroot <folder>', 'examine the system files in this folder instead of /')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Shows the hardware, how well each kind of llama.cpp build fits, what each one is missing, and which one is used.
 Searches for a build like the server and waits for the result: if there is none, it is downloaded or built, which may
 take minutes the first time.
@@ -51,8 +49,7 @@ Examples:
   corral doctor --no-build
   corral doctor --json | jq -r '.ranking[] | "\\(.score) \\(.runtime)"'
 
-Exit codes: 0 all is well, 1 something is missing, 2 the configuration has errors.`
-    )
+Exit codes: 0 all is well, 1 something is missing, 2 the configuration has errors.`)
     .action(async (flags: DoctorFlags) => {
       const report = await examine(context, flags)
       if (flags.json) printJson(report)

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Command } from 'commander'
 import { parseDuration } from '../../core/system/duration.ts'
 import { plural } from '../../core/system/plural.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { printNote } from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
@@ -17,24 +17,21 @@ interface DrainOptions {
   undo?: boolean
 }
 
-export function defineDrain(program: Command, context: CommandContext): void {
+export function defineDrain(program: CorralCommand, context: CommandContext): void {
   program
     .command('drain')
     .description('stop accepting requests for models, so that the server can be stopped')
     .option('--wait', 'wait until all requests have finished')
     .option('--timeout <duration>', 'maximum time to wait, such as 5m')
     .option('--undo', 'accept requests again')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Active and queued requests are finished. New requests get 503 "draining" with Retry-After, and /readyz reports that the
 server is not ready. Lists, keys, metrics and pulls keep working. --undo or a restart of the server ends the drain.
 Exit codes: 0 done, 1 requests were still active after --timeout (the drain continues), 3 no server is running.
 
 Examples:
   corral drain --wait --timeout 10m
-  corral drain --undo`
-    )
+  corral drain --undo`)
     .action(async ({ wait, timeout, undo }: DrainOptions) => {
       const limit = timeout === undefined ? Number.POSITIVE_INFINITY : parseDuration(timeout)
       if (limit === undefined || limit < 0)

@@ -1,10 +1,11 @@
 import { resolve } from 'node:path'
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import type { FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { nextStep } from '../next-step.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
@@ -18,7 +19,7 @@ interface ImportOptions {
   json?: boolean
 }
 
-export function defineImport(program: Command, context: CommandContext): void {
+export function defineImport(program: CorralCommand, context: CommandContext): void {
   program
     .command('import')
     .description('register models that are already on disk')
@@ -36,9 +37,7 @@ export function defineImport(program: Command, context: CommandContext): void {
     .option('--list', "with --from: list the tool's models and change nothing")
     .option('--all', 'with --from: import every model that can be imported')
     .option('--json', 'with --list: print the reply of GET /api/import/found')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Files share the disk space of the originals if the file system allows it. Otherwise they are copied. The originals are
 never changed.
 
@@ -47,8 +46,7 @@ Examples:
   corral import ~/models/my-finetune me/finetune
   corral import --from ollama
   corral import --from huggingface Qwen/Qwen3-0.6B-GGUF
-  corral import --from lm-studio --all`
-    )
+  corral import --from lm-studio --all`)
     .action(async (path: string | undefined, model: string | undefined, more: string[], options: ImportOptions) => {
       const given = [path, model, ...more].filter(argument => argument !== undefined)
       const { from, list, all } = options

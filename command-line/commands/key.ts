@@ -1,9 +1,9 @@
-import type { Command } from 'commander'
 import { CorralError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
 import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
 import { type CommandContext, placesOf, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { planAddresses, readServerSettings, recordedAddress, serverSettingsOf } from '../server-address.ts'
 import { healthAt } from '../server-client.ts'
@@ -20,13 +20,11 @@ interface CreateOptions {
 
 const HEALTH_TIMEOUT = 5000
 
-export function defineKey(program: Command, context: CommandContext): void {
+export function defineKey(program: CorralCommand, context: CommandContext): void {
   const key = program
     .command('key')
     .description('create, list, replace and revoke API keys')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Keys are stored as salted hashes in keys.json in the data directory. These commands change that file, and a running server
 applies the changes immediately. With --host they use the server there, which requires an admin's key (CORRAL_API_KEYS).
 
@@ -44,8 +42,7 @@ Examples:
   corral key create lab --models 'Qwen/*' --limit 60/min,max_tokens=4096
   KEY=$(corral key create robot --yes)
   corral key rotate ci
-  corral key revoke alice`
-    )
+  corral key revoke alice`)
 
   key
     .command('create')

@@ -1,16 +1,17 @@
-import { type Command, InvalidArgumentError } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { LogEvent } from '../../plugins/apis/native/log-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import type { PsReply } from '../live-view.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { ask, withServer } from '../server-connection.ts'
 
 const NOTHING_LOADED = { whenNone: 'fail', without: 'No models are loaded.' } as const
 
-export function definePs(program: Command, context: CommandContext): void {
+export function definePs(program: CorralCommand, context: CommandContext): void {
   program
     .command('ps')
     .description('list the loaded models')
@@ -19,17 +20,14 @@ export function definePs(program: Command, context: CommandContext): void {
       '-w, --watch',
       'refresh every second until Ctrl-C; with --json or in a pipe, print one JSON line per change'
     )
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 MEMBER is the cluster node that has loaded the model.
 UNTIL is when an idle model is unloaded, or the progress of a model that is not ready yet.
 
 Examples:
   corral ps
   corral ps --watch
-  corral top`
-    )
+  corral top`)
     .action(async ({ json, watch }: { json?: boolean; watch?: boolean }) => {
       if (watch) {
         const { showLive } = await import('../live-view.ts')
@@ -84,19 +82,16 @@ export function processorOf(size: number, vram: number): string {
   return `${cpu}%/${100 - cpu}% CPU/GPU`
 }
 
-export function defineStop(program: Command, context: CommandContext): void {
+export function defineStop(program: CorralCommand, context: CommandContext): void {
   program
     .command('stop')
     .description('unload a model from memory and abort its active requests')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Exit codes: 0 unloaded, 3 no server is running (so no model is loaded), 4 there is no such model, or it is not loaded.
 
 Example:
-  corral stop corral/tiny-chat`
-    )
+  corral stop corral/tiny-chat`)
     .action(async (model: string) => {
       await ask(context, 'POST', '/api/stop', { model }, NOTHING_LOADED)
       printNote(`stopped ${model}`)
@@ -115,7 +110,7 @@ function lineCount(text: string): number {
   return count
 }
 
-export function defineLogs(program: Command, context: CommandContext): void {
+export function defineLogs(program: CorralCommand, context: CommandContext): void {
   program
     .command('logs')
     .description('show what the engines of a model did and why they stopped')
@@ -124,15 +119,12 @@ export function defineLogs(program: Command, context: CommandContext): void {
     .option('-n, --lines <count>', 'only the last lines of each engine', lineCount)
     .option('--raw', 'print the raw log lines of the engines')
     .option('--json', 'print the reply of GET /api/logs/<model>')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 The logs of the latest engines are available while the server runs, even after the engines have stopped.
 
 Examples:
   corral logs corral/tiny-chat
-  corral logs corral/tiny-chat -n 20 -f`
-    )
+  corral logs corral/tiny-chat -n 20 -f`)
     .action(async (model: string, options: { follow?: boolean; lines?: number; raw?: boolean; json?: boolean }) => {
       const { follow, lines, raw = false, json } = options
       // Few raw lines become an event, so all of them are requested and the last events are printed.

@@ -1,7 +1,7 @@
-import type { Command } from 'commander'
 import type { LevelReport } from '../../core/system/log-levels.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
@@ -10,24 +10,21 @@ const RESET = 'default'
 /** Sets the level of all parts without a level of their own. */
 const ALL = 'all'
 
-export function defineLogLevel(program: Command, context: CommandContext): void {
+export function defineLogLevel(program: CorralCommand, context: CommandContext): void {
   program
     .command('log-level')
     .description('show or change the log levels of a running server')
     .argument('[part]', 'a plugin or a part of the core; "all" means every part without a level of its own')
     .argument('[level]', `trace, debug, info, warn, error, fatal, silent; "${RESET}" resets a part to the default`)
     .option('--json', 'print the reply of GET /api/log-levels')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Changes last until the server stops. For permanent changes, set "log_level" and "log_levels" in config.yaml. This needs
 the role admin.
 
 Examples:
   corral log-level
   corral log-level scheduler debug
-  corral log-level scheduler default`
-    )
+  corral log-level scheduler default`)
     .action(async (part: string | undefined, level: string | undefined, { json }: { json?: boolean }) => {
       const report = await withServer(
         context,

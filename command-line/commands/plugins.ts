@@ -1,28 +1,25 @@
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Command } from 'commander'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { letPluginsImportCorral } from '../plugin-imports.ts'
 import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
 import { ask } from '../server-connection.ts'
 
-export function definePlugins(program: Command, context: CommandContext): void {
+export function definePlugins(program: CorralCommand, context: CommandContext): void {
   const plugin = program
     .command('plugin')
     .description('list, check or create plugins')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Examples:
   corral plugin list
   corral plugin new engine mine      a folder with a working plugin, its test and a README
-  corral plugin check ./mine         load it into a test server and report what it offers`
-    )
+  corral plugin check ./mine         load it into a test server and report what it offers`)
   plugin
     .command('list')
     .description('list the plugins of the running server')

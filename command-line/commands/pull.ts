@@ -4,6 +4,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { nextStep } from '../next-step.ts'
 import {
   formatPairs,
@@ -28,7 +29,7 @@ interface PullOptions {
   json?: boolean
 }
 
-export function definePull(program: Command, context: CommandContext): void {
+export function definePull(program: CorralCommand, context: CommandContext): void {
   program
     .command('pull')
     .description('download a model, or continue a download')
@@ -38,9 +39,7 @@ export function definePull(program: Command, context: CommandContext): void {
     .option('--dry-run', 'only show what would be downloaded, and whether it fits the disk and the memory')
     .option('--detach', 'download in the running server, without waiting for the end')
     .option('--json', 'with --dry-run: print the reply of POST /api/pull')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Without a variant, the best one from Q4_K_M up that fits this machine's memory is chosen. If the repository contains
 several models, you are asked to choose one. Without a terminal, the command lists them and fails. Every file is checked
 against the hub's digests before the model is stored. Ctrl-C pauses the download, unless another client uses it too. Run
@@ -55,8 +54,7 @@ Examples:
   corral pull modelscope:Qwen/Qwen3-0.6B-GGUF --dry-run
   corral pull https://example.com/files/model-q4_k_m.gguf --as me/model
   HF_TOKEN=hf_… corral pull meta-llama/Llama-3.2-1B-Instruct
-  corral pull Qwen/Qwen3-32B-GGUF --detach && corral pulls`
-    )
+  corral pull Qwen/Qwen3-32B-GGUF --detach && corral pulls`)
     .action((reference: string, options: PullOptions) => pull(context, reference, options))
 }
 
@@ -279,21 +277,18 @@ function indent(text: string): string {
 
 const DONE = { pause: 'paused', resume: 'resumed', cancel: 'cancelled' } as const
 
-export function definePulls(program: Command, context: CommandContext): void {
+export function definePulls(program: CorralCommand, context: CommandContext): void {
   const pulls = program
     .command('pulls')
     .description('list unfinished downloads; pause, resume or cancel them')
     .option('--json', 'print the records of GET /api/pulls')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Refer to a download by its model or its id (see --json). "corral pull <model>" also resumes it and shows progress.
 
 Examples:
   corral pulls
   corral pulls pause Qwen/Qwen3-32B-GGUF
-  corral pulls cancel Qwen/Qwen3-32B-GGUF:Q8_0`
-    )
+  corral pulls cancel Qwen/Qwen3-32B-GGUF:Q8_0`)
     .allowExcessArguments()
     .action(async ({ json }: { json?: boolean }) => {
       if (pulls.args[0] !== undefined) unknownCommand(pulls, pulls.args[0])

@@ -1,5 +1,4 @@
 import { join } from 'node:path'
-import type { Command } from 'commander'
 import { findHome } from '../../core/config/config-file.ts'
 import { errorMessage } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
@@ -7,6 +6,7 @@ import type { ChatSession } from '../chat-session.ts'
 import type { ChatSettings } from '../chat-settings.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { printNote } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { ServerRefusal } from '../server-client.ts'
@@ -29,7 +29,7 @@ interface RunOptions {
   yes?: boolean
 }
 
-export function defineRun(program: Command, context: CommandContext): void {
+export function defineRun(program: CorralCommand, context: CommandContext): void {
   program
     .command('run')
     .description('chat with a model, or get one answer')
@@ -53,9 +53,7 @@ export function defineRun(program: Command, context: CommandContext): void {
     .option('--raw', 'print the answer as the model writes it, without rendering Markdown')
     .option('--verbose', 'print token counts and speed after each answer, to standard error')
     .option('--yes', 'download the model and install what it needs without asking')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Text from a pipe is used as the prompt. If there is also a prompt argument, the text follows it after a blank line. The
 answer goes to standard output. Everything else goes to standard error, including a note if the answer is truncated by
 --max-tokens or a full context. In a chat, /? lists the commands, Ctrl-C stops an answer and Ctrl-D leaves. A chat longer
@@ -68,8 +66,7 @@ Examples:
   corral run corral/tiny-chat
   corral run corral/tiny-chat "What is the capital of France?" --temperature 0
   git diff | corral run me/coder "Write a commit message for this change:"
-  corral run me/model "Three colours as a JSON list" --format json`
-    )
+  corral run me/model "Three colours as a JSON list" --format json`)
     .action((model: string | undefined, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 

@@ -5,6 +5,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import type { BuildReply, UpgradeReply } from '../../plugins/apis/native/runtime-routes.ts'
 import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
 import { type CommandContext, unknownCommand, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
@@ -21,13 +22,11 @@ const RETRIES = 3
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
 
-export function defineRuntime(program: Command, context: CommandContext): void {
+export function defineRuntime(program: CorralCommand, context: CommandContext): void {
   const runtime = program
     .command('runtime')
     .description('list, install, select, upgrade and remove llama.cpp builds')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 corral automatically installs the best llama.cpp build for this machine. Use these commands to choose another one. Each
 build is tested before it is used: it must start, list its devices, and answer a request. Several builds can be installed
 side by side. Kinds of builds: cpu, cuda-12, cuda-13, rocm, metal, vulkan, sycl. "corral doctor" shows which of them work
@@ -40,8 +39,7 @@ Examples:
   corral runtime install ./llama-b11347-bin-ubuntu-x64.tar.gz
   corral runtime use vulkan
   corral runtime upgrade
-  corral runtime remove --unused`
-    )
+  corral runtime remove --unused`)
 
   runtime
     .command('list', { isDefault: true })
@@ -70,14 +68,11 @@ Examples:
       'expected digest of the archive, 64 hex digits; if omitted, the digest is only recorded'
     )
     .option('--runtime <kind>', 'kind of build in an archive, if its name does not say')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 CUDA builds for Windows and Linux come in two archives. Give both: the one with llama-server, and cudart-….
 
 Exit codes: 0 installed (now or before), 1 not available or does not work on this machine, 2 wrong usage, 4 no such
-release or kind of build.`
-    )
+release or kind of build.`)
     .action((what: string[], options: InstallOptions) => install(context, what, options))
 
   runtime
@@ -95,13 +90,10 @@ release or kind of build.`
   runtime
     .command('upgrade')
     .description('install the newest release of the current kind of build, and use it')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 If the new release does not work on this machine, or cannot load its first model although the previous one can, corral
 returns to the previous one and does not try the new release again. Older builds stay on disk until you remove them:
-corral runtime remove --unused`
-    )
+corral runtime remove --unused`)
     .action(() => upgrade(context))
 
   runtime
@@ -110,10 +102,7 @@ corral runtime remove --unused`
     .description('delete builds from disk')
     .argument('[id...]', 'ids of builds, as "corral runtime list" shows them')
     .option('--unused', 'all builds that corral installed, except the current, the selected and the previous one')
-    .addHelpText(
-      'after',
-      '\nBuilds that are selected, named by a model in config.yaml, or used by an engine are not removed.'
-    )
+    .notes('\nBuilds that are selected, named by a model in config.yaml, or used by an engine are not removed.')
     .action(async (ids: string[], { unused }: { unused?: boolean }) => {
       if (unused ? ids.length > 0 : ids.length === 0) {
         throw new CommandFailure(EXIT.usage, 'Give either the builds to remove or --unused.')

@@ -1,8 +1,8 @@
-import type { Command } from 'commander'
 import type { FoundRepository, SearchReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { fitText, formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { ask } from '../server-connection.ts'
@@ -14,7 +14,7 @@ interface SearchOptions {
   json?: boolean
 }
 
-export function defineSearch(program: Command, context: CommandContext): void {
+export function defineSearch(program: CorralCommand, context: CommandContext): void {
   program
     .command('search')
     .description('search hubs for models, with their size and whether they fit this machine')
@@ -23,9 +23,7 @@ export function defineSearch(program: Command, context: CommandContext): void {
     .option('--limit <number>', 'maximum number of models per hub, up to 50', '10')
     .option('--fits', "only models that fit this machine's memory")
     .option('--json', 'print the reply of GET /api/search')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Shows the most popular models with these words in their names, the variant of each that "corral pull" would choose, its
 size, and whether it fits this machine's memory. Without --hub, the hubs of "downloads.search" in config.yaml are
 searched, by default Hugging Face.
@@ -35,8 +33,7 @@ Exit codes: 0 found, 1 no model was found or the hub is not available.
 Examples:
   corral search qwen3 8b
   corral search llama 3.2 --fits
-  corral search gemma --hub all --limit 5`
-    )
+  corral search gemma --hub all --limit 5`)
     .action((words: string[], options: SearchOptions) => search(context, words, options))
 }
 

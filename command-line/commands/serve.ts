@@ -1,20 +1,18 @@
-import type { Command } from 'commander'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, openTrusted, placesOf } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, wrapLines } from '../output.ts'
 import type { ServerScreen } from '../server-screen.ts'
 
-export function defineServe(program: Command, context: CommandContext): void {
+export function defineServe(program: CorralCommand, context: CommandContext): void {
   program
     .command('serve')
     .description('serve models over REST until stopped')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 The server listens immediately. On the first start, llama.cpp is found, downloaded or built in the background, and
 requests that need it wait. Ctrl-C or SIGTERM stops the server: active requests have "shutdown_grace" (10s) to finish, and
 a second signal stops it immediately. SIGHUP reloads the configuration, like "corral reload", but stops a server that was
@@ -25,8 +23,7 @@ Examples:
   corral serve
   corral serve --port 8080 --log-level debug
   CORRAL_API_KEYS=secret corral serve --host 0.0.0.0
-  curl http://127.0.0.1:11435/api/chat -d '{"model":"corral/tiny-chat","messages":[{"role":"user","content":"Hi"}]}'`
-    )
+  curl http://127.0.0.1:11435/api/chat -d '{"model":"corral/tiny-chat","messages":[{"role":"user","content":"Hi"}]}'`)
     .action(() => serve(context))
 }
 

@@ -2,7 +2,6 @@ import { accessSync, constants, existsSync, readFileSync, realpathSync } from 'n
 import { mkdir, readFile, rm } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
-import type { Command } from 'commander'
 import { expandPath } from '../../core/config/config-file.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
@@ -10,6 +9,7 @@ import { dataPaths } from '../../core/system/data-paths.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, printJson, printNote, printText } from '../output.ts'
 import {
   installSteps,
@@ -29,13 +29,11 @@ interface Scope {
   user?: boolean
 }
 
-export function defineService(program: Command, context: CommandContext): void {
+export function defineService(program: CorralCommand, context: CommandContext): void {
   const service = program
     .command('service')
     .description('let systemd or launchd run the server, from login or from boot')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 On Linux this creates a systemd unit: for root, a service of the machine with a user "corral" and its data in
 ${SYSTEM_HOME}; for other users, a service of that user with the default data directory. On macOS it creates a launchd
 agent for the user. The service uses the flags (--port, --host, --home, --config, …) and CORRAL_* variables of the install
@@ -45,8 +43,7 @@ Examples:
   corral service install --dry-run
   corral service install --port 8080
   corral service status
-  corral service uninstall`
-    )
+  corral service uninstall`)
   const scoped = (name: string, description: string) =>
     service
       .command(name)
@@ -77,7 +74,7 @@ Examples:
     })
   scoped('status', 'show whether the service is installed and running, and where its log is')
     .option('--json', 'print it as JSON')
-    .addHelpText('after', '\nExit codes: 0 running, 3 not running, 4 not installed.')
+    .notes('\nExit codes: 0 running, 3 not running, 4 not installed.')
     .action(async ({ json, ...scope }: Scope & { json?: boolean }) => await showStatus(context, scope, json === true))
 }
 

@@ -1,9 +1,9 @@
-import type { Command } from 'commander'
 import type { ConvertedReply, LocalModel, ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { forEach } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import { installConverter, withConverter } from '../converter-offer.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import {
   formatPairs,
   formatTable,
@@ -17,19 +17,16 @@ import {
 import { streamWork } from '../progress-display.ts'
 import { ask, withServer } from '../server-connection.ts'
 
-export function defineList(program: Command, context: CommandContext): void {
+export function defineList(program: CorralCommand, context: CommandContext): void {
   program
     .command('list')
     .alias('ls')
     .description('list the models on disk')
     .option('--json', 'print the records of GET /api/tags')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Examples:
   corral list
-  corral list --json | jq -r '.models[].name'`
-    )
+  corral list --json | jq -r '.models[].name'`)
     .action(async ({ json }: { json?: boolean }) => {
       const reply = await ask<{ models: LocalModel[] }>(context, 'GET', '/api/tags')
       if (json) return printJson(reply)
@@ -57,20 +54,17 @@ export function formatModels(
   return formatTable(['NAME', 'ID', '>SIZE', 'FORMAT', 'MODIFIED'], rows)
 }
 
-export function defineShow(program: Command, context: CommandContext): void {
+export function defineShow(program: CorralCommand, context: CommandContext): void {
   program
     .command('show')
     .description('show the details of a model')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .option('--json', 'print the reply of POST /api/show')
     .option('--template', "print only the model's chat template")
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Examples:
   corral show corral/tiny-chat
-  corral show corral/tiny-chat --json | jq .model_info`
-    )
+  corral show corral/tiny-chat --json | jq .model_info`)
     .action(async (model: string, options: { json?: boolean; template?: boolean }) => {
       const reply = await ask<ShownModel>(context, 'POST', '/api/show', { model })
       if (options.json) printJson(reply)
@@ -112,7 +106,7 @@ export function formatModel(reply: ShownModel, now: Date): string {
   return wrapLines(printable(sections.join('\n\n')))
 }
 
-export function defineRm(program: Command, context: CommandContext): void {
+export function defineRm(program: CorralCommand, context: CommandContext): void {
   program
     .command('rm')
     .description('delete models from disk')
@@ -120,15 +114,12 @@ export function defineRm(program: Command, context: CommandContext): void {
       ...others,
       modelArgument(name)
     ])
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Does not ask for confirmation. Active requests of the model are aborted. If one model fails, the others are still deleted.
 
 Examples:
   corral rm me/old-model
-  corral rm me/model:Q8_0 me/model:Q4_K_M`
-    )
+  corral rm me/model:Q8_0 me/model:Q4_K_M`)
     .action((models: string[]) =>
       withServer(context, 'aside', async ({ client }) => {
         await forEach(models, async model => {
@@ -139,24 +130,21 @@ Examples:
     )
 }
 
-export function defineConvert(program: Command, context: CommandContext): void {
+export function defineConvert(program: CorralCommand, context: CommandContext): void {
   program
     .command('convert')
     .description('convert a SafeTensors model to GGUF before its first use')
     .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
     .option('--dtype <type>', 'weight type: f32, f16, bf16, q8_0, q4_k_m, …')
     .option('--remove', 'delete the conversion to this type')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 Without this command, a SafeTensors model is converted when it is first loaded, to the "dtype" of the request (default:
 f16). Conversions are stored beside the model and used again. The first conversion needs several gigabytes of Python
 packages, which are installed only if you agree ("corral conversion install"). "corral show <model>" lists the conversions.
 
 Examples:
   corral convert me/finetune --dtype q4_k_m
-  corral convert me/finetune --dtype q4_k_m --remove`
-    )
+  corral convert me/finetune --dtype q4_k_m --remove`)
     .action((model: string, { dtype, remove }: { dtype?: string; remove?: boolean }) => {
       if (dtype === undefined)
         throw usageFailure('The type is missing. Add --dtype, such as --dtype q4_k_m or --dtype f16.')
@@ -176,17 +164,14 @@ Examples:
     })
 }
 
-export function defineConversion(program: Command, context: CommandContext): void {
+export function defineConversion(program: CorralCommand, context: CommandContext): void {
   program
     .command('conversion')
     .description('install the converter for SafeTensors models')
     .command('install')
     .description('install the Python packages of the converter in the data directory')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 They need several gigabytes. At a terminal, "corral run" and "corral convert" offer to install them before the first conversion.
-With "conversion.install: auto" in config.yaml, they are installed without asking when any client uses such a model.`
-    )
+With "conversion.install: auto" in config.yaml, they are installed without asking when any client uses such a model.`)
     .action(() => withServer(context, 'aside', ({ client }) => installConverter(client)))
 }

@@ -1,11 +1,11 @@
-import type { Command } from 'commander'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, printJson, printText } from '../output.ts'
 import { withServer } from '../server-connection.ts'
 
-export function defineVersion(program: Command, context: CommandContext): void {
+export function defineVersion(program: CorralCommand, context: CommandContext): void {
   program
     .command('version')
     .description('print the versions of corral, Node.js and the running server')

@@ -1,12 +1,12 @@
 import { once } from 'node:events'
 import { networkInterfaces } from 'node:os'
-import type { Command } from 'commander'
 import { progressText } from '../../core/contracts/progress.ts'
 import type { WorkerFacts } from '../../core/contracts/worker-facts.ts'
 import { WORKER_PORT, type Worker, type WorkerOptions } from '../../core/contracts/workers.ts'
 import { formatBytes, parseBytes } from '../../core/system/bytes.ts'
 import { interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import type { CorralCommand } from '../corral-command.ts'
 import { withLocalService } from '../local-service.ts'
 import { formatPairs, printJson, printNote, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
@@ -21,7 +21,7 @@ interface WorkerFlags {
   json?: boolean
 }
 
-export function defineWorker(program: Command, context: CommandContext): void {
+export function defineWorker(program: CorralCommand, context: CommandContext): void {
   program
     .command('worker')
     .description("offer this machine's memory and GPUs to a corral on another machine")
@@ -33,9 +33,7 @@ export function defineWorker(program: Command, context: CommandContext): void {
     .option('--threads <number>', 'processor threads (default: one per core)')
     .option('--cache <size>', 'disk space for caching weights, so that they are not sent again; 0 is none', USUAL_CACHE)
     .option('--json', 'print the offer as one line of JSON')
-    .addHelpText(
-      'after',
-      `
+    .notes(`
 The worker listens on --host (127.0.0.1) and --port (${WORKER_PORT}), and describes itself on the next port. Add its address
 to config.yaml on the other machine:
 
@@ -50,8 +48,7 @@ Exit codes: 0 stopped, 1 cannot start, 2 wrong usage.
 
 Examples:
   corral worker --host 192.168.1.20
-  corral worker --host 10.8.0.2 --port 50060 --memory 16GiB --cache 0`
-    )
+  corral worker --host 10.8.0.2 --port 50060 --memory 16GiB --cache 0`)
     .action(async (flags: WorkerFlags) => {
       const options = workerOptions(context, flags)
       // The address belongs to the worker and must not be used to find or check a server.

@@ -42,7 +42,7 @@ t.test("only an admin may install an archive from the server's disk", async t =>
 
   const elsewhere = newHome(t)
   const overTcp = await command(['runtime', 'install', archive, '--port', port], { home: elsewhere })
-  t.match(overTcp, { code: 1, stderr: /role "admin".*over TCP without a key, since .*corral key create/s })
+  t.match(overTcp, { code: 1, stderr: /role "admin".*used TCP without a key, since .*corral key create/s })
 
   for (const role of ['user', 'operator'] as const) {
     const { key } = await createKey(keyFilePath(corral), { name: role, role })

@@ -159,7 +159,7 @@ t.test('tune changes nothing without a gain, or with a gain that does not reprod
       fakeBench(one, ({ arguments: list }) => (list ? 1 : 'broken')),
       OPTIONS
     ),
-    /present settings.*broken/
+    /current settings.*broken/
   )
 })
 
@@ -241,7 +241,7 @@ t.test('saveSettings writes to the configuration with a backup, or shows the lin
 
   writeFileSync(path, 'models:\n  me/model: &all {pin: true}\n  me/other: *all\n')
   t.equal(await saveSettings(context, { ...saving, file: path }), false, 'would change another model')
-  t.match(told.slice(-2), [/cannot be changed/, /arguments: \[--threads, "2"\]/])
+  t.match(told.slice(-2), [/does not allow changing/, /arguments: \[--threads, "2"\]/])
   const folder = join(home, 'folder')
   mkdirSync(folder)
   t.equal(await saveSettings(context, { ...saving, file: folder }), false)

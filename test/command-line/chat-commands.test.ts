@@ -16,7 +16,7 @@ const answering = (reply: { end(text: string): unknown }, count: number) => repl
 
 t.test('run sends each prompt to a base model separately and explains it', async t => {
   const server = await chatServer(t, answering)
-  const base = /me\/base is a base model: it completes what you type/
+  const base = /me\/base is a base model: it completes your text/
   for (const [model, begin] of [
     ['me/base', base],
     ['me/model', /Chatting with me\/model\./]
@@ -50,7 +50,7 @@ t.test('run never sends settings or mistyped commands to the model', async t => 
     ['/set top_p 7', /top_p must be a number from 0 to\s+1; got 7/],
     ['/sett system x', /no command \/sett\. Did\s+you\s+mean\s+\/set\?/],
     ['/show modle', /Did\s+you\s+mean\s+model\?/],
-    ['/clear all', /stands alone/],
+    ['/clear all', /takes no arguments/],
     ['/set', /temperature\s.*num_ctx.*default/s],
     ['/set think', /think must be on or off; it is not\s+set/],
     ['/show', /model\s+me\/model.*system\s+hello.*temperature\s+0\.25/s],
@@ -95,7 +95,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   t.not(second!.options.seed, 7, 'the same seed would give the same answer')
   t.equal(third!.options.seed, 42)
   await does('/save mine', /\(2 messages\) is saved/)
-  await does('/clear', /forgotten/)
+  await does('/clear', /was cleared/)
   await does('two', /answer 4/)
   t.equal(server.chats[3]!.options.seed, 7, 'the seed applies to one answer')
   await does('/save mine', /a conversation mine already.*\/save mine!/)
@@ -104,7 +104,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   await does('/load mine', /Loaded mine: 2 messages, me\/model.*>>> one.*answer 3/)
   await does('/model me/absent', /There is no model "me\/absent"/)
   await does('/model', /\* me\/model.*me\/seeing/)
-  await does('/model me/seeing', /Chatting with me\/seeing now/)
+  await does('/model me/seeing', /Now chatting with me\/seeing\./)
   await does('three', /answer 5/)
   t.match(server.chats[4], {
     model: 'me/seeing',
@@ -132,7 +132,7 @@ t.test('run attaches images by command and by path for models with vision', asyn
   await does('/image cat.png', /me\/model cannot see images/)
   await does('./cat.png', /me\/model cannot see images/)
   t.same(server.chats, [])
-  await does('rename ./cat.png', /only sent the path.*answer 1/)
+  await does('rename ./cat.png', /only the path is sent.*answer 1/)
   t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
   await does('/model me/seeing', /Chatting with/)
   await does('/image none.png', /no such file/)
@@ -165,7 +165,7 @@ t.test('run completes with Tab and recalls prompts of earlier chats', async t =>
   terminal.press(`tempe${TAB}0${ENTER}`)
   await terminal.sees(shown('rature 0.*temperature is 0.*'))
   terminal.press(`/model me/s${TAB}${ENTER}`)
-  await terminal.sees(shown('me\\/seeing now.*'))
+  await terminal.sees(shown('Now chatting with me\\/seeing.*'))
   terminal.press(`/set${TAB}cache_type_k q5${TAB}${TAB}`)
   await terminal.sees(/q5_0 +q5_1/)
   terminal.press(CTRL_C)
@@ -232,7 +232,7 @@ t.test('run continues a chat beyond its context and explains truncation', async 
   t.match(await corral(ask, { home }), {
     code: 0,
     stdout: /\w/,
-    stderr: /^note: .*cut after 5 tokens.*--max-tokens 100/
+    stderr: /^note: .*stopped after 5 tokens.*--max-tokens 100/
   })
   t.match(await corral([...ask, '--format', 'json'], { home }), { code: 1, stderr: /^error: The JSON is incomplete\./ })
   const long = await corral(['run', DEMO, `Repeat: ${'frog '.repeat(100)}`, '--max-tokens', '-1'], { home })

@@ -60,7 +60,7 @@ t.test('run drops the line at Ctrl-C and quits when it is pressed twice', async 
   await terminal.sees(/ok.*>>> /s)
   t.equal(server.chats[0]!.messages[0]!.content, 'next')
   terminal.press(CTRL_C)
-  await terminal.sees(/To leave, press.*>>> /s)
+  await terminal.sees(/Press Ctrl-C again or Ctrl-D to leave.*>>> /s)
   terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 130)
 })
@@ -111,7 +111,7 @@ t.test('run shows progress, thinking, counters and failures of an answer', async
   terminal.press(`crash${ENTER}`)
   await terminal.sees(/half.*The engine crashed\..*>>> /s)
   terminal.press(`cut${ENTER}`)
-  await terminal.sees(/broke off.*>>> /s)
+  await terminal.sees(/answer is incomplete.*>>> /s)
   terminal.press(CTRL_D)
   t.equal(await terminal.ended(), 0)
 
@@ -129,7 +129,7 @@ t.test('run reports failures of a single answer and stops when interrupted', asy
   const home = newHome(t)
   const ask = ['run', 'me/model', 'go', ...server.flags]
   t.match(await corral(ask, { home }), { code: 1, stdout: '', stderr: 'error: Out of memory.\n' })
-  t.match(await corral(ask, { home }), { code: 1, stdout: '', stderr: /broke off/ })
+  t.match(await corral(ask, { home }), { code: 1, stdout: '', stderr: /answer is incomplete|closed before/ })
   const terminal = onTerminal(t, ask, home)
   await terminal.sees('endless')
   terminal.press(CTRL_C)

@@ -141,15 +141,15 @@ t.test('wrong usage of pull, convert and import starts no server', async t => {
     [['pull', 'a/b', '--json'], /--json requires --dry-run/],
     [['pull', 'a/b', '--dry-run', '--detach'], /cannot be combined/],
     [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
-    [['convert', 'a/b'], /Say which type with --dtype, such as --dtype q4_k_m/],
-    [['import', 'x.gguf'], /Give a path and the name/],
-    [['import', 'x.gguf', 'a/b', 'c'], /Give a path and the name/],
+    [['convert', 'a/b'], /The type is missing\. Add --dtype, such as --dtype q4_k_m/],
+    [['import', 'x.gguf'], /Give a path and a name/],
+    [['import', 'x.gguf', 'a/b', 'c'], /Give a path and a name/],
     [['import', 'x.gguf', 'noname'], /is not a model name/],
-    [['import', '--all'], /need --from/],
+    [['import', '--all'], /require --from/],
     [['import', '--from', 'word'], /Allowed choices are huggingface, ollama, lm-studio/],
-    [['import', '--from', 'ollama', '--all', 'a/b'], /but not both/],
-    [['import', '--from', 'ollama', '--all', '--list'], /give one of them/],
-    [['import', '--from', 'ollama', '--list', 'a/b'], /leave the names out/]
+    [['import', '--from', 'ollama', '--all', 'a/b'], /not both/],
+    [['import', '--from', 'ollama', '--all', '--list'], /Use only one of them/],
+    [['import', '--from', 'ollama', '--list', 'a/b'], /Leave out the names/]
   ]
   const all = await Promise.all(
     mistakes.map(async ([args, stderr]) => ({ args, stderr, ended: await corral(args, { home }) }))

@@ -62,7 +62,7 @@ t.test('run pulls a missing model in scripts only with --yes', async t => {
   t.match(await corral(['run', MODEL, 'Hi', ...server.flags], { home }), {
     code: 4,
     stdout: '',
-    stderr: /no model "me\/far" here\. Get it with: corral pull me\/far\. Or add --yes/
+    stderr: /no model "me\/far" here\. Get it with: corral pull me\/far\. Add --yes/
   })
   const bare = await corral(['run', 'llama3.2', 'Hi', ...server.flags], { home })
   t.match(bare, { code: 4, stderr: /no model "llama3\.2" here\.\n$/ }, 'a name that no hub has is not offered')
@@ -123,9 +123,9 @@ t.test('run offers the local models if none is named', async t => {
   left.press(CTRL_C)
   t.equal(await left.ended(), 130)
   const none = onTerminal(t, ['run', ...(await pullingServer(t)).flags], home)
-  await none.sees(/no model here that can chat.*corral pull/s)
+  await none.sees(/no models that can chat.*corral pull/s)
   t.equal(await none.ended(), 4)
-  t.match(await corral(['run', ...server.flags], { home, input: 'Hi' }), { code: 2, stderr: /Name a model/ })
+  t.match(await corral(['run', ...server.flags], { home, input: 'Hi' }), { code: 2, stderr: /No model was given/ })
 })
 
 t.test('run and pull ask which of several models is meant, and fail without a terminal', async t => {
@@ -136,7 +136,7 @@ t.test('run and pull ask which of several models is meant, and fail without a te
     const server = await pullingServer(t, { several: true })
     const home = newHome(t)
     const terminal = onTerminal(t, [...args, ...server.flags], home, { columns: 80 })
-    await terminal.sees(/me\/far has several models\. Which one\?.*small.*large/s)
+    await terminal.sees(/Several models match me\/far\. Which one\?.*small.*large/s)
     terminal.press('\x1b[B')
     terminal.press(ENTER)
     if (args[0] === 'run') {

@@ -74,7 +74,7 @@ t.test('corral open prints or opens a link that works once', async t => {
   const missing = await corral(['open'], { home, env: { ...NO_SSH, DISPLAY: ':0', PATH: empty } })
   t.match(missing, { code: 0, stdout: LINK, stderr: /xdg-open failed \(.*ENOENT/ })
   const far = await corral(['open'], { home, env: { DISPLAY: ':0', SSH_CONNECTION: '192.0.2.1 1 192.0.2.2 22' } })
-  t.match(far, { code: 0, stdout: LINK, stderr: /over ssh/ })
+  t.match(far, { code: 0, stdout: LINK, stderr: /in an ssh session/ })
   const blind = await corral(['open'], { home, env: { ...NO_SSH, DISPLAY: '', WAYLAND_DISPLAY: '' } })
   t.match(blind, { code: 0, stdout: LINK, stderr: /^There is no display\. Open this link yourself; it works once/ })
 

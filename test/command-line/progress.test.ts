@@ -307,9 +307,9 @@ t.test('chooseFound finds a model of another tool by name', async t => {
     ['me/fine', { name: 'me/fine:F16' }],
     [
       'library/llama3',
-      { exitCode: 2, message: /can mean several models: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }
+      { exitCode: 2, message: /matches several models: library\/llama3:Q4_K_M, library\/llama3:Q8_0/ }
     ],
-    ['llama3', { exitCode: 2, message: /"llama3" can mean several/ }],
+    ['llama3', { exitCode: 2, message: /"llama3" matches several/ }],
     ['tiny', { found: 'tiny:latest' }],
     ['me/odd', { exitCode: 1, message: /cannot be imported: Its file is missing\./ }],
     ['me/none', { exitCode: 4, message: /no model "me\/none"/ }]

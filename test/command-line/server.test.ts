@@ -20,7 +20,7 @@ t.test('commands find a running server and use its API key', async t => {
   const elsewhere = newHome(t)
   t.match(await corral(['list', '--port', port], { home: elsewhere }), {
     code: 1,
-    stderr: /requires an API key.*CORRAL_API_KEYS.*over TCP, since it is not known to be the server of/
+    stderr: /requires an API key.*CORRAL_API_KEYS.*used TCP, since it is not known to be the server of/
   })
   t.match(
     await corral(['list'], { home, env }),
@@ -152,7 +152,7 @@ t.test('a request refused during shutdown goes to the next server, unless a serv
     ['me/one', 'me/one', 'me/two'],
     'completed requests are not repeated'
   )
-  t.match(await corral(['runtime', 'use', 'cpu', ...flags], { home }), { code: 0, stderr: /run on the-cpu/ })
+  t.match(await corral(['runtime', 'use', 'cpu', ...flags], { home }), { code: 0, stderr: /New engines use the-cpu/ })
   t.match(await corral(['runtime', 'list', ...flags], { home }), {
     code: 1,
     stderr: /^error: corral is shutting down/
@@ -169,6 +169,6 @@ t.test('after a dropped connection only reads go to the next server', async t =>
   }
   const { flags, bodies } = await scriptedServer(t, { 'GET /api/tags': dropFirst, 'DELETE /api/delete': dropFirst })
   t.match(await corral(['list', ...flags], { home }), { code: 0 })
-  t.match(await corral(['rm', 'me/one', ...flags], { home }), { code: 1, stderr: /broke off/ })
+  t.match(await corral(['rm', 'me/one', ...flags], { home }), { code: 1, stderr: /closed before the reply/ })
   t.equal(bodies('DELETE /api/delete').length, 1)
 })

@@ -200,19 +200,19 @@ t.test('service installs, shows and removes its file, and never touches others',
   t.match(await service('status'), { code: 0, stdout: /^state +active \(running\)$/m })
   systemd.state('UnitFileState=enabled\nActiveState=failed\nSubState=failed\nResult=exit-code\n')
   writeFileSync(file, text.replace(/^ExecStart=\S+/m, 'ExecStart=/gone/node'))
-  t.match(await service('status'), { code: 3, stdout: /failed \(failed, exit-code\)/, stderr: /\/gone\/node.*is gone/ })
+  t.match(await service('status'), { code: 3, stdout: /failed \(failed, exit-code\)/, stderr: /\/gone\/node.*no longer exists/ })
   t.match(JSON.parse((await service('status', '--json')).stdout), { running: false, missing: ['/gone/node'] })
 
   systemd.calls()
   t.match(await service('uninstall', '--dry-run'), { code: 0, stderr: /would remove/ })
   t.ok(existsSync(file))
-  t.match(await service('uninstall'), { code: 0, stderr: /data is still there/ })
+  t.match(await service('uninstall'), { code: 0, stderr: /data is kept in/ })
   t.same(systemd.calls().slice(-2), ['--user disable --now corral', '--user daemon-reload'])
   t.notOk(existsSync(file))
 
   writeFileSync(file, '[Service]\nExecStart=/usr/bin/mine\n')
   for (const act of ['install', 'uninstall']) {
-    t.match(await service(act), { code: 1, stderr: /was not written by/ }, act)
+    t.match(await service(act), { code: 1, stderr: /was not created by/ }, act)
     t.match(readFileSync(file, 'utf8'), '/usr/bin/mine')
   }
 })

@@ -109,7 +109,7 @@ t.test("addresses of the package come from the repository's address", async t =>
     })
   }
   for (const wrong of ['http://git.example.org/a/b', 'git@example.org:a/b', 'https://example.org', 'https://x/"; id']) {
-    t.throws(() => withAddress(manifest, wrong), /looks like/, wrong)
+    t.throws(() => withAddress(manifest, wrong), /is not the address of a repository/, wrong)
   }
 })
 
