@@ -2,7 +2,7 @@ import type { Counters, RunningRecord, ShownModel, WorkStep } from '../core/cont
 import { plural } from '../core/system/plural.ts'
 import type { ChatEvent, GenerateEvent } from '../plugins/apis/native/schemas.ts'
 import { type ChatSettings, isLoadOption } from './chat-settings.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { CommandFailure, failure } from './command-failure.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
 /** A question and its answer. */
@@ -149,10 +149,7 @@ export class ChatSession {
       remember()
       return undefined
     }
-    throw new CommandFailure(
-      EXIT.failure,
-      'The answer is incomplete because the server closed the connection. Try again.'
-    )
+    throw failure('The answer is incomplete because the server closed the connection. Try again.')
   }
 
   #request(turns: readonly Turn[]): object {

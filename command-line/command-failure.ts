@@ -16,6 +16,8 @@ export class CommandFailure extends Error {
   }
 }
 
+export const failure = (message: string, cause?: unknown) => new CommandFailure(EXIT.failure, message, cause)
+
 /** The command was cancelled by a signal, or because the reader of its output has gone. */
 export class Interrupted extends Error {
   override readonly name = 'Interrupted'

@@ -1,4 +1,4 @@
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { failure } from './command-failure.ts'
 import { atTerminal, confirm } from './confirm.ts'
 import { printNote } from './output.ts'
 import { streamWork } from './progress-display.ts'
@@ -25,10 +25,7 @@ export async function withConverter<T>(client: ServerClient, yes: boolean, work:
       if (!atTerminal()) throw error
       printNote(error.message)
       if (!(await confirm('Install them now?', true))) {
-        throw new CommandFailure(
-          EXIT.failure,
-          'Nothing was installed. Install it later with: corral conversion install'
-        )
+        throw failure('Nothing was installed. Install it later with: corral conversion install')
       }
     }
     await installConverter(client)

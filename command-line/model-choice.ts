@@ -1,7 +1,7 @@
 import type { PlanReply } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { chatModels } from './chat-commands.ts'
-import { CommandFailure, EXIT, Interrupted, interruption } from './command-failure.ts'
+import { CommandFailure, EXIT, failure, Interrupted, interruption } from './command-failure.ts'
 import { pullWithProgress, roomText } from './commands/pull.ts'
 import { atTerminal, confirm } from './confirm.ts'
 import { fitText, formatPairs, outputWidth, printable, printNote } from './output.ts'
@@ -57,8 +57,7 @@ export async function offerPull(
     if (!yes) {
       printNote(fitText(printable(describe(plan, chosen)), outputWidth(process.stderr)))
       if (!plan.disk.fits)
-        throw new CommandFailure(
-          EXIT.failure,
+        throw failure(
           `There is not enough disk space for ${chosen}. Free some space, or choose another disk with CORRAL_MODELS.`
         )
       const wanted = await confirm('Pull it now?', plan.memory.fits)

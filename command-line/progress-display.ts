@@ -2,7 +2,7 @@ import { clearScreenDown, moveCursor } from 'node:readline'
 import type { WorkStep } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { failure } from './command-failure.ts'
 import { displayWidth, pad, shorten } from './display-width.ts'
 import type { ServerClient } from './server-client.ts'
 
@@ -346,5 +346,5 @@ export async function streamWork<Result extends { status: 'success' }>(
   } finally {
     progress.clear()
   }
-  throw new CommandFailure(EXIT.failure, `The server ended the ${what} without a result. See its log for the reason.`)
+  throw failure(`The server ended the ${what} without a result. See its log for the reason.`)
 }

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
 import { errorMessage, isSystemError } from '../core/errors.ts'
 import { readJsonFile, writeJsonFile } from '../core/system/json-file.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { CommandFailure, EXIT, failure } from './command-failure.ts'
 
 const SavedChatSchema = Type.Object({
   version: Type.Literal(1),
@@ -41,7 +41,7 @@ export class SavedChats {
         .sort((a, b) => a.localeCompare(b))
     } catch (error) {
       if (isSystemError(error, 'ENOENT')) return []
-      throw failure('The saved conversations cannot be listed', error)
+      throw diskFailure('The saved conversations cannot be listed', error)
     }
   }
 
@@ -52,10 +52,10 @@ export class SavedChats {
     try {
       read = await readJsonFile(path, SavedChatSchema)
     } catch (error) {
-      throw failure(`The conversation ${name} cannot be read`, error)
+      throw diskFailure(`The conversation ${name} cannot be read`, error)
     }
     if (read?.fault !== undefined) {
-      throw new CommandFailure(EXIT.failure, `The conversation ${name} cannot be read (${path}): ${read.fault}.`)
+      throw failure(`The conversation ${name} cannot be read (${path}): ${read.fault}.`)
     }
     return read?.value
   }
@@ -68,7 +68,7 @@ export class SavedChats {
       const saved: SavedChat = { version: 1, saved_at: new Date().toISOString(), ...chat }
       await writeJsonFile(path, saved, { mode: 0o600, pretty: true })
     } catch (error) {
-      throw failure(`The conversation cannot be saved as ${name}`, error)
+      throw diskFailure(`The conversation cannot be saved as ${name}`, error)
     }
   }
 
@@ -81,5 +81,4 @@ export class SavedChats {
   }
 }
 
-const failure = (what: string, error: unknown) =>
-  new CommandFailure(EXIT.failure, `${what}: ${errorMessage(error)}.`, error)
+const diskFailure = (what: string, error: unknown) => failure(`${what}: ${errorMessage(error)}.`, error)

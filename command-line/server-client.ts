@@ -3,7 +3,7 @@ import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { errorMessage, isSystemError } from '../core/errors.ts'
 import { abortAfter } from '../core/system/abort-after.ts'
-import { CommandFailure, EXIT, exitCodeFor, interruption } from './command-failure.ts'
+import { CommandFailure, EXIT, exitCodeFor, failure, interruption } from './command-failure.ts'
 
 /** Client of a corral server. Requests have no time limit, because a model may take minutes to load or to think. */
 export interface ServerClient {
@@ -240,11 +240,7 @@ function parseJson(address: string, text: string): Record<string, unknown> {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new CommandFailure(
-      EXIT.failure,
-      `The reply from ${address} is not from corral. Check --host and --port.`,
-      error
-    )
+    throw failure(`The reply from ${address} is not from corral. Check --host and --port.`, error)
   }
 }
 
@@ -254,7 +250,7 @@ const BROKEN = ['ECONNRESET', 'EPIPE']
 function unreachable(address: string, error: unknown): CommandFailure {
   if (isSystemError(error, ...BROKEN)) return cutOff(address, error)
   const fault = certificateFault(address, error)
-  if (fault !== undefined) return new CommandFailure(EXIT.failure, fault, error)
+  if (fault !== undefined) return failure(fault, error)
   return new CommandFailure(
     EXIT.noServer,
     `No server is running at ${address} (${reasonOf(error)}). Start one with: corral serve`,
@@ -268,8 +264,7 @@ function reasonOf(error: unknown): string {
 }
 
 function cutOff(address: string, error: unknown): CommandFailure {
-  return new CommandFailure(
-    EXIT.failure,
+  return failure(
     `The connection to ${address} closed before the reply was complete (${errorMessage(error)}). Try again.`,
     error
   )

@@ -3,7 +3,7 @@ import { join, resolve } from 'node:path'
 import type { ReloadReport } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
-import { CommandFailure, EXIT } from '../command-failure.ts'
+import { CommandFailure, failure } from '../command-failure.ts'
 import { atTerminal, confirm } from '../confirm.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import { recordedAddress } from '../server-address.ts'
@@ -83,7 +83,7 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   try {
     const report = await client.json<ReloadReport>('POST', '/api/reload')
     if (report.file === null || resolve(report.file) !== resolve(path)) {
-      throw new CommandFailure(EXIT.failure, `The server reads ${report.file ?? 'no file'}, not ${path}.`)
+      throw failure(`The server reads ${report.file ?? 'no file'}, not ${path}.`)
     }
   } catch (error) {
     if (error instanceof CommandFailure)

@@ -4,7 +4,7 @@ import type { WorkStep } from '../../core/contracts/native-records.ts'
 import type { TrialFailure, TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { plural } from '../../core/system/plural.ts'
 import type { Activity } from '../../plugins/apis/native/trial-routes.ts'
-import { CommandFailure, EXIT } from '../command-failure.ts'
+import { failure } from '../command-failure.ts'
 import type { ServerClient } from '../server-client.ts'
 
 export interface BenchServer {
@@ -70,7 +70,7 @@ export function benchServer(
       )
       for (;;) {
         const { value, done } = await events.next()
-        if (done) throw new CommandFailure(EXIT.failure, 'The server ended the trial. See its log for the reason.')
+        if (done) throw failure('The server ended the trial. See its log for the reason.')
         if (value.status !== 'ready' && value.status !== 'failed') {
           say(value.status)
           continue
@@ -92,10 +92,7 @@ export function benchServer(
         if (others <= 0 || anyway) return result
         disturbed++
         if (again >= MAX_AGAIN) {
-          throw new CommandFailure(
-            EXIT.failure,
-            'The server is never idle. Measure again when nobody uses it, or add --anyway.'
-          )
+          throw failure('The server is never idle. Measure again when nobody uses it, or add --anyway.')
         }
       }
     },

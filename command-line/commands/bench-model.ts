@@ -9,7 +9,7 @@ import { saveSettings } from '../bench/save.ts'
 import { type Summary, summarize } from '../bench/statistics.ts'
 import { type BenchServer, benchServer } from '../bench/trial-client.ts'
 import { type Step, type Tuning, tune } from '../bench/tune.ts'
-import { CommandFailure, EXIT } from '../command-failure.ts'
+import { failure } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { fitText, printJson, printNote, printText } from '../output.ts'
@@ -202,7 +202,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
     const loaded = await server.load({ options: { num_ctx: wanted, num_parallel: Math.max(...slotCounts) } })
     if (loaded.status === 'failed') {
       // If the first context fails, there is nothing to show.
-      if (rows.length === 0) throw new CommandFailure(EXIT.failure, loaded.reason)
+      if (rows.length === 0) throw failure(loaded.reason)
       notes.push(`A context of ${wanted} does not work on this machine: ${loaded.reason}`)
       break
     }
@@ -230,7 +230,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
       if (slots === 1) last = { row, sample: samples.at(-1)! }
     }
   }
-  if (!record) throw new CommandFailure(EXIT.failure, 'There is nothing to measure.')
+  if (!record) throw failure('There is nothing to measure.')
   warnOf(work, rows)
   return {
     model: record.model,
@@ -387,7 +387,7 @@ async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord
       return { record: loaded, needed: size === undefined ? needed : { options: { num_ctx: size } } }
     first ??= loaded.reason
     if (loaded.code !== 'insufficient_memory' || (size !== undefined && size <= MIN_CONTEXT)) {
-      throw new CommandFailure(EXIT.failure, first)
+      throw failure(first)
     }
     size = size === undefined ? 4096 : size >> 1
     say(`loading with a context of ${size}, because a larger one does not fit the memory`)

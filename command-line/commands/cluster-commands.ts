@@ -14,7 +14,7 @@ import { plural } from '../../core/system/plural.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
 import type { RayPlaces, RayRecord } from '../../plugins/machines/ray/ray-cluster.ts'
 import type { RayCall } from '../../plugins/machines/ray/ray-python.ts'
-import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, formatTable, printJson, printNote, printText } from '../output.ts'
@@ -259,20 +259,14 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
   const before = await cluster.readRecord(places)
   const known = before?.own === isLocal && (isLocal || before.address === options.ray) ? before : undefined
   if (before && !known) {
-    throw new CommandFailure(
-      EXIT.failure,
-      `Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`
-    )
+    throw failure(`Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`)
   }
   const [oldHost, oldPort] = known?.address.split(/:(?=\d+$)/) ?? []
   const bind = async () => checkBind(options.bind ?? oldHost ?? (await privateAddress()))
   const rayPort = options.rayPort === undefined ? Number(oldPort ?? RAY_PORT) : portOf(options.rayPort, '--ray-port')
   const address = isLocal ? `${await bind()}:${rayPort}` : options.ray!
   if (known && known.address !== address) {
-    throw new CommandFailure(
-      EXIT.failure,
-      `The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`
-    )
+    throw failure(`The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`)
   }
   const memberHome = options.memberHome ?? known?.members.home
   const record: RayRecord = {
@@ -342,8 +336,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   const { readOwner } = await import('../../core/system/data-directory.ts')
   const owner = await readOwner(config.paths)
   if (owner) {
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       `A corral server already uses ${home} (process ${owner.pid}), which the member needs. Stop it, or choose another data ` +
         'directory with --home.'
     )
@@ -351,7 +344,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   const cluster = await import('../../plugins/machines/ray/ray-cluster.ts')
   const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const found = await addressTowards(address).catch(error => {
-    throw new CommandFailure(EXIT.failure, `${address} cannot be reached: ${errorMessage(error)}.`, error)
+    throw failure(`${address} cannot be reached: ${errorMessage(error)}.`, error)
   })
   const host = checkBind(options.bind ?? found)
   const named = options.tokenFile === undefined ? '' : expandPath(options.tokenFile, context.cwd)
@@ -375,7 +368,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
   let hasJoined = false
   while (!asked.aborted) {
     const began = performance.now()
-    const failure = await askRay('join', node, { ...call, signal: ending.signal, timeout: undefined }, () => {
+    const fault = await askRay('join', node, { ...call, signal: ending.signal, timeout: undefined }, () => {
       printNote(`Joined the cluster at ${address} as ${node.name} (${host}).`)
       hasJoined = true
     }).then(
@@ -383,10 +376,10 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
       (error: Error & { code?: string }) => error
     )
     if (asked.aborted) break
-    const isLasting = 'code' in failure && ['refused', 'joined'].includes(failure.code as string)
-    if (isLasting || !hasJoined) throw new CommandFailure(EXIT.failure, errorMessage(failure), failure)
+    const isLasting = 'code' in fault && ['refused', 'joined'].includes(fault.code as string)
+    if (isLasting || !hasJoined) throw failure(errorMessage(fault), fault)
     if (performance.now() - began > MAX_WAIT) wait = FIRST_WAIT
-    printNote(`The Ray node has ended and will be restarted. (${errorMessage(failure).slice(0, 300)})`)
+    printNote(`The Ray node has ended and will be restarted. (${errorMessage(fault).slice(0, 300)})`)
     await sleep(wait, undefined, { signal: asked }).catch(() => undefined)
     wait = Math.min(MAX_WAIT, wait * 2)
   }

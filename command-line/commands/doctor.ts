@@ -11,7 +11,7 @@ import { progressText } from '../../core/contracts/progress.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import { version } from '../../core/system/package-info.ts'
-import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
@@ -184,10 +184,7 @@ async function reportOfServer(
       const timeout = abortAfter(ANSWER_TIMEOUT)
       const report = await client.json<RuntimesReport>('GET', '/api/runtimes', undefined, timeout)
       if (!Array.isArray(report.ranking)) {
-        throw new CommandFailure(
-          EXIT.failure,
-          `The server at ${client.address} has a different version of corral. Update one of them.`
-        )
+        throw failure(`The server at ${client.address} has a different version of corral. Update one of them.`)
       }
       if (!build || report.state !== 'searching') return report
       if (report.progress) progress.status(progressText(report.progress))

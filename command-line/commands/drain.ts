@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { parseDuration } from '../../core/system/duration.ts'
 import { plural } from '../../core/system/plural.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
-import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { failure, interruption } from '../command-failure.ts'
 import { type CommandContext, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { printNote } from '../output.ts'
@@ -56,14 +56,12 @@ async function untilEnded(client: ServerClient, limit: number): Promise<void> {
   for (;;) {
     const { draining, open } = await client.json<DrainState>('GET', '/api/drain')
     if (!draining)
-      throw new CommandFailure(
-        EXIT.failure,
+      throw failure(
         'Someone ended the drain, and the server accepts requests again. Start over with: corral drain --wait'
       )
     if (open === 0) return printNote('All requests have finished. The server can be stopped.')
     if (performance.now() - began >= limit) {
-      throw new CommandFailure(
-        EXIT.failure,
+      throw failure(
         `The drain timed out: ${openText(open)}. The server still accepts no new requests. Wait longer, or end the drain with: corral drain --undo`
       )
     }

@@ -3,7 +3,7 @@ import { Option } from 'commander'
 import type { FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, forEach } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { nextStep } from '../next-step.ts'
@@ -148,7 +148,7 @@ export function chooseFound(models: FoundModel[], name: string): FoundModel {
     throw new CommandFailure(EXIT.usage, `"${name}" matches several models: ${labels}. Use one of these names.`)
   }
   if (model.problem === undefined) return model
-  throw new CommandFailure(EXIT.failure, `${model.name} cannot be imported: ${model.problem}`)
+  throw failure(`${model.name} cannot be imported: ${model.problem}`)
 }
 
 /** Formats another tool's models as a table. */

@@ -1,7 +1,7 @@
 import { CorralError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
-import { CommandFailure, EXIT, Interrupted } from '../command-failure.ts'
+import { EXIT, failure, Interrupted } from '../command-failure.ts'
 import { type CommandContext, placesOf, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
@@ -167,7 +167,7 @@ async function openKeys(context: CommandContext): Promise<Keys> {
     const result = await change.catch(error => {
       if (!(error instanceof CorralError) || error.code !== 'insufficient_storage') throw error
       const why = `the disk of ${settings.paths.home} is full`
-      throw new CommandFailure(EXIT.failure, `The key was not saved: ${why}. Free some space and try again.`, error)
+      throw failure(`The key was not saved: ${why}. Free some space and try again.`, error)
     })
     // The server watches the file. Asking makes sure that it has read it before this command ends.
     if (owner?.socket !== undefined) await askToLook(owner.socket)

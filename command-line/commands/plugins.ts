@@ -3,7 +3,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
-import { CommandFailure, EXIT } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
@@ -111,11 +111,7 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
     const [, entry, missing] = /^(\S.*) fails \(Cannot find module '(.*?)'/.exec(message) ?? []
     const build =
       missing !== undefined && missing === entry ? '. If it is not built yet, run "npm run build" in its folder' : ''
-    throw new CommandFailure(
-      EXIT.failure,
-      `The plugin ${path} cannot be used: ${message.replace(/\.$/, '')}${build}.`,
-      error
-    )
+    throw failure(`The plugin ${path} cannot be used: ${message.replace(/\.$/, '')}${build}.`, error)
   } finally {
     await close()
   }

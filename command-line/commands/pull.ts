@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { PlanReply, PullEvent, PullReply, ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
-import { CommandFailure, EXIT, forEach, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { nextStep } from '../next-step.ts'
@@ -156,8 +156,7 @@ export async function pullWithProgress(
     throw interrupted.reason
   }
   if (!succeeded) {
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       `The server ended the download of ${name} without a result. See its log for the reason. The downloaded part is kept. Continue with: corral pull ${reference}`
     )
   }

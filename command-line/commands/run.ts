@@ -4,7 +4,7 @@ import { errorMessage } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import type { ChatSession } from '../chat-session.ts'
 import type { ChatSettings } from '../chat-settings.ts'
-import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { printNote } from '../output.ts'
@@ -153,7 +153,7 @@ async function answerOnce(connection: ServerConnection, session: ChatSession, pr
   const cut = ended && cutText(ended, false)
   if (cut === undefined) return
   if (format === undefined) return printNote(`note: ${cut}`)
-  throw new CommandFailure(EXIT.failure, `The JSON is incomplete. ${cut}`)
+  throw failure(`The JSON is incomplete. ${cut}`)
 }
 
 /** Offers to pull the model if it is not on this machine. */
@@ -204,7 +204,7 @@ async function readAll(stream: NodeJS.ReadStream): Promise<string> {
     return Buffer.concat(chunks).toString('utf8').trimEnd()
   } catch (error) {
     signal.throwIfAborted()
-    throw new CommandFailure(EXIT.failure, `Standard input cannot be read: ${errorMessage(error)}.`, error)
+    throw failure(`Standard input cannot be read: ${errorMessage(error)}.`, error)
   } finally {
     signal.removeEventListener('abort', giveUp)
   }

@@ -3,7 +3,7 @@ import type { Command } from 'commander'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { BuildReply, UpgradeReply } from '../../plugins/apis/native/runtime-routes.ts'
-import { CommandFailure, EXIT, forEach } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, forEach } from '../command-failure.ts'
 import { type CommandContext, unknownCommand, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
@@ -193,8 +193,7 @@ async function removeUnused(context: CommandContext): Promise<void> {
   await withServer(context, 'aside', async ({ client }) => {
     const { installed } = await client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
     if (!installed.some(({ state }) => state === 'in use' || state === 'selected')) {
-      throw new CommandFailure(
-        EXIT.failure,
+      throw failure(
         'Only a running server knows which build is in use. Start one with "corral serve", or select a build with "corral runtime use <build>".'
       )
     }

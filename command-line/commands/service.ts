@@ -7,7 +7,7 @@ import { isSystemError } from '../../core/errors.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { CommandFailure, EXIT, interruption } from '../command-failure.ts'
+import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, printJson, printNote, printText } from '../output.ts'
@@ -81,16 +81,14 @@ Examples:
 function servicePlace({ env }: CommandContext): ServicePlace {
   const { platform } = process
   if (platform === 'win32') {
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       'corral cannot install itself as a service on Windows. Use the Task Scheduler to start it: new task, "Run only ' +
         `when user is logged on", trigger "At log on", program ${process.execPath}, arguments "${scriptPath()}" serve, ` +
         'and no time limit under Settings.'
     )
   }
   if (platform !== 'linux' && platform !== 'darwin') {
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       `corral supports the services of systemd and launchd, not those of ${platform}. ` +
         `Configure yours to run: ${process.execPath} ${scriptPath()} serve`
     )
@@ -102,8 +100,7 @@ function servicePlace({ env }: CommandContext): ServicePlace {
 function isSystem({ platform, uid }: ServicePlace, { system, user }: Scope): boolean {
   if (system && user) throw usageFailure('Use either --system or --user, not both.')
   if (platform === 'darwin') {
-    if (system)
-      throw new CommandFailure(EXIT.failure, 'On macOS, corral can only be a service of a user. Leave out --system.')
+    if (system) throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
     return false
   }
   return user ? false : system === true || uid === 0
@@ -199,10 +196,7 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
   }
   if (dryRun) return printSteps(steps)
   if (system && place.uid !== 0) {
-    throw new CommandFailure(
-      EXIT.failure,
-      'Only root can install a service of the machine. Run: sudo corral service install --system'
-    )
+    throw failure('Only root can install a service of the machine. Run: sudo corral service install --system')
   }
   await requireManager(place, system)
   if (place.platform === 'darwin') await mkdir(dirname(log), { recursive: true, mode: 0o700 })
@@ -232,8 +226,7 @@ function pathFlags(given: Record<string, unknown>, cwd: string): Record<string, 
 /** @throws CommandFailure if the service's program is temporary or out of its reach */
 function refuseShortLived({ system, command, home, writable }: ServiceDefinition): void {
   if (/[\\/]_npx[\\/]/.test(packageRoot)) {
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       `A service cannot run from npx's cache (${packageRoot}), which npm may delete at any time. ` +
         'Install corral with "npm install --global", then run "corral service install".'
     )
@@ -241,8 +234,7 @@ function refuseShortLived({ system, command, home, writable }: ServiceDefinition
   const paths = [...command.flatMap(path => [path, realpathSync(path)]), ...(home ? [home] : []), ...writable]
   const hidden = system ? paths.find(path => /^\/(home|root|run\/user)\//.test(path)) : undefined
   if (hidden !== undefined) {
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       `A service of the machine cannot read home folders, and ${hidden} is in one. Install Node.js and corral for all users ` +
         '(for example in /usr/local) and keep the data elsewhere, or install a service of your user: corral service install --user'
     )
@@ -272,10 +264,7 @@ async function textOf(file: string): Promise<string | undefined> {
 
 function refuseOther(file: string, text: string): void {
   if (text.includes(MARK)) return
-  throw new CommandFailure(
-    EXIT.failure,
-    `${file} was not created by "corral service install". Move it away and try again.`
-  )
+  throw failure(`${file} was not created by "corral service install". Move it away and try again.`)
 }
 
 async function run(command: readonly string[]) {
@@ -295,8 +284,7 @@ async function requireManager({ platform }: ServicePlace, system: boolean): Prom
   } catch (error) {
     if (!(error instanceof ToolError)) throw error
     const why = error.tail[0] ?? error.message
-    throw new CommandFailure(
-      EXIT.failure,
+    throw failure(
       system
         ? `systemd is not running here (${why}). Let this machine's supervisor run "corral serve". See docs/install.md.`
         : `Your user's systemd cannot be reached (${why}). Log in as this user without su or sudo and try again. In a ` +
@@ -322,7 +310,7 @@ async function take(step: ServiceStep): Promise<void> {
     } catch (error) {
       if (!(error instanceof ToolError)) throw error
       if (step.optional) return
-      throw new CommandFailure(EXIT.failure, [error.message, ...error.tail].join('\n'), error)
+      throw failure([error.message, ...error.tail].join('\n'), error)
     }
   }
 }
