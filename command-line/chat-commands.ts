@@ -21,7 +21,6 @@ import { readImage, typedPath } from './prompt-images.ts'
 import type { SavedChats } from './saved-chats.ts'
 import type { ServerClient } from './server-client.ts'
 
-/** State shared by the commands of a chat. */
 export interface Chat {
   client: ServerClient
   session: ChatSession
@@ -230,7 +229,6 @@ async function show({ session, savedAs }: Chat, what: string): Promise<undefined
   printText(text ? printable(text) : `The model has no ${topic === 'system' ? 'system message' : topic}.`)
 }
 
-/** Local models that can chat. */
 export async function chatModels(client: ServerClient): Promise<LocalModel[]> {
   const { models } = await client.json<{ models: LocalModel[] }>('GET', '/api/tags')
   return models.filter(({ capabilities }) => capabilities.includes('completion'))

@@ -5,7 +5,6 @@ import { type ChatSettings, isLoadOption } from './chat-settings.ts'
 import { CommandFailure, failure } from './command-failure.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
-/** A question and its answer. */
 export interface Turn {
   prompt: string
   /** Base64. */
@@ -13,7 +12,6 @@ export interface Turn {
   answer: string
 }
 
-/** Receives an answer while it is generated. */
 export interface AnswerSink {
   /** What the answer is waiting for, such as `loading 42%`. */
   status(text: string): void
@@ -25,7 +23,6 @@ export interface AnswerSink {
 export interface Answered extends Counters {
   /** Why the answer was truncated, if it was. */
   cutBy?: 'max_tokens' | 'context'
-  /** Undefined if unknown. */
   contextLength: number | undefined
   /**
    * The next useful context size in tokens: twice the current one, up to the size the model was trained for. 0 if there
@@ -50,7 +47,6 @@ export class ChatSession {
   #sentFrom = 0
   /** Base64 images for the next question. */
   #images: string[] = []
-  /** The last question, answered or not. */
   #last: Turn | undefined
   #seedOnce: number | undefined
   /** Whether the client's role allows loading models explicitly. */
@@ -252,12 +248,10 @@ export class ChatSession {
     }
   }
 
-  /** Adds a base64 image to the next question. */
   attach(image: string): void {
     this.#images.push(image)
   }
 
-  /** Number of images for the next question. */
   get attached(): number {
     return this.#images.length
   }
@@ -271,7 +265,6 @@ export class ChatSession {
     return 2 * this.#sentFrom
   }
 
-  /** Context used by the conversation, if known. */
   get contextUse(): { tokens: number; contextLength: number } | undefined {
     if (!this.#measured || !this.#contextLength) return undefined
     return { tokens: Math.round(this.#measured.tokens), contextLength: this.#contextLength }
@@ -362,7 +355,6 @@ export function cutText(
   return `${after}, the limit set by max_tokens. Get more with: ${set('max_tokens', Math.max(100, 2 * tokens))}`
 }
 
-/** Formats the token counts and times of an answer. */
 export function formatCounters(counters: Counters): string {
   const seconds = (ns: number | undefined) => (ns ?? 0) / 1e9
   const rate = (count: number | undefined, ns: number | undefined) =>

@@ -75,7 +75,6 @@ interface Setting {
   description: string
   /** Completions for the value. */
   values: string[]
-  /** @throws CommandFailure */
   set(settings: ChatSettings, text: string): void
   unset(settings: ChatSettings): void
   /** The value as the user would type it. Undefined if unset. */
@@ -98,7 +97,6 @@ function refused(name: string, allowed: string, text: string): CommandFailure {
 
 const onOff = (value: boolean | undefined) => (value === undefined ? undefined : value ? 'on' : 'off')
 
-/** @throws CommandFailure */
 function optionValue(name: string, schema: JsonSchema, text: string): unknown {
   if (schema.type === 'boolean') return onOrOff(name, text)
   const isNumber = schema.type === 'integer' || schema.type === 'number'
@@ -142,7 +140,6 @@ function optionSetting(name: string, schema: JsonSchema): Setting {
   }
 }
 
-/** A chat setting that is on or off. */
 function switchSetting(name: 'verbose' | 'raw' | 'history', usual: boolean, description: string): Setting {
   return {
     allowed: 'on or off',
@@ -217,7 +214,6 @@ const SETTINGS: Record<string, Setting> = {
 
 export const SETTING_NAMES = Object.keys(SETTINGS)
 
-/** Completions for a setting's value. */
 export function valuesOf(name: string): string[] {
   const setting = settingOf(name)
   return setting ? [...setting.values, 'default'] : []
@@ -249,7 +245,6 @@ export function applySetting(settings: ChatSettings, spelled: string, text: stri
   return name
 }
 
-/** Describes the allowed values of a setting. */
 export function allowedFor(spelled: string): string | undefined {
   return settingOf(spelled)?.allowed
 }

@@ -180,7 +180,6 @@ export class PromptLines {
     return this.#quoted !== undefined || this.#continued.length > 0
   }
 
-  /** Discards an unfinished text. */
   reset(): void {
     this.#quoted = undefined
     this.#continued = []

@@ -57,7 +57,6 @@ const NOT_FOUND: ErrorCode[] = [
 ]
 const USAGE: ErrorCode[] = ['invalid_model_name', 'invalid_option', 'invalid_request', 'invalid_config']
 
-/** Maps an error code of the API to an exit code. */
 export function exitCodeFor(code: string | undefined): number {
   if (NOT_FOUND.some(known => known === code)) return EXIT.notFound
   return USAGE.some(known => known === code) ? EXIT.usage : EXIT.failure

@@ -1,4 +1,3 @@
-/** Shells with completion. */
 export const COMPLETION_SHELLS = ['bash', 'zsh', 'fish'] as const
 
 /*
@@ -53,7 +52,6 @@ function __corral_complete
 end
 complete -c corral -f -n 'test -n "$(__corral_complete)"' -a '(__corral_complete)'`
 
-/** The script that completes corral's commands in a shell. */
 export function completionScript(shell: (typeof COMPLETION_SHELLS)[number]): string {
   return { bash: BASH, zsh: ZSH, fish: FISH }[shell]
 }

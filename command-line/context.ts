@@ -10,19 +10,16 @@ import { CommandFailure, EXIT } from './command-failure.ts'
 
 /** Passed to every command. Slow imports are behind functions, so that short commands stay fast. */
 export interface CommandContext {
-  /** The global flags. */
   flags(): ConfigFlags
   env: NodeJS.ProcessEnv
   cwd: string
   /** Whether the command reads config.yaml in the working directory. Commands that only talk to a server don't. */
   readsFolder(): boolean
-  /** The server's plugins. */
   definitions(): Promise<PluginDefinition[]>
   /** Makes `definitions` search for plugins again, after more files are trusted. */
   trustChanged(): void
 }
 
-/** Where a command looks for its configuration. */
 export const placesOf = (context: CommandContext): ConfigPlaces => ({
   flags: context.flags(),
   env: context.env,
@@ -30,7 +27,6 @@ export const placesOf = (context: CommandContext): ConfigPlaces => ({
   ignoresFolder: !context.readsFolder()
 })
 
-/** Loads the whole configuration. @throws ConfigError */
 export async function openConfig(context: CommandContext): Promise<LoadedConfig> {
   const [{ loadConfig }, definitions] = await Promise.all([import('../core/config/load.ts'), context.definitions()])
   return await loadConfig({ ...placesOf(context), definitions })
@@ -69,7 +65,6 @@ export async function openTrusted(context: CommandContext, yes = false): Promise
 /** Validates the name of an existing model before anything is started. @throws CommandFailure */
 export const modelArgument = (text: string) => checkedName(text, parseRequestedName)
 
-/** Validates the name of a new model. @throws CommandFailure */
 export const newModelArgument = (text: string) => checkedName(text, parseModelName)
 
 function checkedName(text: string, parse: (text: string) => unknown): string {
@@ -81,7 +76,6 @@ function checkedName(text: string, parse: (text: string) => unknown): string {
   return text
 }
 
-/** Creates the error for wrong usage of a command. */
 export function usageFailure(message: string): CommandFailure {
   return new CommandFailure(EXIT.usage, `${message}\n(add --help to see the usage)`)
 }

@@ -14,7 +14,6 @@ function characters(text: string): string[] {
   return Array.from(segmenter.segment(text), ({ segment }) => segment)
 }
 
-/** Removes corral's own colours. */
 export function withoutColours(text: string): string {
   return text.includes('\x1b') ? text.replace(COLOURS, '') : text
 }

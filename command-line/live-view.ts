@@ -94,7 +94,6 @@ async function followServer(
 
 type StateRecords = Map<string, StateRecord>
 
-/** Applies an event to the records. */
 function apply(event: StateSnapshot | StateChange, records: StateRecords): void {
   const idOf = ({ topic, key }: StateKey) => `${topic} ${key}`
   if ('records' in event) {
@@ -226,7 +225,6 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   return cut(lines)
 }
 
-/** Wraps a sentence at blanks. */
 function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   for (const word of text.split(/\s+/)) {

@@ -53,7 +53,6 @@ export class Layout {
   readonly #look: Look
   readonly #base: Style
   pieces: Piece[] = []
-  /** Whether a blank line comes before the next block. */
   #gap: boolean
   #held = false
 
@@ -214,7 +213,6 @@ export class Layout {
     }
   }
 
-  /** Splits inline content into styled words. */
   #words(tokens: readonly Token[], style: Style, open: boolean): (Extract<Piece, { kind: 'word' }> | 'break')[] {
     const words: (Extract<Piece, { kind: 'word' }> | 'break')[] = []
     let word = ''
@@ -368,7 +366,6 @@ export class Layout {
   }
 }
 
-/** Whether a fenced code block is complete. */
 export function isClosedCode(raw: string): boolean {
   return /^ {0,3}(`{3,}|~{3,})[^\n]*\n(?:[\s\S]*\n)? {0,3}\1[`~]*[ \t]*\n*$/.test(raw)
 }

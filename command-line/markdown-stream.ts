@@ -3,7 +3,6 @@ import { displayWidth } from './display-width.ts'
 import { type Colors, isClosedCode, Layout, type Piece, TOP } from './markdown-pieces.ts'
 import { printable } from './output.ts'
 
-/** Receives rendered text. */
 export interface TextOutput {
   write(text: string): unknown
   columns?: number | undefined
@@ -12,7 +11,6 @@ export interface TextOutput {
 
 export interface MarkdownOptions {
   colors: Colors
-  /** Style of the whole text, such as dim. */
   base?: (text: string) => string
 }
 
@@ -235,7 +233,6 @@ class Printer {
     this.#drawn = visible
   }
 
-  /** Ends the line unconditionally. */
   breakOff(): void {
     if (this.#atStart) return
     this.#output.write('\n')

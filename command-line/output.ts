@@ -4,7 +4,6 @@ export function printJson(value: unknown): void {
   printText(JSON.stringify(value, undefined, 2))
 }
 
-/** Prints a line to standard output. */
 export function printText(text: string): void {
   process.stdout.write(`${text}\n`)
 }

@@ -4,7 +4,6 @@ import { isSystemError } from '../core/errors.ts'
 import { packageRoot, version } from '../core/system/package-info.ts'
 
 interface Skeleton {
-  /** The example to copy. */
   example: string
   /** Matches the names to replace with the new plugin's name. */
   names: RegExp
@@ -27,7 +26,6 @@ const SKELETONS = {
   }
 } satisfies Record<string, Skeleton>
 
-/** The kinds that `corral plugin new` can create. */
 export type PluginKind = keyof typeof SKELETONS
 export const KINDS = Object.keys(SKELETONS) as PluginKind[]
 

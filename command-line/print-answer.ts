@@ -48,7 +48,6 @@ interface AnswerPrinter {
   end(): void
 }
 
-/** Prints only the answer. */
 function plainPrinter(): AnswerPrinter {
   let lineEnded = true
   return {

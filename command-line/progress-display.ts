@@ -36,7 +36,6 @@ export class Transfers {
     this.#expected = expected
   }
 
-  /** Items in order of appearance. */
   get items(): Transfer[] {
     return [...this.#items.values()]
   }
@@ -102,14 +101,12 @@ export function percentOf(completed: number, total: number): string {
   return `${Math.min(100, Math.floor((completed / total) * 100))}%`
 }
 
-/** Progress on standard error. */
 export interface Progress {
   readonly transfers: Transfers
   /** The current activity. It is shown alone until there are amounts, then instead of the speed. */
   status(text: string): void
   /** As `Transfers.update`. Replaces the status. */
   update(key: string, completed: number, total: number, name?: string): void
-  /** Removes the progress from the terminal. */
   clear(): void
 }
 
@@ -122,7 +119,6 @@ export interface ProgressOptions {
   subject?: string
   /** `parts` have no meaning for users, so only the percentage is shown. */
   unit?: 'bytes' | 'parts'
-  /** The total, if known in advance. */
   expected?: number | undefined
 }
 

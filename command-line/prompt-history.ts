@@ -24,7 +24,6 @@ export class PromptHistory {
     this.#file = file
   }
 
-  /** Loads the prompts of earlier chats. @throws file system errors */
   async open(): Promise<void> {
     this.prompts.push(...(await readPrompts(this.#file)).reverse().slice(0, MAX_COUNT))
   }

@@ -17,7 +17,6 @@ const SavedChatSchema = Type.Object({
     Type.Object({ prompt: Type.String(), images: Type.Optional(Type.Array(Type.String())), answer: Type.String() })
   )
 })
-/** A conversation with its settings. */
 export type SavedChat = Static<typeof SavedChatSchema>
 
 const NAME = /^[\p{L}\p{N}][\p{L}\p{N}._-]{0,63}$/u
@@ -60,7 +59,6 @@ export class SavedChats {
     return read?.value
   }
 
-  /** @throws CommandFailure */
   async write(name: string, chat: Omit<SavedChat, 'version' | 'saved_at'>): Promise<void> {
     const path = this.#path(name)
     try {

@@ -6,11 +6,9 @@ import { type DataPaths, dataPaths } from '../core/system/data-paths.ts'
 import { isObject } from '../core/system/json-object.ts'
 import type { ServerPlace } from './server-client.ts'
 
-/** The settings that determine which server a command uses. */
 export interface ServerSettings {
   host: string
   port: number
-  /** Whether the server uses TLS. */
   secure: boolean
   /** Whether the host was given as a URL (`https://…`), which never refers to a server of this command. */
   isAddress?: boolean

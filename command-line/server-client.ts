@@ -25,7 +25,6 @@ export interface ServerClient {
 type Method = 'GET' | 'POST' | 'PUT' | 'DELETE'
 
 interface StreamOptions {
-  /** Closes the connection. */
   signal?: AbortSignal | undefined
   /** Receives comments about the current work (`loading 42%`). */
   onStatus?: (text: string) => void
@@ -48,7 +47,6 @@ export interface ServerAccess extends ServerPlace {
 }
 
 export interface ClientOptions extends ServerAccess {
-  /** Cancels all requests. */
   signal: AbortSignal
   /**
    * Finds another server for requests that this one refused because it is shutting down. Undefined if no other server

@@ -21,7 +21,6 @@ export class ServerScreen {
   #timer: NodeJS.Timeout | undefined
   #works = () => true
 
-  /** @param format formats a log record */
   constructor(format: (record: LogRecord) => string) {
     this.#format = format
     process.once('exit', () => this.#end())

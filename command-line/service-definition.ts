@@ -6,7 +6,6 @@ export const SERVICE = 'corral'
 /** First words of every file that `corral service install` writes. Files without them belong to someone else. */
 export const MARK = 'Written by "corral service install"'
 
-/** Contents of a service. All paths are absolute. */
 export interface ServiceDefinition {
   /** True for a service of the whole machine with its own account, false for a service of the current user. */
   system: boolean
@@ -23,7 +22,6 @@ export interface ServiceDefinition {
   groups: string[]
 }
 
-/** Data directory of a system service. */
 export const SYSTEM_HOME = '/var/lib/corral'
 
 /** The sandbox of the service, which keeps GPUs usable. */
@@ -59,7 +57,6 @@ DeviceAllow=char-kfd rw
 DeviceAllow=char-nvidia* rw
 `
 
-/** The systemd unit. */
 export function systemdUnit(service: ServiceDefinition): string {
   const { system, command, flags, environment, home, writable, groups } = service
   const line = (...words: string[]) => words.map(execWord).join(' ')
@@ -167,7 +164,6 @@ function xml(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 }
 
-/** One step, in order. */
 export type ServiceStep =
   | { do: 'run'; command: string[] /** It may fail, because there may be nothing to undo. */; optional?: boolean }
   | { do: 'write'; path: string; text: string }
@@ -182,7 +178,6 @@ export interface ServicePlace {
   configHome: string | undefined
 }
 
-/** Path of the service's file. */
 export function serviceFile({ platform, userHome, configHome }: ServicePlace, system: boolean): string {
   if (platform === 'darwin') return join(userHome, 'Library', 'LaunchAgents', `${SERVICE}.plist`)
   if (system) return `/etc/systemd/system/${SERVICE}.service`

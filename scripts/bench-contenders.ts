@@ -12,7 +12,6 @@ const LITELLM = 'litellm[proxy]==1.106.2'
 const PORTKEY = '@portkey-ai/gateway@1.15.2'
 const UV = 'uv==0.13.9'
 
-/** @returns whether the command succeeded */
 function run(command: string, ...args: string[]): boolean {
   console.log(`$ ${[command, ...args].join(' ')}`)
   return spawnSync(command, args, { stdio: 'inherit' }).status === 0

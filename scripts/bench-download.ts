@@ -21,7 +21,6 @@ const MiB = 1024 * 1024
 /** Time for a hub to list a repository. */
 const HUB = 300
 
-/** Creates a file of random bytes. */
 function makeFile(path: string, size: number): Source {
   const hash = createHash('sha256')
   const piece = Buffer.alloc(4 * MiB)

@@ -25,7 +25,6 @@ interface Row {
   name: string
   /** The kind of item that is multiplied. */
   of: string
-  /** Microseconds for each count. */
   times: number[]
 }
 

@@ -45,7 +45,6 @@ function usageError(text: string): never {
   process.exit(2)
 }
 
-/** Parses a comma-separated list. */
 function chosen(option: string, text: string, known: readonly string[]): string[] {
   const parts = text.split(',').map(part => part.trim())
   const wrong = parts.find(part => !known.includes(part))
@@ -101,7 +100,6 @@ const report = {
   results: [] as Result[],
   starts: [] as Row[],
   memory: [] as Row[],
-  /** All printed text. */
   text: ''
 }
 

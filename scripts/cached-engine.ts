@@ -13,7 +13,6 @@ export const log = pino(
   pretty({ sync: true, ignore: 'pid,hostname', hideObject: true })
 )
 
-/** Folder of the llama.cpp build for tests. */
 export const engineFolder = join(packageRoot, '.cache', 'engine')
 
 /** Finds, downloads or compiles the llama.cpp build for tests. A signal aborts it. */

@@ -34,7 +34,6 @@ const both = [...corral.values()].filter(
   ({ id, outcome }) => outcome === 'failed' && engine.get(id)?.outcome === 'failed'
 )
 
-/** The name of a test without its file and parameters. */
 const nameOf = (id: string) => id.replace(/^unit\//, '').replace(/\[.*$/s, '')
 /** Tests by reason for the failure. Tests that differ only in parameters share a name. */
 const reasons = new Map<string, string[]>()

@@ -141,7 +141,6 @@ An error has a status, a stable code and a sentence that says what to do in this
 |---|---|---|
 `
 
-/** Generates the troubleshooting guide from the table of error codes. */
 export function renderErrorDocs(): { 'troubleshooting.md': string } {
   const rows = Object.entries(ERROR_STATUS).map(
     ([code, status]) => `| \`${code}\` | ${status} | ${ADVICE[code as ErrorCode]} |`

@@ -24,7 +24,6 @@ repeats the text of a request (in logs these lines begin with \`│\`). Where ne
 |---|---|---|---|
 `
 
-/** Generates the document about causes of failures from their table. */
 export function renderFailureDocs(): { 'failures.md': string } {
   const rows = Object.entries(CAUSES).map(([cause, { code, sentence, reaction }]) => {
     return `| \`${cause}\` | \`${code}\` | ${sentence.replace(/\$\d/g, '…')} | ${REACTIONS[reaction]} |`

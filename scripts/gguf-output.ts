@@ -34,7 +34,6 @@ const TENSOR: Record<TensorFill, { type: number; bytes: (weights: number) => num
 
 const formatOf = ({ fill }: OutputTensor) => TENSOR[typeof fill === 'string' ? fill : 'f16']
 
-/** Number of weights in a tensor. */
 export function weightsOf({ shape }: OutputTensor): number {
   return shape.reduce((all, length) => all * length, 1)
 }
@@ -64,29 +63,24 @@ export function* ggufPieces(
   for (const tensor of tensors) yield* dataOf(tensor, random)
 }
 
-/** Encodes the key-value pairs of a GGUF file. */
 function pairsOf(metadata: Record<string, OutputValue>): Buffer[] {
   return Object.entries(metadata).map(([key, value]) => Buffer.concat([text(key), typedValue(value)]))
 }
 
 /** The parts of a GGUF file that stay unchanged when only its keys change. */
 export interface KeptParts {
-  /** Encoded key-value pairs. */
   pairs: readonly Uint8Array[]
   tensors: number
-  /** Tensor descriptions, and tensor data. */
   infos: Uint8Array
   data: Uint8Array
 }
 
-/** The bytes of a GGUF file with additional keys. */
 export function ggufWith(metadata: Record<string, OutputValue>, { pairs, tensors, infos, data }: KeptParts): Buffer {
   const all = [...pairs, ...pairsOf(metadata)]
   const header = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors), u64(all.length), ...all, infos])
   return Buffer.concat([Buffer.concat([header], padded(header.length)), data])
 }
 
-/** Yields the data of a tensor, with padding. */
 function* dataOf(tensor: OutputTensor, random: (bytes: Buffer) => void): Generator<Buffer> {
   const weights = weightsOf(tensor)
   // Keeps the scale of activations constant from layer to layer. Biases have the scale of their layer.

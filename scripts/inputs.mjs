@@ -2,7 +2,6 @@ import { readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-/** Root folder of this checkout. */
 export const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 
 const stateOf = path => {

@@ -84,7 +84,6 @@ const SHARE_OF_MEMORY = 0.7
 const OVERHEAD = GIB / 2
 const MARGIN = GIB
 
-/** Number of weights of a model, computed from its shape. */
 export function parametersOf(model: PublishedShape): number {
   const { layers, embedding, heads, kvHeads, headLength, feedForward, vocabulary, experts } = model
   const attention = 2 * embedding * headLength * (heads + kvHeads)
@@ -159,7 +158,6 @@ Rules of thumb:
 
 `
 
-/** Generates the guide to model sizes from corral's memory estimate. */
 export function renderModelDocs(): { 'choosing-a-model.md': string } {
   const table = (gpu: boolean) =>
     [

@@ -8,13 +8,11 @@ import { root } from './inputs.mjs'
 
 /** Compiles all files of the package from scratch. */
 async function prepare() {
-  // Files of an earlier build must not get into the package.
   for (const folder of ['bundle', 'types', join('plugins', 'page', 'browser')]) {
     rmSync(join(root, 'dist', folder), { recursive: true, force: true })
   }
   await compile()
   tsc('-p', root, '--noCheck')
-  // Uses the currently locked packages.
   const written = spawnSync(process.execPath, [join(root, 'dist', 'scripts', 'write-supply-chain.js')], {
     stdio: ['inherit', 2, 'inherit']
   })

@@ -343,7 +343,6 @@ export function randomAdapter(seed = 1): Buffer {
 
 const TENSOR_COUNT_AT = 8
 
-/** The bytes of the demo model with changed or additional keys. */
 export function demoModelWith(metadata: Record<string, OutputValue>): Buffer {
   const source = readFileSync(demoModelFile)
   const keys = [...readKeys(source)]

@@ -3,7 +3,6 @@ import { ROLES } from '../core/http/roles.ts'
 /** A route in the table of roles. */
 export interface RoleRow {
   methods: readonly string[]
-  /** Fastify pattern, such as `/api/logs/*`. */
   url: string
   role: (typeof ROLES)[number] | 'anyone'
   summary: string | undefined
@@ -30,7 +29,6 @@ A request of a user loads the model that it asks, but its \`keep_alive\` does no
 |---|---|---|
 `
 
-/** Generates the document about roles. */
 export function renderRoleDocs(routes: readonly RoleRow[]): { 'roles.md': string } {
   const order = ['anyone', ...ROLES]
   const rank = ({ role }: RoleRow) => order.indexOf(role)

@@ -22,7 +22,6 @@ import { packageRoot } from '../core/system/package-info.ts'
 
 const compiled = join(packageRoot, 'dist')
 const tests = join(compiled, 'test')
-/** Complete output of failed files. */
 const outputs = join(packageRoot, '.cache', 'failed-tests')
 /** Time limit of a test in seconds, unless it sets its own. */
 const TIMEOUT = '300'
@@ -148,7 +147,6 @@ function removeFixtures(file: string): void {
   for (const name of names) if (name.startsWith(prefix)) rmSync(join(folder, name), { recursive: true, force: true })
 }
 
-/** The failures in the output of a file, with their diagnostics. */
 function failuresIn(output: string): string {
   const lines = output.split('\n')
   const failures = lines.flatMap((line, index) => {
@@ -164,7 +162,6 @@ const begun = performance.now()
 const files = chosenFiles().sort((a, b) => statSync(b).size - statSync(a).size)
 const first = Math.floor(((Number(flags.turn) % 10) / 10) * files.length)
 const waiting = [...files.slice(first), ...files.slice(0, first)]
-/** Whether there is time for another file. */
 const isInTime = () => performance.now() - begun < Number(flags.within) * 1000
 const results: Result[] = []
 rmSync(outputs, { recursive: true, force: true })

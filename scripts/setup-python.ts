@@ -144,7 +144,6 @@ async function setUpConversion(): Promise<void> {
   }
 }
 
-/** Makes sure that Ray is installed. */
 async function setUpRay(): Promise<void> {
   if (process.platform !== 'linux') return console.log('Ray: not for this system')
   const directory = join(packageRoot, '.cache', 'ray-python')

@@ -21,7 +21,6 @@ export const ALLOWED_LICENSES: ReadonlySet<string> = new Set([
   'Unlicense'
 ])
 
-/** An entry of package-lock.json. */
 export interface LockedPackage {
   version: string
   license?: string
@@ -107,7 +106,6 @@ function dependsOn(lock: Lock, path: string): string[] {
   return [...new Set(refs)].sort()
 }
 
-/** Third-party parts inside corral's own package. */
 const BUNDLED = [
   {
     name: 'swagger-ui-dist',
@@ -124,7 +122,6 @@ function bundled() {
   return BUNDLED.map(part => ({ ...part, version: String(devDependencies[part.name]) }))
 }
 
-/** The bill of materials (CycloneDX 1.5) as JSON. */
 export function renderBillOfMaterials(): string {
   const lock: Lock = readJson('package-lock.json')
   const own = readJson('package.json')
@@ -197,7 +194,6 @@ export function renderBillOfMaterials(): string {
   return `${JSON.stringify(bom, undefined, 2)}\n`
 }
 
-/** The licence texts in a package's folder. */
 function licenseTexts(path: string): string[] {
   const folder = join(packageRoot, path)
   if (!existsSync(folder)) throw new Error(`${path} is not installed. Run: npm ci`)

@@ -36,7 +36,6 @@ const { values, positionals } = parseArgs({ allowPositionals: true, options: { p
 const target = positionals[0] ?? join(packageRoot, 'docs', 'pictures')
 mkdirSync(target, { recursive: true })
 
-/** Teardowns, run in reverse order. */
 const endings: (() => unknown)[] = []
 const t = { teardown: (ending: () => unknown) => endings.push(ending) }
 try {
@@ -222,7 +221,6 @@ async function openPage(browser: Browser, corral: Corral, options: BrowserContex
   return page
 }
 
-/** Imports the chats from a file. */
 async function takeChats(page: Page): Promise<void> {
   await page.locator('input[aria-label="Take chats from a file"]').setInputFiles({
     name: 'chats.json',
@@ -244,7 +242,6 @@ async function keepBusy(corral: Corral): Promise<void> {
   await Promise.all([ask(30), ask(14)])
 }
 
-/** Takes a picture of the window. */
 async function take(page: Page, name: string): Promise<void> {
   await page.evaluate("document.querySelector('.messages')?.scrollTo(0, 0)")
   // A blinking caret and hover effects would change the picture.

@@ -25,7 +25,6 @@ const COLOURS =
 const [BACKGROUND, TEXT, DIM] = ['#2e3440', '#d8dee9', '#8791a5']
 const [CHARACTER, LINE, MARGIN] = [8.43, 19, 16]
 
-/** The output of a command on a terminal. */
 async function recorded(command: string, env: NodeJS.ProcessEnv): Promise<string> {
   const inside = `stty cols ${COLUMNS} rows 24; ${command}`
   const child = spawn('script', ['-qec', inside, '/dev/null'], { env, stdio: ['ignore', 'pipe', 'inherit'] })
@@ -40,7 +39,6 @@ async function recorded(command: string, env: NodeJS.ProcessEnv): Promise<string
 
 const escaped = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 
-/** The SVG of a terminal with this many columns. */
 async function draw(output: string): Promise<string> {
   const terminal = new xterm.Terminal({ cols: COLUMNS, rows: 60, allowProposedApi: true })
   await new Promise<void>(done => terminal.write(output.replace(/\r?\n/g, '\r\n'), done))

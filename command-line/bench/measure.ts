@@ -24,7 +24,6 @@ export interface Workload {
 
 /** Measures one model. Prompts never repeat, so no cache can answer them. */
 export interface Meter {
-  /** Number of requests sent so far. */
   sent(): number
   /** Generates a little so that everything is warm, and returns a rough estimate of the speeds. */
   warmUp(): Promise<Sample>

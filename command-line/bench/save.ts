@@ -11,7 +11,6 @@ import type { ServerClient } from '../server-client.ts'
 
 interface Saving {
   client: ServerClient
-  /** The server runs in this process. */
   isOwn: boolean
   record: TrialRecord
   settings: TrialSettings

@@ -19,12 +19,10 @@ export interface Failed {
 
 export const isFailed = (result: object): result is Failed => 'failed' in result
 
-/** Result of one value. */
 export interface Step {
   name: string
   value: string
   result: Exclude<Verdict['result'], 'undecided'> | 'does not work here' | 'changes answers'
-  /** Why the value does not work, or what it changes. */
   reason?: string
   verdict?: Verdict
 }

@@ -61,7 +61,6 @@ Examples:
     })
 }
 
-/** Formats entries as a table, oldest first. */
 export function formatEntries(entries: readonly AuditEntry[]): string {
   if (entries.length === 0) return 'No entries match. Try a longer --since, or leave out --key.'
   return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(cellsOf))

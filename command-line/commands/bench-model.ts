@@ -424,7 +424,6 @@ const faster = (ratio: number) =>
       ? `${percent(ratio)} faster`
       : `${percent(ratio)} slower`
 
-/** Describes the result of one value in a line. */
 export function stepText({ name, value, result, reason, verdict }: Step): string {
   const subject = `${name} ${value}`
   if (!verdict) return `${subject}: ${result === 'changes answers' ? 'not tried' : result}. ${reason ?? ''}`.trim()

@@ -21,9 +21,7 @@ import { formatPairs, formatTable, printJson, printNote, printText } from '../ou
 import { createClient } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
 
-/** Ray's default port of the head node. */
 const RAY_PORT = 6379
-/** Default port of members. */
 const MEMBER_PORT = 11500
 /** Ray starts processes, which takes long on a loaded machine. */
 const RAY_LIMIT = 300_000
@@ -47,7 +45,6 @@ interface JoinOptions {
   tokenFile?: string
 }
 
-/** A Ray node and the state of its corral member. */
 interface RayNode {
   name: string
   address: string
@@ -155,7 +152,6 @@ them immediately. The environment variable RAY_AUTH_TOKEN may contain the token 
     .action(() => down(context))
 }
 
-/** Context of the commands that use Ray. */
 interface RayContext {
   config: LoadedConfig
   places: RayPlaces
@@ -192,7 +188,6 @@ async function openRay(context: CommandContext): Promise<RayContext> {
   }
 }
 
-/** Prints one line for each installation step. */
 function notedProgress(): (progress: Progress) => void {
   let last = ''
   return progress => {
@@ -227,7 +222,6 @@ function checkBind(address: string): string {
   )
 }
 
-/** This machine's address in a private network. */
 async function privateAddress(): Promise<string> {
   const { isPrivateHost } = await import('../../core/system/private-address.ts')
   const all = Object.values(networkInterfaces()).flatMap(found => found ?? [])

@@ -27,7 +27,6 @@ Model names come from the running server, or from the disk. Load it in each shel
     })
 }
 
-/** The shell argument, with a message for unsupported shells. */
 function shellArgument(program: CorralCommand): Argument {
   const argument = program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS)
   return argument.argParser(name => {

@@ -59,7 +59,6 @@ Exit codes: 0 all is well, 1 something is missing, 2 the configuration has error
     })
 }
 
-/** The report before the examination. */
 export function emptyReport(): DoctorReport {
   return {
     corral: version,
@@ -144,7 +143,6 @@ function withSysroot(config: LoadedConfig, { cwd }: CommandContext, sysroot: str
   return { ...config, sections: { ...config.sections, hardware } }
 }
 
-/** The folder, or its nearest existing parent. */
 async function existing(directory: string): Promise<string> {
   for (let path = directory; ; path = dirname(path)) {
     try {
@@ -232,7 +230,6 @@ function computingGpus({ gpus }: Hardware): Hardware['gpus'] {
   return gpus.filter(({ vendor, apis }) => vendor !== 'other' || apis.length > 0)
 }
 
-/** Describes the problems in the findings. */
 export function findProblems({ state, hardware, ranking, chosen, attempts }: DoctorReport): string[] {
   const problems: string[] = []
   if (state === 'failed') {

@@ -83,7 +83,6 @@ async function importPath(client: ServerClient, path: string, model: string): Pr
   printNote(`imported ${name} (${formatBytes(size)})${nextStep(name, capabilities)}`)
 }
 
-/** Lists the models that another tool has downloaded. */
 async function listFound(client: ServerClient, from: string, { json }: ImportOptions): Promise<void> {
   const found = await findModels(client, from)
   if (json) return printJson(found)
@@ -151,7 +150,6 @@ export function chooseFound(models: FoundModel[], name: string): FoundModel {
   throw failure(`${model.name} cannot be imported: ${model.problem}`)
 }
 
-/** Formats another tool's models as a table. */
 export function formatFound({ models }: FoundModels): string {
   const rows = models.map(model => [
     model.name,
@@ -196,7 +194,6 @@ async function importOne(
   }
 }
 
-/** The name under which the model is stored, if it differs. */
 function storedElsewhere({ name, storedAs }: FoundModel): string {
   return storedAs === undefined || bare(storedAs) === bare(name) ? '' : ` as ${printable(storedAs)}`
 }

@@ -187,7 +187,6 @@ async function wholeSettings(context: CommandContext) {
   return serverSettingsOf(await openConfig(context))
 }
 
-/** Keys of the server named by flags or the environment. */
 function keysElsewhere(context: CommandContext): Keys {
   const whenNone = { whenNone: 'fail' } as const
   const at = (name: string) => `/api/keys/${encodeURIComponent(name)}`

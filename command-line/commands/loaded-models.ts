@@ -45,7 +45,6 @@ Examples:
     })
 }
 
-/** Formats the loaded models as a table, with loading models last. */
 export function formatRunning({ models, loading }: PsReply, now: Date): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
   const memberOf = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
@@ -184,7 +183,6 @@ export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE
     .join('\n\n')
 }
 
-/** The raw lines of each engine, newest engine last. */
 export function formatRawLogs({ model, engines }: LogsReply): string {
   if (engines.length === 0) return noEngine(model)
   return engines

@@ -157,7 +157,7 @@ export async function pullWithProgress(
   }
   if (!succeeded) {
     throw failure(
-      `The server ended the download of ${name} without a result. See its log for the reason. The downloaded part is kept. Continue with: corral pull ${reference}`
+      `The server ended the download of ${name} without a result. See its log for the reason. The downloaded part is kept; continue with: corral pull ${reference}`
     )
   }
   const amount = progress?.transfers.items.length ? formatBytes(progress.transfers.total) : undefined
@@ -179,7 +179,6 @@ async function suggestion(client: ServerClient, model: string): Promise<string> 
   }
 }
 
-/** Formats the chosen file, the reason for the choice, and warnings. */
 function introduction(name: string, { reason, size, warnings = [] }: PullEvent): string {
   return [
     `pulling ${name}${size ? ` (${formatBytes(size)})` : ''}`,
@@ -222,7 +221,6 @@ async function leave(client: ServerClient, name: string, reference: string): Pro
   }
 }
 
-/** Adds the state of the download to the error that ended it. */
 function endedEarly(error: unknown, reference: string): unknown {
   if (!(error instanceof CommandFailure)) return error
   if (error instanceof ServerRefusal && SAYS_WHAT_BECOMES.test(error.message)) return error
@@ -230,7 +228,6 @@ function endedEarly(error: unknown, reference: string): unknown {
   return new CommandFailure(error.exitCode, `${error.message} The downloaded part is kept; ${again}`, error)
 }
 
-/** Formats what a pull would download, and why. */
 export function formatPlan(plan: PlanReply, reference: string): string {
   const { label, format, repository, files, size, reason, choices, memory, disk, warnings, present } = plan
   const variant = formatPairs([
@@ -338,7 +335,6 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
   }
 }
 
-/** Formats downloads as a table, oldest first. */
 export function formatPulls(pulls: PullReply[]): string {
   return printable(
     formatTable(

@@ -70,7 +70,6 @@ Examples:
     .action((model: string | undefined, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 
-/** @throws CommandFailure if an option is invalid */
 async function settingsOf(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
   const { applySetting } = await import('../chat-settings.ts')
   const {
@@ -156,7 +155,6 @@ async function answerOnce(connection: ServerConnection, session: ChatSession, pr
   throw failure(`The JSON is incomplete. ${cut}`)
 }
 
-/** Offers to pull the model if it is not on this machine. */
 async function beHere({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
   try {
     await session.about()

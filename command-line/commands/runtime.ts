@@ -17,7 +17,6 @@ interface InstallOptions {
   runtime?: string
 }
 
-/** Number of retries of interrupted work. */
 const RETRIES = 3
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
@@ -211,7 +210,6 @@ async function removeUnused(context: CommandContext): Promise<void> {
   })
 }
 
-/** Formats builds as a table, latest test first. */
 function formatBuilds(installed: InstalledBuild[], now: Date): string {
   return printable(
     formatTable(

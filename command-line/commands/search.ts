@@ -60,7 +60,6 @@ async function search(context: CommandContext, words: string[], options: SearchO
   )
 }
 
-/** Gap between the facts about a model on one line. */
 const GAP = '  '
 
 /**
@@ -89,7 +88,6 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
 
 const pullOf = ({ model }: FoundRepository) => `corral pull ${model}`
 
-/** Facts about a model as text. Unknown facts are empty. */
 function textsOf({ size, variant = '', memory, downloads, updated_at, license = '' }: FoundRepository, now: Date) {
   return {
     size: size === undefined ? undefined : formatBytes(size),

@@ -157,7 +157,6 @@ function welcome({ address, app }: RunningServer, { paths }: LoadedConfig, comma
   return `\n${wrapLines(place)}${next}\n\n  Ctrl-C stops the server.\n`
 }
 
-/** Describes the llama.cpp build, or how it is being obtained. */
 function buildText(runtimes: Runtimes, command: string): string {
   const { state, chosen } = runtimes.report()
   if (state === 'ready' && chosen) return `${chosen.version} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`

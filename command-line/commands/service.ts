@@ -96,7 +96,6 @@ function servicePlace({ env }: CommandContext): ServicePlace {
   return { platform, uid: process.getuid!(), userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
 }
 
-/** @throws CommandFailure if the scope is not available */
 function isSystem({ platform, uid }: ServicePlace, { system, user }: Scope): boolean {
   if (system && user) throw usageFailure('Use either --system or --user, not both.')
   if (platform === 'darwin') {
@@ -241,7 +240,6 @@ function refuseShortLived({ system, command, home, writable }: ServiceDefinition
   }
 }
 
-/** Whether a line of /etc/passwd or /etc/group starts with the name. */
 function isNamedIn(file: string, name: string): boolean {
   try {
     return readFileSync(file, 'utf8')
@@ -276,7 +274,6 @@ async function run(command: readonly string[]) {
   })
 }
 
-/** @throws CommandFailure if no service manager is running */
 async function requireManager({ platform }: ServicePlace, system: boolean): Promise<void> {
   if (platform === 'darwin') return
   try {
@@ -363,7 +360,6 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
   process.exitCode = state.running ? EXIT.ok : EXIT.noServer
 }
 
-/** The programs that a service file starts: Node.js and corral. */
 function commandOf(text: string): string[] {
   const line = /^ExecStart=(.*)$/m.exec(text)?.[1]
   const words =

@@ -37,7 +37,6 @@ Examples:
     })
 }
 
-/** Formats models as a table, newest first. */
 export function formatModels(
   models: Pick<LocalModel, 'name' | 'digest' | 'size' | 'format' | 'modified_at'>[],
   now: Date
@@ -72,7 +71,6 @@ Examples:
     })
 }
 
-/** Formats the details of a model. */
 export function formatModel(reply: ShownModel, now: Date): string {
   const { details, capabilities, origin, files, conversions, license } = reply
   const model = formatPairs([

@@ -33,7 +33,6 @@ Examples:
     })
 }
 
-/** Formats usage as a table with the total last. */
 export function formatUsage({ by, usage, total }: UsageReply): string {
   const cells = (name: string, { requests, tokens_in, tokens_cached, tokens_out }: UsageReply['total']) => [
     name,

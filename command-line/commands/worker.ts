@@ -79,7 +79,6 @@ Examples:
     })
 }
 
-/** @throws CommandFailure for wrong usage */
 function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptions {
   const { host = '127.0.0.1', port: given = WORKER_PORT, insecure = false } = context.flags()
   const port = Number(given)

@@ -10,7 +10,6 @@ export interface Source {
   sha256: string
 }
 
-/** One way to fetch a file. */
 export interface Contender {
   name: string
   /** Programs with their arguments, run one after the other. */
@@ -22,7 +21,6 @@ export const OTHERS = ['curl', 'aria2c -x4 -s4']
 
 export interface Run {
   seconds: number
-  /** Seconds of processor time. */
   processor: number
   /** Memory in MiB at the start of the transfer, if the program reports it, and the maximum. */
   before: number
@@ -61,7 +59,6 @@ function peakMemory(pid: number): number {
   return Number(/^VmHWM:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1024
 }
 
-/** Runs a contender and samples its processes until they end. */
 export async function measure(contender: Contender, url: string, target: string, env: NodeJS.ProcessEnv): Promise<Run> {
   const run: Run = { seconds: 0, processor: 0, before: Number.NaN, memory: 0 }
   for (const [program, ...args] of contender.commands(url, target)) {

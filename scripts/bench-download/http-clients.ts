@@ -64,7 +64,6 @@ function undiciClient(): Receive {
     })
 }
 
-/** Receives one file and prints the processor time in seconds. */
 export async function receiveOne([client, address, size]: string[]): Promise<void> {
   const url = new URL(address!)
   const receive = client === 'corral' ? corralClient() : undiciClient()
@@ -101,7 +100,6 @@ export async function compareClients(
   return seconds
 }
 
-/** Reports the advantage of corral's HTTP client as Markdown. */
 export function clientReport(seconds: ReadonlyMap<string, readonly number[]>, size: number, rounds: number): string {
   const [corral, undici] = [median(seconds.get('corral')!), median(seconds.get('undici')!)]
   const rows = [...seconds].map(

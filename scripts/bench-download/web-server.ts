@@ -42,7 +42,6 @@ async function end(child: ChildProcess): Promise<void> {
   await once(child, 'exit')
 }
 
-/** Serves `folder/www` with nginx over three kinds of connection. */
 export async function startLines(nginx: string, folder: string): Promise<Lines> {
   const [plain, limited, delayed, secure] = [await freePort(), await freePort(), await freePort(), await freePort()]
   const [certificate, key] = [join(folder, 'certificate.pem'), join(folder, 'key.pem')]

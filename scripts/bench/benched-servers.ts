@@ -11,7 +11,6 @@ import { threadTime } from './measuring.ts'
 export interface Contender {
   name: string
   client: Client
-  /** Headers of every request. */
   headers: Record<string, string>
   /** Process ids, without those of the engine behind it. */
   pids: number[]

@@ -25,7 +25,6 @@ export interface Outcome {
   /** Number of events and comments of any kind. */
   events: number
   total: number
-  /** The body of a reply that is not streamed. */
   text: string
 }
 

@@ -26,11 +26,9 @@ const TURN_WORDS = 200
 const ANSWER_TOKENS = 24
 const MS = 1e6
 
-/** A conversation with one model, which can be unloaded and continued. */
 export interface Conversation {
   /** Adds turns until the conversation has at least this many tokens, and returns the actual number. */
   grow(tokens: number): Promise<number>
-  /** Unloads the model, then sends another message. */
   unloadAndGoOn(): Promise<Continued>
 }
 

@@ -69,7 +69,6 @@ async function keyAmong(count: number, folder: string) {
   return { path, key }
 }
 
-/** An answered request as the metrics see it. */
 const answered = (name: string, key: string) =>
   ({
     caller: { name: key },
@@ -88,7 +87,6 @@ const answered = (name: string, key: string) =>
     }
   }) as unknown as FastifyRequest
 
-/** The metrics only use requests. */
 const NO_REPLY = {} as FastifyReply
 
 /** A model with one slot and this many waiting requests from different clients. */

@@ -37,7 +37,6 @@ export interface KeysCost {
   rounds: number
 }
 
-/** A way to one of the two servers, and its data directory. */
 type Kind = Way & { home: string }
 
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })

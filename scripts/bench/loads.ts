@@ -6,7 +6,6 @@ import { MODEL } from './corral-server.ts'
 /** Names of loads for `--only`. */
 export const LOAD_GROUPS = ['short', 'streams', 'many', 'bodies', 'turns', 'open'] as const
 
-/** Work that is the same for all contenders. */
 export interface Load {
   group: (typeof LOAD_GROUPS)[number]
   /** Engines that run this load by default. */
@@ -16,13 +15,10 @@ export interface Load {
   concurrent: number
   /** Requests started per second, whether or not earlier ones have finished (an open loop). */
   rate?: number
-  /** Requests per round. */
   requests: number
-  /** Tokens per answer. */
   tokens: number
   /** Size of a long question in bytes. */
   bytes?: number
-  /** Number of messages in a long conversation. */
   turns?: number
 }
 
@@ -86,7 +82,6 @@ export interface Way {
 /** Everything that affects the engine's work is explicit, so that all ways give it the same work. */
 const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
 
-/** How each API passes options. */
 const fieldsOf: Record<string, (sampling: typeof SAMPLING & { max_tokens: number }) => object> = {
   '/v1/chat/completions': sampling => sampling,
   '/api/chat': options => ({ options }),

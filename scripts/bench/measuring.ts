@@ -2,7 +2,6 @@ import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { cpus, loadavg, release, type as systemName, totalmem } from 'node:os'
 
-/** Describes the machine and its current load in one line. */
 export function describeMachine(): string {
   const memory = Math.round(totalmem() / 2 ** 30)
   return `${cpus()[0]!.model.trim()}, ${cpus().length} cores, ${memory} GiB, ${systemName()} ${release()}, Node ${process.versions.node}, load average ${loadavg()[0]!.toFixed(1)}`
@@ -95,7 +94,6 @@ export function residentMemory(pid: number): number {
   return Number(kilobytes) / 1024
 }
 
-/** The command line and environment of a process. */
 export function startOf(pid: number): { command: string; args: string[]; env: Record<string, string> } {
   const strings = (file: string) => readFileSync(`/proc/${pid}/${file}`, 'utf8').split('\0').slice(0, -1)
   const [command = '', ...args] = strings('cmdline')

@@ -3,7 +3,6 @@ import { BASELINE } from './benched-servers.ts'
 import { isDirect, type Load, type Way } from './loads.ts'
 import { type Estimate, estimate, machineTicks, median, percentile, residentMemory, sum } from './measuring.ts'
 
-/** Result of one round of a way. */
 export interface Round {
   seconds: number
   /** Number of answers, and of failures by reason. */
@@ -22,7 +21,6 @@ export interface Round {
   busy: number
 }
 
-/** Sends the next request when one is answered. */
 async function inClosedLoop({ requests, concurrent }: Load, ask: () => Promise<void>): Promise<void> {
   let left = requests
   const worker = async () => {

@@ -3,7 +3,6 @@ import { type Estimate, short, sum } from './measuring.ts'
 import type { Figures } from './rounds.ts'
 
 const ratio = (value: number) => (value >= 10 ? value.toFixed(0) : value.toFixed(2))
-/** Formats a ratio and its interval. */
 export const formatEstimate = ({ median, low, high }: Estimate) => `${ratio(median)} (${ratio(low)}–${ratio(high)})`
 const signed = (value: number) => `${value < 0 ? '' : '+'}${value.toFixed(2)}`
 const milliseconds = (value: number) => `${short(value)} ms`

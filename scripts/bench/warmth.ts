@@ -22,7 +22,6 @@ export interface Warmth {
 /** Maximum time to warm up a slow way. */
 const WARM_LIMIT = 20_000
 
-/** Sends requests until each way is warm. */
 export async function warmUp(ways: readonly Way[], requests = WARM_AFTER): Promise<void> {
   const part = 100
   for (const way of ways) {

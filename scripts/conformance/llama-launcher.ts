@@ -10,7 +10,6 @@ import { LogLevels } from '../../core/system/log-levels.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { ROUTER_HOME, STAND_INS } from './llama-models.ts'
 
-/** Flags without a value. */
 const SWITCHES = new Set([
   ...['--offline', '--cont-batching', '--embedding', '--reranking', '--metrics', '--slots', '--no-slots', '--no-ui'],
   ...['--no-models-autoload', '--jinja', '--no-jinja', '--no-mmproj', '--ui-mcp-proxy', '--kv-unified', '--swa-full'],
@@ -123,11 +122,8 @@ function configFor(args: readonly string[], cwd: string): { config: object; home
 export interface LauncherOptions {
   /** Data directories with the models. */
   homes: string
-  /** Folder for copies of them. */
   work: string
-  /** The llama.cpp build. */
   build: string
-  /** URL of the hub. */
   hub: string
 }
 

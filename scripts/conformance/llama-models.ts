@@ -83,7 +83,6 @@ export function writeStandIns(folder: string, splitter: string): void {
   if (status !== 0) throw new Error(`llama-gguf-split failed: ${stderr}`)
 }
 
-/** Writes the files that the tests expect in their `tmp` folder. */
 export function writeDownloads(folder: string): void {
   mkdirSync(folder, { recursive: true })
   copyFileSync(demoModelFile, join(folder, DOWNLOADS.draft))

@@ -44,10 +44,8 @@ export interface Outcome {
   seconds: number
 }
 
-/** Results of all tests on one server. */
 export type Outcomes = Map<string, Outcome>
 
-/** Results of all tests on both servers. */
 export interface Sitting {
   /** The llama.cpp release of the tests. */
   release: string
@@ -103,7 +101,6 @@ export async function runLlamaTests(only: readonly string[], say: (text: string)
   }
 }
 
-/** Stores results between runs. */
 const KEPT = join(WORK, 'outcomes.json')
 
 /** Saves results and merges them with earlier results of the same release. @returns all results */
@@ -205,7 +202,6 @@ interface Part extends Pick<Run, 'source' | 'env'> {
   files: readonly string[]
 }
 
-/** Runs test files in one process, in their own copy of the source. */
 async function runPytest({ name, source, files, env }: Part): Promise<Outcomes> {
   const copy = join(WORK, name)
   rmSync(copy, { recursive: true, force: true })

@@ -75,14 +75,12 @@ const GO_TEMPLATE = `{{- if or .System .Tools }}<|im_start|>system
 {{- end }}<|im_start|>assistant
 `
 
-/** Model names by purpose. */
 export interface ModelNames {
   chat: string[]
   vision: string[]
   embedding: string[]
 }
 
-/** Collects the model names in Ollama's tests and example programs. */
 export function modelNames(module: string): ModelNames {
   const tests = join(module, 'integration')
   const text = readdirSync(tests)
@@ -116,7 +114,6 @@ export function modelNames(module: string): ModelNames {
 }
 
 interface Server {
-  /** URL of the API. */
   url: string
   /** Whether its chat templates are in Go's template language. */
   goTemplates: boolean

@@ -14,7 +14,6 @@ export type Outcomes = Map<string, Outcome>
 /** Ends a test that hangs. Tests of contexts and of many models take minutes. */
 const LIMIT = 600_000
 const RESULT = { PASS: 'passed', FAIL: 'failed', SKIP: 'skipped' } as const
-/** An image of one pixel. */
 const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=='
 
 async function run(program: string, args: string[], host: string, directory: string) {

@@ -12,7 +12,6 @@ import { log } from '../cached-engine.ts'
 const TAGS = 'integration,models,library,perf'
 const EXAMPLES = ['chat', 'generate', 'generate-streaming', 'multimodal', 'pull-progress']
 
-/** Clients built from Ollama's unchanged source. */
 export interface ClientPrograms {
   /** The binary with all integration tests. */
   tests: string

@@ -98,7 +98,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   await does('/clear', /was cleared/)
   await does('two', /answer 4/)
   t.equal(server.chats[3]!.options.seed, 7, 'the seed applies to one answer')
-  await does('/save mine', /a conversation mine already.*\/save mine!/)
+  await does('/save mine', /conversation named mine already.*\/save mine!/)
   await does('/load', /mine +2 messages, me\/model/)
   await does('/load mien', /Did you mean mine\?/)
   await does('/load mine', /Loaded mine: 2 messages, me\/model.*>>> one.*answer 3/)
@@ -134,7 +134,7 @@ t.test('run attaches images by command and by path for models with vision', asyn
   t.same(server.chats, [])
   await does('rename ./cat.png', /only the path is sent.*answer 1/)
   t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
-  await does('/model me/seeing', /Chatting with/)
+  await does('/model me/seeing', /Now chatting with/)
   await does('/image none.png', /no such file/)
   terminal.press(`/image ca${TAB}`)
   await terminal.sees(/ca.*t\.png/)
@@ -212,7 +212,7 @@ t.test('run continues a chat beyond its context and explains truncation', async 
   for (let story = 0; story < 5; story++) {
     terminal.press(`Tell me another story.${ENTER}`)
     await terminal.sees(shown('\\r\\n\\r\\n.{0,9}'))
-    dropped ||= /oldest messages do not fit.*num_ctx 512/s.test(terminal.screen())
+    dropped ||= /oldest messages no longer fit.*num_ctx 512/s.test(terminal.screen())
   }
   t.ok(dropped, 'the oldest turns are dropped with a notice')
   terminal.press(`${'word '.repeat(400)}${ENTER}`)

@@ -118,8 +118,8 @@ t.test('pull pauses the download at Ctrl-C', async t => {
   for (const said of [
     /\nleft at 55% \(330 MB\)\. The server continues the download\. See "corral pulls"/,
     /\nleft at 55% \(330 MB\)\. The server continues the download for another client\. .*corral pulls pause Qwen\/Qwen3-GGUF:Q8_0/,
-    /\nleft\. The download had ended already/,
-    /\nleft\. The server did not say what becomes of the download/
+    /\nleft\. The download has already ended/,
+    /\nleft\. The server did not report the state of the download/
   ]) {
     t.match(await interrupt(), { code: 130, stdout: '', stderr: said })
   }
@@ -220,7 +220,7 @@ t.test('pull --detach starts a download in the server', async t => {
   t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stdout: '', stderr: /corral pulls\n$/ })
   t.match(await corral([...detach, ...server.flags], { home }), { code: 0, stderr: /is already downloaded/ })
   t.same(server.bodies('POST /api/pull')[0], { model: REFERENCE, detach: true, stream: false })
-  t.match(await corral(detach, { home }), { code: 3, stdout: '', stderr: /needs a running server.*corral serve/ })
+  t.match(await corral(detach, { home }), { code: 3, stdout: '', stderr: /requires a running server.*corral serve/ })
 })
 
 t.test('pulls lists, pauses, resumes and cancels downloads', async t => {
@@ -266,7 +266,7 @@ t.test('pulls lists, pauses, resumes and cancels downloads', async t => {
   )
   t.match(await corral(['pulls', 'resume', 'a/b'], { home }), {
     code: 3,
-    stderr: /Only a running server.*corral pull a\/b.*corral serve/
+    stderr: /Only a running server.*corral serve.*corral pull a\/b/
   })
   t.match(await ask('stop', 'a/b'), { code: 2, stdout: '' })
 })

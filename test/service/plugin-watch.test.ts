@@ -94,7 +94,7 @@ t.test('a server survives an uncaught error of an optional plugin and names it',
   t.match(await corral.json('/api/chat', ask('Hello')), { status: 200 })
   await t.rejects(corral.json('/api/chat', ask('exit')))
   t.equal(await corral.end(), 1)
-  t.match(corral.log(), /Plugin \\"bad\\" ended the server by process\.exit\(0\)/)
+  t.match(corral.log(), /Plugin \\"bad\\" ended the server with process\.exit\(0\)/)
 })
 
 t.test('a server exits with code 1 after an uncaught error of a required plugin', async t => {
