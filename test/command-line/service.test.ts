@@ -200,7 +200,11 @@ t.test('service installs, shows and removes its file, and never touches others',
   t.match(await service('status'), { code: 0, stdout: /^state +active \(running\)$/m })
   systemd.state('UnitFileState=enabled\nActiveState=failed\nSubState=failed\nResult=exit-code\n')
   writeFileSync(file, text.replace(/^ExecStart=\S+/m, 'ExecStart=/gone/node'))
-  t.match(await service('status'), { code: 3, stdout: /failed \(failed, exit-code\)/, stderr: /\/gone\/node.*no longer exists/ })
+  t.match(await service('status'), {
+    code: 3,
+    stdout: /failed \(failed, exit-code\)/,
+    stderr: /\/gone\/node.*no longer exists/
+  })
   t.match(JSON.parse((await service('status', '--json')).stdout), { running: false, missing: ['/gone/node'] })
 
   systemd.calls()

@@ -38,7 +38,10 @@ t.test('errors start with what is wrong and end with what to do', async t => {
     t.match(ended.stderr.trim(), text, command)
   }
   t.match((await corral(['completion', '--help'], { home })).stdout, /print a script that completes commands/)
-  t.match((await corral(['capture', '--help'], { home })).stdout, /Nothing is captured until an admin starts a capture\./)
+  t.match(
+    (await corral(['capture', '--help'], { home })).stdout,
+    /Nothing is captured until an admin starts a capture\./
+  )
   t.match(
     (await corral(['key', '--help'], { home })).stdout,
     /After the last key is revoked, the server still requires one\./
