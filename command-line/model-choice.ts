@@ -15,7 +15,7 @@ export async function pickModel(client: ServerClient): Promise<string> {
   if (models.length === 0) {
     throw new CommandFailure(
       EXIT.notFound,
-      'There are no models that can chat. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
+      'This server has no chat model. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
     )
   }
   const { select, isCancel } = await import('@clack/prompts')

@@ -133,7 +133,7 @@ for (const [members, conversations] of [
   decisions.push([`${members}`, ...[on, fresh, busy, all].map(([median, p99]) => `${median} (${p99})`)])
 }
 section('One decision, median (p99), µs', [
-  ['members', 'goes on', 'new', 'all are busy', 'new, with digests and memory'],
+  ['members', 'continues', 'new', 'all are busy', 'new, with digests and memory'],
   ...decisions
 ])
 section('Memory of cached prompts', [['members', 'conversations', 'digests', 'bytes', 'each'], ...memories])

@@ -6,43 +6,43 @@ import type { JsonSchema } from '../core/system/schema-check.ts'
 
 const INTRODUCTION = `# Settings
 
-[\`config.yaml\`](../config.yaml) lists every setting with its default, ready to be edited; this page is the same as tables.
+[\`config.yaml\`](../config.yaml) lists every setting with its default, ready to be edited. This page has the same settings in tables.
 Change what you need and leave out the rest.
 
-A setting comes from a flag, else from the environment, else from the file, else from its default. The file is the one that
-\`--config\` or \`CORRAL_CONFIG\` names, else \`config.yaml\` in the working directory (\`corral serve\`, \`config\` and
-\`doctor\` only), else in the data directory.
+Flags override the environment, which overrides the file, which overrides the defaults. \`--config\` or \`CORRAL_CONFIG\`
+names the file. Otherwise it is \`config.yaml\` in the working directory (only for \`corral serve\`, \`config\` and
+\`doctor\`) or in the data directory.
 
-Settings marked *trust* can run programs, admit callers or send data elsewhere. They count only in a file that nobody but
-you, the service's account and administrators can write. In the working directory they also need your word, since anybody
-could have written a folder that you cloned or unpacked: \`corral config trust\` gives it until the file changes, and
-\`--config\` names the file.
+Settings marked *trust* can run programs, admit clients or send data elsewhere. They apply only if nobody but you, the
+service's account and administrators can write the file. In the working directory you must also trust the file, because a
+folder that you cloned or unpacked may come from anyone. \`corral config trust\` trusts it until it changes. Naming the file
+with \`--config\` trusts it too.
 
 \`\`\`sh
-corral config check     # whether a server would start, and its warnings; --strict fails for these
-corral config show      # the values in force, and where each came from
-corral reload           # a running server reads the file again
+corral config check     # whether a server would start, and its warnings; --strict makes warnings fail
+corral config show      # all values and their origins
+corral reload           # reloads the file in a running server
 \`\`\`
 
-What changed counts at once: running answers go on, and only models whose own settings changed are loaded anew, once
-their answers have ended. Settings marked *restart* wait for the next start, and a file with mistakes changes nothing.
-SIGHUP does the same as \`corral reload\`, and so does \`watch_config: true\` whenever the file changes.
+Changes take effect immediately. Active requests continue, and only models whose own settings changed are reloaded, after
+their active requests. Settings marked *restart* wait for the next start. A file with errors changes nothing. SIGHUP also
+reloads the file, and with \`watch_config: true\` every change of the file does.
 
-Lengths of time are written \`30s\`, \`5m\`, \`1h30m\`, or in seconds. Amounts of bytes: \`64MiB\`, \`1.5GB\`, or a number.
-Relative paths start at the file's folder, \`~/\` at your home. A setting without a value (\`port:\`) counts as left out.
+Write durations as \`30s\`, \`5m\`, \`1h30m\`, or in seconds. Write sizes as \`64MiB\`, \`1.5GB\`, or in bytes. Relative paths
+start at the file's folder, and \`~/\` at your home folder. A setting without a value (\`port:\`) is the same as none.
 
 ## Environment and flags
 
-An empty variable counts as not set.
+An empty variable is the same as none.
 
 | variable | flag | setting |
 |---|---|---|
 `
 
 const SINGLE_MODELS = `
-How one model is served: load options and sampling defaults, how long it stays, other names, groups that are never in
-memory together, the llama.cpp build, more flags, speculative decoding by a draft model or by \`ngram\` guesses, LoRA
-adapters, another projector, limits.
+Settings of one model: load options and sampling defaults, how long it stays loaded, aliases, groups of models that are
+never loaded together, the llama.cpp build, extra flags, speculative decoding with a draft model or \`ngram\`, LoRA
+adapters, a different projector, and limits.
 
 \`\`\`yaml
 models:
@@ -55,11 +55,11 @@ models:
 `
 
 const ELSEWHERE = `
-## Models elsewhere
+## Models on other servers
 
-A model of any server that speaks hosted chat (OpenAI's API) can be listed and used like the others, on every API.
-Several servers of one model share its requests; one that fails gets none until it is healthy again, and requests that
-have sent nothing to their client yet move to another.
+Models of any server with OpenAI's chat API can be listed and used like local models, on every API. Several servers of a
+model share its requests. A failed server gets no requests until it is healthy again, and requests that have not sent
+anything to their client yet move to another server.
 
 \`\`\`yaml
 remote:
@@ -73,10 +73,10 @@ remote:
 
 ## Plugins
 
-Every part of corral beyond a small core is a plugin with its own section below; optional ones can be switched off there
-(\`enabled: false\`). \`plugins: [./shelf.mjs, corral-plugin-shelf]\` adds others, by path or as npm packages that are
-installed beside \`config.yaml\`: engines, hubs, filters of requests and answers, APIs, kinds of llama.cpp builds.
-\`corral plugin list\` shows the state of each; [plugins.md](plugins.md) says how to write one.
+corral is a small core with plugins, and each plugin has its own section below. Turn off an optional plugin there with
+\`enabled: false\`. \`plugins: [./shelf.mjs, corral-plugin-shelf]\` adds other plugins, by path or as npm packages installed
+beside \`config.yaml\`: engines, hubs, filters for requests and answers, APIs, or kinds of llama.cpp builds.
+\`corral plugin list\` shows the state of each plugin, and [plugins.md](plugins.md) explains how to write one.
 
 `
 

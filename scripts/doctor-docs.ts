@@ -20,19 +20,19 @@ interface Row {
 
 const INTRODUCTION = `# The report of corral doctor
 
-\`corral doctor --json\` prints one JSON object with the fields below; [doctor.schema.json](doctor.schema.json) is the same
-as a JSON schema. Later versions may add fields; existing ones keep their names and meanings. Sizes are
-bytes. What is unknown is absent, never 0 or an empty text. \`GET /api/runtimes\` returns \`state\`, \`hardware\`, \`ranking\`,
+\`corral doctor --json\` prints one JSON object with the fields below. [doctor.schema.json](doctor.schema.json) is its
+JSON schema. Later versions may add fields, but existing fields keep their names and meanings. Sizes are in
+bytes. Unknown values are absent, never 0 or an empty text. \`GET /api/runtimes\` returns \`state\`, \`hardware\`, \`ranking\`,
 \`release\`, \`chosen\`, \`attempts\` and \`installed\` in the same shape.
 
 - \`--no-build\` ranks without searching for a build: \`chosen\` is absent and \`state\` is \`idle\`.
-- \`--sysroot <folder>\` reads the system files in that folder instead of this machine's, with the programs on the PATH;
-  the command then makes the report itself, whether or not a server is running.
-- Exit codes: 0 no problems, 1 \`problems\` is not empty, 2 the configuration has mistakes (\`config.problems\`).
+- \`--sysroot <folder>\` reads the system files in that folder instead of this machine's, with the programs on the PATH.
+  The command then makes the report itself, even if a server is running.
+- Exit codes: 0 no problems, 1 \`problems\` is not empty, 2 the configuration has errors (\`config.problems\`).
 
-\`ranking\` lists the kinds of builds for this machine, best first, by the hardware and by the file names of a release: the
-live list, or the one bundled with corral if the release server cannot be reached (\`release.list\`). \`chosen\` is the
-proven build: it started, listed its devices and, if corral brought it, answered with the demo model.
+\`ranking\` lists the kinds of builds for this machine, best first, based on the hardware and on the file names of a release:
+the live list, or the list bundled with corral if the release server cannot be reached (\`release.list\`). \`chosen\` is the
+verified build: it started, listed its devices and, if corral installed it, answered with the demo model.
 
 | field | type | meaning |
 |---|---|---|

@@ -109,33 +109,33 @@ const ADVICE: Record<ErrorCode, string> = {
 
 const INTRODUCTION = `# Troubleshooting
 
-Begin with \`corral doctor\`: it shows what the machine has, what works, and what to do about the rest.
+Start with \`corral doctor\`. It shows the hardware, what works, and how to fix the rest.
 
 \`\`\`sh
 corral doctor
 corral logs corral/tiny-chat     # what the model's engine printed, and why it ended
 \`\`\`
 
-## What people meet
+## Common problems
 
-| what you see | what to do |
+| problem | solution |
 |---|---|
-| a request waits and says \`building llama.cpp 40%\` | The first start compiles llama.cpp; \`corral doctor\` shows progress. It happens once. |
-| \`Port 11435 … is taken\` | Another program listens there: stop it, or choose another port (\`--port\`, \`CORRAL_PORT\`). |
-| the data directory is in use by another process | One server per data directory; the message names the process. |
-| a GPU is not used | \`corral doctor\` says why each kind of build cannot use it, and the command that fixes it. See [GPUs](gpus.md). |
-| the first answer takes long, later ones do not | The model is loaded by its first request: \`preload: true\` in its [section](configuration.md#models), or a longer \`keep_alive\`. |
-| an answer ends in the middle of a sentence | \`max_tokens\` was reached (\`finish_reason\` is \`length\`): raise it. |
-| every message in Open WebUI is answered with \`context_exceeded\` | Its built-in tools fill the context: see [Open WebUI](programs.md#open-webui). |
-| an option changes nothing | Its name may be misspelt: the reply's header \`X-Corral-Unknown-Options\` and \`corral config check\` name such; \`limits.strict_options\` refuses them. |
-| a model is not found by its short name | \`corral list\` has the whole names; see [names](models.md#names). |
-| a program cannot connect from a container | \`localhost\` is the container itself there: see [Open WebUI in Docker](programs.md#open-webui). |
-| a program has no list of models | Its base address is wrong: see [programs](programs.md). |
-| anything else | The log: \`corral serve\` writes it to standard output, more with \`--log-level debug\`. |
+| a request waits and says \`building llama.cpp 40%\` | The first start compiles llama.cpp, once. \`corral doctor\` shows the progress. |
+| \`Port 11435 … is taken\` | Another program uses this port. Stop it, or choose another port (\`--port\`, \`CORRAL_PORT\`). |
+| the data directory is in use by another process | Only one server can use a data directory. The message names the process. |
+| a GPU is not used | \`corral doctor\` shows why each kind of build cannot use it, and the command that fixes this. See [GPUs](gpus.md). |
+| the first answer takes long, later ones do not | The first request loads the model. Set \`preload: true\` in its [section](configuration.md#models), or a longer \`keep_alive\`. |
+| an answer ends in the middle of a sentence | The answer reached \`max_tokens\` (\`finish_reason\` is \`length\`). Raise it. |
+| every message in Open WebUI is answered with \`context_exceeded\` | Its built-in tools fill the context. See [Open WebUI](programs.md#open-webui). |
+| an option changes nothing | Its name may be misspelt. The reply's header \`X-Corral-Unknown-Options\` and \`corral config check\` list unknown options, and \`limits.strict_options\` rejects them. |
+| a model is not found by its short name | \`corral list\` shows the full names. See [names](models.md#names). |
+| a program cannot connect from a container | In a container, \`localhost\` is the container itself. See [Open WebUI in Docker](programs.md#open-webui). |
+| a program has no list of models | Its base URL is wrong. See [programs](programs.md). |
+| anything else | Read the log. \`corral serve\` writes it to standard output, with more details at \`--log-level debug\`. |
 
 ## Error codes
 
-An error has a status, a stable code and a sentence that says what to do in this very case. The codes:
+Each error has a status, a stable code and a message that says what to do in this case.
 
 | code | status | what to do |
 |---|---|---|

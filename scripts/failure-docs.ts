@@ -10,17 +10,17 @@ const REACTIONS: Record<Reaction, string> = {
 
 const INTRODUCTION = `# How engines fail
 
-When an engine cannot load a model, or ends while it answers, the error carries a stable \`code\` and, beside it, a stable
-\`cause\`; further \`line\` (the line of llama-server's log that tells), \`exitCode\` and \`signal\`, and for memory \`stage\`,
-\`device\` and \`wanted\` (bytes) where the log says so. \`/v1\` gives the code; \`/api\` gives all of it. The code below is that
-of a load; an engine that ends in use gives \`engine_crashed\` with the same causes. \`corral logs <model>\` and
-\`GET /api/logs/<model>\` show what the engine printed.
+When an engine cannot load a model or ends during an answer, the error has a stable \`code\` and a stable \`cause\`. It also
+has \`line\` (the decisive line of llama-server's log), \`exitCode\` and \`signal\`, and for memory \`stage\`, \`device\` and
+\`wanted\` (bytes) if the log contains them. \`/v1\` returns only the code, \`/api\` returns everything. The table shows the
+code of a failed load. An engine that ends during an answer returns \`engine_crashed\` with the same causes.
+\`corral logs <model>\` and \`GET /api/logs/<model>\` show the engine's output.
 
-Lines count before exit codes, and a signal from outside before lines; the first line that is a cause of its own before
-those that follow from it; nothing before a line that says that llama-server got over it or goes on, and nothing that
-repeats the text of a request (in logs these lines begin with \`│\`). Where neither a line nor the exit tells, the cause is \`unknown\`.
+The cause is found in this order: a signal from outside, then lines of the log, then the exit code. If several lines match,
+the first independent cause wins over its consequences. Lines are ignored if llama-server later recovers from the problem,
+or if they repeat the text of a request (in logs these start with \`│\`). Otherwise the cause is \`unknown\`.
 
-| cause | code | what it says | what corral does |
+| cause | code | message | what corral does |
 |---|---|---|---|
 `
 

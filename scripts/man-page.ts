@@ -57,7 +57,7 @@ export async function renderManPage(): Promise<Record<string, string>> {
   }
   const program = await createProgram(context, [])
   const help = program.createHelp()
-  const page = `.\\" Made of the definitions of the commands by "npm run docs:write"; changes here are lost.
+  const page = `.\\" Generated from the command definitions by "npm run docs:write". Do not edit.
 .TH CORRAL 1 "" "corral ${version}" "corral"
 .SH NAME
 corral \\- runs language models on this machine and serves them over REST

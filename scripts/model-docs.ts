@@ -141,20 +141,20 @@ function longest(model: PublishedShape, machine: { gpu: boolean; memory: number 
 
 const INTRODUCTION = `# Which model fits
 
-This page says what fits, not what is good. \`corral pull\` chooses the quantization for your memory by itself, and
-\`corral pull <model> --dry-run\` says before a download whether it fits this machine, with both numbers.
+This page shows which models fit, not which are good. \`corral pull\` chooses the quantization for your memory
+automatically. \`corral pull <model> --dry-run\` shows before a download whether the model fits this machine.
 
-The tables show the longest conversation, in tokens, for which corral's own estimate of memory fits: one conversation at
-a time (\`num_parallel: 1\`), weights in Q4_K_M, cache in 16 bits. "All" is what the model was made for; "–" does not
-fit. The estimate is the one that corral makes before it loads a model; it uses the shapes that the publishers state.
+The tables show the longest conversation in tokens that fits: one conversation at a time (\`num_parallel: 1\`), Q4_K_M
+weights and a 16-bit cache. "All" is the full context of the model, and "–" does not fit. The numbers come from the same
+memory estimate that corral makes before it loads a model, with the shapes stated by the publishers.
 
 Rules of thumb:
 
 - A billion parameters take about 0.6 GB in Q4_K_M, and 1.1 GB in Q8_0.
-- Each conversation at once takes a cache of its own: \`num_parallel: 4\`, the default, takes four times the cache of one.
+- Each concurrent conversation has its own cache: \`num_parallel: 4\`, the default, takes four times as much as one.
 - \`cache_type_k: q8_0\` and \`cache_type_v: q8_0\` halve the cache.
-- A mixture of experts (30B-A3B) takes the memory of all its weights, and answers as fast as a model of those it uses.
-- What does not fit the GPU runs on the processor for the rest, which is slower; corral does that by itself.
+- A mixture of experts (30B-A3B) needs memory for all weights, but is as fast as a model with only its active weights.
+- Layers that do not fit the GPU run on the processor, which is slower. corral does this automatically.
 
 `
 
@@ -170,15 +170,15 @@ export function renderModelDocs(): { 'choosing-a-model.md': string } {
       })
     ].join('\n')
   return {
-    'choosing-a-model.md': `${INTRODUCTION}## By the memory of a GPU
+    'choosing-a-model.md': `${INTRODUCTION}## By GPU memory
 
 All layers on one GPU.
 
 ${table(true)}
 
-## By the memory of a machine without a GPU
+## By main memory, without a GPU
 
-corral takes at most 70 % of it here, as it does when it chooses a download.
+corral uses at most 70 % of it, as when it chooses a download.
 
 ${table(false)}
 
@@ -189,8 +189,8 @@ corral pull Qwen/Qwen3-0.6B-GGUF --dry-run
 corral doctor
 \`\`\`
 
-For text embeddings and reranking, small models suffice; the [cookbook](cookbook.md) uses some. When a model is here,
-\`corral show\` says what it can do.
+For text embeddings and reranking, small models are enough. The [cookbook](cookbook.md) uses some. \`corral show\` lists the
+capabilities of a downloaded model.
 `
   }
 }

@@ -10,20 +10,20 @@ export interface RoleRow {
 
 const INTRODUCTION = `# Who may call what
 
-Each route needs a role; a key has one, and each may do what those before it may:
+Each route requires a role, and each key has a role. A role includes all roles before it:
 
-- **anyone**: no key is needed, and nothing that belongs to anybody is in the reply.
-- **user**: asks models, and sees which there are.
-- **operator**: also manages them: pulls, deletes, loads, stops, creates, imports, copies their files.
-- **admin**: also what can run code on the server (llama.cpp builds), and what belongs to others (logs).
+- **anyone**: no key is required, and the reply contains no private data.
+- **user**: use and list models.
+- **operator**: also manage models: pull, delete, load, stop, create, import, and copy their files.
+- **admin**: also manage anything that can run code on the server (llama.cpp builds) and read private data (logs).
 
-Without any key, callers are operators. The private socket in the data directory, which \`corral\`'s commands use by
-themselves, makes an admin of the user who runs the server. A role that does not suffice is refused with 403
-\`forbidden_role\`, a missing or wrong key with 401 \`unauthorized\`. Routes of plugins from elsewhere need \`user\` where they
-say nothing else, and so do addresses where there is nothing. \`HEAD\` needs what \`GET\` needs.
+If the server has no keys, all clients are operators. \`corral\` commands use the private socket in the data directory, which
+makes the user who runs the server an admin. An insufficient role is rejected with 403 \`forbidden_role\`, and a missing or
+wrong key with 401 \`unauthorized\`. Routes of third-party plugins require \`user\` by default, and so do unknown addresses.
+\`HEAD\` requires the same role as \`GET\`.
 
-A request of a user loads the model that it asks, but its \`keep_alive\` does not count, and one that only unloads a model
-(\`keep_alive\` 0 without a prompt) needs an operator.
+A user's request loads its model, but \`keep_alive\` is ignored. A request that only unloads a model (\`keep_alive\` 0 without a
+prompt) requires an operator.
 
 | route | role | what it is for |
 |---|---|---|

@@ -205,10 +205,10 @@ function licenseTexts(path: string): string[] {
 
 const INTRODUCTION = `# Third-party notices
 
-corral is installed with the packages below, and comes with parts of them. Each is used under its own licence, which follows.
-The demo model (plugins/models/storage/demo-model) was made by corral, and has its licence. What corral fetches at run time, because
-somebody asked for it (models, llama.cpp builds, Python packages of the converter), has licences of its own and is not part of
-the package. sbom.cdx.json lists the same packages for programs.
+corral is installed with the packages below and contains parts of them. Each is used under its own licence, which follows. The
+demo model (plugins/models/storage/demo-model) is part of corral and has the same licence. Files that corral downloads at run
+time on request (models, llama.cpp builds, Python packages of the converter) have their own licences and are not part of the
+package. sbom.cdx.json lists the same packages in a machine-readable form.
 `
 
 /** The notices as Markdown, with the texts of all licences. Packages with the same text share it. */

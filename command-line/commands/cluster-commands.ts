@@ -229,7 +229,7 @@ async function privateAddress(): Promise<string> {
   if (found) return found.address
   throw new CommandFailure(
     EXIT.usage,
-    'This machine has no address in a private network. Choose the one that the other machines can reach with --bind. Ray is ' +
+    'This machine has no address in a private network. With --bind, choose an address that the other machines can reach. Ray is ' +
       'open to everyone who can reach it and has the token.'
   )
 }

@@ -7,14 +7,14 @@ import { withServer } from '../server-connection.ts'
 
 /** Resets a part to the default level. */
 const RESET = 'default'
-/** Sets the level of all parts without a level of their own. */
+/** Every part that has no specific level. */
 const ALL = 'all'
 
 export function defineLogLevel(program: CorralCommand, context: CommandContext): void {
   program
     .command('log-level')
     .description('show or change the log levels of a running server')
-    .argument('[part]', 'a plugin or a part of the core; "all" means every part without a level of its own')
+    .argument('[part]', 'a plugin or a part of the core; "all" means every part without a specific level')
     .argument('[level]', `trace, debug, info, warn, error, fatal, silent; "${RESET}" resets a part to the default`)
     .option('--json', 'print the reply of GET /api/log-levels')
     .notes(`

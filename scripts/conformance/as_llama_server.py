@@ -1,6 +1,6 @@
 """
-What llama.cpp's tests start in the place of llama-server: has the conformance run start corral with the same flags, lives
-as long as that does, and ends it by SIGTERM.
+llama.cpp's tests start this instead of llama-server. It lets the conformance run start corral with the same flags, runs as
+long as corral does, and stops it at SIGTERM.
 """
 
 import json

@@ -8,7 +8,7 @@ import { fetchSource } from '../../runtimes/llama-cpp/sources/llama-source.ts'
 import { ollamaFolder, ollamaSource } from '../../test/support/ollama-command-line.ts'
 import { log } from '../cached-engine.ts'
 
-/** Enables all of Ollama's integration tests, except those that need a special environment. */
+/** Enables all of Ollama's integration tests, except tests with special requirements. */
 const TAGS = 'integration,models,library,perf'
 const EXAMPLES = ['chat', 'generate', 'generate-streaming', 'multimodal', 'pull-progress']
 

@@ -36,7 +36,7 @@ def _message(report):
 
 
 def pytest_runtest_logreport(report):
-    # A test that passes has three phases; only a failed set-up or tear-down says something of its own.
+    # A passing test reports three phases. Of set-up and tear-down, only failures matter.
     if report.when != "call" and report.outcome == "passed":
         return
     if report.skipped and isinstance(report.longrepr, tuple):

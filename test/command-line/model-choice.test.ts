@@ -123,7 +123,7 @@ t.test('run offers the local models if none is named', async t => {
   left.press(CTRL_C)
   t.equal(await left.ended(), 130)
   const none = onTerminal(t, ['run', ...(await pullingServer(t)).flags], home)
-  await none.sees(/no models that can chat.*corral pull/s)
+  await none.sees(/has no chat model.*corral pull/s)
   t.equal(await none.ended(), 4)
   t.match(await corral(['run', ...server.flags], { home, input: 'Hi' }), { code: 2, stderr: /No model was given/ })
 })
