@@ -104,7 +104,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   await does('/load mine', /Loaded mine: 2 messages, me\/model.*>>> one.*answer 3/)
   await does('/model me/absent', /There is no model "me\/absent"/)
   await does('/model', /\* me\/model.*me\/seeing/)
-  await does('/model me/seeing', /Now chatting with me\/seeing\./)
+  await does('/model me/seeing', /Now chatting with me\/seeing/)
   await does('three', /answer 5/)
   t.match(server.chats[4], {
     model: 'me/seeing',
@@ -135,7 +135,7 @@ t.test('run attaches images by command and by path for models with vision', asyn
   await does('rename ./cat.png', /only the path is sent.*answer 1/)
   t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
   await does('/model me/seeing', /Now chatting with/)
-  await does('/image none.png', /no such file/)
+  await does('/image none.png', /does not exist/)
   terminal.press(`/image ca${TAB}`)
   await terminal.sees(/ca.*t\.png/)
   await does('', /will be sent with the next message/)
