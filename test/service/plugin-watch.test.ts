@@ -88,8 +88,7 @@ t.test('a server survives an uncaught error of an optional plugin and names it',
   const corral = await startCorral(t, { config: `plugins: [${join(folder, 'bad.mjs')}]` })
   const ask = (content: string) => ({ model: DEMO, messages: [{ role: 'user', content }], stream: false })
   for (const name of Object.keys(FAULTS)) await corral.json('/api/chat', ask(`a ${name}`))
-  const reports = () =>
-    corral.log().match(/Plugin \\"bad\\" threw an uncaught error\. The server continues/g) ?? []
+  const reports = () => corral.log().match(/Plugin \\"bad\\" threw an uncaught error\. The server continues/g) ?? []
   await until('all are reported', () => reports().length === Object.keys(FAULTS).length)
   t.match(await corral.json('/api/chat', ask('Hello')), { status: 200 })
   await t.rejects(corral.json('/api/chat', ask('exit')))
