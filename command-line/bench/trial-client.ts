@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { WorkStep } from '../../core/contracts/native-records.ts'
 import type { TrialFailure, TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { plural } from '../../core/system/plural.ts'
-import type { Activity } from '../../plugins/apis/native/trial-routes.ts'
+import type { Activity } from '../../plugins/apis/native/benchmark-routes.ts'
 import { failure } from '../command-failure.ts'
 import type { ServerClient } from '../server-client.ts'
 

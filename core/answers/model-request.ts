@@ -17,7 +17,7 @@ import { merged } from '../system/merged.ts'
 import type { AnswerDependencies, ModelLease } from './pipeline.ts'
 
 /** Dependencies of an API's routes. */
-export interface SurfaceDependencies extends AnswerDependencies {
+export interface ApiDependencies extends AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
   /** Milliseconds of silence after which a waiting stream sends a heartbeat. */
@@ -28,11 +28,11 @@ export interface SurfaceDependencies extends AnswerDependencies {
  * The dependencies of an API's routes.
  * @param surface name of the plugin, which needs the services `catalog`, `scheduler` and `engines`
  */
-export function surfaceDependencies(
+export function apiDependencies(
   context: PluginContext,
   surface: string,
   heartbeat: () => string | number
-): SurfaceDependencies {
+): ApiDependencies {
   return {
     catalog: context.service('catalog'),
     scheduler: context.service('scheduler'),
@@ -65,7 +65,7 @@ export interface ModelRequest {
  * @throws CorralError `invalid_model_name`, `model_not_found`, `forbidden_model` or `invalid_option`
  */
 export function readModelRequest(
-  { catalog, config }: Pick<SurfaceDependencies, 'catalog' | 'config'>,
+  { catalog, config }: Pick<ApiDependencies, 'catalog' | 'config'>,
   body: Record<string, unknown>,
   caller: Pick<Caller, 'models'>
 ): ModelRequest {

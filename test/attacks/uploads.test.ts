@@ -4,7 +4,7 @@ import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { UploadTurns } from '../../plugins/apis/ollama/models/uploads.ts'
+import { UploadSlots } from '../../plugins/apis/ollama/models/uploads.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { failure } from '../support/failure.ts'
 
@@ -139,7 +139,7 @@ t.test('unused files take a limited part of the disk', async t => {
 
 t.test('the next turn goes to the client with the fewest uploads', async t => {
   let now = 0
-  const turns = new UploadTurns(4, () => now)
+  const turns = new UploadSlots(4, () => now)
   const signal = new AbortController().signal
   const take = (turn: string, given = signal) => turns.take({ turn }, given)
   const settled: string[] = []

@@ -50,9 +50,9 @@ test('durations use the monotonic clock; only these files compare or write dates
     plugins/apis/batches/batches
     plugins/apis/batches/user-files
     plugins/apis/native/answer
-    plugins/apis/native/events/state-records
+    plugins/apis/native/events/state-collector
     plugins/apis/ollama/models/blobs
-    plugins/apis/openai/hosted-answer
+    plugins/apis/openai/openai-answer
     plugins/apis/openai/responses/create-response
     plugins/apis/openai/responses/response-writer
     plugins/models/download/pulls/pull-job

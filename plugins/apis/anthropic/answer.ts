@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
-import { readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import {
   askOnce,
   type Channel,
@@ -23,7 +23,7 @@ function frame(event: { type: string }): string {
 }
 
 /** Builds the engine's request. @throws CorralError naming the wrong field, before a model is loaded */
-function questionOf(deps: SurfaceDependencies, request: CountRequest & Partial<MessagesRequest>, caller: Caller) {
+function toQuestion(deps: ApiDependencies, request: CountRequest & Partial<MessagesRequest>, caller: Caller) {
   const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, caller)
   const { body, places } = engineRequest(request, sampling)
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
@@ -34,12 +34,12 @@ function questionOf(deps: SurfaceDependencies, request: CountRequest & Partial<M
 
 /** Answers a request for a message, as a whole or as a stream. */
 export async function answerMessage(
-  deps: SurfaceDependencies,
+  deps: ApiDependencies,
   request: FastifyRequest<{ Body: MessagesRequest }>,
   reply: FastifyReply
 ): Promise<Message | undefined> {
   const { body } = request
-  const question = questionOf(deps, body, request.caller)
+  const question = toQuestion(deps, body, request.caller)
   const head: MessageHead = {
     id: `msg_${randomBytes(12).toString('hex')}`,
     model: body.model,
@@ -70,11 +70,11 @@ export async function answerMessage(
 
 /** Counts the prompt tokens of a request in the same way as for an answer. */
 export async function countTokens(
-  deps: SurfaceDependencies,
+  deps: ApiDependencies,
   request: CountRequest,
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
-  const { body, lease } = questionOf(deps, request, reply.request.caller)
+  const { body, lease } = toQuestion(deps, request, reply.request.caller)
   return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
     input_tokens: await callOf(leased, 'countTokens')(body, leased)
   }))

@@ -9,7 +9,7 @@ const TYPES: Record<number, string> = {
   504: 'timeout_error'
 }
 
-function typeOf({ code, status }: CorralError): string {
+function errorType({ code, status }: CorralError): string {
   if (code === 'queue_full' || code === 'too_busy') return 'overloaded_error'
   if (code === 'hub_rate_limited') return 'rate_limit_error'
   return TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
@@ -28,7 +28,7 @@ export function anthropicErrorBody(error: CorralError, { id }: { id: string }): 
   return {
     type: 'error',
     error: {
-      type: typeOf(error),
+      type: errorType(error),
       message: errorMessage(error),
       code: error.code,
       ...(error.param !== undefined && { param: error.param }),

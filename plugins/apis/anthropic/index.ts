@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { apiDependencies } from '../../../core/answers/model-request.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { anthropicRoutes } from './routes.ts'
@@ -19,7 +19,7 @@ export default definePlugin({
   setup(context, options) {
     let { heartbeat } = options
     return {
-      routes: anthropicRoutes(surfaceDependencies(context, 'api-anthropic', () => heartbeat)),
+      routes: anthropicRoutes(apiDependencies(context, 'api-anthropic', () => heartbeat)),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
       }

@@ -1,5 +1,5 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
-import { shownId } from './messages.ts'
+import { toClientId } from './messages.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
 type Prose = 'text' | 'thinking'
@@ -161,7 +161,7 @@ export class MessageEvents {
         return
       }
       this.#close()
-      this.#begin(index, { type: 'tool_use', id: shownId(id ?? `${this.#head.id}_${index}`), name, input: {} })
+      this.#begin(index, { type: 'tool_use', id: toClientId(id ?? `${this.#head.id}_${index}`), name, input: {} })
       this.#calls++
       added = this.#unnamed + json
       this.#unnamed = ''

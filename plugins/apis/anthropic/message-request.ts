@@ -84,7 +84,7 @@ function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fie
 const MODES = { auto: undefined, none: 'none', any: 'required', tool: 'required' } as const
 
 function requestedTools({ tools, messages, tool_choice: choice }: CountRequest): Fields {
-  const functions = offeredTools(tools ?? [], messages).map(functionOf)
+  const functions = offeredTools(tools ?? [], messages).map(toFunction)
   const fields = toolFields(
     functions.map(of => ({ type: 'function', function: of })),
     {
@@ -102,7 +102,7 @@ interface OfferedTool {
 }
 
 /** Converts a tool into the engine's function. Tools defined within messages are not covered by the request schema. */
-function functionOf({ tool, place }: OfferedTool) {
+function toFunction({ tool, place }: OfferedTool) {
   const { type, name, description, input_schema: parameters } = tool
   if (type !== undefined && type !== null && type !== 'custom') {
     throw new CorralError(
@@ -125,7 +125,7 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
   const known = new Map<unknown, OfferedTool>()
   const offered = new Set<unknown>()
   const define = (tool: Fields, place: string) => {
-    // `functionOf` refuses tools without a name.
+    // `toFunction` refuses tools without a name.
     const key = tool.name || place
     known.set(key, { tool, place })
     return key

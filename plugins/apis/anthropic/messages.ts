@@ -31,7 +31,7 @@ const BILLING_HEADER = /^x-anthropic-billing-header:(\s*[\w.-]+=[^;\n]*;)+\s*/
 const MEDIA_TYPE = /^image\/[a-z0-9.+-]+$/i
 
 /** Returns the id that clients see for an engine's tool call. */
-export function shownId(id: string): string {
+export function toClientId(id: string): string {
   return ID_PREFIX + id
 }
 
@@ -44,7 +44,7 @@ export function invalid(place: string, must: string): CorralError {
 }
 
 /** Returns the error for a block whose type is not allowed in its place. */
-function unknownBlock({ block, place }: Block, allowed: string): CorralError {
+function blockNotAllowed({ block, place }: Block, allowed: string): CorralError {
   const type = typeof block.type === 'string' ? block.type : ''
   return new CorralError(
     'invalid_request',
@@ -69,13 +69,13 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
     converted.messages.push(message)
     converted.places.push(parts.map(({ place }) => place))
   }
-  const turns = turnsOf(messages)
+  const turns = mergeMessages(messages)
   const opening = turns[0]?.role === 'system' ? turns.shift()! : undefined
-  const text = systemText([...blocksOf(system ?? [], 'system'), ...(opening?.blocks ?? [])])
+  const text = systemText([...readBlocks(system ?? [], 'system'), ...(opening?.blocks ?? [])])
   if (text !== '') add({ role: 'system', content: text })
   for (const { role, blocks } of turns) {
     if (role === 'assistant') add(assistantMessage(blocks))
-    else addUserTurn(blocks, add)
+    else addUserMessages(blocks, add)
   }
   const last = turns.at(-1)
   if (last?.role === 'assistant' && last.blocks.some(({ block }) => block.type === 'tool_use')) {
@@ -87,13 +87,13 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
   return converted
 }
 
-function turnsOf(messages: readonly MessageParam[]): { role: string; blocks: Block[] }[] {
+function mergeMessages(messages: readonly MessageParam[]): { role: string; blocks: Block[] }[] {
   const turns: { role: string; blocks: Block[] }[] = []
   const lastOfUser = messages.findLastIndex(({ role }) => role === 'user')
   messages.forEach((message, index) => {
     if (message.clear_at === 'next_user_message' && index < lastOfUser) return
     let role: string = message.role
-    let blocks = blocksOf(message.content, `messages.${index}.content`)
+    let blocks = readBlocks(message.content, `messages.${index}.content`)
     if (role === 'system' && turns.some(turn => turn.role !== 'system')) {
       role = 'user'
       blocks = reminder(blocks)
@@ -118,8 +118,8 @@ function systemText(blocks: readonly Block[]): string {
   const texts = blocks.map(given => {
     const { type } = given.block
     if (type === 'tool_addition' || type === 'tool_removal') return ''
-    if (type !== 'text') throw unknownBlock(given, 'text, tool_addition and tool_removal')
-    return textOf(given, 'text').replace(BILLING_HEADER, '')
+    if (type !== 'text') throw blockNotAllowed(given, 'text, tool_addition and tool_removal')
+    return requireText(given, 'text').replace(BILLING_HEADER, '')
   })
   return texts.filter(text => text !== '').join('\n')
 }
@@ -130,14 +130,14 @@ function assistantMessage(blocks: readonly Block[]): Fields {
   const calls: Fields[] = []
   for (const given of blocks) {
     const { type, input } = given.block
-    if (type === 'text') content += textOf(given, 'text')
-    else if (type === 'thinking') thoughts += textOf(given, 'thinking')
+    if (type === 'text') content += requireText(given, 'text')
+    else if (type === 'thinking') thoughts += requireText(given, 'thinking')
     else if (type === 'tool_use') {
-      const called = { name: textOf(given, 'name'), arguments: callArguments(input) }
-      calls.push({ id: engineId(textOf(given, 'id')), type: 'function', function: called })
+      const called = { name: requireText(given, 'name'), arguments: callArguments(input) }
+      calls.push({ id: engineId(requireText(given, 'id')), type: 'function', function: called })
     } else if (type !== 'redacted_thinking') {
       // Redacted thinking is encrypted, so it is skipped.
-      throw unknownBlock(given, 'text, thinking, redacted_thinking and tool_use')
+      throw blockNotAllowed(given, 'text, thinking, redacted_thinking and tool_use')
     }
   }
   return {
@@ -149,35 +149,35 @@ function assistantMessage(blocks: readonly Block[]): Fields {
 }
 
 /** Tool results come first because templates expect them directly after the calls. */
-function addUserTurn(blocks: readonly Block[], add: (message: Fields, parts: readonly Part[]) => void): void {
+function addUserMessages(blocks: readonly Block[], add: (message: Fields, parts: readonly Part[]) => void): void {
   const parts: Part[] = []
   let results = 0
   for (const given of blocks) {
     if (given.block.type === 'tool_result') {
       const read = resultParts(given)
-      add({ role: 'tool', tool_call_id: engineId(textOf(given, 'tool_use_id')), content: joined(read) }, read)
+      add({ role: 'tool', tool_call_id: engineId(requireText(given, 'tool_use_id')), content: joinParts(read) }, read)
       results++
-    } else parts.push(...readableParts(given, 'text, image, document, search_result and tool_result'))
+    } else parts.push(...convertBlock(given, 'text, image, document, search_result and tool_result'))
   }
-  if (parts.length > 0 || results === 0) add({ role: 'user', content: joined(parts) }, parts)
+  if (parts.length > 0 || results === 0) add({ role: 'user', content: joinParts(parts) }, parts)
 }
 
 function resultParts({ block, place }: Block): Part[] {
-  const parts = allReadable(block.content ?? [], `${place}.content`)
+  const parts = convertBlocks(block.content ?? [], `${place}.content`)
   // Templates cannot mark a result as failed, so the model must read it.
   if (block.is_error === true) parts.unshift(textPart('Error:', place))
   return parts
 }
 
 /** Returns a text field of a block. @throws CorralError `invalid_request` with the place of the field */
-function textOf({ block, place }: Block, field: string): string {
+function requireText({ block, place }: Block, field: string): string {
   const value = block[field]
   if (typeof value === 'string') return value
   throw invalid(`${place}.${field}`, 'must be text')
 }
 
 /** Returns the blocks of content that is text or a list of blocks. @throws CorralError `invalid_request` */
-function blocksOf(content: unknown, place: string): Block[] {
+function readBlocks(content: unknown, place: string): Block[] {
   if (typeof content === 'string') return [{ block: { type: 'text', text: content }, place }]
   if (!Array.isArray(content)) throw invalid(place, 'must be text or a list of blocks')
   return content.map((block, index) => {
@@ -187,19 +187,19 @@ function blocksOf(content: unknown, place: string): Block[] {
 }
 
 /** Converts content in which only readable blocks are allowed. @throws CorralError `invalid_request` */
-function allReadable(content: unknown, place: string): Part[] {
-  return blocksOf(content, place).flatMap(given => readableParts(given, 'text, image, document and search_result'))
+function convertBlocks(content: unknown, place: string): Part[] {
+  return readBlocks(content, place).flatMap(given => convertBlock(given, 'text, image, document and search_result'))
 }
 
 /**
  * Converts a block into what the model reads.
  * @param allowed the types of blocks that are allowed here, for the error message
  */
-function readableParts(given: Block, allowed: string): Part[] {
+function convertBlock(given: Block, allowed: string): Part[] {
   const { block, place } = given
   switch (block.type) {
     case 'text':
-      return [textPart(textOf(given, 'text'), place)]
+      return [textPart(requireText(given, 'text'), place)]
     case 'image':
       return [imagePart(given)]
     case 'document':
@@ -207,17 +207,17 @@ function readableParts(given: Block, allowed: string): Part[] {
     case 'search_result':
       return [
         textPart([block.title, block.source].filter(text => typeof text === 'string').join('\n'), place),
-        ...allReadable(block.content, `${place}.content`)
+        ...convertBlocks(block.content, `${place}.content`)
       ]
     case 'tool_reference':
-      return [textPart(`The tool ${textOf(given, 'tool_name')} can be called now.`, place)]
+      return [textPart(`The tool ${requireText(given, 'tool_name')} can be called now.`, place)]
     default:
-      throw unknownBlock(given, allowed)
+      throw blockNotAllowed(given, allowed)
   }
 }
 
 /** Joins parts into plain text if they are all text, because every template supports that. */
-function joined(parts: readonly Part[]): string | Part['content'][] {
+function joinParts(parts: readonly Part[]): string | Part['content'][] {
   const texts = parts.flatMap(({ content }) => (content.type === 'text' ? [content.text] : []))
   return texts.length === parts.length ? texts.join('\n') : parts.map(({ content }) => content)
 }
@@ -227,13 +227,13 @@ function textPart(text: string, place: string): Part {
 }
 
 /** Returns the source of an image or document. */
-function sourceOf({ block, place }: Block): Block {
+function requireSource({ block, place }: Block): Block {
   if (isObject(block.source)) return { block: block.source, place: `${place}.source` }
   throw invalid(`${place}.source`, 'must be an object with a "type"')
 }
 
 function imagePart(given: Block): Part {
-  const source = sourceOf(given)
+  const source = requireSource(given)
   const { place } = source
   if (source.block.type !== 'base64') {
     throw invalid(
@@ -241,20 +241,20 @@ function imagePart(given: Block): Part {
       'must be "base64" because corral does not fetch URLs. Send the image as base64 in "data"'
     )
   }
-  const type = textOf(source, 'media_type')
+  const type = requireText(source, 'media_type')
   if (!MEDIA_TYPE.test(type)) throw invalid(`${place}.media_type`, 'must be an image type such as "image/png"')
-  const url = `data:${type};base64,${textOf(source, 'data')}`
+  const url = `data:${type};base64,${requireText(source, 'data')}`
   return { content: { type: 'image_url', image_url: { url } }, place }
 }
 
 function documentParts(given: Block): Part[] {
-  const source = sourceOf(given)
+  const source = requireSource(given)
   const { type, content } = source.block
   const { title, context } = given.block
   const about = [title, context].filter(text => typeof text === 'string' && text !== '').join('\n')
   const heading = about === '' ? [] : [textPart(about, given.place)]
-  if (type === 'text') return [...heading, textPart(textOf(source, 'data'), source.place)]
-  if (type === 'content') return [...heading, ...allReadable(content, `${source.place}.content`)]
+  if (type === 'text') return [...heading, textPart(requireText(source, 'data'), source.place)]
+  if (type === 'content') return [...heading, ...convertBlocks(content, `${source.place}.content`)]
   throw new CorralError(
     'unsupported_capability',
     `"${given.place}" is a document that corral cannot read, such as a PDF file or a URL. Send its text: the source must have the type "text" or "content".`,

@@ -1,6 +1,6 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
-import type { SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import type { ApiDependencies } from '../../../core/answers/model-request.ts'
 import { contextInForce } from '../../../core/config/model-settings.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { ErrorCode } from '../../../core/errors.ts'
@@ -31,7 +31,7 @@ const anthropicRoute = routesWith(anthropicErrors)
  * Anthropic's Messages API under /v1/messages, and again under /anthropic/v1. The list of models at /v1/models belongs
  * to the OpenAI API. Its records also have the fields that Anthropic's clients read.
  */
-export function anthropicRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+export function anthropicRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
     app.wordErrors('/v1/messages', anthropicErrorBody)
     app.wordErrors('/anthropic/', anthropicErrorBody)
@@ -39,9 +39,9 @@ export function anthropicRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
       reply.header('request-id', request.id)
     })
     sendErrors(app, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
-    await app.register(surface(messageRoutes(deps, 'anthropic')), { prefix: '/v1/messages' })
+    await app.register(withNotFound(messageRoutes(deps, 'anthropic')), { prefix: '/v1/messages' })
     await app.register(
-      surface(async mount => {
+      withNotFound(async mount => {
         await mount.register(messageRoutes(deps, 'anthropicMounted'), { prefix: '/v1/messages' })
         modelRoutes(mount, deps)
       }),
@@ -51,7 +51,7 @@ export function anthropicRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
 }
 
 /** Renders errors of unknown paths in Anthropic's format too. */
-function surface(routes: FastifyPluginAsync): FastifyPluginAsync {
+function withNotFound(routes: FastifyPluginAsync): FastifyPluginAsync {
   return async app => {
     app.setNotFoundHandler(request => {
       throw app.noRouteError(request.method, request.url)
@@ -60,7 +60,7 @@ function surface(routes: FastifyPluginAsync): FastifyPluginAsync {
   }
 }
 
-function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPluginAsync {
+function messageRoutes(deps: ApiDependencies, prefix: string): FastifyPluginAsync {
   return async app => {
     app.addHook('preValidation', async request => void bodyObject(request.body))
     app.post<{ Body: MessagesRequest }>(
@@ -92,7 +92,7 @@ function messageRoutes(deps: SurfaceDependencies, prefix: string): FastifyPlugin
   }
 }
 
-function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: SurfaceDependencies): void {
+function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
   const record = (variant: Model, id = variant.publicName): ModelRecord => ({
     id,
     ...anthropicRecord(variant, id, contextInForce(config, variant, scheduler.running()))

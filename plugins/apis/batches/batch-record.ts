@@ -20,7 +20,7 @@ export type Ending = 'completed' | 'failed' | 'expired' | 'cancelled'
 
 const Seconds = Type.Optional(Type.Integer({ description: 'Seconds since the epoch' }))
 
-export const FaultSchema = Type.Object({
+export const LineErrorSchema = Type.Object({
   code: Type.String(),
   line: Type.Union([Type.Integer(), Type.Null()]),
   message: Type.String(),
@@ -43,7 +43,7 @@ export const BatchRecordSchema = Type.Object({
   status: Type.Enum([...STATUSES]),
   /** The final state that the batch is going to, from the moment it is decided. */
   ending: Type.Optional(Type.Enum(['completed', 'failed', 'expired', 'cancelled'] as const)),
-  faults: Type.Array(FaultSchema),
+  faults: Type.Array(LineErrorSchema),
   counts: Type.Object({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
   createdAt: Type.Integer(),
   expiresAt: Type.Integer(),

@@ -19,7 +19,7 @@ import {
   hasEnded,
   newBatch
 } from './batch-record.ts'
-import { checkLines, isFault, type LineLimits, linesOf, type RequestLine, readLine } from './request-lines.ts'
+import { checkLines, isLineError, type LineLimits, parseLine, type RequestLine, readLines } from './request-lines.ts'
 import { ResultFile } from './result-file.ts'
 import { secondsNow, type UserFiles } from './user-files.ts'
 
@@ -43,16 +43,16 @@ interface BatchDependencies {
 }
 
 /** Milliseconds between two checks while batches have not ended. */
-const TICK = 500
+const CHECK_INTERVAL_MS = 500
 /**
  * Milliseconds between two checks while all batches have ended, and before a batch that failed temporarily (for example
  * on a full disk) is retried.
  */
-const PAUSE = 60_000
+const RETRY_INTERVAL_MS = 60_000
 /** Longest delay before a request is sent again, in milliseconds. */
-const MAX_WAIT = 600_000
+const MAX_RETRY_DELAY_MS = 600_000
 /** Number of expired requests that are written in one step. */
-const TOGETHER = 1000
+const EXPIRE_BATCH_SIZE = 1000
 
 type Results = { output: ResultFile; errors: ResultFile; answered: Set<string> }
 
@@ -214,7 +214,10 @@ export class Batches {
     const records = [...this.#records.values()]
     clearTimeout(this.#timer)
     // The extra tick ensures that the next sweep is due by then.
-    this.#timer = setTimeout(() => this.#tick(), records.every(hasEnded) ? PAUSE + TICK : TICK).unref()
+    this.#timer = setTimeout(
+      () => this.#tick(),
+      records.every(hasEnded) ? RETRY_INTERVAL_MS + CHECK_INTERVAL_MS : CHECK_INTERVAL_MS
+    ).unref()
     if (app.drain.since) {
       // Aborted requests are sent again later, so the server can stop now.
       for (const { controller } of this.#running.values()) controller.abort()
@@ -229,7 +232,7 @@ export class Batches {
     const isWorking = ({ ending }: BatchRecord) => !ending
     const others = batchesToRun(ready.filter(isWorking), new Set(this.#running.keys()), this.#deps.limits().running)
     for (const batch of [...ending, ...others]) this.#begin(batch)
-    if (moment - this.#sweptAt >= PAUSE) {
+    if (moment - this.#sweptAt >= RETRY_INTERVAL_MS) {
       this.#sweptAt = moment
       void this.#sweep(records, now)
     }
@@ -260,7 +263,7 @@ export class Batches {
   }
 
   #pause(batch: BatchRecord, error: unknown): void {
-    this.#pausedUntil.set(batch.id, performance.now() + PAUSE)
+    this.#pausedUntil.set(batch.id, performance.now() + RETRY_INTERVAL_MS)
     this.#deps.log.error(`The batch ${batch.id} failed and will be retried in a minute: ${errorMessage(error)}`)
   }
 
@@ -311,9 +314,9 @@ export class Batches {
    */
   async *#unanswered(batch: BatchRecord, answered: Set<string>): AsyncGenerator<RequestLine> {
     const unlimited = { endpoint: batch.endpoint, most: Number.POSITIVE_INFINITY, depth: Number.POSITIVE_INFINITY }
-    for await (const line of linesOf(this.#deps.files.pathOf(batch.inputFile))) {
-      const request = readLine(line, unlimited)
-      if (!isFault(request) && !answered.delete(request.customId)) yield request
+    for await (const line of readLines(this.#deps.files.pathOf(batch.inputFile))) {
+      const request = parseLine(line, unlimited)
+      if (!isLineError(request) && !answered.delete(request.customId)) yield request
     }
   }
 
@@ -362,10 +365,10 @@ export class Batches {
         signal.throwIfAborted()
       }
       const reply = await askInside(this.#app!, { ...caller!, turn, address, idle: true }, { url, body, signal })
-      const wait = waitOf(reply)
+      const wait = retryDelay(reply)
       if (wait === undefined) {
         const isGood = reply.status >= 200 && reply.status < 300
-        const response = { status_code: reply.status, request_id: reply.requestId, body: jsonOf(reply) }
+        const response = { status_code: reply.status, request_id: reply.requestId, body: parseBody(reply) }
         await results[isGood ? 'output' : 'errors'].add(resultLine(request.customId, response, null))
         Object.assign(batch.counts, { completed: results.output.count, failed: results.errors.count })
         return
@@ -414,7 +417,7 @@ export class Batches {
         message: 'This request could not be executed before the completion window expired.'
       }
       writing.push(errors.add(resultLine(customId, null, error)))
-      if (writing.length < TOGETHER) continue
+      if (writing.length < EXPIRE_BATCH_SIZE) continue
       await Promise.all(writing)
       writing = []
     }
@@ -433,7 +436,7 @@ function ended({ status, ending }: BatchRecord): CorralError {
 }
 
 /** Error codes that mean "try again later", with the delay in milliseconds. */
-const LATER: Record<string, number> = {
+const RETRY_DELAYS_MS: Record<string, number> = {
   rate_limited: 1000,
   queue_full: 1000,
   too_busy: 1000,
@@ -445,15 +448,15 @@ const LATER: Record<string, number> = {
 }
 
 /** Returns the delay before a request is sent again, in milliseconds, or undefined if the reply is final. */
-function waitOf(reply: InnerReply): number | undefined {
+function retryDelay(reply: InnerReply): number | undefined {
   if (reply.status < 400) return undefined
-  const body = jsonOf(reply)
+  const body = parseBody(reply)
   const code = isObject(body) && isObject(body.error) ? String(body.error.code) : ''
-  const wait = Object.hasOwn(LATER, code) ? LATER[code]! : undefined
-  return wait && Math.min(MAX_WAIT, Math.max(wait, reply.retryAfter * 1000))
+  const wait = Object.hasOwn(RETRY_DELAYS_MS, code) ? RETRY_DELAYS_MS[code]! : undefined
+  return wait && Math.min(MAX_RETRY_DELAY_MS, Math.max(wait, reply.retryAfter * 1000))
 }
 
-function jsonOf({ body }: InnerReply): unknown {
+function parseBody({ body }: InnerReply): unknown {
   const text = body.toString()
   try {
     return JSON.parse(text)

@@ -57,7 +57,7 @@ export default definePlugin({
   options: Section,
   async setup(context, options) {
     const { config, log, paths } = context
-    let limits = limitsOf(options)
+    let limits = readLimits(options)
     const folder = join(paths.home, 'batches')
     const files = new UserFiles(join(folder, 'files'), () => limits, log)
     const batches = new Batches({
@@ -83,14 +83,14 @@ export default definePlugin({
         context.signal.addEventListener('abort', () => void batches.close())
       },
       reload(next: typeof options) {
-        limits = limitsOf(next)
+        limits = readLimits(next)
       },
       stop: () => batches.close()
     }
   }
 })
 
-function limitsOf(section: Static<typeof Section>): FileLimits & Omit<BatchLimits, 'depth'> {
+function readLimits(section: Static<typeof Section>): FileLimits & Omit<BatchLimits, 'depth'> {
   const { file_size, line_size, bytes, keep, ...counts } = section
   return {
     ...counts,

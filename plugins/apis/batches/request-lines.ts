@@ -8,7 +8,7 @@ export const ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embedd
 export type Endpoint = (typeof ENDPOINTS)[number]
 
 /** An error in a line, in OpenAI's format. */
-export interface LineFault {
+export interface LineError {
   code: string
   line: number | null
   message: string
@@ -20,13 +20,13 @@ export interface RequestLine {
   body: Record<string, unknown>
 }
 
-const MAX_ID_LENGTH = 256
+const MAX_ID_CHARACTERS = 256
 const NEWLINE = 10
 /** Bytes per read. */
-const PIECE = 256 * 1024
+const READ_SIZE_BYTES = 256 * 1024
 
 /** Yields the non-blank lines of a file with their numbers. A line longer than `most` bytes has no text. */
-export async function* linesOf(
+export async function* readLines(
   path: string,
   most = Number.POSITIVE_INFINITY
 ): AsyncGenerator<{ number: number; text: string | undefined }> {
@@ -46,7 +46,7 @@ export async function* linesOf(
     length = 0
     return line
   }
-  for await (const piece of createReadStream(path, { highWaterMark: PIECE }) as AsyncIterable<Buffer>) {
+  for await (const piece of createReadStream(path, { highWaterMark: READ_SIZE_BYTES }) as AsyncIterable<Buffer>) {
     let from = 0
     while (from < piece.length) {
       const end = piece.indexOf(NEWLINE, from)
@@ -68,10 +68,10 @@ export async function* linesOf(
  * Parses a request.
  * @param depth maximum nesting depth (`limits.body_depth`)
  */
-export function readLine(
+export function parseLine(
   { number, text }: { number: number; text: string | undefined },
   { endpoint, most, depth }: { endpoint: string; most: number; depth: number }
-): RequestLine | LineFault {
+): RequestLine | LineError {
   const fault = (code: string, message: string, param: string | null = null) => ({ code, line: number, message, param })
   if (text === undefined)
     return fault('line_too_long', `This line is longer than ${most} bytes (api-batches.line_size).`)
@@ -81,8 +81,8 @@ export function readLine(
   if (customId === undefined) {
     return fault('missing_required_parameter', 'This line has no "custom_id".', 'custom_id')
   }
-  if (typeof customId !== 'string' || customId === '' || customId.length > MAX_ID_LENGTH) {
-    return fault('invalid_custom_id', `"custom_id" must be text of 1 to ${MAX_ID_LENGTH} characters.`, 'custom_id')
+  if (typeof customId !== 'string' || customId === '' || customId.length > MAX_ID_CHARACTERS) {
+    return fault('invalid_custom_id', `"custom_id" must be text of 1 to ${MAX_ID_CHARACTERS} characters.`, 'custom_id')
   }
   if (method !== 'POST') return fault('invalid_method', '"method" must be "POST".', 'method')
   if (url !== endpoint) {
@@ -101,12 +101,12 @@ function parse(text: string): unknown {
   }
 }
 
-export function isFault(line: RequestLine | LineFault): line is LineFault {
+export function isLineError(line: RequestLine | LineError): line is LineError {
   return 'code' in line
 }
 
 /** Maximum number of errors that are reported. Further lines are not checked. */
-const MAX_FAULTS = 100
+const MAX_ERRORS = 100
 
 export interface LineLimits {
   /** Maximum bytes per line. */
@@ -121,11 +121,11 @@ export async function checkLines(
   endpoint: string,
   { lineSize, lines, depth }: LineLimits,
   signal: AbortSignal
-): Promise<{ total: number; faults: LineFault[] }> {
+): Promise<{ total: number; faults: LineError[] }> {
   const ids = new Set<string>()
-  const faults: LineFault[] = []
+  const faults: LineError[] = []
   let total = 0
-  for await (const line of linesOf(path, lineSize)) {
+  for await (const line of readLines(path, lineSize)) {
     signal.throwIfAborted()
     total++
     if (total > lines) {
@@ -133,13 +133,13 @@ export async function checkLines(
       faults.push({ code: 'too_many_requests', line: line.number, message, param: null })
       break
     }
-    const request = readLine(line, { endpoint, most: lineSize, depth })
-    if (isFault(request)) faults.push(request)
+    const request = parseLine(line, { endpoint, most: lineSize, depth })
+    if (isLineError(request)) faults.push(request)
     else if (ids.has(request.customId)) {
       const message = 'An earlier line has the same "custom_id". It must be unique in the file.'
       faults.push({ code: 'duplicate_custom_id', line: line.number, message, param: 'custom_id' })
     } else ids.add(request.customId)
-    if (faults.length >= MAX_FAULTS) break
+    if (faults.length >= MAX_ERRORS) break
   }
   if (total === 0) faults.push({ code: 'empty_file', line: null, message: 'The file has no requests.', param: null })
   return { total, faults }

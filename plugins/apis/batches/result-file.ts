@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { isObject } from '../../../core/system/json-object.ts'
-import { linesOf } from './request-lines.ts'
+import { readLines } from './request-lines.ts'
 
 const NEWLINE = 10
 
@@ -31,7 +31,7 @@ export class ResultFile {
       await handle.truncate(size)
       let count = 0
       if (size > 0) {
-        for await (const { text } of linesOf(path)) {
+        for await (const { text } of readLines(path)) {
           const value: unknown = JSON.parse(text!)
           if (isObject(value) && typeof value.custom_id === 'string') found(value.custom_id)
           count++

@@ -12,7 +12,7 @@ import { openaiErrorBody, openaiRoute } from '../../../core/http/openai-error.ts
 import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, json } from '../../../core/http/response-schemas.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
-import { batchObject, FaultSchema, STATUSES } from './batch-record.ts'
+import { batchObject, LineErrorSchema, STATUSES } from './batch-record.ts'
 import type { Batches } from './batches.ts'
 import { ENDPOINTS } from './request-lines.ts'
 import type { ArrivingFile, FileRecord, UserFiles } from './user-files.ts'
@@ -35,7 +35,7 @@ const BatchObject = Titled('Batch', {
   id: Type.String(),
   object: Type.Literal('batch'),
   endpoint: Type.Enum([...ENDPOINTS]),
-  errors: OrNull(Loose({ object: Type.Literal('list'), data: Type.Array(FaultSchema) })),
+  errors: OrNull(Loose({ object: Type.Literal('list'), data: Type.Array(LineErrorSchema) })),
   input_file_id: Type.String(),
   completion_window: Type.String(),
   status: Type.Enum([...STATUSES]),
@@ -48,7 +48,7 @@ const BatchObject = Titled('Batch', {
   request_counts: Loose({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
   metadata: OrNull(Type.Record(Type.String(), Type.String()))
 })
-const listOf = (item: typeof FileObject | typeof BatchObject) =>
+const listSchema = (item: typeof FileObject | typeof BatchObject) =>
   Loose({
     object: Type.Literal('list'),
     data: Type.Array(item),
@@ -105,7 +105,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
           order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'Newest first by default' })),
           purpose: Type.Optional(Type.String())
         }),
-        response: { 200: json('The files', listOf(FileObject)) },
+        response: { 200: json('The files', listSchema(FileObject)) },
         errors: ['invalid_request', 'file_not_found']
       }),
       ({ caller, query }) => {
@@ -194,7 +194,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
       openaiRoute(TAG, 'listBatches', 'List your batches', {
         description: 'Newest first.',
         querystring: Type.Object(Page),
-        response: { 200: json('The batches', listOf(BatchObject)) },
+        response: { 200: json('The batches', listSchema(BatchObject)) },
         errors: ['invalid_request', 'batch_not_found']
       }),
       ({ caller, query: { after, limit } }) => {
@@ -306,7 +306,7 @@ async function receiveForm(
   try {
     const pieces = paced(arriving(request), stall, { received: 0, ended })
     for await (const piece of pieces) {
-      if (!form.write(piece)) await Promise.race([once(form, 'drain'), failureOf(whole)])
+      if (!form.write(piece)) await Promise.race([once(form, 'drain'), whenRejected(whole)])
     }
     form.end()
     await whole
@@ -323,7 +323,7 @@ async function receiveForm(
 }
 
 /** Rejects when the promise rejects, and never resolves. */
-function failureOf(promise: Promise<unknown>): Promise<never> {
+function whenRejected(promise: Promise<unknown>): Promise<never> {
   return new Promise((_, reject) => promise.catch(reject))
 }
 
@@ -341,11 +341,11 @@ function readFields(fields: ReadonlyMap<string, string>): { keep: number | undef
   return { keep: Number(seconds) }
 }
 
-const MAX_WINDOW = 30 * 24 * 3600
+const MAX_WINDOW_SECONDS = 30 * 24 * 3600
 
 function windowSeconds(text: string): number {
   const seconds = /^\d+[a-z]/.test(text) ? (parseDuration(text) ?? 0) / 1000 : 0
-  if (seconds >= 1 && seconds <= MAX_WINDOW) return Math.floor(seconds)
+  if (seconds >= 1 && seconds <= MAX_WINDOW_SECONDS) return Math.floor(seconds)
   throw new CorralError('invalid_request', '"completion_window" must be a duration such as "24h", at most 720h.', {
     param: 'completion_window'
   })

@@ -37,7 +37,7 @@ export interface FileLimits {
 }
 
 /** Maximum number of simultaneous uploads per owner. */
-const MAX_UPLOADS = 4
+const MAX_UPLOADS_PER_OWNER = 4
 const ID = /^file-[0-9a-f]{32}$/
 
 export const newFileId = () => `file-${randomBytes(16).toString('hex')}`
@@ -137,7 +137,7 @@ export class UserFiles {
     const id = newFileId()
     const part = join(this.#folder, `${id}.part`)
     const own = [...this.#arriving.values()].filter(each => each.owner === owner)
-    if (own.length >= MAX_UPLOADS) {
+    if (own.length >= MAX_UPLOADS_PER_OWNER) {
       throw new CorralError(
         'rate_limited',
         `You are already uploading ${plural(own.length, 'file')}. Send this one when one of them is complete.`,
@@ -169,7 +169,7 @@ export class UserFiles {
       return await this.#record({
         id,
         owner,
-        filename: plainName(filename),
+        filename: displayName(filename),
         purpose: 'batch',
         bytes: arriving.bytes,
         ...expiresAt
@@ -233,12 +233,12 @@ export class UserFiles {
     let all = 0
     for (const file of own) all += file.bytes
     for (const each of this.#arriving.values()) if (each.owner === owner) all += each.bytes
-    if (own.length >= limits.files) throw tooMuch('files', own.length + 1, limits.files, `${limits.files} files`)
-    if (all > limits.bytes) throw tooMuch('bytes', all, limits.bytes, `${formatBytes(limits.bytes)} of files`)
+    if (own.length >= limits.files) throw limitExceeded('files', own.length + 1, limits.files, `${limits.files} files`)
+    if (all > limits.bytes) throw limitExceeded('bytes', all, limits.bytes, `${formatBytes(limits.bytes)} of files`)
   }
 }
 
-function tooMuch(limit: string, value: number, maximum: number, text: string): CorralError {
+function limitExceeded(limit: string, value: number, maximum: number, text: string): CorralError {
   return new CorralError(
     'over_limit',
     `You may store ${text} (api-batches.${limit}), and this file would exceed that. Delete files with DELETE /v1/files/<id>.`,
@@ -247,7 +247,7 @@ function tooMuch(limit: string, value: number, maximum: number, text: string): C
 }
 
 /** Returns the file name without folders and control characters. It is only displayed, never used as a path. */
-function plainName(text: string): string {
+function displayName(text: string): string {
   const name = text
     .split(/[/\\]/)
     .at(-1)!

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { apiDependencies } from '../../../core/answers/model-request.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { ModelFeed } from './model-feed.ts'
@@ -22,11 +22,11 @@ export default definePlugin({
   ),
   setup(context, options) {
     let { heartbeat } = options
-    const surface = surfaceDependencies(context, 'api-llama', () => heartbeat)
+    const api = apiDependencies(context, 'api-llama', () => heartbeat)
     const downloads = context.service('downloads')
-    const feed = new ModelFeed({ ...surface, downloads, stateFeed: context.service('stateFeed') })
+    const feed = new ModelFeed({ ...api, downloads, stateFeed: context.service('stateFeed') })
     const deps = {
-      ...surface,
+      ...api,
       downloads,
       storage: context.service('storage'),
       feed,

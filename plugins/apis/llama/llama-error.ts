@@ -11,7 +11,7 @@ const TYPES: Record<number, string> = {
   503: 'unavailable_error'
 }
 
-function typeOf({ code, status }: CorralError): string {
+function errorType({ code, status }: CorralError): string {
   if (code === 'context_exceeded') return 'exceed_context_size_error'
   return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
 }
@@ -24,7 +24,7 @@ export function llamaErrorBody(error: CorralError): { error: Record<string, unkn
       ...details,
       code: status,
       message,
-      type: typeOf(error),
+      type: errorType(error),
       corral_code: code,
       ...(param !== undefined && { param })
     }

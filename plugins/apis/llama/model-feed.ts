@@ -13,10 +13,10 @@ const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
 /** All listeners share one subscription to the state feed. Their permissions are applied here. */
 const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
 /** Maximum number of listeners per client and in total. */
-const MAX_PER_CLIENT = 16
-const MAX_TOTAL = 128
+const MAX_LISTENERS_PER_CLIENT = 16
+const MAX_LISTENERS = 128
 /** Maximum number of names under which one download is reported. */
-const MAX_NAMES = 8
+const MAX_NAMES_PER_DOWNLOAD = 8
 
 export interface FeedEvent {
   /** The model's name, or `*` for all models. */
@@ -39,13 +39,13 @@ interface Listener {
   end(): void
 }
 
-interface Attached extends Listener {
+interface ActiveListener extends Listener {
   /** Whether the previous events are still being sent. */
   busy: boolean
 }
 
 /** The last known state of a model. It has changed if `mark` differs. */
-interface Seen {
+interface KnownModel {
   event: FeedEvent
   mark: string
   variant?: Model
@@ -58,7 +58,7 @@ interface Download extends FeedEvent {
 }
 
 interface Snapshot {
-  models: Map<string, Seen>
+  models: Map<string, KnownModel>
   pulls: Map<string, Download>
 }
 
@@ -75,7 +75,7 @@ interface Dependencies {
  */
 export class ModelFeed {
   readonly #deps: Dependencies
-  readonly #listeners = new Set<Attached>()
+  readonly #listeners = new Set<ActiveListener>()
   /** Pull id → the names under which clients requested it with `POST /models`. */
   readonly #requested = new Map<string, Set<string>>()
   /** Ids of listed pulls whose models are stored already. No more progress is sent for them. */
@@ -96,7 +96,7 @@ export class ModelFeed {
   listen(listener: Listener): () => void {
     const { turn } = listener.caller
     const own = [...this.#listeners].filter(({ caller }) => caller.turn === turn).length
-    if (own >= MAX_PER_CLIENT || this.#listeners.size >= MAX_TOTAL) {
+    if (own >= MAX_LISTENERS_PER_CLIENT || this.#listeners.size >= MAX_LISTENERS) {
       throw new CorralError(
         'rate_limited',
         'Too many clients follow the model states already. Close one of the streams.',
@@ -143,12 +143,12 @@ export class ModelFeed {
   downloading(id: string, requested: string): void {
     for (const known of this.#requested.keys()) if (!this.#pull(({ id }) => id === known)) this.#requested.delete(known)
     const names = this.#requested.get(id) ?? new Set()
-    if (names.size < MAX_NAMES) this.#requested.set(id, names.add(requested))
+    if (names.size < MAX_NAMES_PER_DOWNLOAD) this.#requested.set(id, names.add(requested))
     this.look()
   }
 
   /** Finds the pull that a client started under this name, or that is listed under it. */
-  downloadOf(requested: string): PullRecord | undefined {
+  findDownload(requested: string): PullRecord | undefined {
     return this.#pull(
       ({ id, model }) => this.#requested.get(id)?.has(requested) || model.toLowerCase() === requested.toLowerCase()
     )
@@ -165,7 +165,7 @@ export class ModelFeed {
     if (ended !== undefined) this.#stored.add(ended)
     const names = pull?.names ?? this.#requested.get(ended ?? '') ?? [model]
     const said = [...names].map(
-      (name): Seen => ({ event: { model: name, event: 'download_finished', data: {} }, mark: 'stored' })
+      (name): KnownModel => ({ event: { model: name, event: 'download_finished', data: {} }, mark: 'stored' })
     )
     // Listeners must see the new model before they see that its download finished.
     this.look()
@@ -180,7 +180,7 @@ export class ModelFeed {
     for (const { end } of [...this.#listeners]) end()
   }
 
-  #tell(listener: Attached, changes: readonly Seen[]): void {
+  #tell(listener: ActiveListener, changes: readonly KnownModel[]): void {
     // A slow listener is disconnected. It reads the whole list again when it reconnects.
     if (listener.busy) {
       listener.end()
@@ -200,20 +200,20 @@ export class ModelFeed {
   }
 
   #snapshot(): Snapshot {
-    const stateOf = loadStates(this.#deps.scheduler)
-    const models = new Map<string, Seen>()
+    const getState = loadStates(this.#deps.scheduler)
+    const models = new Map<string, KnownModel>()
     const { catalog, downloads } = this.#deps
     const rows = [
       ...catalog.list().map(variant => ({ model: variant.publicName, variant })),
       ...catalog.aliases().map(({ alias, model }) => ({ model: alias, variant: model }))
     ]
     for (const { model, variant } of rows) {
-      const data = statusData(stateOf(variant))
+      const data = statusData(getState(variant))
       models.set(model, { variant, event: { model, event: 'model_status', data }, mark: JSON.stringify(data) })
     }
     const pulls = new Map<string, Download>()
     for (const pull of downloads.list()) {
-      pulls.set(pull.id, { ...downloadOf(pull), names: new Set([...(this.#requested.get(pull.id) ?? [pull.model])]) })
+      pulls.set(pull.id, { ...findDownload(pull), names: new Set([...(this.#requested.get(pull.id) ?? [pull.model])]) })
     }
     return { models, pulls }
   }
@@ -234,7 +234,7 @@ function statusData({ value, progress, failure }: LoadState): Record<string, unk
   return { status: value, progress: { stages: [stage], current: stage, value: Math.round(fraction * 100) / 100 } }
 }
 
-function downloadOf({ model, state, files, reason }: PullRecord): Omit<Download, 'names'> {
+function findDownload({ model, state, files, reason }: PullRecord): Omit<Download, 'names'> {
   if (state === 'failed') {
     return { model, event: 'download_failed', data: reason === undefined ? {} : { reason }, mark: state }
   }
@@ -244,10 +244,10 @@ function downloadOf({ model, state, files, reason }: PullRecord): Omit<Download,
 }
 
 /** Returns the differences between two snapshots. @param stored ids of pulls that were reported as finished */
-function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): Seen[] {
-  const changes: Seen[] = []
-  const added: Seen[] = []
-  const isSame = (one: Seen | undefined, other: Seen) => one?.variant?.key === other.variant?.key
+function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): KnownModel[] {
+  const changes: KnownModel[] = []
+  const added: KnownModel[] = []
+  const isSame = (one: KnownModel | undefined, other: KnownModel) => one?.variant?.key === other.variant?.key
   for (const [model, seen] of now.models) {
     const earlier = before.models.get(model)
     if (!earlier || !isSame(earlier, seen)) {
@@ -261,16 +261,16 @@ function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<str
   }
   // Clients reload the list only after they know what was removed.
   changes.push(...added)
-  const say = ({ names, mark }: Download, event: FeedEvent['event'], data: FeedEvent['data']) => {
+  const report = ({ names, mark }: Download, event: FeedEvent['event'], data: FeedEvent['data']) => {
     for (const model of names) changes.push({ event: { model, event, data }, mark })
   }
   for (const [id, pull] of now.pulls) {
-    if (before.pulls.get(id)?.mark !== pull.mark && !stored.has(id)) say(pull, pull.event, pull.data)
+    if (before.pulls.get(id)?.mark !== pull.mark && !stored.has(id)) report(pull, pull.event, pull.data)
   }
   for (const [id, pull] of before.pulls) {
     // A pull that disappeared without being stored was cancelled. A failed pull was reported already.
     if (now.pulls.has(id) || stored.has(id) || pull.event === 'download_failed') continue
-    say(pull, 'download_failed', { reason: 'The download was cancelled.' })
+    report(pull, 'download_failed', { reason: 'The download was cancelled.' })
   }
   return changes
 }

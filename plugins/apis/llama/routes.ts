@@ -3,7 +3,7 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyPluginAsync, FastifyRep
 import { type Static, type TSchema, Type } from 'typebox'
 import { embedChunked } from '../../../core/answers/chunked.ts'
 import { type Vector, vectorReply } from '../../../core/answers/embedding.ts'
-import { passedFields, readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import { type ApiDependencies, passedFields, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, type Channel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
 import type { Engine, EngineFields, EngineMode } from '../../../core/contracts/engines.ts'
@@ -32,9 +32,9 @@ import { deleteModel, listedVariant, nameToDelete } from '../../../core/models/m
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { version } from '../../../core/system/package-info.ts'
+import { CompletionWriter } from './completion-writer.ts'
 import { llamaErrorBody, llamaErrorEvent, llamaRoute } from './llama-error.ts'
 import type { ModelFeed } from './model-feed.ts'
-import { NativeAnswer } from './native-completion.ts'
 import {
   CompletionEvent,
   CompletionRequest,
@@ -56,7 +56,7 @@ import {
 
 const TAG = 'llama-server'
 
-export interface LlamaDependencies extends SurfaceDependencies {
+export interface LlamaDependencies extends ApiDependencies {
   downloads: Downloads
   storage: Pick<Storage, 'find' | 'remove'>
   feed: ModelFeed
@@ -159,7 +159,7 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
     async ({ query, caller }, reply) => {
       if (!query.model) return routerProps(scheduler.stats().maxLoaded)
       const { variant, lease } = readModelRequest(deps, { model: query.model }, caller)
-      const running = runningOf(deps, variant)
+      const running = findRunning(deps, variant)
       if (running) return await modelProps(running.engine, variant, clientSignal(reply))
       if (/^(false|0|no|off)$/i.test(query.autoload ?? '')) throw notLoaded(variant)
       const question = {
@@ -182,12 +182,12 @@ function serverRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       const signal = clientSignal(reply)
       if (!query.model) {
         const seen = scheduler.running().filter(({ variant }) => isAllowed(caller.models, variant))
-        return (await Promise.all(seen.map(one => slotsOf(one, signal)))).flat()
+        return (await Promise.all(seen.map(one => listSlots(one, signal)))).flat()
       }
       const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
-      const running = runningOf(deps, variant)
+      const running = findRunning(deps, variant)
       if (!running) throw notLoaded(variant)
-      return await slotsOf(running, signal)
+      return await listSlots(running, signal)
     }
   )
   app.get(
@@ -205,7 +205,7 @@ const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_n
 
 /** Finds the unfinished download of this name, unless the same model is already in memory. */
 function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {
-  const download = feed.downloadOf(name)
+  const download = feed.findDownload(name)
   const variant = download && catalog.find(parseRequestedName(download.model))
   return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download
 }
@@ -328,7 +328,7 @@ function modelRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   // A HEAD request has no body, so nothing would end its stream.
   app.get('/models/sse', { ...events, exposeHeadRoute: false }, async ({ caller }, reply) => {
     const signal = clientSignal(reply)
-    const stream = openReplyStream(reply, channelOf(deps))
+    const stream = openReplyStream(reply, llamaChannel(deps))
     stream.status = 'listening'
     let forget = () => {}
     try {
@@ -370,7 +370,7 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
         response: { 200: reply200('The text', Type.Union([CompletionEvent, Type.Array(CompletionEvent)])) },
         errors: ANSWER_ERRORS
       }),
-      (request, reply) => complete(deps, request, reply, { prompt: promptOf(request.body.prompt) })
+      (request, reply) => complete(deps, request, reply, { prompt: toEnginePrompt(request.body.prompt) })
     )
   }
   app.post<{ Body: Static<typeof InfillRequest> & EngineFields }>(
@@ -406,14 +406,14 @@ function textRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
         const request = readModelRequest(deps, body, caller)
         const question = {
           operation: 'embeddings',
-          body: { input: textsOf(body) },
+          body: { input: textsToEmbed(body) },
           lease: { ...request.lease, mode: 'embedding' }
         } as const
         const { vectors } = await askOnce(deps, reply, question, (lease, { input }, tally) =>
           embedChunked(lease, input, tally)
         )
-        const rowOf = (vector: Vector, index: number) => ({ index, embedding: [Array.from(vector)] })
-        return vectorReply(reply, vectors, rowOf, rows => rows)
+        const toRow = (vector: Vector, index: number) => ({ index, embedding: [Array.from(vector)] })
+        return vectorReply(reply, vectors, toRow, rows => rows)
       }
     )
   }
@@ -512,18 +512,18 @@ async function complete(
     native: true
   }
   const open = () =>
-    new NativeAnswer({
+    new CompletionWriter({
       model: requested,
       progress: body.return_progress === true,
       tokens: body.return_tokens === true,
       ...(Array.isArray(response_fields) && response_fields.length > 0 && { fields: response_fields as string[] })
     })
-  if (body.stream === true) return await streamedAnswer(deps, request, reply, question, channelOf(deps), open)
+  if (body.stream === true) return await streamedAnswer(deps, request, reply, question, llamaChannel(deps), open)
   const answers = (await wholeAnswer(deps, reply, question, open)).whole()
   return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]
 }
 
-function channelOf(deps: LlamaDependencies): Channel {
+function llamaChannel(deps: LlamaDependencies): Channel {
   return {
     contentType: 'text/event-stream',
     heartbeatInterval: deps.heartbeat(),
@@ -535,16 +535,16 @@ function channelOf(deps: LlamaDependencies): Channel {
 /**
  * Converts a prompt to the form that engines accept. @throws CorralError `invalid_request`, `unsupported_capability`
  */
-function promptOf(prompt: unknown): unknown {
-  if (isObject(prompt)) return textOf(prompt)
+function toEnginePrompt(prompt: unknown): unknown {
+  if (isObject(prompt)) return promptText(prompt)
   if (!Array.isArray(prompt)) return prompt
   if (prompt.every(part => typeof part === 'number')) return prompt
   // A list that mixes tokens and texts is one prompt.
   if (prompt.some(part => typeof part === 'number')) return [prompt]
-  return prompt.map(part => (isObject(part) ? textOf(part) : part))
+  return prompt.map(part => (isObject(part) ? promptText(part) : part))
 }
 
-function textOf({ prompt_string, multimodal_data }: Record<string, unknown>): string {
+function promptText({ prompt_string, multimodal_data }: Record<string, unknown>): string {
   // Clients that can send images may send an empty list. Any other content must not be dropped silently.
   const isNothing = multimodal_data === undefined || multimodal_data === null || [multimodal_data].flat().length === 0
   if (!isNothing) {
@@ -559,7 +559,7 @@ function textOf({ prompt_string, multimodal_data }: Record<string, unknown>): st
 }
 
 /** Returns the texts to embed. @throws CorralError `invalid_request` */
-function textsOf({ content, input }: Static<typeof EmbeddingRequest>): (string | number[])[] {
+function textsToEmbed({ content, input }: Static<typeof EmbeddingRequest>): (string | number[])[] {
   const given = input ?? content
   if (given === undefined || given === null || given === '') {
     throw new CorralError('invalid_request', '"content" must be a non-empty text or a list of texts.', {
@@ -571,7 +571,7 @@ function textsOf({ content, input }: Static<typeof EmbeddingRequest>): (string |
 }
 
 /** Finds the running engine of a model. A chat engine is preferred. */
-function runningOf({ scheduler }: LlamaDependencies, { key }: Model): RunningModel | undefined {
+function findRunning({ scheduler }: LlamaDependencies, { key }: Model): RunningModel | undefined {
   const own = scheduler.running().filter(({ variant }) => variant.key === key)
   return own.find(({ mode }) => mode === 'chat') ?? own[0]
 }
@@ -635,7 +635,7 @@ async function modelProps(engine: Engine, variant: Model, signal: AbortSignal): 
 }
 
 /** Returns the slots of an engine. If the engine does not report them, there is one busy slot per running request. */
-async function slotsOf({ engine, variant, running }: RunningModel, signal: AbortSignal): Promise<EngineFields[]> {
+async function listSlots({ engine, variant, running }: RunningModel, signal: AbortSignal): Promise<EngineFields[]> {
   const states =
     (await engine.slotStates?.({ signal })) ??
     Array.from({ length: engine.slots }, (_, id) => ({ id, n_ctx: engine.contextSize, is_processing: id < running }))

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { AnswerFacts } from './answer-facts.ts'
+import { AnswerStats } from './answer-stats.ts'
 import { lmStudioRoutes } from './routes.ts'
 
 export default definePlugin({
@@ -13,7 +13,7 @@ export default definePlugin({
   options: Type.Object({}, { additionalProperties: false, restart: true }),
   setup(context) {
     const scheduler = context.service('scheduler')
-    const facts = new AnswerFacts({ scheduler, runtimes: context.service('runtimes') })
+    const facts = new AnswerStats({ scheduler, runtimes: context.service('runtimes') })
     const deps = { catalog: context.service('catalog'), scheduler, config: context.config }
     return {
       hooks: async app => {

@@ -102,12 +102,12 @@ export function lmStudioRoutes(
       }),
       async ({ caller }) => {
         const seen = catalogFor(catalog, caller)
-        const recordOf = modelRecords(deps)
+        const toRecord = modelRecords(deps)
         return {
           object: 'list',
           data: [
-            ...seen.list().map(model => recordOf(model, model.publicName)),
-            ...seen.aliases().map(({ alias, model }) => recordOf(model, alias))
+            ...seen.list().map(model => toRecord(model, model.publicName)),
+            ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
           ]
         }
       }
@@ -156,11 +156,11 @@ export function lmStudioRoutes(
 
 /** Returns a function that makes the record of a model, based on the current state. */
 function modelRecords({ scheduler, config }: LmStudioDependencies) {
-  const stateOf = loadStates(scheduler)
+  const getState = loadStates(scheduler)
   const running = scheduler.running()
   return (model: Model, id: string): Static<typeof ModelRecord> => {
     const { capabilities, architecture = 'unknown', contextLength, quantization } = model.metadata
-    const isLoaded = stateOf(model).value === 'loaded'
+    const isLoaded = getState(model).value === 'loaded'
     const context = contextInForce(config, model, running)
     const isText = capabilities.includes('completion')
     return {

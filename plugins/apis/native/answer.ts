@@ -11,11 +11,11 @@ import { requireRole } from '../../../core/http/roles.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
-import { contextOf, type Turn } from './context-numbers.ts'
+import { chatCall, earlierTurns, generateCall, type NativeCall } from './engine-request.ts'
+import { encodeContext, type Turn } from './generate-context.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { chatCall, earlierTurns, generateCall, type NativeCall } from './native-question.ts'
 import { FRAMES } from './native-streams.ts'
-import { failureOf, nameOf } from './records.ts'
+import { answerFailure, requestedName } from './records.ts'
 import {
   ChatEventSchema,
   ChatReplySchema,
@@ -187,7 +187,7 @@ class NativeAnswer implements AnswerWriter {
     return {
       done: true,
       done_reason: this.#reason,
-      ...(turns && { context: contextOf([...turns, { role: 'assistant', content: this.#text }]) }),
+      ...(turns && { context: encodeContext([...turns, { role: 'assistant', content: this.#text }]) }),
       total_duration: Math.round((performance.now() - began) * MS_TO_NS),
       load_duration: timeToModel(record, began),
       prompt_eval_count: usage?.promptTokens ?? 0,
@@ -220,14 +220,14 @@ async function answer(
 ): Promise<unknown> {
   const { scheduler, streams } = deps
   const began = performance.now()
-  const model = nameOf(body)
+  const model = requestedName(body)
   const name = parseRequestedName(model)
   const keepAlive = parseKeepAlive(body.keep_alive)
   const options = parseOptions(body.options)
   const variant = catalogFor(deps.catalog, request.caller).get(name)
   const settings = settingsFor(deps.config, variant)
   const call = callFor(variant, { ...settings.sampling, ...options.sampling }, settings.engine)
-  const framing = streams.framingOf(request)
+  const framing = streams.framingFor(request)
   const empty = () => ({ model, created_at: now(), ...shape.fragment(EMPTY) })
   if (!call && keepAlive === 0) {
     requireRole(request.caller, 'operator')
@@ -264,7 +264,7 @@ async function answer(
     )
   if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
   const idle = () => ({ ...empty(), done: false })
-  const channel = streams.channel(request, reply, idle, failure => failureOf(model, failure))
+  const channel = streams.channel(request, reply, idle, failure => answerFailure(model, failure))
   return await streamedAnswer(deps, request, reply, question, channel, open(false))
 }
 

@@ -14,7 +14,7 @@ import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
 import { timeToModel } from './answer.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { nameOf } from './records.ts'
+import { requestedName } from './records.ts'
 
 const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty if there was no text' })
 const only = 'Without a text the model is only loaded, or unloaded if `keep_alive` is 0.'
@@ -77,8 +77,8 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const began = performance.now()
       const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
       const { vectors, promptTokens } = await embed(body, texts, reply, body)
-      const said = {
-        model: nameOf(body),
+      const counts = {
+        model: requestedName(body),
         total_duration: Math.round((performance.now() - began) * 1e6),
         load_duration: timeToModel(record, began),
         prompt_eval_count: promptTokens
@@ -87,7 +87,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
         reply,
         vectors,
         vector => Array.from(vector),
-        embeddings => ({ ...said, embeddings })
+        embeddings => ({ ...counts, embeddings })
       )
     })
 
@@ -108,7 +108,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}
   ): Promise<EmbeddingsReply> {
     const { caller } = reply.request
-    const model = parseRequestedName(nameOf(body))
+    const model = parseRequestedName(requestedName(body))
     const keepAlive = parseKeepAlive(body.keep_alive)
     const { load } = parseOptions(body.options)
     const variant = catalogFor(catalog, caller).get(model)

@@ -3,10 +3,11 @@ import { Timeout } from '../../../core/config/core-schema.ts'
 import { type Framing, NATIVE_NAMING, type NativeMount } from '../../../core/contracts/native-api.ts'
 import type { Drain } from '../../../core/http/draining.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { benchmarkRoutes } from './benchmark-routes.ts'
 import { eventRoutes } from './events/event-routes.ts'
+import { StateCollector } from './events/state-collector.ts'
 import { SharedStateFeed } from './events/state-feed.ts'
-import { StateRecords } from './events/state-records.ts'
-import { levelRoutes } from './level-routes.ts'
+import { logLevelRoutes } from './log-level-routes.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
 import { readinessRoutes } from './readiness.ts'
@@ -14,7 +15,6 @@ import { reloadRoute } from './reload-route.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 import { settingsRoutes } from './settings-routes.ts'
-import { trialRoutes } from './trial-routes.ts'
 
 export default definePlugin({
   name: 'api-native',
@@ -65,7 +65,7 @@ export default definePlugin({
     const native = dependencies({ defaultFraming: 'sse' })
     let drain: Drain | undefined
     const feed = new SharedStateFeed(
-      new StateRecords({ ...native, hardware: context.service('hardware'), drain: () => drain }),
+      new StateCollector({ ...native, hardware: context.service('hardware'), drain: () => drain }),
       context.log
     )
     return {
@@ -88,11 +88,11 @@ export default definePlugin({
         await app.register(nativeRoutes(native), { prefix })
         await app.register(runtimeRoutes(native), { prefix })
         await app.register(logRoutes(native), { prefix })
-        await app.register(trialRoutes(native), { prefix })
+        await app.register(benchmarkRoutes(native), { prefix })
         await app.register(settingsRoutes(native), { prefix })
         await app.register(serverRoutes(context.plugins))
         await app.register(readinessRoutes(native))
-        await app.register(levelRoutes(context.logLevels), { prefix })
+        await app.register(logLevelRoutes(context.logLevels), { prefix })
         await app.register(reloadRoute, { prefix })
       },
       reload(next: typeof options) {

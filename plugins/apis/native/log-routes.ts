@@ -11,9 +11,9 @@ import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
 /** Milliseconds between two checks for new lines. */
-const LOOK_INTERVAL = 300
+const POLL_INTERVAL_MS = 300
 /** Number of earlier lines that a new follower receives. */
-const BACKLOG = 20
+const BACKLOG_LINES = 20
 
 const { engine, build, startedAt, exit, failure } = EngineLogSchema.properties
 const LogEventSchema = Type.Union([
@@ -73,14 +73,14 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
         })
         return { model: variant.publicName, engines: records }
       }
-      const gone = AbortSignal.any([clientSignal(reply), closing.signal])
+      const ended = AbortSignal.any([clientSignal(reply), closing.signal])
       return await streams.reply(request, reply, async stream => {
         stream.status = 'following'
-        const news = createLogEvents(lines ?? BACKLOG)
+        const news = createLogEvents(lines ?? BACKLOG_LINES)
         // The stream ends when the model is deleted.
-        while (!gone.aborted && catalog.find(variant.model)) {
+        while (!ended.aborted && catalog.find(variant.model)) {
           for (const event of news(engines.logs(variant))) await stream.send(event)
-          await sleep(LOOK_INTERVAL, undefined, { signal: gone }).catch(() => {
+          await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
             // The loop checks the signal.
           })
         }

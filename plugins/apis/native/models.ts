@@ -49,8 +49,8 @@ import {
   isHere,
   loadingRecord,
   localRecord,
-  nameOf,
   poolRecords,
+  requestedName,
   runningRecord,
   showRecord
 } from './records.ts'
@@ -94,7 +94,10 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     /**
      * Returns the record of a model on another server under this API's name, or nothing if the caller may not use it.
      */
-    function seenElsewhere<Held extends { name: string; model: string }>(record: Held, { models }: Caller): Held[] {
+    function seenElsewhere<StoredRecord extends { name: string; model: string }>(
+      record: StoredRecord,
+      { models }: Caller
+    ): StoredRecord[] {
       const variant = catalog.find(parseRequestedName(record.name))
       if (!variant || !isAllowed(models, variant)) return []
       const name = naming.shown(variant)
@@ -119,7 +122,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         if (own) own.push(alias)
         else names.set(model.key, [alias])
       }
-      const recordOf = (model: Model, alias?: string) =>
+      const toRecord = (model: Model, alias?: string) =>
         alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
       if (caller.models === undefined) {
         return body.send(reply, all, aliases, {
@@ -132,15 +135,15 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
             return own ? `${shown} ${own.join(' ')}` : shown
           },
           textOf(model, alias) {
-            const record = recordOf(model, alias)
+            const record = toRecord(model, alias)
             return record && JSON.stringify(record)
           }
         })
       }
       return {
         models: [
-          ...all.map(model => recordOf(model)),
-          ...aliases.flatMap(({ alias, model }) => recordOf(model, alias) ?? [])
+          ...all.map(model => toRecord(model)),
+          ...aliases.flatMap(({ alias, model }) => toRecord(model, alias) ?? [])
         ]
       }
     })
@@ -188,7 +191,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const shown = naming.plainDetails ? OllamaShownModelSchema : ShownModelSchema
     const show = about('showModel', 'Show details of a model', json('Its details', shown), { audited: false })
     app.post('/show', show, async ({ body, caller }) => {
-      const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
       if (!hasFiles(variant) || variant.format === 'gguf') return record
       return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
@@ -201,7 +204,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
         'Running requests and pulls of the model end.'
     })
     app.delete('/delete', remove, async ({ body, caller }) => {
-      const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(nameOf(body)))
+      const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(requestedName(body)))
       await deleteModel(deps, naming.toDelete?.(full) ?? full)
       return { status: 'deleted' }
     })
@@ -213,7 +216,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       { role: 'operator' }
     )
     app.post('/default', setDefault, async ({ body, caller }) => {
-      const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
+      const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
       return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
     })
 
@@ -223,7 +226,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: [...FILE_ERRORS, 'model_not_loaded']
     })
     app.post('/stop', stop, async ({ body, caller }) => {
-      const variant = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       await scheduler.stop(publicModelName(variant))
       return { status: 'stopped' }
     })
@@ -236,7 +239,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/load', load, async (request, reply) => {
       const { body } = request
-      const variant = catalogFor(catalog, request.caller).get(parseRequestedName(nameOf(body)))
+      const variant = catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body)))
       const options = parseOptions(body.options).load
       const keepAlive = parseKeepAlive(body.keep_alive)
       reportUnknownOptions(deps, reply, variant)
@@ -277,8 +280,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/import', importModel, async (request, reply) => {
       const { body } = request
-      const take = await importOf(deps, body, request.caller)
-      const shown = { ...body, model: nameOf(body) || body.found }
+      const take = await planImport(deps, body, request.caller)
+      const shown = { ...body, model: requestedName(body) || body.found }
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => ({
         status: 'success',
         ...(await take({ signal, onProgress }))
@@ -300,12 +303,12 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     })
     app.post('/convert', convert, async (request, reply) => {
       const { body } = request
-      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(nameOf(body))))
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body))))
       const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
       const shown = { ...body, stream: body.stream ?? true }
       return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
         const made = await conversion.convert(variant, dtype, { signal, onProgress })
-        return { status: 'success', model: nameOf(body), ...conversionRecord(made) }
+        return { status: 'success', model: requestedName(body), ...conversionRecord(made) }
       })
     })
 
@@ -334,7 +337,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS]
     })
     app.delete('/convert', removeConversion, async ({ body, caller }) => {
-      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(nameOf(body))))
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
       if (!body.dtype) {
         throw invalid(
           'The request does not say which conversion to delete. Set "dtype", for example to "q4_k_m".',
@@ -375,7 +378,7 @@ function requireUnused(
 }
 
 /** Validates an import request before a reply is sent. @returns a function that runs the import */
-async function importOf(
+async function planImport(
   { storage, adoption, downloads, naming }: NativeDependencies,
   body: Static<typeof ImportRequestSchema>,
   caller: Caller
@@ -383,7 +386,7 @@ async function importOf(
   const { path, from, found } = body
   if (from && found && !path) {
     const ownName = async () => (await adoption.find(from, caller)).models.find(model => model.found === found)?.name
-    const text = nameOf(body) || (await ownName())
+    const text = requestedName(body) || (await ownName())
     const name = text === undefined ? undefined : naming.toCreate(text)
     if (name) refuseWhilePulled(downloads, name)
     return async waiting => {
@@ -397,7 +400,7 @@ async function importOf(
       'path'
     )
   }
-  const name = naming.toCreate(nameOf(body))
+  const name = naming.toCreate(requestedName(body))
   if (!isAbsolute(path))
     throw invalid('"path" must be absolute because the server does not know your current folder.', 'path')
   refuseWhilePulled(downloads, name)

@@ -10,7 +10,7 @@ import { workFailureEvent } from '../../../core/http/native-error.ts'
 import { endWithFailure, openReplyStream } from '../../../core/http/reply-stream.ts'
 import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../../core/http/response-schemas.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
-import { failureOf, nameOf } from './records.ts'
+import { answerFailure, requestedName } from './records.ts'
 
 /** The content type and event format of each framing. */
 export const FRAMES = {
@@ -19,7 +19,7 @@ export const FRAMES = {
 } as const
 
 /** Minimum milliseconds between two progress events. */
-const EVENT_INTERVAL = 100
+const EVENT_INTERVAL_MS = 100
 
 interface StreamSettings {
   /** Whether the `Accept` header is respected. */
@@ -47,7 +47,7 @@ export class NativeStreams implements EventStreams {
     return parseDuration(this.#settings().heartbeat)!
   }
 
-  framingOf({ headers }: FastifyRequest): Framing {
+  framingFor({ headers }: FastifyRequest): Framing {
     const { negotiate } = this.#settings()
     return chooseFraming({
       accept: headers.accept,
@@ -64,7 +64,7 @@ export class NativeStreams implements EventStreams {
     idleEvent: (status: string) => unknown,
     failureEvent: FailureEvent
   ): Channel {
-    const framing = this.framingOf(request)
+    const framing = this.framingFor(request)
     const { contentType, event } = FRAMES[framing]
     reply.vary('Accept')
     return {
@@ -82,7 +82,7 @@ export class NativeStreams implements EventStreams {
     failureEvent: FailureEvent = workFailureEvent
   ): Promise<void> {
     const channel = this.channel(request, reply, status => ({ status }), failureEvent)
-    const { event } = FRAMES[this.framingOf(request)]
+    const { event } = FRAMES[this.framingFor(request)]
     const stream = openReplyStream(reply, channel)
     await endWithFailure(stream, request, channel.failure, async () => {
       const send = (...events: unknown[]) => stream.write(events.map(event).join(''))
@@ -103,9 +103,9 @@ export class NativeStreams implements EventStreams {
   ): Promise<unknown> {
     const signal = clientSignal(reply)
     if (!body.stream) return await work(signal, () => undefined)
-    const model = nameOf(body)
+    const model = requestedName(body)
     const failureEvent = (failure: CorralError) => ({
-      ...(model && failureOf(model, failure)),
+      ...(model && answerFailure(model, failure)),
       ...workFailureEvent(failure)
     })
     const follow = async (stream: EventStream) => {
@@ -115,7 +115,7 @@ export class NativeStreams implements EventStreams {
         stream.status = progressText(progress)
         const done = progress.completed !== undefined && progress.completed === progress.total
         const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
-        if (performance.now() - sent < EVENT_INTERVAL && !done && does === doing) return
+        if (performance.now() - sent < EVENT_INTERVAL_MS && !done && does === doing) return
         doing = does
         sent = performance.now()
         void stream.send(progressEvent(progress))

@@ -19,7 +19,7 @@ import { Given, Loose, named, Titled } from '../../../core/http/request-fields.t
 import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { bareName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { nameOf } from './records.ts'
+import { requestedName } from './records.ts'
 
 const PullRequestSchema = Titled('PullRequest', {
   model: Given(
@@ -83,7 +83,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
     })
     app.post('/pull', start, async (request, reply) => {
       const { body } = request
-      const model = nameOf(body)
+      const model = requestedName(body)
       const success = { status: 'success' }
       const source = naming.atHub ? naming.atHub(model) : model
       if (source === undefined) {
@@ -200,7 +200,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       errors: NAMED
     })
     app.post('/pulls/pause', pause, async ({ body }) => {
-      return await downloads.pause(pullOf(body), { unlessShared: body.unless_shared === true })
+      return await downloads.pause(requireId(body), { unlessShared: body.unless_shared === true })
     })
 
     const resume = nativeRoute('Pulls', 'resumePull', 'Resume a pull in the background', {
@@ -209,7 +209,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       response,
       errors: PULL_ERRORS
     })
-    app.post('/pulls/resume', resume, async ({ body, caller }) => await downloads.resume(pullOf(body), caller))
+    app.post('/pulls/resume', resume, async ({ body, caller }) => await downloads.resume(requireId(body), caller))
 
     const cancel = nativeRoute('Pulls', 'cancelPull', 'Cancel a pull and delete its data', {
       role: 'operator',
@@ -218,15 +218,15 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
       errors: NAMED
     })
     app.post('/pulls/cancel', cancel, async ({ body }) => {
-      await downloads.cancel(pullOf(body))
+      await downloads.cancel(requireId(body))
       return { status: 'cancelled' }
     })
   }
 }
 
 /** @throws CorralError `invalid_request` if the request names no pull */
-function pullOf(body: Static<typeof PullsRequestSchema>): string {
-  const id = body.id || nameOf(body)
+function requireId(body: Static<typeof PullsRequestSchema>): string {
+  const id = body.id || requestedName(body)
   if (id) return id
   const message = 'The request names no pull. Send its "id", or the "model" it downloads.'
   throw new CorralError('invalid_request', message, { param: 'id' })

@@ -38,7 +38,7 @@ export function parameterSize(parameters: number | undefined): string {
   return String(parameters)
 }
 
-function detailsOf({ format, label, metadata }: Model, { plainDetails }: ModelNaming): ModelDetails {
+function modelDetails({ format, label, metadata }: Model, { plainDetails }: ModelNaming): ModelDetails {
   const family = metadata.architecture ?? ''
   const details: ModelDetails = {
     parent_model: '',
@@ -75,7 +75,7 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
     format: variant.format,
     modified_at: variant.modifiedAt,
     digest: variant.digest,
-    details: detailsOf(variant, naming),
+    details: modelDetails(variant, naming),
     capabilities: variant.metadata.capabilities
   }
   if (others && others.length > 0) record.aliases = others
@@ -135,7 +135,7 @@ export function runningRecord(
     format: variant.format,
     expires_at: expiresAt?.toISOString() ?? NEVER,
     digest: variant.digest,
-    details: detailsOf(variant, naming),
+    details: modelDetails(variant, naming),
     size_vram: Math.min(sum(pools.filter(([pool]) => pool !== 'host')), size),
     context_length: engine.contextSize,
     mode,
@@ -188,13 +188,13 @@ export function parametersText(options: Readonly<Record<string, unknown>> | unde
 }
 
 /** Returns the model name in a request. */
-export function nameOf(request: { model?: string | null; name?: string | null }): string {
+export function requestedName(request: { model?: string | null; name?: string | null }): string {
   // Ollama's Go client sends both fields, the unused one empty.
   return request.model || request.name || ''
 }
 
 /** Returns the last event of an answer that failed after its stream had started. */
-export function failureOf(model: string, failure: CorralError): Record<string, unknown> {
+export function answerFailure(model: string, failure: CorralError): Record<string, unknown> {
   return {
     model,
     created_at: new Date().toISOString(),

@@ -25,7 +25,7 @@ const versionRoute = nativeRoute('Server', 'getVersion', "Show corral's version"
   response: { 200: json('The version', Loose({ version: Type.String() })) }
 })
 
-function healthOf({ drain }: FastifyInstance): Static<typeof RunningSchema> {
+function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
   return { status: 'ok', ...(drain.since && { draining: true }) }
 }
 
@@ -37,7 +37,7 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
     app.addHook('preValidation', async request => {
       if (request.routeOptions.schema?.body) bodyObject(request.body)
     })
-    app.get('/health', health, async () => healthOf(app))
+    app.get('/health', health, async () => getHealth(app))
     app.get('/version', versionRoute, async () => ({ version: shownVersion }))
     await app.register(answerRoutes(deps))
     await app.register(embedRoutes(deps))

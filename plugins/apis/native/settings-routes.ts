@@ -12,7 +12,7 @@ import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { nameOf } from './records.ts'
+import { requestedName } from './records.ts'
 
 type Values = Record<string, unknown>
 
@@ -31,7 +31,7 @@ const ModelSettingsReplySchema = Loose(
 )
 
 /** Settings that affect more than models: file paths, and the environment of programs. */
-const OF_THE_MACHINE = ['environment', 'lora', 'projector']
+const MACHINE_SETTINGS = ['environment', 'lora', 'projector']
 
 /** Routes that read and change a model's settings in the configuration file. */
 export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAsync {
@@ -73,7 +73,7 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
       ]
     })
     app.put('/models/settings', change, async ({ body, caller }) => {
-      const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(nameOf(body)))
+      const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
       const yaml = await loadYaml()
       return await app.configEditor.rewrite(({ path, text }) => {
         const { section, settings, revision } = sectionIn(yaml, text, model, label)
@@ -84,8 +84,8 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
             { param: 'revision' }
           )
         }
-        const changes = changesOf(settings, body.settings as Values)
-        const refused = caller.isLocal ? undefined : OF_THE_MACHINE.find(name => name in changes)
+        const changes = diffSettings(settings, body.settings as Values)
+        const refused = caller.isLocal ? undefined : MACHINE_SETTINGS.find(name => name in changes)
         if (refused !== undefined) {
           throw new CorralError(
             'path_not_allowed',
@@ -141,13 +141,13 @@ const withValues = (values: Values) => Object.fromEntries(Object.entries(values)
  * Returns the settings to set, or to remove (undefined), to get from one state to the other. Options are compared one
  * by one.
  */
-function changesOf(from: Values, to: Values, isOptions = false): Values {
+function diffSettings(from: Values, to: Values, isOptions = false): Values {
   const changes: Values = {}
   for (const name of new Set([...Object.keys(from), ...Object.keys(to)])) {
     const [old, wanted] = [from[name], to[name] ?? undefined]
     if (isDeepStrictEqual(old, wanted)) continue
     const isGroup = name === 'options' && !isOptions && isObject(old) && isObject(wanted)
-    changes[name] = isGroup ? changesOf(old, wanted, true) : wanted
+    changes[name] = isGroup ? diffSettings(old, wanted, true) : wanted
   }
   return changes
 }

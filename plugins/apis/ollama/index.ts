@@ -7,13 +7,13 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { BlobStore } from './models/blobs.ts'
-import { modelMakingRoutes } from './models/model-making.ts'
-import { UploadTurns } from './models/uploads.ts'
-import { ollamaNaming } from './naming.ts'
-import { pathInProfile, profileRoutes } from './routes.ts'
+import { createModelRoutes } from './models/create-model.ts'
+import { UploadSlots } from './models/uploads.ts'
+import { ollamaNaming } from './ollama-naming.ts'
+import { mapListenerPath, ollamaRoutes } from './routes.ts'
 
 const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
-const SWEEP_INTERVAL = 3_600_000
+const SWEEP_INTERVAL_MS = 3_600_000
 
 export default definePlugin({
   name: 'api-ollama',
@@ -50,7 +50,7 @@ export default definePlugin({
       downloads: context.service('downloads'),
       conversion: context.service('conversion'),
       blobs,
-      uploads: new UploadTurns(limits.uploads),
+      uploads: new UploadSlots(limits.uploads),
       uploadStall: parseDuration(limits.upload_stall)!
     }
     const sweep = () =>
@@ -65,20 +65,20 @@ export default definePlugin({
         app = instance
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
-        await instance.register(modelMakingRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
-        const ollama = modelMakingRoutes(making, naming, nativeApi.streams('ndjson'))
-        await instance.register(profileRoutes(nativeApi, naming, ollama))
+        await instance.register(createModelRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
+        const ollama = createModelRoutes(making, naming, nativeApi.streams('ndjson'))
+        await instance.register(ollamaRoutes(nativeApi, naming, ollama))
       },
       async start() {
         await sweep()
-        sweeping = setInterval(sweep, SWEEP_INTERVAL).unref()
+        sweeping = setInterval(sweep, SWEEP_INTERVAL_MS).unref()
         if (!address) return
         listener = await listenToo(app, address, LISTEN, {
           log,
           ended: context.signal,
           prepare: request => {
             admit?.(request)
-            request.url = pathInProfile(request.url ?? '/')
+            request.url = mapListenerPath(request.url ?? '/')
           }
         })
       },

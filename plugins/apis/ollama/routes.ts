@@ -17,7 +17,7 @@ import { modelfileText } from './models/create-request.ts'
 export const OLLAMA_VERSION = '0.17.4'
 
 /** Prefix of the Ollama API at the server's own address. */
-const PROFILE = '/ollama'
+const PREFIX = '/ollama'
 
 const root = nativeRoute('Ollama', 'ollamaRoot', "Check that Ollama's API is available", {
   role: 'anyone',
@@ -32,7 +32,7 @@ const account = (summary: string, operationId: string) =>
   nativeRoute('Ollama', operationId, `${summary} (there is none)`, { errors: ['not_implemented'] })
 
 /** Routes of the Ollama API below `/ollama`. */
-export function profileRoutes(
+export function ollamaRoutes(
   nativeApi: NativeApi,
   naming: ModelNaming,
   making: FastifyPluginAsync
@@ -41,7 +41,7 @@ export function profileRoutes(
     tagAsOllama(app)
     app.setErrorHandler((error, request, reply) => {
       if (isGone(error, request)) return reply.hijack()
-      const failure = likeOllama(toCorralError(error), request.body)
+      const failure = withOllamaMessage(toCorralError(error), request.body)
       request.record.failure = failure
       logFailure(failure, request.log)
       return reply
@@ -49,10 +49,10 @@ export function profileRoutes(
         .headers(errorHeaders(failure))
         .send(nativeErrorBody(clientError(failure, request), request))
     })
-    app.get(PROFILE, root, async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
-    app.get(`${PROFILE}/api/status`, status, async () => ({ cloud: { disabled: true, source: 'corral' } }))
-    app.post(`${PROFILE}/api/me`, account('Show the account at ollama.com', 'ollamaMe'), noAccount)
-    app.post(`${PROFILE}/api/signout`, account('Sign out of ollama.com', 'ollamaSignout'), noAccount)
+    app.get(PREFIX, root, async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
+    app.get(`${PREFIX}/api/status`, status, async () => ({ cloud: { disabled: true, source: 'corral' } }))
+    app.post(`${PREFIX}/api/me`, account('Show the account at ollama.com', 'ollamaMe'), noAccount)
+    app.post(`${PREFIX}/api/signout`, account('Sign out of ollama.com', 'ollamaSignout'), noAccount)
     await app.register(
       async scope => {
         scope.addHook('preHandler', async request => refuseTemplate(request))
@@ -68,17 +68,17 @@ export function profileRoutes(
         )
         await scope.register(making)
       },
-      { prefix: `${PROFILE}/api` }
+      { prefix: `${PREFIX}/api` }
     )
     // Routes requests to /v1 again without the prefix, since some clients use one base address for both APIs. The
     // second routing logs them and checks the role.
-    app.all(`${PROFILE}/v1/*`, {
+    app.all(`${PREFIX}/v1/*`, {
       config: { role: 'anyone' },
       schema: { hide: true },
       logLevel: 'silent',
       onRequest: async (request, reply) => {
         reply.hijack()
-        request.raw.url = request.raw.url!.slice(PROFILE.length)
+        request.raw.url = request.raw.url!.slice(PREFIX.length)
         app.routing(request.raw, reply.raw)
       },
       handler: async (_request, reply) => reply
@@ -90,9 +90,9 @@ export function profileRoutes(
  * Prepends Ollama's own message, which clients search for: `model 'x' not found`, `the input length exceeds the context
  * length`.
  */
-export function likeOllama(failure: CorralError, body: unknown): CorralError {
+export function withOllamaMessage(failure: CorralError, body: unknown): CorralError {
   const { code, message, param, details } = failure
-  const ollamas = typeof body === 'object' && body !== null && messageOfOllama(code, body as Record<string, unknown>)
+  const ollamas = typeof body === 'object' && body !== null && ollamaMessage(code, body as Record<string, unknown>)
   if (!ollamas) return failure
   return new CorralError(code, `${ollamas}. ${message}`, {
     ...(param !== undefined && { param }),
@@ -101,7 +101,7 @@ export function likeOllama(failure: CorralError, body: unknown): CorralError {
 }
 
 /** Returns Ollama's message for a failure, if clients depend on it. */
-function messageOfOllama(code: ErrorCode, body: Record<string, unknown>): string | undefined {
+function ollamaMessage(code: ErrorCode, body: Record<string, unknown>): string | undefined {
   const { from, found, model, name, source, input, truncate } = body
   if (code === 'context_exceeded') {
     const cut = input !== undefined && truncate !== false
@@ -150,7 +150,7 @@ function tagAsOllama(app: FastifyInstance): void {
  * else is below `/ollama`.
  * @param url the URL in the request line, which proxies send with scheme and host
  */
-export function pathInProfile(url: string): string {
+export function mapListenerPath(url: string): string {
   const path = url.replace(/^https?:\/\/[^/?#]*/i, '')
-  return /^\/v1(?:[/?]|$)/.test(path) ? path : `${PROFILE}${path}`
+  return /^\/v1(?:[/?]|$)/.test(path) ? path : `${PREFIX}${path}`
 }

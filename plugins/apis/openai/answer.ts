@@ -1,14 +1,14 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { type Channel, callOf, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Lease } from '../../../core/contracts/leases.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { openaiErrorEvent } from '../../../core/http/openai-error.ts'
 import { merged } from '../../../core/system/merged.ts'
-import { answerId, renameBytes } from './byte-names.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
-import { HostedAnswer } from './hosted-answer.ts'
+import { OpenAiAnswer } from './openai-answer.ts'
+import { answerId, renameBytes } from './rename-bytes.ts'
 
 /** Returns the channel for streams of the OpenAI API. */
 export function eventChannel(heartbeat: number, failure = openaiErrorEvent): Channel {
@@ -26,7 +26,7 @@ export const DONE = 'data: [DONE]\n\n'
 
 /** Answers a request with generated text. Loads the model if necessary. */
 export async function answer(
-  deps: SurfaceDependencies & { answers: RunningAnswers },
+  deps: ApiDependencies & { answers: RunningAnswers },
   request: FastifyRequest<{ Body: Fields }>,
   reply: FastifyReply,
   plan: Planner
@@ -69,14 +69,14 @@ export async function answer(
   }
 }
 
-async function openAnswer(lease: Lease, { head }: Generation, id: string): Promise<HostedAnswer> {
+async function openAnswer(lease: Lease, { head }: Generation, id: string): Promise<OpenAiAnswer> {
   const { echo, ...rest } = head
-  if (!echo) return new HostedAnswer(merged(rest, { id }))
+  if (!echo) return new OpenAiAnswer(merged(rest, { id }))
   const texts: string[] = []
   for (const prompt of echo) {
     texts.push(typeof prompt === 'string' ? prompt : await callOf(lease, 'detokenize')(prompt, lease))
   }
-  return new HostedAnswer({ ...rest, id, echo: texts })
+  return new OpenAiAnswer({ ...rest, id, echo: texts })
 }
 
 function requireSlots({ engine: { slots }, variant }: Lease, { head: { choices, bestOf } }: Generation): void {

@@ -31,7 +31,7 @@ function requireLength(dimensions: number, length: number): void {
 }
 
 /** Shortens an embedding to `dimensions` and normalizes it again. @throws CorralError if it is shorter than that */
-export function ofDimensions(vector: Vector, { dimensions }: EmbeddingRequest): Vector {
+export function toDimensions(vector: Vector, { dimensions }: EmbeddingRequest): Vector {
   if (!dimensions) return vector
   requireLength(dimensions, vector.length)
   return shortened(vector, dimensions)
@@ -43,17 +43,17 @@ export function embeddingList(
   { encoding_format }: EmbeddingRequest,
   model: string
 ) {
-  const rowOf = (vector: Vector, index: number) => ({
+  const toRow = (vector: Vector, index: number) => ({
     object: 'embedding',
     index,
-    embedding: encoding_format === 'base64' ? base64Of(vector) : Array.from(vector)
+    embedding: encoding_format === 'base64' ? toBase64(vector) : Array.from(vector)
   })
   const usage = { prompt_tokens: promptTokens, total_tokens: promptTokens }
-  return vectorReply(reply, vectors, rowOf, data => ({ object: 'list', model, usage, data }))
+  return vectorReply(reply, vectors, toRow, data => ({ object: 'list', model, usage, data }))
 }
 
 /** Encodes 32-bit little-endian floats. */
-function base64Of(vector: ArrayLike<number>): string {
+function toBase64(vector: ArrayLike<number>): string {
   const bytes = Buffer.alloc(vector.length * 4)
   for (let index = 0; index < vector.length; index++) bytes.writeFloatLE(vector[index]!, index * 4)
   return bytes.toString('base64')

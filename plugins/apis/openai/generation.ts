@@ -8,8 +8,8 @@ import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { merged } from '../../../core/system/merged.ts'
-import { checkAgainst } from './check-body.ts'
-import { type AnswerHead, logprobFields } from './hosted-answer.ts'
+import { type AnswerHead, logprobFields } from './openai-answer.ts'
+import { checkAgainst } from './request-validation.ts'
 import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } from './schemas.ts'
 
 export type Fields = Record<string, unknown>
@@ -59,7 +59,7 @@ function generation(
   const several = choices > 1 || (Array.isArray(fields.prompt) && typeof fields.prompt[0] !== 'number')
   const change = logprobs !== undefined || legacyFunctions || nothing || echo || several || fields.suffix !== undefined
   // Engines count the tokens of each choice separately, and count completions differently from OpenAI.
-  const likeHosted = !usage || operation === 'chat'
+  const useOpenAiFormat = !usage || operation === 'chat'
   return {
     stream,
     body: merged(merged(settings.sampling, fields), {
@@ -68,7 +68,7 @@ function generation(
       ...(usage && { stream_options: { include_usage: true } })
     }),
     head: merged(head, { model: requested, usage }),
-    passesBytes: !change && likeHosted
+    passesBytes: !change && useOpenAiFormat
   }
 }
 
@@ -213,7 +213,7 @@ function enginePart(part: ContentPart, at: string): Fields {
 export const completionGeneration: Planner = (body, request) => {
   const completion = engineFields(body, request, CompletionRequest) as CompletionRequest & Fields
   const { prompt, suffix, echo, best_of, logprobs, n, ...rest } = completion
-  const prompts = promptsOf(prompt)
+  const prompts = toPrompts(prompt)
   const kept = n ?? 1
   const choices = Math.max(kept, best_of ?? kept)
   const wanted = logprobs === true ? 1 : logprobs === false || logprobs === null ? undefined : logprobs
@@ -249,7 +249,7 @@ export const completionGeneration: Planner = (body, request) => {
   })
 }
 
-function promptsOf(prompt: CompletionRequest['prompt']): Prompt[] {
+function toPrompts(prompt: CompletionRequest['prompt']): Prompt[] {
   if (typeof prompt === 'string') return [prompt]
   if (!prompt) return ['']
   return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as Prompt[])

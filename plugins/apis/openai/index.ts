@@ -1,9 +1,9 @@
 import { Type } from 'typebox'
-import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { apiDependencies } from '../../../core/answers/model-request.ts'
 import { Bytes, Timeout } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
-import { openaiRoutes, secondVersionRoutes } from './routes.ts'
+import { cohereRoutes, openaiRoutes } from './routes.ts'
 
 export default definePlugin({
   name: 'api-openai',
@@ -28,13 +28,13 @@ export default definePlugin({
   setup(context, options) {
     let { heartbeat } = options
     const deps = {
-      ...surfaceDependencies(context, 'api-openai', () => heartbeat),
+      ...apiDependencies(context, 'api-openai', () => heartbeat),
       storedResponses: parseBytes(options.stored_responses)!
     }
     return {
       routes: async app => {
         await app.register(openaiRoutes(deps), { prefix: '/v1' })
-        await app.register(secondVersionRoutes(deps), { prefix: '/v2' })
+        await app.register(cohereRoutes(deps), { prefix: '/v2' })
       },
       reload(next: typeof options) {
         heartbeat = next.heartbeat

@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import type { ApiDependencies } from '../../../core/answers/model-request.ts'
 import { contextInForce } from '../../../core/config/model-settings.ts'
 import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
@@ -23,10 +23,10 @@ const ModelPath = Type.Object({
 })
 
 /** Routes that list all models and show one. */
-export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies): FastifyPluginAsync {
-  const factsNow = (seen: SeenCatalog) => {
+export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): FastifyPluginAsync {
+  const readFacts = (seen: SeenCatalog) => {
     const running = scheduler.running()
-    const stateOf = loadStates(scheduler)
+    const getState = loadStates(scheduler)
     const names = new Map<string, string[]>()
     for (const { alias, model } of seen.aliases()) {
       const own = names.get(model.key)
@@ -35,7 +35,7 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
     }
     return (variant: StoredModel): Facts => ({
       context: contextInForce(config, variant, running),
-      state: stateOf(variant),
+      state: getState(variant),
       aliases: names.get(variant.key) ?? []
     })
   }
@@ -53,21 +53,21 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
       async ({ caller, query }, reply) => {
         const seen = catalogFor(catalog, caller)
         const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
-        if (!isWhole || caller.models !== undefined) return modelPage(listed(seen), factsNow(seen), query)
+        if (!isWhole || caller.models !== undefined) return modelPage(listed(seen), readFacts(seen), query)
         const models = seen.list()
         const aliases = seen.aliases()
         const first = models[0]?.publicName ?? aliases[0]?.alias ?? null
         const last = aliases.at(-1)?.alias ?? models.at(-1)?.publicName ?? null
-        const factsOf = factsNow(seen)
+        const getFacts = readFacts(seen)
         return body.send(reply, models, aliases, {
           head: '{"object":"list","data":[',
           tail: `],"first_id":${JSON.stringify(first)},"last_id":${JSON.stringify(last)},"has_more":false}`,
           factOf(model) {
-            const { context, state, aliases } = factsOf(model)
+            const { context, state, aliases } = getFacts(model)
             const isPlain = state.value === 'unloaded' && !state.failure && aliases.length === 0
             return isPlain ? context : JSON.stringify([context, state, state.failure?.message, aliases])
           },
-          textOf: (model, alias) => JSON.stringify(modelRecord({ model, alias }, factsOf(model)))
+          textOf: (model, alias) => JSON.stringify(modelRecord({ model, alias }, getFacts(model)))
         })
       }
     )
@@ -83,8 +83,8 @@ export function modelRoutes({ catalog, scheduler, config }: SurfaceDependencies)
         const seen = catalogFor(catalog, request.caller)
         const name = parseRequestedName(request.params['*'])
         const model = seen.get(name)
-        const isMeant = ({ alias }: ModelAlias) => alias.toLowerCase() === nameText(name).toLowerCase()
-        return modelRecord(seen.aliases().find(isMeant) ?? { model }, factsNow(seen)(model))
+        const isRequested = ({ alias }: ModelAlias) => alias.toLowerCase() === nameText(name).toLowerCase()
+        return modelRecord(seen.aliases().find(isRequested) ?? { model }, readFacts(seen)(model))
       }
     )
   }
@@ -96,7 +96,7 @@ type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 /** Aliases are listed after the models, because many clients offer only listed names. */
 const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
 
-const idOf = ({ model, alias }: Listed) => alias ?? model.publicName
+const listedId = ({ model, alias }: Listed) => alias ?? model.publicName
 
 /** The current state of a model. */
 interface Facts {
@@ -116,7 +116,7 @@ function modelRecord(
   { model: variant, alias }: Listed,
   { context, state: { value, progress, failure }, aliases }: Facts
 ) {
-  const id = idOf({ model: variant, alias })
+  const id = listedId({ model: variant, alias })
   const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
   const status: Static<typeof Model>['status'] = { value }
   if (progress?.fraction !== undefined) status.progress = progress.fraction
@@ -158,21 +158,21 @@ function modelRecord(
  */
 export function modelPage(
   models: readonly Listed[],
-  factsOf: (variant: StoredModel) => Facts,
+  getFacts: (variant: StoredModel) => Facts,
   { limit, after_id, before_id }: ModelListQuery
 ) {
-  const placeOf = (id: string, param: string) => {
-    const at = models.findIndex(each => idOf(each).toLowerCase() === id.toLowerCase())
+  const findPlace = (id: string, param: string) => {
+    const at = models.findIndex(each => listedId(each).toLowerCase() === id.toLowerCase())
     if (at === -1) throw new CorralError('invalid_request', `"${param}" must be the id of a model.`, { param })
     return at
   }
-  const from = after_id === undefined ? 0 : placeOf(after_id, 'after_id') + 1
-  const to = before_id === undefined ? models.length : placeOf(before_id, 'before_id')
+  const from = after_id === undefined ? 0 : findPlace(after_id, 'after_id') + 1
+  const to = before_id === undefined ? models.length : findPlace(before_id, 'before_id')
   const range = models.slice(from, Math.max(from, to))
   // With only `before_id`, the page has the rows directly before it.
   const backwards = before_id !== undefined && after_id === undefined
   const page = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
-  const data = page.map(each => modelRecord(each, factsOf(each.model)))
+  const data = page.map(each => modelRecord(each, getFacts(each.model)))
   return {
     object: 'list',
     data,

@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../../core/answers/chunked.ts'
-import { readModelRequest, type SurfaceDependencies } from '../../../core/answers/model-request.ts'
+import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, callOf } from '../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -15,11 +15,11 @@ import { streamRoutes } from '../../../core/http/stream-routes.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { answer } from './answer.ts'
-import { schemaCompiler } from './check-body.ts'
-import { documentTexts, embeddingInputs, embeddingList, ofDimensions, ranking, textRanking } from './embeddings.ts'
+import { documentTexts, embeddingInputs, embeddingList, ranking, textRanking, toDimensions } from './embeddings.ts'
 import { chatGeneration, completionGeneration, engineFields, type Fields } from './generation.ts'
 import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
+import { schemaCompiler } from './request-validation.ts'
 import { responseRoutes } from './responses/routes.ts'
 import {
   ChatChunk,
@@ -43,9 +43,9 @@ import {
 } from './schemas.ts'
 
 /** Routes of the OpenAI API, without the prefix. */
-export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
+export function openaiRoutes(deps: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
-    likeHosted(app, '/v1/', deps)
+    useOpenAiFormat(app, '/v1/', deps)
     await app.register(modelRoutes(deps))
     await app.register(textRoutes({ ...deps, answers: new RunningAnswers() }))
     await app.register(vectorRoutes(deps))
@@ -56,15 +56,15 @@ export function openaiRoutes(deps: SurfaceDependencies & { storedResponses: numb
 }
 
 /** The routes below `/v2` that Cohere's clients use. */
-export function secondVersionRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+export function cohereRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
-    likeHosted(app, '/v2/', deps)
+    useOpenAiFormat(app, '/v2/', deps)
     rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
   }
 }
 
 /** Renders errors and validates bodies as OpenAI's clients expect. */
-function likeHosted(app: FastifyInstance, prefix: string, { config }: Pick<SurfaceDependencies, 'config'>): void {
+function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<ApiDependencies, 'config'>): void {
   app.wordErrors(prefix, openaiErrorBody)
   sendErrors(app, openaiErrorBody)
   app.setNotFoundHandler(request => {
@@ -74,7 +74,7 @@ function likeHosted(app: FastifyInstance, prefix: string, { config }: Pick<Surfa
 }
 
 /** Routes for chat completions and completions. */
-function textRoutes(deps: SurfaceDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
+function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
   const TAG = 'OpenAI chat'
   const errors = openaiErrors(ANSWER_ERRORS)
   return async app => {
@@ -137,7 +137,7 @@ function anyMode({ metadata: { capabilities } }: Model): EngineMode {
 }
 
 /** Routes for embeddings, rankings and tokens, which engines return as a whole. */
-function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
   const tokenQuestion = (body: Fields, caller: Caller) => {
     const request = readModelRequest(deps, body, caller)
     const lease = { ...request.lease, mode: anyMode(request.variant) }
@@ -158,7 +158,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
         const lease = { ...request.lease, mode: 'embedding' } as const
         const question = { operation: 'embeddings', body: { input }, lease } as const
         const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
-          embedChunked(lease, input, tally, { made: vector => ofDimensions(vector, body) })
+          embedChunked(lease, input, tally, { made: vector => toDimensions(vector, body) })
         )
         return embeddingList(reply, vectors, body, request.requested)
       }
@@ -227,7 +227,7 @@ function vectorRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
 }
 
 /** Registers ranking routes. @param paths path → operation id */
-function rankingRoutes(app: FastifyInstance, deps: SurfaceDependencies, paths: Record<string, string>): void {
+function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Record<string, string>): void {
   for (const [path, operationId] of Object.entries(paths)) {
     app.post<{ Body: RerankRequest }>(
       path,

@@ -251,10 +251,10 @@ const generated = {
   timings: Type.Optional(Anything('Speed of prompt processing and generation, from llama-server'))
 }
 
-const likely = { token: Type.String(), bytes: Type.Array(Count), logprob: Type.Number() }
+const tokenFields = { token: Type.String(), bytes: Type.Array(Count), logprob: Type.Number() }
 
 const ChatLogprobs = Loose({
-  content: ListOf({ ...likely, top_logprobs: ListOf(likely) }),
+  content: ListOf({ ...tokenFields, top_logprobs: ListOf(tokenFields) }),
   refusal: Type.Null()
 })
 

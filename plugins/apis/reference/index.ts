@@ -102,7 +102,7 @@ function docsRoutes(described: () => DescribedRoute[], catalog: Catalog): Fastif
   }
 }
 
-function hashOf(html: string, element: 'script' | 'style'): string {
+function cspHash(html: string, element: 'script' | 'style'): string {
   const text = new RegExp(`<${element}>(.*?)</${element}>`, 's').exec(html)![1]!
   return `'sha256-${createHash('sha256').update(text).digest('base64')}'`
 }
@@ -114,8 +114,8 @@ async function sendPage(reply: FastifyReply): Promise<FastifyReply> {
   const html = await readFile(join(packageRoot, 'plugins', 'apis', 'reference', 'page', 'index.html'), 'utf8')
   const policy = [
     "default-src 'none'",
-    `script-src ${hashOf(html, 'script')} blob:`,
-    `style-src ${hashOf(html, 'style')} blob:`,
+    `script-src ${cspHash(html, 'script')} blob:`,
+    `style-src ${cspHash(html, 'style')} blob:`,
     'img-src data:',
     "connect-src 'self'",
     "base-uri 'none'",

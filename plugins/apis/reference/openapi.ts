@@ -89,13 +89,13 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
   }
 }
 
-function propertiesOf(schema: unknown): Record<string, TSchema & Mapping> {
+function getProperties(schema: unknown): Record<string, TSchema & Mapping> {
   return (schema as { properties?: Record<string, TSchema & Mapping> } | undefined)?.properties ?? {}
 }
 
 /** Returns the name of the wildcard parameter `*`, which is in its `title`. */
 function restName({ schema }: DescribedRoute): string {
-  return String(propertiesOf(schema.params)['*']?.title ?? 'path')
+  return String(getProperties(schema.params)['*']?.title ?? 'path')
 }
 
 /** Turns `/api/logs/*` into `/api/logs/{model}`. */
@@ -105,7 +105,7 @@ function readablePath(route: DescribedRoute): string {
 
 function operation(route: DescribedRoute, components: Components): Mapping {
   const { tags, summary, description, operationId, security, response } = route.schema
-  const parameters = parametersOf(route, components)
+  const parameters = toParameters(route, components)
   return {
     ...(tags && { tags }),
     ...(summary && { summary }),
@@ -119,7 +119,7 @@ function operation(route: DescribedRoute, components: Components): Mapping {
   }
 }
 
-function parametersOf(route: DescribedRoute, components: Components): Mapping[] {
+function toParameters(route: DescribedRoute, components: Components): Mapping[] {
   const parameter = (place: string, name: string, schema: unknown, required: boolean) => {
     const { description, ...rest } = components.plain(schema) as Mapping
     const example = exampleParameter(name, place)
@@ -134,11 +134,11 @@ function parametersOf(route: DescribedRoute, components: Components): Mapping[] 
   }
   const named = (place: string, schema: unknown) => {
     const required = (schema as { required?: string[] } | undefined)?.required ?? []
-    return Object.entries(propertiesOf(schema)).map(([name, inner]) =>
+    return Object.entries(getProperties(schema)).map(([name, inner]) =>
       parameter(place, name, inner, required.includes(name))
     )
   }
-  const inPath = propertiesOf(route.schema.params)
+  const inPath = getProperties(route.schema.params)
   const path = [...route.url.matchAll(/:(\w+)|\*/g)].map(([text, name]) => {
     const { title, ...schema } = inPath[name ?? '*'] ?? { type: 'string' }
     return parameter('path', text === '*' ? restName(route) : name!, schema, true)
@@ -217,10 +217,10 @@ class Components {
 
   /** Turns a converted error reply into a reference whose name consists of API, status and codes. */
   error(status: string, reply: JsonObject): Json {
-    const surface = /"#\/components\/schemas\/(\w+)"/.exec(JSON.stringify(reply))?.[1]
+    const api = /"#\/components\/schemas\/(\w+)"/.exec(JSON.stringify(reply))?.[1]
     const codes = [...String(reply.description).matchAll(/`(\w+)`/g)].map(([, code]) => code!)
-    if (!surface || codes.length === 0) return reply
-    const name = [surface, status, ...codes].join('.')
+    if (!api || codes.length === 0) return reply
+    const name = [api, status, ...codes].join('.')
     const known = this.#errors.get(name)
     if (known && JSON.stringify(known) !== JSON.stringify(reply)) return reply
     this.#errors.set(name, reply)

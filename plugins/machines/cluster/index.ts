@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
-import { surfaceDependencies } from '../../../core/answers/model-request.ts'
+import { apiDependencies } from '../../../core/answers/model-request.ts'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { Path, Timeout } from '../../../core/config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../../../core/config/model-settings.ts'
@@ -169,9 +169,9 @@ export default definePlugin({
     const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
     const sources = new SourceFiles({ storage, downloads }, { ...settings, authority }, log)
     downloads.addMirror(memberFiles(members, sources, log))
-    const surface = surfaceDependencies(context, 'cluster', () => '10s')
-    const ask = askRoutes({ ...surface, optionsAtTop: false })
-    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(surface, variant) })
+    const api = apiDependencies(context, 'cluster', () => '10s')
+    const ask = askRoutes({ ...api, optionsAtTop: false })
+    const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(api, variant) })
     return {
       services: { cluster: { addSource: source => members.addSource(source) } },
       routes: async app => {

@@ -15,7 +15,7 @@ import { openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { nativeRoute } from '../../../../core/http/response-schemas.ts'
 
 /** Characters per write. Splitting a snapshot of thousands of models lets back-pressure apply within it. */
-const PIECE = 64 * 2 ** 10
+const MAX_CHARACTERS_PER_WRITE = 64 * 2 ** 10
 
 const TOPICS = Object.keys(STATE_TOPICS)
 const EventSchema = Type.Object(
@@ -149,7 +149,7 @@ function* framesOf(event: StateEvent): Generator<string> {
     piece += `${at === 0 ? '{' : ','}"${name}":[`
     for (const [index, record] of records.entries()) {
       piece += (index === 0 ? '' : ',') + json(record)
-      if (piece.length < PIECE) continue
+      if (piece.length < MAX_CHARACTERS_PER_WRITE) continue
       yield piece
       piece = ''
     }

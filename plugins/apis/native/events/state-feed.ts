@@ -12,22 +12,22 @@ import {
 import { CorralError } from '../../../../core/errors.ts'
 import { hasRole } from '../../../../core/http/roles.ts'
 import { isAllowed } from '../../../../core/models/allowed-models.ts'
-import { type Access, isMoving, type Seen, type StateRecords } from './state-records.ts'
+import { type Access, type CurrentRecord, isMoving, type StateCollector } from './state-collector.ts'
 
 /** Minimum milliseconds between two polls. Changes are sent at most four times a second. */
-const INTERVAL = 250
+const POLL_INTERVAL_MS = 250
 /** Milliseconds until the next poll when nothing is in progress and no change was announced. */
-const IDLE_INTERVAL = 1000
+const IDLE_POLL_INTERVAL_MS = 1000
 /** Maximum number of followers per client and in total. */
-const MAX_PER_CLIENT = 16
-const MAX_TOTAL = 512
+const MAX_FOLLOWERS_PER_CLIENT = 16
+const MAX_FOLLOWERS = 512
 /** Limits of the log of changes, which slow and returning followers read. */
-const MAX_CHANGES = 1000
-const MAX_BYTES = 4 * 2 ** 20
+const MAX_LOGGED_CHANGES = 1000
+const MAX_LOG_BYTES = 4 * 2 ** 20
 /** Estimated size of a record in the log, in addition to its JSON. */
 const RECORD_BYTES = 1024
 /** Milliseconds that the state is kept without followers, for clients that reconnect. */
-const LINGER = 60_000
+const KEEP_STATE_MS = 60_000
 
 const TOPICS = Object.keys(STATE_TOPICS) as StateTopic[]
 /**
@@ -37,12 +37,12 @@ const TOPICS = Object.keys(STATE_TOPICS) as StateTopic[]
 const FEW = TOPICS.filter(topic => topic !== 'model')
 
 /** A record together with its JSON, which has all fields or only the changed ones. */
-type Held = FedRecord & { access: Access }
+type StoredRecord = FedRecord & { access: Access }
 
 /** The difference between one version and the next. */
 interface Change {
-  removed: Held[]
-  set: Held[]
+  removed: StoredRecord[]
+  set: StoredRecord[]
   /** Estimated size in bytes. */
   size: number
 }
@@ -62,12 +62,12 @@ interface Attached extends StateFollower {
  * follower reads what it missed from the log, or gets a new snapshot.
  */
 export class SharedStateFeed implements StateFeed {
-  readonly #records: Pick<StateRecords, 'of' | 'forget'>
+  readonly #records: Pick<StateCollector, 'of' | 'forget'>
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #followers = new Set<Attached>()
-  readonly #held = new Map<StateTopic, Map<string, Held>>()
+  readonly #held = new Map<StateTopic, Map<string, StoredRecord>>()
   /** The records from the last poll. */
-  readonly #seen = new Map<StateTopic, readonly Seen[]>()
+  readonly #seen = new Map<StateTopic, readonly CurrentRecord[]>()
   #epoch = ''
   #version = 0
   /** The latest changes, up to `#version`. */
@@ -79,7 +79,7 @@ export class SharedStateFeed implements StateFeed {
   #timer: { due: number; handle: NodeJS.Timeout } | undefined
   #forgetting: NodeJS.Timeout | undefined
 
-  constructor(records: Pick<StateRecords, 'of' | 'forget'>, log: Pick<FastifyBaseLogger, 'error'>) {
+  constructor(records: Pick<StateCollector, 'of' | 'forget'>, log: Pick<FastifyBaseLogger, 'error'>) {
     this.#records = records
     this.#log = log
   }
@@ -87,7 +87,7 @@ export class SharedStateFeed implements StateFeed {
   follow(follower: StateFollower): () => void {
     const { turn } = follower.caller
     const own = [...this.#followers].filter(({ caller }) => caller.turn === turn).length
-    if (own >= MAX_PER_CLIENT || this.#followers.size >= MAX_TOTAL) {
+    if (own >= MAX_FOLLOWERS_PER_CLIENT || this.#followers.size >= MAX_FOLLOWERS) {
       throw new CorralError(
         'rate_limited',
         'Too many clients follow the state of this server already. Close one of the streams.',
@@ -99,11 +99,11 @@ export class SharedStateFeed implements StateFeed {
     if (this.#epoch === '') this.#begin()
     else this.#look(true)
     clearTimeout(this.#forgetting)
-    const epoch = this.#epochOf(follower)
-    const attached = { ...follower, epoch, version: this.#versionOf(epoch, follower.lastId), busy: false }
+    const epoch = this.#viewEpoch(follower)
+    const attached = { ...follower, epoch, version: this.#parseVersion(epoch, follower.lastId), busy: false }
     this.#followers.add(attached)
     this.#pump(attached)
-    this.#plan(this.#lookedAt + INTERVAL)
+    this.#plan(this.#lookedAt + POLL_INTERVAL_MS)
     return () => this.#leave(attached)
   }
 
@@ -111,7 +111,7 @@ export class SharedStateFeed implements StateFeed {
   touch(topic: StateTopic): void {
     if (this.#followers.size === 0) return
     if (topic === 'model') this.#modelsTouched = true
-    this.#plan(this.#lookedAt + INTERVAL)
+    this.#plan(this.#lookedAt + POLL_INTERVAL_MS)
   }
 
   close(): void {
@@ -140,7 +140,7 @@ export class SharedStateFeed implements StateFeed {
       this.#records.forget()
       this.#changes = []
       this.#kept = 0
-    }, LINGER).unref()
+    }, KEEP_STATE_MS).unref()
   }
 
   /** Schedules the next poll, unless an earlier one is scheduled. */
@@ -150,8 +150,8 @@ export class SharedStateFeed implements StateFeed {
     const look = () => {
       this.#timer = undefined
       try {
-        const isMoving = this.#look(performance.now() - this.#lookedAtModels >= IDLE_INTERVAL)
-        this.#plan(this.#lookedAt + (isMoving ? INTERVAL : IDLE_INTERVAL))
+        const isMoving = this.#look(performance.now() - this.#lookedAtModels >= IDLE_POLL_INTERVAL_MS)
+        this.#plan(this.#lookedAt + (isMoving ? POLL_INTERVAL_MS : IDLE_POLL_INTERVAL_MS))
       } catch (error) {
         // Clients that reconnect get the error.
         this.#log.error({ err: error }, 'the state of the server cannot be read, so its feeds are closed')
@@ -178,7 +178,8 @@ export class SharedStateFeed implements StateFeed {
       this.#changes.push(change)
       this.#kept += change.size
       for (const follower of [...this.#followers]) this.#pump(follower)
-      while (this.#changes.length > MAX_CHANGES || this.#kept > MAX_BYTES) this.#kept -= this.#changes.shift()!.size
+      while (this.#changes.length > MAX_LOGGED_CHANGES || this.#kept > MAX_LOG_BYTES)
+        this.#kept -= this.#changes.shift()!.size
     }
     return moves
   }
@@ -188,7 +189,7 @@ export class SharedStateFeed implements StateFeed {
     const all = this.#records.of(topic, now)
     if (all === this.#seen.get(topic)) return false
     const before = this.#held.get(topic)
-    const held = new Map<string, Held>()
+    const held = new Map<string, StoredRecord>()
     let moves = false
     for (const seen of all) {
       moves ||= isMoving(seen)
@@ -199,11 +200,11 @@ export class SharedStateFeed implements StateFeed {
         held.set(seen.key, known!)
         continue
       }
-      const whole = heldRecord(seen, seen.value)
+      const whole = storedRecord(seen, seen.value)
       held.set(seen.key, whole)
       // A record whose access changed is removed for those who could see it before.
       if (known && !isSame) remember(change, 'removed', known)
-      remember(change, 'set', isSame ? heldRecord(seen, patch) : whole)
+      remember(change, 'set', isSame ? storedRecord(seen, patch) : whole)
     }
     for (const [key, known] of before ?? []) if (!held.has(key)) remember(change, 'removed', known)
     this.#held.set(topic, held)
@@ -226,7 +227,7 @@ export class SharedStateFeed implements StateFeed {
 
   #next(follower: Attached): Promise<void> | undefined {
     const { version, epoch } = follower
-    const isSeen = (record: Held) => maySee(follower, record)
+    const isSeen = (record: StoredRecord) => maySee(follower, record)
     const at = version === undefined ? -1 : this.#changes.length - (this.#version - version)
     if (version === undefined || at < 0) {
       follower.version = this.#version
@@ -240,20 +241,20 @@ export class SharedStateFeed implements StateFeed {
     return follower.take({ kind: 'change', id: `${epoch}-${version + 1}`, removed, set })
   }
 
-  #epochOf({ caller: { role, models }, topics }: StateFollower): string {
+  #viewEpoch({ caller: { role, models }, topics }: StateFollower): string {
     const view = [this.#epoch, hasRole(role, 'operator'), models ?? '*', topics ? [...topics].sort() : '*']
     return createHash('sha256').update(JSON.stringify(view)).digest('hex').slice(0, 16)
   }
 
   /** Parses the version of an id. Returns undefined for ids of other views and for future versions. */
-  #versionOf(epoch: string, id: string | undefined): number | undefined {
+  #parseVersion(epoch: string, id: string | undefined): number | undefined {
     const [, of, digits] = /^([0-9a-f]{16})-([0-9]{1,15})$/.exec(id ?? '') ?? []
     const version = Number(digits)
     return of === epoch && version <= this.#version ? version : undefined
   }
 }
 
-function maySee({ caller: { role, models }, topics }: StateFollower, { topic, access }: Held): boolean {
+function maySee({ caller: { role, models }, topics }: StateFollower, { topic, access }: StoredRecord): boolean {
   if (topics && !topics.has(topic)) return false
   if (access === undefined) return true
   return access === 'operator' ? hasRole(role, 'operator') : isAllowed(models, access)
@@ -262,7 +263,7 @@ function maySee({ caller: { role, models }, topics }: StateFollower, { topic, ac
 const accessKey = (access: Access) => (typeof access === 'object' ? access.key : access)
 
 /** @param shown the part of the value that is in the JSON */
-function heldRecord({ topic, key, value, access }: Seen, shown: object): Held {
+function storedRecord({ topic, key, value, access }: CurrentRecord, shown: object): StoredRecord {
   let json: string | undefined
   return {
     ...({ topic, key, value } as StateRecord),
@@ -275,7 +276,7 @@ function heldRecord({ topic, key, value, access }: Seen, shown: object): Held {
   }
 }
 
-function remember(change: Change, what: 'removed' | 'set', record: Held): void {
+function remember(change: Change, what: 'removed' | 'set', record: StoredRecord): void {
   change[what].push(record)
   change.size += RECORD_BYTES + (what === 'set' ? record.json.length : 0)
 }

@@ -11,7 +11,7 @@ import { takeAnyTime } from '../../../../core/http/long-upload.ts'
 import { DISK_ERRORS, nativeRoute } from '../../../../core/http/response-schemas.ts'
 import { diskRefusal, requireSpace } from '../../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../../core/system/folder-names.ts'
-import { UploadSpace, type UploadTurns } from './uploads.ts'
+import { type UploadSlots, UploadSpace } from './uploads.ts'
 
 const DAY = 24 * 3_600_000
 const PART = /^[0-9a-f]{32}\.(?:part|work)$/
@@ -49,7 +49,7 @@ export class BlobStore {
   async has(sha256: string): Promise<boolean> {
     // The client is about to use the blob, so its retention starts again.
     const now = new Date()
-    await utimes(this.#pathOf(sha256), now, now).catch(error => {
+    await utimes(this.#pathFor(sha256), now, now).catch(error => {
       if (!isSystemError(error, 'ENOENT')) throw error
     })
     const found = await this.#find(sha256)
@@ -83,7 +83,7 @@ export class BlobStore {
             'Send the file that the digest belongs to.'
         )
       }
-      await rename(part, this.#pathOf(sha256))
+      await rename(part, this.#pathFor(sha256))
       this.#space.rename(name, sha256)
     } catch (error) {
       this.#space.free(name)
@@ -149,14 +149,14 @@ export class BlobStore {
     this.#counted ??= (async () => {
       for (const name of await namesIn(this.#folder)) {
         const sha256 = BLOB.exec(name)?.[1]
-        if (sha256 !== undefined) this.#space.found(sha256, (await fileSize(this.#pathOf(sha256))) ?? 0)
+        if (sha256 !== undefined) this.#space.found(sha256, (await fileSize(this.#pathFor(sha256))) ?? 0)
       }
     })()
     return this.#counted
   }
 
   async #remove(sha256: string): Promise<void> {
-    await rm(this.#pathOf(sha256), { force: true })
+    await rm(this.#pathFor(sha256), { force: true })
     this.#space.free(sha256)
   }
 
@@ -176,7 +176,7 @@ export class BlobStore {
     }
   }
 
-  #pathOf(sha256: string): string {
+  #pathFor(sha256: string): string {
     return join(this.#folder, `sha256-${sha256}`)
   }
 
@@ -191,7 +191,7 @@ export class BlobStore {
       release()
       break
     }
-    const path = this.#pathOf(sha256)
+    const path = this.#pathFor(sha256)
     return (await fileSize(path)) === undefined ? undefined : { path, release: () => {} }
   }
 }
@@ -255,7 +255,7 @@ const storeBlob = nativeRoute('Models', 'storeBlob', 'Upload a file to create a 
  * Routes that look up and receive blobs.
  * @param stall stall timeout in milliseconds, see `paced`
  */
-export function blobRoutes(blobs: BlobStore, turns: UploadTurns, stall: number): FastifyPluginAsync {
+export function blobRoutes(blobs: BlobStore, turns: UploadSlots, stall: number): FastifyPluginAsync {
   return async app => {
     // Accepts bodies of any size and type, and reads them as they arrive.
     app.removeAllContentTypeParsers()

@@ -44,7 +44,7 @@ const MAX_MODELFILE_CHARACTERS = 5 * MAX_DEFAULT_CHARACTERS
 /** Maximum number of files of a model. Large models have a few hundred. */
 const MAX_FILES = 2000
 
-export interface Making {
+export interface NewModel {
   source: { from: string } | { files: { name: string; sha256: string }[] }
   /** The defaults set in the request itself. */
   defaults: ModelDefaults
@@ -52,20 +52,20 @@ export interface Making {
   quantize: string | undefined
 }
 
-const refusal = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
+const refuse = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
   new CorralError(code, message, { param })
 
 /**
  * Parses a request to create a model.
  * @throws CorralError `invalid_request`, `invalid_option` or `unsupported_capability`, with the wrong field as `param`
  */
-export function readCreateRequest(request: CreateRequest): Making {
+export function readCreateRequest(request: CreateRequest): NewModel {
   const { modelfile } = request
   if (modelfile) requireLength('modelfile', modelfile.length, MAX_MODELFILE_CHARACTERS)
   const text = modelfile ? parseModelfile(modelfile) : {}
   const body = withoutEmpty({ ...text, ...withoutEmpty(request) })
   if (body.adapters) {
-    throw refusal(
+    throw refuse(
       'adapters',
       'corral does not build LoRA adapters into models. Set the adapter in config.yaml ' +
         '(models.<name>.lora), or merge it into its base model and create a model from the result.',
@@ -73,20 +73,20 @@ export function readCreateRequest(request: CreateRequest): Making {
     )
   }
   const quantize = body.quantize ?? body.quantization ?? undefined
-  return { source: sourceOf(body), defaults: readDefaults(body), quantize }
+  return { source: readSource(body), defaults: readDefaults(body), quantize }
 }
 
-function sourceOf({ from, files }: CreateRequest): Making['source'] {
-  if (from && files) throw refusal('files', 'A model is created from "from" or from "files". Send only one of them.')
+function readSource({ from, files }: CreateRequest): NewModel['source'] {
+  if (from && files) throw refuse('files', 'A model is created from "from" or from "files". Send only one of them.')
   if (from) return { from }
   if (files) {
     const count = Object.keys(files).length
     if (count > MAX_FILES) {
-      throw refusal('files', `A model may have at most ${MAX_FILES} files, but the request has ${count}.`)
+      throw refuse('files', `A model may have at most ${MAX_FILES} files, but the request has ${count}.`)
     }
     return { files: Object.entries(files).map(([name, digest]) => ({ name, sha256: parseDigest(digest, 'files') })) }
   }
-  throw refusal(
+  throw refuse(
     'from',
     'The request does not say what to create the model from. Set "from" to a model that is here, or "files" to the digests of uploaded files.'
   )
@@ -117,7 +117,7 @@ export function parseModelfile(text: string): CreateRequest {
   const licenses: string[] = []
   const messages: Message[] = []
   const files: [name: string, digest: string][] = []
-  for (const command of commandsOf(text)) {
+  for (const command of parseCommands(text)) {
     const { keyword, value } = command
     const digest = /^@?(sha256[:-][0-9a-f]{64})$/i.exec(value)?.[1]
     if (keyword === 'from' && digest) {
@@ -127,7 +127,7 @@ export function parseModelfile(text: string): CreateRequest {
     else if (keyword === 'template') request.template = value
     else if (keyword === 'system') request.system = value
     else if (keyword === 'license') licenses.push(value)
-    else if (keyword === 'message') messages.push(errorMessage(command))
+    else if (keyword === 'message') messages.push(toMessage(command))
     else if (keyword === 'parameter') addParameter(request.parameters, command)
   }
   if (licenses.length > 0) request.license = licenses
@@ -145,7 +145,7 @@ interface Command {
   line: number
 }
 
-function commandsOf(text: string): Command[] {
+function parseCommands(text: string): Command[] {
   const commands: Command[] = []
   const lines = text.replaceAll('\r\n', '\n').split('\n')
   for (let at = 0; at < lines.length; at++) {
@@ -153,19 +153,19 @@ function commandsOf(text: string): Command[] {
     if (/^\s*(#.*)?$/.test(lines[at]!)) continue
     const [command, rest] = firstWord(lines[at]!)
     const keyword = command.toLowerCase()
-    if (!KEYWORDS.has(keyword)) throw mistake(line, 'it does not start with a Modelfile instruction')
+    if (!KEYWORDS.has(keyword)) throw modelfileError(line, 'it does not start with a Modelfile instruction')
     const [word, begin] = keyword === 'message' || keyword === 'parameter' ? firstWord(rest) : ['', rest]
-    if (word !== '' && begin === '') throw mistake(line, `a ${command.toUpperCase()} needs a word and a value`)
+    if (word !== '' && begin === '') throw modelfileError(line, `a ${command.toUpperCase()} needs a word and a value`)
     const quotes = /^("""|")/.exec(begin)?.[1]
     let value = begin.trim()
     if (quotes && (value.length < 2 * quotes.length || !value.endsWith(quotes))) {
       // The closing quotes are at the end of a later line.
-      const quoted = [value]
+      const quoteText = [value]
       do {
-        if (++at >= lines.length) throw mistake(line, `its ${quotes} is not closed`)
-        quoted.push(lines[at]!)
+        if (++at >= lines.length) throw modelfileError(line, `its ${quotes} is not closed`)
+        quoteText.push(lines[at]!)
       } while (!lines[at]!.trimEnd().endsWith(quotes))
-      value = quoted.join('\n').trimEnd()
+      value = quoteText.join('\n').trimEnd()
     }
     if (quotes) value = value.slice(quotes.length, -quotes.length)
     commands.push({ keyword, word, value, line })
@@ -180,13 +180,13 @@ function firstWord(text: string): [word: string, rest: string] {
   return end < 0 ? [trimmed, ''] : [trimmed.slice(0, end), trimmed.slice(end).trimStart()]
 }
 
-function errorMessage({ word, value, line }: Command): Message {
+function toMessage({ word, value, line }: Command): Message {
   if (word === 'system' || word === 'user' || word === 'assistant') return { role: word, content: value }
-  throw mistake(line, 'a MESSAGE needs a role (system, user or assistant) and a text')
+  throw modelfileError(line, 'a MESSAGE needs a role (system, user or assistant) and a text')
 }
 
 function addParameter(parameters: Record<string, unknown>, { word: name, value, line }: Command): void {
-  if (name === '') throw mistake(line, 'a PARAMETER needs a name and a value')
+  if (name === '') throw modelfileError(line, 'a PARAMETER needs a name and a value')
   if (name === 'stop') {
     parameters[name] ??= []
     ;(parameters[name] as string[]).push(value)
@@ -194,8 +194,8 @@ function addParameter(parameters: Record<string, unknown>, { word: name, value, 
   else parameters[name] = value === 'true' || value === 'false' ? value === 'true' : value
 }
 
-function mistake(line: number, what: string): CorralError {
-  return refusal('modelfile', `The Modelfile cannot be read: line ${line}: ${what}.`)
+function modelfileError(line: number, what: string): CorralError {
+  return refuse('modelfile', `The Modelfile cannot be read: line ${line}: ${what}.`)
 }
 
 /**
@@ -205,18 +205,18 @@ function mistake(line: number, what: string): CorralError {
 export function modelfileText({ defaults, metadata }: Model, name: string): string {
   const { options = {}, system, messages = [], license } = defaults ?? {}
   const lines = ['# Modelfile written by corral', `FROM ${name}`]
-  if (metadata.chatTemplate) lines.push(`TEMPLATE ${quoted(metadata.chatTemplate)}`)
-  if (system) lines.push(`SYSTEM ${quoted(system)}`)
+  if (metadata.chatTemplate) lines.push(`TEMPLATE ${quoteText(metadata.chatTemplate)}`)
+  if (system) lines.push(`SYSTEM ${quoteText(system)}`)
   for (const [option, value] of Object.entries(options)) {
     for (const entry of Array.isArray(value) ? value : [value]) {
-      lines.push(`PARAMETER ${option} ${quoted(typeof entry === 'string' ? entry : JSON.stringify(entry))}`)
+      lines.push(`PARAMETER ${option} ${quoteText(typeof entry === 'string' ? entry : JSON.stringify(entry))}`)
     }
   }
-  if (license) lines.push(`LICENSE ${quoted(license)}`)
-  for (const { role, content } of messages) lines.push(`MESSAGE ${role} ${quoted(content)}`)
+  if (license) lines.push(`LICENSE ${quoteText(license)}`)
+  for (const { role, content } of messages) lines.push(`MESSAGE ${role} ${quoteText(content)}`)
   return `${lines.join('\n')}\n`
 }
 
-function quoted(text: string): string {
+function quoteText(text: string): string {
   return /\n|^\s|\s$|^"|^$/.test(text) ? `"""${text}"""` : text
 }

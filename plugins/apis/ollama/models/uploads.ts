@@ -4,9 +4,9 @@ import type { ArrivingUpload } from '../../../../core/http/arriving-body.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 
 /** Maximum number of waiting uploads, per client and in total. Ollama's command line sends one per processor core. */
-const MAX_WAITING = { ofClient: 64, all: 256 }
+const MAX_QUEUED = { ofClient: 64, all: 256 }
 /** Bytes per second. A slower upload may be ended to free its slot for a client without one. */
-const SLOW_PACE = 64_000
+const SLOW_BYTES_PER_SECOND = 64_000
 
 /** A running upload. */
 export interface Upload extends ArrivingUpload {
@@ -29,7 +29,7 @@ interface RunningUpload extends Upload {
  *    provided it is so slow that it may only be holding the slot.
  * 4. A client with too many waiting uploads is refused.
  */
-export class UploadTurns {
+export class UploadSlots {
   readonly #most: number
   readonly #now: () => number
   readonly #running = new Set<RunningUpload>()
@@ -48,7 +48,7 @@ export class UploadTurns {
     signal.throwIfAborted()
     if (this.#mayRun(turn)) return this.#begin(turn)
     const ofClient = this.#waiting.filter(other => other.turn === turn).length
-    if (ofClient >= MAX_WAITING.ofClient || this.#waiting.length >= MAX_WAITING.all) throw tooMany(this.#most)
+    if (ofClient >= MAX_QUEUED.ofClient || this.#waiting.length >= MAX_QUEUED.all) throw tooMany(this.#most)
     return await new Promise<Upload>((resolve, reject) => {
       const start = () => {
         signal.removeEventListener('abort', leave)
@@ -81,31 +81,31 @@ export class UploadTurns {
     return upload
   }
 
-  #countOf(turn: string): number {
+  #countFor(turn: string): number {
     let count = 0
     for (const upload of this.#running) if (upload.turn === turn) count++
     return count
   }
 
   #mayRun(turn: string): boolean {
-    return this.#running.size < this.#most && this.#countOf(turn) < Math.ceil(this.#most / 2)
+    return this.#running.size < this.#most && this.#countFor(turn) < Math.ceil(this.#most / 2)
   }
 
   #next(): void {
     const able = this.#waiting.filter(({ turn }) => this.#mayRun(turn))
-    const [first] = able.sort((a, b) => this.#countOf(a.turn) - this.#countOf(b.turn))
+    const [first] = able.sort((a, b) => this.#countFor(a.turn) - this.#countFor(b.turn))
     if (!first) return
     this.#waiting.splice(this.#waiting.indexOf(first), 1)
     first.start()
   }
 
   #makeRoom(turn: string): void {
-    if (this.#running.size < this.#most || this.#countOf(turn) > 0) return
+    if (this.#running.size < this.#most || this.#countFor(turn) > 0) return
     const pace = ({ received, begun }: Upload) => received / Math.max(1, (this.#now() - begun) / 1000)
     const slow = [...this.#running].filter(
-      upload => !upload.ended.aborted && this.#countOf(upload.turn) > 1 && pace(upload) < SLOW_PACE
+      upload => !upload.ended.aborted && this.#countFor(upload.turn) > 1 && pace(upload) < SLOW_BYTES_PER_SECOND
     )
-    const [slowest] = slow.sort((a, b) => this.#countOf(b.turn) - this.#countOf(a.turn) || pace(a) - pace(b))
+    const [slowest] = slow.sort((a, b) => this.#countFor(b.turn) - this.#countFor(a.turn) || pace(a) - pace(b))
     slowest?.end(
       new CorralError('rate_limited', 'This slow upload ended so that another client can send a file. Send it again.', {
         retryAfter: 30
@@ -146,8 +146,8 @@ export class UploadSpace {
       if (taken.turn === turn) own += taken.bytes
     }
     const half = Math.floor(this.#most / 2)
-    if (own > half) throw noSpace(`one client may use ${formatBytes(half)} of it`, this.#most, own)
-    if (all > this.#most) throw noSpace('other clients use the rest', this.#most, all)
+    if (own > half) throw spaceExceeded(`one client may use ${formatBytes(half)} of it`, this.#most, own)
+    if (all > this.#most) throw spaceExceeded('other clients use the rest', this.#most, all)
     this.#taken.set(key, { bytes, turn })
   }
 
@@ -167,7 +167,7 @@ export class UploadSpace {
   }
 }
 
-function noSpace(why: string, most: number, wanted: number): CorralError {
+function spaceExceeded(why: string, most: number, wanted: number): CorralError {
   return new CorralError(
     'over_limit',
     `Uploaded files that are not part of a model may take ${formatBytes(most)} (limits.uploads_size), and this one would make it ` +

@@ -9,7 +9,7 @@ interface FieldSchema {
 }
 
 /** No form of the API has as many parts. */
-const MAX_PARTS = 100
+const MAX_FORM_PARTS = 100
 
 /**
  * Accepts multipart forms as if they were the JSON that the route's schema describes: files become base64, and texts
@@ -53,7 +53,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
       // The parser must be able to buffer the whole form. It would wait forever for someone to read a part without
       // headers.
       fileHwm: body.length + 1,
-      limits: { fieldSize: body.length, parts: MAX_PARTS }
+      limits: { fieldSize: body.length, parts: MAX_FORM_PARTS }
     })
     await new Promise<void>((resolve, reject) => {
       // Contrary to the parser's types, a part may have no name.
@@ -75,7 +75,7 @@ async function readForm(contentType: string, body: Buffer): Promise<Map<string, 
         })
         file.on('error', reject)
       })
-      form.once('partsLimit', () => reject(new Error(`it has more than ${MAX_PARTS} parts`)))
+      form.once('partsLimit', () => reject(new Error(`it has more than ${MAX_FORM_PARTS} parts`)))
       form.once('finish', resolve)
       form.on('error', reject)
       form.end(body)

@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { SurfaceDependencies } from '../../../../core/answers/model-request.ts'
+import type { ApiDependencies } from '../../../../core/answers/model-request.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiRoute } from '../../../../core/http/openai-error.ts'
 import { Given, ListOf, Loose, named } from '../../../../core/http/request-fields.ts'
@@ -46,7 +46,7 @@ const UNSUPPORTED = [
 ] as const
 
 /** Routes for audio and images, below `/v1`. */
-export function mediaRoutes(deps: SurfaceDependencies): FastifyPluginAsync {
+export function mediaRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
     acceptForms(app)
     for (const [path, task, summary, operationId] of TRANSCRIBING) {

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { checkMedia } from '../../../../core/answers/media-parts.ts'
-import { readModelRequest, type SurfaceDependencies } from '../../../../core/answers/model-request.ts'
+import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
 import { type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
@@ -46,7 +46,7 @@ type Task = 'transcribe' | 'translate'
 
 /** Answers with the transcript of an audio file. Loads the model if necessary. */
 export async function transcribe(
-  deps: SurfaceDependencies,
+  deps: ApiDependencies,
   request: FastifyRequest<{ Body: TranscriptionRequest }>,
   reply: FastifyReply,
   task: Task
@@ -110,11 +110,11 @@ export class Transcript {
     for (const { choice, content, logprobs, usage } of deltas) {
       if (choice) continue
       this.#usage = usage ?? this.#usage
-      const likely = logprobs?.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))
-      this.#logprobs.push(...(likely ?? []))
+      const tokenFields = logprobs?.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))
+      this.#logprobs.push(...(tokenFields ?? []))
       if (!content) continue
       this.text += content
-      events.push({ type: 'transcript.text.delta', delta: content, ...(likely && { logprobs: likely }) })
+      events.push({ type: 'transcript.text.delta', delta: content, ...(tokenFields && { logprobs: tokenFields }) })
     }
     return events
   }

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { checkMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
-import { readModelRequest, type SurfaceDependencies } from '../../../../core/answers/model-request.ts'
+import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
 import { askOnce, callOf, type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { eventChannel } from '../answer.ts'
@@ -12,7 +12,7 @@ import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWri
 import type { Item, ResponseRequest } from './schemas.ts'
 import type { StoredResponses } from './stored-responses.ts'
 
-interface ResponseDependencies extends SurfaceDependencies {
+interface ResponseDependencies extends ApiDependencies {
   stored: StoredResponses
 }
 
@@ -47,7 +47,7 @@ function conversation(stored: StoredResponses, owner: string, request: ResponseR
 }
 
 /** @throws CorralError naming the wrong field */
-function planOf(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
+function parseRequest(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
   const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
   const engine = engineRequest(request, options)
   const placed = conversation(deps.stored, caller.owner, request)
@@ -87,7 +87,7 @@ export async function createResponse(
   request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { head, items, question } = planOf(deps, request)
+  const { head, items, question } = parseRequest(deps, request)
   const keep = (response: ResponseObject) => {
     if (request.body.store !== false) deps.stored.add(request.caller.owner, { response, input: items })
   }
@@ -118,7 +118,7 @@ export async function countInputTokens(
   request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { body, lease } = planOf(deps, request).question
+  const { body, lease } = parseRequest(deps, request).question
   return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
     object: 'response.input_tokens',
     input_tokens: await callOf(leased, 'countTokens')(body, leased)

@@ -4,7 +4,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { faultPlace } from '../../../../core/system/schema-check.ts'
-import { checkAgainst, type Path } from '../check-body.ts'
+import { checkAgainst, type Path } from '../request-validation.ts'
 import type { InputPart, Item } from './schemas.ts'
 
 type Fields = Record<string, unknown>
@@ -48,7 +48,7 @@ function unsupported(path: Path, sentences: string): CorralError {
 }
 
 /** Quotes a type in an error only if it looks like a type. Anything else could be part of a prompt. */
-export function ofType(type: string): string {
+export function describeType(type: string): string {
   return /^[\w.-]{1,60}$/.test(type) ? `of type "${type}"` : 'of an unknown type'
 }
 
@@ -63,7 +63,7 @@ export function readInput(input: string | readonly unknown[], find: FindItem): I
 
 function readItem(given: unknown, at: Path, find: FindItem): Item {
   const item = checkAgainst(Anything, given, at) as Fields
-  const type = typeOf(item)
+  const type = itemType(item)
   switch (type) {
     case 'message':
       return message(item, at)
@@ -94,13 +94,13 @@ function readItem(given: unknown, at: Path, find: FindItem): Item {
         throw invalid([...at, 'type'], 'the type of an item, such as "message"')
       throw unsupported(
         [...at, 'type'],
-        `items ${ofType(type)} are not supported. Send messages, reasoning, function calls and their outputs.`
+        `items ${describeType(type)} are not supported. Send messages, reasoning, function calls and their outputs.`
       )
   }
 }
 
 /** Messages and references may lack a type. */
-function typeOf({ type, role, id }: Fields): unknown {
+function itemType({ type, role, id }: Fields): unknown {
   if (type !== undefined && type !== null) return type
   if (role !== undefined) return 'message'
   return id === undefined ? undefined : 'item_reference'
@@ -154,7 +154,7 @@ function inputPart(part: Fields, at: Path): InputPart {
       throw unsupported([...at, 'type'], 'files are not supported. Send their text as "input_text".')
     default:
       if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
-      throw unsupported([...at, 'type'], `parts ${ofType(type)} are not supported. Send text or images.`)
+      throw unsupported([...at, 'type'], `parts ${describeType(type)} are not supported. Send text or images.`)
   }
 }
 

@@ -5,10 +5,10 @@ import { CorralError } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
 import type { OverflowPolicy, ParsedOptions } from '../../../../core/models/options.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
-import { checkAgainst, type Path } from '../check-body.ts'
 import { stopField } from '../generation.ts'
-import { logprobFields } from '../hosted-answer.ts'
-import { invalid, ofType } from './input-items.ts'
+import { logprobFields } from '../openai-answer.ts'
+import { checkAgainst, type Path } from '../request-validation.ts'
+import { describeType, invalid } from './input-items.ts'
 import type { ResponseRequest } from './schemas.ts'
 
 type Fields = Record<string, unknown>
@@ -116,7 +116,7 @@ export function engineName({ name, namespace }: { name: string; namespace?: stri
 }
 
 /** Returns all functions, including those in namespaces, by their engine names. */
-function functionsOf(tools: readonly OfferedTool[]): Map<string, { tool: FunctionTool; namespace?: string }> {
+function functionsByName(tools: readonly OfferedTool[]): Map<string, { tool: FunctionTool; namespace?: string }> {
   const all = tools.flatMap(tool =>
     tool.type === 'function' ? [{ tool }] : tool.tools.map(inner => ({ tool: inner, namespace: tool.name }))
   )
@@ -124,7 +124,7 @@ function functionsOf(tools: readonly OfferedTool[]): Map<string, { tool: Functio
 }
 
 function engineTools(tools: readonly OfferedTool[]) {
-  return [...functionsOf(tools)].map(([name, { tool }]) => {
+  return [...functionsByName(tools)].map(([name, { tool }]) => {
     const { type, description, parameters, strict } = tool
     return {
       type,
@@ -135,7 +135,7 @@ function engineTools(tools: readonly OfferedTool[]) {
 
 /** Returns the name and namespace of a called function as in the request. */
 export function calledFunction(tools: readonly OfferedTool[], called: string): { name: string; namespace?: string } {
-  const found = functionsOf(tools).get(called)
+  const found = functionsByName(tools).get(called)
   return found?.namespace ? { name: found.tool.name, namespace: found.namespace } : { name: called }
 }
 
@@ -150,7 +150,7 @@ function readTools(tools: readonly object[]): OfferedTool[] {
     const { type } = tools[0] as Fields
     throw new CorralError(
       'unsupported_capability',
-      `"tools[0]": tools ${ofType(type as string)} are not supported, only functions that the client runs itself. Send tools with "type": "function".`,
+      `"tools[0]": tools ${describeType(type as string)} are not supported, only functions that the client runs itself. Send tools with "type": "function".`,
       { param: 'tools[0].type' }
     )
   }

@@ -1,7 +1,7 @@
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../../core/contracts/engines.ts'
 import type { CorralError } from '../../../../core/errors.ts'
 import { openaiErrorBody } from '../../../../core/http/openai-error.ts'
-import { chatLogprobs } from '../hosted-answer.ts'
+import { chatLogprobs } from '../openai-answer.ts'
 import { newId } from './input-items.ts'
 import { calledFunction, type EngineRequest } from './response-request.ts'
 import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'

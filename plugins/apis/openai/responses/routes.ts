@@ -1,5 +1,5 @@
 import type { FastifyPluginAsync } from 'fastify'
-import type { SurfaceDependencies } from '../../../../core/answers/model-request.ts'
+import type { ApiDependencies } from '../../../../core/answers/model-request.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiRoute } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
@@ -14,7 +14,7 @@ import {
   RetrieveQuery,
   TokenCount
 } from './schemas.ts'
-import { pageOf, StoredResponses } from './stored-responses.ts'
+import { itemPage, StoredResponses } from './stored-responses.ts'
 
 const TAG = 'OpenAI responses'
 const STREAM =
@@ -22,11 +22,11 @@ const STREAM =
 
 /**
  * OpenAI's Responses API, below `/v1`.
- * @param surface.storedResponses maximum bytes of stored responses, for all keys together
+ * @param api.storedResponses maximum bytes of stored responses, for all keys together
  */
-export function responseRoutes(surface: SurfaceDependencies & { storedResponses: number }): FastifyPluginAsync {
-  const stored = new StoredResponses(surface.storedResponses, surface.config.limits.stored_responses)
-  const deps = { ...surface, stored }
+export function responseRoutes(api: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
+  const stored = new StoredResponses(api.storedResponses, api.config.limits.stored_responses)
+  const deps = { ...api, stored }
   return async app => {
     app.post<{ Body: ResponseRequest }>(
       '/responses',
@@ -75,7 +75,7 @@ export function responseRoutes(surface: SurfaceDependencies & { storedResponses:
         response: { 200: json('The items', ItemList) },
         errors: ['response_not_found', 'invalid_request']
       }),
-      async ({ params, query, caller }) => pageOf(stored.get(caller.owner, params.id).input, query)
+      async ({ params, query, caller }) => itemPage(stored.get(caller.owner, params.id).input, query)
     )
     app.delete<{ Params: ResponseId }>(
       '/responses/:id',

@@ -10,9 +10,9 @@ interface StoredResponse {
 }
 
 /** Estimated memory of a reference from a response to an item. */
-const BYTES_OF_REFERENCE = 16
+const REFERENCE_BYTES = 16
 
-const sizeOf = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
+const jsonBytes = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
 
 /**
  * Stores responses in memory. Each is visible only to its owner (`Caller.owner`). If memory runs out, the owner with
@@ -20,16 +20,16 @@ const sizeOf = (value: unknown) => Buffer.byteLength(JSON.stringify(value))
  */
 export class StoredResponses {
   readonly #owners = new Map<string, OwnResponses>()
-  readonly #mostBytes: number
-  readonly #mostEach: number
+  readonly #maxBytes: number
+  readonly #maxPerOwner: number
 
   /**
-   * @param mostBytes total size as JSON; 0 stores nothing
-   * @param mostEach maximum number of responses per owner
+   * @param maxBytes total size as JSON; 0 stores nothing
+   * @param maxPerOwner maximum number of responses per owner
    */
-  constructor(mostBytes: number, mostEach: number) {
-    this.#mostBytes = mostBytes
-    this.#mostEach = mostEach
+  constructor(maxBytes: number, maxPerOwner: number) {
+    this.#maxBytes = maxBytes
+    this.#maxPerOwner = maxPerOwner
   }
 
   /** Total size of all responses as JSON. */
@@ -41,10 +41,10 @@ export class StoredResponses {
   add(owner: string, stored: StoredResponse): void {
     const own = this.#owners.get(owner) ?? new OwnResponses()
     this.#owners.set(owner, own)
-    if (own.add(stored) > this.#mostBytes) own.drop(stored.response.id)
-    while (own.count > this.#mostEach) own.dropOldest()
+    if (own.add(stored) > this.#maxBytes) own.drop(stored.response.id)
+    while (own.count > this.#maxPerOwner) own.dropOldest()
     let bytes = this.bytes
-    while (bytes > this.#mostBytes) {
+    while (bytes > this.#maxBytes) {
       const most = [...this.#owners.values()].reduce((a, b) => (b.bytes > a.bytes ? b : a))
       const before = most.bytes
       most.dropOldest()
@@ -101,7 +101,7 @@ class OwnResponses {
   add({ response, input }: StoredResponse): number {
     const { output, ...fields } = response
     const items = [...input, ...output]
-    const size = sizeOf(fields) + items.length * BYTES_OF_REFERENCE
+    const size = jsonBytes(fields) + items.length * REFERENCE_BYTES
     this.#entries.set(response.id, { response, input, size })
     this.bytes += size
     return items.reduce((sum, item) => sum + this.#retain(item), size)
@@ -129,7 +129,7 @@ class OwnResponses {
 
   /** @returns the size of the item */
   #retain(item: Item): number {
-    const entry = this.#items.get(item) ?? { size: sizeOf(item), users: 0 }
+    const entry = this.#items.get(item) ?? { size: jsonBytes(item), users: 0 }
     if (entry.users === 0) {
       this.#items.set(item, entry)
       this.bytes += entry.size
@@ -148,7 +148,7 @@ function notFound(param: string): CorralError {
 }
 
 /** Returns a page of items, as in OpenAI's lists. */
-export function pageOf(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
+export function itemPage(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
   const ordered = order === 'asc' ? [...items] : items.toReversed()
   // Clients may use the same id for several items. Starting after the last one ensures that each page makes progress.
   const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1

@@ -6,7 +6,7 @@ import { NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { parseOptions, parseRequestOptions } from '../../../../core/models/options.ts'
 import { parseDuration } from '../../../../core/system/duration.ts'
-import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis/native/native-question.ts'
+import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis/native/engine-request.ts'
 import { chooseFraming } from '../../../../plugins/apis/native/native-streams.ts'
 import { parameterSize, showRecord } from '../../../../plugins/apis/native/records.ts'
 

@@ -1,13 +1,13 @@
 import t from 'tap'
 import type { StateEvent, StateFollower, StateTopic } from '../../../../core/contracts/state-events.ts'
+import type { Access, CurrentRecord } from '../../../../plugins/apis/native/events/state-collector.ts'
 import { SharedStateFeed } from '../../../../plugins/apis/native/events/state-feed.ts'
-import type { Access, Seen } from '../../../../plugins/apis/native/events/state-records.ts'
 import { until } from '../../../support/corral.ts'
 
 const operator: StateFollower['caller'] = { turn: 'key:operator', role: 'operator' }
 
 /** Creates a feed of records that the test sets, and counts the polls. */
-function feedOf(...seen: Seen[]) {
+function feedOf(...seen: CurrentRecord[]) {
   const records = new Map(seen.map(record => [`${record.topic}/${record.key}`, record]))
   const looks = new Map<StateTopic, number>()
   const logged: unknown[] = []
@@ -28,7 +28,7 @@ function feedOf(...seen: Seen[]) {
     looks,
     logged,
     break: () => records.set('broken', model('broken', {})),
-    set(...changed: Seen[]) {
+    set(...changed: CurrentRecord[]) {
       for (const record of changed) records.set(`${record.topic}/${record.key}`, record)
       feed.touch('model')
     },
@@ -40,7 +40,7 @@ function feedOf(...seen: Seen[]) {
 }
 
 const model = (key: string, value: object, access: Access = { key }) =>
-  ({ topic: 'model', key, value, access }) as unknown as Seen
+  ({ topic: 'model', key, value, access }) as unknown as CurrentRecord
 
 /** Follows a feed. With `slow`, each event is received only after `release`. */
 function follow(feed: SharedStateFeed, options: Partial<StateFollower> & { slow?: boolean } = {}) {
@@ -132,7 +132,7 @@ t.test('a follower resumes from its last id, but gets a snapshot for another vie
 t.test('followers see only permitted records, also if a name changes its model', async t => {
   const records = [
     model('a', { size: 1 }, { key: 'me/a:q4' }),
-    { topic: 'memory', key: 'host', value: { pool: 'host', reserved: 1 }, access: 'operator' } as Seen
+    { topic: 'memory', key: 'host', value: { pool: 'host', reserved: 1 }, access: 'operator' } as CurrentRecord
   ]
   const { feed, set } = feedOf(...records)
   const user = { turn: 'key:user', role: 'user' } as const

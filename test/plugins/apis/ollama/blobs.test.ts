@@ -8,7 +8,7 @@ import pino from 'pino'
 import t, { type Test } from 'tap'
 import { allowLongUploads, takeAnyTime } from '../../../../core/http/long-upload.ts'
 import { BlobStore } from '../../../../plugins/apis/ollama/models/blobs.ts'
-import { modelOf, type SentFile } from '../../../../plugins/apis/ollama/models/sent-files.ts'
+import { detectFiles, type UploadedFile } from '../../../../plugins/apis/ollama/models/uploaded-files.ts'
 import { ggufBytes, safetensorsBytes, writeGguf } from '../../../support/gguf-writer.ts'
 import { gate, name, openStore } from '../../models/storage/support.ts'
 
@@ -112,14 +112,14 @@ t.test('files of stored models can be used as blobs', async t => {
 
 t.test('detects the format and role of uploaded files', async t => {
   const root = t.testdir({})
-  const sent = (name: string, content: Buffer): SentFile => {
+  const sent = (name: string, content: Buffer): UploadedFile => {
     const path = join(root, sha256(content))
     writeFileSync(path, content)
     return { name, path, sha256: sha256(content) }
   }
   const model = ggufBytes({ metadata: { 'general.architecture': 'llama' } })
   const eye = ggufBytes({ metadata: { 'general.architecture': 'clip' } })
-  t.match(await modelOf([sent('mmproj.gguf', eye), sent('C:\\models\\my model', model)]), {
+  t.match(await detectFiles([sent('mmproj.gguf', eye), sent('C:\\models\\my model', model)]), {
     format: 'gguf',
     files: [
       { path: 'my_model.gguf', role: 'model', sha256: sha256(model) },
@@ -129,16 +129,16 @@ t.test('detects the format and role of uploaded files', async t => {
   const two = ggufBytes({ metadata: { 'general.architecture': 'llama', 'split.no': 1 } })
   const shards = [sent('x/m-00002-of-00002.gguf', two), sent('x/m-00001-of-00002.gguf', model)]
   t.strictSame(
-    (await modelOf(shards)).files.map(({ path }) => path),
+    (await detectFiles(shards)).files.map(({ path }) => path),
     ['m-00001-of-00002.gguf', 'm-00002-of-00002.gguf']
   )
-  await t.rejects(modelOf([sent('x.gguf', Buffer.from('nothing'))]), { code: 'invalid_request', param: 'files' })
-  await t.rejects(modelOf([sent('x.gguf', Buffer.from('GGUF'))]), { code: 'invalid_request' })
+  await t.rejects(detectFiles([sent('x.gguf', Buffer.from('nothing'))]), { code: 'invalid_request', param: 'files' })
+  await t.rejects(detectFiles([sent('x.gguf', Buffer.from('GGUF'))]), { code: 'invalid_request' })
 
   const weights = sent('model.safetensors', safetensorsBytes())
   const config = sent('config.json', Buffer.from('{}'))
   const tokenizer = sent('tokenizer.json', Buffer.from('[]'))
-  const folder = await modelOf([tokenizer, config, weights, sent('notes.txt', Buffer.from('x'))])
+  const folder = await detectFiles([tokenizer, config, weights, sent('notes.txt', Buffer.from('x'))])
   t.match(folder, {
     format: 'safetensors',
     files: [
@@ -148,9 +148,9 @@ t.test('detects the format and role of uploaded files', async t => {
     ]
   })
   t.equal(folder.files.length, 3)
-  await t.rejects(modelOf([weights, tokenizer]), { message: /config.json missing/ })
-  await t.rejects(modelOf([weights, config]), { message: /no tokenizer/ })
-  await t.rejects(modelOf([{ ...weights, name: 'model-00001-of-00002.safetensors' }, config, tokenizer]), {
+  await t.rejects(detectFiles([weights, tokenizer]), { message: /config.json missing/ })
+  await t.rejects(detectFiles([weights, config]), { message: /no tokenizer/ })
+  await t.rejects(detectFiles([{ ...weights, name: 'model-00001-of-00002.safetensors' }, config, tokenizer]), {
     message: /model-00002-of-00002.safetensors missing/
   })
 })

@@ -5,8 +5,8 @@ import { CorralError } from '../../../../core/errors.ts'
 import { httpOrigin } from '../../../../core/http/listening.ts'
 import { readListen } from '../../../../core/http/second-listener.ts'
 import { parseModelName, type RequestedName } from '../../../../core/models/model-name.ts'
-import { newName, ollamaNaming, shown } from '../../../../plugins/apis/ollama/naming.ts'
-import { likeOllama, OLLAMA_VERSION, pathInProfile } from '../../../../plugins/apis/ollama/routes.ts'
+import { displayName, newName, ollamaNaming } from '../../../../plugins/apis/ollama/ollama-naming.ts'
+import { mapListenerPath, OLLAMA_VERSION, withOllamaMessage } from '../../../../plugins/apis/ollama/routes.ts'
 import { cutTokens } from '../../../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
@@ -43,7 +43,7 @@ const storage = {
 }
 
 t.test('names are shown with tags', t => {
-  t.same(STORED.map(shown), [
+  t.same(STORED.map(displayName), [
     'corral/tiny-chat:latest',
     'corral/tiny-chat:Q8_0',
     'Qwen/Big:latest',
@@ -123,29 +123,31 @@ t.test('parses the listen address and maps its paths', t => {
     ['http://localhost:11434', '/ollama'],
     ['*', '/ollama*']
   ]
-  for (const [url, path] of table) t.equal(pathInProfile(url), path, url)
+  for (const [url, path] of table) t.equal(mapListenerPath(url), path, url)
   t.end()
 })
 
 t.test('errors contain the words and numbers that clients look for', t => {
   const missing = new CorralError('model_not_found', 'There is no model "a/b" here.', { param: 'model' })
-  t.match(likeOllama(missing, { model: '', name: 'b' }), {
+  t.match(withOllamaMessage(missing, { model: '', name: 'b' }), {
     code: 'model_not_found',
     message: /^model 'b' not found\. There is no/,
     param: 'model'
   })
-  t.match(likeOllama(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
-  t.equal(likeOllama(missing, undefined), missing)
+  t.match(withOllamaMessage(missing, { model: 'new', from: 'b' }), { message: /^model 'b' not found/ })
+  t.equal(withOllamaMessage(missing, undefined), missing)
   const long = new CorralError('context_exceeded', 'The prompt has 8 tokens.', { details: { n_ctx: 3 } })
   const exceeded = {
     message: 'the input length exceeds the context length. The prompt has 8 tokens.',
     details: { n_ctx: 3 }
   }
-  t.match(likeOllama(long, { model: 'b', messages: [] }), exceeded)
-  t.match(likeOllama(long, { model: 'b', input: 'x', truncate: false }), exceeded)
-  t.match(likeOllama(long, { model: 'b', input: 'x' }), { message: /^input after truncation exceeds maximum context / })
+  t.match(withOllamaMessage(long, { model: 'b', messages: [] }), exceeded)
+  t.match(withOllamaMessage(long, { model: 'b', input: 'x', truncate: false }), exceeded)
+  t.match(withOllamaMessage(long, { model: 'b', input: 'x' }), {
+    message: /^input after truncation exceeds maximum context /
+  })
   const other = new CorralError('invalid_request', 'No.')
-  t.equal(likeOllama(other, { model: 'b' }), other)
+  t.equal(withOllamaMessage(other, { model: 'b' }), other)
   const parts = OLLAMA_VERSION.split('.')
   t.ok(parts.length === 3 && parts.every(part => /^\d+$/.test(part)), 'each part of the version is a number')
   const [major, minor, patch] = parts.map(Number) as [number, number, number]

@@ -3,13 +3,13 @@ import type { CoreConfig } from '../../../../core/config/core-schema.ts'
 import type { Capability, Catalog, Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../../../core/models/load-options.ts'
-import { checkAgainst } from '../../../../plugins/apis/openai/check-body.ts'
 import {
   chatGeneration,
   completionGeneration,
   type Fields,
   type Generation
 } from '../../../../plugins/apis/openai/generation.ts'
+import { checkAgainst } from '../../../../plugins/apis/openai/request-validation.ts'
 import { ChatRequest, CompletionRequest } from '../../../../plugins/apis/openai/schemas.ts'
 import { variantOf } from './support.ts'
 

@@ -1,11 +1,11 @@
 import t from 'tap'
 import { until } from '../../../support/corral.ts'
-import { answers, chat, DONE, event, MODEL, serviceOf, splitError } from './scripted-service.ts'
+import { answers, chat, DONE, event, MODEL, scriptedService, splitError } from './scripted-service.ts'
 import { eventStream, jsonResponse, type Responder, variantOf } from './support.ts'
 
 t.test('bytes of the engine pass through unchanged', async t => {
   const text = `${event('ä')}: a comment\n${event('b')}${DONE}`
-  const { send, idle } = await serviceOf(t, [answers(text)])
+  const { send, idle } = await scriptedService(t, [answers(text)])
   const response = await send('/chat/completions', chat, { headers: { accept: 'application/json' } })
   t.equal(response.status, 200)
   t.equal(response.headers.get('content-type'), 'text/event-stream')
@@ -24,7 +24,7 @@ t.test('a stream that ends early ends with an error and without [DONE]', async t
     ['within an event', [event('a'), event('b').slice(0, 20)], event('a')],
     ['after one line feed', [event('a'), event('b').slice(0, -1)], event('a')]
   ] as const) {
-    const { send, idle } = await serviceOf(t, [answers(...chunks)])
+    const { send, idle } = await scriptedService(t, [answers(...chunks)])
     const text = await (await send('/chat/completions', chat)).text()
     const found = splitError(text)
     t.equal(found.before, before, what)
@@ -35,7 +35,7 @@ t.test('a stream that ends early ends with an error and without [DONE]', async t
 
 t.test('an empty stream is retried once, then answered with an error status', async t => {
   let asked = 0
-  const { send, engines } = await serviceOf(t, [
+  const { send, engines } = await scriptedService(t, [
     (request, engine) => {
       asked++
       return answers()(request, engine)
@@ -54,19 +54,19 @@ t.test('an engine that dies before it answers is replaced once', async t => {
     engine.crash()
     return new Promise(() => {})
   }
-  const fine = await serviceOf(t, [dies, answers(event('a'), DONE)])
+  const fine = await scriptedService(t, [dies, answers(event('a'), DONE)])
   const response = await fine.send('/chat/completions', chat)
   t.equal(await response.text(), event('a') + DONE)
   t.equal(fine.engines.length, 2)
 
-  const whole = await serviceOf(t, [dies, answers(event('back'), DONE)])
+  const whole = await scriptedService(t, [dies, answers(event('back'), DONE)])
   t.match(await whole.json('/chat/completions', { ...chat, stream: false }), {
     status: 200,
     body: { choices: [{ message: { content: 'back' } }] }
   })
   t.equal(whole.engines.length, 2)
 
-  const hopeless = await serviceOf(t, [dies])
+  const hopeless = await scriptedService(t, [dies])
   const failed = await hopeless.json('/chat/completions', chat)
   t.equal(failed.status, 500)
   t.match(failed.body.error, { code: 'engine_crashed', type: 'server_error' })
@@ -74,7 +74,7 @@ t.test('an engine that dies before it answers is replaced once', async t => {
 })
 
 t.test('a crash in the middle of an answer ends the stream with an error', async t => {
-  const { send, engines, idle } = await serviceOf(t, [
+  const { send, engines, idle } = await scriptedService(t, [
     async (_request, engine) => {
       const response = eventStream()
       response.body.write(event('a'))
@@ -93,7 +93,7 @@ t.test('a crash in the middle of an answer ends the stream with an error', async
 
 t.test("the engine's own error in a stream is reported", async t => {
   const error = '{"error":{"code":500,"message":"Compute error.","type":"server_error"}}'
-  const { send, log, idle } = await serviceOf(t, [answers(event('a'), `${event('b')}data: ${error}\n\n`)])
+  const { send, log, idle } = await scriptedService(t, [answers(event('a'), `${event('b')}data: ${error}\n\n`)])
   const found = splitError(await (await send('/chat/completions', chat)).text())
   t.equal(found.before, event('a') + event('b'))
   t.match(found.error, { code: 'internal', type: 'server_error', message: /Compute error/ })
@@ -133,7 +133,7 @@ t.test('engine errors become an error status, streamed or not', async t => {
     [400, error(400, 'bad grammar', 'invalid_request_error'), 400, { code: 'invalid_request', message: /bad grammar/ }],
     [503, error(503, 'Loading model', 'unavailable_error'), 503, { code: 'queue_full', type: 'rate_limit_error' }]
   ] as const) {
-    const { json, idle } = await serviceOf(t, [() => jsonResponse(status, body)])
+    const { json, idle } = await scriptedService(t, [() => jsonResponse(status, body)])
     for (const stream of [true, false]) {
       const reply = await json('/chat/completions', { ...chat, stream })
       t.equal(reply.status, wanted)
@@ -154,13 +154,13 @@ t.test('an answer ends when its model is stopped, deleted or shut down', async t
   }
   const silent: Responder = () => new Promise(() => {})
   const name = { owner: 'corral', name: 'tiny-chat' }
-  type Fixture = Awaited<ReturnType<typeof serviceOf>>
+  type Fixture = Awaited<ReturnType<typeof scriptedService>>
   for (const [code, act] of [
     ['model_stopped', (fixture: Fixture) => fixture.scheduler.stop(name)],
     ['model_deleted', (fixture: Fixture) => fixture.storage.drop('corral/tiny-chat:f16')],
     ['shutting_down', (fixture: Fixture) => fixture.scheduler.close(1)]
   ] as const) {
-    const begun = await serviceOf(t, [hangs])
+    const begun = await scriptedService(t, [hangs])
     const response = await begun.send('/chat/completions', chat)
     await act(begun)
     const found = splitError(await response.text())
@@ -168,7 +168,7 @@ t.test('an answer ends when its model is stopped, deleted or shut down', async t
     t.match(found.error, { code, type: 'server_error' })
 
     for (const stream of [true, false]) {
-      const waiting = await serviceOf(t, [silent])
+      const waiting = await scriptedService(t, [silent])
       const reply = waiting.json('/chat/completions', { ...chat, stream })
       await until('the request runs', () => waiting.scheduler.running()[0]?.running === 1)
       await act(waiting)
@@ -180,7 +180,7 @@ t.test('an answer ends when its model is stopped, deleted or shut down', async t
 
 t.test('settings of the model and the server are the defaults of a request', async t => {
   const bodies: Record<string, unknown>[] = []
-  const { json } = await serviceOf(
+  const { json } = await scriptedService(
     t,
     [
       request => {
@@ -196,7 +196,7 @@ t.test('settings of the model and the server are the defaults of a request', asy
 })
 
 t.test('invalid requests are refused without loading a model', async t => {
-  const { json, send, url } = await serviceOf(t, [answers(event('a'), DONE)])
+  const { json, send, url } = await scriptedService(t, [answers(event('a'), DONE)])
   const error = (status: number, fields: object) => ({ status, body: { error: fields } })
   t.match(
     await json('/nothing'),
@@ -242,7 +242,7 @@ t.test('invalid requests are refused without loading a model', async t => {
 })
 
 t.test('a model without text generation refuses chats and can tokenize', async t => {
-  const { json } = await serviceOf(t, [() => jsonResponse(200, { tokens: [] })], {
+  const { json } = await scriptedService(t, [() => jsonResponse(200, { tokens: [] })], {
     variants: [variantOf('corral', 'tiny-chat', { capabilities: ['embedding'] })]
   })
   t.match(await json('/chat/completions', chat), { status: 400, body: { error: { code: 'unsupported_capability' } } })

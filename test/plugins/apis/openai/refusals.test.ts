@@ -1,9 +1,9 @@
 import t from 'tap'
 import type { ErrorCode } from '../../../../core/errors.ts'
 import { allowedBy } from '../../../../core/system/schema-check.ts'
-import { checkAgainst, schemaCompiler } from '../../../../plugins/apis/openai/check-body.ts'
 import { embeddingInputs } from '../../../../plugins/apis/openai/embeddings.ts'
 import type { Fields } from '../../../../plugins/apis/openai/generation.ts'
+import { checkAgainst, schemaCompiler } from '../../../../plugins/apis/openai/request-validation.ts'
 import {
   ChatRequest,
   EmbeddingRequest,

@@ -2,7 +2,7 @@ import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
 import type { Test } from 'tap'
 import { differs } from './declared-types.ts'
 
-export async function eventsOf(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
+export async function collectEvents(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
   const events: ResponseStreamEvent[] = []
   for await (const event of stream) events.push(event)
   return events

@@ -6,7 +6,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { DEMO } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { differs } from './declared-types.ts'
-import { checkEvents, eventsOf } from './response-events.ts'
+import { checkEvents, collectEvents } from './response-events.ts'
 import { eventStream, fakeEngine, type Responder, startService, variantOf } from './support.ts'
 
 // Features that the demo model lacks, tested with scripted engines.
@@ -47,7 +47,7 @@ t.test('reasoning is returned, counted and continued', async t => {
   t.match(first.reasoning, { effort: 'low' })
   t.match(asked[0], { reasoning_effort: 'low', timings_per_token: true, stream: true })
 
-  const events = await eventsOf(
+  const events = await collectEvents(
     await thinking.responses.create({ model, input: 'And Italy?', previous_response_id: first.id, stream: true })
   )
   checkEvents(t, events)

@@ -2,7 +2,7 @@ import t from 'tap'
 import { CorralError } from '../../../../core/errors.ts'
 import type { ResponseObject } from '../../../../plugins/apis/openai/responses/response-writer.ts'
 import type { Item } from '../../../../plugins/apis/openai/responses/schemas.ts'
-import { pageOf, StoredResponses } from '../../../../plugins/apis/openai/responses/stored-responses.ts'
+import { itemPage, StoredResponses } from '../../../../plugins/apis/openai/responses/stored-responses.ts'
 import { randomBelow } from '../../../support/random.ts'
 
 function stored(id: string, input: Item[], output: Item[], more: object = {}) {
@@ -113,14 +113,14 @@ t.test('stored responses: no owner can evict those of others', async t => {
 
 t.test('lists items in pages', async t => {
   const items = ['a', 'b', 'c', 'd', 'e'].map(id => itemOf(id, ''))
-  const ids = (page: ReturnType<typeof pageOf>) => page.data.map(({ id }) => id).join('')
-  t.equal(ids(pageOf(items, {})), 'edcba')
-  t.equal(ids(pageOf(items, { order: 'asc' })), 'abcde')
-  const page = pageOf(items, { limit: 2, after: 'd' })
+  const ids = (page: ReturnType<typeof itemPage>) => page.data.map(({ id }) => id).join('')
+  t.equal(ids(itemPage(items, {})), 'edcba')
+  t.equal(ids(itemPage(items, { order: 'asc' })), 'abcde')
+  const page = itemPage(items, { limit: 2, after: 'd' })
   t.match(page, { object: 'list', first_id: 'c', last_id: 'b', has_more: true })
-  t.match(pageOf(items, { limit: 2, after: 'b' }), { first_id: 'a', last_id: 'a', has_more: false })
-  t.match(pageOf([], {}), { data: [], first_id: null, last_id: null, has_more: false })
+  t.match(itemPage(items, { limit: 2, after: 'b' }), { first_id: 'a', last_id: 'a', has_more: false })
+  t.match(itemPage([], {}), { data: [], first_id: null, last_id: null, has_more: false })
   // Pages make progress even if several items have the same id.
   const same = ['a', 'x', 'x', 'b'].map(id => itemOf(id, ''))
-  t.equal(ids(pageOf(same, { order: 'asc', limit: 2, after: 'x' })), 'b')
+  t.equal(ids(itemPage(same, { order: 'asc', limit: 2, after: 'x' })), 'b')
 })

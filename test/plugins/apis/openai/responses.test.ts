@@ -6,7 +6,7 @@ import { z } from 'zod'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { differs } from './declared-types.ts'
-import { checkEvents, eventsOf } from './response-events.ts'
+import { checkEvents, collectEvents } from './response-events.ts'
 
 // Runs the official client against a corral with the real engine.
 const corral = await startCorral(t, {
@@ -69,7 +69,7 @@ t.test('streams a response', async t => {
     text += delta
     t.equal(snapshot, text)
   })
-  const events = await eventsOf(stream)
+  const events = await collectEvents(stream)
   checkEvents(t, events)
   t.equal(events.length, blocks.length)
   t.equal(text, CAPITAL_ANSWER)
@@ -119,7 +119,7 @@ t.test('functions: two parallel calls, streams and tool_choice', async t => {
     input: 'What is the weather in Paris and Rome?',
     tools: [getWeather]
   })
-  const events = await eventsOf(stream)
+  const events = await collectEvents(stream)
   checkEvents(t, events)
   const { output } = await stream.finalResponse()
   t.strictSame(
@@ -196,7 +196,7 @@ t.test('an answer that reaches its token limit is incomplete', async t => {
     output: [{ status: 'incomplete' }]
   })
   t.equal(differs('Response', response), undefined)
-  const events = await eventsOf(await client.responses.create({ ...request, stream: true }))
+  const events = await collectEvents(await client.responses.create({ ...request, stream: true }))
   checkEvents(t, events)
   t.equal(events.at(-1)!.type, 'response.incomplete')
 })

@@ -18,7 +18,7 @@ export const DONE = 'data: [DONE]\n\n'
 export const chat = { model: MODEL, messages: [{ role: 'user', content: 'hi' }], stream: true }
 
 /** Starts a service with one model. Each new engine uses the next responder, or the last one. */
-export async function serviceOf(t: Test, responders: Responder[], options: Partial<ServiceOptions> = {}) {
+export async function scriptedService(t: Test, responders: Responder[], options: Partial<ServiceOptions> = {}) {
   const engines: FakeEngine[] = []
   const service = await startService(t, {
     variants: [variantOf('corral', 'tiny-chat')],

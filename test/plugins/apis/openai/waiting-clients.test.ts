@@ -6,13 +6,13 @@ import { CorralError } from '../../../../core/errors.ts'
 import type { EngineRequest } from '../../../../runtimes/llama-server/upstream.ts'
 import { until } from '../../../support/corral.ts'
 import { engineBody } from '../../../support/engine-body.ts'
-import { answers, chat, DONE, event, neverLoads, serviceOf, splitError } from './scripted-service.ts'
+import { answers, chat, DONE, event, neverLoads, scriptedService, splitError } from './scripted-service.ts'
 import { closed, eventStream, fakeEngine, type ServiceOptions } from './support.ts'
 
 t.test('a disconnecting client cancels its request to the engine', async t => {
   const requests: EngineRequest[] = []
   const bodies: Readable[] = []
-  const fixture = await serviceOf(t, [
+  const fixture = await scriptedService(t, [
     request => {
       requests.push(request)
       if (JSON.parse(String(request.body)).messages[0].content !== 'hi') return new Promise(() => {})
@@ -48,7 +48,7 @@ t.test('a disconnecting client cancels its request to the engine', async t => {
 })
 
 t.test('a client that disconnects while the model loads leaves the queue', async t => {
-  const fixture = await serviceOf(t, [], { startEngine: neverLoads })
+  const fixture = await scriptedService(t, [], { startEngine: neverLoads })
   const controller = new AbortController()
   const reply = fixture.send('/chat/completions', chat, { signal: controller.signal })
   reply.catch(() => {})
@@ -65,7 +65,7 @@ t.test('a slow reader causes back-pressure and loses nothing', async t => {
   const block = event('x'.repeat(64 * 1024))
   const total = 500
   let taken = 0
-  const { url, idle } = await serviceOf(t, [
+  const { url, idle } = await scriptedService(t, [
     () => {
       const source = function* () {
         for (; taken < total; taken++) yield Buffer.from(block)
@@ -109,26 +109,26 @@ t.test('heartbeats contain the status, and later failures are sent in the stream
       return fakeEngine(spec, answers(event('a'), DONE))
     }
   })
-  const loading = await serviceOf(t, [], slow('loads'))
+  const loading = await scriptedService(t, [], slow('loads'))
   const text = await (await loading.send('/chat/completions', chat)).text()
   t.match(text, /^(: [^\n]+\n\n)+data: /)
   t.match(text, ': building llama.cpp 12%\n\n')
   t.match(text, ': loading 42%\n\n')
   t.ok(text.endsWith(event('a') + DONE))
 
-  const failing = await serviceOf(t, [], slow('fails'))
+  const failing = await scriptedService(t, [], slow('fails'))
   const response = await failing.send('/chat/completions', chat)
   t.equal(response.status, 200)
   t.match(splitError(await response.text()).error, { code: 'load_failed', message: /broken/ })
 
-  const early = await serviceOf(t, [], { ...slow('fails'), heartbeat: 10_000 })
+  const early = await scriptedService(t, [], { ...slow('fails'), heartbeat: 10_000 })
   const status = await early.json('/chat/completions', chat)
   t.match(status, { status: 500, body: { error: { code: 'load_failed' } } })
   t.equal(status.headers.get('x-should-retry'), 'false')
 })
 
 t.test('a request is retried even after a heartbeat', async t => {
-  const { send, engines } = await serviceOf(
+  const { send, engines } = await scriptedService(
     t,
     [
       async (_request, engine) => {
@@ -147,7 +147,7 @@ t.test('a request is retried even after a heartbeat', async t => {
 })
 
 t.test('a full queue refuses requests', async t => {
-  const { json, send, scheduler } = await serviceOf(t, [], { maxQueue: 1, startEngine: neverLoads })
+  const { json, send, scheduler } = await scriptedService(t, [], { maxQueue: 1, startEngine: neverLoads })
   const controller = new AbortController()
   const first = send('/chat/completions', chat, { signal: controller.signal })
   first.catch(() => {})
@@ -161,7 +161,7 @@ t.test('a full queue refuses requests', async t => {
 })
 
 t.test('concurrent requests share one engine', async t => {
-  const { send, engines } = await serviceOf(t, [answers(event('a'), DONE)])
+  const { send, engines } = await scriptedService(t, [answers(event('a'), DONE)])
   const replies = await Promise.all(
     Array.from({ length: 50 }, async () => (await send('/chat/completions', chat)).text())
   )
@@ -170,7 +170,7 @@ t.test('concurrent requests share one engine', async t => {
 })
 
 t.test('keep_alive sets when the model is unloaded', async t => {
-  const { send, scheduler, idle } = await serviceOf(t, [answers(event('a'), DONE)])
+  const { send, scheduler, idle } = await scriptedService(t, [answers(event('a'), DONE)])
   await (await send('/chat/completions', { ...chat, keep_alive: -1 })).text()
   await idle()
   t.equal(scheduler.running()[0]!.expiresAt, undefined)

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { isMoving, StateRecords } from '../../../../plugins/apis/native/events/state-records.ts'
+import { isMoving, StateCollector } from '../../../../plugins/apis/native/events/state-collector.ts'
 import { until } from '../../../support/corral.ts'
 
 const never = undefined as never
@@ -20,7 +20,7 @@ t.test('conversions have their progress', async t => {
     { variant, dtype: 'q4_k_m', progress: { phase: 'queued', subject: '' } },
     { variant, dtype: 'f16', progress: { phase: 'converting', subject: '', fraction: 0.1278 } }
   ]
-  const records = new StateRecords({ ...others, hardware, conversion: { running: () => running } as never })
+  const records = new StateCollector({ ...others, hardware, conversion: { running: () => running } as never })
   const seen = records.of('conversion', 0)
   t.match(
     seen.map(({ value }) => value),
@@ -38,7 +38,7 @@ t.test('GPU sensors are read only if there are GPUs, rarely, and one read at a t
   let calls = 0
   let known: object | undefined
   let temperature = 40
-  const records = new StateRecords({
+  const records = new StateCollector({
     ...others,
     conversion: never,
     hardware: {

@@ -16,7 +16,7 @@ const LevelsSchema = Type.Object(
 )
 
 /** Routes to show and change log levels at run time. */
-export function levelRoutes(levels: LogLevels): FastifyPluginAsync {
+export function logLevelRoutes(levels: LogLevels): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 

@@ -1,15 +1,15 @@
 import fastify from 'fastify'
 import t from 'tap'
 import type { Delta, TokenProbability } from '../../../../core/contracts/engines.ts'
-import { embeddingList, ofDimensions, ranking } from '../../../../plugins/apis/openai/embeddings.ts'
+import { embeddingList, ranking, toDimensions } from '../../../../plugins/apis/openai/embeddings.ts'
+import { modelPage } from '../../../../plugins/apis/openai/models.ts'
 import {
   type AnswerHead,
   bestChoices,
   chatLogprobs,
   completionLogprobs,
-  HostedAnswer
-} from '../../../../plugins/apis/openai/hosted-answer.ts'
-import { modelPage } from '../../../../plugins/apis/openai/models.ts'
+  OpenAiAnswer
+} from '../../../../plugins/apis/openai/openai-answer.ts'
 import { variantOf } from './support.ts'
 
 const FACTS = { context: 1, state: { value: 'unloaded' }, aliases: [] } as const
@@ -27,18 +27,18 @@ const token = (text: string, logprob: number, ...others: [string, number][]): To
   const given = (of: string, value: number) => ({ id: 5, token: of, bytes: [...Buffer.from(of)], logprob: value })
   return { ...given(text, logprob), top_logprobs: [[text, logprob] as const, ...others].map(([a, b]) => given(a, b)) }
 }
-const answerOf = (head: Partial<AnswerHead>) =>
-  new HostedAnswer({ operation: 'chat', id: 'cmpl-7', model: 'A/b', choices: 1, usage: true, ...head })
+const createAnswer = (head: Partial<AnswerHead>) =>
+  new OpenAiAnswer({ operation: 'chat', id: 'cmpl-7', model: 'A/b', choices: 1, usage: true, ...head })
 
 /** Returns the chunks of an answer. */
-function chunksOf(deltas: Delta[], head: Partial<AnswerHead> = {}): any[] {
-  const answer = answerOf(head)
+function getChunks(deltas: Delta[], head: Partial<AnswerHead> = {}): any[] {
+  const answer = createAnswer(head)
   return [...deltas.flatMap(delta => answer.chunks([delta])), answer.lastChunk()].filter(chunk => chunk !== undefined)
 }
 
 /** Returns a complete answer. */
-function wholeOf(deltas: Delta[], head: Partial<AnswerHead> = {}): any {
-  const answer = answerOf(head)
+function getWhole(deltas: Delta[], head: Partial<AnswerHead> = {}): any {
+  const answer = createAnswer(head)
   for (const delta of deltas) answer.add([delta])
   return answer.whole()
 }
@@ -50,7 +50,7 @@ t.test('the usage of several choices is summed up in the last chunk', async t =>
     { choice: 1, finish: 'stop', ...counted(19, 2, 18), extra: { timings: { prompt_n: 1 } } },
     { finish: 'stop', ...counted(19, 5, 0), extra: { timings: { prompt_n: 2 } } }
   ]
-  const chunks = chunksOf(deltas, { choices: 2 })
+  const chunks = getChunks(deltas, { choices: 2 })
   t.strictSame(
     chunks.map(({ choices }) => choices.map(({ index, delta, finish_reason }: any) => [index, delta, finish_reason])),
     [
@@ -63,7 +63,7 @@ t.test('the usage of several choices is summed up in the last chunk', async t =>
     ]
   )
   t.match(chunks.at(-1), { id: 'cmpl-7', model: 'A/b', usage: usage(19, 7, 0), timings: { prompt_n: 2 } })
-  const uncounted = chunksOf(deltas, { choices: 2, usage: false })
+  const uncounted = getChunks(deltas, { choices: 2, usage: false })
   t.notOk(uncounted.some(chunk => chunk.usage))
   t.match(uncounted.at(-1), { timings: { prompt_n: 2 } }, "the engine's own fields are in the last chunk of a choice")
 
@@ -73,10 +73,10 @@ t.test('the usage of several choices is summed up in the last chunk', async t =>
     { choice: 3, finish: 'stop', ...counted(4, 4, 3) },
     { choice: 1, finish: 'stop', ...counted(3, 8, 2) }
   ]
-  const last = chunksOf(texts, { operation: 'completion', choices: 2 }).at(-1)!
+  const last = getChunks(texts, { operation: 'completion', choices: 2 }).at(-1)!
   t.match(last, { id: 'cmpl-7', choices: [], usage: usage(7, 15) })
-  t.equal(chunksOf([{ content: 'x', finish: 'stop' }]).at(-1)!.usage, undefined, 'an engine without counts')
-  const late = chunksOf([{ content: 'x', finish: 'stop' }, counted(3, 1)])
+  t.equal(getChunks([{ content: 'x', finish: 'stop' }]).at(-1)!.usage, undefined, 'an engine without counts')
+  const late = getChunks([{ content: 'x', finish: 'stop' }, counted(3, 1)])
   t.match(late.at(-1)!.usage, usage(3, 1), 'counts may arrive after the text ends')
 })
 
@@ -130,7 +130,7 @@ t.test('assembles a complete answer', async t => {
     { choice: 1, finish: 'stop', ...counted(3, 1) },
     { finish: 'tool_calls', ...counted(3, 2), extra: { timings: { prompt_n: 2 } } }
   ]
-  const { created, ...whole } = wholeOf(deltas, { choices: 2, logprobs: 0 })
+  const { created, ...whole } = getWhole(deltas, { choices: 2, logprobs: 0 })
   t.type(created, 'number')
   const likely = (text: string, logprob: number) => ({
     token: text,
@@ -168,7 +168,7 @@ t.test('assembles a complete answer', async t => {
       }
     ]
   })
-  t.equal(wholeOf([{ finish: 'stop' }]).choices[0].message.content, '', 'an empty answer')
+  t.equal(getWhole([{ finish: 'stop' }]).choices[0].message.content, '', 'an empty answer')
 
   const texts: Delta[] = [
     { content: 'a', logprobs: [token('a', -1)] },
@@ -178,7 +178,7 @@ t.test('assembles a complete answer', async t => {
     { choice: 1, finish: 'stop' }
   ]
   const completion = { operation: 'completion', choices: 2 } as const
-  t.match(wholeOf(texts, { ...completion, logprobs: 0 }), {
+  t.match(getWhole(texts, { ...completion, logprobs: 0 }), {
     object: 'text_completion',
     choices: [
       {
@@ -190,7 +190,7 @@ t.test('assembles a complete answer', async t => {
       { index: 1, text: 'c', logprobs: { tokens: ['c'] }, finish_reason: 'stop' }
     ]
   })
-  const best = wholeOf(texts, { ...completion, bestOf: 1 }).choices
+  const best = getWhole(texts, { ...completion, bestOf: 1 }).choices
   t.match(best, [{ index: 0, text: 'ab', logprobs: null }])
   t.equal(best.length, 1)
 })
@@ -201,14 +201,14 @@ t.test('function calls have the older format', async t => {
     { toolCalls: [{ index: 0, arguments: '}' }] },
     { finish: 'tool_calls' }
   ]
-  const chunks = chunksOf(deltas, { legacyFunctions: true })
+  const chunks = getChunks(deltas, { legacyFunctions: true })
   t.strictSame(
     chunks.map(({ choices }) => choices[0]!.delta?.function_call),
     [undefined, { name: 'f', arguments: '{' }, { arguments: '}' }, undefined]
   )
   t.equal(chunks[3]!.choices[0]!.finish_reason, 'function_call')
   t.notMatch(JSON.stringify(chunks), 'tool_calls')
-  const [choice] = wholeOf(deltas, { legacyFunctions: true }).choices
+  const [choice] = getWhole(deltas, { legacyFunctions: true }).choices
   t.match(choice, { finish_reason: 'function_call', message: { function_call: { name: 'f', arguments: '{}' } } })
 })
 
@@ -220,7 +220,7 @@ t.test('writes completions with echo, log probabilities and max_tokens 0', async
     { finish: 'stop' },
     { choice: 1, content: 'c', finish: 'stop' }
   ]
-  const echoed = chunksOf(deltas, { operation, echo: ['one ', 'two '] })
+  const echoed = getChunks(deltas, { operation, echo: ['one ', 'two '] })
   t.strictSame(
     echoed.map(({ choices: [{ index, text }] }) => [index, text]),
     [
@@ -230,11 +230,11 @@ t.test('writes completions with echo, log probabilities and max_tokens 0', async
       [1, 'c']
     ]
   )
-  const { choices } = wholeOf(deltas, { operation, echo: ['one ', 'two '] })
+  const { choices } = getWhole(deltas, { operation, echo: ['one ', 'two '] })
   t.match(choices, [{ text: 'one a' }, { text: 'two bc' }])
   t.match(echoed[0], { id: 'cmpl-7', model: 'A/b' })
 
-  const probable = chunksOf(
+  const probable = getChunks(
     [
       { content: 'Hi', logprobs: [token('Hi', -1)] },
       { content: ' you', logprobs: [token(' you', -2)] },
@@ -247,7 +247,7 @@ t.test('writes completions with echo, log probabilities and max_tokens 0', async
     probable.map(({ choices }) => choices[0].logprobs?.text_offset),
     [[0], [2], [], undefined]
   )
-  const nothing = chunksOf([{ content: 'x' }, { finish: 'length', ...counted(3, 1) }], {
+  const nothing = getChunks([{ content: 'x' }, { finish: 'length', ...counted(3, 1) }], {
     operation,
     nothing: true,
     echo: ['p']
@@ -270,7 +270,7 @@ t.test('embeddings are shortened and normalized again', async t => {
   const app = fastify()
   app.get('/:encoding_format', (request, reply) => {
     const body = { input: 'x', encoding_format: (request.params as any).encoding_format }
-    const vectors = [ofDimensions(vector, { ...body, ...(request.query as object) })]
+    const vectors = [toDimensions(vector, { ...body, ...(request.query as object) })]
     return embeddingList(reply, { vectors, promptTokens: 1 }, body, 'a/b')
   })
   const list = async (path: string) => (await app.inject(path)).json()
@@ -284,7 +284,7 @@ t.test('embeddings are shortened and normalized again', async t => {
     data: [{ object: 'embedding', index: 0, embedding: [3, 4, 12, 0] }],
     usage: { prompt_tokens: 1, total_tokens: 1 }
   })
-  t.throws(() => ofDimensions(vector, { input: 'x', dimensions: 5 }), {
+  t.throws(() => toDimensions(vector, { input: 'x', dimensions: 5 }), {
     code: 'invalid_request',
     param: 'dimensions',
     message: /at most 4/

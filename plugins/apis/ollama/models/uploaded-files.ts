@@ -10,7 +10,7 @@ import { describesSafetensors, isTokenizer } from '../../../../core/models/safet
 import { readOpened } from '../../../../core/system/regular-file.ts'
 
 /** An uploaded file and its name on the client. */
-export interface SentFile {
+export interface UploadedFile {
   name: string
   sha256: string
   /** Absolute path of its content. */
@@ -21,8 +21,10 @@ export interface SentFile {
  * Determines the format of uploaded model files and the role of each file.
  * @throws CorralError `invalid_request` naming what is missing or unusable
  */
-export async function modelOf(files: SentFile[]): Promise<{ format: 'gguf' | 'safetensors'; files: AdoptedFile[] }> {
-  const isWeights = ({ name }: SentFile) => /\.safetensors$/i.test(name)
+export async function detectFiles(
+  files: UploadedFile[]
+): Promise<{ format: 'gguf' | 'safetensors'; files: AdoptedFile[] }> {
+  const isWeights = ({ name }: UploadedFile) => /\.safetensors$/i.test(name)
   if (files.some(isWeights)) return { format: 'safetensors', files: safetensorsFiles(files) }
   const adopted: AdoptedFile[] = []
   for (const file of files) adopted.push(adoptedFile(file, ggufName(file.name), await ggufRole(file)))
@@ -31,7 +33,7 @@ export async function modelOf(files: SentFile[]): Promise<{ format: 'gguf' | 'sa
   return { format: 'gguf', files: adopted.sort((a, b) => (order(a) < order(b) ? -1 : 1)) }
 }
 
-function safetensorsFiles(files: SentFile[]): AdoptedFile[] {
+function safetensorsFiles(files: UploadedFile[]): AdoptedFile[] {
   // Some clients send whole paths. sentence-transformers modules have their folder in the name.
   const named = files.map(file => ({
     ...file,
@@ -56,7 +58,7 @@ function safetensorsFiles(files: SentFile[]): AdoptedFile[] {
   ]
 }
 
-function adoptedFile({ path: source, sha256 }: SentFile, path: string, role: StoredFile['role']): AdoptedFile {
+function adoptedFile({ path: source, sha256 }: UploadedFile, path: string, role: StoredFile['role']): AdoptedFile {
   return { source, path, role, sha256 }
 }
 
@@ -66,8 +68,8 @@ function ggufName(name: string): string {
   return /\.gguf$/i.test(plain) ? plain : `${plain}.gguf`
 }
 
-async function ggufRole({ name, path }: SentFile): Promise<StoredFile['role']> {
-  const start = await startOf(path)
+async function ggufRole({ name, path }: UploadedFile): Promise<StoredFile['role']> {
+  const start = await readStart(path)
   if (start.toString('latin1', 0, 4) !== 'GGUF') {
     throw refuse(
       foreignStart(name, start) ??
@@ -79,7 +81,7 @@ async function ggufRole({ name, path }: SentFile): Promise<StoredFile['role']> {
   return metadata['general.type'] === 'mmproj' || metadata['general.architecture'] === 'clip' ? 'projector' : 'model'
 }
 
-async function startOf(path: string): Promise<Buffer> {
+async function readStart(path: string): Promise<Buffer> {
   const file = await open(path, 'r')
   try {
     return await readOpened(file, START_SIZE)

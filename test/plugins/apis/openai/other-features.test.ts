@@ -14,7 +14,7 @@ import {
 } from '../../../../plugins/apis/openai/schemas.ts'
 import { randomEncoder, writeRandomModel } from '../../../../scripts/random-models.ts'
 import { failure } from '../../../support/failure.ts'
-import { conforms, MODEL, question, startHosted } from './hosted.ts'
+import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
 import { variantOf } from './support.ts'
 
 // Features of OpenAI's other routes that llama-server lacks or handles differently.
@@ -37,7 +37,7 @@ await writeRandomModel(join(models, 'filler.gguf'), FILLER, {
   }
 })
 
-const { client, service, asked, events, idle } = await startHosted(t, [
+const { client, service, asked, events, idle } = await startRealEngine(t, [
   variantOf('corral', 'tiny-chat'),
   variantIn('ranker', ['rerank']),
   variantIn('vectors', ['embedding']),

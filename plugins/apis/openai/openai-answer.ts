@@ -33,7 +33,7 @@ export interface AnswerHead {
 }
 
 /** Writes an engine's answer in the OpenAI chat format, as chunks or as a whole. */
-export class HostedAnswer {
+export class OpenAiAnswer {
   readonly #head: AnswerHead
   readonly #created = Math.floor(Date.now() / 1000)
   /**
@@ -125,7 +125,7 @@ export class HostedAnswer {
     let completion = 0
     for (const [choice, usage] of this.#usage.entries()) {
       if (!usage) continue
-      const prompt = this.#promptOf(choice)
+      const prompt = this.#promptIndex(choice)
       // The later choices of a prompt find it in the cache, so the first one determines the cached tokens.
       const cached = Math.min(prompts.get(prompt)?.cached ?? usage.cachedTokens, usage.cachedTokens)
       prompts.set(prompt, { tokens: usage.promptTokens, cached })
@@ -143,7 +143,7 @@ export class HostedAnswer {
     }
   }
 
-  #promptOf(choice: number): number {
+  #promptIndex(choice: number): number {
     return Math.floor(choice / this.#head.choices)
   }
 
@@ -177,7 +177,7 @@ export class HostedAnswer {
   #textChoice(index: number, { content = '', logprobs = [], finish }: Delta): TextChoice {
     const { logprobs: top, echo, nothing } = this.#head
     const before = this.#lengths[index]
-    const prompt = before === undefined && echo ? echo[this.#promptOf(index)]! : ''
+    const prompt = before === undefined && echo ? echo[this.#promptIndex(index)]! : ''
     const text = prompt + (nothing ? '' : content)
     const offset = (before ?? 0) + [...prompt].length
     this.#lengths[index] = (before ?? 0) + [...text].length
@@ -213,7 +213,7 @@ function append(whole: Delta, { content = '', thinking = '', toolCalls = [], log
 }
 
 /**
- * Returns the choices to keep of each prompt: those with the most likely tokens on average, as OpenAI chooses them.
+ * Returns the choices to keep of each prompt: those with the most tokenFields tokens on average, as OpenAI chooses them.
  * @param means mean log probability of each choice's tokens
  */
 export function bestChoices(means: readonly number[], made: number, kept: number): number[] {
@@ -226,12 +226,12 @@ export function bestChoices(means: readonly number[], made: number, kept: number
 }
 
 function meanLogprob({ logprobs = [] }: Delta): number {
-  const tokens = logprobs.filter(hasText)
+  const tokens = logprobs.filter(hasBytes)
   return tokens.reduce((sum, { logprob }) => sum + logprob, 0) / Math.max(1, tokens.length)
 }
 
 /** End-of-text tokens have no text, and neither have tokens that the engine holds back until the next one. */
-const hasText = ({ bytes }: TokenProbability) => bytes.length > 0
+const hasBytes = ({ bytes }: TokenProbability) => bytes.length > 0
 
 /** Requests log probabilities from an engine. @param top number of alternatives per token */
 export function logprobFields(top: number): Record<string, unknown> {
@@ -240,7 +240,7 @@ export function logprobFields(top: number): Record<string, unknown> {
 
 /** Formats tokens with the requested number of alternatives. */
 export function chatLogprobs(tokens: readonly TokenProbability[], top: number): TokenProbability[] {
-  return tokens.filter(hasText).map(({ token, bytes, logprob, top_logprobs }) => ({
+  return tokens.filter(hasBytes).map(({ token, bytes, logprob, top_logprobs }) => ({
     token,
     bytes,
     logprob,
@@ -269,7 +269,7 @@ export function completionLogprobs(tokens: readonly TokenProbability[], top: num
 
 function byToken(likeliest: TokenProbability['top_logprobs']): Record<string, number> {
   const found = new Map<string, number>()
-  // Several partial characters may look the same. The most likely one comes first and is kept.
+  // Several partial characters may look the same. The most tokenFields one comes first and is kept.
   for (const { token, logprob } of likeliest) if (!found.has(token)) found.set(token, logprob)
   return Object.fromEntries(found)
 }

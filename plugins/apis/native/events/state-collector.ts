@@ -17,18 +17,18 @@ import type { NativeDependencies } from '../native-dependencies.ts'
 import { isHere, loadingRecord, localRecord, poolRecords, runningRecord } from '../records.ts'
 
 /** Milliseconds after which the progress of a pull is updated even if it is the same in hundredths. */
-const PULL_INTERVAL = 1000
+const PULL_INTERVAL_MS = 1000
 /** Milliseconds between two reads of the GPU sensors, and after a read that returned nothing. */
-const GPU_INTERVAL = 5000
-const SILENT_GPU_INTERVAL = 60_000
+const GPU_INTERVAL_MS = 5000
+const SILENT_GPU_INTERVAL_MS = 60_000
 /** Step in milliseconds in which the expiry of a busy model advances. */
-const EXPIRY_STEP = 10_000
+const EXPIRY_STEP_MS = 10_000
 
 /** Who may see a record: operators, callers who may use the model, or everyone. */
 export type Access = 'operator' | Pick<Model, 'key'> | undefined
 
 /** The current value of a record. The same object as before means that nothing changed. */
-export type Seen = StateRecord & { access: Access }
+export type CurrentRecord = StateRecord & { access: Access }
 
 type Needed = 'catalog' | 'scheduler' | 'downloads' | 'runtimes' | 'conversion' | 'config'
 
@@ -44,7 +44,7 @@ interface ModelFacts {
   aliases: string
   pinned: boolean
   failure: CorralError | undefined
-  seen: Seen
+  seen: CurrentRecord
 }
 
 /** The records of all models and their inputs, to detect changes. */
@@ -53,18 +53,18 @@ interface ModelRecords {
   made: readonly unknown[]
   aliases: string
   facts: ReadonlyMap<Model, ModelFacts>
-  seen: readonly Seen[]
+  seen: readonly CurrentRecord[]
 }
 
 /** Reads the records of each topic from the services that own them. */
-export class StateRecords {
+export class StateCollector {
   readonly #deps: Dependencies
   readonly #startedAt = new Date(Date.now() - process.uptime() * 1000).toISOString()
   /** Cached, because there may be thousands of models and they change rarely. */
   #models: ModelRecords | undefined
   #pulls = new Map<string, { at: number; value: PullReply }>()
   /** The last GPU readings, and when to read again. */
-  #gpus: readonly Seen[] = []
+  #gpus: readonly CurrentRecord[] = []
   #nextGpus = 0
 
   constructor(deps: Dependencies) {
@@ -75,7 +75,7 @@ export class StateRecords {
    * @param now milliseconds (`performance.now()`)
    * @returns the same list as before if nothing has changed
    */
-  of(topic: StateTopic, now: number): readonly Seen[] {
+  of(topic: StateTopic, now: number): readonly CurrentRecord[] {
     const { scheduler, downloads, conversion, drain } = this.#deps
     switch (topic) {
       case 'server': {
@@ -93,7 +93,7 @@ export class StateRecords {
       case 'pull':
         return this.#pullRecords(downloads.list(), now)
       case 'conversion':
-        return conversion.running().map(conversionSeen)
+        return conversion.running().map(conversionRecord)
       case 'gpu':
         return this.#gpuRecords(now)
       case 'memory':
@@ -111,13 +111,13 @@ export class StateRecords {
     }
   }
 
-  #engineRecords(): Seen[] {
+  #engineRecords(): CurrentRecord[] {
     const { scheduler, catalog, engines } = this.#deps
     const { running, loading } = engines.elsewhere()
     const elsewhere = [
       ...running.map(record => ({ ...record, state: 'loaded' as const })),
       ...loading.map(record => ({ ...record }))
-    ].flatMap((value): Seen[] => {
+    ].flatMap((value): CurrentRecord[] => {
       const access = catalog.find(parseModelName(value.name))
       return access ? [{ topic: 'engine', key: `${access.key}#${value.mode}@${value.member}`, value, access }] : []
     })
@@ -135,7 +135,7 @@ export class StateRecords {
     this.#gpus = []
   }
 
-  #modelRecords(): readonly Seen[] {
+  #modelRecords(): readonly CurrentRecord[] {
     const { catalog, scheduler, config } = this.#deps
     const { models, defaults, limits } = config
     const settings = { models, defaults, limits } as typeof config
@@ -158,7 +158,7 @@ export class StateRecords {
         const before = last?.facts.get(model)
         const isKnown =
           before?.aliases === now.aliases && before.pinned === now.pinned && before.failure === now.failure
-        return [model, isKnown ? before : { ...now, seen: modelSeen(model, own, now) }] as const
+        return [model, isKnown ? before : { ...now, seen: modelRecord(model, own, now) }] as const
       })
     )
     const seen = [...facts.values()].map(({ seen }) => seen)
@@ -167,14 +167,14 @@ export class StateRecords {
   }
 
   /** Progress is shown in hundredths, and once a second if it is slower. */
-  #pullRecords(pulls: PullReply[], now: number): Seen[] {
+  #pullRecords(pulls: PullReply[], now: number): CurrentRecord[] {
     const before = this.#pulls
     this.#pulls = new Map(
       pulls.map(value => {
         const shown = before.get(value.id)
         return [
           value.id,
-          shown && now - shown.at < PULL_INTERVAL && looksLike(shown.value, value) ? shown : { at: now, value }
+          shown && now - shown.at < PULL_INTERVAL_MS && looksLike(shown.value, value) ? shown : { at: now, value }
         ]
       })
     )
@@ -185,13 +185,13 @@ export class StateRecords {
    * Returns the last readings and starts the next read if it is due. Sensors are read only while there are followers
    * and known GPUs.
    */
-  #gpuRecords(now: number): readonly Seen[] {
+  #gpuRecords(now: number): readonly CurrentRecord[] {
     const { hardware } = this.#deps
     if (now < this.#nextGpus || !hardware.known()?.gpus.length) return this.#gpus
     this.#nextGpus = Infinity
     void hardware.readings().then(readings => {
       this.#gpus = readings.map(({ id, ...value }) => ({ topic: 'gpu', key: id, value, access: 'operator' }))
-      this.#nextGpus = performance.now() + (readings.length > 0 ? GPU_INTERVAL : SILENT_GPU_INTERVAL)
+      this.#nextGpus = performance.now() + (readings.length > 0 ? GPU_INTERVAL_MS : SILENT_GPU_INTERVAL_MS)
     })
     return this.#gpus
   }
@@ -217,11 +217,11 @@ export function isMoving({ topic, value }: StateRecord): boolean {
   return topic === 'build' && value.status !== undefined
 }
 
-function modelSeen(
+function modelRecord(
   model: Model,
   aliases: readonly string[] | undefined,
   { pinned, failure }: Pick<ModelFacts, 'pinned' | 'failure'>
-): Seen {
+): CurrentRecord {
   const why = failure && { failure: { code: failure.code, message: failure.message } }
   const value = { ...localRecord(model, NATIVE_NAMING, aliases), pinned, ...why }
   return { topic: 'model', key: value.name, value, access: model }
@@ -232,7 +232,7 @@ const hundredths = (fraction: number) => Math.floor(fraction * 100) / 100
 /** The key is based on the variant, because its public name changes when another variant becomes the default. */
 const engineKey = ({ variant, mode }: RunningModel | LoadingModel) => `${variant.key}#${mode}`
 
-function conversionSeen({ variant, dtype, progress }: RunningConversion): Seen {
+function conversionRecord({ variant, dtype, progress }: RunningConversion): CurrentRecord {
   const value = {
     model: NATIVE_NAMING.shown(variant),
     dtype,
@@ -242,17 +242,17 @@ function conversionSeen({ variant, dtype, progress }: RunningConversion): Seen {
   return { topic: 'conversion', key: `${variant.key}#${dtype}`, value, access: variant }
 }
 
-function loadedEngine(running: RunningModel): Seen {
+function loadedEngine(running: RunningModel): CurrentRecord {
   const record = runningRecord(running, NATIVE_NAMING)
   // The expiry of a busy model advances continuously, so it is rounded.
-  const steps = Math.ceil((running.expiresAt?.getTime() ?? 0) / EXPIRY_STEP)
+  const steps = Math.ceil((running.expiresAt?.getTime() ?? 0) / EXPIRY_STEP_MS)
   const moves = running.running > 0 && running.expiresAt !== undefined
-  const expires_at = moves ? new Date(steps * EXPIRY_STEP).toISOString() : record.expires_at
+  const expires_at = moves ? new Date(steps * EXPIRY_STEP_MS).toISOString() : record.expires_at
   const value = { ...record, expires_at, state: 'loaded' as const }
   return { topic: 'engine', key: engineKey(running), value, access: running.variant }
 }
 
-function loadingEngine(loading: LoadingModel): Seen {
+function loadingEngine(loading: LoadingModel): CurrentRecord {
   const record = loadingRecord(loading, NATIVE_NAMING)
   const { progress } = record
   const value = { ...record, ...(progress !== undefined && { progress: hundredths(progress) }) }

@@ -14,14 +14,14 @@ export interface Turn {
 }
 
 /** The first number of every context that this server creates. */
-const MARK = 0xc0_77a1
+const CONTEXT_MARK = 0xc0_77a1
 /** Maximum characters of a conversation. More fits in no model's context. */
 const MAX_CHARACTERS = 16 * 2 ** 20
 
 /** Encodes a conversation as integers from 0 to 2^24 - 1. */
-export function contextOf(turns: readonly Turn[]): number[] {
+export function encodeContext(turns: readonly Turn[]): number[] {
   const bytes = deflateRawSync(JSON.stringify(turns.map(({ role, content }) => [role, content])))
-  const numbers = [MARK, bytes.length]
+  const numbers = [CONTEXT_MARK, bytes.length]
   for (let at = 0; at < bytes.length; at += 3) {
     numbers.push((bytes[at]! << 16) | ((bytes[at + 1] ?? 0) << 8) | (bytes[at + 2] ?? 0))
   }
@@ -32,8 +32,8 @@ export function contextOf(turns: readonly Turn[]): number[] {
  * Decodes a conversation. Returns an empty list if there is no context, or another server created it.
  * @throws CorralError `invalid_request` if the numbers were changed
  */
-export function turnsOf(context: unknown): Turn[] {
-  if (!Array.isArray(context) || context[0] !== MARK) return []
+export function decodeContext(context: unknown): Turn[] {
+  if (!Array.isArray(context) || context[0] !== CONTEXT_MARK) return []
   const [, length, ...numbers] = context as number[]
   const bytes = Buffer.alloc(numbers.length * 3)
   for (const [index, number] of numbers.entries()) bytes.writeUIntBE(number & 0xff_ffff, index * 3, 3)

@@ -8,7 +8,7 @@ import type { Scheduler } from '../../../core/contracts/leases.ts'
  * Adds LM Studio's `stats`, `model_info` and `runtime` to answers of `/v1` that were requested under `/api/v0`. In a
  * stream they are added to the last event with content, or to the event with the usage counts.
  */
-export class AnswerFacts {
+export class AnswerStats {
   readonly #deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }
   readonly #marked = new WeakSet<IncomingMessage>()
   /** When the first token of an answer arrived (`performance.now()`). */

@@ -5,7 +5,7 @@ import type { Question } from '../../../core/answers/pipeline.ts'
 import { type EngineSettings, setsTemplate, type TemplateSettings } from '../../../core/config/model-settings.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { type Turn, turnsOf } from './context-numbers.ts'
+import { decodeContext, type Turn } from './generate-context.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
 /** The engine's request, before the lease's options are added. */
@@ -19,7 +19,7 @@ function imagePart(image: string): Part {
   return { type: 'image_url', image_url: { url } }
 }
 
-function contentOf(text: string, images: string[] | null | undefined): string | Part[] {
+function messageContent(text: string, images: string[] | null | undefined): string | Part[] {
   return images?.length ? [{ type: 'text', text }, ...images.map(imagePart)] : text
 }
 
@@ -32,7 +32,7 @@ export function engineMessages(messages: Message[]): Record<string, unknown>[] {
   let open: { id: string; name: string }[] = []
   return messages.map(message => {
     const role = message.role ?? 'user'
-    const converted: Record<string, unknown> = { role, content: contentOf(message.content ?? '', message.images) }
+    const converted: Record<string, unknown> = { role, content: messageContent(message.content ?? '', message.images) }
     if (message.thinking) converted.reasoning_content = message.thinking
     if (message.tool_calls?.length) {
       open = message.tool_calls.map(call => ({ id: call.id ?? `call_${calls++}`, name: call.function.name }))
@@ -68,7 +68,7 @@ function thinking(think: boolean | string | null | undefined): Record<string, un
 }
 
 /** Returns the fields that control the format of the text. */
-function formatOf({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
+function formatFields({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
   const probabilities = logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
   return { ...responseFormat(format), ...probabilities }
 }
@@ -91,7 +91,7 @@ export function chatCall(
     operation: 'chat',
     body: {
       ...sampling,
-      ...formatOf(request),
+      ...formatFields(request),
       ...thinking(request.think),
       ...(request.tools?.length ? { tools: request.tools } : {}),
       messages: withModelDefaults(messages, variant.defaults)
@@ -104,7 +104,7 @@ export function chatCall(
  * system message.
  */
 export function earlierTurns({ context, system }: GenerateRequest): Turn[] {
-  const turns = turnsOf(context)
+  const turns = decodeContext(context)
   return system ? [{ role: 'system', content: system }, ...turns.filter(({ role }) => role !== 'system')] : turns
 }
 
@@ -119,7 +119,7 @@ export function generateCall(
   engine: Pick<EngineSettings, 'projector'> & TemplateSettings = { arguments: [], environment: {} }
 ): NativeCall {
   const prompt = request.prompt ?? ''
-  const turn: Record<string, unknown> = { role: 'user', content: contentOf(prompt, request.images) }
+  const turn: Record<string, unknown> = { role: 'user', content: messageContent(prompt, request.images) }
   checkMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
   if (request.images?.length && (request.suffix || request.raw)) {
     const other = request.suffix ? 'suffix' : 'raw'
@@ -128,7 +128,7 @@ export function generateCall(
   if (request.suffix) {
     return { operation: 'completion', body: { ...sampling, prompt, suffix: request.suffix } }
   }
-  const format = formatOf(request)
+  const format = formatFields(request)
   if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
   const earlier: Record<string, unknown>[] = earlierTurns(request).map(each => ({ ...each }))
   const messages = withModelDefaults([...earlier, turn], variant.defaults)

@@ -21,7 +21,7 @@ export const question = { role: 'user' as const, content: 'What is the capital o
  * Starts a service with a real llama-server of two slots, and the official client. `asked` lists the engines that were
  * started.
  */
-export async function startHosted(t: Test, variants: StoredVariant[]) {
+export async function startRealEngine(t: Test, variants: StoredVariant[]) {
   const runs = mkdtempSync(join(tmpdir(), 'corral-hosted-'))
   t.teardown(() => rmSync(runs, { recursive: true, force: true }))
   const build = buildOf(join(engineBuildFolder(), process.platform === 'win32' ? 'llama-server.exe' : 'llama-server'))

@@ -10,7 +10,7 @@ const REGISTRY = /^(?:(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com)\/)?(?
 export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'listedNames'>): ModelNaming {
   return {
     // A program that pulled "qwen3:0.6b" looks for this name.
-    shown: variant => catalog.listedNames(variant).at(-1) ?? shown(variant),
+    shown: variant => catalog.listedNames(variant).at(-1) ?? displayName(variant),
     shownAlias: alias => (alias.includes(':') ? alias : `${alias}:latest`),
     plainDetails: true,
     toCreate: newName,
@@ -23,7 +23,7 @@ export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'liste
  * Returns the displayed name of a model that was not pulled by an Ollama library name. It always has a tag, because
  * clients append `:latest` to names without one before they compare.
  */
-export function shown({ model: { owner, name }, isDefault, label, origin }: Model): string {
+export function displayName({ model: { owner, name }, isDefault, label, origin }: Model): string {
   const tag = isDefault && origin.tag === undefined ? 'latest' : label
   return owner.toLowerCase() === NO_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`
 }
@@ -45,7 +45,7 @@ function nameToDelete(name: ModelName, catalog: Pick<Catalog, 'variants'>): Mode
   const [first] = catalog.variants(name)
   if (name.variant !== undefined || !first) return name
   if (first.origin.tag === undefined) return first.model
-  const message = `There is no model "${bareName(name)}:latest" here, only ${shown(first)}.`
+  const message = `There is no model "${bareName(name)}:latest" here, only ${displayName(first)}.`
   throw new CorralError('model_not_found', message, { param: 'model' })
 }
 

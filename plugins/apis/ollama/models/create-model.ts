@@ -28,22 +28,22 @@ import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { type ModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../../core/models/stored-variant.ts'
 import { type BlobStore, blobRoutes } from './blobs.ts'
-import { CreateRequestSchema, type Making, mergedDefaults, readCreateRequest } from './create-request.ts'
-import { modelOf } from './sent-files.ts'
-import type { UploadTurns } from './uploads.ts'
+import { CreateRequestSchema, mergedDefaults, type NewModel, readCreateRequest } from './create-request.ts'
+import { detectFiles } from './uploaded-files.ts'
+import type { UploadSlots } from './uploads.ts'
 
 const CopyRequestSchema = Titled('CopyRequest', {
   source: Type.String({ description: 'Model to copy' }),
   destination: Type.String({ description: 'Its new name' })
 })
-const MAKING_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', ...DISK_ERRORS]
+const CREATE_ERRORS: ErrorCode[] = [...FILE_ERRORS, 'model_exists', ...DISK_ERRORS]
 
 const copy = nativeRoute('Models', 'copyModel', 'Copy a model', {
   role: 'operator',
   description: 'Files are linked if possible. Each of the two models can be deleted without affecting the other.',
   body: CopyRequestSchema,
   response: { 200: json('Copied', Done('success')) },
-  errors: MAKING_ERRORS
+  errors: CREATE_ERRORS
 })
 const create = nativeRoute('Models', 'createModel', 'Create a model from another model or from uploaded files', {
   role: 'operator',
@@ -57,7 +57,7 @@ const create = nativeRoute('Models', 'createModel', 'Create a model from another
       types: ['text/event-stream', 'application/x-ndjson']
     })
   },
-  errors: [...MAKING_ERRORS, 'invalid_option']
+  errors: [...CREATE_ERRORS, 'invalid_option']
 })
 const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)', {
   role: 'operator',
@@ -70,17 +70,17 @@ const push = nativeRoute('Models', 'pushModel', 'Publish a model (not supported)
 
 type Needed = 'storage' | 'catalog' | 'scheduler' | 'engines' | 'downloads' | 'conversion'
 
-interface MakingDependencies extends Pick<Services, Needed> {
+interface CreateDependencies extends Pick<Services, Needed> {
   config: Pick<CoreConfig, 'limits'>
   blobs: BlobStore
-  uploads: UploadTurns
+  uploads: UploadSlots
   /** Stall timeout of uploads in milliseconds, see `paced`. */
   uploadStall: number
 }
 
 /** Routes that copy and create models as Ollama does, without a prefix. */
-export function modelMakingRoutes(
-  deps: MakingDependencies,
+export function createModelRoutes(
+  deps: CreateDependencies,
   naming: ModelNaming,
   streams: EventStreams
 ): FastifyPluginAsync {
@@ -137,7 +137,7 @@ export function modelMakingRoutes(
 type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
 
 async function copyModel(
-  deps: MakingDependencies,
+  deps: CreateDependencies,
   source: StoredVariant,
   name: ModelName,
   signal: AbortSignal
@@ -146,7 +146,7 @@ async function copyModel(
   // A name without a tag may resolve to a variant that was created under a tag. That variant has another name.
   const isItself = name.variant !== undefined || source.origin.tag === undefined
   if (isItself && deps.storage.find(name)?.key === source.key) return
-  await makeOfModel(deps, source, name, source.defaults, signal, () => {})
+  await createFromModel(deps, source, name, source.defaults, signal, () => {})
 }
 
 /**
@@ -155,9 +155,9 @@ async function copyModel(
  * errors of `Conversion.quantize`
  */
 async function createModel(
-  deps: MakingDependencies,
+  deps: CreateDependencies,
   name: ModelName,
-  { source: wanted, defaults, quantize }: Making,
+  { source: wanted, defaults, quantize }: NewModel,
   source: StoredVariant | undefined,
   signal: AbortSignal,
   report: Report
@@ -171,12 +171,12 @@ async function createModel(
   if (source) {
     const merged = mergedDefaults(source.defaults, defaultsFor(source.format))
     const isThatType = source.metadata.quantization?.toLowerCase() === dtype
-    await makeOfModel(deps, source, name, merged, signal, report, isThatType ? undefined : dtype)
+    await createFromModel(deps, source, name, merged, signal, report, isThatType ? undefined : dtype)
   } else if ('files' in wanted) {
     const digests = wanted.files.map(({ sha256 }) => sha256)
     await deps.blobs.use(digests, async paths => {
       report('parsing files')
-      const model = await modelOf(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
+      const model = await detectFiles(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
       const own = mergedDefaults(undefined, defaultsFor(model.format))
       const origin = { kind: 'made' as const, from: 'uploaded files' }
       await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report, dtype)
@@ -188,8 +188,8 @@ async function createModel(
  * Creates a model with the same files as another one, by link if possible.
  * @param dtype weight type to quantize a GGUF to
  */
-async function makeOfModel(
-  deps: MakingDependencies,
+async function createFromModel(
+  deps: CreateDependencies,
   source: StoredVariant,
   name: ModelName,
   defaults: ModelDefaults | undefined,
@@ -223,7 +223,7 @@ async function makeOfModel(
  * @param dtype weight type to quantize a GGUF to
  */
 async function adopt(
-  deps: MakingDependencies,
+  deps: CreateDependencies,
   request: AdoptRequest,
   signal: AbortSignal,
   report: Report,
@@ -260,7 +260,7 @@ async function quantizedFiles(
 }
 
 async function store(
-  { storage, scheduler }: MakingDependencies,
+  { storage, scheduler }: CreateDependencies,
   request: AdoptRequest,
   signal: AbortSignal,
   report: Report

@@ -2,7 +2,7 @@ import type { AnswerWriter } from '../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields } from '../../../core/contracts/engines.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 
-export interface NativeHead {
+export interface CompletionOptions {
   /** The model's name as in the request. */
   model: string
   /** Whether prompt-processing progress is sent. */
@@ -21,11 +21,11 @@ interface Choice {
 }
 
 /** Writes an answer in llama-server's own format, as events or as a whole. */
-export class NativeAnswer implements AnswerWriter {
-  readonly #head: NativeHead
+export class CompletionWriter implements AnswerWriter {
+  readonly #head: CompletionOptions
   readonly #choices: Choice[] = []
 
-  constructor(head: NativeHead) {
+  constructor(head: CompletionOptions) {
     this.#head = head
   }
 
@@ -52,7 +52,7 @@ export class NativeAnswer implements AnswerWriter {
         tokens: wanted ? tokens : [],
         ...(logprobs.length > 0 && { completion_probabilities: logprobs })
       }
-      return fields ? picked(answer, fields) : answer
+      return fields ? pickFields(answer, fields) : answer
     })
   }
 
@@ -94,7 +94,7 @@ export class NativeAnswer implements AnswerWriter {
 }
 
 /** Picks fields by their paths. The paths are also the keys of the result. */
-function picked(answer: EngineFields, paths: readonly string[]): EngineFields {
+function pickFields(answer: EngineFields, paths: readonly string[]): EngineFields {
   const found: EngineFields = {}
   for (const path of paths) {
     let value: unknown = answer

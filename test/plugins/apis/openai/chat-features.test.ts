@@ -2,11 +2,11 @@ import type OpenAI from 'openai'
 import t from 'tap'
 import { ChatCompletion } from '../../../../plugins/apis/openai/schemas.ts'
 import { failure } from '../../../support/failure.ts'
-import { conforms, MODEL, question, startHosted } from './hosted.ts'
+import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
 import { variantOf } from './support.ts'
 
 // Features of OpenAI's chats that llama-server lacks or handles differently.
-const { client, service, events, idle } = await startHosted(t, [variantOf('corral', 'tiny-chat')])
+const { client, service, events, idle } = await startRealEngine(t, [variantOf('corral', 'tiny-chat')])
 const ANSWER = 'The capital of France is Paris.'
 const weather = {
   type: 'function' as const,

@@ -20,7 +20,7 @@ import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute } from '../../../core/http
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { nameOf } from './records.ts'
+import { requestedName } from './records.ts'
 
 const ActivitySchema = Loose(
   {
@@ -38,7 +38,7 @@ export type Activity = Static<typeof ActivitySchema>
 const settings = Type.Optional(TrialSettingsSchema)
 
 /** Errors in the request itself. Nothing was tried, so they end the stream. */
-const OF_REQUEST: readonly ErrorCode[] = [
+const REQUEST_ERRORS: readonly ErrorCode[] = [
   'trial_running',
   'model_not_found',
   'unsupported_capability',
@@ -50,8 +50,8 @@ const OF_REQUEST: readonly ErrorCode[] = [
  * Routes for trials of other settings, which `corral bench` uses. They need an admin because a trial can set engine
  * flags.
  */
-export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
-  const meant = (name: string, caller: Caller) =>
+export function benchmarkRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
+  const requestedModel = (name: string, caller: Caller) =>
     publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -84,14 +84,14 @@ export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDepe
     })
     app.post('/trials', begin, async (request, reply) => {
       const { body, caller } = request
-      const model = meant(nameOf(body), caller)
+      const model = requestedModel(requestedName(body), caller)
       const signal = clientSignal(reply)
       await streams.reply(request, reply, async stream => {
-        let said = ''
+        let lastStatus = ''
         const onProgress = (progress: Parameters<typeof progressText>[0]) => {
           const status = progressText(progress)
-          if (status !== said) void stream.send({ status })
-          said = status
+          if (status !== lastStatus) void stream.send({ status })
+          lastStatus = status
           stream.status = status
         }
         try {
@@ -116,7 +116,7 @@ export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDepe
           }
           await stream.send(record)
         } catch (error) {
-          if (!(error instanceof CorralError) || OF_REQUEST.includes(error.code) || signal.aborted) throw error
+          if (!(error instanceof CorralError) || REQUEST_ERRORS.includes(error.code) || signal.aborted) throw error
           const failure: TrialFailure = { status: 'failed', reason: error.message, code: error.code }
           await stream.send(failure)
         }
@@ -143,7 +143,7 @@ export function trialRoutes({ catalog, scheduler, engines, streams }: NativeDepe
       errors: [...FILE_ERRORS, 'runtime_missing']
     })
     app.post('/trials/tunables', tunables, async ({ body, caller }) => ({
-      tunables: await scheduler.tunables(meant(nameOf(body), caller), body.settings ?? {}),
+      tunables: await scheduler.tunables(requestedModel(requestedName(body), caller), body.settings ?? {}),
       file: app.configFile() ?? null
     }))
 
