@@ -8,7 +8,7 @@ async function newKey(corral: Corral, name: string, more: object = {}): Promise<
   return (await corral.json('/api/keys', { name, ...more }, { local: true })).body.key
 }
 
-const filesOf = (corral: Corral) => readdirSync(join(corral.home, 'batches', 'files'))
+const batchFiles = (corral: Corral) => readdirSync(join(corral.home, 'batches', 'files'))
 
 t.test('files and batches of another key do not exist, and batch lines have no more rights than their key', async t => {
   const corral = await startCorral(t)
@@ -60,15 +60,15 @@ t.test('oversized, too many and malformed files are refused', async t => {
   const corral = await startCorral(t, { config: `${config}limits:\n  upload_stall: 2s\n` })
   const client = openai(corral)
   await t.rejects(sendFile(client, ['x'.repeat(1_000_001)]), { status: 413, code: 'body_too_large' })
-  t.same(filesOf(corral), [], 'nothing is stored')
+  t.same(batchFiles(corral), [], 'nothing is stored')
   for (const name of ['../../../etc/passwd', 'C:\\boot.ini', 'a\u0000b\r\nx: y"; name="purpose.jsonl']) {
     const { id, filename } = await sendFile(client, [line('a')], name)
     t.notMatch(filename, /[/\\\r\n]/)
     const content = await client.files.content(id)
     t.match(content.headers.get('content-disposition'), /^attachment; filename\*=UTF-8''[\w.%'()*~!-]+$/)
-    if (filesOf(corral).length > 4) await client.files.delete(id)
+    if (batchFiles(corral).length > 4) await client.files.delete(id)
   }
-  t.ok(filesOf(corral).every(name => /^file-[0-9a-f]{32}\.jsonl?(on)?$/.test(name)))
+  t.ok(batchFiles(corral).every(name => /^file-[0-9a-f]{32}\.jsonl?(on)?$/.test(name)))
   await sendFile(client, [line('third')])
   await t.rejects(sendFile(client, [line('fourth')]), { status: 400, code: 'over_limit' })
   for (const { id } of (await client.files.list()).data) await client.files.delete(id)
@@ -119,6 +119,6 @@ t.test('a hundred thousand lines of invalid JSON block no other client', async t
   }
   const none = await corral.json('/v1/files', 'x', { headers: { 'content-type': 'multipart/form-data' } })
   t.equal(none.status, 400)
-  t.equal(filesOf(corral).length, 2, 'only the complete file is stored')
+  t.equal(batchFiles(corral).length, 2, 'only the complete file is stored')
   t.equal((await corral.json('/v1/models')).body.data[0].id, DEMO)
 })

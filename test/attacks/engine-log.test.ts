@@ -88,9 +88,9 @@ t.test('a grammar that imitates failures ends nothing and is not believed', asyn
   t.equal((await ask({ grammar: GRAMMAR, max_tokens: 4 })).status, 400)
   t.equal((await ask({ max_tokens: 4 })).status, 200)
   t.same(corral.enginePids(), [pid], 'the engine still runs')
-  const linesOf = async () =>
+  const engineLines = async () =>
     (await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].lines as string[]
-  const lines = await linesOf()
+  const lines = await engineLines()
   for (const line of lines.filter(line => /CUDA|bad_alloc|GGML_ASSERT|kIOGPU|libcuda/.test(line))) {
     t.match(line, /^│ /, line.slice(0, 80))
   }

@@ -84,10 +84,12 @@ t.test('an engine stops when the client of such a request disconnects', async t 
   t.equal((await corral.json('/api/chat', chat('evil/later'))).status, 200)
   const [pid] = corral.enginePids()
   const leaving = new AbortController()
-  const gone = corral.send('/api/chat', chat('evil/later', 'fill'), { signal: leaving.signal }).catch(() => 'gone')
+  const abandoned = corral
+    .send('/api/chat', chat('evil/later', 'fill'), { signal: leaving.signal })
+    .catch(() => 'abandoned')
   setTimeout(() => leaving.abort(), 150)
   const ends = async () => {
-    await gone
+    await abandoned
     while (alive(pid!)) await sleep(50)
   }
   const { bytes } = await highest(corral, ends())

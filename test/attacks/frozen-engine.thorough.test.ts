@@ -67,11 +67,11 @@ t.test('the engine stops when the client of a freezing request disconnects', asy
   t.equal(await honest(corral), CAPITAL_ANSWER)
   const [pid] = corral.enginePids()
   const leaving = new AbortController()
-  const gone = corral.send('/api/chat', harmful(), { signal: leaving.signal }).catch(() => 'gone')
+  const abandoned = corral.send('/api/chat', harmful(), { signal: leaving.signal }).catch(() => 'abandoned')
   await until('it has reached the engine', async () => (await corral.json('/api/ps')).body.models[0]?.running !== 0)
   await sleep(200)
   leaving.abort()
-  await gone
+  await abandoned
   await until('the engine is ended', () => !corral.enginePids().includes(pid!), 20_000)
   const ended = async () =>
     (await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines.at(-1).failure

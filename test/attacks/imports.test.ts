@@ -142,13 +142,13 @@ t.test('caches of other tools are searched only below the roots', async t => {
 
   const corral = await startCorral(t, { importRoots: [hub], env })
   const { body } = await corral.json('/api/import/found?from=huggingface')
-  const problemOf = (label: string) =>
+  const findProblem = (label: string) =>
     String(body.models.find((found: any) => found.name.endsWith(label)).problem).replaceAll(
       /trap-Q\d_0|secret|none/g,
       ''
     )
-  t.match(problemOf('Q4_0'), /not in a folder that models may be imported from/)
-  t.equal(problemOf('Q4_0').replaceAll('Q4', ''), problemOf('Q8_0').replaceAll('Q8', ''))
+  t.match(findProblem('Q4_0'), /not in a folder that models may be imported from/)
+  t.equal(findProblem('Q4_0').replaceAll('Q4', ''), findProblem('Q8_0').replaceAll('Q8', ''))
   t.match(await corral.json('/api/import', { ...request, found: 'o/tiny-GGUF/trap-Q4_0.gguf' }), { status: 400 })
   t.match(await corral.json('/api/import', request), { status: 200, body: { model: { name: 'o/tiny-GGUF' } } })
 })

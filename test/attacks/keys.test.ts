@@ -13,7 +13,7 @@ async function newKey(corral: Corral, name: string, more: object = {}): Promise<
 }
 
 const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
-const statusOf = async (corral: Corral, path: string, headers: Record<string, string> = {}, body?: unknown) => {
+const getStatus = async (corral: Corral, path: string, headers: Record<string, string> = {}, body?: unknown) => {
   const reply = await corral.send(path, body, { headers })
   await reply.text()
   return reply.status
@@ -43,18 +43,18 @@ function raw(url: string, path: string, headers: Record<string, string>): Promis
 t.test('corral key creates, lists, rotates and removes keys beside a running server', async t => {
   const home = newHome(t)
   const corral = await startCorral(t, { home })
-  t.equal(await statusOf(corral, '/api/pulls'), 200, 'without any key a caller on this machine is an operator')
-  t.equal(await statusOf(corral, '/api/pulls', bearer('what SDKs send').headers), 200, 'whatever it sends')
+  t.equal(await getStatus(corral, '/api/pulls'), 200, 'without any key a caller on this machine is an operator')
+  t.equal(await getStatus(corral, '/api/pulls', bearer('what SDKs send').headers), 200, 'whatever it sends')
 
   const first = await command(['key', 'create', 'alice'], { home })
   t.equal(first.code, 0, first.stderr)
   t.match(first.stdout, /^corral_[0-9a-f]{16}_[\w-]{43}\n$/, 'only the key is printed')
   t.match(first.stderr, /first key.*every request needs a key/)
   const alice = first.stdout.trim()
-  t.equal(await statusOf(corral, '/api/tags'), 401, 'from now on a key is required')
-  t.equal(await statusOf(corral, '/api/health'), 200)
-  t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 200)
-  t.equal(await statusOf(corral, '/api/tags', { 'x-api-key': alice }), 200)
+  t.equal(await getStatus(corral, '/api/tags'), 401, 'from now on a key is required')
+  t.equal(await getStatus(corral, '/api/health'), 200)
+  t.equal(await getStatus(corral, '/api/tags', bearer(alice).headers), 200)
+  t.equal(await getStatus(corral, '/api/tags', { 'x-api-key': alice }), 200)
   t.match(await corral.json('/api/pulls', undefined, bearer(alice)), {
     status: 403,
     body: { code: 'forbidden_role', role: 'user', neededRole: 'operator', error: /"alice".*corral key create/ }
@@ -83,8 +83,8 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
   t.match(table, new Date(Date.now() + 90 * 86_400_000).toISOString().slice(0, 7), 'the day on which it expires')
 
   const rotated = (await command(['key', 'rotate', 'alice'], { home })).stdout.trim()
-  t.equal(await statusOf(corral, '/api/tags', bearer(alice).headers), 401, 'the old key is revoked')
-  t.equal(await statusOf(corral, '/api/tags', bearer(rotated).headers), 200)
+  t.equal(await getStatus(corral, '/api/tags', bearer(alice).headers), 401, 'the old key is revoked')
+  t.equal(await getStatus(corral, '/api/tags', bearer(rotated).headers), 200)
 
   // The same over REST, for admins only.
   t.match(await corral.json('/api/keys', undefined, bearer(rotated)), { status: 403 })
@@ -97,8 +97,8 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
   t.match(await corral.json('/api/keys', { name: 'dave', role: 'root' }, bearer(root)), { status: 400 })
   t.match(await corral.json('/api/keys', { name: 'x\ny' }, bearer(root)), { status: 400 })
   const turned = await corral.json('/api/keys/carol/rotate', {}, bearer(root))
-  t.equal(await statusOf(corral, '/api/tags', bearer(made.body.key).headers), 401)
-  t.equal(await statusOf(corral, '/api/tags', bearer(turned.body.key).headers), 200)
+  t.equal(await getStatus(corral, '/api/tags', bearer(made.body.key).headers), 401)
+  t.equal(await getStatus(corral, '/api/tags', bearer(turned.body.key).headers), 200)
   const listed = await corral.json('/api/keys', undefined, bearer(root))
   t.match(listed.body, { required: true, keys: [{ name: 'alice' }, { name: 'root' }, { name: 'carol' }] })
   t.notMatch(JSON.stringify(listed.body), /hash|salt/)
@@ -112,7 +112,7 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
     t.match(await command(['key', 'revoke', name], { home }), { code: 0, stdout: '' })
   t.match(await command(['key', 'revoke', 'root'], { home }), { code: 4 })
   for (const headers of [{}, bearer(root).headers, bearer(rotated).headers]) {
-    t.equal(await statusOf(corral, '/api/tags', headers), 401, 'the last key is gone, and requests are still refused')
+    t.equal(await getStatus(corral, '/api/tags', headers), 401, 'the last key is gone, and requests are still refused')
   }
   const line = /"address":"127\.0\.0\.1","key":"alice","code":"\w+","msg":"GET \/api\/pulls 403"/
   await until('the log names the key', () => line.test(corral.log()))
@@ -120,9 +120,9 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
   await corral.end()
 
   const again = await startCorral(t, { home })
-  t.equal(await statusOf(again, '/api/tags'), 401, 'nor after a restart')
+  t.equal(await getStatus(again, '/api/tags'), 401, 'nor after a restart')
   const last = (await command(['key', 'create', 'eve', '--expires', '1s'], { home })).stdout.trim()
-  await until('the key ends', async () => (await statusOf(again, '/api/tags', bearer(last).headers)) === 401)
+  await until('the key ends', async () => (await getStatus(again, '/api/tags', bearer(last).headers)) === 401)
   t.match(await again.json('/api/tags', undefined, bearer(last)), { body: { error: /"eve" was valid until/ } })
 })
 
@@ -154,7 +154,7 @@ t.test('a flood of wrong keys does not lock out a right one', async t => {
   const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key,quite-a-long-key-of-the-admin' } })
   t.match(corral.log(), /1 of the keys.*shorter than 20 characters/)
   const key = await newKey(corral, 'alice')
-  t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 200)
+  t.equal(await getStatus(corral, '/api/tags', bearer('short-key').headers), 200)
   const found: Record<number, number> = {}
   let retryAfter: string | null = null
   await Promise.all(
@@ -170,15 +170,15 @@ t.test('a flood of wrong keys does not lock out a right one', async t => {
   t.ok(found[401]! < 100, `${found[401]} of 1000 were checked`)
   t.ok(found[429]! > 900, `${found[429]} of 1000 were told to wait`)
   t.match(retryAfter, /^\d+$/)
-  t.equal(await statusOf(corral, '/api/tags', bearer(key).headers), 200, 'a right key from the same address works')
-  t.equal(await statusOf(corral, '/api/tags', bearer('quite-a-long-key-of-the-admin').headers), 200)
+  t.equal(await getStatus(corral, '/api/tags', bearer(key).headers), 200, 'a right key from the same address works')
+  t.equal(await getStatus(corral, '/api/tags', bearer('quite-a-long-key-of-the-admin').headers), 200)
   t.equal(
-    await statusOf(corral, '/api/tags', bearer('short-key').headers),
+    await getStatus(corral, '/api/tags', bearer('short-key').headers),
     200,
     'a short key that worked before still works'
   )
   const fresh = await newKey(corral, 'bob')
-  t.equal(await statusOf(corral, '/api/tags', bearer(fresh).headers), 200, 'a new key works')
+  t.equal(await getStatus(corral, '/api/tags', bearer(fresh).headers), 200, 'a new key works')
   const lines = corral.log().split('\n')
   t.ok(lines.filter(line => /wrong API key/i.test(line)).length <= 5, 'the log is not flooded')
   t.ok(lines.some(line => /Too many wrong API keys/.test(line) && /"address":"127\.0\.0\.1"/.test(line)))
@@ -195,15 +195,15 @@ t.test('a flood of wrong keys does not lock out a right one', async t => {
 
 t.test('a short key cannot be guessed, since right and wrong look alike during the lock', async t => {
   const corral = await startCorral(t, { env: { CORRAL_API_KEYS: 'short-key' } })
-  for (let at = 0; at < 60; at++) await statusOf(corral, '/api/tags', bearer(`guess-${at}`).headers)
-  t.equal(await statusOf(corral, '/api/tags', bearer('short-key').headers), 429)
+  for (let at = 0; at < 60; at++) await getStatus(corral, '/api/tags', bearer(`guess-${at}`).headers)
+  t.equal(await getStatus(corral, '/api/tags', bearer('short-key').headers), 429)
 })
 
 t.test('clients behind trusted proxies are told apart by the forwarded address', async t => {
   const forwarded = (address: string) => ({ 'x-forwarded-for': address })
   await t.test('the forwarded header is ignored without trusted proxies', async t => {
     const corral = await startCorral(t, {})
-    t.equal(await statusOf(corral, '/api/tags', forwarded('203.0.113.5')), 200)
+    t.equal(await getStatus(corral, '/api/tags', forwarded('203.0.113.5')), 200)
     t.match(corral.log(), /listens on/)
   })
   await t.test('no forwarded request counts as local behind trusted proxies', async t => {
@@ -220,18 +220,18 @@ t.test('clients behind trusted proxies are told apart by the forwarded address',
       { 'x-real-ip': '127.0.0.1' }
     ]
     for (const headers of claims) {
-      t.equal(await statusOf(corral, '/api/tags', headers), 401, JSON.stringify(headers))
+      t.equal(await getStatus(corral, '/api/tags', headers), 401, JSON.stringify(headers))
     }
     const key = await newKey(corral, 'alice', { role: 'operator' })
-    t.equal(await statusOf(corral, '/api/tags', { ...forwarded('203.0.113.5'), ...bearer(key).headers }), 200)
+    t.equal(await getStatus(corral, '/api/tags', { ...forwarded('203.0.113.5'), ...bearer(key).headers }), 200)
     for (let at = 0; at < 60; at++) {
-      await statusOf(corral, '/api/tags', { ...forwarded('127.0.0.1, 203.0.113.6'), ...bearer(`guess-${at}`).headers })
+      await getStatus(corral, '/api/tags', { ...forwarded('127.0.0.1, 203.0.113.6'), ...bearer(`guess-${at}`).headers })
     }
     const wrong = bearer('wrong').headers
-    t.equal(await statusOf(corral, '/api/tags', { ...forwarded('10.9.9.9, 203.0.113.6'), ...wrong }), 429)
-    t.equal(await statusOf(corral, '/api/tags', { ...forwarded('203.0.113.7'), ...wrong }), 401, 'another address')
+    t.equal(await getStatus(corral, '/api/tags', { ...forwarded('10.9.9.9, 203.0.113.6'), ...wrong }), 429)
+    t.equal(await getStatus(corral, '/api/tags', { ...forwarded('203.0.113.7'), ...wrong }), 401, 'another address')
     t.equal(
-      await statusOf(
+      await getStatus(
         corral,
         '/api/stop',
         { ...forwarded('198.51.100.1, 203.0.113.8'), ...bearer(key).headers },
@@ -314,10 +314,10 @@ t.test('a key for some models sees and uses only these', async t => {
     t.same(await ask('not-here'), await ask('tiny-chat'), `${path} by a name without an owner`)
   }
   for (const path of ['/v1/models/', '/anthropic/v1/models/', '/ollama/v1/models/']) {
-    for (const name of [DEMO, 'corral/not-here']) t.equal(await statusOf(corral, `${path}${name}`, headers), 403, name)
+    for (const name of [DEMO, 'corral/not-here']) t.equal(await getStatus(corral, `${path}${name}`, headers), 403, name)
   }
   for (const name of ['tiny-chat', 'not-here']) {
-    t.equal(await statusOf(corral, `/ollama/v1/models/${name}`, headers), 404, name)
+    t.equal(await getStatus(corral, `/ollama/v1/models/${name}`, headers), 404, name)
   }
   for (const [path, body] of [
     ['/api/load', {}],
@@ -332,7 +332,7 @@ t.test('a key for some models sees and uses only these', async t => {
     const { status, body: reply } = await corral.json(path, { model: DEMO, ...body }, { headers: operator, method })
     t.match({ status, reply }, { status: 403, reply: { code: 'forbidden_model' } }, path)
   }
-  t.equal(await statusOf(corral, `/api/files/${DEMO}`, operator), 403)
+  t.equal(await getStatus(corral, `/api/files/${DEMO}`, operator), 403)
 
   const answer = await corral.json('/api/chat', { model: 'lab/helper', messages, stream: false }, { headers })
   t.equal(answer.status, 200, 'its own model answers')
@@ -345,6 +345,6 @@ t.test('a key for some models sees and uses only these', async t => {
   await names('/ollama/api/tags', ({ models }) => models.map((model: any) => model.name.replace(/:.*/, '')))
   await names('/v1/models', ({ data }) => data.map((model: any) => model.id))
   await names('/anthropic/v1/models', ({ data }) => data.map((model: any) => model.id))
-  t.equal(await statusOf(corral, `/v1/models/${DEMO}`, headers), 403)
-  t.equal(await statusOf(corral, `/anthropic/v1/models/${DEMO}`, headers), 403)
+  t.equal(await getStatus(corral, `/v1/models/${DEMO}`, headers), 403)
+  t.equal(await getStatus(corral, `/anthropic/v1/models/${DEMO}`, headers), 403)
 })

@@ -15,7 +15,7 @@ const LONG_OTHER = 'Once there was a cat who sat in the sun. '.repeat(24)
 const LONG_SECRET = `${SECRET} `.repeat(8)
 
 /** Keys in the configuration. Keys of the key file are random. */
-const keyOf = (name: string) => `${name}-0123456789-0123456789-0123456789`
+const makeKey = (name: string) => `${name}-0123456789-0123456789-0123456789`
 
 /** Sends a request with a key and returns the body of its successful answer. */
 const asking = (corral: Corral) => async (key: string, path: string, body: object) => {
@@ -34,10 +34,10 @@ const NAMES = [
   'finder',
   ...Array.from({ length: 13 }, (_, index) => `guesser-${index}`)
 ]
-const [victim, leaver] = NAMES.map(keyOf) as [string, string]
+const [victim, leaver] = NAMES.map(makeKey) as [string, string]
 
 const server = startCorral(t, {
-  config: `defaults: { num_parallel: 2 }\nsecurity:\n  api_keys: [${NAMES.map(keyOf).join(', ')}]`
+  config: `defaults: { num_parallel: 2 }\nsecurity:\n  api_keys: [${NAMES.map(makeKey).join(', ')}]`
 }).then(corral => ({ corral, ask: asking(corral) }))
 
 const chat = (content: string, more: object = {}) => ({
@@ -63,7 +63,7 @@ function counts(reply: unknown): number[] {
 }
 
 /** The flags of an engine. */
-const flagsOf = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
+const readFlags = (pid: number) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
 
 t.test('cache counts do not reveal what another key has asked', async t => {
   const marked = [{ type: 'text', text: SECRET, cache_control: { type: 'ephemeral' } }]
@@ -87,11 +87,11 @@ t.test('cache counts do not reveal what another key has asked', async t => {
     await ask(victim, path, asked)
     const own = counts(await ask(victim, path, asked))
     t.ok(Math.max(...own) > 20, `${what}: its own key has the prompt cached`)
-    const told = counts(await ask(keyOf(`guesser-${index}`), path, guess))
-    t.ok(told.length > 0, 'there are counts')
+    const cacheCounts = counts(await ask(makeKey(`guesser-${index}`), path, guess))
+    t.ok(cacheCounts.length > 0, 'there are counts')
     t.ok(
-      told.every(count => count === 0),
-      `${what}: ${told}`
+      cacheCounts.every(count => count === 0),
+      `${what}: ${cacheCounts}`
     )
   }
   const streamed = await corral.send('/v1/chat/completions', chat(SECRET, { stream: true }), {
@@ -99,7 +99,7 @@ t.test('cache counts do not reveal what another key has asked', async t => {
   })
   t.match(await streamed.text(), /"cache_n":[2-9]\d/, 'streams of its own key report it too')
   t.notMatch(corral.log(), /code of the vault/, 'no log contains the prompt')
-  const flags = flagsOf(corral.enginePids()[0]!)
+  const flags = readFlags(corral.enginePids()[0]!)
   t.equal(flags[flags.lastIndexOf('--cache-ram') + 1], '0', "llama-server's own prompt cache is off")
 })
 
@@ -110,10 +110,10 @@ t.test("disconnecting before the answer does not reveal another key's prompts", 
   for (const wait of [0, 1, 3, 6, 10]) {
     const leaving = new AbortController()
     const headers = { authorization: `Bearer ${leaver}` }
-    const left = corral.send('/v1/chat/completions', chat(LONG_OTHER), { headers, signal: leaving.signal })
+    const abandoned = corral.send('/v1/chat/completions', chat(LONG_OTHER), { headers, signal: leaving.signal })
     for (let turn = 0; turn < wait; turn++) await new Promise(setImmediate)
     leaving.abort()
-    await left.catch(() => undefined)
+    await abandoned.catch(() => undefined)
   }
   const [count] = counts(await ask(leaver, '/v1/chat/completions', chat(SECRET)))
   // The prompts of the abandoned requests may be cached, and they begin like every conversation.
@@ -121,7 +121,7 @@ t.test("disconnecting before the answer does not reveal another key's prompts", 
 })
 
 t.test('conversations of two keys continue from their own cached prompts', async t => {
-  const keys = [keyOf('one'), keyOf('two')]
+  const keys = [makeKey('one'), makeKey('two')]
   const { ask } = await server
   const first = ['What is the capital of France?', 'Why is the sky blue and the grass green?']
   const conversations: object[][] = [[], []]
@@ -149,7 +149,7 @@ t.test('a running server that gets its first keys isolates their prompts', async
   const again = await corral.json('/v1/chat/completions', chat(SECRET))
   t.ok(cachedIn(again.body) > 20, 'keyless callers are one owner')
   const [first] = corral.enginePids()
-  t.not(flagsOf(first!).at(-1), '0', 'whose engine is left to itself')
+  t.not(readFlags(first!).at(-1), '0', 'its engine uses its own prompt cache')
 
   const ask = asking(corral)
   const file = join(corral.home, 'keys.json')
@@ -164,7 +164,7 @@ t.test('a running server that gets its first keys isolates their prompts', async
 })
 
 t.test('saved prompts are restored only for their own key', async t => {
-  const [one, two] = [keyOf('keeper'), keyOf('finder')]
+  const [one, two] = [makeKey('keeper'), makeKey('finder')]
   const { ask } = await server
   await ask(one, '/v1/chat/completions', chat(LONG_SECRET))
   await ask(one, '/api/stop', { model: DEMO })

@@ -23,7 +23,7 @@ function clientAt(address: string, corral: Corral, close: (end: () => Promise<vo
 }
 
 const descriptors = (pid: number) => readdirSync(`/proc/${pid}/fd`).length
-const statesOf = async (corral: Corral) => {
+const countStates = async (corral: Corral) => {
   const { pulls } = (await corral.json('/api/pulls')).body
   const count = (state: string) => pulls.filter((pull: any) => pull.state === state).length
   return { downloading: count('downloading'), waiting: count('waiting'), all: pulls.length }
@@ -58,7 +58,7 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   t.match(refused[0]!.body, { code: 'rate_limited', error: /^20 pulls are already waiting, .*limits\.waiting_pulls/ })
   t.ok(Number(refused[0]!.headers.get('retry-after')) > 0)
   const states = await until('they are downloading', async () => {
-    const found = await statesOf(corral)
+    const found = await countStates(corral)
     return found.downloading === 4 ? found : undefined
   })
   t.equal(states.waiting, accepted.length - 4)
@@ -67,7 +67,7 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   const pulled = await honest('/api/pull', { model: 'modelscope:good/one-GGUF', stream: false })
   t.match(pulled, { status: 200, body: { status: 'success' } }, 'another client gets its turn immediately')
   // The first client's pulls are paused, and resume when no other client needs the slot.
-  await until('the slot is used again', async () => (await statesOf(corral)).downloading === 4)
+  await until('the slot is used again', async () => (await countStates(corral)).downloading === 4)
   t.ok(descriptors(pid!) - before < 100, `${descriptors(pid!) - before} more descriptors`)
   t.equal((await corral.json('/api/health')).status, 200)
   t.notMatch(corral.log(), /EMFILE|too many open files/i)
@@ -77,7 +77,7 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   await corral.end('SIGKILL')
   const again = await corralWithHub(t, tarpit, options)
   const after = await until('they continue', async () => {
-    const found = await statesOf(again)
+    const found = await countStates(again)
     return found.downloading === 4 ? found : undefined
   })
   t.same(after, { downloading: 4, waiting: accepted.length - 5, all: accepted.length - 1 })
@@ -105,7 +105,7 @@ t.test('a queued pull reports that it is waiting', async t => {
   }
   leaving.abort()
   t.match(text, /"status":"waiting for other pulls"/)
-  t.match(await statesOf(corral), { downloading: 1, waiting: 1 })
+  t.match(await countStates(corral), { downloading: 1, waiting: 1 })
   t.match(await corral.json('/api/pulls/cancel', { model: 'me/a-GGUF' }), { status: 200 })
   hub.bandwidth = {}
   const events = await corral.events('/api/pull', { model: 'me/b-GGUF' })

@@ -242,8 +242,8 @@ t.test('a user can neither unload a model nor set how long it stays loaded', asy
     )
     const hosted = { model: DEMO, messages: [CAPITAL_QUESTION], max_tokens: 2, keep_alive }
     t.equal((await corral.json('/v1/chat/completions', hosted, user)).status, 200)
-    const left = Date.parse((await running())[0]) - Date.now()
-    t.ok(left > 3_600_000 && left < 7_300_000, `${keep_alive}: it stays as long as before`)
+    const remaining = Date.parse((await running())[0]) - Date.now()
+    t.ok(remaining > 3_600_000 && remaining < 7_300_000, `${keep_alive}: it stays as long as before`)
   }
   t.match(await corral.json('/api/generate', { model: DEMO, keep_alive: 0, stream: false }, { local: true }), {
     status: 200

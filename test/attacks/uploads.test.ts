@@ -9,7 +9,7 @@ import { type Corral, startCorral, until } from '../support/corral.ts'
 import { failure } from '../support/failure.ts'
 
 const sha256 = (content: Buffer | string) => createHash('sha256').update(content).digest('hex')
-const blobsOf = (corral: Corral) => {
+const listBlobs = (corral: Corral) => {
   const folder = join(corral.home, 'models', '.blobs')
   return existsSync(folder) ? readdirSync(folder) : []
 }
@@ -64,19 +64,19 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
   await until('uploads that may not wait are refused', () => refused().length === 200 - 2 - 64, 20_000)
   t.match(refused()[0]!.answer(), /limits\.uploads.*"rate_limited"/s)
   t.match(refused()[0]!.answer(), /retry-after: \d+/i)
-  t.equal(blobsOf(corral).length, 2, 'one client gets half of the turns')
+  t.equal(listBlobs(corral).length, 2, 'one client gets half of the turns')
   t.equal(await sendWhole(t, corral, 'honest', { from: '127.0.0.2' }), '201')
 
   // Two clients now have all turns, and a third needs a single one.
   const more = Array.from({ length: 10 }, () => begin(t, corral, { from: '127.0.0.3' }))
-  await until('all turns are taken', () => blobsOf(corral).filter(name => name.endsWith('.part')).length === 4)
+  await until('all turns are taken', () => listBlobs(corral).filter(name => name.endsWith('.part')).length === 4)
   t.equal(await sendWhole(t, corral, 'honest too', { from: '127.0.0.2' }), '201')
   t.equal([...hostile, ...more].filter(upload => /ended so that another client/.test(upload.answer())).length, 1)
   const { body } = await corral.json('/api/tags')
   t.equal(body.models.length, 1, 'all other requests are answered')
 
   for (const { socket } of [...hostile, ...more]) socket.destroy()
-  await until('nothing of them remains', () => blobsOf(corral).every(name => name.startsWith('sha256-')), 20_000)
+  await until('nothing of them remains', () => listBlobs(corral).every(name => name.startsWith('sha256-')), 20_000)
   const descriptors = () => readdirSync(`/proc/${corral.process.pid}/fd`).length
   await until('no connection remains', () => descriptors() < 60, 20_000)
 })
@@ -107,7 +107,7 @@ t.test('a trickling upload is given up, and a slow one is not', async t => {
   t.match(await until('the slow upload is complete', () => honest.answer(), 20_000), /^HTTP\/1\.1 201/)
   ended = true
   await trickle
-  t.same(blobsOf(corral), [`sha256-${sha256(slow)}`], 'nothing of the others remains')
+  t.same(listBlobs(corral), [`sha256-${sha256(slow)}`], 'nothing of the others remains')
 })
 
 t.test('unused files take a limited part of the disk', async t => {
@@ -126,10 +126,10 @@ t.test('unused files take a limited part of the disk', async t => {
   t.match(await answered(full), /other clients use the rest/)
   // Announced bytes count while their upload is open.
   const open = begin(t, corral, { length: 140, from: '127.0.0.3' })
-  await until('it runs', () => blobsOf(corral).some(name => name.endsWith('.part')))
+  await until('it runs', () => listBlobs(corral).some(name => name.endsWith('.part')))
   t.match(await answered(begin(t, corral, { length: 140, from: '127.0.0.4' })), /over_limit/)
   open.socket.destroy()
-  await until('it is gone', () => !blobsOf(corral).some(name => name.endsWith('.part')))
+  await until('it is gone', () => !listBlobs(corral).some(name => name.endsWith('.part')))
   t.equal(await sendWhole(t, corral, text('d', 140), { from: '127.0.0.4' }), '201')
 
   await corral.end()
@@ -155,9 +155,9 @@ t.test('the next turn goes to the client with the fewest uploads', async t => {
   b1.received = 1e9
   now = 10_000
   const leaving = new AbortController()
-  const gone = take('a', leaving.signal)
-  leaving.abort(new Error('gone'))
-  t.equal((await failure(gone)).message, 'gone')
+  const abandoned = take('a', leaving.signal)
+  leaving.abort(new Error('abandoned'))
+  t.equal((await failure(abandoned)).message, 'abandoned')
 
   const c1 = note('c')
   t.match(a2.ended.reason, { code: 'rate_limited' }, 'the slowest upload of a client with several')

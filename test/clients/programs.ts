@@ -24,7 +24,7 @@ export interface Toolchain {
 }
 
 /** Folders of a language's programs: source and build. */
-export function placesOf(language: Language): { source: string; built: string } {
+export function programFolders(language: Language): { source: string; built: string } {
   const name = language.toLowerCase()
   const built = join(packageRoot, '.cache', `clients-${name}`)
   return { source: join(packageRoot, 'test', 'clients', name), built }
@@ -36,7 +36,7 @@ export function placesOf(language: Language): { source: string; built: string } 
  */
 export function tryLanguage(t: Test, toolchain: Toolchain): void {
   const { language, tools } = toolchain
-  const { source, built } = placesOf(language)
+  const { source, built } = programFolders(language)
   const absent = tools.filter(tool => spawnSync(tool, ['--help'], { stdio: 'ignore' }).error)
   mkdirSync(built, { recursive: true })
   const run = ([command, ...args]: string[]) =>

@@ -44,7 +44,7 @@ async function startBoth(t: Test): Promise<Omit<Place, 'leavingLimit'>> {
 /** Runs the trials of one client, one after the other. */
 export async function runClient(place: Place, { packages, trials }: Client): Promise<Outcome[]> {
   const client = packages.join(', ')
-  const version = packages.map(versionOf).join(', ')
+  const version = packages.map(installedVersion).join(', ')
   const outcomes: Outcome[] = []
   for (const feature of Object.keys(FEATURES) as Feature[]) {
     const trial = trials[feature]
@@ -65,7 +65,7 @@ function canBeTried(feature: Feature, place: Place): boolean {
   return place.strict !== undefined || (feature !== 'wrong_key' && feature !== 'no_retries')
 }
 
-function versionOf(name: string): string {
+function installedVersion(name: string): string {
   const { version } = JSON.parse(readFileSync(join(packageRoot, 'node_modules', name, 'package.json'), 'utf8'))
   return version
 }

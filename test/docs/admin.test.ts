@@ -66,8 +66,8 @@ t.test('a backup of a running server starts elsewhere', async t => {
   t.equal(run(t, 'corral key create alice --home /var/lib/corral --yes', home).status, 0)
   const made = await corral.json('/api/create', { model: 'me/helper', from: DEMO, stream: false }, { local: true })
   t.equal(made.status, 200, JSON.stringify(made.body))
-  const left = new AbortController()
-  const stream = await corral.send('/api/chat', endless(DEMO), { local: true, signal: left.signal })
+  const controller = new AbortController()
+  const stream = await corral.send('/api/chat', endless(DEMO), { local: true, signal: controller.signal })
   const backup = join(newFolder(t), 'backup.tar.gz')
   const saved = run(t, block('tar --create'), home, backup)
   t.equal(saved.status, 0, saved.stderr)
@@ -95,7 +95,7 @@ t.test('a backup of a running server starts elsewhere', async t => {
     { local: true }
   )
   t.equal(body.message.content, CAPITAL_ANSWER)
-  left.abort()
+  controller.abort()
   await stream.text().catch(() => {})
 })
 

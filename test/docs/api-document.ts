@@ -18,7 +18,7 @@ export interface Operation {
 
 const METHODS = ['get', 'head', 'post', 'put', 'patch', 'delete', 'options', 'trace']
 
-export function operationsOf(document: any): Operation[] {
+export function listOperations(document: any): Operation[] {
   return Object.entries<any>(document.paths).flatMap(([path, item]) =>
     Object.entries<any>(item)
       .filter(([method]) => METHODS.includes(method))
@@ -47,7 +47,7 @@ export class ReplyChecker {
 
   constructor(document: any) {
     this.#document = document
-    this.operations = operationsOf(document)
+    this.operations = listOperations(document)
     this.#ajv.addSchema(document, 'openapi')
   }
 
@@ -92,12 +92,12 @@ export class ReplyChecker {
     const data = ends ? properties.data.anyOf[1] : properties?.data
     if (!(contentSchema ?? data?.contentSchema)) return []
     at += contentSchema ? '/contentSchema' : `/properties/data${ends ? '/anyOf/1' : ''}/contentSchema`
-    return eventsOf(type, reply.text).flatMap(event => this.#mistakes(at, event))
+    return parseEvents(type, reply.text).flatMap(event => this.#mistakes(at, event))
   }
 }
 
 /** Returns the data of a stream's events. */
-export function eventsOf(type: string, text: string): unknown[] {
+export function parseEvents(type: string, text: string): unknown[] {
   if (type === 'application/x-ndjson')
     return text
       .trim()

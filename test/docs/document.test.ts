@@ -8,9 +8,9 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { openApiDocument } from '../../plugins/apis/reference/openapi.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { renderApiDocument } from '../../scripts/api-document.ts'
-import { ajvFor, operationsOf, ReplyChecker } from './api-document.ts'
+import { ajvFor, listOperations, ReplyChecker } from './api-document.ts'
 
-const documentOf = (...routes: { method?: string; url: string; schema?: object }[]): any =>
+const toDocument = (...routes: { method?: string; url: string; schema?: object }[]): any =>
   openApiDocument(
     routes.map(({ method = 'GET', url, schema = {} }) => ({ method, url, schema, role: 'user' as const }))
   )
@@ -28,7 +28,7 @@ t.test('the OpenAPI document is generated from the schemas of routes', async t =
       { url: '/b' },
       { url: '/c/*' }
     ]
-    const { paths } = documentOf(...routes)
+    const { paths } = toDocument(...routes)
     t.same(Object.keys(paths), ['/a/{model}', '/b', '/b/{id}/x', '/c/{path}'])
     t.same(Object.keys(paths['/b']), ['get', 'post'])
     t.same(paths['/a/{model}'].get.parameters, [
@@ -42,11 +42,11 @@ t.test('the OpenAPI document is generated from the schemas of routes', async t =
       }
     ])
     t.same(paths['/b/{id}/x'].get.parameters[0].schema, { type: 'string' })
-    t.same(JSON.stringify(documentOf(...routes)), JSON.stringify(documentOf(...[...routes].reverse())))
+    t.same(JSON.stringify(toDocument(...routes)), JSON.stringify(toDocument(...[...routes].reverse())))
   })
 
   t.test('queries, headers and bodies are described', async t => {
-    const { paths } = documentOf(
+    const { paths } = toDocument(
       {
         url: '/q',
         schema: {
@@ -70,7 +70,7 @@ t.test('the OpenAPI document is generated from the schemas of routes', async t =
 
   t.test('named schemas are defined once, and numbered if they differ', async t => {
     const Inner = Type.Object({ a: Type.String() }, { title: 'Inner' })
-    const { paths, components } = documentOf(
+    const { paths, components } = toDocument(
       { url: '/a', schema: { response: { 200: json('x', Inner) } } },
       {
         url: '/b',
@@ -79,10 +79,10 @@ t.test('the OpenAPI document is generated from the schemas of routes', async t =
       { url: '/c', schema: { response: { 200: json('x', Type.Object({}, { title: 'Inner' })) } } },
       { url: '/d', schema: { response: { 200: json('x', Type.String({ title: 'no name' })) } } }
     )
-    const schemaOf = (path: string) => paths[path].get.responses[200].content['application/json'].schema
-    t.same(schemaOf('/a'), { $ref: '#/components/schemas/Inner' })
-    t.same(schemaOf('/c'), { $ref: '#/components/schemas/Inner2' })
-    t.same(schemaOf('/d'), { type: 'string', title: 'no name' })
+    const getSchema = (path: string) => paths[path].get.responses[200].content['application/json'].schema
+    t.same(getSchema('/a'), { $ref: '#/components/schemas/Inner' })
+    t.same(getSchema('/c'), { $ref: '#/components/schemas/Inner2' })
+    t.same(getSchema('/d'), { type: 'string', title: 'no name' })
     t.same(components.schemas.Outer.properties.list.items, { $ref: '#/components/schemas/Inner' })
     t.same(Object.keys(components.schemas), ['Inner', 'Inner2', 'Outer'])
   })
@@ -96,7 +96,7 @@ t.test('the OpenAPI document is generated from the schemas of routes', async t =
       named: orNull(Type.Object({}, { title: 'Named' })),
       loose: Type.Object({}, { documented: Type.Object({ a: Type.Integer() }) })
     })
-    const { properties } = documentOf({ method: 'POST', url: '/x', schema: { body } }).paths['/x'].post.requestBody
+    const { properties } = toDocument({ method: 'POST', url: '/x', schema: { body } }).paths['/x'].post.requestBody
       .content['application/json'].schema
     t.same(properties.text, { type: ['string', 'null'], description: 'x' })
     t.same(properties.choice, { enum: ['a', 'b', null] })
@@ -110,7 +110,7 @@ t.test('the OpenAPI document is generated from the schemas of routes', async t =
       200: jsonOrStream('x', Type.String(), { event: 'Pieces', item: Type.Object({ done: Type.Boolean() }) }),
       ...errorResponses(nativeErrors, ['model_not_found'])
     }
-    const { paths, components } = documentOf(
+    const { paths, components } = toDocument(
       { method: 'POST', url: '/a', schema: { response } },
       { method: 'POST', url: '/b', schema: { response } }
     )
@@ -140,7 +140,7 @@ t.test('the document of the server is complete and valid', async t => {
   })
   const { 'openapi.json': text } = await renderApiDocument([...builtInPlugins, collector])
   const document = JSON.parse(text)
-  const operations = operationsOf(document)
+  const operations = listOperations(document)
 
   t.test('the document equals the committed one', async t => {
     const committed = readFileSync(join(packageRoot, 'docs', 'openapi.json'), 'utf8')
@@ -197,8 +197,8 @@ t.test('the document of the server is complete and valid', async t => {
       t.match(summary, /^\S.*[^.]$/, where)
       t.equal(tags?.length, 1, where)
       const inPath = [...path.matchAll(/\{(\w+)\}/g)].map(([, name]) => name)
-      const told = parameters.filter(({ in: place }) => place === 'path').map(({ name }) => name)
-      t.same(told, inPath, where)
+      const described = parameters.filter(({ in: place }) => place === 'path').map(({ name }) => name)
+      t.same(described, inPath, where)
       const required = [
         ...(role === 'anyone' ? [] : ['401', '429']),
         '403',

@@ -58,19 +58,19 @@ const REFUSED: Record<string, number[]> = {
 /** These delete the model that other examples use, or require keys from then on. */
 const LAST = ['deleteModel', 'ollamaDeleteModel', 'createKey']
 const native = (id: string) => id.replace(/^ollama(.)/, (_, letter: string) => letter.toLowerCase())
-const exampleOf = ({ requestBody }: any) => requestBody?.content['application/json']?.example
+const getExample = ({ requestBody }: any) => requestBody?.content['application/json']?.example
 
 t.test('examples keep well-known names if no installed model fits', async t => {
   const { body: document } = await corral.json('/openapi.json')
-  t.equal(exampleOf(document.paths['/api/chat'].post).model, DEMO)
-  t.equal(exampleOf(document.paths['/v1/embeddings'].post).model, 'ggml-org/embeddinggemma-300M-GGUF')
+  t.equal(getExample(document.paths['/api/chat'].post).model, DEMO)
+  t.equal(getExample(document.paths['/v1/embeddings'].post).model, 'ggml-org/embeddinggemma-300M-GGUF')
   t.equal(document.tags[0].name, 'Answers', 'chat is in the first group')
 })
 
 t.test('every example can be sent as it is', async t => {
   await importModels(corral, await writeModels(t.testdir()))
   const { body: document } = await corral.json('/openapi.json')
-  const named = exampleOf(document.paths['/v1/embeddings'].post).model
+  const named = getExample(document.paths['/v1/embeddings'].post).model
   t.ok([MODELS.embedding, MODELS.decoder].includes(named), `${named}: installed models are named`)
   const caller = new Caller(corral, document)
   await until('the build is found', async () => (await corral.send('/readyz')).status === 200)
@@ -83,7 +83,7 @@ t.test('every example can be sent as it is', async t => {
   const making = ({ operationId }: { operationId: string }) => (/createModel$/i.test(operationId) ? 0 : 1)
   for (const operation of operations.toSorted((a, b) => rank(a) - rank(b) || making(a) - making(b))) {
     const { operationId: id } = operation
-    const body = exampleOf(operation)
+    const body = getExample(operation)
     if (!body) {
       t.fail(`${id} has no example: add one in plugins/apis/reference/examples.ts`)
       continue
@@ -93,10 +93,10 @@ t.test('every example can be sent as it is', async t => {
       await caller.call(t, 'ollamaCreateModel', 200, { body: { model: 'me/leo', from: DEMO } })
     if (id === 'tryModel') {
       // It answers as long as its connection is open.
-      const left = new AbortController()
-      const trial = await corral.send('/api/trials', body, { local: true, signal: left.signal })
+      const controller = new AbortController()
+      const trial = await corral.send('/api/trials', body, { local: true, signal: controller.signal })
       t.equal(trial.status, 200, id)
-      left.abort()
+      controller.abort()
       continue
     }
     // It would install gigabytes.

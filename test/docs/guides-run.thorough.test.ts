@@ -1,5 +1,5 @@
 import t from 'tap'
-import { blocksOf, OWN_TESTS, pages } from './guides.ts'
+import { getBlocks, OWN_TESTS, pages } from './guides.ts'
 import { runPage } from './run-page.ts'
 
 // Runs every block of every guide, each page on its own server.
@@ -12,7 +12,7 @@ const RUN = ['sh', 'js', 'python']
 for (const page of pages()) {
   if (page in OWN_TESTS) continue
   if (
-    !blocksOf(page).some(({ language, directive = '' }) => RUN.includes(language) && !directive.startsWith('untested'))
+    !getBlocks(page).some(({ language, directive = '' }) => RUN.includes(language) && !directive.startsWith('untested'))
   )
     continue
   t.test(page, async t => {

@@ -7,7 +7,7 @@ import { renderConfigDocs } from '../../scripts/config-docs.ts'
 import { renderErrorDocs } from '../../scripts/error-docs.ts'
 import { renderManPage } from '../../scripts/man-page.ts'
 import { PUBLISHED, parametersOf, renderModelDocs } from '../../scripts/model-docs.ts'
-import { anchorsOf, blocksOf, exists, OWN_TESTS, pages, proseOf, textOf } from './guides.ts'
+import { exists, getAnchors, getBlocks, getProse, OWN_TESTS, pages, readPage } from './guides.ts'
 import { checkData } from './run-page.ts'
 
 // Checks the guides without running anything.
@@ -19,8 +19,8 @@ const MAX_UNTESTED = 23
 const everywhere = [...pages(), ...AT_THE_ROOT]
 
 /** Returns a page's links within this repository: the path from the root, and the anchor. */
-function linksOf(page: string) {
-  const text = proseOf(page).replaceAll(/`[^`\n]*`/g, '')
+function getLinks(page: string) {
+  const text = getProse(page).replaceAll(/`[^`\n]*`/g, '')
   const targets = [...text.matchAll(/\]\(([^)\s]+)\)/g)].map(([, target]) => target!)
   return targets
     .filter(target => !/^[a-z]+:/.test(target))
@@ -31,17 +31,17 @@ function linksOf(page: string) {
 }
 
 t.test('the README is short', async t => {
-  const words = textOf('README.md').split(/\s+/).filter(Boolean).length
+  const words = readPage('README.md').split(/\s+/).filter(Boolean).length
   t.ok(words <= 900, `${words} words`)
 })
 
 t.test('links lead to existing pages and headings', async t => {
   let checked = 0
   for (const page of everywhere) {
-    for (const { target, path, anchor } of linksOf(page)) {
+    for (const { target, path, anchor } of getLinks(page)) {
       checked++
       if (!exists(path)) t.fail(`${page}: ${target} does not exist`)
-      else if (anchor !== undefined && !anchorsOf(path).has(anchor)) t.fail(`${page}: ${target} has no such heading`)
+      else if (anchor !== undefined && !getAnchors(path).has(anchor)) t.fail(`${page}: ${target} has no such heading`)
     }
   }
   t.ok(checked > 100, `${checked} links`)
@@ -50,14 +50,14 @@ t.test('links lead to existing pages and headings', async t => {
 t.test('every page is linked from the README and listed in an index', async t => {
   const reached = new Set(['README.md'])
   for (const page of reached) {
-    for (const { path } of linksOf(page)) if (path.endsWith('.md') && exists(path)) reached.add(path)
+    for (const { path } of getLinks(page)) if (path.endsWith('.md') && exists(path)) reached.add(path)
   }
   t.same(
     pages().filter(page => !reached.has(page)),
     []
   )
   const maps = ['docs/README.md', 'docs/measurements/README.md']
-  const listed = maps.flatMap(linksOf).map(({ path }) => path)
+  const listed = maps.flatMap(getLinks).map(({ path }) => path)
   t.same(
     pages().filter(page => page !== 'docs/README.md' && !listed.includes(page)),
     []
@@ -65,7 +65,7 @@ t.test('every page is linked from the README and listed in an index', async t =>
 })
 
 t.test('SECURITY.md names tests that exist', async t => {
-  const cells = [...textOf('SECURITY.md').matchAll(/^\|(?:[^|]*\|){3} ([^|]*\w) \|$/gm)].map(([, cell]) => cell!)
+  const cells = [...readPage('SECURITY.md').matchAll(/^\|(?:[^|]*\|){3} ([^|]*\w) \|$/gm)].map(([, cell]) => cell!)
   const tests = cells.filter(cell => cell !== 'test').flatMap(cell => cell.split(', '))
   t.ok(tests.length > 50, `${tests.length} tests`)
   for (const name of tests) t.ok(exists(`test/${name}.test.ts`), name)
@@ -93,7 +93,7 @@ t.test('the shapes of published models have as many parameters as their publishe
 t.test('every block has a known language', async t => {
   const languages = ['sh', 'js', 'ts', 'python', 'json', 'yaml', 'toml', 'text', 'dockerfile', '']
   for (const page of pages()) {
-    for (const { line, language } of blocksOf(page)) t.ok(languages.includes(language), `${page}:${line}: ${language}`)
+    for (const { line, language } of getBlocks(page)) t.ok(languages.includes(language), `${page}:${line}: ${language}`)
   }
 })
 
@@ -101,7 +101,7 @@ t.test('few blocks are untested, and each has a reason', async t => {
   const directives = ['untested: ', 'settings of ', 'at a terminal: ', 'output', 'figures of another run', 'fails']
   let untested = 0
   for (const page of pages()) {
-    for (const { line, directive } of blocksOf(page)) {
+    for (const { line, directive } of getBlocks(page)) {
       if (directive === undefined) continue
       t.ok(
         directives.some(known => directive.startsWith(known)),
@@ -119,7 +119,7 @@ t.test('few blocks are untested, and each has a reason', async t => {
 t.test('JSON is valid, and settings have no mistakes', async t => {
   const blocks = pages()
     .filter(page => page !== 'docs/plugins.md')
-    .flatMap(blocksOf)
+    .flatMap(getBlocks)
   const checked = await checkData(t, blocks)
   t.ok(checked >= 10, `${checked} blocks`)
 })
@@ -136,7 +136,7 @@ t.test('guides use plain language', async t => {
     [/\b(hinderers?|doomed|reckoning)\b/i, "the field's own words"]
   ]
   for (const page of pages()) {
-    const lines = proseOf(page).split('\n')
+    const lines = getProse(page).split('\n')
     for (const [at, line] of lines.entries()) {
       for (const [pattern, instead] of patterns) {
         const found = pattern.exec(line.replaceAll(/`[^`]*`/g, ''))

@@ -32,7 +32,7 @@ export function pages(): string[] {
   return ['README.md', ...inFolder('docs'), ...inFolder('docs/measurements')]
 }
 
-export function textOf(page: string): string {
+export function readPage(page: string): string {
   return readFileSync(join(packageRoot, page), 'utf8')
 }
 
@@ -41,8 +41,8 @@ export function exists(path: string): boolean {
 }
 
 /** Returns the fenced blocks of a page in order. */
-export function blocksOf(page: string): Block[] {
-  const lines = textOf(page).split('\n')
+export function getBlocks(page: string): Block[] {
+  const lines = readPage(page).split('\n')
   const blocks: Block[] = []
   for (let at = 0; at < lines.length; at++) {
     const fence = /^```(\w*)/.exec(lines[at]!)
@@ -64,13 +64,13 @@ export function blocksOf(page: string): Block[] {
 }
 
 /** Returns a page with empty lines instead of its fenced blocks. */
-export function proseOf(page: string): string {
-  return textOf(page).replaceAll(/^```.*?^```$/gms, block => block.replaceAll(/[^\n]/g, ''))
+export function getProse(page: string): string {
+  return readPage(page).replaceAll(/^```.*?^```$/gms, block => block.replaceAll(/[^\n]/g, ''))
 }
 
 /** Returns the anchors of a page, as GitHub generates them from headings. */
-export function anchorsOf(page: string): Set<string> {
-  const headings = [...proseOf(page).matchAll(/^#{1,6} (.*)$/gm)].map(([, text]) => text!)
+export function getAnchors(page: string): Set<string> {
+  const headings = [...getProse(page).matchAll(/^#{1,6} (.*)$/gm)].map(([, text]) => text!)
   const anchors = new Set<string>()
   for (const heading of headings) {
     const plain = heading.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1').toLowerCase()

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { testBrowser } from '../support/browser.ts'
-import { pages, textOf } from './guides.ts'
+import { pages, readPage } from './guides.ts'
 
 const { skip } = testBrowser(t)
 /** Maximum size of a picture, so that guides load quickly. */
@@ -18,9 +18,9 @@ t.test('pictures of the page can be taken again', { skip }, async t => {
   const { status, stderr } = spawnSync(process.execPath, [script, folder], { encoding: 'utf8' })
   t.equal(status, 0, stderr)
   const taken = readdirSync(folder).sort()
-  const kept = readdirSync(join(packageRoot, 'docs', 'pictures')).filter(name => name.endsWith('.webp'))
-  t.strictSame(taken, kept.sort(), 'the same pictures as in docs/pictures')
-  const guides = pages().map(textOf).join('\n')
+  const committed = readdirSync(join(packageRoot, 'docs', 'pictures')).filter(name => name.endsWith('.webp'))
+  t.strictSame(taken, committed.sort(), 'the same pictures as in docs/pictures')
+  const guides = pages().map(readPage).join('\n')
   for (const name of taken) {
     const picture = readFileSync(join(folder, name))
     t.equal(picture.toString('latin1', 8, 12), 'WEBP', name)

@@ -366,9 +366,9 @@ t.test('builds, logs and files reply as documented', async t => {
 })
 
 t.test('a followed log is the documented stream', async t => {
-  const gone = new AbortController()
+  const controller = new AbortController()
   const response = await corral.send(`/api/logs/${DEMO}?follow=1&lines=5`, undefined, {
-    signal: gone.signal,
+    signal: controller.signal,
     local: true
   })
   let text = ''
@@ -376,7 +376,7 @@ t.test('a followed log is the documented stream', async t => {
     text += Buffer.from(chunk).toString()
     if (text.split('\n\n').length > 3) break
   }
-  gone.abort()
+  controller.abort()
   const reply = { status: response.status, type: response.headers.get('content-type')!, text }
   t.same(caller.checker.check('getLogs', { ...reply, text: text.slice(0, text.lastIndexOf('\n\n')) }), [])
 })

@@ -26,7 +26,7 @@ import { NO_SETTINGS, quantizedModels, TINY_SAFETENSORS } from '../plugins/model
 import { type Corral, startCorral } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
-import { type Block, blocksOf } from './guides.ts'
+import { type Block, getBlocks } from './guides.ts'
 
 /*
  * Runs the blocks of a guide unchanged except for the port, in page order. Each page gets a new data directory and
@@ -189,7 +189,7 @@ export async function runPage(t: Test, page: string, { everyday = false } = {}):
   const sandbox = await openSandbox(t)
   let ran = 0
   let printed: string | undefined
-  for (const [number, block] of blocksOf(page).entries()) {
+  for (const [number, block] of getBlocks(page).entries()) {
     const { language, directive = '', line } = block
     const where = `${page}:${line}`
     if (directive.startsWith('untested: ') || (everyday && language === 'python')) {

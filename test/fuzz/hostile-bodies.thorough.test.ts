@@ -106,7 +106,7 @@ async function stillWell(t: Test, after: string): Promise<void> {
   t.match({ status, answer: body.message?.content }, { status: 200, answer: CAPITAL_ANSWER }, `well after ${after}`)
 }
 
-function codeOf(body: any): unknown {
+function getCode(body: any): unknown {
   return body?.code ?? body?.error?.code ?? body?.error?.type
 }
 
@@ -135,7 +135,7 @@ t.test('malicious bodies on every route are refused or answered, and never crash
     for (const { method, path } of harmless) {
       const reply = await ask(method, path, body)
       const place = `${method} ${path} with ${name}: ${reply.status} ${reply.text}`
-      if (reply.status >= 400) t.ok(codeOf(reply.json), place)
+      if (reply.status >= 400) t.ok(getCode(reply.json), place)
       t.ok(reply.status < 500 || reply.status === 501 || (reply.status === 503 && path !== '/api/chat'), place)
       t.notMatch(reply.text, /\bat .*\.(js|ts):\d+|root:x:0/, place)
     }
@@ -150,7 +150,7 @@ t.test('bodies of 60 MB are answered or refused', async t => {
     for (const path of ['/api/chat', '/v1/chat/completions']) {
       const reply = await ask('POST', path, body)
       t.ok(reply.status < 500, `${path} with ${name}: ${reply.status} ${reply.text}`)
-      if (reply.status >= 400) t.ok(codeOf(reply.json), reply.text)
+      if (reply.status >= 400) t.ok(getCode(reply.json), reply.text)
     }
     await stillWell(t, name)
   }

@@ -5,7 +5,7 @@ import t from 'tap'
 import { median, residentMemory } from '../../scripts/bench/measuring.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral, until } from '../support/corral.ts'
 import { pick, randomNumbers } from '../support/random.ts'
-import { answerRequest, outcomeOf, record, within, writeModelCopy } from './support.ts'
+import { answerRequest, readOutcome, record, within, writeModelCopy } from './support.ts'
 
 const MINUTES = Number(process.env.CORRAL_LONG_MINUTES ?? 4)
 const CLIENTS = 16
@@ -38,7 +38,7 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
     join(corral.home, `${index}-b.gguf`)
   ])
   for (const [index, file] of files.entries()) writeModelCopy(file, index)
-  const fileOf = (model: string, random: () => number) => files[MODELS.indexOf(model) * 2 + (random() < 0.5 ? 0 : 1)]!
+  const pickFile = (model: string, random: () => number) => files[MODELS.indexOf(model) * 2 + (random() < 0.5 ? 0 : 1)]!
 
   const outcomes = new Map<string, number>()
   const end = Date.now() + MINUTES * 60_000
@@ -47,7 +47,7 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
   async function act(random: () => number): Promise<string> {
     const model = pick(random, MODELS)
     const dice = random()
-    const send = async (path: string, body: unknown, init = {}) => outcomeOf(await corral.send(path, body, init))
+    const send = async (path: string, body: unknown, init = {}) => readOutcome(await corral.send(path, body, init))
     if (dice < 0.5) {
       const { path, body, headers } = answerRequest(
         pick(random, ['sse', 'ndjson', 'hosted'] as const),
@@ -72,7 +72,7 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
     }
     if (dice < 0.83) return await send('/api/stop', { model })
     if (dice < 0.88) return await send('/api/delete', { model }, { method: 'DELETE' })
-    if (dice < 0.97) return await send('/api/import', { model, path: fileOf(model, random) })
+    if (dice < 0.97) return await send('/api/import', { model, path: pickFile(model, random) })
     if (dice < 0.985) return await send('/api/generate', { model, keep_alive: 0, stream: false })
     await corral.json('/api/tags')
     return await send('/api/ps', undefined)
@@ -120,7 +120,7 @@ t.test(`${CLIENTS} clients do everything at once for ${MINUTES} minutes, and eng
     return body.models.every((model: any) => model.running === 0 && model.queued === 0) && body.loading.length === 0
   })
   for (const model of MODELS) {
-    await corral.json('/api/import', { model, path: fileOf(model, () => 0) })
+    await corral.json('/api/import', { model, path: pickFile(model, () => 0) })
     const { body } = await corral.json('/api/chat', {
       model,
       messages: [CAPITAL_QUESTION],

@@ -1,11 +1,11 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { placesOf, tryLanguage } from '../clients/programs.ts'
+import { programFolders, tryLanguage } from '../clients/programs.ts'
 
 // The first build takes minutes.
 t.setTimeout(1_200_000)
 
-const program = join(placesOf('Go').built, process.platform === 'win32' ? 'clients.exe' : 'clients')
+const program = join(programFolders('Go').built, process.platform === 'win32' ? 'clients.exe' : 'clients')
 tryLanguage(t, {
   language: 'Go',
   tools: ['go'],

@@ -1,12 +1,12 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import t from 'tap'
-import { placesOf, tryLanguage } from '../clients/programs.ts'
+import { programFolders, tryLanguage } from '../clients/programs.ts'
 
 // The first run downloads a hundred megabytes of packages.
 t.setTimeout(1_200_000)
 
-const { source, built } = placesOf('Java')
+const { source, built } = programFolders('Java')
 const classes = join(built, 'classes')
 /** Maven writes the paths of the packages here. Their versions follow from the file with the direct dependencies. */
 const list = join(built, 'class-path.txt')

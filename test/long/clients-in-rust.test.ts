@@ -1,11 +1,11 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { placesOf, tryLanguage } from '../clients/programs.ts'
+import { programFolders, tryLanguage } from '../clients/programs.ts'
 
 // The first build compiles hundreds of packages.
 t.setTimeout(3_000_000)
 
-const target = placesOf('Rust').built
+const target = programFolders('Rust').built
 tryLanguage(t, {
   language: 'Rust',
   tools: ['cargo'],

@@ -33,9 +33,9 @@ t.test(`slots become free after ${STREAMS} clients disconnect, with 1 to 4 slots
   for (let slots = 1; slots <= 4; slots++) {
     await corral.json('/api/stop', { model: DEMO })
     await corral.json('/api/load', { model: DEMO, options: { num_parallel: slots, num_ctx: 4096 } })
-    let left = STREAMS / 4
+    let remaining = STREAMS / 4
     const client = async () => {
-      while (left-- > 0) {
+      while (remaining-- > 0) {
         const { path, body, headers } = answerRequest(pick(random, ['sse', 'ndjson', 'hosted']), DEMO, 4000)
         const controller = new AbortController()
         const asked = random() < 0.1 ? { ...body, stream: false } : body

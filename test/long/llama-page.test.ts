@@ -13,7 +13,14 @@ import { corralWithHub, quantizedModels } from '../plugins/models/download/suppo
 import { type OpenedPage, testBrowser } from '../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
-import { kindsOf, llamaPage, type PassedRequest, RECORDED, type ServedPage, servePage } from '../support/llama-page.ts'
+import {
+  groupRequests,
+  llamaPage,
+  type PassedRequest,
+  RECORDED,
+  type ServedPage,
+  servePage
+} from '../support/llama-page.ts'
 
 // llama.cpp's own page, built from unmodified source, against a live corral with the real engine.
 const browser = testBrowser(t)
@@ -363,7 +370,7 @@ t.test('the page follows models that other clients download and delete', { skip 
 t.test('the recorded requests of the everyday test equal those of the page', { skip }, async t => {
   // Pictures and reasoning need other models, and endless answers take long.
   const requests = all.flat().filter(({ body }) => !/image_url|reasoning_end|ignore_eos/.test(body))
-  const kinds = kindsOf(requests)
+  const kinds = groupRequests(requests)
   if (process.env.CORRAL_RECORD === '1') writeFileSync(RECORDED, `${JSON.stringify([...kinds.values()], null, 2)}\n`)
   const recorded = JSON.parse(readFileSync(RECORDED, 'utf8')) as { kind: string }[]
   t.strictSame([...kinds.keys()].sort(), recorded.map(({ kind }) => kind).sort())

@@ -46,7 +46,7 @@ export function answerRequest(surface: 'sse' | 'ndjson' | 'hosted', model: strin
 }
 
 /** How a reply ended: `done`, the code of its error, or `cut` for a stream without any end. */
-export async function outcomeOf(response: Awaited<ReturnType<Corral['send']>>): Promise<string> {
+export async function readOutcome(response: Awaited<ReturnType<Corral['send']>>): Promise<string> {
   const type = response.headers.get('content-type') ?? ''
   if (type.includes('application/json')) {
     const body = (await response.json()) as { code?: string; error?: { code?: string } }

@@ -18,7 +18,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
-import { blocksOf } from '../docs/guides.ts'
+import { getBlocks } from '../docs/guides.ts'
 import { alive, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
@@ -33,7 +33,7 @@ const home = join(folder, 'home')
 const prefix = join(folder, 'prefix')
 const OTHER_NODES = { 18: '18.20.8', 24: '24.21.0' } as const
 
-const blocks = blocksOf('docs/install.md').filter(({ language }) => language === 'sh')
+const blocks = getBlocks('docs/install.md').filter(({ language }) => language === 'sh')
 /** The commands of the block with these words. */
 function commands(words: string): string {
   const found = blocks.filter(({ text, directive }) => text.includes(words) && directive === undefined)

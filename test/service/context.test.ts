@@ -14,8 +14,8 @@ const corral = await startCorral(t, {
 })
 
 type Message = { role: string; content: string }
-const told = { role: 'assistant', content: CAPITAL_ANSWER }
-const turns = Array.from({ length: 20 }, () => [CAPITAL_QUESTION, told]).flat()
+const ANSWERED = { role: 'assistant', content: CAPITAL_ANSWER }
+const turns = Array.from({ length: 20 }, () => [CAPITAL_QUESTION, ANSWERED]).flat()
 const long: Message[] = [
   { role: 'system', content: 'You are Leo.' },
   ...turns,
@@ -125,7 +125,7 @@ t.test('drop_oldest can be set for a model and overridden by a request', async t
 })
 
 t.test('model lists show the current context length', async t => {
-  const told = async () => {
+  const listedContext = async () => {
     const limits = []
     for (const path of ['/v1/models', `/v1/models/${DEMO}`, `/anthropic/v1/models/${DEMO}`]) {
       for (const headers of [undefined, { 'anthropic-version': '2023-06-01' }]) {
@@ -136,7 +136,7 @@ t.test('model lists show the current context length', async t => {
     return [...new Set(limits)]
   }
   await corral.json('/api/stop', { model: DEMO })
-  t.same(await told(), [256], 'the context that it would be loaded with')
+  t.same(await listedContext(), [256], 'the context that it would be loaded with')
   await corral.json('/api/load', { model: DEMO, options: { num_ctx: 512 } })
-  t.same(await told(), [512], 'the context that it was loaded with')
+  t.same(await listedContext(), [512], 'the context that it was loaded with')
 })

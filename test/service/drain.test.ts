@@ -22,8 +22,8 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   const { home } = corral
   t.equal((await corral.json('/api/chat', chat({ stream: false }))).status, 200)
 
-  const left = new AbortController()
-  const running = await corral.send('/api/chat', holding, { signal: left.signal })
+  const controller = new AbortController()
+  const running = await corral.send('/api/chat', holding, { signal: controller.signal })
   await until('it runs', async () => (await corral.json('/api/drain')).body.open === 1)
   const queued = corral.events('/api/chat', following)
   await until('the other one waits', async () => (await corral.json('/api/drain')).body.open === 2)
@@ -69,7 +69,7 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
 
   const waiting = command(['drain', '--wait'], { home })
   t.match((await corral.json('/api/drain')).body, { open: 2 }, 'running answers continue')
-  left.abort()
+  controller.abort()
   await running.text().catch(() => {})
   t.match((await queued).at(-1), { done: true, done_reason: 'length' }, 'waiting requests are answered')
   t.match(await waiting, { code: 0, stderr: /No request is open/ }, 'clients that have disconnected are not waited for')

@@ -68,9 +68,13 @@ async function fails(
   const native = await corral.json('/api/chat', ask(model, options))
   const hosted = await corral.json('/v1/chat/completions', ask(model, options))
   for (const [surface, { status, body }] of Object.entries({ native, hosted })) {
-    const said = surface === 'native' ? body : body.error
+    const error = surface === 'native' ? body : body.error
     const message = surface === 'native' ? body.error : body.error.message
-    t.same([status, said.code, said.cause], [expected.status, expected.code, expected.cause], `${surface}: ${message}`)
+    t.same(
+      [status, error.code, error.cause],
+      [expected.status, expected.code, expected.cause],
+      `${surface}: ${message}`
+    )
     t.match(message, expected.advice, surface)
     t.notMatch(JSON.stringify(body), /\/(tmp|work|home|root)\//, `${surface} shows no folder`)
   }

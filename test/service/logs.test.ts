@@ -53,7 +53,7 @@ t.test('log levels of parts are set by the configuration and changed at run time
     body: { default: 'info', parts: { http: 'debug', security: 'warn', server: 'info' } }
   })
 
-  const told = async () => {
+  const logsReads = async () => {
     const before = corral.log().length
     await corral.json('/api/tags')
     // The request's last line comes at the latest after one line of the next request.
@@ -61,11 +61,11 @@ t.test('log levels of parts are set by the configuration and changed at run time
     await until('the line of the second request', () => corral.log().slice(before).includes('POST /api/stop'))
     return corral.log().slice(before).includes('GET /api/tags')
   }
-  t.ok(await told(), 'reads are logged at debug')
+  t.ok(await logsReads(), 'reads are logged at debug')
   t.match(await levels({ part: 'http', level: null }), { body: { parts: { http: 'info' } } })
-  t.notOk(await told())
+  t.notOk(await logsReads())
   t.match(await levels({ level: 'debug' }), { body: { default: 'debug', parts: { http: 'debug', security: 'warn' } } })
-  t.ok(await told())
+  t.ok(await logsReads())
 
   t.match(await levels({ part: 'http\u001b', level: 'debug' }), {
     status: 400,

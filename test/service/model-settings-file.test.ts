@@ -26,8 +26,8 @@ models:
       num_parallel: 1
 `
 
-const pathOf = ({ home }: Corral) => join(home, 'config.yaml')
-const textOf = (corral: Corral) => readFileSync(pathOf(corral), 'utf8')
+const configPath = ({ home }: Corral) => join(home, 'config.yaml')
+const readConfig = (corral: Corral) => readFileSync(configPath(corral), 'utf8')
 const read = async (corral: Corral) =>
   (await corral.json(`${ROUTE}?model=${DEMO}`, undefined, { local: true })).body as {
     settings: Record<string, any>
@@ -39,12 +39,12 @@ const send = (corral: Corral, settings: unknown, revision: string, local = true)
   corral.json(ROUTE, { model: DEMO, settings, revision }, { method: 'PUT', local })
 
 const corral = await startCorral(t, { config: HEAD })
-const written = textOf(corral)
+const written = readConfig(corral)
 
 t.test("settings are written to the model's section and take effect immediately", async t => {
   const { revision, settings, section, file } = await read(corral)
   t.strictSame(settings, { keep_alive: '10m', options: { num_ctx: 1024, num_parallel: 1 } })
-  t.strictSame([section, file], [DEMO, pathOf(corral)])
+  t.strictSame([section, file], [DEMO, configPath(corral)])
   const options = { num_ctx: 2048, max_tokens: 3 }
   const { status, body } = await send(corral, { keep_alive: '10m', aliases: ['me/small'], options }, revision)
   t.equal(status, 200, JSON.stringify(body))
@@ -53,7 +53,7 @@ t.test("settings are written to the model's section and take effect immediately"
     ['aliases', 'options.max_tokens', 'options.num_ctx', 'options.num_parallel'].map(name => `models."${DEMO}".${name}`)
   )
   t.equal(
-    textOf(corral),
+    readConfig(corral),
     written
       .replace('num_ctx: 1024 # plenty\n      num_parallel: 1', 'num_ctx: 2048 # plenty\n      max_tokens: 3')
       .replace('max_tokens: 3\n', 'max_tokens: 3\n    aliases: [me/small]\n'),
@@ -66,7 +66,7 @@ t.test("settings are written to the model's section and take effect immediately"
 })
 
 t.test('invalid settings are refused as at the start, and nothing is written', async t => {
-  const before = textOf(corral)
+  const before = readConfig(corral)
   const { settings, revision } = await read(corral)
   for (const [wrong, said] of [
     [{ keep_alive: 'soon' }, /keep_alive must be a duration/],
@@ -84,7 +84,7 @@ t.test('invalid settings are refused as at the start, and nothing is written', a
   })
   const unknown = await corral.json(`${ROUTE}?model=no/body`, undefined, { local: true })
   t.match(unknown, { status: 404, body: { code: 'model_not_found' } })
-  t.equal(textOf(corral), before)
+  t.equal(readConfig(corral), before)
   t.strictSame((await read(corral)).settings, settings)
 })
 
@@ -102,35 +102,38 @@ t.test('of two concurrent writes, the second is told about the first', async t =
   t.equal(now.settings.keep_alive, ['1m', '2m', '3m'][replies.findIndex(({ status }) => status === 200)])
 
   // Somebody edits the file: changes elsewhere in it are kept, and changes to this model are not overwritten.
-  writeFileSync(pathOf(corral), textOf(corral).replace('# how we run it', '# how we run it today\nlog_level: warn'))
+  writeFileSync(
+    configPath(corral),
+    readConfig(corral).replace('# how we run it', '# how we run it today\nlog_level: warn')
+  )
   t.equal((await send(corral, { ...now.settings, keep_alive: '4m' }, now.revision)).status, 200)
-  t.match(textOf(corral), /run it today\nlog_level: warn.*keep_alive: 4m # long enough/s)
+  t.match(readConfig(corral), /run it today\nlog_level: warn.*keep_alive: 4m # long enough/s)
   const { revision: old } = await read(corral)
-  writeFileSync(pathOf(corral), textOf(corral).replace('keep_alive: 4m', 'keep_alive: 5m'))
+  writeFileSync(configPath(corral), readConfig(corral).replace('keep_alive: 4m', 'keep_alive: 5m'))
   t.match(await send(corral, {}, old), { status: 409, body: { code: 'settings_changed' } })
-  t.match(textOf(corral), /keep_alive: 5m/)
+  t.match(readConfig(corral), /keep_alive: 5m/)
 })
 
 t.test('settings that reach into the machine cannot be changed over the network', async t => {
   const { settings, revision } = await read(corral)
-  const before = textOf(corral)
+  const before = readConfig(corral)
   const remote = await send(corral, { ...settings, environment: { LD_PRELOAD: '/tmp/x.so' } }, revision, false)
   t.match(remote, { status: 403 })
-  t.equal(textOf(corral), before)
+  t.equal(readConfig(corral), before)
   const local = await send(corral, { ...settings, environment: { CORRAL_TEST: '1' } }, revision)
   t.equal(local.status, 200)
-  t.match(textOf(corral), /environment:\n\s+CORRAL_TEST: "1"/)
+  t.match(readConfig(corral), /environment:\n\s+CORRAL_TEST: "1"/)
 })
 
 t.test('a file that cannot be changed stays as it is', async t => {
-  const good = textOf(corral)
+  const good = readConfig(corral)
   const { settings, revision } = await read(corral)
-  chmodSync(pathOf(corral), 0o444)
+  chmodSync(configPath(corral), 0o444)
   const { status, body } = await send(corral, { ...settings, pin: true }, revision)
   t.match([status, body], [409, { code: 'config_not_editable', error: /read-only|permission/i }])
-  t.equal(textOf(corral), good)
-  chmodSync(pathOf(corral), 0o640)
-  writeFileSync(pathOf(corral), `${good}\nprot: [\n`)
+  t.equal(readConfig(corral), good)
+  chmodSync(configPath(corral), 0o640)
+  writeFileSync(configPath(corral), `${good}\nprot: [\n`)
   t.match(await send(corral, settings, revision), {
     status: 409,
     body: { code: 'invalid_config', error: /config\.yaml:\d/ }
@@ -138,7 +141,7 @@ t.test('a file that cannot be changed stays as it is', async t => {
   const shared = good
     .replace('  # the small one\n', '  me/base: &base { preload: false }\n')
     .replace(`  ${DEMO}:\n`, `  ${DEMO}:\n    <<: *base\n`)
-  writeFileSync(pathOf(corral), shared)
+  writeFileSync(configPath(corral), shared)
   const merged = await read(corral)
   t.equal(merged.settings.preload, false)
   const { preload, ...others } = merged.settings
@@ -146,10 +149,10 @@ t.test('a file that cannot be changed stays as it is', async t => {
     status: 409,
     body: { code: 'config_not_editable', error: /anchor/ }
   })
-  t.equal(textOf(corral), shared)
-  writeFileSync(pathOf(corral), good)
+  t.equal(readConfig(corral), shared)
+  writeFileSync(configPath(corral), good)
   t.equal((await send(corral, { ...settings, pin: true }, revision)).status, 200)
-  if (process.platform !== 'win32') t.equal(statSync(pathOf(corral)).mode & 0o777, 0o640, 'its permissions stay')
+  if (process.platform !== 'win32') t.equal(statSync(configPath(corral)).mode & 0o777, 0o640, 'its permissions stay')
 })
 
 t.test('a file is created in the data directory if there is none', async t => {

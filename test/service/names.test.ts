@@ -97,7 +97,7 @@ t.test('model lists show the names that clients use', async t => {
 })
 
 t.test('an unknown model answers 404 with similar names and what to do next', async t => {
-  const meant =
+  const expected =
     /There is no model "tiny-chatt" here\. Did you mean "corral\/tiny-chat"\? "corral list" .*"corral search/
   for (const [path, body] of [
     ['/api/chat', QUESTION],
@@ -109,18 +109,18 @@ t.test('an unknown model answers 404 with similar names and what to do next', as
     ['/ollama/api/chat', QUESTION]
   ] as const) {
     const reply = await corral.json(path, { ...body, model: 'tiny-chatt' })
-    t.match(reply, { status: 404, body: { code: 'model_not_found', error: meant } }, path)
+    t.match(reply, { status: 404, body: { code: 'model_not_found', error: expected } }, path)
   }
   const hosted = await corral.json('/v1/chat/completions', { ...QUESTION, model: 'tiny-chatt' })
-  t.match(hosted, { status: 404, body: { error: { code: 'model_not_found', param: 'model', message: meant } } })
+  t.match(hosted, { status: 404, body: { error: { code: 'model_not_found', param: 'model', message: expected } } })
   const anthropic = await corral.json('/v1/messages', { ...QUESTION, max_tokens: 1, model: 'tiny-chatt' })
-  t.match(anthropic, { status: 404, body: { error: { type: 'not_found_error', message: meant } } })
+  t.match(anthropic, { status: 404, body: { error: { type: 'not_found_error', message: expected } } })
   t.match(await corral.json('/api/logs/tiny-chatt', undefined, { local: true }), {
     status: 404,
-    body: { error: meant }
+    body: { error: expected }
   })
   const remove = await corral.json('/api/delete', { model: 'tiny-chatt' }, { method: 'DELETE' })
-  t.match(remove, { status: 404, body: { error: meant } })
+  t.match(remove, { status: 404, body: { error: expected } })
   const owned = await corral.json('/api/show', { model: 'coral/tiny-chat-GGUF' })
   t.match(owned.body.error, /Did you mean "corral\/tiny-chat"\?.*"corral pull coral\/tiny-chat-GGUF" downloads it/)
 })

@@ -21,7 +21,7 @@ function pluginFolder(t: Test, { top = '', setup = '', optional = true }): strin
   return folder
 }
 
-function outputOf(child: ChildProcess): () => string {
+function collectOutput(child: ChildProcess): () => string {
   let output = ''
   for (const stream of [child.stdout, child.stderr]) stream!.setEncoding('utf8').on('data', text => (output += text))
   return () => output
@@ -37,7 +37,7 @@ t.test('a plugin that blocks the process is named, and SIGTERM ends the server',
     const env = { ...process.env, CORRAL_HOME: folder, CORRAL_PORT: '0', CORRAL_CONFIG: join(folder, 'config.yaml') }
     const child = spawn(process.execPath, [COMMAND, 'serve'], { env, stdio: ['ignore', 'pipe', 'pipe'] })
     t.teardown(() => child.kill('SIGKILL'))
-    const output = outputOf(child)
+    const output = collectOutput(child)
     await until('the plugin is named', () => name.test(output()))
     child.kill('SIGTERM')
     const [, signal] = await once(child, 'exit')
@@ -58,16 +58,16 @@ t.test('a plugin that blocks the process for too long is named, and the process 
     setTimeout(() => runAs({ name: 'bad', path: '/bad.mjs' }, () => { for (;;); }), 300)`
   const args = ['--input-type=module', '-e', script]
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'], env: { PATH: process.env.PATH } })
-  const output = outputOf(child)
+  const output = collectOutput(child)
   const [, signal] = await once(child, 'close')
   t.equal(signal, 'SIGKILL')
-  const said = output().trim().split('\n')
-  t.match(said, [
+  const messages = output().trim().split('\n')
+  t.match(messages, [
     'handled',
     /^Plugin "bad" blocks the server/,
     /^Plugin "bad" still blocks the server, so the server is stopped/
   ])
-  t.equal(said.length, 3)
+  t.equal(messages.length, 3)
 })
 
 const FAULTS = {

@@ -67,13 +67,13 @@ async function behind(t: Test, corral: Corral, url: string): Promise<void> {
   const whole = (await (await ask('/api/chat', large)).json()) as any
   t.equal(whole.message?.content, CAPITAL_ANSWER, 'a body of 20 MB')
 
-  const left = new AbortController()
-  const stream = await ask('/api/chat', endless(DEMO), { signal: left.signal })
+  const controller = new AbortController()
+  const stream = await ask('/api/chat', endless(DEMO), { signal: controller.signal })
   const reader = stream.body!.getReader()
   t.match(Buffer.from((await reader.read()).value!).toString(), /^data: /, 'chunks arrive while the answer continues')
   await reader.read()
   t.equal(await running(), 1)
-  left.abort()
+  controller.abort()
   await reader.read().catch(() => {})
   await until('the slot of a disconnected client is free', async () => (await running()) === 0)
 }

@@ -116,18 +116,18 @@ t.test('stop and delete end a load on both APIs', async t => {
   for (const path of ['/api/chat', '/v1/chat/completions']) {
     const model = await freshModel()
     const wait = () => corral.json(path, { model, messages: [CAPITAL_QUESTION], options: NEVER_READY, stream: false })
-    const codeOf = ({ status, body }: any) => [status, body.code ?? body.error.code]
+    const getCode = ({ status, body }: any) => [status, body.code ?? body.error.code]
 
     const stopped = wait()
     await until('it loads', isLoading(model))
     t.match(await corral.json('/api/stop', { model }), { status: 200, body: { status: 'stopped' } })
-    t.same(codeOf(await stopped), [503, 'model_stopped'])
+    t.same(getCode(await stopped), [503, 'model_stopped'])
     t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing is loading any more')
 
     const removed = wait()
     await until('it loads', isLoading(model))
     t.equal((await corral.json('/api/delete', { model }, { method: 'DELETE' })).status, 200)
-    t.same(codeOf(await removed), [404, 'model_not_found'])
+    t.same(getCode(await removed), [404, 'model_not_found'])
     t.notOk((await corral.json('/api/ps')).body.loading.length, 'nothing is loading any more')
   }
 })

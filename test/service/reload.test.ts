@@ -89,7 +89,7 @@ async function withSecond(corral: Corral): Promise<string> {
 }
 
 /** Process ids of engines by model name. */
-function pidsOf(corral: Corral): Record<string, number> {
+function pidsByModel(corral: Corral): Record<string, number> {
   const loads = corral.log().matchAll(/"pid":(\d+)[^\n]*"msg":"loaded ([^"]+)"/g)
   return Object.fromEntries(
     [...loads].map(([, pid, name]) => [name!, Number(pid)]).filter(([, pid]) => alive(pid as number))
@@ -102,7 +102,7 @@ t.test('a reload under load breaks no answer, and reloads only models whose sett
   const second = await withSecond(corral)
   await corral.json('/api/load', { model: DEMO }, { local: true })
   await corral.json('/api/load', { model: second }, { local: true })
-  const before = pidsOf(corral)
+  const before = pidsByModel(corral)
   t.equal(Object.keys(before).length, 2)
   const stream = (model: string) => corral.events('/api/chat', endless(model, { max_tokens: 150, num_ctx: 1024 }))
   const streams = Array.from({ length: 16 }, (_, at) => stream(at % 2 ? DEMO : second))
@@ -115,7 +115,7 @@ t.test('a reload under load breaks no answer, and reloads only models whose sett
   const late = answered(corral)
   for (const events of await Promise.all(streams)) t.match(events.at(-1), { done: true, eval_count: 150 })
   t.match(await late, { done: true })
-  const after = pidsOf(corral)
+  const after = pidsByModel(corral)
   t.equal(after[second], before[second], 'the untouched one')
   t.not(after[DEMO], before[DEMO], 'the one with other settings')
   const running = (await corral.json('/api/ps', undefined, { local: true })).body.models
@@ -159,7 +159,7 @@ t.test('a reload applies keys, origins and hosts', async t => {
 t.test('a reload applies aliases, keep_alive, memory and log levels', async t => {
   const corral = await startCorral(t)
   await corral.json('/api/load', { model: DEMO }, { local: true })
-  const before = pidsOf(corral)
+  const before = pidsByModel(corral)
   t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 404)
   t.notMatch(corral.log(), /"level":20/)
   const { body } = await reload(
@@ -169,7 +169,7 @@ t.test('a reload applies aliases, keep_alive, memory and log levels', async t =>
   t.equal(body.applied.length, 3)
   t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 200)
   t.match(corral.log(), /"level":20/)
-  t.same(pidsOf(corral), before, 'neither needs another engine')
+  t.same(pidsByModel(corral), before, 'neither needs another engine')
   const [{ expires_at }] = (await corral.json('/api/ps', undefined, { local: true })).body.models
   t.ok(Date.parse(expires_at) - Date.now() > 3_000_000, 'an hour')
 
@@ -177,7 +177,7 @@ t.test('a reload applies aliases, keep_alive, memory and log levels', async t =>
   await until('models over the budget are unloaded', () => corral.enginePids().length === 0)
   t.match(await answered(corral), { code: 'insufficient_memory' })
   await reload(corral, 'models: { corral/tiny-chat: { preload: true } }\n')
-  await until('it is loaded in advance', () => DEMO in pidsOf(corral))
+  await until('it is loaded in advance', () => DEMO in pidsByModel(corral))
   t.match(await answered(corral), { done: true })
 })
 

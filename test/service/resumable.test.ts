@@ -22,10 +22,10 @@ async function read(
   most = Number.POSITIVE_INFINITY,
   headers = {}
 ): Promise<Part> {
-  const left = new AbortController()
+  const controller = new AbortController()
   const response = await corral.send(path, body, {
     headers: { ...(body && RESUMABLE), ...headers },
-    signal: left.signal
+    signal: controller.signal
   })
   const chunks: Buffer[] = []
   let size = 0
@@ -38,7 +38,7 @@ async function read(
   } catch (error) {
     if (!(error instanceof Error) || !/terminated|aborted/.test(error.message)) throw error
   }
-  left.abort()
+  controller.abort()
   return { status: response.status, id: response.headers.get('x-corral-stream-id'), bytes: Buffer.concat(chunks) }
 }
 
@@ -165,8 +165,8 @@ t.test('readers of a cancelled stream get an error event and an end', async t =>
 })
 
 t.test('a client that comes back takes the stream over', async t => {
-  const left = new AbortController()
-  const first = await corral.send('/api/chat', endless(DEMO), { headers: RESUMABLE, signal: left.signal })
+  const controller = new AbortController()
+  const first = await corral.send('/api/chat', endless(DEMO), { headers: RESUMABLE, signal: controller.signal })
   const reader = first.body!.getReader()
   await reader.read()
   const id = first.headers.get('x-corral-stream-id')

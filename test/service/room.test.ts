@@ -15,7 +15,7 @@ async function withTwoModels(t: Test, config: string): Promise<Corral> {
   return corral
 }
 
-async function stateOf(corral: Corral, model: string): Promise<any> {
+async function findState(corral: Corral, model: string): Promise<any> {
   const { models, loading } = (await corral.json('/api/ps')).body
   return [...models, ...loading].find(entry => entry.model === model)
 }
@@ -41,7 +41,7 @@ t.test('preload, pin and groups decide which models stay loaded', async t => {
 `
   const corral = await withTwoModels(t, config)
   const loaded = await until('it is loaded without a request', async () => {
-    const state = await stateOf(corral, DEMO)
+    const state = await findState(corral, DEMO)
     return state?.expires_at ? state : undefined
   })
   t.match(loaded.expires_at, /^2999/)
@@ -65,18 +65,18 @@ t.test('a request waiting for memory names the model in its way, and running ans
     error: /No room for model "test\/other" became free within 2.0 s.*"corral\/tiny-chat".*1 running/
   })
   const given = corral.events('/api/load', { model: OTHER, stream: true })
-  await until('it waits', async () => (await stateOf(corral, OTHER))?.state === 'waiting')
+  await until('it waits', async () => (await findState(corral, OTHER))?.state === 'waiting')
   await corral.json('/api/stop', { model: OTHER })
   const failure = { done: true, done_reason: 'error', code: 'model_stopped', errorCode: 503, status: /^error: / }
   t.match((await given).at(-1), { model: OTHER, ...failure })
   const events = corral.events('/api/load', { model: OTHER, stream: true })
   const waiting = await until('it waits', async () => {
-    const state = await stateOf(corral, OTHER)
+    const state = await findState(corral, OTHER)
     return state?.state === 'waiting' ? state : undefined
   })
   t.match(waiting, { status: `waiting for memory used by ${DEMO}`, queued: 1 })
   const behind = corral.json('/api/chat', { ...ask(DEMO), stream: false })
-  t.equal((await stateOf(corral, DEMO)).running, 1, 'it still runs')
+  t.equal((await findState(corral, DEMO)).running, 1, 'it still runs')
   await reader.cancel()
   const statuses = (await events).map(event => event.status)
   t.ok(statuses.includes(`waiting for memory used by ${DEMO}`), JSON.stringify(statuses))
@@ -91,7 +91,7 @@ t.test('max_concurrent limits parallel answers', async t => {
   await reader.read()
   const second = corral.json('/api/chat', ask(DEMO))
   const state = await until('the second request waits', async () => {
-    const state = await stateOf(corral, DEMO)
+    const state = await findState(corral, DEMO)
     return state.queued === 1 ? state : undefined
   })
   t.equal(state.running, 1)

@@ -42,10 +42,10 @@ function newFolder(t: Test): string {
 const settings = (folder: string, more = '') =>
   `tls: { certificate: ${folder}/cert.pem, key: ${folder}/key.pem, check_interval: 50ms }\n${more}`
 
-const portOf = ({ url }: Corral) => Number(new URL(url).port)
+const getPort = ({ url }: Corral) => Number(new URL(url).port)
 
 async function secure(t: Test, corral: Corral, options: object = {}): Promise<TLSSocket & { got: string }> {
-  const socket = Object.assign(connect({ port: portOf(corral), host: '127.0.0.1', ca, ...options }), { got: '' })
+  const socket = Object.assign(connect({ port: getPort(corral), host: '127.0.0.1', ca, ...options }), { got: '' })
   t.teardown(() => socket.destroy())
   socket.on('data', chunk => {
     socket.got += chunk
@@ -58,7 +58,7 @@ async function secure(t: Test, corral: Corral, options: object = {}): Promise<TL
 }
 
 async function plain(t: Test, corral: Corral, text = ''): Promise<Socket & { got: string }> {
-  const socket = Object.assign(connectPlain(portOf(corral), '127.0.0.1'), { got: '' })
+  const socket = Object.assign(connectPlain(getPort(corral), '127.0.0.1'), { got: '' })
   t.teardown(() => socket.destroy())
   socket.on('error', () => {})
   socket.on('data', chunk => {
@@ -109,12 +109,12 @@ t.test('with a certificate all network addresses speak only TLS, and the private
   t.equal((await corral.json('/api/keys', undefined, { local: true })).status, 200, path)
 
   const other = newFolder(t)
-  const byName = ['list', '--host', `https://localhost:${portOf(corral)}`]
+  const byName = ['list', '--host', `https://localhost:${getPort(corral)}`]
   const untrusted = await command(byName, { home: other })
   t.match(untrusted, { code: 1, stdout: '', stderr: /certificate that is not trusted .*NODE_EXTRA_CA_CERTS=/s })
   const env = { NODE_EXTRA_CA_CERTS: join(folder, 'cert.pem') }
   t.match(await command(byName, { home: other, env }), { code: 0, stdout: /tiny-chat/ })
-  const misnamed = ['list', '--host', `https://127.0.0.2:${portOf(corral)}`]
+  const misnamed = ['list', '--host', `https://127.0.0.2:${getPort(corral)}`]
   const listening = await command(misnamed, { home: other, env })
   t.equal(listening.code, 3, 'nothing listens there')
 
@@ -128,10 +128,10 @@ t.test('connection limits apply to encrypted connections', async t => {
   const limits = 'limits: { connections: 12, reader_stall: 500ms }\ndefaults: { num_parallel: 1 }'
   const corral = await startCorral(t, { config: settings(folder, limits), ca })
 
-  const left = new AbortController()
-  const stream = await corral.send('/api/chat', endless(DEMO), { signal: left.signal })
+  const controller = new AbortController()
+  const stream = await corral.send('/api/chat', endless(DEMO), { signal: controller.signal })
   await until('it runs', async () => (await running(corral)) === 1)
-  left.abort()
+  controller.abort()
   await stream.text().catch(() => {})
   await until('the slot of a disconnected client is free', async () => (await running(corral)) === 0)
 
@@ -182,7 +182,7 @@ t.test('a renewed certificate takes effect immediately, and an unusable one chan
   point('first')
   const corral = await startCorral(t, { config: settings(join(root, 'current')), ca: first.cert })
   const holds = async ({ cert }: Pair) => {
-    const socket = connect({ port: portOf(corral), host: '127.0.0.1', ca: cert, rejectUnauthorized: false })
+    const socket = connect({ port: getPort(corral), host: '127.0.0.1', ca: cert, rejectUnauthorized: false })
     await once(socket, 'secureConnect')
     const { authorized } = socket
     socket.destroy()

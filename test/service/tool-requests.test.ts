@@ -122,12 +122,12 @@ t.test('every API answers a history with malformed tool arguments', async t => {
 t.test('a truncated call that the client answered stays in the history', async t => {
   const call = { type: 'function_call', status: 'incomplete', name: 'now', call_id: 'c', arguments: '{"a' }
   const output = { type: 'function_call_output', call_id: 'c', output: 'unreadable' }
-  const promptOf = async (...items: object[]) => {
+  const renderPrompt = async (...items: object[]) => {
     const { body } = await corral.json('/v1/responses/input_tokens', { model: DEMO, input: [user, ...items, user] })
     return body.input_tokens as number
   }
-  t.equal(await promptOf(call), await promptOf(), 'a call without output was never made')
-  t.equal(await promptOf(call, output), await promptOf({ ...call, status: 'completed' }, output))
+  t.equal(await renderPrompt(call), await renderPrompt(), 'a call without output was never made')
+  t.equal(await renderPrompt(call, output), await renderPrompt({ ...call, status: 'completed' }, output))
 })
 
 t.test('every API refuses tools for a model whose template does not support them', async t => {

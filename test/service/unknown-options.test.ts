@@ -17,7 +17,7 @@ const messages = [CAPITAL_QUESTION]
 const corral = await startCorral(t, { config: `defaults: { temperature: 0, max_tokens: 24 }\n` })
 
 /** Returns the named header of a reply that must succeed. */
-async function headerOf(path: string, body: object, name = HEADER): Promise<string | null> {
+async function getHeader(path: string, body: object, name = HEADER): Promise<string | null> {
   const response = await corral.send(path, body)
   const text = await response.text()
   if (response.status !== 200) throw new Error(`${path} answered ${response.status}: ${text}`)
@@ -52,24 +52,24 @@ const calls = (options: object): [path: string, body: object][] => [
 
 t.test('a misspelt option is reported on every API, in streams too', async t => {
   for (const [path, body] of calls({ temprature: 0, top_p: 0.5, min_p: 0.1, num_thread: 2, num_predict: 8 })) {
-    t.equal(await headerOf(path, body), 'temprature', `${path} ${JSON.stringify(body).slice(0, 90)}`)
+    t.equal(await getHeader(path, body), 'temprature', `${path} ${JSON.stringify(body).slice(0, 90)}`)
   }
-  for (const [path, body] of calls({ num_predict: 8, unset: null })) t.equal(await headerOf(path, body), null, path)
+  for (const [path, body] of calls({ num_predict: 8, unset: null })) t.equal(await getHeader(path, body), null, path)
 })
 
 t.test('unknown top-level fields are reported on every API', async t => {
   const body = { model: DEMO, messages, max_tokens: 8, temprature: 0 }
   for (const path of ['/v1/chat/completions', '/v1/messages', '/v1/completions', '/v1/responses', '/v1/embeddings']) {
     t.equal(
-      await headerOf(path, { ...body, input: 'Hi', prompt: path.endsWith('responses') ? null : 'Hi' }),
+      await getHeader(path, { ...body, input: 'Hi', prompt: path.endsWith('responses') ? null : 'Hi' }),
       'temprature',
       path
     )
   }
   const native = { model: DEMO, messages, stream: false, temperature: 0, temprature: 0 }
-  t.equal(await headerOf('/api/chat', native), 'temperature, temprature', '/api reads options only in "options"')
+  t.equal(await getHeader('/api/chat', native), 'temperature, temprature', '/api reads options only in "options"')
   t.equal(
-    await headerOf('/v1/chat/completions', { ...body, options: { temprature: 1, b: 1 } }),
+    await getHeader('/v1/chat/completions', { ...body, options: { temprature: 1, b: 1 } }),
     'b, temprature',
     'once'
   )
@@ -91,12 +91,12 @@ t.test('unknown options are still passed to the engine', async t => {
 
 t.test('malicious option names are escaped', async t => {
   const many = Object.fromEntries(Array.from({ length: 999 }, (_, index) => [`zz_${1000 + index}`, 1]))
-  const header = (await headerOf('/api/chat', { model: DEMO, messages, stream: false, options: many }))!
+  const header = (await getHeader('/api/chat', { model: DEMO, messages, stream: false, options: many }))!
   t.match(header, /^zz_1000, zz_1001, .*, zz_1019, \+979$/)
   const odd = { 'a\r\nset-cookie: x': 1, 'ä b': 1, '': 1, ['l'.repeat(5000)]: 1, constructor: 1, toString: 1 }
   const asked = { model: DEMO, messages, stream: false, options: odd }
   const named = '%C3%A4%20b, a%0D%0Aset-cookie%3A%20x, constructor, toString, +2'
-  for (const path of ['/api/chat', '/v1/chat/completions']) t.equal(await headerOf(path, asked), named, path)
+  for (const path of ['/api/chat', '/v1/chat/completions']) t.equal(await getHeader(path, asked), named, path)
   const proto = `{"model":"${DEMO}","messages":[],"stream":false,"options":{"__proto__":{"temprature":1},"hasOwnProperty":1}}`
   const response = await corral.send('/api/chat', proto)
   t.equal(response.headers.get(HEADER), 'hasOwnProperty', 'keys of prototypes are dropped before')
@@ -104,7 +104,7 @@ t.test('malicious option names are escaped', async t => {
   const random = randomBelow(7)
   for (let round = 0; round < 40; round++) {
     const name = String.fromCharCode(...Array.from({ length: 1 + random(12) }, () => 128 + random(0xff00)))
-    const header = await headerOf('/api/chat', { model: DEMO, messages: [], stream: false, options: { [name]: 1 } })
+    const header = await getHeader('/api/chat', { model: DEMO, messages: [], stream: false, options: { [name]: 1 } })
     t.match(header, /^[\x21-\x7e]+$/, JSON.stringify(name))
   }
 })
@@ -133,7 +133,7 @@ t.test('options that a vendor documents are not reported as unknown', async t =>
   for (const [path, file, type] of tables) {
     const [{ schema }] = Object.values(paths[path].post.requestBody.content) as any[]
     const { properties } = schema.$ref ? components.schemas[schema.$ref.split('/').at(-1)] : schema
-    const names = fieldsOf(file, type)
+    const names = readFields(file, type)
     t.ok(names.length > 3, `${path} has parameters`)
     const isKnown = (name: string) =>
       Object.hasOwn(properties, name) ||
@@ -145,7 +145,7 @@ t.test('options that a vendor documents are not reported as unknown', async t =>
       path
     )
   }
-  const options = fieldsOf(ollama, 'Options')
+  const options = readFields(ollama, 'Options')
   t.ok(options.length > 20)
   t.same(
     options.filter(name => !isKnownOption(name)),
@@ -154,7 +154,7 @@ t.test('options that a vendor documents are not reported as unknown', async t =>
 })
 
 /** Names of the fields of an interface in a declaration file. */
-function fieldsOf(file: string, type: string): string[] {
+function readFields(file: string, type: string): string[] {
   const lines = readFileSync(file, 'utf8').split('\n')
   const begin = lines.findIndex(line => new RegExp(`^(export )?interface ${type}\\b`).test(line))
   if (begin < 0) throw new Error(`${file} declares no ${type}`)
@@ -210,17 +210,17 @@ t.test('a clamped num_ctx is reported on every API', async t => {
   const { body } = await corral.json('/api/show', { model: DEMO })
   const trained = body.model_info['llama.context_length']
   for (const [path, request] of calls({ num_ctx: trained + 1, num_predict: 4 })) {
-    t.equal(await headerOf(path, request, CLAMPED), `num_ctx=${trained}`, path)
+    t.equal(await getHeader(path, request, CLAMPED), `num_ctx=${trained}`, path)
   }
   t.match(corral.log(), /"level":40[^\n]*num_ctx was reduced to its limit/)
 })
 
 t.test('parameters of derived models are checked', async t => {
   const made = { model: 'made/one', from: DEMO, parameters: { temprature: 0, num_predict: 4 } }
-  t.equal(await headerOf('/api/create', { ...made, stream: false }), 'temprature')
-  t.equal(await headerOf('/ollama/api/create', made), 'temprature', 'streamed')
+  t.equal(await getHeader('/api/create', { ...made, stream: false }), 'temprature')
+  t.equal(await getHeader('/ollama/api/create', made), 'temprature', 'streamed')
   const modelfile = `FROM ${DEMO}\nPARAMETER temprature 0\nPARAMETER stop "#"`
-  t.equal(await headerOf('/api/create', { model: 'made/two', modelfile, stream: false }), 'temprature')
+  t.equal(await getHeader('/api/create', { model: 'made/two', modelfile, stream: false }), 'temprature')
 })
 
 t.test('strict mode refuses unknown options and suggests the nearest name', async t => {
@@ -248,7 +248,7 @@ t.test('strict mode refuses unknown options and suggests the nearest name', asyn
   t.match(await corral.json('/api/create', made), { status: 400, body: { code: 'invalid_option' } })
   t.equal((await corral.json('/api/show', { model: 'made/three' })).status, 404, 'no model was created')
   t.equal(
-    await headerOf('/api/chat', { model: DEMO, messages, stream: false, options: { num_predict: 4, min_p: 0 } }),
+    await getHeader('/api/chat', { model: DEMO, messages, stream: false, options: { num_predict: 4, min_p: 0 } }),
     null
   )
 })

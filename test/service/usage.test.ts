@@ -74,7 +74,7 @@ const ways: { path: string; body: object; whole: (body: any) => Counts; streamed
   }
 ]
 
-async function eventsOf(path: string, body: object): Promise<any[]> {
+async function readEvents(path: string, body: object): Promise<any[]> {
   const response = await corral.send(path, { model: DEMO, stream: true, ...body })
   const lines = (await response.text()).split('\n').map(line => line.replace(/^data: /, ''))
   return lines.filter(line => line.startsWith('{')).map(line => JSON.parse(line))
@@ -86,7 +86,7 @@ t.test('every API counts the same tokens, streamed and whole', async t => {
     const reply = await corral.json(path, { model: DEMO, stream: false, ...body })
     t.equal(reply.status, 200, `${path}: ${JSON.stringify(reply.body)}`)
     counted[path] = whole(reply.body)
-    counted[`${path} streamed`] = streamed(await eventsOf(path, body))
+    counted[`${path} streamed`] = streamed(await readEvents(path, body))
   }
   const expected = counted['/api/chat']!
   t.ok(expected.prompt > 20 && expected.completion === 9, JSON.stringify(expected))

@@ -90,7 +90,7 @@ export const RECORDED = join(packageRoot, 'test', 'fixtures', 'llama-page-reques
 const CONVERSATION = '00000000-0000-4000-8000-000000000000'
 
 /** One request of each kind: requests that differ only in values are one kind. */
-export function kindsOf(requests: readonly PassedRequest[]): Map<string, RecordedRequest> {
+export function groupRequests(requests: readonly PassedRequest[]): Map<string, RecordedRequest> {
   const kinds = new Map<string, RecordedRequest>()
   for (const { method, url, headers, body } of requests) {
     const anonymous = (text: string) => text.replaceAll(/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, CONVERSATION)

@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
-import { rangeOf } from './hub-emulator/serve-bytes.ts'
+import { parseRange } from './hub-emulator/serve-bytes.ts'
 
 /** How the bytes of one file are corrupted. */
 export interface FileFault {
@@ -152,7 +152,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
         .end('<Error><Code>AuthenticationFailed</Code></Error>')
       return
     }
-    const fault = faultOf(name)
+    const fault = findFault(name)
     if (fault?.status) {
       response.writeHead(fault.status).end('something went wrong')
       return
@@ -160,7 +160,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
     const data = fault?.content ?? file.data
     const etag = `"${sha256(data).slice(0, 16)}"`
     const current = request.headers['if-range'] === undefined || request.headers['if-range'] === etag
-    const range = current && !fault?.ignoreRange ? rangeOf(request.headers.range, data.length) : 'whole'
+    const range = current && !fault?.ignoreRange ? parseRange(request.headers.range, data.length) : 'whole'
     if (range === 'unsatisfiable') {
       response.writeHead(416, { 'content-range': `bytes */${data.length}` }).end()
       return
@@ -183,7 +183,7 @@ export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
     else if (fault?.stallAfter === undefined) response.destroy()
   }
 
-  function faultOf(name: string): FileFault | undefined {
+  function findFault(name: string): FileFault | undefined {
     const fault = faults.get(name)
     if (!fault || fault.left <= 0) return undefined
     fault.left--

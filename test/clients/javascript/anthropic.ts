@@ -25,9 +25,9 @@ const question: Anthropic.MessageParam[] = [{ role: 'user', content: QUESTION }]
 const { parameters: input_schema, ...described } = WEATHER
 const tools = [{ ...described, input_schema }]
 
-const textOf = (message: Anthropic.Message) =>
+const joinText = (message: Anthropic.Message) =>
   message.content.map(block => (block.type === 'text' ? block.text : '')).join('')
-const usesOf = ({ content }: Anthropic.Message) => content.filter(block => block.type === 'tool_use')
+const toolUses = ({ content }: Anthropic.Message) => content.filter(block => block.type === 'tool_use')
 const weatherAsked = (content: string) => ({ ...greedy, tools, messages: [{ role: 'user' as const, content }] })
 
 async function fails(place: Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
@@ -52,12 +52,12 @@ export const anthropic: Client = {
     },
     async chat(place) {
       const message = await open(place).messages.create({ ...greedy, messages: question })
-      assert.deepEqual([textOf(message), message.stop_reason, message.role], [ANSWER, 'end_turn', 'assistant'])
+      assert.deepEqual([joinText(message), message.stop_reason, message.role], [ANSWER, 'end_turn', 'assistant'])
       return ''
     },
     async system(place) {
       const ask = async (fields: Pick<Anthropic.MessageCreateParamsNonStreaming, 'messages' | 'system'>) =>
-        textOf(await open(place).messages.create({ ...greedy, ...fields }))
+        joinText(await open(place).messages.create({ ...greedy, ...fields }))
       const messages: Anthropic.MessageParam[] = [{ role: 'user', content: 'Who are you?' }]
       assert.equal(await ask({ system: 'You are Leo.', messages }), 'I am Leo.')
       assert.equal(await ask({ system: [{ type: 'text', text: 'You are Leo.' }], messages }), 'I am Leo.')
@@ -102,7 +102,7 @@ export const anthropic: Client = {
     async stop(place) {
       const create = async (fields: object) => {
         const message = await open(place).messages.create({ ...greedy, messages: question, ...fields })
-        return [textOf(message), message.stop_reason, message.stop_sequence]
+        return [joinText(message), message.stop_reason, message.stop_sequence]
       }
       assert.deepEqual(await create({ stop_sequences: [' of France'] }), ['The capital', 'stop_sequence', ' of France'])
       assert.deepEqual(await create({ max_tokens: 4 }), ['The capital of Fra', 'max_tokens', null])
@@ -112,7 +112,7 @@ export const anthropic: Client = {
       const client = open(place)
       const first = await client.messages.create(weatherAsked(ASK_WEATHER))
       assert.equal(first.stop_reason, 'tool_use')
-      const uses = usesOf(first)
+      const uses = toolUses(first)
       assert.deepEqual(
         uses.map(({ name, input }) => [name, input]),
         [['get_weather', { city: 'Paris' }]]
@@ -126,11 +126,11 @@ export const anthropic: Client = {
           { role: 'user', content: [{ type: 'tool_result', tool_use_id: uses[0]!.id, content: 'sunny' }] }
         ]
       })
-      assert.equal(textOf(second), SAY_WEATHER)
+      assert.equal(joinText(second), SAY_WEATHER)
       return SAY_WEATHER
     },
     async two_tools(place) {
-      const uses = usesOf(await open(place).messages.create(weatherAsked(ASK_TWO)))
+      const uses = toolUses(await open(place).messages.create(weatherAsked(ASK_TWO)))
       assert.deepEqual(
         uses.map(({ input }) => input),
         [{ city: 'Paris' }, { city: 'Rome' }]
@@ -141,7 +141,7 @@ export const anthropic: Client = {
     async streamed_tools(place) {
       const message = await open(place).messages.stream(weatherAsked(ASK_TWO)).finalMessage()
       assert.deepEqual(
-        usesOf(message).map(({ input }) => input),
+        toolUses(message).map(({ input }) => input),
         [{ city: 'Paris' }, { city: 'Rome' }]
       )
       return 'two, assembled by the helper'
@@ -153,11 +153,11 @@ export const anthropic: Client = {
         tool_choice: { type: 'tool', name: 'get_weather' }
       })
       assert.deepEqual(
-        usesOf(named).map(({ input }) => input),
+        toolUses(named).map(({ input }) => input),
         [{ city: 'Paris' }]
       )
       const none = await messages.create({ ...weatherAsked(ASK_WEATHER), tool_choice: { type: 'none' } })
-      assert.equal(usesOf(none).length, 0)
+      assert.equal(toolUses(none).length, 0)
       return 'by name; none if tool_choice is none'
     },
     async schema(place) {

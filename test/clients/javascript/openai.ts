@@ -29,7 +29,7 @@ const question: Messages = [{ role: 'user', content: QUESTION }]
 const tools = [{ type: 'function' as const, function: WEATHER }]
 const responseTool = { type: 'function' as const, ...WEATHER, strict: true }
 
-const textOf = async (stream: AsyncIterable<OpenAI.ChatCompletionChunk>) => {
+const joinText = async (stream: AsyncIterable<OpenAI.ChatCompletionChunk>) => {
   const pieces: string[] = []
   for await (const chunk of stream) {
     const piece = chunk.choices[0]?.delta.content
@@ -38,7 +38,7 @@ const textOf = async (stream: AsyncIterable<OpenAI.ChatCompletionChunk>) => {
   return pieces
 }
 
-const callsOf = (message: OpenAI.ChatCompletionMessage) =>
+const parseCalls = (message: OpenAI.ChatCompletionMessage) =>
   (message.tool_calls ?? []).map(call => {
     assert.equal(call.type, 'function')
     return call.type === 'function' ? [call.function.name, JSON.parse(call.function.arguments)] : []
@@ -92,7 +92,9 @@ export const openai: Client = {
     },
     async stream(place) {
       const client = open(place)
-      const pieces = await textOf(await client.chat.completions.create({ ...greedy, messages: question, stream: true }))
+      const pieces = await joinText(
+        await client.chat.completions.create({ ...greedy, messages: question, stream: true })
+      )
       assert.equal(pieces.join(''), ANSWER)
       assert.ok(pieces.length > 4)
       const helper = client.chat.completions.stream({ ...greedy, messages: question })
@@ -173,7 +175,7 @@ export const openai: Client = {
       const { choices } = await client.chat.completions.create({ ...greedy, messages, tools })
       const { message, finish_reason } = choices[0]!
       assert.equal(finish_reason, 'tool_calls')
-      assert.deepEqual(callsOf(message), [['get_weather', { city: 'Paris' }]])
+      assert.deepEqual(parseCalls(message), [['get_weather', { city: 'Paris' }]])
       const result = { role: 'tool' as const, tool_call_id: message.tool_calls![0]!.id, content: 'sunny' }
       const second = await client.chat.completions.create({
         ...greedy,
@@ -187,7 +189,7 @@ export const openai: Client = {
       const messages: Messages = [{ role: 'user', content: ASK_TWO }]
       const { choices } = await open(place).chat.completions.create({ ...greedy, messages, tools })
       const { message } = choices[0]!
-      assert.deepEqual(callsOf(message), [
+      assert.deepEqual(parseCalls(message), [
         ['get_weather', { city: 'Paris' }],
         ['get_weather', { city: 'Rome' }]
       ])
@@ -199,7 +201,7 @@ export const openai: Client = {
       const runner = open(place).chat.completions.stream({ ...greedy, messages, tools })
       const { choices } = await runner.finalChatCompletion()
       assert.equal(choices[0]!.finish_reason, 'tool_calls')
-      assert.deepEqual(callsOf(choices[0]!.message), [
+      assert.deepEqual(parseCalls(choices[0]!.message), [
         ['get_weather', { city: 'Paris' }],
         ['get_weather', { city: 'Rome' }]
       ])
@@ -210,8 +212,8 @@ export const openai: Client = {
       const create = async (tool_choice: OpenAI.ChatCompletionToolChoiceOption) =>
         (await open(place).chat.completions.create({ ...greedy, messages, tools, tool_choice })).choices[0]!.message
       const named = await create({ type: 'function', function: { name: 'get_weather' } })
-      assert.deepEqual(callsOf(named), [['get_weather', { city: 'Paris' }]])
-      assert.deepEqual(callsOf(await create('none')), [])
+      assert.deepEqual(parseCalls(named), [['get_weather', { city: 'Paris' }]])
+      assert.deepEqual(parseCalls(await create('none')), [])
       return 'by name; none if tool_choice is none'
     },
     async json(place) {

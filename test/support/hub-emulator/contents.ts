@@ -78,8 +78,8 @@ function fromDisk(path: string): Content {
   }
 }
 
-export function contentOf(file: EmulatedFile): Content {
-  if (typeof file === 'string') return contentOf(Buffer.from(file))
+export function toContent(file: EmulatedFile): Content {
+  if (typeof file === 'string') return toContent(Buffer.from(file))
   if (Buffer.isBuffer(file)) return { size: file.length, read: (start, end) => file.subarray(start, end) }
   return 'from' in file ? fromDisk(file.from) : generated(file)
 }
@@ -106,7 +106,7 @@ async function compute(content: Content): Promise<Digests> {
   return { sha256: sha256.digest('hex'), gitSha1: sha1.digest('hex') }
 }
 
-export function digestsOf(content: Content): Promise<Digests> {
+export function getDigests(content: Content): Promise<Digests> {
   let digests = known.get(content) ?? (content.digests && Promise.resolve(content.digests))
   if (!digests) {
     digests = compute(content)
@@ -117,5 +117,5 @@ export function digestsOf(content: Content): Promise<Digests> {
 
 /** The SHA-256 of a file, as a hub reports it. */
 export async function sha256Of(file: EmulatedFile): Promise<string> {
-  return (await digestsOf(contentOf(file))).sha256
+  return (await getDigests(toContent(file))).sha256
 }

@@ -1,5 +1,5 @@
 import type { Exchange } from './exchange.ts'
-import { type Commit, type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
+import { type Commit, type Entry, getFormats, listing, type Repository, searched } from './repositories.ts'
 
 export interface CsgHubManners {
   /** Supports `?blobs=true`. */
@@ -64,7 +64,7 @@ async function search(exchange: Exchange): Promise<void> {
       ...{ id: 7, name: repository.name.split('/')[1], nickname: '', description: '', path: repository.name },
       ...{ downloads, likes, license, private: false, default_branch: 'main', source: 'local' },
       updated_at: '2026-01-02T03:04:05Z',
-      tags: formatsOf(repository).map(name => ({ name, category: 'framework', group: '', built_in: true }))
+      tags: getFormats(repository).map(name => ({ name, category: 'framework', group: '', built_in: true }))
     }
   })
   exchange.json(200, { msg: 'OK', data, total: all.length })

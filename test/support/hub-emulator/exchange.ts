@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { answeredByFault, sendExpired, sendJson, sendText } from './answers.ts'
 import type { FaultKind, Faults, RequestKind } from './faults.ts'
 import type { Entry, Repository } from './repositories.ts'
-import { rangeOf, serveBytes } from './serve-bytes.ts'
+import { parseRange, serveBytes } from './serve-bytes.ts'
 import type { LoggedRequest, Traffic } from './traffic.ts'
 
 /** State that the answers of all hubs need. */
@@ -74,7 +74,7 @@ export class Exchange {
     log.kind = kind
     log.repository = repository
     log.path = entry?.path
-    const asked = entry && rangeOf(this.request.headers.range, entry.size)
+    const asked = entry && parseRange(this.request.headers.range, entry.size)
     if (Array.isArray(asked)) log.range = asked
     const range = log.range ?? (entry ? ([0, entry.size] as [number, number]) : undefined)
     const faults = state.faults.take({ kind, path: log.path, cdn: log.cdn, range })
@@ -144,7 +144,7 @@ export class SignedUrls {
     }
     const expiry = announced ? `Expires=${Math.ceil(expiresAt / 1000)}&` : ''
     const folder = createHash('md5').update(repository.name).digest('hex').slice(0, 24)
-    return `${this.base}/xet-bridge-us/${folder}/${xetHashOf(entry)}?X-Xet-Cas-Uid=public&response-content-disposition=${disposition}&${expiry}Policy=eyJTdGF0ZW1lbnQiOltdfQ__&Signature=${signature}&Key-Pair-Id=K2L8F4GPSG1IFC`
+    return `${this.base}/xet-bridge-us/${folder}/${getXetHash(entry)}?X-Xet-Cas-Uid=public&response-content-disposition=${disposition}&${expiry}Policy=eyJTdGF0ZW1lbnQiOltdfQ__&Signature=${signature}&Key-Pair-Id=K2L8F4GPSG1IFC`
   }
 
   /** Answers on the second listener, or on the hub's own if addresses are relative. */
@@ -164,7 +164,7 @@ export class SignedUrls {
       exchange.log.status = 403
       return sendExpired(request, response)
     }
-    const etag = `"${xetHashOf(entry)}"`
+    const etag = `"${getXetHash(entry)}"`
     const headers = { etag, 'content-type': 'application/octet-stream', 'x-cache': 'Miss from cloudfront' }
     await exchange.bytes(entry, faults, headers, {
       etag,
@@ -177,6 +177,6 @@ export class SignedUrls {
 }
 
 /** 64 hex digits that look like the SHA-256 of the file but are not. */
-export function xetHashOf(entry: Entry): string {
+export function getXetHash(entry: Entry): string {
   return createHash('sha256').update(`xet ${entry.sha256}`).digest('hex')
 }

@@ -1,5 +1,5 @@
-import { type Exchange, xetHashOf } from './exchange.ts'
-import { type Commit, type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
+import { type Exchange, getXetHash } from './exchange.ts'
+import { type Commit, type Entry, getFormats, listing, type Repository, searched } from './repositories.ts'
 
 export interface HuggingFaceManners {
   /** Supports `?blobs=true`: sizes and digests in the info. */
@@ -93,7 +93,7 @@ async function search(exchange: Exchange): Promise<void> {
         likes,
         gated,
         lastModified: '2026-01-02T03:04:05.000Z',
-        tags: [...formatsOf(repository), ...(license ? [`license:${license}`] : []), 'region:us'],
+        tags: [...getFormats(repository), ...(license ? [`license:${license}`] : []), 'region:us'],
         ...(task && { pipeline_tag: task })
       }
       // A client that names fields gets exactly these.
@@ -241,7 +241,7 @@ function treeEntry({ path, entry }: { path: string; entry?: Entry }) {
   if (!entry) return { type: 'directory', oid: 'c86d67c722720df4843d5cf40001ecf4c381d5bb', size: 0, path }
   const { size, blobId: oid } = entry
   const lfs = { oid: entry.sha256, size, pointerSize: entry.pointerSize }
-  return { type: 'file', oid, size, path, ...(entry.lfs ? { lfs, xetHash: xetHashOf(entry) } : {}) }
+  return { type: 'file', oid, size, path, ...(entry.lfs ? { lfs, xetHash: getXetHash(entry) } : {}) }
 }
 
 async function file(
@@ -275,7 +275,7 @@ async function file(
     const location = `/api/resolve-cache/models/${repository.name}/${commit.id}/${encoded}?${asked}=&etag=%22${entry.blobId}%22`
     return redirect(exchange, 307, location, headers)
   }
-  const hash = xetHashOf(entry)
+  const hash = getXetHash(entry)
   const token = `<${exchange.state.url}/api/models/${repository.name}/xet-read-token/${commit.id}>; rel="xet-auth"`
   const rebuild = `<https://cas-server.invalid/v1/reconstructions/${hash}>; rel="xet-reconstruction-info"`
   const signed = exchange.state.signedUrls.sign(repository, entry, 'cdn')

@@ -1,5 +1,5 @@
 import type { Exchange } from './exchange.ts'
-import { type Entry, formatsOf, listing, type Repository, searched } from './repositories.ts'
+import { type Entry, getFormats, listing, type Repository, searched } from './repositories.ts'
 
 export interface ModelScopeManners {
   /** Bytes come directly in the answer, or from another address. */
@@ -59,7 +59,7 @@ async function search(exchange: Exchange): Promise<void> {
       ...{ private: false, gated: false, params: 630_167_424, file_size: 1, created_at: '2026-01-01T00:00:00Z' },
       last_modified: '2026-01-02T03:04:05Z',
       tasks: task ? [task] : [],
-      tags: formatsOf(repository).map(format => `library:${format}`)
+      tags: getFormats(repository).map(format => `library:${format}`)
     }
   })
   const page = { total_count: all.length, page_number: 1, page_size: size }

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { type Content, contentOf, digestsOf, type EmulatedFile } from './contents.ts'
+import { type Content, type EmulatedFile, getDigests, toContent } from './contents.ts'
 
 export interface EmulatedRepository {
   files: Record<string, EmulatedFile>
@@ -37,18 +37,18 @@ export interface Commit {
 
 const LARGE = 10 * 1024 * 1024
 
-async function entryOf(path: string, file: EmulatedFile): Promise<Entry> {
-  const content = contentOf(file)
-  const { sha256, gitSha1 } = await digestsOf(content)
+async function toEntry(path: string, file: EmulatedFile): Promise<Entry> {
+  const content = toContent(file)
+  const { sha256, gitSha1 } = await getDigests(content)
   const lfs = /\.(gguf|safetensors|bin|pth|pt|onnx|h5|msgpack|model)$/.test(path) || content.size > LARGE
   const pointer = `version https://git-lfs.github.com/spec/v1\noid sha256:${sha256}\nsize ${content.size}\n`
   const blobId = lfs ? createHash('sha1').update(`blob ${pointer.length}\0${pointer}`).digest('hex') : gitSha1
   return { path, size: content.size, content, sha256, lfs, blobId, pointerSize: pointer.length }
 }
 
-async function commitOf(name: string, files: Record<string, EmulatedFile>): Promise<Commit> {
+async function toCommit(name: string, files: Record<string, EmulatedFile>): Promise<Commit> {
   const entries: Entry[] = []
-  for (const path of Object.keys(files).sort()) entries.push(await entryOf(path, files[path]!))
+  for (const path of Object.keys(files).sort()) entries.push(await toEntry(path, files[path]!))
   const listing = entries.map(entry => `${entry.path} ${entry.blobId}`).join('\n')
   return { id: createHash('sha1').update(`${name}\n${listing}`).digest('hex'), entries }
 }
@@ -65,9 +65,9 @@ export class Repository {
     this.name = name
     this.settings = settings
     this.defaultBranch = defaultBranch
-    this.#names.set(defaultBranch, commitOf(name, settings.files))
+    this.#names.set(defaultBranch, toCommit(name, settings.files))
     for (const [revision, files] of Object.entries(settings.revisions ?? {})) {
-      this.#names.set(revision, commitOf(name, files))
+      this.#names.set(revision, toCommit(name, files))
     }
   }
 
@@ -78,7 +78,7 @@ export class Repository {
   change(files: Record<string, EmulatedFile>, forget = false, branch = this.defaultBranch): void {
     const before = this.#names.get(branch)
     if (before && !forget) this.#past.push(before)
-    this.#names.set(branch, commitOf(this.name, files))
+    this.#names.set(branch, toCommit(this.name, files))
   }
 
   branches(): string[] {
@@ -111,7 +111,7 @@ export function searched(all: Iterable<Repository>, words: string, format: strin
 }
 
 /** Formats of a repository's weights, as hubs tag them. */
-export function formatsOf({ settings }: Repository): string[] {
+export function getFormats({ settings }: Repository): string[] {
   return ['gguf', 'safetensors'].filter(format => Object.keys(settings.files).some(path => path.endsWith(`.${format}`)))
 }
 

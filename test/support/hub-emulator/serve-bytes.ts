@@ -5,7 +5,7 @@ import type { Entry } from './repositories.ts'
 import type { LoggedRequest, Traffic } from './traffic.ts'
 
 /** The single range of a header: first byte and the byte after the last. Returns 'whole' if no range applies. */
-export function rangeOf(header: string | undefined, size: number): [number, number] | 'whole' | 'unsatisfiable' {
+export function parseRange(header: string | undefined, size: number): [number, number] | 'whole' | 'unsatisfiable' {
   const match = /^bytes=(\d*)-(\d*)$/.exec(header ?? '')
   if (!match || (match[1] === '' && match[2] === '')) return 'whole'
   if (match[1] === '') {
@@ -41,7 +41,7 @@ export async function serveBytes(request: IncomingMessage, response: ServerRespo
   const { size } = entry
   const ifRange = request.headers['if-range']
   const ignored = find(faults, 'range-ignored') || (ifRange !== undefined && ifRange !== answer.etag)
-  const range = ignored ? 'whole' : rangeOf(request.headers.range, size)
+  const range = ignored ? 'whole' : parseRange(request.headers.range, size)
   const headers: Record<string, string | number> = { 'accept-ranges': 'bytes', ...answer.headers }
   if (range === 'unsatisfiable' || find(faults, 'range-unsatisfiable')) {
     log.status = 416
