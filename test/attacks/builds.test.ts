@@ -1,17 +1,15 @@
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { createKey, keyFilePath } from '../../plugins/people/security/key-file.ts'
 import { corral as command, newHome } from '../command-line/command.ts'
-import { startCorral, until } from '../support/corral.ts'
+import { newFolder, startCorral, until } from '../support/corral.ts'
 import { archiveName, engineArchive } from '../support/release-archives.ts'
 
 // Installing an archive from the server's disk runs the programs in it.
 
 t.test("only an admin may install an archive from the server's disk", async t => {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-attack-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   const mark = join(folder, 'it-was-run')
   const archive = join(folder, archiveName('b777'))
   const script = `#!/bin/sh\n: > '${mark}'\nexec "$(dirname "$0")/llama-server-real" "$@"\n`

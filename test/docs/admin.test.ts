@@ -1,23 +1,16 @@
 import { spawnSync } from 'node:child_process'
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { commandEnvironment, MAIN } from '../command-line/command.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral } from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, newFolder, startCorral } from '../support/corral.ts'
 
 const guide = readFileSync(join(packageRoot, 'docs', 'admin.md'), 'utf8')
 
 /** The guide's command blocks, found by words in them. */
 const blocks = [...guide.matchAll(/^```sh\n(.*?)^```/gms)].map(([, text]) => text!)
 const block = (words: string) => blocks.find(text => text.includes(words))!
-
-function newFolder(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
-  return folder
-}
 
 /** Runs commands of the guide in this data directory, with `corral` on the PATH. */
 function run(t: Test, commands: string, home: string, backup = '/root/corral-backup.tar.gz') {

@@ -1,10 +1,10 @@
 import { spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { testBrowser } from '../support/browser.ts'
+import { newFolder } from '../support/corral.ts'
 import { pages, readPage } from './guides.ts'
 
 const { skip } = testBrowser(t)
@@ -12,8 +12,7 @@ const { skip } = testBrowser(t)
 const MAX_COUNT = 150_000
 
 t.test('pictures of the page can be taken again', { skip }, async t => {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-page-pictures-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   const script = join(packageRoot, 'dist', 'scripts', 'write-page-pictures.js')
   const { status, stderr } = spawnSync(process.execPath, [script, folder], { encoding: 'utf8' })
   t.equal(status, 0, stderr)

@@ -1,11 +1,10 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { importModels, MODELS, writeModels } from '../plugins/apis/openai/media/support.ts'
 import { TINY_CHAT } from '../plugins/models/download/support.ts'
-import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_QUESTION, DEMO, newFolder, startCorral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { Caller } from './api-document.ts'
 
@@ -20,8 +19,7 @@ const hub = await startHubEmulator(t, {
   },
   bandwidth: { total: 2 * 1024 * 1024 }
 })
-const caches = mkdtempSync(join(tmpdir(), 'corral-test-'))
-t.teardown(() => rmSync(caches, { recursive: true, force: true }))
+const caches = newFolder(t)
 const corral = await startCorral(t, {
   env: { HF_ENDPOINT: hub.url, HF_HOME: caches, HF_TOKEN: '', HF_HUB_OFFLINE: '' },
   config: 'defaults:\n  num_parallel: 1\n  temperature: 0\nweb:\n  conversations: server\n'

@@ -1,16 +1,5 @@
 import { spawn } from 'node:child_process'
-import {
-  chmodSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync
-} from 'node:fs'
-import { tmpdir } from 'node:os'
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { parse } from 'yaml'
@@ -23,7 +12,7 @@ import { commandEnvironment, MAIN } from '../command-line/command.ts'
 import { pngBytes } from '../plugins/apis/openai/media/support.ts'
 import { layOutFiles, layOutOllama } from '../plugins/models/discovery/cache-layouts.ts'
 import { NO_SETTINGS, quantizedModels, TINY_SAFETENSORS } from '../plugins/models/download/support.ts'
-import { type Corral, startCorral } from '../support/corral.ts'
+import { type Corral, newFolder, startCorral } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { type Block, getBlocks } from './guides.ts'
@@ -51,8 +40,7 @@ function program(path: string, script: string): void {
 }
 
 async function openSandbox(t: Test): Promise<Sandbox> {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-guide-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   const [home, programs] = [join(folder, 'home'), join(folder, 'programs')]
   for (const one of [home, programs]) mkdirSync(one)
 

@@ -1,10 +1,18 @@
 import { createHash } from 'node:crypto'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { alive, CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import {
+  alive,
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  newFolder,
+  startCorral,
+  until
+} from '../support/corral.ts'
 import { pick, randomNumbers } from '../support/random.ts'
 import { answerRequest, record, writeModelCopy } from './support.ts'
 
@@ -61,8 +69,7 @@ t.test(`nothing is lost when the gateway is killed with SIGKILL ${KILLS} times`,
   const seed = Number(process.env.CORRAL_LONG_SEED ?? Date.now() % 1e6)
   t.comment(`CORRAL_LONG_SEED=${seed}`)
   const random = randomNumbers(seed)
-  const home = mkdtempSync(join(tmpdir(), 'corral-kill-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const home = newFolder(t)
   const sources = join(home, 'sources')
   const sockets = join(home, 't')
   mkdirSync(sources)

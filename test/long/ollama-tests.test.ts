@@ -1,12 +1,10 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import t from 'tap'
 import { EXPLAINED, explanationOf, isShort, wholeTests } from '../../scripts/conformance/ollama-explained.ts'
 import { modelNames } from '../../scripts/conformance/ollama-models.ts'
 import { readOutcomes, runExamples, runTests } from '../../scripts/conformance/ollama-outcomes.ts'
 import { clientPrograms } from '../../scripts/conformance/ollama-programs.ts'
 import { corralWithModels } from '../../scripts/conformance/ollama-servers.ts'
+import { newFolder } from '../support/corral.ts'
 
 // Ollama's own integration tests and example programs, unmodified, against a live corral with the real engine.
 
@@ -49,8 +47,7 @@ t.test("Ollama's own tests pass", { skip }, async t => {
   }
   t.ok(wholeTests(outcomes).length - failed.length > 150, 'most pass')
 
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   for (const [name, { result, said }] of await runExamples(programs, url, folder)) {
     t.equal(result, 'passed', `the program ${name}: ${said}`)
   }

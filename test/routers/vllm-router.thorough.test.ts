@@ -8,7 +8,16 @@ import { fetch } from 'undici'
 import { EventLines } from '../../core/answers/event-lines.ts'
 import { freePort } from '../../scripts/free-port.ts'
 import { vllmRouter } from '../clients/python-scripts.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, joined, startCorral, until } from '../support/corral.ts'
+import {
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  joined,
+  newFolder,
+  startCorral,
+  until
+} from '../support/corral.ts'
 
 // Several corrals behind vLLM's router from PyPI, instead of vLLM servers.
 
@@ -213,8 +222,7 @@ t.test('a draining server finishes its requests and gets no new ones', { skip },
 })
 
 t.test('a killed server loses only its own running requests', { skip }, async t => {
-  const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(home, { recursive: true, force: true }))
+  const home = newFolder(t)
   const port = await freePort()
   const [first, second] = await Promise.all([startNode(t, { home, port }), startNode(t)])
   const router = await startRouter(t, [first, second], 'round_robin')

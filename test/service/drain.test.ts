@@ -1,9 +1,8 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { corral as command } from '../command-line/command.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, newFolder, startCorral, until } from '../support/corral.ts'
 
 const chat = (more: object = {}) => ({
   model: DEMO,
@@ -105,11 +104,11 @@ t.test('only admins may drain a server, and only with a valid request', async t 
   t.match((await corral.json('/api/drain')).body, { draining: false, open: 0 })
   t.match(await command(['drain', '--undo', '--wait'], { home: corral.home }), { code: 2 })
   t.match(await command(['drain', '--timeout', 'soon'], { home: corral.home }), { code: 2, stderr: /"soon"/ })
-  t.match(await command(['drain'], { home: emptyHome(t) }), { code: 3 })
+  t.match(await command(['drain'], { home: newFolder(t) }), { code: 3 })
 })
 
 t.test('a server without a llama.cpp build is not ready unless it serves remote models', async t => {
-  const broken = emptyHome(t)
+  const broken = newFolder(t)
   writeFileSync(join(broken, 'llama-server'), '#!/bin/sh\nexit 1\n', { mode: 0o755 })
   const env = { CORRAL_LLAMA_CPP: broken }
   const corral = await startCorral(t, { env, runtimes: '  sources: [system]\n' })
@@ -125,9 +124,3 @@ t.test('a server without a llama.cpp build is not ready unless it serves remote 
   const able = await startCorral(t, { env, config, runtimes: '  sources: [system]\n' })
   t.equal((await able.send('/readyz')).status, 200)
 })
-
-function emptyHome(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
-  return folder
-}

@@ -1,6 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { cpSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -12,6 +11,7 @@ import {
   endless,
   endlessHosted,
   lastEvent,
+  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
@@ -19,8 +19,7 @@ import { engineBuildFolder } from '../support/engine-build.ts'
 
 const ask = { model: DEMO, messages: [CAPITAL_QUESTION], options: { temperature: 0 }, stream: false }
 
-const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+const folder = newFolder(t)
 const build = join(folder, 'build')
 cpSync(engineBuildFolder(), build, { recursive: true, verbatimSymlinks: true })
 const home = join(folder, 'home')
@@ -78,8 +77,7 @@ t.test('a second server on the same data directory is refused with the process i
 
 t.test('a taken port and an invalid config.yaml stop the start with advice', async t => {
   const run = (env: Record<string, string>, args: string[]) => {
-    const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
-    t.teardown(() => rmSync(home, { recursive: true, force: true }))
+    const home = newFolder(t)
     return spawnSync(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', ...args], {
       cwd: home,
       env: { ...process.env, CORRAL_HOME: home, ...env },

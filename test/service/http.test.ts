@@ -1,7 +1,15 @@
 import { connect, type Socket } from 'node:net'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import {
+  activeRequests,
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  DEMO,
+  endless,
+  startCorral,
+  until
+} from '../support/corral.ts'
 
 // HTTP features that the usual clients do not use.
 
@@ -33,14 +41,6 @@ function raw(text: string, url = corral.url): { socket: Socket; reply: Promise<s
 
 const post = (path: string, body: string, headers = '') =>
   `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${Buffer.byteLength(body)}\r\n${headers}\r\n${body}`
-
-async function running(): Promise<number> {
-  const { body } = await corral.json('/api/ps')
-  return body.models.reduce(
-    (sum: number, model: { running: number; queued: number }) => sum + model.running + model.queued,
-    0
-  )
-}
 
 t.test('repeated slashes count as one before the path is checked', async t => {
   for (const path of ['//v1/models', '/v1//models', '///v1///models//']) {
@@ -143,20 +143,20 @@ t.test('a client that has ended its side of the connection still gets its answer
 t.test('a client that disconnects frees its place in the queue and its slot', async t => {
   const stay = new AbortController()
   const first = await corral.send('/api/chat', endless(DEMO), { signal: stay.signal })
-  await until('the slot is taken', async () => (await running()) === 1)
+  await until('the slot is taken', async () => (await activeRequests(corral)) === 1)
   const waiting = [question, JSON.stringify({ ...endless(DEMO), stream: false })].map(body =>
     raw(post('/api/chat', body))
   )
-  await until('two wait', async () => (await running()) === 3)
+  await until('two wait', async () => (await activeRequests(corral)) === 3)
   for (const { socket, reply } of waiting) {
     reply.catch(() => undefined)
     socket.end()
     socket.destroy()
   }
-  await until('nobody waits', async () => (await running()) === 1, 5000)
+  await until('nobody waits', async () => (await activeRequests(corral)) === 1, 5000)
   stay.abort()
   first.body?.cancel().catch(() => undefined)
-  await until('the slot is free', async () => (await running()) === 0, 5000)
+  await until('the slot is free', async () => (await activeRequests(corral)) === 0, 5000)
   const { status } = await corral.json('/api/chat', question)
   t.equal(status, 200, 'the next one gets it')
 })

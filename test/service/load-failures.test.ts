@@ -1,16 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import {
-  cpSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmdirSync,
-  rmSync,
-  writeFileSync
-} from 'node:fs'
-import { tmpdir } from 'node:os'
+import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -21,6 +10,7 @@ import {
   DEMO,
   endless,
   lastEvent,
+  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
@@ -38,14 +28,8 @@ const ask = (model: string, options: object = {}) => ({
   stream: false
 })
 
-function folderFor(t: Pick<Test, 'teardown'>): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
-  return folder
-}
-
-const folder = folderFor(t)
-const temporary = folderFor(t)
+const folder = newFolder(t)
+const temporary = newFolder(t)
 const build = faultyBuild(folder)
 /** Shared by all tests except those that need other settings. */
 const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: build.folder, TMPDIR: temporary } })
@@ -159,7 +143,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
 })
 
 t.test('an unknown flag, a bad value or a conflict of options is reported with its cause', async t => {
-  const home = folderFor(t)
+  const home = newFolder(t)
   const settings = {
     'test/flag': '[--no-such-flag]',
     'test/value': '[--ctx-size, many]',

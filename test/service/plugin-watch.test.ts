@@ -1,18 +1,16 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { corral as command } from '../command-line/command.ts'
-import { COMMAND, DEMO, startCorral, until } from '../support/corral.ts'
+import { COMMAND, DEMO, newFolder, startCorral, until } from '../support/corral.ts'
 
 /** A folder with a plugin "bad" made of this code. */
 function pluginFolder(t: Test, { top = '', setup = '', optional = true }): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  const folder = newFolder(t)
   const text = `import { readFile } from 'node:fs/promises'
     ${top}
     export default { name: 'bad', api: 1, optional: ${optional}, setup(context) { ${setup} } }`

@@ -1,12 +1,20 @@
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { Agent, fetch } from 'undici'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { freePort } from '../../scripts/free-port.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import {
+  CAPITAL_ANSWER,
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  endless,
+  newFolder,
+  startCorral,
+  until
+} from '../support/corral.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
 
 // The files of docs/proxies, with other addresses, ports and certificate paths.
@@ -18,9 +26,8 @@ const documented = (name: string) => readFileSync(join(packageRoot, 'docs', 'pro
 const missing = (program: string, ...args: string[]) =>
   spawnSync(program, args).error ? `skipped: ${program} is not installed` : undefined
 
-function newFolder(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+function certificateFolder(t: Test): string {
+  const folder = newFolder(t)
   writeFileSync(join(folder, 'cert.pem'), localhostCertificate.cert)
   writeFileSync(join(folder, 'key.pem'), localhostCertificate.key)
   return folder
@@ -90,7 +97,7 @@ t.test('corral works behind nginx as documented', async t => {
   const absent = missing('nginx', '-v')
   if (absent) return t.comment(absent)
   const corral = await server(t)
-  const folder = newFolder(t)
+  const folder = certificateFolder(t)
   const port = await freePort()
   const own = documented('nginx.conf')
     .replace('listen 443 ssl', `listen 127.0.0.1:${port} ssl`)
@@ -118,7 +125,7 @@ t.test('corral works behind Caddy as documented', async t => {
   const absent = missing('caddy', 'version')
   if (absent) return t.comment(absent)
   const corral = await server(t)
-  const folder = newFolder(t)
+  const folder = certificateFolder(t)
   const port = await freePort()
   // A self-made certificate instead of one from an authority.
   const own = documented('Caddyfile')

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { activeRequests, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
 const RESUMABLE = { 'x-corral-resumable': 'true' }
 const STORY = { role: 'user', content: 'Tell me a story about a fox.' }
@@ -40,14 +40,6 @@ async function read(
   }
   controller.abort()
   return { status: response.status, id: response.headers.get('x-corral-stream-id'), bytes: Buffer.concat(chunks) }
-}
-
-async function running(corral: Corral): Promise<number> {
-  const { body } = await corral.json('/api/ps')
-  return body.models.reduce(
-    (sum: number, model: { running: number; queued: number }) => sum + model.running + model.queued,
-    0
-  )
 }
 
 const corral = await startCorral(t, { config: 'limits: { resume: 20s }' })
@@ -120,17 +112,17 @@ t.test('events are numbered, and a stream resumes after a given event', async t 
 t.test('an answer with the header continues without its client until it is cancelled', async t => {
   const { id } = await read(corral, '/api/chat', endless(DEMO), 1000)
   await sleep(500)
-  t.equal(await running(corral), 1, 'it continues')
+  t.equal(await activeRequests(corral), 1, 'it continues')
   const more = await read(corral, `/api/streams/${id}`, undefined, 5000)
   t.ok(more.bytes.length >= 5000)
   await corral.json(`/api/streams/${id}`, undefined, { method: 'DELETE' })
-  await until('the slot is free', async () => (await running(corral)) === 0, 5000)
+  await until('the slot is free', async () => (await activeRequests(corral)) === 0, 5000)
 
   const plain = await read(corral, '/api/chat', endless(DEMO), 1000, { 'x-corral-resumable': 'no' })
   t.equal(plain.id, null)
   await until(
     'the slot of a client that did not ask for a resumable stream is free',
-    async () => (await running(corral)) === 0,
+    async () => (await activeRequests(corral)) === 0,
     5000
   )
 })
@@ -161,7 +153,7 @@ t.test('readers of a cancelled stream get an error event and an end', async t =>
       events.filter(each => !each.startsWith(':')).map(each => JSON.parse(each.replace(/^data: /, '')))
     )
   }
-  await until('the slots are free', async () => (await running(corral)) === 0, 5000)
+  await until('the slots are free', async () => (await activeRequests(corral)) === 0, 5000)
 })
 
 t.test('a client that comes back takes the stream over', async t => {
@@ -184,7 +176,7 @@ t.test('a client that never comes back loses its slot, and cannot occupy all slo
     config: 'limits: { resume: 1s }\nmodels:\n  corral/tiny-chat:\n    options: { num_parallel: 2 }\n'
   })
   const { id } = await read(short, '/api/chat', endless(DEMO), 1000)
-  await until('the slot is free', async () => (await running(short)) === 0, 10_000)
+  await until('the slot is free', async () => (await activeRequests(short)) === 0, 10_000)
   t.equal((await short.json(`/api/streams/${id}`)).status, 404)
 
   const ended = await read(short, '/v1/chat/completions', { model: DEMO, messages: [CAPITAL_QUESTION], stream: true })

@@ -1,12 +1,11 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { corral as command, commandEnvironment, MAIN } from '../command-line/command.ts'
-import { until } from '../support/corral.ts'
+import { newFolder, until } from '../support/corral.ts'
 import { archiveName, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, sha256, startReleaseServer } from '../support/release-server.ts'
 
@@ -18,16 +17,10 @@ t.before(async () => {
 
 const releaseOnly = (server: ReleaseEmulator) => `  sources: [release]\n  release:\n    api_url: ${server.url}\n`
 
-function folder(t: Test): string {
-  const path = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(path, { recursive: true, force: true }))
-  return path
-}
-
 t.test('corral runtime works without a server', async t => {
   const server = await startReleaseServer(t)
   server.publish('b100', releaseFiles('b100', good))
-  const home = folder(t)
+  const home = newFolder(t)
   // One thread for each engine, as in other tests: more threads mostly wait for each other.
   const threads = '  engine_arguments: [--threads, "1", --threads-batch, "1"]\n'
   writeFileSync(join(home, 'config.yaml'), `runtimes:\n${threads}${releaseOnly(server)}`)

@@ -1,7 +1,6 @@
-import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import {
   CAPITAL_ANSWER,
@@ -9,6 +8,7 @@ import {
   type Corral,
   DEMO,
   lastEvent,
+  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
@@ -22,12 +22,6 @@ t.before(async () => {
 })
 
 const releaseOnly = (server: ReleaseEmulator) => `  sources: [release]\n  release:\n    api_url: ${server.url}\n`
-
-function folder(t: Test): string {
-  const path = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(path, { recursive: true, force: true }))
-  return path
-}
 
 const id = (tag: string) => `release-${tag}-cpu`
 
@@ -51,7 +45,7 @@ async function states(corral: Corral): Promise<Record<string, string>> {
 t.test('a release is downloaded, verified, used, upgraded and rolled back', async t => {
   const server = await startReleaseServer(t)
   server.publish('b100', releaseFiles('b100', good))
-  const home = folder(t)
+  const home = newFolder(t)
   const options = { home, env: { CORRAL_LLAMA_CPP: '' }, runtimes: releaseOnly(server) }
   let corral = await startCorral(t, options)
   t.equal(await capital(corral), CAPITAL_ANSWER)
@@ -134,7 +128,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
 
 t.test('bad archives leave nothing behind', async t => {
   const server = await startReleaseServer(t)
-  const home = folder(t)
+  const home = newFolder(t)
   const corral = await startCorral(t, { home, runtimes: releaseOnly(server) })
   await until('the build in use is verified', async () => (await corral.json('/api/runtimes')).body.state === 'ready')
   const before = readdirSync(join(home, 'runtimes'))

@@ -1,12 +1,12 @@
 import { once } from 'node:events'
-import { mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { connect as connectPlain, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { connect, type TLSSocket } from 'node:tls'
 import t, { type Test } from 'tap'
 import { corral as command } from '../command-line/command.ts'
 import {
+  activeRequests,
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
   type Corral,
@@ -14,6 +14,7 @@ import {
   endless,
   endlessHosted,
   joined,
+  newFolder,
   startCorral,
   until
 } from '../support/corral.ts'
@@ -30,12 +31,6 @@ interface Pair {
 function place(folder: string, { cert, key }: Pair): string {
   writeFileSync(join(folder, 'cert.pem'), cert)
   writeFileSync(join(folder, 'key.pem'), key)
-  return folder
-}
-
-function newFolder(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   return folder
 }
 
@@ -68,8 +63,6 @@ async function plain(t: Test, corral: Corral, text = ''): Promise<Socket & { got
   if (text !== '') socket.write(text)
   return socket
 }
-
-const running = async (corral: Corral) => (await corral.json('/api/ps')).body.models[0]?.running
 
 t.test('with a certificate all network addresses speak only TLS, and the private socket stays plain', async t => {
   const folder = place(newFolder(t), localhostCertificate)
@@ -130,10 +123,10 @@ t.test('connection limits apply to encrypted connections', async t => {
 
   const controller = new AbortController()
   const stream = await corral.send('/api/chat', endless(DEMO), { signal: controller.signal })
-  await until('it runs', async () => (await running(corral)) === 1)
+  await until('it runs', async () => (await activeRequests(corral)) === 1)
   controller.abort()
   await stream.text().catch(() => {})
-  await until('the slot of a disconnected client is free', async () => (await running(corral)) === 0)
+  await until('the slot of a disconnected client is free', async () => (await activeRequests(corral)) === 0)
 
   const cut = await secure(t, corral)
   const body = JSON.stringify(endlessHosted(DEMO))
@@ -141,7 +134,7 @@ t.test('connection limits apply to encrypted connections', async t => {
   cut.write(ask)
   await until('its answer has begun', () => cut.got.includes('data:'))
   cut.destroy()
-  await until('the slot of an interrupted answer is free', async () => (await running(corral)) === 0)
+  await until('the slot of an interrupted answer is free', async () => (await activeRequests(corral)) === 0)
 
   const deaf = await secure(t, corral)
   const wordy = JSON.stringify({ ...endlessHosted(DEMO), logprobs: true, top_logprobs: 20 })
@@ -149,7 +142,7 @@ t.test('connection limits apply to encrypted connections', async t => {
   await until('its answer has begun', () => deaf.got.includes('data:'))
   deaf.pause()
   await until('a connection that reads nothing loses it', () => /read nothing of its answer/.test(corral.log()))
-  await until('and its slot is free', async () => (await running(corral)) === 0)
+  await until('and its slot is free', async () => (await activeRequests(corral)) === 0)
 
   for (let count = 0; count < 40; count++) await plain(t, corral, count % 2 === 0 ? '' : '\x16\x03\x01')
   t.equal((await corral.send('/api/health')).status, 200, 'unfinished handshakes make room')

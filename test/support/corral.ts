@@ -131,6 +131,19 @@ export async function until<T>(what: string, check: () => T | Promise<T>, limit 
   }
 }
 
+/** Creates a temporary folder that is removed after the test. */
+export function newFolder(t: Pick<Test, 'teardown'>): string {
+  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
+
+/** The number of running and queued requests. */
+export async function activeRequests(corral: Corral): Promise<number> {
+  const { models } = (await corral.json('/api/ps')).body
+  return models.reduce((sum: number, { running = 0, queued = 0 }) => sum + running + queued, 0)
+}
+
 export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOptions = {}): Promise<Corral> {
   const home = options.home ?? mkdtempSync(join(tmpdir(), 'corral-test-'))
   const configure = (config: string) =>
