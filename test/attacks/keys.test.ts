@@ -146,7 +146,7 @@ t.test('revoking a key ends its answers', async t => {
   t.equal(cut.status, 401)
   await cut.text()
   const reader = others.body!.getReader()
-  for (let chunks = 0; chunks < 3; chunks++) t.notOk((await reader.read()).done, "another key's answer goes on")
+  for (let chunks = 0; chunks < 3; chunks++) t.notOk((await reader.read()).done, "another key's answer continues")
   await reader.cancel()
 })
 

@@ -97,7 +97,7 @@ t.test('cache counts do not reveal what another key has asked', async t => {
   const streamed = await corral.send('/v1/chat/completions', chat(SECRET, { stream: true }), {
     headers: { authorization: `Bearer ${victim}` }
   })
-  t.match(await streamed.text(), /"cache_n":[2-9]\d/, 'streams of its own key report it too')
+  t.match(await streamed.text(), /"cache_n":[2-9]\d/, 'streams of the same key report it too')
   t.notMatch(corral.log(), /code of the vault/, 'no log contains the prompt')
   const flags = readFlags(corral.enginePids()[0]!)
   t.equal(flags[flags.lastIndexOf('--cache-ram') + 1], '0', "llama-server's own prompt cache is off")

@@ -103,7 +103,7 @@ t.test('a data directory of a newer corral is served with a warning in the log',
     mkdirSync(join(home, 'of-the-future'), { recursive: true })
     writeFileSync(join(home, 'of-the-future', 'file'), 'kept')
     const corral = await startCorral(t, { home })
-    t.equal(corral.log().includes(`corral ${version} served`), warns, version)
+    t.equal(corral.log().includes(`corral ${version}, which is newer`), warns, version)
     t.equal(await corral.end(), 0)
     t.equal(readFileSync(join(home, 'of-the-future', 'file'), 'utf8'), 'kept')
   }

@@ -36,8 +36,8 @@ export interface FuzzFigures {
 /**
  * Has schemathesis send requests based on the served API document, and checks the replies. The corral under test gives
  * short answers and contacts no hub.
- * @param options `examples` is the maximum number of random requests for each operation, in addition to those that
- * cover its schema
+ * @param options `examples` is the maximum number of random requests for each operation, besides the requests
+ * that cover its schema
  */
 export async function fuzz(t: Test, options: { examples: number; seed?: number }): Promise<FuzzFigures> {
   const directory = t.testdir()

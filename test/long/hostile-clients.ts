@@ -5,7 +5,7 @@ import { CAPITAL_QUESTION, DEMO } from '../support/corral.ts'
 
 /*
  * Malicious clients in a separate process, so that generating their requests costs no measured process any time. The
- * parent says whom to attack, and receives the findings when it ends the attack.
+ * parent names the server to attack, and receives the findings when it ends the attack.
  */
 
 /** The parent's first message. Its second message ends the attack. */

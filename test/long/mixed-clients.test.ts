@@ -141,7 +141,7 @@ t.test(
       .log()
       .split('\n')
       .filter(line => /"level":50/.test(line) && !/the engine died|loading failed/.test(line))
-    t.same(errors, [], 'the server logged no fault of its own')
+    t.same(errors, [], 'the server logged no internal fault')
     await until('all slots are free', async () => {
       const { body } = await corral.json('/api/ps', undefined, {
         headers: { authorization: `Bearer ${honestKeys[0]}` }

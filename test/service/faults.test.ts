@@ -87,7 +87,7 @@ t.test('a taken port and an invalid config.yaml stop the start with advice', asy
   }
   const taken = run({}, ['--port', new URL(corral.url).port])
   t.equal(taken.status, 1)
-  t.match(taken.stderr + taken.stdout, /Port \d+ .*taken/)
+  t.match(taken.stderr + taken.stdout, /Port \d+ .*is used by another program/)
   const wrong = run({ CORRAL_PORT: 'eleven' }, [])
   t.equal(wrong.status, 2)
   t.match(wrong.stderr, /CORRAL_PORT/)
@@ -115,7 +115,7 @@ t.test('a model that cannot be loaded reports why on both APIs, backs off, and a
   t.equal(hosted.status, 500)
   t.equal(hosted.headers.get('x-should-retry'), 'false')
   t.match(await hosted.json(), {
-    error: { code: 'load_failed', message: /lxama.*2 times in a row.*tried again in/s }
+    error: { code: 'load_failed', message: /lxama.*2 times in a row.*The next attempt is possible in/s }
   })
   t.ok(Number(hosted.headers.get('retry-after')) > 0)
   const steps = await corral.json('/api/load', { model: 'test/unknown', stream: true })

@@ -31,7 +31,7 @@ const ask = (model: string, options: object = {}) => ({
 const folder = newFolder(t)
 const temporary = newFolder(t)
 const build = faultyBuild(folder)
-/** Shared by all tests except those that need other settings. */
+/** Shared by all tests except tests with other settings. */
 const corral = await startCorral(t, { env: { CORRAL_LLAMA_CPP: build.folder, TMPDIR: temporary } })
 
 async function importModel(corral: Corral, model: string, path: string): Promise<string> {

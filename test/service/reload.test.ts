@@ -23,7 +23,7 @@ async function reload(corral: Corral, config: string) {
 const answered = async (corral: Corral, options: object = {}) =>
   (await corral.json('/api/chat', { ...chat, options })).body
 
-t.test('a reload applies changes immediately and names those that need a restart', async t => {
+t.test('a reload applies changes immediately and names settings that need a restart', async t => {
   const corral = await startCorral(t, { config: 'defaults: { max_tokens: 3, temperature: 0 }\n' })
   t.match(await answered(corral), { eval_count: 3 })
   const changed = await reload(
@@ -232,7 +232,10 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
   t.same(taken, [{ enabled: true, size: 2, fixed: 1 }])
 
   const refused = await reloadWith('takes: { size: 3 }\nwary: { size: 9 }')
-  t.match(refused, { status: 500, body: { code: 'reload_failed', error: /"wary" does not accept .*: 8 is the most/ } })
+  t.match(refused, {
+    status: 500,
+    body: { code: 'reload_failed', error: /"wary" does not accept .*: 8 is the maximum/ }
+  })
   t.equal(taken.length, 1, 'no plugin gets new options')
 
   says = size => {
@@ -280,7 +283,7 @@ t.test('a watched file is read again after any kind of write', async t => {
   t.equal((await corral.send('/api/health')).status, 200)
 })
 
-t.test('settings marked for a restart in config.yaml are those that built-in plugins do not reload', async t => {
+t.test('built-in plugins reload every setting except those marked for a restart in config.yaml', async t => {
   const offers = new Map<string, PluginOffer>()
   const definitions = builtInPlugins.map((plugin): PluginDefinition => {
     return {

@@ -151,7 +151,7 @@ t.test('bad archives leave nothing behind', async t => {
 
   t.match(await install({ archive: 'here.tar.gz' }), { status: 400, body: { error: /must be absolute/ } })
   t.match(await install({ version: '../b1' }), { status: 400, body: { code: 'invalid_request' } })
-  t.match(await install({ sha256: 'abc' }), { status: 400, body: { error: /go with "archive"/ } })
+  t.match(await install({ sha256: 'abc' }), { status: 400, body: { error: /need "archive"/ } })
   t.match(await corral.json('/api/runtimes/use', { runtime: 'cpu' }, { local: true }), {
     status: 400,
     body: { error: /CORRAL_LLAMA_CPP names/ }

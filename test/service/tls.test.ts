@@ -191,7 +191,7 @@ t.test('a renewed certificate takes effect immediately, and an unusable one chan
   kept.write('GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n')
   await until('open connections continue', () => kept.got.startsWith('HTTP/1.1 200'))
 
-  const refusals = () => corral.log().split('the previous certificate stays').length - 1
+  const refusals = () => corral.log().split('the previous one stays').length - 1
   add('mixed', { cert: first.cert, key: second.key })
   point('mixed')
   await until('a key of another certificate is refused', () => refusals() === 1)

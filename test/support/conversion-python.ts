@@ -15,7 +15,7 @@ function find(): string | undefined {
 }
 
 const found = find()
-/** A Python that can run the converter: CORRAL_CONVERSION_PYTHON, or the one that `npm run setup:python` created. */
+/** A Python that can run the converter: CORRAL_CONVERSION_PYTHON, or the Python that `npm run setup:python` created. */
 export const conversionPython = found ?? ''
 
 /**

@@ -174,7 +174,7 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
     while (Date.now() < end) {
       const { body } = await corral.json('/api/ps')
       const size = body.models.reduce((sum: number, model: any) => sum + model.size, 0)
-      if (size > budget) faults.push(`/api/ps tells of ${size} bytes of ${budget}`)
+      if (size > budget) faults.push(`/api/ps reports ${size} bytes of a budget of ${budget}`)
       const engines = corral.enginePids().length
       if (engines > 2) faults.push(`${engines} engines where two fit`)
       await sleep(100)

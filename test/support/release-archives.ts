@@ -18,7 +18,7 @@ const SPARED = /libggml-cpu-(alderlake|cannonlake|cascadelake|cooperlake|ivybrid
 /**
  * A release's archive made of the real engine, in the layout of the real ones: one folder `llama-<tag>` with programs and
  * libraries side by side.
- * @param server text of a shell script in the place of llama-server, which then is `llama-server-real`
+ * @param server text of a shell script to use as llama-server, which is then called `llama-server-real`
  * @param rename gives entries other paths
  */
 export async function engineArchive(
