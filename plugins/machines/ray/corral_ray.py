@@ -1,13 +1,15 @@
-"""Runs an ordinary corral on every node of a Ray cluster that has the resource "corral", and tells fronts of them.
+"""Runs a corral on every node of a Ray cluster that has the resource "corral", and reports them to gateways.
 
-A controller (an actor) starts a supervisor (an actor too) on each such node, and on each that joins later; the supervisor
-keeps one corral alive there. Both are detached: they belong to no driver, and Ray starts them anew when they die. What they
-know stands in the key-value store of Ray's head. A front reads it there, with no Ray node of its own, and writes how many
-members it wants.
+The controller (an actor) starts a supervisor (an actor) on each such node, also on those that join later. The supervisor
+keeps one corral alive there. Both are detached: they belong to no driver, and Ray restarts them when they die. Their state
+is in the key-value store of Ray's head. A gateway reads it there, without a Ray node of its own, and writes how many
+members it wants. In this file a "node" is Ray's, and the corral on it is a "member".
 
-It is called with the name of a command and its options as JSON, which hold no secrets. What it says are lines of JSON: on
-standard output behind a mark, since Ray writes messages of its own there; on file descriptor 3 where it watches. Nothing at
-the top imports Ray, so that the decisions are tested without it.
+The program gets the name of a command and its options as JSON, which contain no secrets. It prints lines of JSON: with a
+prefix on standard output, where Ray prints too, and on file descriptor 3 when it watches. Nothing imports Ray at the top,
+so the decisions can be tested without it. It is one file because Ray ships it to all nodes.
+
+Sections: decisions, the store, the supervisor, the controller, commands, a Ray started by corral.
 """
 
 import collections
@@ -32,42 +34,42 @@ import urllib.request
 NAMESPACE = "corral"
 CONTROLLER = "controller"
 RESOURCE = "corral"
-# Of nodes that a person has joined ("corral cluster join"): they are never given back.
+# Resource of nodes that a person has joined ("corral cluster join"). They are never given back.
 JOINED = "corral-joined"
 KEY_NAME = "cluster"
 # Seconds.
-PASS = 1.0  # between two looks of the controller at the nodes
-CHECK = 5.0  # between two questions to all supervisors whether they live
-LOOK = 0.25  # between two looks at the store
-SILENT = 15.0  # without a sign of the controller, a front says so
-WANT_BEAT = 10.0  # between two signs of a front that wants members
+PASS = 1.0  # between two passes of the controller
+CHECK = 5.0  # between two checks that supervisors are alive
+LOOK = 0.25  # between two reads of the store
+SILENT = 15.0  # without a sign of the controller, a gateway reports it
+WANT_BEAT = 10.0  # between two signs of a gateway that wants members
 REQUEST_BEAT = 60.0  # between two requests for the same machines
-WANT_ENDS = 600.0  # without a sign, what a front wanted counts no longer
-HANGS = 60.0  # without an answer, a corral is started anew
-DEATH_KNOWN = 60.0  # within which a cluster knows that a node has died
-LEAVES = 900  # for a member that is given back to end its answers
-FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # before a corral that ended is started anew
-GOOD_RUN = 60.0  # after which a corral that ends is started anew at once
+WANT_ENDS = 600.0  # without a sign, the wish of a gateway is dropped
+HANGS = 60.0  # without an answer, a corral is restarted
+DEATH_KNOWN = 60.0  # within which Ray notices that a node has died
+LEAVES = 900  # for the answers of a member that is given back
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # before a corral that ended is restarted
+GOOD_RUN = 60.0  # after which a corral that ends is restarted at once
 
 
 class Mistake(Exception):
-    """What is told to the user as it is, with a code for programs."""
+    """An error message for the user, with a code for programs."""
 
     def __init__(self, code, message):
         super().__init__(message)
         self.code = code
 
 
-# --- Decisions. They look at nothing but what they are given. ---
+# --- Decisions: pure functions. ---
 
 
 def next_wait(wait, ran):
-    """Seconds until a corral that ran for `ran` seconds is started anew, after it last waited for `wait`."""
+    """Seconds until a corral that ran for `ran` seconds is restarted, after a last wait of `wait`."""
     return FIRST_WAIT if ran >= GOOD_RUN else min(LONGEST_WAIT, max(FIRST_WAIT, wait * 2))
 
 
 def member_names(nodes):
-    """A name for each node by its id: the node's own, with the address where two have the same."""
+    """Names by node id: the node's own name, with its address if two have the same."""
     count = collections.Counter(node["name"] for node in nodes.values())
     return {
         id: node["name"] if count[node["name"]] == 1 else f"{node['name']}-{node['address']}" for id, node in nodes.items()
@@ -75,15 +77,13 @@ def member_names(nodes):
 
 
 def decide(nodes, marks, wanted):
-    """Which nodes have a member.
+    """Decides which nodes have a member. Returns (marks, ids of the nodes that have a member).
 
-    nodes: those that live and have the resource, by id. marks: what this said before: `known` nodes, those that were
-    `asked` for because members were wanted, and those that were `released`. wanted: how many members there should be at
-    least; None where nobody says.
+    nodes: live nodes with the resource, by id. marks: the previous result: `known` nodes, nodes that were `asked` for
+    because members were wanted, and `released` nodes. wanted: the minimum number of members, or None.
 
-    Only what was asked for is given back: a node that was there anyway, came without being asked for, or was joined by a
-    person, stays.
-    Returns (marks, ids of the nodes that have a member).
+    Only nodes that were asked for are given back. Nodes that were there before, came unasked or were joined by a person
+    stay.
     """
     known = marks.get("known")
     asked = set(marks.get("asked", ())) & set(nodes)
@@ -104,13 +104,13 @@ def decide(nodes, marks, wanted):
 
 
 class Wants:
-    """How many members are wanted by all fronts together: the most that one of them wants. Their clocks are not compared."""
+    """The number of members that gateways want: the maximum of their wishes. Their clocks are not compared."""
 
     def __init__(self):
         self._seen = {}
 
     def total(self, said, now):
-        """said: of each front, what stands in the store; now: seconds. None where no front says anything."""
+        """said: the entry of each gateway in the store; now: seconds. Returns None without any entry."""
         for front, value in said.items():
             if self._seen.get(front, (None, 0))[0] != value["beat"]:
                 self._seen[front] = (value["beat"], now)
@@ -119,7 +119,7 @@ class Wants:
 
 
 def table_of(records, active):
-    """The members as fronts learn of them: those that have answered at least once, with where and how they are reached."""
+    """The table of members for gateways: those that have answered at least once, with address and key."""
     rows = [
         {"name": record["name"], "url": record["url"], "key": record["key"]}
         for id, record in records.items()
@@ -129,10 +129,10 @@ def table_of(records, active):
 
 
 def corral_environment(environ):
-    """What a corral gets of the environment of Ray's own process: neither Ray's settings nor those of its Python."""
+    """The environment of a corral: that of Ray's process without settings of Ray and Python."""
     dropped = ("RAY_", "PYTHON", "VIRTUAL_ENV", "CORRAL_", "MALLOC_CONF")
     kept = {name: value for name, value in environ.items() if not name.startswith(dropped)}
-    # Ray loads an allocator into its own processes, which nobody else has asked for.
+    # Ray preloads an allocator into its processes. Others must not get it.
     loaded = [each for each in kept.pop("LD_PRELOAD", "").split(":") if each and "/ray/core/" not in each]
     return {**kept, **({"LD_PRELOAD": ":".join(loaded)} if loaded else {})}
 
@@ -147,10 +147,10 @@ def reachable(address, limit=2.0):
 
 
 class Store:
-    """JSON values by their names. Each call fails within some seconds while the head is away."""
+    """JSON values by name. Calls fail within seconds while the head is away."""
 
     def __init__(self, address):
-        # Without a head, Ray's own client would wait for most of a minute.
+        # Without a head, Ray's client would wait for most of a minute.
         reachable(address)
         from ray._raylet import GcsClient
 
@@ -168,13 +168,13 @@ class Store:
         self._client.internal_kv_del(key.encode(), by_prefix, self._space, timeout=3)
 
     def all(self, prefix):
-        """By what follows the prefix."""
+        """Values by the rest of their names after the prefix."""
         keys = self._client.internal_kv_keys(prefix.encode(), self._space, timeout=3)
         found = self._client.internal_kv_multi_get(keys, self._space, timeout=3) if keys else {}
         return {key.decode()[len(prefix) :]: json.loads(value) for key, value in found.items()}
 
     def nodes(self):
-        """The nodes that live, by id."""
+        """Live nodes, by id."""
         found = {}
         for id, node in self._client.get_all_node_info(timeout=3).items():
             if node.state != 0:
@@ -192,7 +192,7 @@ class Store:
 
 
 def forget(store):
-    """Leaves nothing in the store but that there is no member."""
+    """Empties the store, except for the fact that there are no members."""
     store.put("members", [])
     store.put("sequence", "ended")
     for prefix in ("node/", "beat", "marks", "settings", "want/"):
@@ -201,8 +201,8 @@ def forget(store):
 
 # --- On each node: the supervisor. ---
 
-# Becomes the program, which the kernel kills when the thread that started it is gone. Ray gives its workers the least
-# share of the processor (`RAY_worker_niceness`, 15), which only root can take back here.
+# Executes a program that the kernel kills when the thread that started it ends. Ray gives its workers low priority
+# (`RAY_worker_niceness`, 15), which only root can undo here.
 LAUNCH = """
 import ctypes, os, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0)
@@ -214,13 +214,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def start_bound(command, **options):
-    """Starts a program that dies with the calling thread, and so with its process, however that ends."""
+    """Starts a program that dies with the calling thread, and so with its process."""
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCH, str(os.getpid()), *command]
     return subprocess.Popen(launcher, stdin=subprocess.DEVNULL, **options)
 
 
 def parent_environment():
-    """That of the raylet: Ray changes the one of its workers, such as the number of threads."""
+    """The raylet's environment. Ray changes that of its workers, such as the number of threads."""
     with contextlib.suppress(OSError):
         with open(f"/proc/{os.getppid()}/environ", "rb") as file:
             pairs = [part.partition(b"=") for part in file.read().split(b"\0")]
@@ -229,7 +229,7 @@ def parent_environment():
 
 
 def call(url, method="GET", key=None, limit=5.0):
-    """Asks a corral; its answer, of JSON. Its certificate may be one that only fronts are told to trust."""
+    """Sends a request to a corral and returns the JSON reply. Only gateways know its certificate, so it is not verified."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     request = urllib.request.Request(url, method=method, headers=headers)
     context = ssl._create_unverified_context()
@@ -239,7 +239,7 @@ def call(url, method="GET", key=None, limit=5.0):
 
 
 def is_accepted(url, key):
-    """Whether a corral knows the key; somebody may have revoked it."""
+    """Whether a corral accepts the key, which may have been revoked."""
     try:
         call(f"{url}/api/whoami", key=key)
     except urllib.error.HTTPError as error:
@@ -248,18 +248,18 @@ def is_accepted(url, key):
 
 
 def find_command(given, path):
-    """How corral is started here: as the cluster was told where that is installed, else the one on the PATH."""
+    """Returns the command that starts corral here: the given one if it is installed, else the one on the PATH."""
     if given and all(os.path.exists(part) for part in given):
         return given
     found = shutil.which("corral", path=path)
     if found:
         return [found]
-    told = f"{' '.join(given)} is not there, and " if given else ""
+    told = f"{' '.join(given)} does not exist, and " if given else ""
     raise Mistake("not_installed", f"corral is not installed on this node: {told}there is no corral on the PATH.")
 
 
 class Supervisor:
-    """Keeps one corral alive on its node, and tells of it in the store."""
+    """Keeps one corral alive on its node, and describes it in the store."""
 
     def __init__(self, node_id, node, name, settings):
         environ = parent_environment()
@@ -273,14 +273,14 @@ class Supervisor:
         self._ending = threading.Event()
         self._ended = threading.Event()
         self._tail = collections.deque(maxlen=40)
-        # The corral dies with the thread that started it: this one lives as long as the actor.
+        # The corral dies with the thread that started it. This thread lives as long as the actor.
         threading.Thread(target=self._run, daemon=True).start()
 
     def about(self):
         return {name: value for name, value in self._record.items() if name != "key"}
 
     def end(self, grace):
-        """Ends the corral: it has `grace` seconds to finish what it answers."""
+        """Ends the corral, which has `grace` seconds to finish its answers."""
         self._ending.set()
         child = self._child
         if child is not None:
@@ -298,14 +298,14 @@ class Supervisor:
     def _publish(self):
         import ray
 
-        # Without the head it is told when that is back.
+        # Without the head, this is repeated when it is back.
         with contextlib.suppress(Exception):
             self._store = self._store or Store(ray.get_runtime_context().gcs_address)
             if self._store.get(self._key) != self._record:
                 self._store.put(self._key, self._record)
 
     def _recall(self):
-        """Goes on with what the supervisor before this one has told, so that fronts do not forget the member meanwhile."""
+        """Continues with the record of the previous supervisor, so that gateways do not forget the member."""
         import ray
 
         with contextlib.suppress(Exception):
@@ -332,7 +332,7 @@ class Supervisor:
         self._ended.set()
 
     def _run_once(self):
-        """Starts a corral and stays until it has ended. Returns why it did."""
+        """Runs a corral until it ends. Returns why it ended."""
         settings = self._settings
         home = os.path.expanduser(settings.get("home") or "~/.corral")
         os.makedirs(home, mode=0o700, exist_ok=True)
@@ -376,7 +376,7 @@ class Supervisor:
         return f"it ended with {how}: {last}"
 
     def _operator_key(self, command, home, environ, anew=False):
-        """The key that fronts use here, made once; it never stands on a command line."""
+        """The key that gateways use here, created once. It never appears on a command line."""
         path = os.path.join(home, "cluster.key")
         if not anew:
             with contextlib.suppress(FileNotFoundError):
@@ -393,12 +393,12 @@ class Supervisor:
         return key
 
     def leave(self, limit):
-        """Has the corral take no new requests, and waits until it has answered all, at most `limit` seconds."""
+        """Drains the corral, and waits up to `limit` seconds for its answers."""
         with contextlib.suppress(Mistake, subprocess.TimeoutExpired):
             self._ask(["drain", "--wait", "--timeout", f"{limit}s"], limit + 60)
 
     def stay(self):
-        """Has it take requests again."""
+        """Resumes the corral after `leave`."""
         with contextlib.suppress(Mistake, subprocess.TimeoutExpired):
             self._ask(["drain", "--undo"])
 
@@ -408,7 +408,7 @@ class Supervisor:
         self._corral(command, args, {**self._environ, "CORRAL_HOME": home}, limit)
 
     def _corral(self, command, args, environ, limit=120):
-        # Keys are made in the data directory itself, whatever address is set.
+        # Keys are created in the data directory, whatever address is set.
         local = {name: value for name, value in environ.items() if name not in ("CORRAL_HOST", "CORRAL_PORT")}
         done = subprocess.run(
             [*command, *args], env=local, cwd=environ["CORRAL_HOME"], stdin=subprocess.DEVNULL, capture_output=True, timeout=limit
@@ -419,7 +419,7 @@ class Supervisor:
         return done.stdout.decode().strip()
 
     def _owner(self, home, pid):
-        """Where the corral says that it listens."""
+        """The address at which the corral listens."""
         with contextlib.suppress(OSError, ValueError):
             with open(os.path.join(home, "owner.json")) as file:
                 owner = json.load(file)
@@ -446,7 +446,7 @@ class Supervisor:
 
 
 class Controller:
-    """Has a supervisor on every node that is to have a member, and writes the table of members."""
+    """Keeps a supervisor on every node that should have a member, and writes the table of members."""
 
     def __init__(self, address, settings):
         self._address = address
@@ -468,7 +468,7 @@ class Controller:
         return self._settings
 
     def end(self, grace):
-        """Ends all supervisors and their corrals, and what stands in the store."""
+        """Ends all supervisors and their corrals, and empties the store."""
         import ray
 
         self._ending.set()
@@ -485,7 +485,7 @@ class Controller:
             try:
                 self._pass()
             except Exception as error:
-                # While the head is away, nothing can be done; the members go on.
+                # Nothing can be done while the head is away. The members continue.
                 self._store = None
                 print(f"corral controller: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             self._ending.wait(PASS)
@@ -541,7 +541,7 @@ class Controller:
         ).remote(id, node, name, self._settings)
 
     def _check(self):
-        """Forgets supervisors that are dead for good, so that the next look makes them anew."""
+        """Forgets dead supervisors, so that the next pass creates new ones."""
         import ray
 
         if time.monotonic() - self._checked < CHECK:
@@ -557,12 +557,12 @@ class Controller:
             except ray.exceptions.ActorDiedError:
                 self._supervisors.pop(asked[reference], None)
             except Exception:
-                # It is being started again.
+                # It is being restarted.
                 continue
 
     def _request(self, wanted):
-        """Has Ray's autoscaler add machines, where there is one."""
-        # A head that was started again may have forgotten it.
+        """Asks Ray's autoscaler, if any, for machines."""
+        # A restarted head may have forgotten it.
         if wanted == self._requested and (not wanted or time.monotonic() - self._requested_at < REQUEST_BEAT):
             return
         from ray.autoscaler.sdk import request_resources
@@ -571,12 +571,12 @@ class Controller:
         self._requested, self._requested_at = wanted, time.monotonic()
 
     def _release(self, id):
-        """Drains a member and ends it, so that its machine is idle and goes; stops where it is wanted again."""
+        """Drains and ends a member, so that its idle machine is removed. Stops if it is wanted again."""
         import ray
 
         back, supervisor = self._leaving[id], self._supervisors[id]
         try:
-            # A front's key may not do that: the supervisor asks its corral as the user who runs it.
+            # A gateway's key may not do that, so the supervisor asks its corral as the user who runs it.
             drained, left = [], [supervisor.leave.remote(LEAVES)]
             while left and not back.is_set():
                 drained, left = ray.wait(left, timeout=1)
@@ -586,7 +586,7 @@ class Controller:
             self._stop([id], 15)
             self._supervisors.pop(id, None)
         except Exception as error:
-            # Its node may have gone; the next look decides anew.
+            # Its node may be gone. The next pass decides again.
             print(f"corral controller: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             self._leaving.pop(id, None)
@@ -608,7 +608,7 @@ class Controller:
 
 
 def report(value, file=1):
-    """One line of JSON for who started this."""
+    """Prints one line of JSON for the parent process."""
     mark = "corral-ray: " if file == 1 else ""
     left = f"{mark}{json.dumps(value)}\n".encode()
     while left:
@@ -616,7 +616,7 @@ def report(value, file=1):
 
 
 def is_here(address):
-    """Whether an address is one of this machine."""
+    """Whether an address belongs to this machine."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return True
@@ -624,7 +624,7 @@ def is_here(address):
 
 
 def is_open(host, port):
-    """Whether something listens there, on this machine."""
+    """Whether something listens at this port of this machine."""
     with contextlib.suppress(OSError):
         reachable(f"{host}:{port}")
         return True
@@ -632,7 +632,7 @@ def is_open(host, port):
 
 
 def open_store(address):
-    """The store. Raises Mistake where the head cannot be used, with why."""
+    """Opens the store. Raises Mistake with the reason if the head cannot be used."""
     try:
         store = Store(address)
         store.get("beat")
@@ -648,7 +648,7 @@ def open_store(address):
 
 
 def has_authentication(address):
-    """Whether the cluster refuses those without a token. Ray reads that setting once for each process."""
+    """Whether the cluster refuses clients without a token. Ray reads that setting once per process."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1]).get_all_node_info(timeout=3)"
     done = subprocess.run(
@@ -666,8 +666,8 @@ def has_authentication(address):
 
 @contextlib.contextmanager
 def driver(store, options):
-    """Ray, as one of its drivers. They need a node on their machine: where there is none, one without resources is
-    started for as long as this lasts."""
+    """Connects to Ray as a driver. Drivers need a node on their machine: if there is none, a temporary one without
+    resources is started."""
     import ray
 
     address, temporary = options["address"], None
@@ -716,7 +716,7 @@ def actor_of(ray, name):
 
 
 def end_actors(ray, grace):
-    """Ends the controller and all that it started, also where it does not answer any longer."""
+    """Ends the controller and everything that it started, even if it no longer answers."""
     controller = actor_of(ray, CONTROLLER)
     if controller:
         with contextlib.suppress(Exception):
@@ -729,8 +729,8 @@ def end_actors(ray, grace):
 
 
 def up(options):
-    """Starts the controller, or a new one in the place of one with other code or settings. Members go on unless what they
-    are started with has changed. With `keep`, one that runs is left as it is."""
+    """Starts the controller, or replaces one with other code or settings. Members continue unless their start options
+    have changed. With `keep`, a running controller stays."""
     store = open_store(options["address"])
     settings = {name: options.get(name) for name in ("port", "home", "command", "hangs_after") if options.get(name) is not None}
     with open(__file__, "rb") as file:
@@ -744,7 +744,7 @@ def up(options):
             else:
                 end_actors(ray, 15)
             controller = None
-            # A name is free only when its actor is gone.
+            # The name is free only after its actor is gone.
             while actor_of(ray, CONTROLLER):
                 time.sleep(0.1)
         if controller is None:
@@ -759,7 +759,7 @@ def up(options):
 
 
 def down(options):
-    """Ends the controller, the supervisors and their corrals. Ray itself is left alone."""
+    """Ends the controller, the supervisors and their corrals, but not Ray."""
     store = open_store(options["address"])
     with driver(store, options) as ray:
         end_actors(ray, options.get("grace", 15))
@@ -768,7 +768,7 @@ def down(options):
 
 
 def status(options):
-    """What the store says of the members, and of the cluster."""
+    """Reports the members and the cluster, as described in the store."""
     import ray
 
     store = open_store(options["address"])
@@ -800,7 +800,7 @@ def status(options):
 
 
 def watch(options):
-    """Tells a front of the members whenever they change, until standard input ends."""
+    """Reports the members to a gateway whenever they change, until standard input closes."""
     state = {"want": None, "beat": 0}
     changed = threading.Event()
 
@@ -828,7 +828,7 @@ def watch(options):
                 store.put(front, {"members": state["want"], "beat": f"{os.getpid()}.{state['beat']}"})
                 wrote = now
             found, seen = store.get("sequence"), store.get("beat")
-            # A head that has lost its memory tells of nobody: those who are known stay.
+            # A head that has lost its state reports no members. The known members stay.
             if found is not None and found != sequence:
                 report({"members": store.get("members") or []}, 3)
                 sequence = found
@@ -849,11 +849,11 @@ def watch(options):
         time.sleep(LOOK)
 
 
-# --- A Ray of corral's own. ---
+# --- A Ray that corral starts. ---
 
 
 def node_command(address, temp):
-    """The command that starts a node. What it lacks is the dashboard and its agents' figures, which nobody asks for."""
+    """Returns the command that starts a node, without the dashboard and its metrics."""
     return [
         os.path.join(os.path.dirname(sys.executable), "ray"),
         "start",
@@ -870,7 +870,7 @@ def node_command(address, temp):
 
 
 def processes_of(temp):
-    """Processes of the Ray with this folder alone: they name it in their command line, or have files in it open. Without
+    """Processes of the Ray with this folder: their command line names it, or they have files in it open. This excludes
     zombies, which have neither."""
     found = []
     for name in os.listdir("/proc"):
@@ -902,7 +902,7 @@ def end_processes(temp):
 
 @contextlib.contextmanager
 def locked(folder):
-    """One of the processes that start or end this Ray at a time."""
+    """A lock: one process at a time may start or end this Ray."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(os.path.join(folder, "lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -910,7 +910,7 @@ def locked(folder):
 
 
 def head(options):
-    """Has a head run on this machine: one that does is left as it is, one that died is started anew with what it knew."""
+    """Ensures that a head runs on this machine. A running one stays, and one that died is restarted with its state."""
     address, temp, folder = options["address"], options["temp"], options["folder"]
     host, port = address.rsplit(":", 1)
     with locked(folder):
@@ -926,7 +926,7 @@ def head(options):
         end_processes(temp)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(temp, "ray_current_cluster"))
-        # A head's sessions that ended are of no use: Ray itself never removes them.
+        # Remove old sessions, since Ray never does.
         for name in os.listdir(temp) if os.path.isdir(temp) else []:
             if name.startswith("session_"):
                 path = os.path.join(temp, name)
@@ -942,7 +942,7 @@ def head(options):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=120,
-            # What it leaves running is no part of the group that ends with the command.
+            # Its background processes must not end with the command.
             start_new_session=True,
         )
         if done.returncode != 0:
@@ -953,7 +953,7 @@ def head(options):
 
 
 def await_no_node(store, host):
-    """Waits until the cluster knows that the node which died at this address has died. Raises Mistake where one lives."""
+    """Waits until Ray has noticed the death of a node at this address. Raises Mistake if one is alive."""
     until = time.monotonic() + DEATH_KNOWN
     while ports := [node["port"] for node in store.nodes().values() if node["address"] == host]:
         if any(is_open(host, port) for port in ports):
@@ -964,10 +964,10 @@ def await_no_node(store, host):
 
 
 def join(options):
-    """Becomes a node of a cluster with a member, until it is ended."""
+    """Runs a node of a cluster with a member, until it is ended."""
     store = open_store(options["address"])
     os.makedirs(options["folder"], mode=0o700, exist_ok=True)
-    # Held as long as this process lives; Ray's own processes do not inherit it.
+    # Held as long as this process lives. Ray's processes do not inherit it.
     lock = os.open(os.path.join(options["folder"], "lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -975,7 +975,7 @@ def join(options):
         raise Mistake("joined", f"A node of this data directory runs already: {options['folder']}.") from error
     os.set_inheritable(lock, True)
     await_no_node(store, options["host"])
-    # Its processes die with this one; what is left of one that ended otherwise is ended first.
+    # Its processes die with this one. Leftovers of an earlier one are ended first.
     end_processes(options["temp"])
     shutil.rmtree(options["temp"], ignore_errors=True)
     os.makedirs(options["temp"], mode=0o700)
@@ -995,7 +995,7 @@ def join(options):
 
 
 def stop(options):
-    """Ends the Ray of corral's own on this machine."""
+    """Ends the Ray that corral started on this machine."""
     with locked(options["folder"]):
         end_processes(options["temp"])
         shutil.rmtree(options["temp"], ignore_errors=True)

@@ -6,8 +6,8 @@ import { writeThinkingModel } from '../../apis/openai/media/support.ts'
 import { membersOf, startFront, startNodes, untilStates } from './support.ts'
 
 /*
- * Answers whose member or engine is killed in the middle, with real processes. Engines are stopped while it is looked up
- * which of them answers, since the small model is done within a moment.
+ * Answers whose node or engine is killed halfway, with real processes. Engines are paused while the test finds out
+ * which one answers, since the small model is done within a moment.
  */
 
 const THINKER = 'team/thinker'
@@ -16,13 +16,13 @@ const RESUMABLE = { 'x-corral-resumable': 'true' }
 
 interface Taken {
   events: any[]
-  /** The text of the answer, and of its thoughts. */
+  /** The text of the answer, and of its reasoning. */
   text: string
   thinking: string
   error: string | undefined
 }
 
-/** What a surface's event adds to the text. */
+/** Returns the text that an event of an API adds. */
 function textOf(event: any): string {
   const { choices, message, response, delta, type } = event
   if (choices) return choices[0]?.delta?.content ?? choices[0]?.text ?? ''
@@ -32,8 +32,8 @@ function textOf(event: any): string {
 }
 
 /**
- * Takes a streamed answer.
- * @param begun called once with the text of it so far; what it returns is waited for while nothing more is read
+ * Reads a streamed answer.
+ * @param begun called once with the text so far; reading waits for its promise
  */
 async function take(
   server: Corral,
@@ -72,7 +72,7 @@ async function take(
   return taken
 }
 
-/** Kills what answers in the middle of it. @returns what had come by then is in `cut` */
+/** Kills the node or engine halfway through its answer. @returns `cut` has the text so far */
 function killing(front: Corral, nodes: readonly Corral[], what: 'engine' | 'member') {
   const cut = { count: 0 }
   return {
@@ -132,7 +132,7 @@ const surfaces: Record<string, object> = {
   '/v1/responses': { model: DEMO, input: COUNT.content, temperature: 0 }
 }
 
-/** Counts of the answer's tokens, as the surface words them. */
+/** Token counts of the answer, as the API names them. */
 function countsOf(events: any[]): object {
   const last = events.findLast(event => event.usage ?? event.eval_count ?? event.response?.usage)
   const { usage = last?.response?.usage, prompt_eval_count: prompt, eval_count: answer } = last ?? {}
@@ -140,7 +140,7 @@ function countsOf(events: any[]): object {
   return { prompt: usage?.prompt_tokens, answer: usage?.completion_tokens ?? usage?.output_tokens }
 }
 
-/** Asks until an answer was cut before it was done. */
+/** Asks until an answer was cut off before its end. */
 async function cutAnswer(
   path: string,
   body: object,
@@ -148,7 +148,7 @@ async function cutAnswer(
   what: 'engine' | 'member' = 'engine'
 ): Promise<Taken> {
   return await until(
-    'an answer is cut',
+    'an answer is cut off',
     async () => {
       if (what === 'engine') await ready()
       const { cut, begun } = killing(front, nodes, what)
@@ -160,7 +160,7 @@ async function cutAnswer(
 }
 
 for (const [path, body] of Object.entries(surfaces)) {
-  t.test(`${path}: an answer whose engine is killed goes on at the other member`, async t => {
+  t.test(`${path}: another member continues an answer whose engine is killed`, async t => {
     await ready()
     const whole = await take(nodes[1]!, path, body)
     t.not(whole.text, '')
@@ -179,13 +179,13 @@ for (const [path, body] of Object.entries(surfaces)) {
   })
 }
 
-t.test('without the header, the client gets an error event when its answer is cut off', async t => {
+t.test('the client gets an error event without the header when its answer is cut off', async t => {
   const { error, text } = await cutAnswer('/v1/chat/completions', chat, {})
   t.equal(error, 'engine_crashed')
   t.not(text, '')
 })
 
-t.test('a limit of tokens holds for the whole answer', async t => {
+t.test('a token limit applies to the whole answer', async t => {
   const body = { ...chat, max_tokens: 35, stream_options: { include_usage: true } }
   await ready()
   const whole = await take(nodes[1]!, '/v1/chat/completions', body)
@@ -195,7 +195,7 @@ t.test('a limit of tokens holds for the whole answer', async t => {
   t.equal(joined.events.find(({ choices }) => choices[0]?.finish_reason).choices[0].finish_reason, 'length')
 })
 
-t.test('what nobody can go on with safely ends with an error', async t => {
+t.test('an answer that cannot be continued safely ends with an error', async t => {
   const schema = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
   for (const more of [
     { response_format: { type: 'json_schema', json_schema: { name: 'place', schema } } },
@@ -207,7 +207,7 @@ t.test('what nobody can go on with safely ends with an error', async t => {
   }
 })
 
-t.test('thoughts go on as thoughts', async t => {
+t.test('reasoning is continued as reasoning', async t => {
   await ready(THINKER)
   const body = {
     model: THINKER,
@@ -224,12 +224,12 @@ t.test('thoughts go on as thoughts', async t => {
   t.equal(joined.text, '')
 })
 
-t.test('a member that is killed', async t => {
+t.test('another member continues an answer whose member is killed', async t => {
   await ready()
   const whole = await take(nodes[1]!, '/v1/chat/completions', chat)
   const joined = await cutAnswer('/v1/chat/completions', chat, { 'x-conversation-id': 'mine' }, 'member')
   t.equal(joined.error, undefined)
   t.equal(joined.text, whole.text)
   const lost = await cutAnswer('/v1/chat/completions', chat, RESUMABLE, 'member')
-  t.equal(lost.error, 'engine_crashed', 'with no member left, the client gets an error')
+  t.equal(lost.error, 'engine_crashed', 'the client gets an error when no member is left')
 })

@@ -4,8 +4,8 @@ import { randomBelow } from '../../../support/random.ts'
 import { membersOf, startFront, startNodes, untilStates } from './support.ts'
 
 /*
- * Real conversations over three nodes with real engines: what their caches held, by the engines' own counts, beside one
- * node with the same memory and beside round robin.
+ * Real conversations over three nodes with real engines: cache hits by the engines' own counts, compared with one node
+ * of the same memory and with round robin.
  */
 
 const CONVERSATIONS = 10
@@ -17,7 +17,10 @@ interface Hits {
   prompt: number
 }
 
-/** Has all conversations, three at a time, with the same questions in every run. @param name no run finds what another one left */
+/**
+ * Runs all conversations, three at a time, with the same questions in every run. @param name keeps runs from sharing
+ * caches
+ */
 async function converse(name: string, ask: (body: object) => Promise<any>): Promise<Hits> {
   const words = (below: (most: number) => number, count: number) =>
     Array.from({ length: count }, () => below(1000)).join(' ')
@@ -56,7 +59,7 @@ const shareOf = ({ cached, prompt }: Hits) => cached / prompt
 
 t.setTimeout(900_000)
 
-t.test('conversations find what was read, as they would at one node', async t => {
+t.test('conversations find their cached prompts as they would at one node', async t => {
   const { nodes, members } = await startNodes(t, 3, engines(4))
   const { nodes: alone } = await startNodes(t, 1, engines(12))
   const front = await startFront(t, members)

@@ -2,7 +2,7 @@ import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { membersOf, startFront, untilStates } from './support.ts'
 
-// A holder whose key the front knows, a member without the model, and what lets one read the other's files.
+// A holder whose key the gateway knows, a node without the model, and the permission to read files.
 
 const keyed = (key: string) => `security:\n  api_keys: [${key}]\n`
 const KEYS = ['a-key-of-the-holder-that-nobody-guesses', 'a-key-of-the-lacking-one-that-nobody-guesses']
@@ -24,7 +24,7 @@ const FILE = `/api/cluster/files/${files[0]!.sha256}`
 const ticketOf = async (server: Corral, key: string | undefined) =>
   (await server.json('/api/cluster/tickets', { model: DEMO }, as(key))).body.ticket as string
 
-t.test('a ticket is given to operators, is good once, and for the files of its model only', async t => {
+t.test('tickets are issued to operators and work once, for the files of one model', async t => {
   const made = await holder.json('/api/keys', { name: 'someone', role: 'user' }, { local: true })
   t.match(await holder.json('/api/cluster/tickets', { model: DEMO }), { status: 401, body: { code: 'unauthorized' } })
   t.match(await holder.json('/api/cluster/tickets', { model: DEMO }, as(made.body.key)), {
@@ -44,10 +44,10 @@ t.test('a ticket is given to operators, is good once, and for the files of its m
   for (const wrong of [ticket, 'x', KEYS[0]]) t.match(await holder.json(FILE, undefined, as(wrong)), { status: 401 })
   t.match(await holder.json(FILE), { status: 401 })
   t.match(await holder.json('/api/cluster/files/..%2F..%2Fkeys.json', undefined, as(token)), { status: 404 })
-  t.match(await holder.json('/api/tags', undefined, as(token)), { status: 401 }, 'it is no key')
+  t.match(await holder.json('/api/tags', undefined, as(token)), { status: 401 }, 'it is not a key')
 })
 
-t.test('only an operator can have a member copy a model, and a ticket is good for that model only', async t => {
+t.test('only an operator may start a copy, and a ticket is valid for one model', async t => {
   const ticket = await ticketOf(holder, KEYS[0])
   const body = { source: 'holder', url: holder.url, ticket, digest }
   t.match(await lacking.json('/api/cluster/copy', body), { status: 401 })
@@ -61,7 +61,7 @@ t.test('only an operator can have a member copy a model, and a ticket is good fo
   t.same((await lacking.json('/api/tags', undefined, as(KEYS[1]))).body.models, [])
 })
 
-t.test('a request for a model whose holder is drained has it copied to another member', async t => {
+t.test('a model whose holder is drained is copied to another member on request', async t => {
   await front.json('/api/cluster/drain', { member: 'holder' }, { local: true })
   await untilStates(front, { holder: 'draining' })
   const ask = () =>
@@ -69,9 +69,9 @@ t.test('a request for a model whose holder is drained has it copied to another m
   const replies = await Promise.all([ask(), ask(), ask()])
   for (const { body } of replies) t.equal(body.choices?.[0].message.content, CAPITAL_ANSWER, JSON.stringify(body))
   const shown = (await lacking.json('/api/show', { model: DEMO }, as(KEYS[1]))).body
-  t.match(shown, { details: { digest }, origin: { kind: 'bundled' } }, 'it is the same, and from where it was')
+  t.match(shown, { details: { digest }, origin: { kind: 'bundled' } }, 'same model and origin')
   t.equal(front.log().match(/a model was copied from one member to another/g)?.length, 1, 'one copy for all of them')
-  await until('the front knows', async () =>
+  await until('the gateway knows', async () =>
     (await membersOf(front)).some(({ name, loaded }) => name === 'lacking' && loaded.length === 1)
   )
   t.notMatch(holder.log() + lacking.log() + front.log(), new RegExp(KEYS.join('|')), 'no key is logged')

@@ -12,14 +12,14 @@ import { noSmallDisk, smallDisk } from '../../../support/small-disk.ts'
 import { filesBelow, MIB, NO_SETTINGS, pulls, sha256, storedDigests, TINY_CHAT } from '../../models/download/support.ts'
 import { membersOf, startFront, untilStates } from './support.ts'
 
-// Copies between members, with everything that may come in between.
+// Copies between nodes, with all kinds of interruptions.
 
 t.setTimeout(900_000)
 
 const SIZE = readFileSync(TINY_CHAT).length
 const DIGEST = sha256(readFileSync(TINY_CHAT))
 const WITHOUT = 'storage:\n  demo_model: false\n'
-/** So slow that what happens in the middle happens in the middle. */
+/** Slow enough for interruptions halfway. */
 const SLOW = `${WITHOUT}downloads:\n  bandwidth_limit: 300KB\n  pause_after: 1s\n`
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, max_tokens: 20 }
@@ -29,7 +29,7 @@ const digestsAt = ({ home }: Corral) => storedDigests(join(home, 'models'), '.gg
 const storedAt = (node: Corral) =>
   filesBelow(join(node.home, 'models')).filter(path => path.endsWith('.gguf') && !path.startsWith('.downloads'))
 
-/** A server that keeps its address when it is started again. */
+/** A server that keeps its address when it is restarted. */
 async function startAgain(t: Test, port: number, config: string, home?: string): Promise<Corral> {
   return await startCorral(t, { config, flags: ['--port', String(port)], ...(home !== undefined && { home }) })
 }
@@ -42,7 +42,7 @@ async function freePort(): Promise<number> {
   return port
 }
 
-/** A front whose members with the model take no requests, so that the one that lacks it has to copy it. */
+/** A gateway whose nodes with the model take no requests, so that the other node has to copy it. */
 async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = '') {
   const members = [
     ...holders.map(({ url }, index) => ({ name: `holder-${index + 1}`, url })),
@@ -54,14 +54,14 @@ async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = ''
   return front
 }
 
-/** Waits until so many bytes have been copied. */
+/** Waits until this many bytes have been copied. */
 const copying = (node: Corral, bytes: number) =>
   until('it is being copied', async () => {
     const [pull] = await pulls(node)
     return pull?.completed > bytes && pull.completed < SIZE ? pull : undefined
   })
 
-/** A slow copy under the stream of a client that can leave, once so many bytes have come. */
+/** Starts a slow copy for a client that can leave, and waits until this many bytes have come. */
 async function beginSlowCopy(t: Test, bytes: number) {
   const holder = await startCorral(t)
   const lacking = await startCorral(t, { config: SLOW })
@@ -73,7 +73,7 @@ async function beginSlowCopy(t: Test, bytes: number) {
   return { lacking, front, leaving }
 }
 
-/** Changes a byte in the middle of a stored model, whose size stays. */
+/** Changes a byte in the middle of a stored model, but not its size. */
 function damage(node: Corral): void {
   const [path] = storedAt(node)
   const file = openSync(join(node.home, 'models', path!), 'r+')
@@ -81,7 +81,7 @@ function damage(node: Corral): void {
   closeSync(file)
 }
 
-t.test('clients see the progress of a copy; one that leaves does not end it for the others', async t => {
+t.test('clients see the progress of a copy, and one that leaves does not end it for others', async t => {
   const { lacking, front, leaving } = await beginSlowCopy(t, 0)
   const second = ask(front)
   const loading = await until('it is shown', async () => (await front.json('/api/ps')).body.loading[0])
@@ -96,7 +96,7 @@ t.test('clients see the progress of a copy; one that leaves does not end it for 
   t.same(await digestsAt(lacking), [DIGEST])
 })
 
-t.test('a copy that nobody waits for is paused, and the next request goes on with it', async t => {
+t.test('a copy that nobody waits for is paused, and the next request resumes it', async t => {
   const { lacking, front, leaving } = await beginSlowCopy(t, 300_000)
   leaving.abort()
   const paused = await until('it is paused', async () => (await pulls(lacking)).find(({ state }) => state === 'paused'))
@@ -104,53 +104,50 @@ t.test('a copy that nobody waits for is paused, and the next request goes on wit
   t.ok(paused.completed > 0 && paused.completed < SIZE)
   const second = ask(front)
   const going = await copying(lacking, 0)
-  t.ok(going.completed >= paused.completed, 'with what was there')
+  t.ok(going.completed >= paused.completed, 'with the bytes that were there')
   t.equal(contentOf(await second), CAPITAL_ANSWER)
   t.same(await digestsAt(lacking), [DIGEST])
 })
 
-t.test(
-  'when the source of a copy is killed, another one takes over; with none left, the client gets an error',
-  async t => {
-    // More than the system has on its way between two processes.
-    const file = join(t.testdir(), 'large-F16.gguf')
-    const weights = 24 * MIB
-    const large = ggufBytes({
-      metadata: { 'general.architecture': 'llama', 'llama.context_length': 4096, 'llama.embedding_length': 64 },
-      tensors: [{ name: 'output.weight', shape: [weights] }]
-    })
-    writeFileSync(file, large)
-    const holders = await Promise.all([startCorral(t), startCorral(t)])
-    const model = 'me/large'
-    for (const node of holders)
-      t.match(await node.json('/api/import', { model, path: file, stream: false }), { status: 200 })
-    const lacking = await startCorral(t, { config: SLOW.replace('300KB', '4MB') })
-    const front = await setting(t, holders, lacking)
-    // It is no model that answers, which shows once it is there.
-    const load = front.json('/api/load', { model })
-    const going = (from: Corral, bytes: number) =>
-      until(`it comes from ${from.url}`, async () =>
-        (await pulls(lacking)).find(({ origin, completed }) => origin === from.url && completed > bytes)
-      )
-    const begun = await until('it is being copied', async () =>
-      (await pulls(lacking)).find(({ completed }) => completed > 8 * MIB)
+t.test('another source takes over when one is killed, and the client gets an error when none is left', async t => {
+  // More than the system buffers between two processes.
+  const file = join(t.testdir(), 'large-F16.gguf')
+  const weights = 24 * MIB
+  const large = ggufBytes({
+    metadata: { 'general.architecture': 'llama', 'llama.context_length': 4096, 'llama.embedding_length': 64 },
+    tensors: [{ name: 'output.weight', shape: [weights] }]
+  })
+  writeFileSync(file, large)
+  const holders = await Promise.all([startCorral(t), startCorral(t)])
+  const model = 'me/large'
+  for (const node of holders)
+    t.match(await node.json('/api/import', { model, path: file, stream: false }), { status: 200 })
+  const lacking = await startCorral(t, { config: SLOW.replace('300KB', '4MB') })
+  const front = await setting(t, holders, lacking)
+  // It is not a real model, which shows only after the copy.
+  const load = front.json('/api/load', { model })
+  const going = (from: Corral, bytes: number) =>
+    until(`it comes from ${from.url}`, async () =>
+      (await pulls(lacking)).find(({ origin, completed }) => origin === from.url && completed > bytes)
     )
-    const killed = holders.findIndex(({ url }) => url === begun.origin)
-    await holders[killed]!.end('SIGKILL')
-    await going(holders[1 - killed]!, 8 * MIB)
-    await holders[1 - killed]!.end('SIGKILL')
-    const { status, body } = await load
-    t.ok(status >= 500 && /^(copy_failed|engine_crashed)$/.test(body.code), `${status} ${JSON.stringify(body)}`)
-    t.same(
-      storedAt(lacking).filter(path => path.includes('large')),
-      [],
-      'nothing half-made is a model'
-    )
-    t.ok((await pulls(lacking))[0].completed > 8 * MIB, 'what has come is kept')
-  }
-)
+  const begun = await until('it is being copied', async () =>
+    (await pulls(lacking)).find(({ completed }) => completed > 8 * MIB)
+  )
+  const killed = holders.findIndex(({ url }) => url === begun.origin)
+  await holders[killed]!.end('SIGKILL')
+  await going(holders[1 - killed]!, 8 * MIB)
+  await holders[1 - killed]!.end('SIGKILL')
+  const { status, body } = await load
+  t.ok(status >= 500 && /^(copy_failed|engine_crashed)$/.test(body.code), `${status} ${JSON.stringify(body)}`)
+  t.same(
+    storedAt(lacking).filter(path => path.includes('large')),
+    [],
+    'no partial file becomes a model'
+  )
+  t.ok((await pulls(lacking))[0].completed > 8 * MIB, 'the copied part is kept')
+})
 
-t.test('a member that is killed while it copies goes on when it is back', async t => {
+t.test('a killed member resumes its copy after a restart', async t => {
   const port = await freePort()
   const holder = await startCorral(t)
   const lacking = await startAgain(t, port, SLOW)
@@ -169,7 +166,7 @@ t.test('a member that is killed while it copies goes on when it is back', async 
   t.same(await digestsAt(back), [DIGEST])
 })
 
-t.test('a copy that finds the disk full says so, and is made once there is room', { skip: noSmallDisk() }, async t => {
+t.test('a copy fails while the disk is full and works when there is room', { skip: noSmallDisk() }, async t => {
   const disk = smallDisk(t, '2m')
   const holder = await startCorral(t)
   const lacking = await startCorral(t, { config: WITHOUT, env: { CORRAL_MODELS: disk.folder } })
@@ -182,7 +179,7 @@ t.test('a copy that finds the disk full says so, and is made once there is room'
   t.same(await storedDigests(disk.folder, '.gguf'), [DIGEST])
 })
 
-t.test('copies over HTTPS: only from members whose certificate is trusted', async t => {
+t.test('copies over HTTPS need a trusted certificate', async t => {
   const missing = whyNoCertificates()
   if (missing) return t.comment(`skipped: ${missing}`)
   const folder = t.testdir()
@@ -213,7 +210,7 @@ t.test('copies over HTTPS: only from members whose certificate is trusted', asyn
   t.same(storedAt(refused.lacking), [])
 })
 
-t.test('what a holder sends that is not what it says is refused', async t => {
+t.test('a damaged copy is refused', async t => {
   const holder = await startCorral(t)
   const lacking = await startCorral(t, { config: WITHOUT })
   damage(holder)
@@ -222,7 +219,7 @@ t.test('what a holder sends that is not what it says is refused', async t => {
   t.match({ status, ...body.error }, { status: 502, code: 'copy_failed', message: /does not match its digest/ })
   t.same(storedAt(lacking), [])
 
-  // A server of somebody else's making that names a file outside of the model's folder.
+  // A malicious server that names a file outside the model's folder.
   const offer = {
     ...{ owner: 'me', name: 'evil', label: 'F16', revision: 'r', format: 'gguf', digest: DIGEST, token: 'x' },
     origin: { kind: 'import', from: '/' },
@@ -234,14 +231,14 @@ t.test('what a holder sends that is not what it says is refused', async t => {
   const url = `http://127.0.0.1:${(evil.address() as AddressInfo).port}`
   const refused = await lacking.json('/api/cluster/copy', { source: 'evil', url, ticket: 'x', digest: DIGEST })
   t.match(refused, { status: 502, body: { code: 'copy_failed' } })
-  t.notMatch(refused.body.error, /evil\.gguf/, 'nothing of what it sent is repeated')
+  t.notMatch(refused.body.error, /evil\.gguf/, 'its content is not repeated')
   t.same(
     readdirSync(lacking.home, { recursive: true }).filter(path => String(path).includes('evil')),
     []
   )
 })
 
-t.test('pulls of a front come from its members, and from the hub where these have it not, or wrong', async t => {
+t.test('pulls of a gateway use files of its members, and the hub if these are missing or wrong', async t => {
   const path = 'tiny-F16.gguf'
   const hub = await startHubEmulator(t, {
     repositories: { 'test/tiny-GGUF': { files: { [path]: readFileSync(TINY_CHAT) } } }

@@ -6,7 +6,7 @@ import { frontConfig, membersOf, startFront, startNodes, untilStates } from './s
 
 const short = { model: DEMO, messages: [{ role: 'user', content: 'What is 7 + 8?' }], temperature: 0, max_tokens: 20 }
 
-/** Streams an answer. @returns how it ended: whole, with an error of this code, or refused with a status */
+/** Streams an answer. @returns how it ended: whole, with an error code, or refused with a status */
 async function streamed(front: Corral, body: object, begun?: () => void): Promise<{ end: string; text: string }> {
   const reply = await front.send('/v1/chat/completions', { ...body, stream: true })
   if (reply.status !== 200) return { end: `status ${reply.status} ${await reply.text()}`, text: '' }
@@ -21,11 +21,11 @@ async function streamed(front: Corral, body: object, begun?: () => void): Promis
 
 t.setTimeout(900_000)
 
-t.test('one of three members is killed under 64 streams', async t => {
+t.test('killing one of three members under 64 streams loses only its own', async t => {
   const { nodes, members } = await startNodes(t, 3)
   const front = await startFront(t, members)
   await untilStates(front, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
-  // All have the model in memory, so that all get some of the streams.
+  // All have the model in memory, so all get some streams.
   await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))
   await until('all have it', async () => (await membersOf(front)).every(({ loaded }) => loaded.length === 1))
   const hasBegun = Array.from({ length: 64 }, () => false)
@@ -38,23 +38,23 @@ t.test('one of three members is killed under 64 streams', async t => {
   const engines = nodes[0]!.enginePids()
   await nodes[0]!.end('SIGKILL')
   const killed = Date.now()
-  await until('the front knows', async () =>
+  await until('the gateway knows', async () =>
     (await membersOf(front)).some(({ name, state }) => name === 'node-1' && state === 'away')
   )
   t.comment(`noticed after ${Date.now() - killed} ms`)
   const results = await Promise.all(streams)
   const lost = results.flatMap(({ end }, index) => (end === 'whole' ? [] : [{ end, text: results[index]!.text }]))
-  t.comment(`${lost.length} of 64 were cut`)
+  t.comment(`${lost.length} of 64 were lost`)
   for (const { end, text } of lost) {
     t.equal(end, 'engine_crashed', text.slice(0, 200))
-    t.match(text, /"content":"/, 'only what had begun was cut')
+    t.match(text, /"content":"/, 'only started answers were lost')
   }
   t.ok(lost.length < 64)
-  await until('no engine is left of the one that was killed', () => engines.every(pid => !alive(pid)))
+  await until('no engine of the killed member is left', () => engines.every(pid => !alive(pid)))
   t.equal((await streamed(front, short)).end, 'whole')
 })
 
-t.test('a front that is killed leaves its members as they are; two fronts serve the same ones', async t => {
+t.test('a killed gateway leaves its members running, and two gateways share members', async t => {
   const { nodes, members } = await startNodes(t, 2)
   const first = await startFront(t, members)
   const second = await startFront(t, members)
@@ -78,7 +78,7 @@ t.test('a front that is killed leaves its members as they are; two fronts serve 
   )
 })
 
-t.test('joining, draining and leaving under load cuts nothing', async t => {
+t.test('joining, draining and leaving under load interrupt nothing', async t => {
   const { nodes, members } = await startNodes(t, 3)
   const front = await startFront(t, members.slice(0, 2))
   await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
@@ -97,14 +97,14 @@ t.test('joining, draining and leaving under load cuts nothing', async t => {
   t.match(await reload(members), { status: 200 })
   await untilStates(front, { 'node-3': 'up' })
   t.match(await front.json('/api/cluster/drain', { member: 'node-1' }, { local: true }), { status: 200 })
-  await until('nothing is left at the drained one', async () =>
+  await until('nothing is left at the drained member', async () =>
     (await membersOf(front)).some(({ name, sent }) => name === 'node-1' && sent === 0)
   )
   t.match(await nodes[1]!.json('/api/drain', undefined, { method: 'POST', local: true }), { status: 200 })
   await untilStates(front, { 'node-2': 'draining' })
   t.match(await reload(members.slice(2)), { status: 200 })
   const done = [...ends.values()].reduce((sum, count) => sum + count, 0)
-  await until('it goes on', () => [...ends.values()].reduce((sum, count) => sum + count, 0) > done + 6)
+  await until('it continues', () => [...ends.values()].reduce((sum, count) => sum + count, 0) > done + 6)
   isOver = true
   await Promise.all(clients)
   t.same([...ends.keys()], ['whole'])
@@ -114,20 +114,20 @@ t.test('joining, draining and leaving under load cuts nothing', async t => {
   )
 })
 
-t.test('a member that hangs is lost after its silence; one that comes back is taken again', async t => {
+t.test('a hanging member is lost after its silence and used again when it returns', async t => {
   const { nodes, members } = await startNodes(t, 2)
   const front = await startFront(t, members)
   await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
   nodes[0]!.process.kill('SIGSTOP')
   t.teardown(() => void nodes[0]!.process.kill('SIGCONT'))
   const ends = await Promise.all(Array.from({ length: 6 }, () => streamed(front, short)))
-  t.same([...new Set(ends.map(({ end }) => end))], ['whole'], 'what it had not begun goes elsewhere')
+  t.same([...new Set(ends.map(({ end }) => end))], ['whole'], 'requests that had not begun go to another member')
   await untilStates(front, { 'node-1': 'away', 'node-2': 'up' })
   nodes[0]!.process.kill('SIGCONT')
   await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
 })
 
-t.test('what can be no member is said, and why', async t => {
+t.test('members that cannot be used are reported with the reason', async t => {
   const node = await startCorral(t)
   const keyed = await startCorral(t)
   const made = await keyed.json('/api/keys', { name: 'someone', role: 'user' }, { local: true })
@@ -145,7 +145,7 @@ t.test('what can be no member is said, and why', async t => {
     { name: 'nobody', url: 'http://127.0.0.1:9' },
     { name: 'tls', url: node.url.replace('http:', 'https:').replace('127.0.0.1', '127.0.0.2') }
   ])
-  await until('all were looked at', async () =>
+  await until('all were checked', async () =>
     (await membersOf(front)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
   )
   const reasons = Object.fromEntries((await membersOf(front)).map(({ name, state, reason }) => [name, reason ?? state]))
@@ -171,14 +171,14 @@ t.test('what can be no member is said, and why', async t => {
   }
 })
 
-t.test('a front that is its own member says so', async t => {
+t.test('a gateway that lists itself as a member reports it', async t => {
   const front = await startFront(t, [])
   front.configure(frontConfig([{ name: 'self', url: front.url }]))
   t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
-  await until('it is said', async () => /this server itself/.test((await membersOf(front))[0]?.reason))
+  await until('it is reported', async () => /this server itself/.test((await membersOf(front))[0]?.reason))
 })
 
-t.test('a member that refuses, or answers wrongly, leads to another one', async t => {
+t.test('another member answers after a refusal or a wrong answer', async t => {
   const { members } = await startNodes(t, 1, { config: 'scheduler:\n  max_queue: 0\n  keep_alive: -1\n' })
   const node = await startCorral(t)
   const front = await startFront(t, [...members, { name: 'good', url: node.url }])

@@ -17,17 +17,14 @@ import { localhostCertificate } from '../../../support/localhost-certificate.ts'
 import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
 import { type MemberCorral, membersOf, startFront, untilStates } from './support.ts'
 
-/*
- * Members that are reached in other ways than by a plain address, and some that answer as no corral does: these are real
- * ones behind a proxy that spoils their answers.
- */
+/* Nodes with unusual addresses, and nodes that answer wrongly: real nodes behind a proxy that spoils their answers. */
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
 
-/** What is sent in the place of the member's answer to a front's request. */
+/** What the gateway gets instead of the node's answer. */
 type Fault = (reply: ServerResponse, answer: Buffer, from: IncomingMessage) => void
 
-/** A member behind a proxy. Other routes than the one by which fronts ask are passed on as they are. */
+/** A node behind a proxy. Only the route that gateways ask is spoiled. */
 async function spoiled(t: Pick<Test, 'teardown'>, node: Corral) {
   const state: { fault: Fault | undefined; asked: number } = { fault: undefined, asked: 0 }
   const server = createServer((incoming, reply) => {
@@ -70,26 +67,26 @@ const eventStream = { 'content-type': 'text/event-stream' }
 const FAULTS: Record<string, Fault> = {
   'HTML with status 200': reply => reply.writeHead(200, { 'content-type': 'text/html' }).end('<p>Hello</p>'),
   'HTML with status 502': reply => reply.writeHead(502, { 'content-type': 'text/html' }).end('<p>Bad gateway</p>'),
-  'JSON that is cut': (reply, answer, { headers }) => {
+  'truncated JSON': (reply, answer, { headers }) => {
     reply.writeHead(200, { 'content-type': headers['content-type']! }).end(answer.subarray(0, 40))
   },
   'nothing at all': (reply, _, { headers }) => {
     reply.writeHead(200, { 'content-type': headers['content-type']! }).end()
   },
-  'an event with the role alone, and an end': (reply, answer) => {
+  'an event with only the role, and an end': (reply, answer) => {
     reply.writeHead(200, eventStream).end(answer.subarray(0, answer.indexOf('\n\n') + 2))
   },
-  'an event with the role alone, and a cut connection': (reply, answer) => {
+  'an event with only the role, and a closed connection': (reply, answer) => {
     const events = answer.includes('data: ')
     reply.writeHead(200, events ? eventStream : { 'content-type': 'application/x-ndjson' })
     reply.write(events ? answer.subarray(0, answer.indexOf('\n\n') + 2) : '[{}]\n', () => reply.destroy())
   },
-  'a status that no member has': reply => reply.writeHead(418).end('{"error": "a teapot"}')
+  'a status that no member sends': reply => reply.writeHead(418).end('{"error": "a teapot"}')
 }
 
 t.setTimeout(600_000)
 
-t.test('what a member spoils, another one answers, and the member rests', async t => {
+t.test('another member answers a spoiled request, and the faulty member rests', async t => {
   const node = await startCorral(t)
   const other = await startCorral(t)
   const { state, url } = await spoiled(t, other)
@@ -98,9 +95,9 @@ t.test('what a member spoils, another one answers, and the member rests', async 
     { name: 'good', url: node.url }
   ])
   const member = async () => (await membersOf(front)).find(({ name }) => name === 'spoiled')
-  // What a member has in memory reaches the front a moment later.
+  // The gateway learns a moment later what a node has in memory.
   const untilOnlySpoiledHasIt = () =>
-    until('the front knows who has the model in memory', async () =>
+    until('the gateway knows who has the model in memory', async () =>
       (await membersOf(front)).every(
         ({ name, state, loaded }) => state === 'up' && loaded.length === (name === 'spoiled' ? 1 : 0)
       )
@@ -115,11 +112,11 @@ t.test('what a member spoils, another one answers, and the member rests', async 
     for (const [form, answerOf] of Object.entries(ask)) {
       state.fault = undefined
       await untilStates(front, { spoiled: 'up', good: 'up' })
-      // It alone has the model in memory, so that it is asked first.
+      // Only this node has the model in memory, so it is asked first.
       await node.json('/api/stop', { model: DEMO })
       await other.json('/api/load', { model: DEMO })
       await untilOnlySpoiledHasIt()
-      // An answer as it should be, so that its next rest is a short one.
+      // A correct answer, so that its next rest is short.
       t.ok(await ask.once())
       await node.json('/api/stop', { model: DEMO })
       await untilOnlySpoiledHasIt()
@@ -128,7 +125,7 @@ t.test('what a member spoils, another one answers, and the member rests', async 
       const answer = await answerOf()
       t.equal(answer, form === 'once' ? true : CAPITAL_ANSWER, `${what}, ${form}`)
       t.ok(state.asked > 0, 'it was asked')
-      if (!what.includes('cut connection')) {
+      if (!what.includes('closed connection')) {
         const { state: now, reason } = await member()
         t.ok(now === 'up' || (now === 'away' && reason.length > 10), `${what}: ${reason}`)
       }
@@ -138,7 +135,7 @@ t.test('what a member spoils, another one answers, and the member rests', async 
   await untilStates(front, { spoiled: 'up' })
   await other.json('/api/load', { model: DEMO })
   await node.json('/api/stop', { model: DEMO })
-  await until('it is found out', async () => {
+  await until('it is noticed', async () => {
     await ask.bytes()
     return (await member()).state === 'away'
   })
@@ -147,10 +144,10 @@ t.test('what a member spoils, another one answers, and the member rests', async 
   await untilStates(front, { spoiled: 'up' })
 })
 
-/** Sends an answer as far as its last token, one delta in each line, and cuts the connection. */
+/** Sends an answer up to its last token, one delta per line, and closes the connection. */
 const cutBehindLastToken: Fault = (reply, answer, { headers }) => {
   const type = headers['content-type']!
-  // Tokens are counted for the front as ever.
+  // Requests that count tokens are answered as usual.
   if (type.includes('application/json')) return reply.writeHead(200, { 'content-type': type }).end(answer)
   const text = answer.toString()
   const pieces = type.includes('event-stream')
@@ -163,7 +160,7 @@ const cutBehindLastToken: Fault = (reply, answer, { headers }) => {
   reply.write(pieces.slice(0, end).join(''), () => reply.destroy())
 }
 
-t.test('an answer that is cut behind its last token is ended by the front', async t => {
+t.test('the gateway completes an answer that is cut off after its last token', async t => {
   const node = await startCorral(t)
   const other = await startCorral(t)
   const { state, url } = await spoiled(t, other)
@@ -180,7 +177,7 @@ t.test('an answer that is cut behind its last token is ended by the front', asyn
   ]
   const OWN =
     /^(id|created|created_at|system_fingerprint|timings|.*_duration|tokens_per_second|cached_tokens|input_tokens|cache_read_input_tokens)$/
-  /** What a client sees of an answer, but for names, times and what was cached. Alone, nobody may be left who counts. */
+  /** What a client sees of an answer, without names, times and cache counts. Alone: no other node can count. */
   const seen = (events: any[], isAlone: boolean) =>
     events
       .filter(({ choices }) => !isAlone || choices?.length !== 0)
@@ -200,7 +197,7 @@ t.test('an answer that is cut behind its last token is ended by the front', asyn
       })
       await other.json('/api/load', { model: DEMO })
       await node.json('/api/stop', { model: DEMO })
-      await until('the front knows who has the model in memory', async () =>
+      await until('the gateway knows who has the model in memory', async () =>
         (await membersOf(front)).every(({ name, loaded }) => loaded.length === (name === 'spoiled' ? 1 : 0))
       )
       state.fault = cutBehindLastToken
@@ -212,7 +209,7 @@ t.test('an answer that is cut behind its last token is ended by the front', asyn
   }
 })
 
-t.test('what is no member at all', async t => {
+t.test('servers that are not members are reported with the reason', async t => {
   const node = await startCorral(t)
   const silent = createPlainServer(socket => socket.on('error', () => {}).write('220 mail.example.org ESMTP\r\n'))
   const beats = createServer((_, reply) => {
@@ -237,7 +234,7 @@ t.test('what is no member at all', async t => {
     members.push({ name, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` })
   }
   const front = await startFront(t, members)
-  await until('all were looked at', async () =>
+  await until('all were checked', async () =>
     (await membersOf(front)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
   )
   const reasons = Object.fromEntries((await membersOf(front)).map(({ name, reason }) => [name, reason]))
@@ -247,7 +244,7 @@ t.test('what is no member at all', async t => {
   t.equal((await front.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
 })
 
-t.test("members over HTTPS, by certificates of an authority of one's own, and by a DNS name", async t => {
+t.test('members are reached over HTTPS with a private authority and by a DNS name', async t => {
   const missing = whyNoCertificates()
   if (missing) return t.comment(`skipped: ${missing}`)
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
@@ -269,7 +266,7 @@ t.test("members over HTTPS, by certificates of an authority of one's own, and by
 
   for (const ca of ['', join(folder, 'other.pem')]) {
     const wrong = await startCorral(t, { config: listed(ca) })
-    const [member] = await until('it was looked at', async () => {
+    const [member] = await until('it was checked', async () => {
       const members = await membersOf(wrong)
       return /certificate/.test(members[0].reason) ? members : undefined
     })
@@ -284,6 +281,6 @@ t.test("members over HTTPS, by certificates of an authority of one's own, and by
 
   const unknown = `cluster:\n  dns: { name: none.invalid, interval: 1s }\nstorage:\n  demo_model: false\n`
   const lost = await startCorral(t, { config: unknown })
-  const fault = await until('it is said', async () => (await lost.json('/api/cluster')).body.sources[0].fault)
+  const fault = await until('it is reported', async () => (await lost.json('/api/cluster')).body.sources[0].fault)
   t.match(fault, /"none\.invalid" has no members/)
 })

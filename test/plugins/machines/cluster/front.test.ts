@@ -7,7 +7,7 @@ const { nodes, members } = await startNodes(t, 2)
 const front = await startFront(t, members)
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
 
-t.test('the models of members are listed with what they are', async t => {
+t.test('models of members are listed with their details', async t => {
   await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
   const [there] = (await nodes[0]!.json('/api/tags')).body.models
   const { models } = (await front.json('/api/tags')).body
@@ -22,7 +22,7 @@ t.test('the models of members are listed with what they are', async t => {
   t.match((await front.json('/v1/models')).body.data, [{ id: DEMO }])
 })
 
-t.test('every surface answers as a member does', async t => {
+t.test('every API answers as a member does', async t => {
   const native = await front.json('/api/chat', {
     model: DEMO,
     messages: [CAPITAL_QUESTION],
@@ -65,9 +65,9 @@ t.test('every surface answers as a member does', async t => {
   })
 })
 
-t.test('what runs is shown with the member that it runs on', async t => {
+t.test('running models are shown with their member', async t => {
   t.equal((await front.json('/api/load', { model: DEMO, options: { num_ctx: 8192 }, keep_alive: '7m' })).status, 200)
-  const running = await until('it is shown as it was loaded', async () => {
+  const running = await until('it is shown with its options', async () => {
     const { models } = (await front.json('/api/ps')).body
     return models.find(({ context_length }: any) => context_length === 8192)
   })
@@ -86,15 +86,15 @@ t.test('what runs is shown with the member that it runs on', async t => {
   t.match((await front.json('/api/stop', { model: DEMO })).body, { code: 'model_not_loaded' })
 })
 
-t.test('a client that leaves frees the slot of the member; metrics are those of members', async t => {
+t.test("a client that leaves frees the member's slot, and metrics belong to members", async t => {
   const leaving = new AbortController()
   const reply = await front.send('/api/chat', endless(DEMO), { signal: leaving.signal })
   await reply.body!.getReader().read()
   const running = async () =>
     (await front.json('/api/ps')).body.models.reduce((sum: number, model: any) => sum + model.running, 0)
-  await until('it is answered', async () => (await running()) === 1)
+  await until('it is being answered', async () => (await running()) === 1)
   const [there] = (await front.json('/api/ps')).body.models
-  const scrape = await until('its metrics say so', async () => {
+  const scrape = await until('its metrics show it', async () => {
     const found = new Scrape(await (await front.send('/metrics')).text())
     return found.sum('vllm:num_requests_running', { model_name: DEMO }) === 1 ? found : undefined
   })
@@ -102,8 +102,8 @@ t.test('a client that leaves frees the slot of the member; metrics are those of 
   t.equal(scrape.sum('corral_slots_free', { model: DEMO }), there.slots - 1)
   t.equal(scrape.sum('vllm:kv_cache_usage_perc', { model_name: DEMO }), 1 / there.slots)
   t.equal(scrape.sum('corral_requests_waiting', { model: DEMO }), 0)
-  t.notOk(scrape.has('corral_queue_oldest_seconds', { model: DEMO }), 'members do not tell')
-  const replicas = await until('it is seen loaded', async () => {
+  t.notOk(scrape.has('corral_queue_oldest_seconds', { model: DEMO }), 'members do not report them')
+  const replicas = await until('it is shown as loaded', async () => {
     const { body } = await front.json('/api/cluster')
     return body.replicas[0]?.loaded === 1 ? body.replicas : undefined
   })
@@ -111,13 +111,13 @@ t.test('a client that leaves frees the slot of the member; metrics are those of 
     { model: DEMO, mode: 'chat', wanted: 1, loading: 0, min: 0, reason: 'The number is right.', failures: [] }
   ])
   leaving.abort()
-  await until('it is not answered any more', async () => {
+  await until('it is no longer answered', async () => {
     const counts = await Promise.all(nodes.map(async node => (await node.json('/api/ps')).body.models))
     return counts.flat().every(({ running }: any) => running === 0)
   })
 })
 
-t.test('a member that is drained gets nothing more; all goes to the other', async t => {
+t.test('a drained member gets no requests, and the other gets all', async t => {
   const drained = await front.json('/api/cluster/drain', { member: 'node-1' }, { local: true })
   t.match(drained, {
     status: 200,

@@ -22,12 +22,12 @@ function begun(request: EngineFields = { messages }, call: 'chat' | 'completion'
   return kept
 }
 
-t.test('a chat goes on with what was said as the beginning of its last message', t => {
+t.test('a chat continues from the last message with the text so far', t => {
   const next = begun({ messages, max_completion_tokens: 10, n_predict: 50 }).continuation([1, 2, 3])
   t.strictSame(next, {
     request: {
       messages: [...messages, { role: 'assistant', content: '1, 2,' }],
-      // Both counts of the token limit are one, and the first one's rest is what is left.
+      // Both names of the token limit count, and the remainder of the first is left.
       max_tokens: 47,
       continue_final_message: true,
       add_generation_prompt: false
@@ -37,7 +37,7 @@ t.test('a chat goes on with what was said as the beginning of its last message',
   t.end()
 })
 
-t.test('thoughts go on as thoughts, and a message that was begun is begun with more', t => {
+t.test('reasoning and prefilled messages are continued', t => {
   const thinking = new KeptAnswer('chat', { messages })
   thinking.keep([{ thinking: 'I must' }])
   t.match(thinking.continuation([1, 2]), {
@@ -52,7 +52,7 @@ t.test('thoughts go on as thoughts, and a message that was begun is begun with m
   t.end()
 })
 
-t.test('a text goes on behind what was written, a list of tokens with tokens', t => {
+t.test('a completion continues after its text or its tokens', t => {
   t.match(begun({ prompt: 'Numbers: ' }, 'completion').continuation([1, 2, 3]), {
     request: { prompt: 'Numbers: 1, 2,' }
   })
@@ -60,7 +60,7 @@ t.test('a text goes on behind what was written, a list of tokens with tokens', t
   t.end()
 })
 
-t.test('what cannot go on safely does not', t => {
+t.test('an answer that cannot be continued safely has no continuation', t => {
   const last = { role: 'assistant', content: 'So: ' }
   const chats: EngineFields[] = [
     { n: 2 },
@@ -83,13 +83,13 @@ t.test('what cannot go on safely does not', t => {
   }
   const long = begun()
   for (let count = 0; count < 11; count++) long.keep(text('x'.repeat(100_000)))
-  t.equal(long.continuation([1]), undefined, 'it is longer than what is kept')
-  t.equal(long.text, '', 'and nothing of it is kept')
-  t.ok(begun({ messages, tools: [{}] }).continuation([1, 2, 3]), 'no tool is called yet')
+  t.equal(long.continuation([1]), undefined, 'it is longer than the limit')
+  t.equal(long.text, '', 'nothing of it is stored')
+  t.ok(begun({ messages, tools: [{}] }).continuation([1, 2, 3]), 'no tool has been called yet')
   t.end()
 })
 
-t.test('an answer ends where it has all its tokens, or where why it ended was said', t => {
+t.test('an answer ends with its token limit or its finish reason', t => {
   const prompt = { promptTokens: 9, cachedTokens: 4 }
   const usage = { ...prompt, completionTokens: 3 }
   const limited = begun({ messages, max_tokens: 3 })
@@ -98,20 +98,20 @@ t.test('an answer ends where it has all its tokens, or where why it ended was sa
   t.equal(begun({ messages, max_tokens: 4 }).ending(3), undefined)
   t.strictSame(begun({ messages, max_tokens: 4 }).ending(4), { completionTokens: 4, prompt: undefined })
   t.equal(begun().ending(3), undefined, 'it has no limit')
-  t.equal(begun({ messages, n: 2, max_tokens: 3 }).ending(3), undefined, 'another choice may have more to say')
+  t.equal(begun({ messages, n: 2, max_tokens: 3 }).ending(3), undefined, 'another choice may continue')
   t.equal(begun({ prompt: ['a', 'b'], max_tokens: 3 }, 'completion').ending(3), undefined)
 
   const finished = begun()
   finished.keep([{ reading: { tokens: 9, total: 9, cached: 4 } }, { finish: 'stop' }])
   t.strictSame(finished.ending(3), { completionTokens: 3, prompt })
-  t.notOk(finished.lastDeltas(usage)[0]?.finish, 'that was said')
+  t.notOk(finished.lastDeltas(usage)[0]?.finish, 'the reason has come')
   t.match(finished.lastDeltas(usage), [{ usage }])
   finished.keep([{ usage }])
-  t.strictSame(finished.lastDeltas(usage), [], 'so were the counts')
+  t.strictSame(finished.lastDeltas(usage), [], 'the counts too')
   t.end()
 })
 
-t.test('the end of a stream is said as its engine would have said it', t => {
+t.test('lastDeltas and lastEvents end a stream as its engine would', t => {
   const usage = { promptTokens: 9, cachedTokens: 4, completionTokens: 1 }
   const hosted = {
     completion_tokens: 1,
@@ -139,7 +139,7 @@ t.test('the end of a stream is said as its engine would have said it', t => {
   t.strictSame(endOf(chat(wanted, event(last), event(counts))), [])
   const uncounted = chat(wanted)
   t.ok(uncounted.ending(0))
-  t.notMatch(uncounted.lastEvents(undefined).toString(), 'usage', 'counts that nobody knows are left out')
+  t.notMatch(uncounted.lastEvents(undefined).toString(), 'usage', 'unknown counts are left out')
 
   const text = { ...names, object: 'text_completion' }
   const completion = new KeptAnswer('completion', { prompt: 'a', max_tokens: 1 })
@@ -150,13 +150,13 @@ t.test('the end of a stream is said as its engine would have said it', t => {
   t.end()
 })
 
-t.test('what is added is joined, with the counts and times of the whole', t => {
+t.test('join adds a piece with the counts and times of the whole answer', t => {
   const kept = new KeptAnswer('chat', { messages })
   kept.keep([{ reading: { tokens: 5, total: 9, cached: 4 } }], false)
   for (const piece of ['1', ', 2', ',']) kept.keep(text(piece))
-  t.strictSame(kept.join(text('as it is')), text('as it is'))
+  t.strictSame(kept.join(text('unchanged')), text('unchanged'))
   kept.continuation([1, 2, 3])
-  t.strictSame(kept.join([{ reading: { tokens: 1, total: 12, cached: 0 } }]), [], 'the prompt has been read once')
+  t.strictSame(kept.join([{ reading: { tokens: 1, total: 12, cached: 0 } }]), [], 'the prompt was read once')
   const usage = { promptTokens: 12, cachedTokens: 0, completionTokens: 4 }
   const [end] = kept.join<readonly Delta[]>([{ finish: 'stop', usage, timing: { prompt: 1, generation: 2 } }])
   t.match(end, { finish: 'stop', usage: { promptTokens: 9, cachedTokens: 4, completionTokens: 7 } })
@@ -164,7 +164,7 @@ t.test('what is added is joined, with the counts and times of the whole', t => {
   t.end()
 })
 
-t.test('bytes are kept and joined as events of one answer', t => {
+t.test('bytes are stored and joined as events of one answer', t => {
   const kept = new KeptAnswer('chat', { messages })
   for (const piece of [opening(), said('1'), said(', é'), said(',')]) kept.keep(Buffer.from(piece))
   t.equal(kept.text, '1, é,')
@@ -194,7 +194,7 @@ t.test('bytes are kept and joined as events of one answer', t => {
   t.end()
 })
 
-t.test('an answer has begun with its first text, thought or call', t => {
+t.test('an answer has begun with its first text, reasoning or call', t => {
   t.notOk(saysSomething(Buffer.from(opening())))
   t.notOk(saysSomething(Buffer.from(opening({ prompt_progress: { total: 1 } }))))
   t.ok(saysSomething(Buffer.from(opening() + said('1'))))

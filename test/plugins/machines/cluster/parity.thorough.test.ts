@@ -12,10 +12,7 @@ import {
 } from '../../apis/openai/media/support.ts'
 import { membersOf, startFront, untilStates } from './support.ts'
 
-/*
- * Requests of all surfaces at a front and at its member: the answers are the same, but for ids, times and what a cache
- * held.
- */
+/* Requests of all APIs at a gateway and at its node: the answers are equal except for ids, times and cache counts. */
 
 const node = await startCorral(t)
 await importModels(node, await writeModels(t.testdir()))
@@ -27,7 +24,7 @@ const front = await startFront(t, [{ name: 'node-1', url: node.url }])
 await untilStates(front, { 'node-1': 'up' })
 await until('its models are known', async () => (await membersOf(front))[0].models.length === 7)
 
-/** Fields that no two answers have alike, and those that say where a model is. */
+/** Fields that differ between answers, or that say where a model is. */
 const OWN =
   /^(id|request_?id|created(_at)?|completed_at|timings?|.*_duration|item_id|obfuscation|cached_tokens|cache_(read|creation).*|tokens_cached|reused|response_?id|call_id|load_.*|stats|id_slot|format|runtime|source|files|can_remove|compatibility_type|kind|from)$/i
 
@@ -41,7 +38,7 @@ function plain(value: unknown): unknown {
   )
 }
 
-/** The events, lines or the whole of a reply; pieces of text are one, since they come in any chunks. */
+/** The events, lines or the whole of a reply. Text is joined, since it comes in any chunks. */
 function parsed(text: string, type: string): unknown {
   if (type.includes('event-stream')) {
     return text
@@ -152,7 +149,7 @@ for (const [path, body] of REQUESTS) {
   })
 }
 
-t.test("an answer's thoughts are ended at the member", async t => {
+t.test("an answer's reasoning is ended at the member", async t => {
   const body = {
     model: THINKER,
     messages: [{ role: 'user', content: 'Hi' }],

@@ -4,9 +4,9 @@ import { type MemberCorral, membersOf, startFront, untilStates } from './support
 
 t.setTimeout(900_000)
 
-/** Nodes that answer few requests at once, so that few make a queue. */
+/** Nodes with few slots, so that few requests make a queue. */
 const FEW_SLOTS = 'defaults:\n  num_parallel: 2\n'
-/** Milliseconds for what takes several seconds on an idle machine. */
+/** Timeout in milliseconds for steps of several seconds on an idle machine. */
 const LIMIT = 180_000
 
 /** @param more further configuration of a node */
@@ -22,7 +22,7 @@ async function startAll(t: Test, nodes: readonly Promise<Corral>[], cluster: str
   return { nodes: all, members, front }
 }
 
-/** Members that have the model in memory, as the front shows them. */
+/** Nodes that have the model, as the gateway shows them. */
 const holders = async (front: Corral): Promise<string[]> =>
   (await membersOf(front)).flatMap(({ name, loaded, state }) => (state === 'up' && loaded.includes(DEMO) ? [name] : []))
 
@@ -46,7 +46,7 @@ function clients(front: Corral, count: number): () => Promise<string[]> {
   }
 }
 
-t.test('a long queue has another member load the model; once it is short, one unloads it again', async t => {
+t.test('a long queue loads the model at another member, and a short one unloads it again', async t => {
   const { front } = await startAll(t, [startNode(t), startNode(t)], 'cooldown: 3s')
   t.equal((await front.json('/api/load', { model: DEMO })).status, 200)
   await until('it is shown', async () => (await replicasOf(front))?.loaded === 1)
@@ -65,19 +65,19 @@ t.test('a long queue has another member load the model; once it is short, one un
   await until('both are counted', async () => (await replicasOf(front)).loaded === 2)
   t.same(await end(), ['whole'])
   await until('one has unloaded it', async () => (await holders(front)).length === 1, LIMIT)
-  t.same(await holders(front), [first], 'the one that had it before keeps it')
+  t.same(await holders(front), [first], 'the first holder keeps it')
   t.equal(front.log().split('a replica of a model was loaded').length, 2, 'it was loaded once')
   t.equal((await front.json('/api/chat', { model: DEMO, messages: [], stream: false })).status, 200)
 })
 
-t.test('what another model has in memory is not unloaded for one more', async t => {
-  // The first node could take a second model only in the place of the first one.
+t.test('a replica does not evict another model', async t => {
+  // The first node could take a second model only by evicting the first.
   const { front, nodes } = await startAll(t, [startNode(t), startNode(t, 'scheduler:\n  max_loaded_models: 1\n')], '')
   const made = await nodes[1]!.json('/api/copy', { source: DEMO, destination: 'me/other' })
   t.equal(made.status, 200, JSON.stringify(made.body))
   t.equal((await nodes[1]!.json('/api/load', { model: 'me/other', keep_alive: -1 })).status, 200)
   t.equal((await nodes[0]!.json('/api/load', { model: DEMO })).status, 200)
-  await until('the front knows', async () => (await holders(front)).join() === 'node-1')
+  await until('the gateway knows', async () => (await holders(front)).join() === 'node-1')
   const end = clients(front, 10)
   const failed = await until(
     'the lack of room is reported',
@@ -89,8 +89,8 @@ t.test('what another model has in memory is not unloaded for one more', async t 
   t.same(await end(), ['whole'])
 })
 
-t.test('a minimum is loaded at once, elsewhere where a member dies, and stays in memory at rest', async t => {
-  // Models are unloaded soon where nobody keeps them.
+t.test('a minimum is loaded at once, replaced when a member dies, and kept when idle', async t => {
+  // Models are unloaded soon unless they are kept.
   const short = 'scheduler:\n  keep_alive: 3s\n'
   const config = `models:\n  ${DEMO}:\n    replicas: {min: 2}\n`
   const { front, nodes } = await startAll(
@@ -124,12 +124,12 @@ t.test('a minimum is loaded at once, elsewhere where a member dies, and stays in
   const events = front.log().split('\n').length
   const began = performance.now()
   await until('several times its keep-alive', () => performance.now() - began > 12_000)
-  t.same(nodes.flatMap(node => node.enginePids()).sort(), engines, 'they are the same ones all the time')
+  t.same(nodes.flatMap(node => node.enginePids()).sort(), engines, 'they stay the same')
   t.ok(front.log().split('\n').length - events < 10, 'renewals are not logged')
   t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
 })
 
-t.test('a failed load is reported and not retried in a loop, with two fronts as well', async t => {
+t.test('a failed load is reported and not retried in a loop, even with two gateways', async t => {
   const broken = `models:\n  ${DEMO}:\n    arguments: [--no-such-flag]\n`
   const { front, nodes, members } = await startAll(t, [startNode(t), startNode(t, broken)], '')
   const other = await startFront(t, members)
@@ -148,9 +148,9 @@ t.test('a failed load is reported and not retried in a loop, with two fronts as 
     )
     t.match(failures, [{ member: 'node-2', message: String, retry_at: String }])
   }
-  const tried = () => front.log().split('a model was not loaded at one more member').length - 1
+  const tried = () => front.log().split('a replica of a model was not loaded').length - 1
   const began = performance.now()
-  await until('several looks', () => performance.now() - began > 10_000)
+  await until('several checks', () => performance.now() - began > 10_000)
   t.ok(tried() <= 2, `it was tried ${tried()} times`)
   for (const end of ends) t.same(await end(), ['whole'])
 })

@@ -1,7 +1,7 @@
 import type { Test } from 'tap'
 import { type Corral, type CorralOptions, startCorral, until } from '../../../support/corral.ts'
 
-/** A member of a front in a test. */
+/** A node of a gateway in a test. */
 export interface MemberCorral {
   name: string
   url: string
@@ -9,23 +9,21 @@ export interface MemberCorral {
 }
 
 /**
- * The configuration of a front.
- * @param cluster further lines of its section `cluster`, indented by two blanks
+ * The configuration of a gateway.
+ * @param cluster further lines of its section `cluster`, indented by two spaces
  */
 export function frontConfig(members: readonly MemberCorral[], more = '', cluster = ''): string {
   const list = members.map(({ name, url, key }) => JSON.stringify({ name, url, ...(key !== undefined && { key }) }))
   return `cluster:\n  silence: 10s\n  members: [${list.join(', ')}]\n${cluster}${more}`
 }
 
-/** Nodes that have the built-in model, and what a front lists them as. */
+/** Nodes that have the built-in model, and their names at the gateway. */
 export async function startNodes(t: Pick<Test, 'teardown'>, count: number, options: CorralOptions = {}) {
   const nodes = await Promise.all(Array.from({ length: count }, () => startCorral(t, options)))
   return { nodes, members: nodes.map(({ url }, index) => ({ name: `node-${index + 1}`, url })) }
 }
 
-/**
- * A front has no model of its own: the built-in one would go before that of its members.
- */
+/** A gateway without a model of its own. The built-in one would be preferred to that of its nodes. */
 export async function startFront(
   t: Pick<Test, 'teardown'>,
   members: readonly MemberCorral[],
@@ -35,12 +33,12 @@ export async function startFront(
   return await startCorral(t, { ...options, config: frontConfig(members, more, cluster) })
 }
 
-/** The members as a front shows them. */
+/** The nodes as a gateway shows them. */
 export async function membersOf(front: Corral): Promise<any[]> {
   return (await front.json('/api/cluster')).body.members
 }
 
-/** Waits until members are as they should be. */
+/** Waits until nodes have these states. */
 export async function untilStates(front: Corral, states: Record<string, string>): Promise<void> {
   await until(`members are ${JSON.stringify(states)}`, async () => {
     const found = Object.fromEntries((await membersOf(front)).map(({ name, state }) => [name, state]))

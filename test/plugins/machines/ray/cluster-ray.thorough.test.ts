@@ -9,13 +9,13 @@ import { corralOf, head, homeOf, LIMIT, parentOf, processesWith, run, startTrial
 
 t.setTimeout(900_000)
 
-t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
+t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
   const refused = await run(homeOf('front'), 'cluster', 'up', '--ray', 'local', '--bind', '127.0.0.1')
   t.match(refused, { code: 2, stderr: /Ray cannot use 127\.0\.0\.1/ })
 
   const { nodes, front, made, up, members, mine, status } = await startTrial(t)
   const [b, c] = nodes
-  // What is run here are the commands of the guide, with other addresses.
+  // Runs the commands of the guide with other addresses.
   const guide = readFileSync(join(packageRoot, 'docs', 'cluster-ray.md'), 'utf8')
   const [printed] = /corral cluster join .*/.exec(made.stderr) ?? ['nothing']
   t.equal(printed, `corral cluster join ${head} --token-file token`)
@@ -25,27 +25,27 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
   let [ofB, ofC] = await Promise.all([corralOf(b), corralOf(c)])
   const key = readFileSync(join(b.home, 'cluster.key'), 'utf8').trim()
   const who = await (await fetch(`${b.url}/api/whoami`, { headers: { authorization: `Bearer ${key}` } })).json()
-  t.match(who, { role: 'operator' }, 'the front is an operator there')
-  t.same(processesWith(key), [], 'no command line has the key')
+  t.match(who, { role: 'operator' }, 'the gateway is an operator there')
+  t.same(processesWith(key), [], 'no command line contains the key')
   t.notOk(front.log().includes(key), 'nor does the log')
 
-  await t.test('a corral is killed: another one in its place', async t => {
+  await t.test('a killed corral is replaced', async t => {
     process.kill(ofB, 'SIGKILL')
     ofB = await corralOf(b, ofB)
     t.equal(await members(), 'b,c')
   })
 
-  await t.test('what supervises a member is killed: its corral ends with it, and both are started again', async t => {
+  await t.test('killing the supervisor of a member ends its corral, and both are restarted', async t => {
     const [before, supervisor] = [ofC, parentOf(ofC)]
     process.kill(supervisor, 'SIGKILL')
-    await until('the corral has gone', () => !alive(before))
+    await until('the corral is gone', () => !alive(before))
     ofC = await corralOf(c, before)
     t.not(parentOf(ofC), supervisor)
-    t.equal(await members(), 'b,c', 'the front has not forgotten it meanwhile')
+    t.equal(await members(), 'b,c', 'the gateway has not forgotten it')
     t.ok(alive(ofB))
   })
 
-  await t.test('the address of a node that lives is refused to another one', async t => {
+  await t.test('the address of a live node is refused to another one', async t => {
     const token = join(front.home, 'cluster', 'token')
     const args = ['cluster', 'join', head, '--bind', new URL(b.url).hostname, '--token-file', token]
     const home = homeOf('another')
@@ -56,16 +56,16 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     t.ok(alive(ofB))
   })
 
-  await t.test('what tells the front of members is killed: it is started again', async t => {
+  await t.test('the program that watches members is restarted when killed', async t => {
     const watching = () => processesWith('corral_ray.py').filter(pid => parentOf(pid) === front.process.pid)
     const [first] = watching()
     process.kill(first!, 'SIGKILL')
     await until('another one', () => watching().some(pid => pid !== first), LIMIT)
-    await until('that is said', () => front.log().includes("The program that watches Ray's members has ended"), LIMIT)
+    await until('it is reported', () => front.log().includes("The program that watches Ray's members has ended"), LIMIT)
     t.equal(await members(), 'b,c', 'the members stay meanwhile')
   })
 
-  await t.test('"up" again leaves all as it is; the status says it', async t => {
+  await t.test('"up" again changes nothing, and the status shows it', async t => {
     t.match(await up(), { code: 0, stderr: /runs at \S+ already/ })
     const found = await until(
       'all are up',
@@ -88,9 +88,9 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     t.same([await corralOf(b), await corralOf(c)], [ofB, ofC])
   })
 
-  await t.test('a member is drained for the front, and takes requests again', async t => {
+  await t.test('a drained member refuses requests until it is resumed', async t => {
     const stateOf = async () => (await status()).front.members.find(({ name }: any) => name === 'b')?.state
-    await until('the front reaches it', async () => (await stateOf()) === 'up', LIMIT)
+    await until('the gateway reaches it', async () => (await stateOf()) === 'up', LIMIT)
     t.equal((await run(front.home, 'cluster', 'drain', 'b')).code, 0)
     await until('it drains', async () => (await stateOf()) === 'draining', LIMIT)
     t.equal((await run(front.home, 'cluster', 'drain', 'b', '--undo')).code, 0)
@@ -98,7 +98,7 @@ t.test('a cluster on Ray, and what is killed in it', realRay(), async t => {
     t.equal((await run(front.home, 'cluster', 'drain', 'nobody')).code, 4)
   })
 
-  await t.test('down', async t => {
+  await t.test('"down" ends everything', async t => {
     const down = await run(front.home, 'cluster', 'down')
     t.equal(down.code, 0, down.stderr)
     t.notOk(alive(ofB) || alive(ofC), 'the members have ended')

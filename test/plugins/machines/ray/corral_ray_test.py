@@ -93,7 +93,7 @@ class Decisions(unittest.TestCase):
 
     def test_where_corral_is(self):
         self.assertEqual(corral_ray.find_command([sys.executable], "/nowhere"), [sys.executable])
-        with self.assertRaisesRegex(corral_ray.Mistake, "/no/node is not there, and there is no corral on the PATH"):
+        with self.assertRaisesRegex(corral_ray.Mistake, "/no/node does not exist, and there is no corral on the PATH"):
             corral_ray.find_command(["/no/node"], "/nowhere")
 
 

@@ -6,17 +6,17 @@ import { corralOf, LIMIT, processesWith, run, startTrial } from './ray-trial.ts'
 
 t.setTimeout(900_000)
 
-t.test('a cluster on Ray whose machines are lost', realRay(), async t => {
+t.test('a cluster on Ray survives the loss of machines', realRay(), async t => {
   const { nodes, front, members, mine, temps, status } = await startTrial(t)
   const [b, c] = nodes
   let ofB = await corralOf(b)
   const ofC = await corralOf(c)
 
-  await t.test('the head is killed: members go on, and it is started again with what it knew', async t => {
-    const said = () => front.log().split('a source of members can be asked again').length
+  await t.test('members continue without the head, which is restarted with its state', async t => {
+    const said = () => front.log().split('a source of members works again').length
     const before = said()
     for (const pid of processesWith(`${temps[0]}/`)) process.kill(pid, 'SIGKILL')
-    await until('the fault is told', () => front.log().includes("Ray's head on this machine is away"), LIMIT)
+    await until('the fault is reported', () => front.log().includes("Ray's head on this machine is gone"), LIMIT)
     t.ok((await fetch(`${b.url}/api/health`)).ok, 'b answers')
     await until('the head is back', () => said() > before, LIMIT)
     await until('the controller is back', async () => (await status()).controller === 'up', LIMIT)
@@ -24,32 +24,32 @@ t.test('a cluster on Ray whose machines are lost', realRay(), async t => {
     t.equal(await members(), 'b,c')
   })
 
-  await t.test('a node is killed: its member ends with it, and "join" starts both again', async t => {
+  await t.test('killing a node ends its member, and "join" restarts both', async t => {
     const [raylet] = processesWith(`raylet_socket_name=${temps[1]}/`)
     process.kill(raylet!, 'SIGKILL')
-    await until('the corral has gone', () => !alive(ofB), LIMIT)
+    await until('the corral is gone', () => !alive(ofB), LIMIT)
     ofB = await corralOf(b, ofB)
-    await until('the front knows it again', async () => (await members()) === 'b,c', LIMIT)
+    await until('the gateway knows it again', async () => (await members()) === 'b,c', LIMIT)
     t.ok(alive(ofC))
   })
 
-  await t.test('"join" is killed: nothing is left of its node', async t => {
+  await t.test('killing "join" leaves nothing of its node', async t => {
     b.join.kill('SIGKILL')
-    await until('all has gone', () => !alive(ofB) && processesWith(`${temps[1]}/`).length === 0, LIMIT)
-    await until('the front has forgotten it', async () => (await members()) === 'c', LIMIT)
+    await until('all is gone', () => !alive(ofB) && processesWith(`${temps[1]}/`).length === 0, LIMIT)
+    await until('the gateway has forgotten it', async () => (await members()) === 'c', LIMIT)
     t.ok(alive(ofC))
   })
 
-  await t.test('the front is killed: members go on; a machine leaves', async t => {
+  await t.test('members continue when the gateway is killed, and a machine leaves', async t => {
     await front.end('SIGKILL')
     t.ok((await fetch(`${c.url}/api/health`)).ok)
     const ended = once(c.join, 'exit')
     c.join.kill('SIGTERM')
     t.equal((await ended)[0], 0, c.output())
-    await until('all has gone', () => !alive(ofC) && processesWith(`${temps[2]}/`).length === 0, LIMIT)
+    await until('all is gone', () => !alive(ofC) && processesWith(`${temps[2]}/`).length === 0, LIMIT)
   })
 
-  await t.test('down', async t => {
+  await t.test('"down" ends everything', async t => {
     const down = await run(front.home, 'cluster', 'down')
     t.equal(down.code, 0, down.stderr)
     t.same(processesWith(...mine), [], 'nothing is left')

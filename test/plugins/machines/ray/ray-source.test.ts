@@ -5,11 +5,11 @@ import t from 'tap'
 import { RaySource } from '../../../../plugins/machines/ray/ray-source.ts'
 import { alive, until } from '../../../support/corral.ts'
 
-t.test('several looks at once leave one program that follows the cluster, and none after the end', async t => {
+t.test('repeated looks leave one program running, and none after the end', async t => {
   const home = t.testdir()
   const pids = join(home, 'pids')
   const python = join(home, 'python')
-  // Follows until its input ends, as the real program does.
+  // Runs until its input ends, as the real program does.
   writeFileSync(python, `#!/bin/sh\necho $$ >>'${pids}'\necho '{"members": []}' >&3\nexec cat\n`)
   chmodSync(python, 0o755)
   const settings = { address: '127.0.0.1:6379', token_file: '', python, package_index: '' }

@@ -11,12 +11,10 @@ import { alive, type Corral, startCorral, until } from '../../../support/corral.
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { rayPython } from '../../../support/ray-python.ts'
 
-/*
- * A cluster of real Ray on addresses of this machine's own, of this test alone: a head, and two nodes with a member each.
- */
+/* A cluster of real Ray on addresses that only this test uses: a head, and two machines with a node each. */
 
 const MAIN = join(packageRoot, 'scripts', 'corral.mjs')
-/** Milliseconds for what Ray does on a loaded machine. */
+/** Timeout in milliseconds for Ray's steps on a loaded machine. */
 export const LIMIT = 180_000
 const byte = () => 1 + Math.floor(Math.random() * 250)
 const [second, third] = [byte(), byte()]
@@ -26,7 +24,7 @@ const MEMBER_PORT = 11600
 export const head = `${addressOf(2)}:${RAY_PORT}`
 const root = mkdtempSync(join(tmpdir(), 'corral-ray-'))
 const CONFIG = `cluster-ray:\n  python: ${rayPython}`
-/** Nodes that died are known to be dead within a second. */
+/** Lets Ray notice dead nodes within a second. */
 const QUICK = {
   RAY_health_check_period_ms: '300',
   RAY_health_check_timeout_ms: '2000',
@@ -75,7 +73,7 @@ function joinCluster(name: string, last: number): Member {
   return { home, url: `http://${addressOf(last)}:${MEMBER_PORT}`, join: child, output: () => output }
 }
 
-/** The corral of a member, once it answers. */
+/** Returns the process of a node's corral when it answers. */
 export async function corralOf({ home, url, output }: Member, before = 0): Promise<number> {
   return await until(
     `a corral answers at ${url}; ${output()}`,
@@ -91,7 +89,7 @@ export async function corralOf({ home, url, output }: Member, before = 0): Promi
   )
 }
 
-/** Processes that live and have one of the texts in their command line. */
+/** Returns live processes with one of the texts in their command line. */
 export function processesWith(...texts: string[]): number[] {
   return readdirSync('/proc')
     .filter(name => /^\d+$/.test(name) && Number(name) !== process.pid)
@@ -114,26 +112,26 @@ export const parentOf = (pid: number) => {
 export interface Trial {
   nodes: [b: Member, c: Member]
   front: Corral
-  /** What `corral cluster up` printed. */
+  /** The output of `corral cluster up`. */
   made: { code: number; stderr: string }
-  /** The same command again. */
+  /** Runs the same command again. */
   up(): ReturnType<typeof run>
-  /** The members that the front knows now, their names with commas. */
+  /** The nodes that the gateway knows now, comma-separated. */
   members(): Promise<string>
   /** Folders that only processes of this trial name. */
   mine: string[]
-  /** Of the front and both nodes: where Ray's own files are. */
+  /** Ray's own files of the gateway and both nodes. */
   temps: [front: string, b: string, c: string]
   status(): Promise<any>
 }
 
-/** A head with a front, and two nodes whose members the front knows. */
+/** Starts a head with a gateway, and two nodes that the gateway knows. */
 export async function startTrial(t: Test): Promise<Trial> {
   const names = ['front', 'b', 'c']
   const temps = names.map(name => rayPlaces(homeOf(name)).temp) as Trial['temps']
   const mine = [root, ...temps]
   const nodes: Member[] = []
-  // Ray's head listens on all addresses, so that two trials at once would be in each other's way.
+  // Ray's head listens on all addresses, so only one trial may run at a time.
   const release = await lock(tmpdir(), {
     lockfilePath: join(tmpdir(), 'corral-ray-trial.lock'),
     stale: 30_000,
@@ -166,7 +164,7 @@ export async function startTrial(t: Test): Promise<Trial> {
       .sort()
       .join()
   }
-  await until('the front knows both', async () => (await members()) === 'b,c', LIMIT)
+  await until('the gateway knows both', async () => (await members()) === 'b,c', LIMIT)
   const status = async () => {
     const { code, stdout, stderr } = await run(homeOf('front'), 'cluster', 'status', '--json')
     return code === 0 ? JSON.parse(stdout) : { stderr }

@@ -9,7 +9,7 @@ import { head, homeOf, LIMIT, startTrial } from './ray-trial.ts'
 
 t.setTimeout(900_000)
 
-/** Prints how many nodes with the resource Ray's autoscaler is asked for, as it finds that in Ray's head. */
+/** Prints how many machines with the resource Ray's head has been asked for. */
 const REQUESTED = `
 import json, sys
 from ray._raylet import GcsClient
@@ -25,7 +25,7 @@ async function requested(): Promise<number> {
   return Number(stdout.trim().split('\n').at(-1))
 }
 
-t.test('where members have no room, Ray is asked for machines, and later for fewer', realRay(), async t => {
+t.test('Ray is asked for machines when members lack room, and later for fewer', realRay(), async t => {
   const { front, status } = await startTrial(t)
   const file = join(front.home, 'config.yaml')
   const before = readFileSync(file, 'utf8')
@@ -34,7 +34,7 @@ t.test('where members have no room, Ray is asked for machines, and later for few
     writeFileSync(file, `${before}\n${cluster}`)
     t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
   }
-  // A front that has the model itself does not ask its members for it.
+  // A gateway that has the model itself does not ask its nodes for it.
   t.equal((await front.json('/api/delete', { model: DEMO }, { method: 'DELETE', local: true })).status, 200)
   await configure(3)
   const shown = async () => (await front.json('/api/cluster', undefined, { local: true })).body
@@ -49,5 +49,5 @@ t.test('where members have no room, Ray is asked for machines, and later for few
   await until('fewer are enough', async () => (await requested()) < 3, LIMIT)
   t.equal((await front.json('/api/stop', { model: DEMO }, { local: true })).status, 200)
   await until('none is needed', async () => (await requested()) === 0, LIMIT)
-  t.equal((await shown()).members.length, 2, 'what was joined by hand stays')
+  t.equal((await shown()).members.length, 2, 'machines that joined by hand stay')
 })

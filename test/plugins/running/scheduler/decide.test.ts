@@ -21,7 +21,7 @@ const failure = new CorralError('load_failed', 'It does not load.')
 const stopped = new CorralError('model_stopped', 'stopped')
 const stop: Event = { type: 'stop', key: 'a', running: stopped, waiting: stopped, save: true }
 
-t.test('whether loaded options satisfy a request', t => {
+t.test('satisfies accepts equal or smaller options', t => {
   const loaded: LoadOptions = { ...DEFAULT_LOAD_OPTIONS, num_ctx: 8192, num_parallel: 2 }
   const table: [Partial<LoadOptions>, boolean][] = [
     [{}, true],
@@ -51,7 +51,7 @@ t.test('whether loaded options satisfy a request', t => {
   t.end()
 })
 
-t.test('options are cut to what the model was trained for and to their bounds', t => {
+t.test('clampOptions limits options to the training context and the configured limits', t => {
   const table: [Partial<LoadOptions>, trained: number | undefined, bounds: [number, number], Partial<LoadOptions>][] = [
     [{ num_ctx: 9000 }, 2048, [0, 64], { num_ctx: 2048 }],
     [{ num_ctx: 9000 }, undefined, [0, 64], { num_ctx: 9000 }],
@@ -73,37 +73,41 @@ t.test('options are cut to what the model was trained for and to their bounds', 
   t.end()
 })
 
-t.test('fifty first requests make one load, and slots are handed out in order', t => {
+t.test('fifty first requests cause one load and get slots in order', t => {
   const m = machine()
   t.same(short(m.request(1)), ['load a'])
   for (let id = 2; id <= 50; id++) t.same(short(m.request(id)), [])
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 1', 'grant 2', 'grant 3', 'grant 4'])
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 5'])
-  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), [], 'one that waits and goes away frees no slot')
+  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), [], 'a waiting request that leaves frees no slot')
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 7'])
   t.end()
 })
 
-t.test('a request for several slots gets them at once, and later requests do not overtake it', t => {
+t.test('a request for several slots gets them at once and is not overtaken', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
-  t.same(short(m.request(2, 'a', { slots: 3 })), ['grant 2'], 'beside another one')
+  t.same(short(m.request(2, 'a', { slots: 3 })), ['grant 2'], 'beside another request')
   m.request(3)
   m.request(4, 'a', { slots: 2 })
   m.request(5)
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 3'])
-  t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), [], 'one slot is free, and the next needs two')
+  t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), [], 'one slot is free and the next request needs two')
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['grant 4', 'grant 5'])
   m.request(6, 'a', { slots: 9 })
   t.same(short(m.send({ type: 'leave', id: 4, key: 'a' })), [])
-  t.same(short(m.send({ type: 'leave', id: 5, key: 'a' })), ['grant 6'], 'who asks for more than there are has all')
+  t.same(
+    short(m.send({ type: 'leave', id: 5, key: 'a' })),
+    ['grant 6'],
+    'a request for more slots than exist gets all of them'
+  )
   m.request(7)
   t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), ['grant 7'])
 
   const limited = machine()
   limited.request(1, 'a', { slots: 2, maxConcurrent: 1 })
-  t.same(short(limited.send({ type: 'loaded', key: 'a' })), ['grant 1'], 'a limit counts requests')
+  t.same(short(limited.send({ type: 'loaded', key: 'a' })), ['grant 1'], 'max_concurrent counts requests')
   t.same(short(limited.request(2, 'a', { maxConcurrent: 1 })), [])
   t.end()
 })
@@ -117,14 +121,14 @@ t.test('a request that only loads takes no slot and waits for none', t => {
   t.same(
     short(m.request(8, 'a', { loadOnly: true, options: { num_ctx: 8192 } })),
     [],
-    'one that asks for more keeps its turn'
+    'a request for more options keeps its place'
   )
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 5'])
   t.equal(m.state.engines.get('a')!.phase.name, 'draining')
   t.end()
 })
 
-t.test('the queue is bounded', t => {
+t.test('a full queue refuses requests', t => {
   const m = machine({ maxQueue: 2 })
   m.request(1)
   m.request(2)
@@ -132,7 +136,7 @@ t.test('the queue is bounded', t => {
   t.end()
 })
 
-t.test('an idle engine is unloaded after keep_alive, counted from the last end of a request', t => {
+t.test('an idle engine is unloaded after keep_alive, counted from the end of the last request', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -147,7 +151,7 @@ t.test('an idle engine is unloaded after keep_alive, counted from the last end o
   t.end()
 })
 
-t.test('an answer longer than keep_alive is not cut', t => {
+t.test('an answer longer than keep_alive is not interrupted', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -156,7 +160,7 @@ t.test('an answer longer than keep_alive is not cut', t => {
   t.end()
 })
 
-t.test('keep_alive: 0 unloads once nothing runs, negative never; the last one counts; a pinned model ignores it', t => {
+t.test('keep_alive of 0 unloads at once, negative never, and pinned models ignore it', t => {
   const zero = machine()
   zero.request(1, 'a', { keepAlive: 0 })
   zero.send({ type: 'loaded', key: 'a' })
@@ -164,10 +168,10 @@ t.test('keep_alive: 0 unloads once nothing runs, negative never; the last one co
   t.same(short(zero.send({ type: 'leave', id: 1, key: 'a' })), [], 'another request runs')
   t.same(short(zero.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'])
 
-  t.same(short(zero.request(3)), [], 'one that comes while it is unloaded')
+  t.same(short(zero.request(3)), [], 'a request that arrives during the unload')
   t.same(short(zero.send({ type: 'gone', key: 'a' })), ['load a'])
   t.same(short(zero.send({ type: 'loaded', key: 'a' })), ['grant 3'])
-  t.same(short(zero.send({ type: 'leave', id: 3, key: 'a' })), [], 'begins anew with the default')
+  t.same(short(zero.send({ type: 'leave', id: 3, key: 'a' })), [], 'starts again with the default')
 
   const ever = machine()
   ever.request(1, 'a', { keepAlive: Number.POSITIVE_INFINITY })
@@ -183,11 +187,11 @@ t.test('keep_alive: 0 unloads once nothing runs, negative never; the last one co
   t.end()
 })
 
-t.test('a request that asks for more drains, reloads with the union, and later ones keep their order', t => {
+t.test('a request for more options drains, reloads with the union, and later requests keep their order', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
-  t.same(short(m.request(2, 'a', { options: { num_ctx: 8192 } })), [], 'nothing is cut')
+  t.same(short(m.request(2, 'a', { options: { num_ctx: 8192 } })), [], 'nothing is interrupted')
   t.same(short(m.request(3)), [], 'later arrivals wait behind the drain')
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
   const effects = m.send({ type: 'gone', key: 'a' })
@@ -207,7 +211,7 @@ t.test('a reload is cancelled when its client disconnects', t => {
   t.end()
 })
 
-t.test('a reload is forgotten when all its requests leave while the old engine stops', t => {
+t.test('a reload is dropped when all its requests leave while the old engine stops', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -221,7 +225,7 @@ t.test('a reload is forgotten when all its requests leave while the old engine s
   t.end()
 })
 
-t.test('a failed reload restores the old options, and only the request that caused it fails', t => {
+t.test('a failed reload restores the old options and fails only its own request', t => {
   const m = machine()
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -236,11 +240,11 @@ t.test('a failed reload restores the old options, and only the request that caus
   t.end()
 })
 
-t.test('repeated load failures back off with the cause; other options are tried at once', t => {
+t.test('repeated load failures back off with the cause, and other options are tried at once', t => {
   const m = machine()
   m.request(1)
   t.same(short(m.send({ type: 'load-failed', key: 'a', error: failure })), ['refuse 1 load_failed'])
-  t.same(short(m.request(2)), ['load a'], 'once is no pattern')
+  t.same(short(m.request(2)), ['load a'], 'one failure does not back off')
   m.send({ type: 'load-failed', key: 'a', error: failure })
   const refused = m.request(3)
   t.same(short(refused), ['refuse 3 load_failed'])
@@ -254,7 +258,7 @@ t.test('repeated load failures back off with the cause; other options are tried 
   t.end()
 })
 
-t.test('a load that another machine refused is asked for again at once, however often', t => {
+t.test('a load refused by another machine is retried at once', t => {
   for (const cause of ['rpc_unreachable', 'rpc_busy']) {
     const m = machine()
     const error = new CorralError('load_failed', 'A worker does not answer.', { details: { cause } })
@@ -266,7 +270,7 @@ t.test('a load that another machine refused is asked for again at once, however 
   t.end()
 })
 
-t.test('a crash ends the running requests, and those that wait get a fresh engine', t => {
+t.test('a crash ends running requests, and waiting requests get a fresh engine', t => {
   const m = machine()
   for (let id = 1; id <= 5; id++) m.request(id)
   m.send({ type: 'loaded', key: 'a' })
@@ -276,7 +280,7 @@ t.test('a crash ends the running requests, and those that wait get a fresh engin
   t.end()
 })
 
-t.test('stop in every phase', t => {
+t.test('stop ends requests and engines in every phase', t => {
   const answering = machine({ maxQueue: 10 })
   for (let id = 1; id <= 5; id++) answering.request(id)
   answering.send({ type: 'loaded', key: 'a' })
@@ -292,7 +296,7 @@ t.test('stop in every phase', t => {
   loading.request(1)
   t.same(short(loading.send(stop)), ['refuse 1 model_stopped', 'abort-load a'])
   t.same(short(loading.send({ type: 'load-failed', key: 'a', error: stopped })), [])
-  t.equal(loading.state.engines.size, 0, 'an aborted load counts as no failure')
+  t.equal(loading.state.engines.size, 0, 'an aborted load does not count as a failure')
 
   const draining = machine()
   draining.request(1)
@@ -303,7 +307,7 @@ t.test('stop in every phase', t => {
   t.end()
 })
 
-t.test('no more models than allowed: the one idle longest goes, busy and pinned ones stay', t => {
+t.test('max_loaded_models evicts the longest idle model and keeps busy and pinned ones', t => {
   const m = machine({ maxLoaded: 2 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
@@ -323,7 +327,7 @@ t.test('no more models than allowed: the one idle longest goes, busy and pinned 
   t.end()
 })
 
-t.test('closing refuses requests that wait, lets answers end and unloads', t => {
+t.test('close refuses waiting requests, lets answers end and unloads', t => {
   const m = machine()
   for (let id = 1; id <= 5; id++) m.request(id)
   m.send({ type: 'loaded', key: 'a' })
@@ -336,8 +340,8 @@ t.test('closing refuses requests that wait, lets answers end and unloads', t => 
 })
 
 /**
- * Drives the machine with random arrivals, ends, cancels, crashes, failures and stops, and checks what must always hold:
- * never more engines than allowed or leases than slots, each request is granted or refused once, and all end.
+ * Feeds random arrivals, ends, cancels, crashes, failures and stops, and checks the invariants: never more engines than
+ * allowed or leases than slots, each request is granted or refused once, and all end.
  */
 function simulate(seed: number): string[] {
   const random = randomNumbers(seed)
@@ -374,10 +378,10 @@ function simulate(seed: number): string[] {
         loads.add(effect.key)
         engines.set(effect.key, effect.options.num_parallel)
       } else if (effect.type === 'abort-load') {
-        if (!loads.has(effect.key)) faults.push(`abort of no load of ${effect.key}`)
+        if (!loads.has(effect.key)) faults.push(`abort without a load of ${effect.key}`)
         ending.add(effect.key)
       } else if (effect.type === 'unload') {
-        if (!engines.has(effect.key) || loads.has(effect.key)) faults.push(`unload of no engine of ${effect.key}`)
+        if (!engines.has(effect.key) || loads.has(effect.key)) faults.push(`unload without an engine of ${effect.key}`)
         ending.add(effect.key)
         const running = [...granted.values()].filter(key => key === effect.key).length
         if (running) faults.push(`unloaded ${effect.key} under ${running} answers`)
@@ -471,7 +475,7 @@ function simulate(seed: number): string[] {
   return faults
 }
 
-t.test('a thousand random histories keep the rules', t => {
+t.test('a thousand random histories keep the invariants', t => {
   for (let seed = 1; seed <= trialCount(200); seed++) {
     const faults = simulate(seed)
     if (faults.length) t.fail(`seed ${seed}: ${faults.slice(0, 3).join('; ')}`)

@@ -13,14 +13,11 @@ import { createScheduler } from '../../../../plugins/running/scheduler/scheduler
 import type { SchedulerDependencies } from '../../../../plugins/running/scheduler/scheduler-core.ts'
 import { LIMITS } from './support.ts'
 
-/*
- * The scheduler with stand-ins for all that surrounds it: what is done in which order, at moments that real engines pass
- * too quickly.
- */
+/* The scheduler with fakes around it: tests the order of actions at moments that real engines pass too quickly. */
 
 const tick = () => new Promise(resolve => setImmediate(resolve))
 
-/** A promise and its end. */
+/** A promise with its resolver. */
 function gate<T = void>() {
   let open!: (value: T) => void
   let fail!: (error: unknown) => void
@@ -51,9 +48,9 @@ function variantOf(name: string): StoredVariant {
 }
 
 interface World {
-  /** What was done, in order. */
+  /** Actions, in order. */
   done: string[]
-  /** What hooks were given. */
+  /** Reports to hooks. */
   reports: string[]
   scheduler: ReturnType<typeof createScheduler>
   /** What the next loads wait for or fail with, by step. */
@@ -82,7 +79,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     find,
     get(model: { name: string }) {
       const found = find(model)
-      if (!found) throw new CorralError('model_not_found', `There is no model "${model.name}".`)
+      if (!found) throw new CorralError('model_not_found', `Model "${model.name}" does not exist.`)
       return found
     },
     hold: () => () => undefined,
@@ -96,7 +93,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     serves: () => 1,
     async estimate(spec, { signal }) {
       await held('estimate', formatName(spec), signal)
-      return { use: { ...needs }, certain: true, explain: () => 'It is too much.' }
+      return { use: { ...needs }, certain: true, explain: () => 'It is too large.' }
     },
     async start(spec, { signal }, estimate) {
       await held('start', formatName(spec), signal)
@@ -172,7 +169,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
   }
 }
 
-t.test('a load: estimate, start; an eviction: save, stop', async t => {
+t.test('a load estimates and starts, an eviction saves and stops', async t => {
   const { lease, done, engines, reports } = world(t)
   const first = await lease('a')
   t.same(done, ['estimate a', 'start a'])
@@ -185,11 +182,11 @@ t.test('a load: estimate, start; an eviction: save, stop', async t => {
   t.same(
     reports,
     ['loaded test/a chat', 'unloaded test/a chat evicted', 'loaded test/b chat', 'unloaded test/b chat failed'],
-    'hooks get to know'
+    'hooks are called'
   )
 })
 
-t.test('a stop saves the caches of an idle engine, not of a busy one', async t => {
+t.test('stop saves the prompt caches of an idle engine, not of a busy one', async t => {
   const { lease, scheduler, done, remove } = world(t)
   const model = { owner: 'test', name: 'a' }
   const held = await lease('a')
@@ -209,7 +206,7 @@ t.test('a stop saves the caches of an idle engine, not of a busy one', async t =
   t.same(done, ['stop a'])
 })
 
-t.test('stop and delete while a load is estimated and started', async t => {
+t.test('stop and delete abort a load while it is estimated or started', async t => {
   for (const step of ['estimate', 'start'] as const) {
     for (const way of ['stop', 'delete', 'close'] as const) {
       const { lease, scheduler, hold, done, remove, reports } = world(t)
@@ -222,12 +219,12 @@ t.test('stop and delete while a load is estimated and started', async t => {
       const expected = { stop: 'model_stopped', delete: 'model_not_found', close: 'shutting_down' }[way]
       t.equal(await waiting, expected, `${way} while ${step}`)
       t.same([...scheduler.running(), ...scheduler.loading()], [])
-      t.same(reports, [], 'what never served is not reported')
+      t.same(reports, [], 'an engine that never served is not reported')
     }
   }
 })
 
-t.test('a model is not loaded when its only client leaves while it is prepared', async t => {
+t.test('a model is not loaded when its only client leaves during the preparation', async t => {
   const { lease, hold, done, scheduler } = world(t)
   const estimate = gate()
   hold.estimate = estimate.promise
@@ -242,7 +239,7 @@ t.test('a model is not loaded when its only client leaves while it is prepared',
   t.same(scheduler.loading(), [])
 })
 
-t.test('a delete and the end of the grace do not wait for a cache that is being saved', async t => {
+t.test('delete and the end of the grace period interrupt the saving of a cache', async t => {
   for (const way of ['delete', 'close'] as const) {
     const { lease, scheduler, hold, remove, done } = world(t)
     const held = await lease('a', { keepAlive: 0 })
@@ -256,7 +253,7 @@ t.test('a delete and the end of the grace do not wait for a cache that is being 
   }
 })
 
-t.test('an idle model is unloaded and a failed load is allowed again in time after the clock is set back', async t => {
+t.test('idle unloads and retries stay on time after the clock is set back', async t => {
   const { lease, scheduler, hold } = world(t)
   const { now } = Date
   t.teardown(() => Object.assign(Date, { now }))
@@ -276,7 +273,7 @@ t.test('an idle model is unloaded and a failed load is allowed again in time aft
   while (!(await lease('b').catch(() => undefined))) await sleep(50)
 })
 
-t.test('a load that runs out of memory is tried again without idle models, and then refused', async t => {
+t.test('a load that runs out of memory is retried without idle models, then refused', async t => {
   const { lease, hold, done, needs } = world(t)
   needs.host = 4
   const first = await lease('a')
@@ -286,7 +283,7 @@ t.test('a load that runs out of memory is tried again without idle models, and t
   t.same(done.slice(2), ['estimate b', 'start b', 'save a', 'stop a', 'start b'])
 })
 
-t.test('an engine that dies in the instant that it is ready', async t => {
+t.test('a request survives an engine that dies as it becomes ready', async t => {
   const { scheduler, done, engines } = world(t)
   const answer = scheduler.withLease(
     { model: { owner: 'test', name: 'a' }, options: {}, signal: new AbortController().signal },
@@ -297,11 +294,11 @@ t.test('an engine that dies in the instant that it is ready', async t => {
       return held.engine
     }
   )
-  t.equal(await answer, engines[1], 'the request is served by the next one')
+  t.equal(await answer, engines[1], 'the next engine serves the request')
   t.same(done, ['estimate a', 'start a', 'estimate a', 'start a'])
 })
 
-t.test('an engine that has stopped counts as ended, even if its plugin never says so', async t => {
+t.test('a stopped engine counts as ended even if its plugin never reports it', async t => {
   const { lease, engines, scheduler } = world(t)
   const first = await lease('a')
   first.release()
@@ -313,7 +310,7 @@ t.test('an engine that has stopped counts as ended, even if its plugin never say
   again.release()
 })
 
-t.test('preload loads one model after the other and goes on after failures', async t => {
+t.test('preload loads models one after the other and continues after failures', async t => {
   const config = {
     'test/absent': { preload: true },
     'test/a': { preload: true, pin: true },
@@ -322,7 +319,7 @@ t.test('preload loads one model after the other and goes on after failures', asy
   const { scheduler, done } = world(t, config)
   await scheduler.preload(new AbortController().signal)
   t.ok(done.includes('start a'))
-  t.notOk(done.includes('start b'), 'there is no room beside a pinned one')
+  t.notOk(done.includes('start b'), 'there is no room beside a pinned model')
   t.same(
     scheduler.running().map(({ variant, expiresAt }) => [variant.publicName, expiresAt]),
     [['test/a', undefined]]

@@ -20,7 +20,7 @@ function small(needs: Record<string, number>, limits: Parameters<typeof machine>
 }
 
 let ids = 1000
-/** Loads a model at a time and leaves it idle from then on. */
+/** Loads a model at this time and leaves it idle. */
 function background(m: Machine, key: string, at: number, loadTime = 1000, more: object = {}): void {
   m.at(at)
   const id = ++ids
@@ -29,7 +29,7 @@ function background(m: Machine, key: string, at: number, loadTime = 1000, more: 
   m.send({ type: 'leave', id, key })
 }
 
-t.test('a load is prepared first, and what it needs is reserved until the engine has gone', t => {
+t.test('a load is prepared first, and its memory stays reserved until the engine is gone', t => {
   const m = small({ a: 6, b: 6 })
   m.held.add('a')
   t.same(
@@ -38,21 +38,21 @@ t.test('a load is prepared first, and what it needs is reserved until the engine
   )
   t.same(m.request(2, 'a'), [], 'one is enough')
   t.same(short(m.prepared('a')), ['load a'])
-  t.same(m.prepared('a'), [], 'an answer that comes twice is not heeded')
+  t.same(m.prepared('a'), [], 'a repeated outcome is ignored')
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 1', 'grant 2'])
-  t.same(short(m.request(3, 'b')), [], 'the other one is busy')
+  t.same(short(m.request(3, 'b')), [], 'the other engine is busy')
   m.send({ type: 'leave', id: 1, key: 'a' })
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'])
   t.same(short(m.send({ type: 'gone', key: 'a' })), ['load b'])
-  t.same(short(m.send({ type: 'gone', key: 'a' })), [], 'an end that comes twice is not heeded')
+  t.same(short(m.send({ type: 'gone', key: 'a' })), [], 'a repeated end is ignored')
   t.end()
 })
 
-t.test('which engines are evicted', t => {
+t.test('eviction chooses the cheapest sufficient engines', t => {
   const table: [what: string, prepare: (m: Machine) => void, needs: Record<string, number>, expected: string[]][] = [
-    ['nobody where there is room', m => background(m, 'a', 0), { a: 4, z: 6 }, ['load z']],
+    ['none if there is room', m => background(m, 'a', 0), { a: 4, z: 6 }, ['load z']],
     [
-      'the one idle longest',
+      'the longest idle',
       m => {
         background(m, 'a', 0)
         background(m, 'b', 10_000)
@@ -61,7 +61,7 @@ t.test('which engines are evicted', t => {
       ['unload a']
     ],
     [
-      'rather two that are quickly loaded than one that is not',
+      'two quick loads rather than one slow load',
       m => {
         background(m, 'a', 0, 60_000)
         background(m, 'b', 1, 500)
@@ -71,7 +71,7 @@ t.test('which engines are evicted', t => {
       ['unload b', 'unload c']
     ],
     [
-      'no more than needed: the large one alone',
+      'no more than needed: only the large one',
       m => {
         background(m, 'a', 0)
         background(m, 'b', 1)
@@ -91,7 +91,7 @@ t.test('which engines are evicted', t => {
       ['unload b', 'unload c']
     ],
     [
-      'a pinned one never',
+      'never a pinned one',
       m => {
         background(m, 'a', 0, 1000, { pinned: true })
         background(m, 'b', 10_000)
@@ -100,7 +100,7 @@ t.test('which engines are evicted', t => {
       ['unload b']
     ],
     [
-      'nobody when that would not do',
+      'none if that would not suffice',
       m => {
         background(m, 'a', 0)
         m.request(1, 'b')
@@ -110,7 +110,7 @@ t.test('which engines are evicted', t => {
       []
     ],
     [
-      'the one that may not be in memory beside it',
+      'the one that shares a group',
       m => {
         background(m, 'a', 0)
         background(m, 'b', 10_000, 1000, { groups: ['large'] })
@@ -128,7 +128,7 @@ t.test('which engines are evicted', t => {
   t.end()
 })
 
-t.test('each pool has a budget of its own', t => {
+t.test('each pool has its own budget', t => {
   const m = machine({}, { a: { host: GIB, CUDA0: 6 * GIB }, b: { host: GIB, CUDA0: 6 * GIB }, c: { host: 5 * GIB } })
   m.send({ type: 'budget', budget: { host: 10 * GIB, CUDA0: 8 * GIB } })
   background(m, 'a', 0)
@@ -139,7 +139,7 @@ t.test('each pool has a budget of its own', t => {
   t.end()
 })
 
-t.test('what can never fit is refused at once, with numbers and names', t => {
+t.test('a model that can never fit is refused at once, with numbers and names', t => {
   const large = small({ a: 11 })
   const refused = large.request(1, 'a')
   t.same(short(refused), ['refuse 1 insufficient_memory'])
@@ -157,34 +157,34 @@ t.test('what can never fit is refused at once, with numbers and names', t => {
   mixed.held.add('a')
   mixed.request(1, 'a', { options: { num_ctx: 99_999 } })
   mixed.request(2, 'a')
-  t.same(short(mixed.prepared('a', host(20))), ['refuse 1 insufficient_memory'], 'only who asked for so much')
+  t.same(short(mixed.prepared('a', host(20))), ['refuse 1 insufficient_memory'], 'only the request that asked for it')
   const load = mixed.prepared('a', host(2))
   t.same(short(load), ['load a'])
   t.equal(loadOf(load)?.num_ctx, 4096)
   t.end()
 })
 
-t.test('a busy model gives way after a time', t => {
+t.test('a busy model gives way after fair_wait', t => {
   const m = small({ a: 6, b: 6 }, { fairWait: 15_000 })
   m.request(1, 'a', { maxConcurrent: 1 })
   m.send({ type: 'loaded', key: 'a' })
   m.request(2, 'a', { maxConcurrent: 1 })
   m.request(3, 'a', { maxConcurrent: 1 })
   m.at(100_000)
-  t.same(holdersOf(m.request(4, 'b'), 'b')?.holders, ['a'], 'it is told whose room it waits for')
+  t.same(holdersOf(m.request(4, 'b'), 'b')?.holders, ['a'], 'the waiting model is reported')
   m.until(110_000)
-  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 2'], 'until then its own queue goes first')
-  t.same(short(m.until(120_000)), [], 'an answer is never cut')
-  t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'], 'but no other one is begun')
+  t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 2'], 'until then its own queue comes first')
+  t.same(short(m.until(120_000)), [], 'answers are never interrupted')
+  t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'], 'no new answer starts')
   t.same(short(m.send({ type: 'gone', key: 'a' })), ['load b'])
   t.same(short(m.send({ type: 'loaded', key: 'b' })), ['grant 4'])
-  t.same(short(m.send({ type: 'leave', id: 4, key: 'b' })), ['unload b'], 'the first one has its turn again')
+  t.same(short(m.send({ type: 'leave', id: 4, key: 'b' })), ['unload b'], 'the first model has its turn again')
   t.same(short(m.send({ type: 'gone', key: 'b' })), ['load a'])
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 3'])
   t.end()
 })
 
-t.test('a busy model is evicted after a number of answers; it stays when nobody waits any more', t => {
+t.test('a busy model gives way after fair_count answers, unless nobody waits any more', t => {
   const m = small({ a: 6, b: 6 }, { fairCount: 2 })
   m.request(1, 'a', { maxConcurrent: 1 })
   m.send({ type: 'loaded', key: 'a' })
@@ -193,13 +193,13 @@ t.test('a busy model is evicted after a number of answers; it stays when nobody 
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 2'])
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['grant 3'])
   m.request(6, 'a', { maxConcurrent: 1 })
-  t.same(short(m.send({ type: 'leave', id: 99, key: 'b' })), [], 'the one who waited has left')
+  t.same(short(m.send({ type: 'leave', id: 99, key: 'b' })), [], 'the waiting client has left')
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 4'])
   m.request(100, 'b')
   m.request(7, 'a', { maxConcurrent: 1 })
   t.same(short(m.send({ type: 'leave', id: 4, key: 'a' })), ['grant 5'])
   t.same(short(m.send({ type: 'leave', id: 5, key: 'a' })), ['grant 6'])
-  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), ['unload a'], 'though another one waits')
+  t.same(short(m.send({ type: 'leave', id: 6, key: 'a' })), ['unload a'], 'though another request waits')
 
   const called = small({ a: 6, b: 6 }, { fairWait: 1000 })
   called.request(1, 'a', { maxConcurrent: 1 })
@@ -221,12 +221,12 @@ t.test('a busy model is evicted after a number of answers; it stays when nobody 
   late.request(3, 'c')
   late.request(4, 'a', { maxConcurrent: 1 })
   late.until(5000)
-  t.same(short(late.send({ type: 'leave', id: 1, key: 'a' })), [], 'nobody is unloaded before that is enough')
+  t.same(short(late.send({ type: 'leave', id: 1, key: 'a' })), [], 'nothing is unloaded before that is enough')
   t.same(short(late.send({ type: 'leave', id: 3, key: 'c' })), ['grant 4'], 'it serves again')
   t.end()
 })
 
-t.test('three models that each need all of the memory have their turns in the order in which they began to wait', t => {
+t.test('three models that need all the memory take turns in order of their wait', t => {
   const m = small({ a: 9, b: 9, c: 9 }, { fairWait: 10_000 })
   let id = 0
   const clientIds: string[] = []
@@ -241,7 +241,7 @@ t.test('three models that each need all of the memory have their turns in the or
       if (effect.type === 'unload') heed(m.send({ type: 'gone', key: effect.key }))
     }
   }
-  // Each has always more requests than can be served.
+  // Each has more requests than can be served.
   for (let now = 0; now < 100_000; now += 500) {
     heed(m.until(now))
     for (const key of ['a', 'b', 'c']) heed(m.request(++id, key, { maxConcurrent: 1 }))
@@ -251,24 +251,24 @@ t.test('three models that each need all of the memory have their turns in the or
     }
   }
   t.same(clientIds.slice(0, 7), ['a', 'b', 'c', 'a', 'b', 'c', 'a'])
-  t.ok(clientIds.length <= 12, `no more swaps than needed: ${clientIds.length}`)
+  t.ok(clientIds.length <= 12, `only necessary swaps: ${clientIds.length}`)
   t.end()
 })
 
-t.test('small models do not starve a large one, but overtake it where that does not delay it', t => {
+t.test('small models do not starve a large one and overtake it only without delaying it', t => {
   const m = small({ a: 4, z: 8, b: 4, c: 2 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
   m.request(2, 'z')
-  t.same(short(m.request(3, 'b')), [], 'beside "a" there is room, beside "z" there is not')
-  t.same(short(m.request(4, 'c')), ['load c'], 'beside both there is room')
+  t.same(short(m.request(3, 'b')), [], 'there is room beside "a" but not beside "z"')
+  t.same(short(m.request(4, 'c')), ['load c'], 'there is room beside both')
   m.send({ type: 'loaded', key: 'c' })
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'])
   t.same(short(m.send({ type: 'gone', key: 'a' })), ['load z'])
   t.end()
 })
 
-t.test('waiting for room ends after room_timeout, with an error that names what holds it', t => {
+t.test('waiting for room ends after room_timeout with an error that names the holders', t => {
   const m = small({ a: 6, b: 6 }, { roomTimeout: 60_000 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
@@ -283,25 +283,25 @@ t.test('waiting for room ends after room_timeout, with an error that names what 
   t.end()
 })
 
-t.test('loads side by side only where that is sure to fit', t => {
+t.test('loads run in parallel only if they are sure to fit', t => {
   const m = small({ a: 3, b: 3, c: 3.5 })
   t.same(short(m.request(1, 'a')), ['load a'])
   t.same(short(m.request(2, 'b')), ['load b'])
-  t.same(short(m.request(3, 'c')), [], 'within the budget, but too near to it')
+  t.same(short(m.request(3, 'c')), [], 'within the budget, but too close to it')
   m.send({ type: 'loaded', key: 'a' })
   t.same(short(m.send({ type: 'loaded', key: 'b' })).slice(-1), ['load c'])
 
   const guessed = small({ a: 1, b: 1, c: 1 })
   guessed.uncertain.add('b')
   guessed.request(1, 'a')
-  t.same(short(guessed.request(2, 'b')), [], 'a guess waits for loads to end')
-  t.same(short(guessed.request(3, 'c')), [], 'and nobody passes it meanwhile')
+  t.same(short(guessed.request(2, 'b')), [], 'an uncertain estimate waits for other loads')
+  t.same(short(guessed.request(3, 'c')), [], 'nobody overtakes it meanwhile')
   t.same(short(guessed.send({ type: 'loaded', key: 'a' })), ['grant 1', 'load b'])
   t.same(short(guessed.send({ type: 'loaded', key: 'b' })), ['grant 2', 'load c'])
   t.end()
 })
 
-t.test('what an engine reports takes the place of what was reserved; a surplus sends idle ones away', t => {
+t.test('reported memory replaces the estimate, and a surplus evicts idle models', t => {
   const m = small({ a: 4, b: 4, c: 2 })
   background(m, 'a', 0)
   background(m, 'c', 1)
@@ -309,11 +309,11 @@ t.test('what an engine reports takes the place of what was reserved; a surplus s
   m.request(1, 'b')
   t.same(short(m.send({ type: 'loaded', key: 'b', use: host(7) })), ['grant 1', 'unload a'])
   t.same(reservedBy(m.state.engines.get('b')!), host(7))
-  t.same(short(m.send({ type: 'budget', budget: host(8) })), ['unload c'], 'the same when there is less')
+  t.same(short(m.send({ type: 'budget', budget: host(8) })), ['unload c'], 'the same after the budget shrinks')
   t.end()
 })
 
-t.test('a load that runs out of memory is tried once more without idle models; then its requests are refused', t => {
+t.test('a load that runs out of memory is retried once without idle models, then refused', t => {
   const m = small({ a: 2, b: 2, p: 2, z: 2 })
   background(m, 'a', 0)
   background(m, 'b', 1)
@@ -327,7 +327,7 @@ t.test('a load that runs out of memory is tried once more without idle models; t
   t.end()
 })
 
-t.test('a reload is estimated first, and the running engine stays when there is no room for it', t => {
+t.test('a reload is estimated first, and the running engine stays if there is no room', t => {
   const m = small({ a: 4, b: 4 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })
@@ -335,7 +335,7 @@ t.test('a reload is estimated first, and the running engine stays when there is 
   t.same(
     short(m.request(2, 'a', { options: { num_ctx: 8192 } })),
     ['refuse 2 insufficient_memory'],
-    'too much: nothing is unloaded'
+    'too large: nothing is unloaded'
   )
   t.same(short(m.request(3, 'a')), ['grant 3'])
 
@@ -343,7 +343,11 @@ t.test('a reload is estimated first, and the running engine stays when there is 
   background(m, 'b', 10)
   m.request(4, 'a', { options: { num_ctx: 8192 } })
   m.send({ type: 'leave', id: 1, key: 'a' })
-  t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['unload b', 'unload a'], 'room for more is made with it')
+  t.same(
+    short(m.send({ type: 'leave', id: 3, key: 'a' })),
+    ['unload b', 'unload a'],
+    'room for the larger model is made as well'
+  )
   t.same(short(m.send({ type: 'gone', key: 'a' })), [])
   const effects = m.send({ type: 'gone', key: 'b' })
   t.same(short(effects), ['load a'])
@@ -362,13 +366,13 @@ t.test('a reload is estimated first, and the running engine stays when there is 
   t.end()
 })
 
-t.test('stop, close and delete at each step on the way', t => {
+t.test('stop, close and delete work at each step of a load', t => {
   const preparing = small({ a: 1 })
   preparing.held.add('a')
   preparing.request(1, 'a')
   const stop = { type: 'stop', key: 'a', running: stopped, waiting: stopped, save: true } as const
   t.same(short(preparing.send(stop)), ['refuse 1 model_stopped', 'abort-prepare a'])
-  t.same(preparing.request(2, 'a'), [], 'who comes now waits for the end of what was called off')
+  t.same(preparing.request(2, 'a'), [], 'a new request waits for the end of the cancelled load')
   t.same(
     preparing.send({ type: 'prepare-failed', key: 'a', error: stopped }).map(effect => effect.type),
     ['prepare']
@@ -389,7 +393,7 @@ t.test('stop, close and delete at each step on the way', t => {
   t.end()
 })
 
-t.test('no more concurrent answers than the model allows', t => {
+t.test('max_concurrent limits the answers of a model', t => {
   const m = small({})
   for (let id = 1; id <= 4; id++) m.request(id, 'a', { maxConcurrent: 2 })
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 1', 'grant 2'])
@@ -397,7 +401,7 @@ t.test('no more concurrent answers than the model allows', t => {
   t.end()
 })
 
-t.test('a reload waits for the answers that run as long as they take; only room has a time limit', t => {
+t.test('a reload waits for running answers without a limit, and for room with one', t => {
   const m = small({ a: 4 }, { roomTimeout: 1000 })
   m.request(1, 'a')
   m.send({ type: 'loaded', key: 'a' })

@@ -8,7 +8,7 @@ const greedy = { clientId: 'greedy' }
 const honest = { clientId: 'honest' }
 const oneSlot = { ...DEFAULT_LOAD_OPTIONS, num_parallel: 1 }
 
-/** A machine with a loaded model of four slots, and so many requests of one client. */
+/** A machine with a loaded model of four slots, and this many requests of one client. */
 function crowded(requests: number, limits: Parameters<typeof machine>[0] = {}) {
   const m = machine(limits)
   m.request(1, 'a', greedy)
@@ -17,7 +17,7 @@ function crowded(requests: number, limits: Parameters<typeof machine>[0] = {}) {
   return m
 }
 
-t.test('a client with many requests waits behind itself', t => {
+t.test('a client with many requests does not delay other clients', t => {
   const m = crowded(500)
   m.request(901, 'a', honest)
   m.request(902, 'a', honest)
@@ -29,7 +29,7 @@ t.test('a client with many requests waits behind itself', t => {
   t.end()
 })
 
-t.test('where clients have as many slots, the one that has had less time is next', t => {
+t.test('clients with equal slots are served by their use so far', t => {
   const m = machine()
   const one = { defaults: oneSlot }
   m.request(1, 'a', { ...greedy, ...one })
@@ -39,7 +39,11 @@ t.test('where clients have as many slots, the one that has had less time is next
   m.at(10_000)
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), ['grant 11'])
   m.at(11_000)
-  t.same(short(m.send({ type: 'leave', id: 11, key: 'a' })), ['grant 12'], 'ten seconds of one weigh more than one')
+  t.same(
+    short(m.send({ type: 'leave', id: 11, key: 'a' })),
+    ['grant 12'],
+    'ten seconds of one request count more than one second'
+  )
   m.at(12_000)
   t.same(short(m.send({ type: 'leave', id: 12, key: 'a' })), ['grant 13'])
   m.at(23_000)
@@ -47,7 +51,7 @@ t.test('where clients have as many slots, the one that has had less time is next
   t.end()
 })
 
-t.test('what a client took while nobody else wanted it is not held against it', t => {
+t.test('use of slots that nobody else wanted is not charged later', t => {
   const m = machine()
   const one = { defaults: oneSlot }
   m.request(1, 'a', { ...greedy, ...one })
@@ -63,12 +67,12 @@ t.test('what a client took while nobody else wanted it is not held against it', 
   t.end()
 })
 
-t.test('nobody overtakes a request for several slots once some are free, and they count as its own', t => {
+t.test('nobody overtakes a request for several slots, and the kept slots count as its own', t => {
   const m = crowded(6)
   m.request(10, 'a', { clientId: 'wide', slots: 3 })
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), [])
   m.request(11, 'a', honest)
-  t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), [], 'not by one who comes later either')
+  t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), [], 'a later request does not overtake it either')
   m.at(10_000)
   t.same(short(m.send({ type: 'leave', id: 3, key: 'a' })), ['grant 10'])
   m.at(10_001)
@@ -77,18 +81,18 @@ t.test('nobody overtakes a request for several slots once some are free, and the
   t.end()
 })
 
-t.test('the last slot is left free for a client that was here lately', t => {
+t.test('the last slot stays free for a recent client', t => {
   const m = crowded(3)
   m.request(10, 'a', honest)
   t.same(short(m.send({ type: 'leave', id: 10, key: 'a' })), [])
   const effects = m.request(4, 'a', greedy)
-  t.same(short(effects), [], 'it may be back any moment')
+  t.same(short(effects), [], 'it may return at any moment')
   t.equal(alarmOf(effects), MINUTE)
   t.same(short(m.request(11, 'a', honest)), ['grant 11'])
   m.at(1000)
   m.send({ type: 'leave', id: 11, key: 'a' })
   t.same(short(m.until(MINUTE + 999)), [])
-  t.same(short(m.until(MINUTE + 1000)), ['grant 4'], 'and is not waited for any longer')
+  t.same(short(m.until(MINUTE + 1000)), ['grant 4'], 'it is no longer expected')
 
   const wide = crowded(1)
   wide.request(10, 'a', honest)
@@ -98,7 +102,7 @@ t.test('the last slot is left free for a client that was here lately', t => {
   t.end()
 })
 
-t.test('clients that ask again at once find a slot each', t => {
+t.test('clients that send requests in a row each find a free slot', t => {
   const m = crowded(6)
   m.request(10, 'a', honest)
   m.request(20, 'a', { clientId: 'third' })
@@ -116,13 +120,13 @@ t.test('clients that ask again at once find a slot each', t => {
   t.same(short(m.request(21, 'a', { clientId: 'third' })), ['grant 21'])
   m.send({ type: 'leave', id: 11, key: 'a' })
   m.send({ type: 'leave', id: 21, key: 'a' })
-  t.same(short(m.until(2000)), ['grant 5'], 'after a while one is left for both')
+  t.same(short(m.until(2000)), ['grant 5'], 'later only one slot is kept for both')
   t.same(short(m.until(MINUTE - 1)), [])
   t.same(short(m.until(MINUTE)), ['grant 6'])
   t.end()
 })
 
-t.test('a client has a bound of its own in each queue', t => {
+t.test('queue_per_key limits each client in each queue', t => {
   const m = crowded(4, { queuePerKey: 2 })
   t.same(short([...m.request(5, 'a', greedy), ...m.request(6, 'a', greedy)]), [])
   const refused = m.request(7, 'a', greedy)
@@ -133,7 +137,7 @@ t.test('a client has a bound of its own in each queue', t => {
   t.end()
 })
 
-t.test('in a full queue the client with most requests gives up its newest one for one with fewer', t => {
+t.test('a full queue drops the newest request of the client with the most', t => {
   const m = crowded(8, { maxQueue: 4 })
   t.same(short(m.request(9, 'a', greedy)), ['refuse 9 queue_full'])
   t.same(short(m.request(20, 'a', honest)), ['refuse 8 queue_full'])
@@ -143,7 +147,7 @@ t.test('in a full queue the client with most requests gives up its newest one fo
   t.end()
 })
 
-t.test('a displaced request that a reload was for takes it back', t => {
+t.test('a displaced request cancels its reload', t => {
   const m = crowded(1, { maxQueue: 2 })
   m.request(2, 'a', { ...greedy, options: { num_ctx: 8192 } })
   m.request(3, 'a', { ...greedy, slots: 4 })
@@ -153,30 +157,30 @@ t.test('a displaced request that a reload was for takes it back', t => {
   t.end()
 })
 
-t.test('what is asked for in parts lets others have their turn between two of them', t => {
+t.test('letOthers gives slots to other clients between parts', t => {
   const m = crowded(5)
-  t.same(short(m.send({ type: 'yield', id: 1, key: 'a' })), ['grant 1'], 'not those of the same client')
+  t.same(short(m.send({ type: 'yield', id: 1, key: 'a' })), ['grant 1'], 'not to the same client')
   m.request(10, 'a', honest)
   t.same(short(m.send({ type: 'yield', id: 1, key: 'a' })), ['grant 10'])
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['grant 1'], 'it stays the first of its client')
-  t.same(short(m.send({ type: 'yield', id: 99, key: 'a' })), [], 'one that does not run')
+  t.same(short(m.send({ type: 'yield', id: 99, key: 'a' })), [], 'a request that does not run')
   t.end()
 })
 
-t.test('a reload waits until others that use the engine have had as much as its client', t => {
+t.test('a reload waits until other clients have used the engine as much', t => {
   const m = crowded(1)
   m.request(10, 'a', honest)
   const q8 = { ...greedy, options: { cache_type_k: 'q8_0' as const } }
   m.at(1000)
   t.same(short(m.request(2, 'a', q8)), [])
-  t.equal(m.state.engines.get('a')!.phase.name, 'draining', 'both have had a second')
+  t.equal(m.state.engines.get('a')!.phase.name, 'draining', 'both have had one second')
   m.at(2000)
   t.same(short(m.send({ type: 'leave', id: 1, key: 'a' })), [])
   t.same(short(m.send({ type: 'leave', id: 10, key: 'a' })), ['unload a'])
   t.same(short(m.send({ type: 'gone', key: 'a' })), ['load a'])
   m.at(3000)
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 2'])
-  t.same(short(m.request(11, 'a', honest)), [], 'the other client has the defaults back')
+  t.same(short(m.request(11, 'a', honest)), [], 'the other client gets the defaults back')
   t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'])
   t.equal(loadOf(m.send({ type: 'gone', key: 'a' }))?.cache_type_k, 'f16')
   t.same(short(m.send({ type: 'loaded', key: 'a' })), ['grant 11'])
@@ -185,16 +189,16 @@ t.test('a reload waits until others that use the engine have had as much as its 
   t.equal(
     m.state.engines.get('a')!.phase.name,
     'ready',
-    'two reloads of a second on four slots are to be caught up with'
+    'the other client catches up with two reloads of a second on four slots'
   )
-  t.same(short(m.request(12, 'a', honest)), ['grant 12'], 'the others go on')
+  t.same(short(m.request(12, 'a', honest)), ['grant 12'], 'other clients continue')
   t.ok(alarmOf(effects)! > 3000)
   m.until(alarmOf(effects)! + 20_000)
   t.equal(m.state.engines.get('a')!.phase.name, 'draining')
   t.end()
 })
 
-t.test('reloads of what others use are bounded for each client, and come back with time', t => {
+t.test('limits.reloads refuses frequent forced reloads until the time has passed', t => {
   const m = machine({ reloads: 2, keepAlive: Number.POSITIVE_INFINITY })
   m.request(1, 'a', honest)
   m.send({ type: 'loaded', key: 'a' })
@@ -213,15 +217,15 @@ t.test('reloads of what others use are bounded for each client, and come back wi
   t.equal(reload(3, 'greedy', 'f16'), undefined)
   const error = reload(4, 'greedy', 'q8_0')
   t.match(error, { code: 'rate_limited', retryAfter: 540, message: /limits\.reloads allows each client 2 reloads/ })
-  t.same(short(m.request(5, 'a', greedy)), ['grant 5'], 'without the options it is answered')
+  t.same(short(m.request(5, 'a', greedy)), ['grant 5'], 'it is answered without the options')
   m.send({ type: 'leave', id: 5, key: 'a' })
-  t.equal(reload(6, 'third', 'q8_0'), undefined, 'others may')
+  t.equal(reload(6, 'third', 'q8_0'), undefined, 'other clients may reload')
   m.at(10 * MINUTE)
-  t.equal(reload(7, 'greedy', 'f16'), undefined, 'the first one is ten minutes ago')
+  t.equal(reload(7, 'greedy', 'f16'), undefined, 'the first reload is ten minutes old')
   t.end()
 })
 
-t.test('while one client alternates its options, others go on', t => {
+t.test('alternating options of one client do not block other clients', t => {
   const m = machine({ reloads: 3 })
   const events: ('loaded' | 'gone')[] = []
   const running: number[] = []
@@ -266,7 +270,7 @@ t.test('while one client alternates its options, others go on', t => {
   t.end()
 })
 
-t.test('a client that has a model for itself loads it anew as often as it wants', t => {
+t.test('a client that uses a model alone may reload it at any time', t => {
   const m = machine({ reloads: 0 })
   m.request(1)
   m.send({ type: 'loaded', key: 'a' })
@@ -281,28 +285,28 @@ t.test('a client that has a model for itself loads it anew as often as it wants'
   t.end()
 })
 
-t.test('a reload does not keep others waiting for the end of a long answer', t => {
+t.test('a drain is given up during a long answer while others wait', t => {
   const m = crowded(1, { fairWait: 1000, roomTimeout: 20_000 })
   m.request(2, 'a', { clientId: 'wishful', options: { num_ctx: 8192 } })
   t.equal(m.state.engines.get('a')!.phase.name, 'draining')
   t.same(short(m.request(10, 'a', honest)), [])
   t.same(short(m.until(3999)), [])
   t.same(short(m.until(4000)), ['grant 10'])
-  t.same(short(m.request(11, 'a', honest)), ['grant 11'], 'the others have as much time as the drain took')
+  t.same(short(m.request(11, 'a', honest)), ['grant 11'], 'the others have had as much time as the drain took')
   const effects = m.until(30_000)
   t.same(short(effects), [], 'it drains again')
   t.equal(m.state.engines.get('a')!.phase.name, 'draining')
-  t.same(short(m.request(12, 'a', honest)), ['refuse 2 queue_full'], 'and is refused at last')
+  t.same(short(m.request(12, 'a', honest)), ['refuse 2 queue_full'], 'it is refused at last')
   t.equal(m.state.engines.get('a')!.phase.name, 'ready')
   t.end()
 })
 
-t.test('options that one client chose are no reason for another one to have less than the defaults', t => {
+t.test("one client's options leave other clients at least the defaults", t => {
   for (const options of [{ num_ctx: 16 }, { n_gpu_layers: 0 }, { cache_type_v: 'q4_0' as const }]) {
     const m = machine()
     m.request(1, 'a', { ...greedy, options })
     m.send({ type: 'loaded', key: 'a' })
-    t.same(short(m.request(2, 'a', greedy)), ['grant 2'], 'to the client itself they are good enough')
+    t.same(short(m.request(2, 'a', greedy)), ['grant 2'], 'they are enough for the client itself')
     m.request(3, 'a', honest)
     m.send({ type: 'leave', id: 1, key: 'a' })
     t.same(short(m.send({ type: 'leave', id: 2, key: 'a' })), ['unload a'], JSON.stringify(options))
@@ -313,11 +317,11 @@ t.test('options that one client chose are no reason for another one to have less
   const larger = machine()
   larger.request(1, 'a', { ...greedy, options: { num_ctx: 8192, num_parallel: 8 } })
   larger.send({ type: 'loaded', key: 'a' })
-  t.same(short(larger.request(2, 'a', honest)), ['grant 2'], 'more is good enough for everybody')
+  t.same(short(larger.request(2, 'a', honest)), ['grant 2'], 'larger options are enough for everybody')
   t.end()
 })
 
-t.test('options that do not load fail for those who asked for them', t => {
+t.test('options that fail to load fail only the requests that asked for them', t => {
   const m = machine()
   m.request(1, 'a', { ...greedy, options: { cache_type_k: 'q4_0' } })
   m.request(2, 'a', honest)
@@ -328,7 +332,7 @@ t.test('options that do not load fail for those who asked for them', t => {
   t.end()
 })
 
-t.test('a load that nobody waits for ends after the grace, and serves one who comes back', t => {
+t.test('an unwanted load ends after the grace period, and serves a client that returns', t => {
   const m = machine({ loadGrace: 1000 })
   m.request(1)
   const effects = m.send({ type: 'leave', id: 1, key: 'a' })
@@ -336,27 +340,27 @@ t.test('a load that nobody waits for ends after the grace, and serves one who co
   t.equal(alarmOf(effects), 1000)
   m.at(900)
   m.request(2)
-  t.same(short(m.until(5000)), [], 'somebody waits again')
+  t.same(short(m.until(5000)), [], 'a client waits again')
   m.send({ type: 'leave', id: 2, key: 'a' })
   t.same(short(m.until(6000)), ['abort-load a'])
   t.same(short(m.request(3)), [])
   const ended = m.send({ type: 'load-failed', key: 'a', error: new CorralError('model_stopped', 'stopped') })
-  t.same(short(ended), ['load a'], 'one that comes while it ends has a new one')
+  t.same(short(ended), ['load a'], 'a request during its end gets a new load')
 
   const preparing = machine({ loadGrace: 1000 })
   preparing.held.add('a')
   preparing.request(1)
   preparing.send({ type: 'leave', id: 1, key: 'a' })
   t.same(short(preparing.until(999)), [])
-  t.same(short(preparing.until(1000)), ['abort-prepare a'], 'a conversion too')
+  t.same(short(preparing.until(1000)), ['abort-prepare a'], 'conversions too')
 
   const only = machine({ loadGrace: 0 })
   only.request(1, 'a', { loadOnly: true })
-  t.same(short(only.until(10_000)), [], 'one who only loads waits as well')
+  t.same(short(only.until(10_000)), [], 'a request that only loads counts too')
   t.end()
 })
 
-t.test('the wish of one client does not unload what another one uses', t => {
+t.test("one client's keep_alive does not unload a model that another client uses", t => {
   const m = machine()
   m.request(1, 'a', { ...honest, keepAlive: 10 * MINUTE })
   m.send({ type: 'loaded', key: 'a' })
@@ -367,11 +371,11 @@ t.test('the wish of one client does not unload what another one uses', t => {
   all.request(1, 'a', honest)
   all.send({ type: 'loaded', key: 'a' })
   t.same(short(all.send({ type: 'keep-alive', key: 'a', keepAlive: 0 })), [], 'while it answers')
-  t.same(short(all.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'], 'who may stop it speaks for all')
+  t.same(short(all.send({ type: 'leave', id: 1, key: 'a' })), ['unload a'], 'whoever may stop it decides for all')
   t.end()
 })
 
-t.test('memory is given by turns: who has many models loaded comes behind who waits for one', t => {
+t.test('a client that loads many models comes behind clients that wait for one', t => {
   const m = machine({ maxLoaded: 1 })
   m.request(1, 'a', greedy)
   m.send({ type: 'loaded', key: 'a' })
@@ -393,7 +397,7 @@ t.test('memory is given by turns: who has many models loaded comes behind who wa
   t.end()
 })
 
-t.test('a client that keeps evicting what others use waits for their turn to end', t => {
+t.test('a client that keeps evicting models of others waits for their turns to end', t => {
   const m = machine({ maxLoaded: 1, reloads: 1, fairWait: 15_000 })
   const swap = (id: number, key: string, clientId: string) => {
     const [, other] = [key, [...m.state.engines.keys()].find(each => each !== key)!]
@@ -412,7 +416,7 @@ t.test('a client that keeps evicting what others use waits for their turn to end
   m.at(1000)
   t.same(swap(3, 'x', 'honest'), ['unload a'])
   m.at(2000)
-  t.same(swap(4, 'b', 'greedy'), [], 'it was idle, and its client may be back')
+  t.same(swap(4, 'b', 'greedy'), [], 'it was idle, but its client may return')
   t.same(short(m.request(5, 'x', honest)), ['grant 5'])
   m.send({ type: 'leave', id: 5, key: 'x' })
   t.same(short(m.until(16_999)), [])

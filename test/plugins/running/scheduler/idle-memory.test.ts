@@ -3,10 +3,10 @@ import t from 'tap'
 import { startCorral, until } from '../../../support/corral.ts'
 
 const MODEL = 'corral/tiny-chat'
-/** MiB that a collection frees at least: a start leaves some 20, a model's answers more. */
+/** Minimum MiB that a collection frees: a start leaves some 20, a model's answers more. */
 const FREED = 5
 
-/** MiB that a process has in RAM, and had at most. */
+/** Resident memory of a process in MiB, now and at its peak. */
 function memoryOf(pid: number): { now: number; most: number } {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8')
   const mib = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+) kB`, 'm').exec(status)![1]) / 1024
@@ -14,14 +14,14 @@ function memoryOf(pid: number): { now: number; most: number } {
 }
 
 t.test(
-  'without a model, corral gives back the memory of what it did',
+  'corral releases its own memory when no model is loaded',
   {
     skip: process.platform !== 'linux' && 'memory is read from /proc'
   },
   async t => {
     const corral = await startCorral(t)
     const pid = corral.process.pid!
-    await until('what the start took is given back', () => memoryOf(pid).now < memoryOf(pid).most - FREED)
+    await until('memory of the start is released', () => memoryOf(pid).now < memoryOf(pid).most - FREED)
 
     const load = await corral.json('/api/load', { model: MODEL, keep_alive: -1 })
     t.equal(load.status, 200)
@@ -37,7 +37,7 @@ t.test(
     }
     const { now } = memoryOf(pid)
     t.equal((await corral.json('/api/generate', { model: MODEL, keep_alive: 0 })).status, 200)
-    await until('what answers took is given back', () => memoryOf(pid).now < now - FREED)
-    t.equal((await corral.json('/api/load', { model: MODEL })).status, 200, 'it goes on')
+    await until('memory of answers is released', () => memoryOf(pid).now < now - FREED)
+    t.equal((await corral.json('/api/load', { model: MODEL })).status, 200, 'it still answers')
   }
 )

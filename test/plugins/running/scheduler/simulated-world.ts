@@ -3,9 +3,7 @@ import type { LoadOptions } from '../../../../core/models/load-options.ts'
 import type { Limits } from '../../../../plugins/running/scheduler/scheduler-state.ts'
 import { randomNumbers } from '../../../support/random.ts'
 
-/*
- * What a simulation is made of before anything happens: chance, time, and a world of models and memory.
- */
+/* The parts of a simulation: chance, time, and a world of models and memory. */
 
 /** Random choices, the same for the same seed. */
 export class Dice {
@@ -32,7 +30,7 @@ export class Dice {
   }
 }
 
-/** A clock, and what is to happen at which time; what is due at the same time happens in the order of its entry. */
+/** A clock with an agenda. Entries of the same time run in order of their creation. */
 export class Agenda {
   now = 0
   /** Number of the next entry. */
@@ -55,7 +53,7 @@ export class Agenda {
     this.#entries.splice(low, 0, entry)
   }
 
-  /** Lets the next thing happen; false when that would be later than `horizon`. */
+  /** Runs the next entry. Returns false if it would be later than `horizon`. */
   step(horizon: number): boolean {
     const { at, act } = this.#entries.pop()!
     this.now = Math.max(this.now, at)
@@ -67,11 +65,11 @@ export class Agenda {
 
 export interface Model {
   key: string
-  /** Bytes (of a pool) that it takes by itself, and for each thousand tokens of all slots. */
+  /** Bytes that it needs by itself, and per thousand tokens of all slots. */
   base: number
   each: number
   pool: string
-  /** By how much its needs are misjudged until one has been seen. */
+  /** Factor by which its need is misjudged before it was measured. */
   error: number
   certain: boolean
   pinned: boolean
@@ -83,14 +81,14 @@ export interface Model {
 }
 
 export interface World {
-  /** Nothing breaks or changes, so that waits have bounds. */
+  /** Nothing breaks or changes, so waits have limits. */
   calm: boolean
-  /** How long each thing takes at most, in milliseconds. */
+  /** Maximum duration of each step, in milliseconds. */
   longest: { answer: number; load: number; stop: number; prepare: number }
   pools: string[]
   models: Model[]
   limits: Limits
-  /** How long a model waits for room at most, in a calm world. */
+  /** Maximum wait for room in a calm world. */
   bound: number
   budget: MemoryUse
 }
@@ -118,14 +116,14 @@ export function createWorld(dice: Dice): World {
     queuePerKey: dice.between(2, 60),
     reloads: dice.between(0, 6)
   }
-  // Everybody else may have a turn before a model that waits for room.
+  // Every other model may have a turn first.
   const clientId = limits.fairWait + longest.answer + 3 * (longest.stop + 2 * longest.load + longest.prepare) + 200
   const bound = (models.length + 1) * clientId
   limits.roomTimeout = calm ? 2 * bound : dice.between(500, bound)
   let budget: MemoryUse = {}
   for (const pool of pools) if (dice.chance(0.9)) budget[pool] = dice.between(40, 400)
   if (dice.chance(0.2)) {
-    // One that needs nearly everything among small ones that could always pass it.
+    // A model that needs nearly everything, among small ones that could always overtake it.
     budget = { host: 200 }
     for (const [index, model] of models.entries()) {
       Object.assign(model, { pool: 'host', base: index === 0 ? 190 : 30, each: 0, error: 1, pinned: false, groups: [] })
@@ -151,12 +149,12 @@ function createModel(dice: Dice, key: string, pools: readonly string[]): Model {
   }
 }
 
-/** What a model really takes with these options. */
+/** What a model really needs with these options. */
 export function takes(model: Model, options: LoadOptions): number {
   return Math.round(model.base + (model.each * options.num_ctx * options.num_parallel) / 1000)
 }
 
-/** Options by which needs are learned. */
+/** Key under which needs are learned. */
 export function formatName(options: LoadOptions): string {
   return `${options.num_ctx}/${options.num_parallel}/${options.cache_type_k}`
 }

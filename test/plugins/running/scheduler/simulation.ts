@@ -28,7 +28,7 @@ interface Client {
   clientId: string
   loadOnly: boolean
   slots: number
-  /** A line of a batch, or its like. */
+  /** A line of a batch. */
   background: boolean
   arrivedAt: number
   /** How many clients waited before it. */
@@ -42,18 +42,18 @@ const stopped = new CorralError('model_stopped', 'stopped')
 const deleted = new CorralError('model_not_found', 'deleted')
 
 /**
- * A world around the scheduler's decisions with a clock of its own: clients, engines, memory, accidents. It checks what
- * must hold whatever happens, and is the same for the same seed.
+ * Simulates clients, engines, memory and accidents around the scheduler's decisions, with its own clock. It checks the
+ * invariants and is the same for the same seed.
  *
- * Things that happen (`arrive`, `interfere`, the end of answers, loads and engines) are sent to `decide`; what that
- * wants done is carried out in time (`perform` and the methods below it); the rules are checked on the way (`check…`).
+ * Events (`arrive`, `interfere`, ends of answers, loads and engines) are sent to `decide`. Its effects are carried out
+ * in simulated time (`perform` and the methods below it). `check…` methods verify the invariants.
  */
 class Simulation {
-  /** What went against the rules; nothing should. */
+  /** Violated invariants. */
   readonly faults: string[] = []
-  /** How often what happened, such as `grant` or `refuse insufficient_memory`. */
+  /** Counts of events, such as `grant` or `refuse insufficient_memory`. */
   readonly counts: Record<string, number> = {}
-  /** The longest that a model waited for room in a calm world, as a share of how long it may. */
+  /** The longest wait for room in a calm world, as a share of its limit. */
   longestWait = 0
 
   readonly #dice: Dice
@@ -62,22 +62,22 @@ class Simulation {
   readonly #state: SchedulerState
   readonly #engines = new Map<string, SimulatedEngine>()
   readonly #preparing = new Map<string, { run: number; aborted: boolean }>()
-  /** What the last prepare of each key reported. */
+  /** The last prepared outcome by key. */
   readonly #prepared = new Map<string, { need: MemoryUse; certain: boolean }>()
   readonly #waiting = new Map<number, Client>()
   readonly #running = new Map<number, Client>()
   readonly #alarms = new Map<string, number>()
-  /** Of each key the clients that the last grant passed over for one with more slots. */
+  /** By key: clients that the last grant passed over for a request with more slots. */
   readonly #passed = new Map<string, ReadonlySet<string>>()
-  /** Since when each load has nobody who waits for it. */
+  /** Since when nobody waits for each load. */
   readonly #unwanted = new Map<string, number>()
   /** Since when each key waits for room. */
   readonly #waitsSince = new Map<string, number>()
-  /** The event that is being carried out. */
+  /** The event being carried out. */
   #cause: { event: Event['type']; key: string; id?: number } = { event: 'close', key: '' }
   #ids = 0
   #closed = false
-  /** The last things that happened before the first fault. */
+  /** The last events before the first violation. */
   readonly #trace: [at: number, mark: string, what: string | Event | Effect][] = []
 
   constructor(seed: number) {
@@ -90,7 +90,7 @@ class Simulation {
     return this.#trace.map(([at, mark, what]) => `${at} ${mark} ${typeof what === 'string' ? what : describe(what)}`)
   }
 
-  /** Lets so many requests arrive, with accidents between them, and waits until nothing happens any more. */
+  /** Sends this many requests with accidents in between, and runs until nothing is left to happen. */
   run(requests = 120): this {
     const dice = this.#dice
     const { calm, bound, budget } = this.#world
@@ -115,8 +115,6 @@ class Simulation {
     if (!this.faults.length) this.#checkEnd()
     return this
   }
-
-  // ---- what happens to the scheduler ---------------------------------------------------------------------------------
 
   #arrive(): undefined {
     const dice = this.#dice
@@ -175,7 +173,7 @@ class Simulation {
     })
   }
 
-  /** Stops, deletes, crashes, and changes of settings and memory. */
+  /** Sends stops, deletions, crashes, and changes of settings and memory. */
   #interfere(): undefined {
     const dice = this.#dice
     const roll = dice.random()
@@ -213,8 +211,6 @@ class Simulation {
     for (const effect of decide(this.#state, event, this.#now)) this.#perform(effect)
   }
 
-  // ---- what the scheduler wants done ---------------------------------------------------------------------------------
-
   #perform(effect: Effect): undefined {
     if (effect.type !== 'alarm') {
       this.#note('  ', effect)
@@ -226,14 +222,14 @@ class Simulation {
         return this.#prepare(effect.key, effect.run, effect.options)
       case 'abort-prepare': {
         const work = this.#preparing.get(effect.key)
-        if (!work) return this.#fault(`nothing of ${effect.key} is prepared that could be aborted`)
+        if (!work) return this.#fault(`no preparation of ${effect.key} to abort`)
         work.aborted = true
         return
       }
       case 'load':
         return this.#load(effect.key, effect.run, effect.options)
       case 'abort-load':
-        if (engine?.state !== 'loading') return this.#fault(`abort of no load of ${effect.key}`)
+        if (engine?.state !== 'loading') return this.#fault(`abort without a load of ${effect.key}`)
         engine.state = 'ending'
         return this.#after(this.#dice.between(0, this.#world.longest.stop), () =>
           this.#end(effect.key, engine, stopped)
@@ -300,7 +296,7 @@ class Simulation {
     const others = [...this.#engines]
       .filter(([other, { state }]) => other !== key && this.#modelOf(other).pool === model.pool && state !== 'loading')
       .reduce((total, [other, { options }]) => total + takes(this.#modelOf(other), options), 0)
-    // There really is more than the budget, by its reserve.
+    // The real memory exceeds the budget by its reserve.
     const physical = (this.#world.budget[model.pool] ?? Number.POSITIVE_INFINITY) * 1.1
     if (really + others > physical) {
       model.learned.set(formatName(options), Math.max(really, need[model.pool]!))
@@ -320,13 +316,13 @@ class Simulation {
     if (this.#engines.get(key) !== engine) return
     const { run, state } = engine
     this.#engines.delete(key)
-    // A load that was aborted ends as one; what was ready ends as an engine.
+    // An aborted load ends with `load-failed`, a ready engine with `gone`.
     if (state === 'loading' || error === stopped) this.#send({ type: 'load-failed', key, run, error })
     else this.#send({ type: 'gone', key, run, ...(state === 'ending' ? {} : { error }) })
   }
 
   #unload(key: string, engine: SimulatedEngine | undefined, reason: string): undefined {
-    if (engine?.state !== 'ready') return this.#fault(`unload of no engine of ${key}`)
+    if (engine?.state !== 'ready') return this.#fault(`unload without an engine of ${key}`)
     this.#checkUnload(key, engine)
     if (reason === 'evicted') this.#checkEvicted(key)
     engine.state = 'ending'
@@ -340,7 +336,7 @@ class Simulation {
     this.#waiting.delete(id)
     this.#checkPatience(id, client)
     if (client.loadOnly) return
-    // One that would let others have their turn, and keeps what it has as none wants it, takes nothing.
+    // A background request that yields and keeps its slots, since nobody wants them, takes nothing.
     const keeps = this.#cause.event === 'yield' && this.#cause.id === id && client.background
     if (!keeps) this.#checkTurn(key, engine, client)
     this.#running.set(id, client)
@@ -355,7 +351,7 @@ class Simulation {
     })
   }
 
-  /** One that runs lets others have their turn. */
+  /** A running request yields. */
   #yield(id: number, client: Client): undefined {
     if (this.#running.get(id) !== client) return
     this.#finish(id)
@@ -411,18 +407,16 @@ class Simulation {
     })
   }
 
-  // ---- the rules -----------------------------------------------------------------------------------------------------
-
   #checkWanted(key: string, what: string): undefined {
     if (![...this.#waiting.values()].some(client => client.key === key)) this.#fault(`${key} is ${what} for nobody`)
   }
 
-  /** The requests of clients that wait for a model. */
+  /** Clients' requests that wait for a model. */
   #clientsOf(key: string): Client[] {
     return [...this.#waiting.values()].filter(client => client.key === key && !client.background)
   }
 
-  /** While a client waits for an engine, no line of a batch runs on it. */
+  /** While a client waits for an engine, no background request runs on it. */
   #checkIdle(): undefined {
     for (const { key, phase, queue } of this.#state.engines.values()) {
       if (!('running' in phase) || queue.clients.length === 0) continue
@@ -432,7 +426,7 @@ class Simulation {
     }
   }
 
-  /** What takes only what is idle has no model evicted that clients have used. */
+  /** Background requests evict no model that clients have used. */
   #checkEvicted(key: string): undefined {
     const known = this.#state.engines.get(key)
     const { pools, budget } = this.#world
@@ -444,7 +438,7 @@ class Simulation {
     if (known?.clients.size && !isOver && !isForClients) this.#fault(`${key} is evicted, and no client wants its room`)
   }
 
-  /** What takes only what is idle is granted where no client waits, and leaves a slot unless nobody else is there. */
+  /** Background requests are granted while no client waits, and leave a slot unless nobody else is there. */
   #checkIdleGrant(key: string, { running, options }: SimulatedEngine, { slots }: Client): undefined {
     if (this.#state.engines.get(key)!.queue.clients.length > 0) this.#fault(`a client waits for ${key} and is passed`)
     const all = options.num_parallel
@@ -453,7 +447,7 @@ class Simulation {
     this.#count('idle')
   }
 
-  /** A load begins only where it is wanted, and where its reservation has room beside all engines that are there. */
+  /** A load begins only if it is wanted and its reservation fits beside all present engines. */
   #checkRoom(key: string, plan: { need: MemoryUse; certain: boolean }): undefined {
     const { limits, budget } = this.#world
     if (this.#closed) this.#fault(`${key} is loaded after the end`)
@@ -473,7 +467,7 @@ class Simulation {
     }
   }
 
-  /** No answer is cut by an eviction, and pinned models stay. */
+  /** Evictions interrupt no answer, and pinned models stay. */
   #checkUnload(key: string, { running }: SimulatedEngine): undefined {
     const answers = [...running].filter(id => !this.#running.get(id)!.background)
     if (running.size) this.#fault(`${key} is unloaded under ${answers.length} of ${running.size} answers`)
@@ -488,7 +482,7 @@ class Simulation {
     else if (this.#cause.key !== key && !this.#closed) this.#count('evicted')
   }
 
-  /** Nobody waits for longer than those before it need. */
+  /** Nobody waits longer than the requests ahead need. */
   #checkPatience(id: number, { arrivedAt, before, background }: Client): undefined {
     if (background) return
     const allowed = (before + 2) * 2 * this.#world.bound
@@ -496,7 +490,7 @@ class Simulation {
     if (this.#world.calm && waited > allowed) this.#fault(`${id} waited ${waited} ms of ${allowed}`)
   }
 
-  /** No client is granted twice in a row where one waits that has fewer slots. */
+  /** No client is granted twice in a row while a client with fewer slots waits. */
   #checkTurn(key: string, getEngine: SimulatedEngine, client: Client): undefined {
     if (client.background) return this.#checkIdleGrant(key, getEngine, client)
     const { running, options } = getEngine
@@ -515,7 +509,7 @@ class Simulation {
     for (const request of engine.queue) {
       if (seen.has(request.clientId) || request.background) continue
       seen.add(request.clientId)
-      // One that needs other options waits until others have had as much as its client.
+      // A request for other options waits until others have used the engine as much.
       if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, getWantedOptions(engine, engine.phase, request)))
         continue
       if (slotsOf(request.clientId) < own) passed.add(request.clientId)
@@ -528,7 +522,7 @@ class Simulation {
     this.#passed.set(key, passed)
   }
 
-  /** A load that nobody waits for ends after a while. */
+  /** An unwanted load ends after a while. */
   #checkUnwanted(): undefined {
     for (const [key, { state }] of this.#engines) {
       const wanted = [...this.#waiting.values()].some(client => client.key === key)
@@ -564,7 +558,7 @@ class Simulation {
     if (waited > bound) this.#fault(`${key} waited ${waited} ms of ${bound} for room`)
   }
 
-  /** Where engines hold more than there may be, none of them may be idle. */
+  /** If engines exceed the budget, none of them is idle. */
   #checkSurplus(): undefined {
     const { pools, budget } = this.#world
     for (const pool of pools) {
@@ -580,14 +574,14 @@ class Simulation {
     }
   }
 
-  /** In the end nobody waits, nothing runs, and only what is kept for ever is there. */
+  /** At the end nobody waits, nothing runs, and only models that are kept forever are loaded. */
   #checkEnd(): undefined {
-    if (!this.#agenda.isEmpty) this.#fault('there is no end of it')
+    if (!this.#agenda.isEmpty) this.#fault('it never ends')
     for (const [id, { key, background }] of this.#waiting) {
-      // Room that clients keep for ever is never idle.
-      if (!background || this.#engines.size === 0) this.#fault(`${id} waits for ${key} for ever`)
+      // Room that clients keep forever is never idle.
+      if (!background || this.#engines.size === 0) this.#fault(`${id} waits for ${key} forever`)
     }
-    for (const [id, { key }] of this.#running) this.#fault(`${id} runs on ${key} for ever`)
+    for (const [id, { key }] of this.#running) this.#fault(`${id} runs on ${key} forever`)
     for (const [key, { state }] of this.#engines) {
       if (state !== 'ready') this.#fault(`${key} stays ${state}`)
       else if (this.#expires(key)) this.#fault(`${key} was never unloaded`)
@@ -599,13 +593,11 @@ class Simulation {
   }
 
   #expires(key: string): boolean {
-    // One that is pinned may drain for a line of a batch whose options have no room.
+    // A pinned model may drain for a background request whose options have no room.
     if (this.#modelOf(key).pinned) return false
     const engine = this.#state.engines.get(key)
     return !engine || !isIn(engine, 'ready') || Number.isFinite(getExpiry(engine))
   }
-
-  // ---- bookkeeping ---------------------------------------------------------------------------------------------------
 
   get #now(): number {
     return this.#agenda.now
@@ -649,7 +641,7 @@ function describe(happening: Event | Effect): string {
   return `${type}${key}${id} ${JSON.stringify(more)}`
 }
 
-/** Runs the seeds from `first` on, and reports the first one that breaks a rule with what led to it. */
+/** Runs the seeds from `first` on, and reports the first violation with its trace. */
 export function simulateMany(
   first: number,
   count: number

@@ -21,13 +21,13 @@ export const LIMITS: Limits = {
 }
 
 type Request = Extract<Event, { type: 'request' }>
-/** An event without the number of what it answers: the last one of its kind is meant. */
+/** An event without its `run`: the last run of its kind is meant. */
 type Sent = Event | WithoutRun<Extract<Event, { run: number }>>
 type WithoutRun<E> = E extends { run: number } ? Omit<E, 'run' | 'loadTime'> & { loadTime?: number } : never
 
 /**
- * The state machine with hands for tests. Each `prepare` is answered at once with what `needs` says of the key (nothing
- * for others), unless `needs` is called off with `held`.
+ * The state machine with helpers for tests. Each `prepare` is answered at once with the key's entry in `needs`, unless
+ * the key is in `held`.
  */
 export function machine(limits: Partial<Limits> = {}, needs: Record<string, MemoryUse | undefined> = {}) {
   const state = createState({ ...LIMITS, ...limits })
@@ -65,12 +65,12 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
     needs,
     /** Keys whose prepare waits for `prepared`. */
     held,
-    /** Keys whose need is only guessed. */
+    /** Keys whose need is uncertain. */
     uncertain,
     at(time: number) {
       now = time
     },
-    /** Lets time pass to `time`, sending the alarms on the way. */
+    /** Advances the time, sending the alarms on the way. */
     until(time: number): Effect[] {
       const all: Effect[] = []
       for (;;) {
@@ -107,7 +107,9 @@ export function machine(limits: Partial<Limits> = {}, needs: Record<string, Memo
   }
 }
 
-/** An effect in short: `load a`, `grant 1`, `refuse 2 queue_full`; alarms, preparations and who waits are left out. */
+/**
+ * Formats effects in short: `load a`, `grant 1`, `refuse 2 queue_full`. Alarms, preparations and waits are left out.
+ */
 export function short(effects: Effect[]): string[] {
   return effects.flatMap(effect => {
     if (effect.type === 'alarm' || effect.type === 'prepare' || effect.type === 'waiting') return []
@@ -122,7 +124,7 @@ export function short(effects: Effect[]): string[] {
 export const loadOf = (effects: Effect[]) => effects.find(effect => effect.type === 'load')?.options
 export const alarmOf = (effects: Effect[]) => effects.findLast(effect => effect.type === 'alarm')?.at
 export const errorOf = (effects: Effect[]) => effects.find(effect => effect.type === 'refuse')?.error
-/** Whose room a model waits for, by the last word on it. */
+/** Returns the last report of whose room a model waits for. */
 export const holdersOf = (effects: Effect[], key: string) =>
   effects.findLast(effect => effect.type === 'waiting' && effect.key === key) as
     | Extract<Effect, { type: 'waiting' }>

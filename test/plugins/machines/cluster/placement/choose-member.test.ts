@@ -38,7 +38,7 @@ function check(t: Test, cases: readonly Case[]): void {
     const choice = chooseMember(wanted, cluster, prefixes, now)
     t.equal(say(choice), expected, what)
     const reversed = clusterOf(...[...members].reverse())
-    t.equal(say(chooseMember(wanted, reversed, prefixes, now)), expected, `${what}, in whichever order members came`)
+    t.equal(say(chooseMember(wanted, reversed, prefixes, now)), expected, `${what}, in any order of members`)
   }
 }
 
@@ -46,34 +46,34 @@ const first = [text(2000, 1)]
 const second = [...first, text(500, 2), 'and then?']
 const busy = (running: number, queued = 0) => model({ running, queued })
 
-t.test('of several that have it in memory', t => {
+t.test('chooseMember prefers free slots, prefixes and sessions among loaded members', t => {
   check(t, [
     {
-      what: 'the one with fewest running',
+      what: 'the one with the fewest running',
       members: [member('a', busy(2)), member('b', busy(1)), member('c', busy(3))],
       expected: 'b least_busy'
     },
     {
-      what: 'by the share of its slots',
+      what: 'relative to its slots',
       members: [member('a', model({ slots: 16, running: 3 })), member('b', busy(1))],
       expected: 'a least_busy'
     },
     {
-      what: 'a conversation goes on where it was',
+      what: 'a conversation stays where it was',
       members: [member('a', busy(3)), member('b')].map(each => (each.models.size ? each : member('b', busy(0)))),
       read: [['a', first]],
       asks: second,
       expected: 'a prefix'
     },
     {
-      what: 'though not in a queue while a slot is free elsewhere',
+      what: 'but does not queue while a slot is free elsewhere',
       members: [member('a', busy(4)), member('b', busy(3))],
       read: [['a', first]],
       asks: second,
       expected: 'b least_busy'
     },
     {
-      what: 'the longest of several',
+      what: 'the longest prefix',
       members: [member('a', busy(0)), member('b', busy(2))],
       read: [
         ['a', first],
@@ -83,7 +83,7 @@ t.test('of several that have it in memory', t => {
       expected: 'b prefix'
     },
     {
-      what: 'a beginning that is shared is worth a little company',
+      what: 'a shared prefix is worth a little company',
       members: [member('a', busy(2)), member('b', busy(0))],
       read: [['a', [`${text(9000, 1)} first`]]],
       asks: [`${text(9000, 1)} second`],
@@ -97,13 +97,13 @@ t.test('of several that have it in memory', t => {
       expected: 'b least_busy'
     },
     {
-      what: 'a new one pushes nobody out',
+      what: 'a new conversation evicts none',
       members: [member('a', model({ slots: 1 })), member('b', model({ slots: 1 }))],
       read: [['a', [text(900, 5)]]],
       expected: 'b least_busy'
     },
     {
-      what: 'or the one that has rested longest',
+      what: 'or the longest idle one',
       members: [member('a', model({ slots: 1 })), member('b', model({ slots: 1 })), member('c', model({ slots: 1 }))],
       read: [
         ['a', [text(900, 5)], 1.9 * MINUTE],
@@ -117,23 +117,23 @@ t.test('of several that have it in memory', t => {
   t.end()
 })
 
-t.test('sessions', t => {
+t.test('chooseMember follows sessions', t => {
   const members = [member('a', busy(0)), member('b', busy(1)), member('c', busy(1))]
   check(t, [
     {
-      what: 'where the session was, whatever it asks now',
+      what: 'the session stays, whatever it asks',
       members,
       read: [['b', ['one thing'], 0, 's']],
       asks: ['another one'],
       session: 's',
       expected: 'b session'
     },
-    { what: 'a new one has its home for all fronts', members, session: 's', expected: 'c session' }
+    { what: 'all gateways agree on the home of a new session', members, session: 's', expected: 'c session' }
   ])
   t.end()
 })
 
-t.test('a conversation that began at another front goes on where that sent it', t => {
+t.test('a conversation that began at another gateway stays at the same member', t => {
   const members = ['a', 'b', 'c', 'd', 'e'].map(name => member(name, busy(0)))
   for (let number = 0; number < 20; number++) {
     const prompt = (contents: string[]) => ({ model: MODEL, prompt: digestsOf(talk(...contents)) })
@@ -145,7 +145,7 @@ t.test('a conversation that began at another front goes on where that sent it', 
   t.end()
 })
 
-t.test('where all are busy', t => {
+t.test('chooseMember picks the shortest queue when all are busy', t => {
   check(t, [
     {
       what: 'the shortest queue',
@@ -155,19 +155,19 @@ t.test('where all are busy', t => {
       expected: 'b least_busy'
     },
     {
-      what: 'where its prefix is, unless the queue is a round longer',
+      what: 'the one with the prefix, unless its queue is a round longer',
       members: [member('a', busy(4, 6)), member('b', busy(4, 3))],
       read: [['a', first]],
       asks: second,
       expected: 'a prefix'
     },
     {
-      what: 'one that is loading, while the others have long queues',
+      what: 'a loading one, while the others have long queues',
       members: [member('a', busy(4, 20)), member('b', model({ state: 'loading', slots: 0 }))],
       expected: 'b least_busy'
     },
     {
-      what: 'not one that is loading, for a short queue',
+      what: 'not a loading one, for a short queue',
       members: [member('a', busy(4, 1)), member('b', model({ state: 'loading', slots: 0, queued: 8 }))],
       expected: 'a least_busy'
     }
@@ -175,26 +175,26 @@ t.test('where all are busy', t => {
   t.end()
 })
 
-t.test('who is left out', t => {
+t.test('chooseMember leaves out unusable members', t => {
   const draining = { state: 'draining' } as const
   const away = { state: 'away' } as const
   check(t, [
     {
-      what: 'who drains',
+      what: 'draining',
       members: [member('a', busy(0), draining), member('b', busy(3))],
       read: [['a', first]],
       asks: second,
       expected: 'b least_busy'
     },
     {
-      what: 'who is away',
+      what: 'away',
       members: [member('a', busy(0), away), member('b', busy(3))],
       read: [['a', first]],
       asks: second,
       expected: 'b least_busy'
     },
     {
-      what: 'who was tried',
+      what: 'already tried',
       members: [member('a', busy(0)), member('b', busy(3))],
       tried: ['a'],
       expected: 'b least_busy'
@@ -206,18 +206,22 @@ t.test('who is left out', t => {
       expected: 'nobody away'
     },
     { what: 'nobody has it', members: [member('a'), member('b')], expected: 'nobody unknown' },
-    { what: 'there is nobody', members: [], expected: 'nobody unknown' },
+    { what: 'there are no members', members: [], expected: 'nobody unknown' },
     {
-      what: 'what drains gives its files',
+      what: 'a draining member still provides files',
       members: [member('a', busy(0), draining), member('b')],
       expected: 'b fetch a'
     },
-    { what: 'what is away cannot', members: [member('a', busy(0), away), member('b')], expected: 'nobody away' }
+    {
+      what: 'a member that is away does not',
+      members: [member('a', busy(0), away), member('b')],
+      expected: 'nobody away'
+    }
   ])
   t.end()
 })
 
-t.test('where it is loaded', t => {
+t.test('chooseMember chooses where to load a model', t => {
   const other = (more: object) => ({ [MODEL]: stored(), other: model({ size: 4 * GIB, usedAt: 0, ...more }) })
   const large = stored({ size: 6 * GIB })
   check(t, [
@@ -227,12 +231,12 @@ t.test('where it is loaded', t => {
       expected: 'b load'
     },
     {
-      what: 'where there is most of it',
+      what: 'where there is most room',
       members: [member('a', stored(), holding(4)), member('b', stored(), holding(2))],
       expected: 'b load'
     },
     {
-      what: 'a limit is none',
+      what: 'a missing budget is unlimited',
       members: [
         member('a', stored(), holding(4)),
         member('b', stored(), { memory: [{ pool: 'host', reserved: 9 * GIB }] })
@@ -240,7 +244,7 @@ t.test('where it is loaded', t => {
       expected: 'b load'
     },
     {
-      what: 'instead of what has rested longest',
+      what: 'instead of the longest idle model',
       members: [
         member('a', other({ usedAt: 9 * MINUTE }), holding(7.5)),
         member('b', other({ usedAt: 0 }), holding(7.5))
@@ -249,7 +253,7 @@ t.test('where it is loaded', t => {
       expected: 'b load'
     },
     {
-      what: 'not instead of what is in use',
+      what: 'not instead of a model in use',
       members: [
         member('a', other({ usedAt: 9 * MINUTE }), holding(7.5)),
         member('b', other({ running: 1 }), holding(7.5))
@@ -258,7 +262,7 @@ t.test('where it is loaded', t => {
       expected: 'a load'
     },
     {
-      what: 'pinned ones stay',
+      what: 'pinned models stay',
       members: [member('a', other({ pinned: true }), holding(7.5)), member('b', other({ running: 1 }), holding(7.5))],
       expected: 'b load'
     },
@@ -298,7 +302,7 @@ t.test('where it is loaded', t => {
   t.end()
 })
 
-t.test('one more replica is loaded where there is none yet', t => {
+t.test('chooseLoad places a replica where there is none yet', t => {
   const members = [
     member('a', busy(4)),
     member('b', model({ state: 'loading' })),
@@ -313,7 +317,7 @@ t.test('one more replica is loaded where there is none yet', t => {
   t.end()
 })
 
-t.test('of a thousand a free one is found, if there is one', t => {
+t.test('a free member is found among a thousand', t => {
   const members = Array.from({ length: 1000 }, (_, index) => member(`m${index}`, busy(4, 2)))
   members[617] = member('m617', busy(3))
   const cluster = clusterOf(...members)

@@ -4,7 +4,7 @@ import { digestsOf, MODEL, talk, text } from './support.ts'
 
 const reader = (member: string, more: object = {}) => ({ member, model: MODEL, slots: 2, context: 4096, ...more })
 
-t.test('a member that has read a prompt is found by what goes on with it, and by what begins alike', t => {
+t.test('a member is found by continuations and by shared prefixes', t => {
   const memory = new PrefixMemory()
   const first = digestsOf(talk(text(3000)))
   memory.read(reader('a'), first, 0)
@@ -20,7 +20,7 @@ t.test('a member that has read a prompt is found by what goes on with it, and by
   t.end()
 })
 
-t.test('those who know most come first', t => {
+t.test('longest returns members that know most first', t => {
   const memory = new PrefixMemory()
   const [one, two, three] = [talk('hi'), talk('hi', text(500), 'on'), talk('hi', text(500), 'on', text(500), 'more')]
   memory.read(reader('a'), digestsOf(one), 0)
@@ -32,7 +32,7 @@ t.test('those who know most come first', t => {
   t.end()
 })
 
-t.test('a conversation takes the place of what it goes on with', t => {
+t.test('a conversation replaces the one that it continues', t => {
   const memory = new PrefixMemory()
   const said = [text(400)]
   for (let turn = 0; turn < 20; turn++) {
@@ -45,20 +45,20 @@ t.test('a conversation takes the place of what it goes on with', t => {
   t.end()
 })
 
-t.test('no more is believed than slots hold', t => {
+t.test('a member is not believed to hold more than its slots can', t => {
   const memory = new PrefixMemory()
   const prompts = Array.from({ length: 30 }, (_, index) => digestsOf(talk(text(4000, index + 1))))
   for (const [index, prompt] of prompts.entries()) memory.read(reader('a'), prompt, index)
   t.equal(memory.held('a', MODEL), 8, '2 slots × 4096 tokens of 4 characters')
   t.equal(memory.oldest('a', MODEL, 100), 72, 'of the two in its slots')
   t.equal(memory.find(prompts[21]!).common('a'), 0)
-  t.equal(memory.find(prompts[22]!).common('a'), prompts[22]!.length, 'maybe in a cache beside its slots')
+  t.equal(memory.find(prompts[22]!).common('a'), prompts[22]!.length, 'perhaps in a cache beside its slots')
   t.notOk(memory.find(prompts[22]!).goesOn('a'))
   t.ok(memory.find(prompts[28]!).goesOn('a'), 'in a slot')
   t.end()
 })
 
-t.test('all members share what is remembered, and nothing is left of what is forgotten', t => {
+t.test('all members share the memory, and forget leaves nothing behind', t => {
   const memory = new PrefixMemory(40)
   const large = { slots: 8, context: 1e6 }
   const read = (member: string, index: number) =>

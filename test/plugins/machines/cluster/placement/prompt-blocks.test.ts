@@ -5,7 +5,7 @@ import { randomBelow } from '../../../../support/random.ts'
 import { trialCount } from '../../../../support/trial-count.ts'
 import { digestsOf, MODEL, talk, text } from './support.ts'
 
-/** Characters that two prompts begin with alike, by their digests. */
+/** Length of the common prefix of two prompts, by their digests. */
 function common(one: EngineFields, other: EngineFields): number {
   const known = new Set(digestsOf(one).blocks.map(({ digest }) => digest))
   return Math.max(
@@ -16,7 +16,7 @@ function common(one: EngineFields, other: EngineFields): number {
   )
 }
 
-t.test('a conversation that goes on has all digests that it had before', t => {
+t.test('a continued conversation keeps all earlier digests', t => {
   const question = talk(text(700))
   const further = talk(text(700), text(3000, 1), 'and then?')
   t.equal(common(question, further), digestsOf(question).length, 'to the end of the earlier prompt')
@@ -27,14 +27,14 @@ t.test('a conversation that goes on has all digests that it had before', t => {
   t.end()
 })
 
-t.test('what makes prompts different, from where on', t => {
+t.test('digests differ from the first difference of two prompts on', t => {
   const messages = (content: unknown) => ({ messages: [{ role: 'user', content }] })
   const table: [what: string, one: EngineFields, other: EngineFields, least: number, most: number][] = [
     ['the same', talk('hello'), talk('hello'), 5, 100],
     ['another question', talk(text(2000)), talk(text(2000, 1)), 0, 100],
     ['the end of a question', talk(`${text(2000)}a`), talk(`${text(2000)}b`), 1500, 2000],
     [
-      'who says it',
+      'the role',
       { messages: [{ role: 'system', content: 'x' }] },
       { messages: [{ role: 'user', content: 'x' }] },
       0,
@@ -43,8 +43,14 @@ t.test('what makes prompts different, from where on', t => {
     ['one message or two', talk('a', 'b'), talk('ab'), 0, 100],
     ['tools', { ...talk('x'), tools: [{ name: 'one' }] }, { ...talk('x'), tools: [{ name: 'two' }] }, 0, 0],
     ['a field of the template', { ...talk('x'), chat_template_kwargs: { thinking: true } }, talk('x'), 0, 0],
-    ['what changes no prompt', { ...talk(text(500)), temperature: 1 }, { ...talk(text(500)), stream: true }, 500, 600],
-    ['a text that goes on', { prompt: text(5000) }, { prompt: text(9000) }, 4096, 5100],
+    [
+      'a field without effect on the prompt',
+      { ...talk(text(500)), temperature: 1 },
+      { ...talk(text(500)), stream: true },
+      500,
+      600
+    ],
+    ['a continued text', { prompt: text(5000) }, { prompt: text(9000) }, 4096, 5100],
     ['plain content and its parts', messages('hello'), messages([{ type: 'text', text: 'hello' }]), 5, 100]
   ]
   for (const [what, one, other, least, most] of table) {
@@ -54,7 +60,7 @@ t.test('what makes prompts different, from where on', t => {
   t.end()
 })
 
-t.test('images count by their digest, and as much as they take to read', t => {
+t.test('images count by digest, and by the time that they take to read', t => {
   const picture = (data: string) => ({
     messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: `data:image/png;base64,${data}` } }] }]
   })
@@ -65,7 +71,7 @@ t.test('images count by their digest, and as much as they take to read', t => {
   t.end()
 })
 
-t.test('owners and models have nothing in common', t => {
+t.test('different owners and models share no digests', t => {
   const request = talk(text(3000))
   const all = [
     { model: MODEL, owner: 'anna' },
@@ -78,7 +84,7 @@ t.test('owners and models have nothing in common', t => {
   t.end()
 })
 
-t.test('what follows changes nothing of what was before, in random conversations', t => {
+t.test('later text does not change earlier digests, in random conversations', t => {
   const below = randomBelow(11)
   const letters = ['a', 'ß', '🙂', '\u0001', '\u0002', '"', '\n', 'lorem ']
   const say = () => Array.from({ length: below(below(4) ? 40 : 900) }, () => letters[below(letters.length)]).join('')
@@ -90,7 +96,7 @@ t.test('what follows changes nothing of what was before, in random conversations
     const beginning = after.blocks.slice(0, before.blocks.length)
     const digests = (blocks: typeof before.blocks) => blocks.map(({ digest, end }) => `${digest} ${end}`)
     if (digests(beginning).join() !== digests(before.blocks).join()) return t.fail(JSON.stringify(longer))
-    // One character more or less anywhere is another prompt from there on.
+    // One character more or less makes another prompt from there on.
     const at = below(said.length)
     const changed = said.map((content, index) =>
       index === at ? `${content.slice(0, -1)}${content.endsWith('a') ? 'b' : 'a'}` : content

@@ -24,25 +24,25 @@ const load = (loaded: number, running: number, queued: number, more: Partial<Rep
   ...more
 })
 
-t.test('how many members should have a model, once it has looked so for long enough', t => {
+t.test('decideReplicas adds and removes members after the load has lasted', t => {
   const table: [what: string, load: ReplicaLoad, wanted: number, why: string, bounds?: ReplicaBounds][] = [
-    ['nobody asks for it and nobody has it', load(0, 0, 0), 0, 'enough'],
-    ['a minimum is loaded before anybody asks', load(0, 0, 0), 2, 'minimum', { ...bounds, min: 2, max: 8 }],
+    ['no demand, no replica', load(0, 0, 0), 0, 'enough'],
+    ['a minimum is loaded before any demand', load(0, 0, 0), 2, 'minimum', { ...bounds, min: 2, max: 8 }],
     ['all slots are busy, nobody waits', load(1, 4, 0), 1, 'enough'],
-    ['one waits: its turn comes soon', load(1, 4, 1), 1, 'enough'],
-    ['half as many wait as a member answers', load(1, 4, 2), 2, 'queue'],
-    ['very many wait: twice as many first', load(1, 4, 60), 2, 'queue'],
-    ['as many as have slots for all', load(2, 8, 3), 3, 'queue'],
-    ['where another one has free slots, no new request waits', load(2, 5, 40, { free: 3 }), 2, 'enough'],
+    ['one waits and is served soon', load(1, 4, 1), 1, 'enough'],
+    ['half as many wait as a member has slots', load(1, 4, 2), 2, 'queue'],
+    ['very many wait: at first twice as many members', load(1, 4, 60), 2, 'queue'],
+    ['enough slots for all', load(2, 8, 3), 3, 'queue'],
+    ['no new request waits while another member has free slots', load(2, 5, 40, { free: 3 }), 2, 'enough'],
     ['no more than the maximum', load(2, 8, 40), 2, 'maximum', { ...bounds, min: 0, max: 2 }],
     ['never more', load(1, 4, 40), 1, 'maximum', { ...bounds, min: 0, max: 1 }],
-    ['none more while one is loading', load(1, 4, 60, { loading: 1 }), 2, 'enough'],
-    ['the first one is loading: those who wait for it may have slots then', load(0, 0, 9, { loading: 1 }), 1, 'enough'],
-    ['some are needed less', load(3, 4, 0), 2, 'idle'],
+    ['none while one is loading', load(1, 4, 60, { loading: 1 }), 2, 'enough'],
+    ['the first one is loading, which may be enough for the queue', load(0, 0, 9, { loading: 1 }), 1, 'enough'],
+    ['fewer are needed', load(3, 4, 0), 2, 'idle'],
     ['all are needed', load(3, 5, 0), 3, 'enough'],
-    ['the last one stays: its member unloads it when nobody uses it', load(1, 0, 0), 1, 'enough'],
+    ['the last one stays: its member unloads it when unused', load(1, 0, 0), 1, 'enough'],
     ['a minimum stays', load(2, 0, 0), 2, 'enough', { ...bounds, min: 2, max: 8 }],
-    ['a maximum that is less than there are', load(3, 12, 0), 1, 'maximum', { ...bounds, min: 0, max: 1 }]
+    ['a maximum below the current number', load(3, 12, 0), 1, 'maximum', { ...bounds, min: 0, max: 1 }]
   ]
   for (const [what, now, wanted, why, own = bounds] of table) {
     const first = decideReplicas({}, now, own, 0)
@@ -52,7 +52,7 @@ t.test('how many members should have a model, once it has looked so for long eno
   t.end()
 })
 
-t.test('a queue that is long for a moment changes nothing, nor does a moment of rest', t => {
+t.test('short queues and short pauses change nothing', t => {
   let state: ReplicaState = {}
   const at = (now: number, what: ReplicaLoad) => {
     const decision = decideReplicas(state, what, bounds, now)
@@ -61,14 +61,14 @@ t.test('a queue that is long for a moment changes nothing, nor does a moment of 
   }
   t.match(at(0, load(1, 4, 8)), { wanted: 1, at: 2 * SECOND })
   t.match(at(SECOND, load(1, 4, 0)), { wanted: 1, at: undefined })
-  t.match(at(1.5 * SECOND, load(1, 4, 8)), { wanted: 1, at: 3.5 * SECOND }, 'its time begins anew')
+  t.match(at(1.5 * SECOND, load(1, 4, 8)), { wanted: 1, at: 3.5 * SECOND }, 'its time starts again')
   t.match(at(3.5 * SECOND, load(1, 4, 8)), { wanted: 2 })
   t.match(at(3.6 * SECOND, load(1, 4, 8, { loading: 1 })), { wanted: 2 }, 'it is loading')
   t.match(at(5 * SECOND, load(2, 1, 0)), { wanted: 2, at: 5 * SECOND + 5 * MINUTE })
   t.match(at(4 * MINUTE, load(2, 5, 0)), { wanted: 2, at: undefined }, 'it is used again')
   t.match(at(5 * MINUTE, load(3, 1, 0)), { wanted: 3, at: 10 * MINUTE })
   t.match(at(10 * MINUTE, load(3, 1, 0)), { wanted: 2 })
-  t.match(at(10 * MINUTE + 1, load(3, 1, 0)), { wanted: 2 }, 'until one has gone')
+  t.match(at(10 * MINUTE + 1, load(3, 1, 0)), { wanted: 2 }, 'until one is gone')
   t.match(at(11 * MINUTE, load(2, 1, 0)), { wanted: 2, at: 16 * MINUTE }, 'the next one has its own time')
   t.end()
 })
@@ -79,11 +79,11 @@ t.test('a member that is lost for a moment is not replaced', t => {
   t.match(lost, { wanted: 1, at: 2 * SECOND })
   t.match(decideReplicas(lost.state, load(1, 0, 0), own, 2 * SECOND), { wanted: 2, why: 'minimum' })
   const back = decideReplicas(lost.state, load(2, 0, 0), own, SECOND)
-  t.match(decideReplicas(back.state, load(1, 0, 0), own, 2 * SECOND), { wanted: 1 }, 'its time begins anew')
+  t.match(decideReplicas(back.state, load(1, 0, 0), own, 2 * SECOND), { wanted: 1 }, 'its time starts again')
   t.end()
 })
 
-t.test('a long queue stays a reason for more until there are more', t => {
+t.test('a long queue keeps asking until there are more members', t => {
   const { state } = decideReplicas({}, load(1, 4, 8), bounds, 0)
   const grown = decideReplicas(state, load(1, 4, 8), bounds, 3 * SECOND)
   t.equal(grown.wanted, 2)
@@ -93,7 +93,7 @@ t.test('a long queue stays a reason for more until there are more', t => {
 
 const HISTORIES = trialCount(300)
 
-t.test(`the number of members keeps its rules in ${HISTORIES} random histories`, t => {
+t.test(`decideReplicas keeps its invariants in ${HISTORIES} random histories`, t => {
   const counts = { grown: 0, shrunk: 0, short: 0 }
   for (let seed = 1; seed <= HISTORIES; seed++) {
     const dice = new Dice(seed)
@@ -126,7 +126,7 @@ t.test(`the number of members keeps its rules in ${HISTORIES} random histories`,
         counts.shrunk++
         shrunkAt = now
       }
-      // What is wanted happens, or does not; members come and go.
+      // The wish is fulfilled or not, and members come and go.
       if (wanted > present && dice.chance(0.7)) loading = wanted - loaded
       else if (loading && dice.chance(0.5)) [loaded, loading] = [loaded + loading, 0]
       else if (wanted < loaded && dice.chance(0.7)) loaded--
@@ -139,7 +139,7 @@ t.test(`the number of members keeps its rules in ${HISTORIES} random histories`,
   t.end()
 })
 
-t.test('how many members a source should have', t => {
+t.test('decideMachines asks for members and gives them back after a cooldown', t => {
   let state: MachineState | undefined
   const at = (now: number, present: number, occupied: number, lacking = 0) => {
     const decision = decideMachines(
@@ -151,19 +151,19 @@ t.test('how many members a source should have', t => {
     state = decision.state
     return { wanted: decision.state.wanted, at: decision.at }
   }
-  t.match(at(0, 0, 0), { wanted: 2 }, 'a front that starts gives nothing back at once')
+  t.match(at(0, 0, 0), { wanted: 2 }, 'a gateway that starts gives nothing back at once')
   t.match(at(SECOND, 2, 2, 1), { wanted: 2, at: 31 * SECOND })
   t.match(at(20 * SECOND, 2, 2), { wanted: 2, at: undefined }, 'there was room')
   t.match(at(30 * SECOND, 2, 2, 1), { wanted: 2, at: 60 * SECOND })
   t.match(at(60 * SECOND, 2, 2, 1), { wanted: 3 }, 'room was lacking for long enough')
   t.match(at(2 * MINUTE, 2, 2, 3), { wanted: 5 })
-  t.match(at(3 * MINUTE, 3, 2, 0), { wanted: 5 }, 'one has come, and has nothing yet')
+  t.match(at(3 * MINUTE, 3, 2, 0), { wanted: 5 }, 'one has come and is still empty')
   t.match(at(4 * MINUTE, 5, 5, 0), { wanted: 5 })
   t.match(at(5 * MINUTE, 5, 2, 0), { wanted: 5, at: 10 * MINUTE })
   t.match(at(7 * MINUTE, 5, 4, 0), { wanted: 5 })
-  t.match(at(10 * MINUTE, 5, 2, 0), { wanted: 4, at: 15 * MINUTE }, 'the most that were needed meanwhile')
+  t.match(at(10 * MINUTE, 5, 2, 0), { wanted: 4, at: 15 * MINUTE }, 'the maximum that was needed meanwhile')
   t.match(at(11 * MINUTE, 4, 4, 0), { wanted: 4, at: undefined })
-  t.match(at(12 * MINUTE, 4, 0, 0), { wanted: 4, at: 17 * MINUTE }, 'its time begins anew')
+  t.match(at(12 * MINUTE, 4, 0, 0), { wanted: 4, at: 17 * MINUTE }, 'its time starts again')
   t.match(at(17 * MINUTE, 4, 0, 0), { wanted: 0, at: undefined })
   t.end()
 })

@@ -20,7 +20,7 @@ import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
 const SECOND = 1000
 const MINUTE = 60 * SECOND
 
-/** A member as it really is. */
+/** A node's true state. */
 interface Node {
   name: string
   up: boolean
@@ -32,7 +32,7 @@ interface Node {
 
 interface NodeModel {
   state: MemberModel['state']
-  /** Whether it takes its memory; one that waits for room is loading, but takes none yet. */
+  /** Whether it uses its memory. A load that waits for room uses none yet. */
   holds: boolean
   running: Set<Request>
   queue: Request[]
@@ -49,7 +49,7 @@ interface Request {
   done: (answered: boolean) => void
 }
 
-/** What one front knows, a little later than it is. */
+/** What one gateway knows, with a delay. */
 interface Front {
   cluster: ClusterView
   prefixes: PrefixMemory
@@ -58,7 +58,7 @@ interface Front {
 interface Replicas {
   state: ReplicaState
   bounds: ReplicaBounds
-  /** Where it was loaded beside what requests have had loaded. */
+  /** Where it was loaded besides the loads that requests caused. */
   own: Set<string>
   grownAt: number
   shrunkAt: number
@@ -123,8 +123,6 @@ class Simulation {
     return this
   }
 
-  // ---- requests --------------------------------------------------------------------------------------------------------
-
   #converse(): undefined {
     const dice = this.#dice
     const { key } = dice.pick(this.#models)
@@ -168,7 +166,7 @@ class Simulation {
     this.#after(this.#dice.under(20), () => this.#arrive(request, member.name))
   }
 
-  /** The rules of a choice, by what the front knows. */
+  /** The invariants of a choice, by what the gateway knows. */
   #check(choice: Choice, { model, tried, front: { cluster } }: Request): undefined {
     const isOpen = ({ name, state }: MemberView) => state === 'up' && !tried.has(name)
     const hosts = cluster.hosts(model).all.filter(host => isOpen(host.member))
@@ -189,7 +187,7 @@ class Simulation {
     }
     if (free.length && !free.some(host => host.member === member)) this.#fault('it waits while a slot is free')
     if (free.length || !chosen) return
-    // Queues of equal members that are ready differ by a round at most.
+    // Queues of equal nodes differ by at most a round.
     const shortest = Math.min(
       ...hosts.filter(host => host.model.state === 'loaded').map(host => load(host.model) / host.model.slots)
     )
@@ -206,7 +204,7 @@ class Simulation {
     }
     let model = node.models.get(request.model)
     if (!model) {
-      // It is fetched.
+      // It is being fetched.
       model = { state: 'stored', holds: false, running: new Set(), queue: [], usedAt: this.#agenda.now }
       node.models.set(request.model, model)
     }
@@ -229,8 +227,6 @@ class Simulation {
     }
     return this.#tell(node)
   }
-
-  // ---- members -----------------------------------------------------------------------------------------------------------
 
   #join(name = `node-${++this.#names}`): undefined {
     const dice = this.#dice
@@ -280,7 +276,7 @@ class Simulation {
       const open = [...model.running, ...model.queue]
       Object.assign(model, { state: 'stored', holds: false, running: new Set(), queue: [] })
       for (const { prefixes } of this.#fronts) prefixes.forget(node.name, key)
-      // What had begun is told of; what had not goes elsewhere.
+      // Started requests are reported as failed. The others go to another node.
       for (const request of open) {
         request.tried.add(node.name)
         this.#count('tried elsewhere')
@@ -290,7 +286,7 @@ class Simulation {
     return this.#tell(node)
   }
 
-  /** @param evicts whether others are unloaded for it, and whether it waits for room */
+  /** @param evicts whether others are evicted for it, and whether it waits for room */
   #load(node: Node, key: string, evicts = true): undefined {
     const model = node.models.get(key)!
     const { size } = this.#models.find(other => other.key === key)!
@@ -328,7 +324,7 @@ class Simulation {
     return this.#tell(node)
   }
 
-  /** The fronts are told of a member's state, one after the other. */
+  /** Reports a node's state to the gateways, one after the other. */
   #tell(node: Node): undefined {
     const models = [...node.models].map(([key, { state, running, queue, usedAt }]): [string, MemberModel] => [
       key,
@@ -356,8 +352,6 @@ class Simulation {
       })
     })
   }
-
-  // ---- replicas ----------------------------------------------------------------------------------------------------------
 
   #adjust(key: string): undefined {
     const { replicas } = this.#models.find(other => other.key === key)!
@@ -435,8 +429,6 @@ class Simulation {
     this.#unload(idle, key)
   }
 
-  // ---- bookkeeping ---------------------------------------------------------------------------------------------------------
-
   #after(delay: number, act: () => void): undefined {
     return this.#agenda.after(delay, act)
   }
@@ -450,7 +442,7 @@ class Simulation {
   }
 }
 
-/** Runs the seeds from `first` on, and reports the first one that breaks a rule. */
+/** Runs the seeds from `first` on, and reports the first violation. */
 export function simulateMany(
   first: number,
   count: number

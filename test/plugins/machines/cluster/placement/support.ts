@@ -10,14 +10,14 @@ import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines
 export const MODEL = modelKey('corral/tiny-chat:f16', 'chat')
 const GIB = 2 ** 30
 
-/** A model of one GiB in memory with four slots, but for what is given. */
+/** A model of 1 GiB with four slots, with overrides. */
 export function model(more: Partial<MemberModel> = {}): MemberModel {
   return { state: 'loaded', size: GIB, slots: 4, context: 4096, running: 0, queued: 0, ...more }
 }
 
 export const stored = (more: Partial<MemberModel> = {}) => model({ state: 'stored', slots: 0, context: 0, ...more })
 
-/** A member with `MODEL`, or with what is given, and eight GiB of which nothing is taken. */
+/** A node with `MODEL`, or the given models, and 8 GiB of free memory. */
 export function member(
   name: string,
   models: Record<string, MemberModel> | MemberModel = {},
@@ -43,7 +43,7 @@ export const holding = (gibibytes: number) => ({
   memory: [{ pool: 'host', reserved: gibibytes * GIB, budget: 8 * GIB }]
 })
 
-/** A conversation of what its user and the model say in turn. */
+/** A conversation of alternating messages. */
 export function talk(...contents: string[]): EngineFields {
   return { messages: contents.map((content, index) => ({ role: index % 2 ? 'assistant' : 'user', content })) }
 }
@@ -51,7 +51,7 @@ export function talk(...contents: string[]): EngineFields {
 export const digestsOf = (request: EngineFields, session?: string): PromptBlocks =>
   promptBlocks(request, { model: MODEL, owner: 'anna', session })
 
-/** A text of this length in which nothing repeats. */
+/** A text of this length without repetitions. */
 export function text(length: number, seed = 0): string {
   let made = ''
   for (let number = seed * 1e6; made.length < length; number++) made += `${number} `

@@ -12,13 +12,13 @@ import { chooseSlot, type SlotState, trailOf } from '../../../../../runtimes/lla
 import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
 
 /*
- * Replays conversations over simulated nodes. What a node's slots have read is simulated exactly (the texts are compared);
- * slots are chosen as corral chooses those of llama-server. A router knows only what a front knows.
+ * Replays conversations over simulated nodes. The caches of slots are simulated exactly (texts are compared), and slots
+ * are chosen as for llama-server. A router knows only what a gateway knows.
  */
 
 export interface Turn {
   conversation: number
-  /** When it is asked after the answer before it, or after the start, in milliseconds. */
+  /** Milliseconds after the previous answer, or after the start. */
   pause: number
   messages: { role: string; content: string }[]
   answer: string
@@ -26,14 +26,14 @@ export interface Turn {
 
 export interface TraceShape {
   conversations: number
-  /** Conversations begin within so many milliseconds. */
+  /** Conversations begin within this many milliseconds. */
   within: number
-  /** Different beginnings (system messages) that conversations share. */
+  /** Number of system messages that conversations share. */
   systems: number
   systemLength: number
 }
 
-/** Characters a millisecond that are read, and written. */
+/** Characters per millisecond that are read, and written. */
 const READING = 4
 const WRITING = 0.12
 
@@ -49,7 +49,7 @@ export function makeTrace(seed: number, { conversations, within, systems, system
   }
   const beginnings = Array.from({ length: systems }, () => words(systemLength * (0.5 + dice.random())))
   return Array.from({ length: conversations }, (_, conversation) => {
-    // Some beginnings are far more common than others.
+    // Some system messages are far more common than others.
     const system = beginnings[Math.floor(dice.random() ** 2 * systems)]!
     const messages = [{ role: 'system', content: system }]
     return Array.from({ length: dice.between(2, 10) }, (_, number) => {
@@ -82,9 +82,9 @@ interface Node {
 export type Router = (turn: Turn, request: EngineFields, now: number) => string
 
 export interface Replay {
-  /** Share of all characters of prompts that a slot had read already. */
+  /** Share of all prompt characters that a slot had already read. */
   hits: number
-  /** The most that a node did, by the mean of all: in requests, and in time of its slots. */
+  /** The busiest node relative to the mean: in requests, and in slot time. */
   spread: { requests: number; time: number }
   /** Milliseconds until a slot was free, and until the first word. */
   wait: { mean: number; p95: number }
@@ -92,7 +92,7 @@ export interface Replay {
   reasons: Record<string, number>
 }
 
-/** Replays a trace over so many nodes with so many slots each. @param route makes a router over their names and views */
+/** Replays a trace over nodes with slots. @param route creates a router over their names and views */
 export function replay(
   trace: readonly Turn[][],
   nodes: number,
@@ -191,7 +191,7 @@ function summary(values: number[]): { mean: number; p95: number } {
   }
 }
 
-/** Corral's own decision, at so many fronts of which each asks for itself and any may get any turn. */
+/** Corral's own decision, with several gateways that take requests at random. */
 export function corralRouter(fronts = 1, seed = 1) {
   return (cluster: ClusterView, reasons: Record<string, number>): Router => {
     const dice = new Dice(seed)
@@ -215,7 +215,7 @@ export const roundRobin = (cluster: ClusterView): Router => {
   return () => names[next++ % names.length]!
 }
 
-/** Consistent hashing of the conversation (which other routers have from a header only), with 160 places a node. */
+/** Consistent hashing of the conversation (which other routers know only from a header), with 160 points per node. */
 export const consistentHash = (cluster: ClusterView): Router => {
   const ring = cluster
     .members()

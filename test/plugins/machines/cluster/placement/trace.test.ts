@@ -11,7 +11,7 @@ import {
 
 const NODES = 3
 const SLOTS = 4
-/** With the share of the single node's hits that there must be at least: what no memory holds, none finds. */
+/** With the minimum share of the single node's hits. */
 const shapes: [what: string, shape: TraceShape, least: number][] = [
   [
     'about as many conversations as slots',
