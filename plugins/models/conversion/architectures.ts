@@ -2,9 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isObject } from '../../../core/system/json-object.ts'
 
-/**
- * Returns the architectures in a model's config.json that the converter looks up: the model's own and its text model's.
- */
+/** Returns the architectures in a config.json that the converter looks up: the model's and its text model's. */
 export function modelArchitectures(config: unknown): string[] {
   const sections = isObject(config) ? [config, config.text_config] : []
   return sections.flatMap(section => {

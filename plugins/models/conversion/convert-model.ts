@@ -269,10 +269,7 @@ const MAX_LOG_CHARACTERS = 4e6
 
 type ConversionLog = Awaited<ReturnType<typeof openConversionLog>>
 
-/**
- * Opens a log file for the output of one conversion's tools. It replaces the log of the last conversion of the same
- * variant and type.
- */
+/** Opens a log for the tools' output. It replaces the last log for the same variant and type. */
 export async function openConversionLog(logs: string, variant: StoredVariant, dtype: string) {
   await mkdir(logs, { recursive: true })
   const { owner, name } = variant.model

@@ -17,10 +17,7 @@ export interface DtypePlan {
 /** Types that the converter writes itself, with their bits per weight. */
 const DIRECT: Record<string, number> = { f32: 32, f16: 16, bf16: 16, q8_0: 8.5, tq1_0: 1.7, tq2_0: 2.1 }
 
-/**
- * Types that llama-quantize produces, with their bits per weight. The numbers are generous, since the embedding stays
- * finer.
- */
+/** Types that llama-quantize produces, with generous bits per weight, since the embedding stays finer. */
 const QUANTIZED: Record<string, number> = {
   q1_0: 1.9,
   q2_0: 3,
@@ -92,7 +89,7 @@ const OVERHEAD_BYTES = 16e6
 /** Norms and similar tensors stay finer than the type. */
 const MARGIN = 1.03
 
-/** Estimates the bytes that a conversion needs, for intermediate files and the result, from the number of weights. */
+/** Estimates the bytes that a conversion needs, intermediate files included. */
 export function requiredDiskBytes(plan: DtypePlan, parameters: number): number {
   const converted = (parameters * plan.bits.converted) / 8
   const result = plan.quantize ? (parameters * plan.bits.result) / 8 : 0

@@ -197,7 +197,7 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
 /** A package index counts as reachable if it answers within this time. */
 const INDEX_TIMEOUT_MS = 5000
 
-/** Returns whether a package index (PyPI's simple layout) has a package and can be reached, through proxies too. */
+/** Returns whether a package index (PyPI's simple layout) is reachable and has a package. */
 async function indexHas(index: string, name: string, signal?: AbortSignal): Promise<boolean> {
   const { request } = await import('undici')
   const url = new URL(`${index.replace(/\/+$/, '')}/${name}/`)

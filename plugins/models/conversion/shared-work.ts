@@ -8,10 +8,7 @@ interface Work<T> {
   result: Promise<T>
 }
 
-/**
- * Work that several callers may request at once. It runs once for all of them, and is cancelled when the last caller
- * leaves.
- */
+/** Work that runs once for all its callers, and is cancelled when the last one leaves. */
 export class SharedWork<T> {
   readonly #works = new Map<string, Work<T>>()
 

@@ -10,10 +10,7 @@ import type { CacheFile } from './candidate.ts'
 const MAX_TEXT_BYTES = 64_000_000
 const MAX_DEPTH = 8
 
-/**
- * Reads the caches of other tools. Unreadable paths are recorded in `unreadable` and skipped, so that another user's
- * folder does not hide the rest.
- */
+/** Reads the caches of other tools. Skips unreadable paths, and records them in `unreadable`. */
 export class CacheDisk {
   readonly unreadable: string[] = []
   readonly #locate: (path: string) => Promise<string>
@@ -42,10 +39,7 @@ export class CacheDisk {
     return names
   }
 
-  /**
-   * Returns the relative paths of all files and links below a folder, except hidden ones. Does not follow links to
-   * folders.
-   */
+  /** Returns the relative paths of all files and links below a folder, except hidden ones. */
   async files(folder: string, prefix = '', depth = 0): Promise<string[]> {
     const paths: string[] = []
     for (const entry of (await this.entries(join(folder, prefix))) ?? []) {

@@ -75,10 +75,7 @@ export function toImportedFile(file: CacheFile, path: string, role: AdoptedFile[
 
 const MAX_NAME_LENGTH = 96
 
-/**
- * Returns a valid model name close to the tool's name: characters that corral does not allow become `-`.
- * @param variant label; empty for none
- */
+/** Returns a valid model name: characters that corral does not allow become `-`. @param variant empty for none */
 export function validName(owner: string, name: string, variant?: string): ModelName {
   const bare = `${validPart(owner)}/${validPart(name)}`
   return parseModelName(variant ? `${bare}:${validPart(variant)}` : bare)

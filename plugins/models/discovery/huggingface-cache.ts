@@ -31,8 +31,7 @@ async function findRepository(
     for (const file of repository.files) Object.assign(file, await readClaimedDigest(repository.folder, file))
     found.push(...planRepository(repository))
   }
-  // The newest snapshot wins, but older ones may have more: llama.cpp fetches each quantization at that day's commit.
-  // An incomplete model does not hide an older, complete one.
+  // Older snapshots may have more: llama.cpp fetches each quantization at that day's commit.
   const candidates = withoutDuplicates(found)
   const blobs = candidates.length === 0 ? await disk.entries(join(folder, 'blobs')) : undefined
   if (!blobs?.some(({ name }) => /\.(incomplete|downloadInProgress)$/.test(name))) return candidates
@@ -48,7 +47,7 @@ async function findRepository(
   ]
 }
 
-/** Returns the commits whose files are there: the commit of `main` first, then other references, then the rest. */
+/** Returns the commits whose files are there: first that of `main`, then other references, then the rest. */
 async function listCommits(folder: string, disk: CacheDisk): Promise<string[]> {
   const present = await disk.subfolders(join(folder, 'snapshots'))
   const refs = present.length > 1 ? await disk.files(join(folder, 'refs')) : []
@@ -60,10 +59,7 @@ async function listCommits(folder: string, disk: CacheDisk): Promise<string[]> {
   return [...new Set([...named, ...present])]
 }
 
-/**
- * Returns the digest that a snapshot's file claims: large files are named by their digest. Only the first link matters,
- * because a blob may itself link into a store with another kind of digest.
- */
+/** Returns the digest that a file's first link names. A blob may itself link into a store with other digests. */
 async function readClaimedDigest(folder: string, { path }: CacheFile): Promise<Pick<CacheFile, 'claimedSha256'>> {
   try {
     const target = await readlink(join(folder, ...path.split('/')))

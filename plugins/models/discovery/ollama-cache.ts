@@ -89,10 +89,7 @@ const SETTINGS = new Map([
 /** A character takes up to four bytes, and JSON escapes some. */
 const MAX_SETTING_BYTES = 8 * MAX_DEFAULT_CHARACTERS
 
-/**
- * Plans the import of a model from Ollama: its files and settings. The tag becomes the variant, so that Ollama's name
- * works here too.
- */
+/** Plans the import of a model. The tag becomes the variant, so that Ollama's name works here too. */
 export function planOllama(manifest: OllamaManifest, blobs: Blobs): Candidate {
   const { namespace, model, tag, path } = manifest
   const found = formatOllamaName(manifest)

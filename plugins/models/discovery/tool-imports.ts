@@ -144,7 +144,7 @@ async function shareFiles(
 
 const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
 
-/** Searches the tool's folders that the caller may read. @throws CorralError `path_not_allowed` if there are none */
+/** Searches a tool's folders that the caller may read. @throws CorralError `path_not_allowed` if none */
 async function search(
   tool: Tool,
   storage: Storage,
@@ -181,10 +181,7 @@ async function mayRead(folder: string, storage: Storage, caller: Caller | undefi
   return true
 }
 
-/**
- * Renames models that would otherwise be stored under the same name and replace each other. The shortest name in the
- * tool, which has no host, stays.
- */
+/** Renames models that would otherwise replace each other. The shortest name in the tool stays. */
 function distinctNames(candidates: Candidate[]): Candidate[] {
   const taken = new Map<string, string>()
   const storageKey = ({ name, format }: Candidate) => `${format} ${nameText(name).toLowerCase()}`

@@ -63,8 +63,7 @@ export default definePlugin({
   setup(context, options) {
     const hardware = context.service('hardware')
     const catalog = context.service('catalog')
-    // Models pulled by a name of Ollama's library are listed under it. Models pulled by their own name are found by it
-    // too.
+    // Models are listed under the name of Ollama's library by which they were pulled.
     const pulledNames = new PulledNames(join(context.paths.home, 'pulled-names.json'), context.log)
     catalog.addNames(
       name => pulledNames.meaning(name),

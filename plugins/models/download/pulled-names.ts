@@ -20,10 +20,7 @@ const FileSchema = Type.Object({
 /** The key for a short name, as stored in the file. */
 const nameKey = ({ name, variant }: RequestedName) => nameText({ name, variant: variant ?? 'latest' }).toLowerCase()
 
-/**
- * The names of Ollama's library under which models were pulled, and the resulting variants. Names stay when a model is
- * deleted: catalogs list a name only while its variant exists.
- */
+/** The names of Ollama's library under which models were pulled. Listed only while their variant exists. */
 export class PulledNames {
   readonly #path: string
   readonly #log: Pick<FastifyBaseLogger, 'warn'>

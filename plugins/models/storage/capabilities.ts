@@ -20,9 +20,7 @@ const NOT_SERVED = new Set(
 const POOLING_NONE = 0
 const POOLING_RANK = 4
 
-/**
- * A classifier with more labels sorts texts into classes. With one label, or yes and no, it gives a reranker's score.
- */
+/** With more labels, a classifier sorts texts into classes instead of scoring them. */
 export const MAX_RERANKER_LABELS = 2
 
 /** Hugging Face's tags of models published for embeddings, and tags that show a model also generates text. */
@@ -74,16 +72,13 @@ export function getCapabilities(facts: CapabilityFacts): Capability[] {
   return capabilities
 }
 
-/**
- * A string in a template. An unterminated string extends to the end, so that the regex does not retry from its middle.
- */
+/** A string in a template. An unterminated one extends to the end, so that the regex does not retry inside it. */
 const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
 
 /** Returns whether a chat template supports tools and thinking. */
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
-  // Only variables matter: the template's text and strings may mention tools too. Each part but the last ends with
-  // code.
+  // Only variables matter, not text or strings. Each part but the last ends with code.
   const code = template
     .split(/[%}]\}/)
     .slice(0, -1)

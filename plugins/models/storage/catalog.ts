@@ -46,7 +46,7 @@ function toModel(source: string, brought: BroughtModel, isDefault: boolean, modi
   }
 }
 
-/** The name under which Ollama's users know a variant imported with its tag, if it differs from the public name. */
+/** The name under which Ollama's users know an imported variant, if it differs from the public name. */
 function importedName({ origin, model: { owner, name }, label, publicName }: StoredVariant): string | undefined {
   if (origin.kind !== 'import' || origin.tag === undefined) return undefined
   const known = nameText({ ...(owner.toLowerCase() !== NO_OWNER && { owner }), name, variant: label })
@@ -65,9 +65,7 @@ interface SourceIndex {
 const same = (some: readonly unknown[], others: readonly unknown[]) =>
   some.length === others.length && some.every((each, at) => each === others[at])
 
-/**
- * Creates the catalog: the stored models, then the models that plugins bring. `short-names.ts` decides what a name means.
- */
+/** Lists the stored models, then the models that plugins bring. `short-names.ts` decides what a name means. */
 export function createCatalog(
   storage: Pick<ModelStore, 'list' | 'variants' | 'namesakes'>,
   aliases: () => Aliases,
@@ -100,8 +98,7 @@ export function createCatalog(
   function indexModels(source: ModelSource): SourceIndex {
     const all = attempt(source, () => source.models()) ?? []
     const present = indexes.get(source)
-    // A frozen list cannot have changed. This check runs for each name of each request, so it must not depend on the
-    // length.
+    // A frozen list cannot have changed. This runs for each name of each request.
     if (present?.given === all && Object.isFrozen(all)) return present
     if (present && same(present.brought, all)) {
       present.given = all

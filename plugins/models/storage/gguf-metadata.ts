@@ -81,19 +81,13 @@ const FILE_TYPES = (
   'Q1_0 Q2_0'
 ).split(' ')
 
-/**
- * Returns the name of a GGUF file's `general.file_type`, or undefined for unused numbers. Bit 1024 marks a guess and is
- * ignored.
- */
+/** Returns the name of a GGUF's `general.file_type`. Bit 1024 marks a guess and is ignored. */
 export function labelFromFileType(fileType: unknown): string | undefined {
   const name = typeof fileType === 'number' ? FILE_TYPES[fileType & ~1024] : undefined
   return name === '-' ? undefined : name
 }
 
-/**
- * Returns a GGUF model's label. The file name takes precedence over the header: the header does not know mixtures like
- * `UD-Q4_K_XL` and gives the nearest plain type.
- */
+/** The file name takes precedence: the header does not know mixtures like `UD-Q4_K_XL`. */
 export function ggufLabel(fileName: string, fileType: unknown): string {
   return labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'
 }

@@ -44,10 +44,7 @@ export function importAccess(caller: Caller | undefined, roots: readonly string[
 }
 
 function within(named: readonly string[]): ImportAccess {
-  /**
-   * Follows links one by one, and only while they stay below the roots, so that it never reveals whether something
-   * outside exists.
-   */
+  /** Follows links one by one, so that it never reveals whether something outside the roots exists. */
   async function locate(path: string): Promise<string> {
     // Compare as text first: a path outside is refused before the disk is touched.
     if (!named.some(root => stepsBelow(root, path))) throw notAllowed(path, named)

@@ -101,7 +101,7 @@ export function toStoredFiles(folder: string, { format, files, problem }: Folder
   })
 }
 
-/** Lists the regular files of a folder (following symbolic links) and of its numbered subfolders, as relative names. */
+/** Lists the files of a folder (following links) and of its numbered subfolders, as relative names. */
 async function folderFiles(folder: string, access: ImportAccess): Promise<string[]> {
   const names: string[] = []
   const subfolders: string[] = []

@@ -14,10 +14,7 @@ const LAYOUT = 1
  */
 const MAX_TICK_MS = 2000
 
-/**
- * When a model's folder and manifest last changed (ctime in milliseconds, which users cannot set), and the manifest's
- * size.
- */
+/** When a model's folder and manifest last changed (ctime, which users cannot set), and the manifest's size. */
 type ChangeMarks = readonly [folder: number, manifest: number, size: number]
 interface Row {
   path: string
@@ -93,10 +90,7 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
   }
 }
 
-/**
- * Reads the file: its rows by path, and the short manifests. Empty if it is damaged or belongs to another version or
- * models folder.
- */
+/** Reads the file. Empty if it is damaged or belongs to another version or models folder. */
 function rowsIn(
   file: string,
   identity: string

@@ -85,7 +85,7 @@ export function findLabel<Variant extends { label: string }>(variants: Variant[]
   return variants.find(variant => variant.label.toLowerCase() === wanted)
 }
 
-/** Returns the variant that a name means. Without a variant in the name, that is the default one, which comes first. */
+/** Returns the variant that a name means: by default the default one, which comes first. */
 export function variantNamed<Variant extends { label: string }>(
   variants: Variant[],
   { variant }: { variant?: string }

@@ -159,7 +159,7 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
 /** Reads a GGUF file's header. @throws CorralError `invalid_request` */
 export const readHeader = (found: Found) => reading(found, opened => readGgufHeader(found.source, opened))
 
-/** Reads a JSON object that describes a model. @throws CorralError `invalid_request` if it is damaged or too large */
+/** Reads a JSON object that describes a model. @throws CorralError `invalid_request` */
 async function readJson(found: Found): Promise<Record<string, unknown>> {
   const path = found.source
   const text = await readDescription(found)

@@ -24,10 +24,7 @@ export async function createStagingFolder(models: string): Promise<string> {
   return folder
 }
 
-/**
- * Deletes a folder of the store: moves it to the staging folder first, then deletes its files. A crash in between
- * leaves a staging folder.
- */
+/** Moves a folder to the staging folder, then deletes its files. A crash in between leaves a staging folder. */
 export async function discardFolder(models: string, folder: string): Promise<void> {
   let toDelete = folder
   if (basename(dirname(folder)) !== STAGING_FOLDER) {
@@ -37,8 +34,7 @@ export async function discardFolder(models: string, folder: string): Promise<voi
       await rename(folder, aside)
       toDelete = aside
     } catch {
-      // It is already gone, or Windows cannot move it because its files are open, or the disk is too full for another
-      // folder: delete what can be deleted in place.
+      // It is gone, or open files on Windows or a full disk prevent the move: delete it in place.
     }
   }
   await rm(toDelete, { recursive: true, force: true, maxRetries: 3 })
@@ -89,9 +85,7 @@ export async function writeManifest(model: string, manifest: Manifest): Promise<
   })
 }
 
-/**
- * Deletes the manifest, and with it the model. Takes no lock, which would need space: this must work on a full disk.
- */
+/** Deletes the manifest, and with it the model. Takes no lock, which would fail on a full disk. */
 export async function removeManifest(model: string): Promise<void> {
   await rm(join(model, MANIFEST_FILE), { force: true })
   await syncFolder(model)
@@ -127,7 +121,7 @@ export async function syncFolder(folder: string): Promise<void> {
   }
 }
 
-/** Counts the users of revision folders. A folder that no manifest names is deleted when its last user releases it. */
+/** Deletes a folder that no manifest names when its last user releases it. */
 export class RevisionFolders {
   readonly #models: string
   readonly #log: FastifyBaseLogger

@@ -90,7 +90,7 @@ function subfolders(folder: string, log: FastifyBaseLogger): string[] {
   return names.sort()
 }
 
-/** Lists a folder. If it cannot be read, logs a warning and returns nothing: the other models are still served. */
+/** Lists a folder, or warns and returns nothing: the other models are still served. */
 function listEntries(folder: string, log: FastifyBaseLogger): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true })

@@ -55,10 +55,7 @@ export class ModelStore implements Storage {
   readonly #index: ModelIndex
   /** Whole imports, which may take minutes. */
   readonly #imports = new KeyedQueue()
-  /**
-   * Changes of manifests, which are short. Separate from imports, so that a removal does not wait for an import's
-   * copying.
-   */
+  /** Short changes of manifests. Separate, so that a removal does not wait for an import's copying. */
   readonly #changes = new KeyedQueue()
   readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
   readonly #folders: RevisionFolders
@@ -294,10 +291,7 @@ export class ModelStore implements Storage {
     )
   }
 
-  /**
-   * Writes a variant into its model's manifest. Returns the variant as written, since a removal may follow at any
-   * moment.
-   */
+  /** Writes a variant into its manifest. Returns it as written, since a removal may follow at any moment. */
   async #record(
     name: ModelName,
     directory: string,

@@ -96,9 +96,7 @@ const ENCODER_CLASS =
   /^((Bert|Camembert|DistilBert|Roberta|XLMRoberta|NomicBert|ModernBert|JinaBert|EuroBert|T5Encoder|Llama|Mistral|Qwen2|Qwen3|Lfm2)(Model|ForMaskedLM)|JinaEmbeddings\w+|NeoBERT\w*|\w+BidirectionalModel|Gemma3TextModel)$/
 /** Models that llama-server cannot answer with: see `getCapabilities`. */
 const NOT_SERVED_CLASS = /^(U?MT5|T5(?!Encoder)|Dream|LLaDA|RND1|PocketTTS|WavTokenizer|Qwen3TTS)|(Draft|Speculator)/
-/**
- * Neither class nor configuration shows that a Qwen3 model is a reranker. Like llama.cpp's converter, check its page.
- */
+/** Like llama.cpp's converter, recognize Qwen3 rerankers by their page: nothing else shows it. */
 const QWEN3_RERANKER = /# qwen3-(vl-)?reranker/i
 
 function capabilities(
@@ -165,7 +163,7 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
 
 const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0
 
-/** Sums up the weights of all tensors and where the last one ends, or names a tensor with an invalid description. */
+/** Sums up all tensors' weights and where the last one ends, or names an invalid tensor. */
 function summarizeTensors(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
   const weights = new Map<string, number>()
   let end = 0

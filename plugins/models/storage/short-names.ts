@@ -17,7 +17,7 @@ import { similarNames } from './similar-names.ts'
 /** The aliases from `config.yaml`, by alias in lower case. The catalog decides when an alias applies. */
 export type Aliases = ReadonlyMap<string, { alias: string; target: ModelName }>
 
-/** Returns a function that gives the current aliases. It rebuilds the table only when the configuration has changed. */
+/** Returns a function for the current aliases, which rebuilds the table when the configuration changes. */
 export function currentAliases(models: () => CoreConfig['models']): () => Aliases {
   let known = { of: models(), aliases: aliasTable(models()) }
   return () => {

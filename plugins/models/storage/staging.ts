@@ -111,7 +111,7 @@ export interface TransferOptions {
   sha256?: string
   /** The file that was inspected. Another file in its place is refused. */
   identity?: FileIdentity
-  /** The folder for copies, and the bytes that this file and the following ones need there if they must be copied. */
+  /** The folder for copies, and the bytes needed there for this and the following files. */
   space: { folder: string; bytes: number }
 }
 
@@ -169,7 +169,7 @@ async function linkFile(
     throw new Error(`${source} is another file now`)
   }
   const both = allowHardLink ? [reflink, hardLink] : [reflink]
-  // A reflink is read for its digest anyway. If the digest is known, the hard link is the very file it describes.
+  // A reflink is read for its digest anyway. With a known digest, the hard link is the very file it describes.
   for (const attempt of sha256 === undefined ? both : both.reverse()) {
     try {
       await attempt()

@@ -38,10 +38,7 @@ export function unknownVariant(
   })
 }
 
-/**
- * Creates the error for a name that matches several models. Its choices show what to write after the colon.
- * @param found the models that it may mean
- */
+/** Creates the error for a name that matches several models. Its choices show what to write after the colon. */
 export function ambiguous(
   id: string,
   models: GgufModels,

@@ -53,7 +53,7 @@ export function toPlannedFile(file: HubFile, role: PlannedDownload['role'], stor
   return { path, storedPath, role, size, sha256, gitSha1 }
 }
 
-/** Removes files whose stored names differ from an earlier one only in case: some file systems cannot store both. */
+/** Removes files whose stored names differ only in case from an earlier one: some disks cannot store both. */
 export function withoutNameTwins(files: readonly PlannedDownload[]): PlannedDownload[] {
   const names = new Set<string>()
   return files.filter(({ storedPath }) => names.size < names.add(storedPath.toLowerCase()).size)
@@ -107,10 +107,7 @@ export function memoryCheck(required: number, budget: Budget): PullPlan['memory'
   return { required, available, fits: required <= available }
 }
 
-/**
- * Maximum files of a listing that may belong to a model. Repositories with all quantizations of huge models have a few
- * hundred.
- */
+/** Repositories with all quantizations of huge models have a few hundred files. */
 const MAX_MODEL_FILES = 2_000
 const MODEL_FILE =
   /\.(?:gguf(?:[.-].*)?|gguf_file|safetensors|dat|imatrix)$|^(?:model_index\.json|(?:readme|licen[cs]e|notice)(?:\..*)?|template|system|params)$/i

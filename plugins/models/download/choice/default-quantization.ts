@@ -91,9 +91,7 @@ function isFloat(label: string): boolean {
   return /^(?:B?F16|F32)$/.test(label)
 }
 
-/**
- * Ranks a label by quality: higher is better. An unknown label ranks just below the known label that it begins with.
- */
+/** Ranks a label by quality: higher is better. Unknown labels rank just below the known label they begin with. */
 export function quality(label: string): number {
   const extra = (label.startsWith('UD-') ? 0.5 : 0) + (label.replace(/^UD-/, '').includes('-') ? 0.25 : 0)
   const bulk = mainQuantization(label)

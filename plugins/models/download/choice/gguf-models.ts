@@ -218,10 +218,7 @@ export function asLabel(path: string): string {
   return text.slice(-96).replace(/^[^A-Za-z0-9]+|[^A-Za-z0-9]+$/g, '') || 'GGUF'
 }
 
-/**
- * Returns the candidates that match a variant or file name, by the strictest rule that matches any. A label matches
- * every model with that quantization.
- */
+/** Returns the candidates that match a variant or file name, by the strictest rule that matches any. */
 export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wanted: string): GgufCandidate[] {
   const text = wanted.toLowerCase().replace(/\/+$/, '')
   const exact = (candidate: GgufCandidate) => candidate.files.some(file => file.path === wanted)

@@ -116,10 +116,7 @@ export const INDEX = 'model.safetensors.index.json'
 const NO_WEIGHTS =
   /^(?:adapter|consolidated|optimizer|scheduler|diffusion_pytorch_model|ae|vae)[._-]|[._-](?:lora|ema|non_ema|fp16|fp32|bf16|int8)(?:-\d{5}-of-\d{5})?\.safetensors$/i
 
-/**
- * Returns the folders of a listing with SafeTensors models: the root, otherwise subfolders, as other corrals list them.
- * Parts of pipelines (text encoders, pooling) are ignored.
- */
+/** Returns the folders with SafeTensors models: the root, otherwise subfolders, as other corrals list them. */
 export function safetensorsFolders(files: readonly HubFile[]): string[] {
   const has = new Set(files.map(file => file.path))
   if (has.has('model_index.json')) return []
@@ -196,10 +193,7 @@ function withoutIndex(id: string, names: string[], folder: string): string[] {
 const fields = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {})
 const text = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 
-/**
- * Returns the label for SafeTensors weights (`BF16`, `F16`, `F32`, `FP8`) from their parsed config.json, or
- * `SAFETENSORS` if it names no type.
- */
+/** Returns the label for SafeTensors weights (`BF16`, `F16`, `F32`, `FP8`), or `SAFETENSORS` if unknown. */
 export function safetensorsLabel(config: unknown): string {
   const whole = fields(config)
   return dtypeLabel(text(whole.torch_dtype) ?? text(whole.dtype) ?? text(fields(whole.text_config).dtype))

@@ -19,9 +19,7 @@ export interface FairQueueOptions {
 export interface Place {
   /** The client that it belongs to (`Caller.turn`). */
   readonly client: string
-  /**
-   * Resolves when the work may start. @throws CorralError `rate_limited` if another client gets its place in the queue
-   */
+  /** Resolves when the work may start. @throws CorralError `rate_limited` if another client gets the place */
   readonly begun: Promise<void>
   readonly isWaiting: boolean
   /** Aborted when the work must stop for another client and queue again. */
@@ -74,10 +72,7 @@ export function placeToYield<P extends Pick<Place, 'client'> & { since: number }
   return oldest && { place: oldest, in: Math.max(0, oldest.since + turnLength - now) }
 }
 
-/**
- * Chooses the place in a full queue to give to another client: the latest of the client with the most, if it has at
- * least two more.
- */
+/** Chooses the place to drop from a full queue: the latest of the client with the most, if it has two more. */
 export function placeToDrop<P extends Pick<Place, 'client'>>(waiting: readonly P[], client: string): P | undefined {
   const has = countBy(waiting)
   const [latest] = waiting.toReversed().sort((a, b) => has(b.client) - has(a.client))

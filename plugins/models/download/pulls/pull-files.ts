@@ -17,7 +17,7 @@ export function fileTarget(folder: string, { storedPath }: Pick<PlannedDownload,
   return join(folder, 'files', ...storedPath.split('/'))
 }
 
-/** Identifies the content of each file of a plan, by its stored path: the file's digest, otherwise its revision. */
+/** Identifies the content of each file by its stored path: its digest, otherwise its revision. */
 function contentByPath({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {
   return new Map(
     files.map(file => [file.storedPath, file.sha256 ?? file.gitSha1 ?? `${hub} ${id} ${revision} ${file.path}`])
@@ -62,13 +62,13 @@ export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'fi
 export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
   origin ?? hubOrigin(repository)
 
-/** Returns the recorded origin of a model from a hub. It names no server, since mirrors count as the same origin. */
+/** Returns the recorded origin of a hub's model. It names no server, since mirrors are the same origin. */
 export function hubOrigin({ hub, id, address, revision }: Omit<HubRepository, 'files'>): Origin {
   // An id that is an address may be signed.
   return { kind: 'hub', from: id.includes('://') ? address : `${hub}:${id}`, revision }
 }
 
-/** Returns the variant that has exactly a plan's files, still on disk. @param variants those of the plan's model */
+/** Returns the variant that has exactly a plan's files, still on disk. */
 export async function variantWithFiles(
   plan: Pick<PullPlan, 'label' | 'format' | 'files' | 'repository' | 'origin'>,
   variants: StoredVariant[]

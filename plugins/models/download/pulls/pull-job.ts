@@ -103,10 +103,7 @@ export interface PullContext {
 /** Temporary errors. */
 const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
 
-/**
- * One pull: its state, its files on disk and its watchers. Operations on it (join, pause, cancel …) run one at a time,
- * beside the transfer.
- */
+/** One pull: its state, files and watchers. Its operations run one at a time, beside the transfer. */
 export class PullJob implements Pull {
   readonly folder: string
   /** What is missing in the stored model. */

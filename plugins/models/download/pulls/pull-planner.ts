@@ -60,7 +60,7 @@ export interface PlannerContext {
 
 /** Maximum size of a config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION_BYTES = 64_000_000
-/** Returns the private addresses that a pull may contact. @param isLocal whether it was made over the private socket */
+/** Returns the private addresses that a pull may contact. @param isLocal made over the private socket */
 export function allowedAddresses({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
   return isLocal ? [EVERY_ADDRESS] : privateAddresses
 }
@@ -388,10 +388,7 @@ function unusable({ address }: HubRepository, path: string, why: string): Corral
   )
 }
 
-/**
- * Locates the first file, to find out before the pull starts whether it may be downloaded, and files whose size is not
- * in the listing.
- */
+/** Locates files without a size, and the first file, to find out whether it may be downloaded. */
 async function withSizes(files: PullPlan['files'], locate: Locate): Promise<PullPlan['files']> {
   const sized: PullPlan['files'] = []
   for (const [index, file] of files.entries()) {
@@ -436,7 +433,7 @@ export function machineMemory(
   }
 }
 
-/** Returns whether files fit on the disk of their folder. @param missing bytes that still have to be downloaded */
+/** Returns whether files fit on a folder's disk. @param missing bytes that must still be downloaded */
 export async function diskRoom(folder: string, missing: number): Promise<PullPlan['disk']> {
   // The folder may have been deleted by hand.
   await mkdir(folder, { recursive: true, mode: 0o700 })

@@ -7,7 +7,7 @@ const SPEED_WINDOW_MS = 5_000
 
 type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
 
-/** The progress of a pull's files: collects the transfer's reports, and passes them to listeners at a limited rate. */
+/** A pull's progress: collects the transfer's reports, and passes them on at a limited rate. */
 export class PullProgress {
   readonly #files: FileState[]
   readonly #listeners = new Set<OnPullEvent>()

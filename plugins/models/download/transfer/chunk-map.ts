@@ -9,10 +9,7 @@ export function chunkSizeFor(size: number): number {
   return chunk
 }
 
-/**
- * Which bytes of a file are on disk. A chunk is written from its start, by one connection at a time, so its state is a
- * length and the CRC-32 of those bytes.
- */
+/** Which bytes of a file are on disk. A chunk is written from its start, so its state is a length and a CRC-32. */
 export class ChunkMap {
   readonly size: number
   readonly chunkSize: number
@@ -72,9 +69,7 @@ export interface Span {
 }
 
 const MIN_REQUEST_BYTES = 8 * 1024 * 1024
-/**
- * A second connection is only worthwhile for at least this many bytes, since data in flight on the first one is lost.
- */
+/** A second connection must be worth the data in flight on the first one, which is lost. */
 const MIN_SHARED_BYTES = 4 * 1024 * 1024
 
 /**

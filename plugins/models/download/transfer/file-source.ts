@@ -16,9 +16,7 @@ export interface ActiveLocation {
   failures: number
 }
 
-/**
- * The source of one file's bytes: a location shared by the file's connections, requested again when it stops working.
- */
+/** The current location of a file, shared by its connections and requested again when it fails. */
 export class FileSource {
   readonly #locate: () => Promise<FileLocation>
   #location: ActiveLocation | undefined
@@ -70,10 +68,7 @@ export class FileSource {
   }
 }
 
-/**
- * Follows a redirect for all later requests. Credentials are not sent to another host.
- * @returns why it cannot be followed, or undefined
- */
+/** Follows a redirect for all later requests, without credentials to another host. @returns why not, or undefined */
 export function followRedirect(location: ActiveLocation, target: string | undefined): string | undefined {
   const redirect = checkRedirect(target, {
     start: new URL(location.reported.url),

@@ -44,7 +44,7 @@ interface Fetch {
 
 /** How often a file's content may change during its download. */
 const MAX_CHANGES = 2
-/** Requests are compared at this interval. A request is replaced if it is this much slower than the next slowest. */
+/** A request is replaced if it is this much slower than the next slowest. */
 const COMPARE_INTERVAL_MS = 10_000
 const CRAWL_FACTOR = 20
 /** Bytes per second that are never too slow. */
@@ -53,10 +53,7 @@ const FAST_ENOUGH_BYTES_PER_SECOND = 64 * 1024
 /** Abort reason of requests that are cancelled here, which is not a failure. */
 class Cancelled extends Error {}
 
-/**
- * Downloads one file over several connections, verifies it, and renames it to its target. Plans the requests, and
- * decides how to react to their results.
- */
+/** Downloads one file over several connections, verifies it, and renames it to its target. */
 export class FileTransfer {
   readonly file: TransferFile
   readonly #shared: SharedResources
@@ -504,9 +501,7 @@ export class FileTransfer {
     if (!again) this.#fail(fetchError(this.file.path, location.url.host, problem))
   }
 
-  /**
-   * Bytes that count as progress. Without ranges each attempt starts over, so only bytes beyond earlier attempts count.
-   */
+  /** Without ranges each attempt starts over, so only bytes beyond earlier attempts count as progress. */
   #progress(): number {
     this.#best = Math.max(this.#best, this.completed)
     return this.#ranges === 'no' ? this.#best : this.#arrived

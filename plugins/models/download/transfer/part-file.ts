@@ -180,8 +180,7 @@ export class PartFile {
     const text = journalText({ ...this.#subject, size: this.map.size, place: this.place }, this.map)
     if (text === this.#saved) return
     const path = journalPath(this.#target)
-    // Flushed before it replaces the older one: an empty journal after a power failure would cost the whole partial
-    // file.
+    // Flush first: an empty journal after a power failure would cost the whole partial file.
     await writeFile(`${path}.new`, text, { flush: true })
     await rename(`${path}.new`, path)
     this.#saved = text
@@ -242,9 +241,7 @@ export class PartFile {
     await removeJournal(this.#target)
   }
 
-  /**
-   * Incomplete chunks are continued immediately, so check them first. Complete chunks are read for the digest anyway.
-   */
+  /** Drops damaged partial chunks. Complete chunks are read for the digest anyway. */
   #dropDamaged(): void {
     const map = this.map!
     for (let chunk = 0; chunk < map.count; chunk++) {

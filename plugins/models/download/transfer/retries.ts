@@ -1,4 +1,4 @@
-/** Consecutive failures, and consecutive refusals, without significant progress, after which a file is given up. */
+/** A file is given up after this many failures or refusals in a row without significant progress. */
 const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
 /** Bytes that count as progress. A server that keeps failing after a few bytes must not be retried for ever. */
@@ -42,7 +42,7 @@ export class Retries {
     return this.#failures <= MAX_FAILURES
   }
 
-  /** Counts a refused location. Like `failed`, but gives up sooner: a new location helps immediately or not at all. */
+  /** Counts a refused location. Gives up sooner: a new location helps immediately or not at all. */
   refused(now: number, arrived: number): boolean {
     this.#progressed(arrived)
     this.#refusals += 1

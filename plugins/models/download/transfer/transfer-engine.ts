@@ -156,7 +156,7 @@ export class TransferEngine {
     this.#makeRoom(now)
   }
 
-  /** Takes a connection from another run for a run without any, since servers may keep the others busy indefinitely. */
+  /** Takes a connection from the busiest run for a run without any: servers may never free one. */
   #makeRoom(now: number): void {
     if (now - this.#madeRoomAt < MAKE_ROOM_INTERVAL_MS) return
     const countConnections = ({ files }: Run) => files.reduce((sum, file) => sum + file.running, 0)

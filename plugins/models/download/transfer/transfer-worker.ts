@@ -4,7 +4,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { TransferEngine } from './transfer-engine.ts'
 import type { FromRun, RunMessage, ToRun } from './transfers.ts'
 
-/** Runs the transfer engine in a separate thread, so that a fast download does not delay the gateway's main thread. */
+/** Runs the transfer engine in a thread, so that a fast download does not delay the main thread. */
 const engine = new TransferEngine({ ...workerData, log: (message: string) => parentPort!.postMessage(message) })
 
 async function run({ identity, files, port }: RunMessage): Promise<void> {

@@ -20,13 +20,10 @@ export interface TransferFile {
 }
 
 export interface TransferRequest {
-  /** Identifies the content of all files (hub, repository, revision). Partial data of other content is discarded. */
+  /** Identifies the content (hub, repository, revision). Partial data of other content is discarded. */
   identity: string
   files: readonly TransferFile[]
-  /**
-   * Returns the current location of a file. Called again when a location stops working. Its CorralErrors end the
-   * transfer.
-   */
+  /** Returns a file's current location. Called again when one stops working. Its CorralErrors end the transfer. */
   locate(index: number, signal: AbortSignal): Promise<FileLocation>
   signal: AbortSignal
   /** Called with the bytes of one file that are on disk: at most ten times per second and file, and at its end. */
@@ -97,10 +94,7 @@ export type FromRun =
 /** The thread ends this long after the last run. */
 const IDLE_MS = 5000
 
-/**
- * Runs transfers in a worker thread, with their network, disk and digest work. The thread exists only while it is
- * needed.
- */
+/** Runs transfers in a worker thread, which exists only while it is needed. */
 export class TransferThread implements Transfers {
   readonly #options: TransferOptions
   /** Ends each run. */

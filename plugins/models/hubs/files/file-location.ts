@@ -51,9 +51,7 @@ function linkedSha256(etag: string | undefined, file: string): string | undefine
   return sha1Hex(parseEtag(etag)?.value) ? undefined : readSha256(etag, file)
 }
 
-/**
- * Returns the proxy for an address: the hub's, but none for this machine, which a proxy in the network cannot reach.
- */
+/** Returns the proxy for an address: none for this machine, which a proxy cannot reach. */
 export function proxyForUrl(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
   return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
 }

@@ -30,7 +30,7 @@ export function invalidFact(what: string, value: unknown, file: string): Invalid
 /** Its message is a clause about the hub. */
 export class InvalidFact extends Error {}
 
-/** Reads a hub's statements. @throws CorralError `hub_unreachable` naming the hub if a statement cannot be right */
+/** Reads a hub's statements. @throws CorralError `hub_unreachable` if one cannot be right */
 export async function readFacts<Facts>(title: string, read: () => Facts | Promise<Facts>): Promise<Facts> {
   try {
     return await read()
@@ -55,10 +55,7 @@ export function hubFile(path: string, size: number | undefined, sha256?: string,
   return { path, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
 }
 
-/**
- * Returns an identifier for a listing's content, for hubs without commits. It does not depend on the order of the
- * files.
- */
+/** Identifies a listing's content, whatever its order, for hubs without commits. */
 export function fingerprint(files: readonly HubFile[]): string {
   const lines = files.map(({ path, size, sha256, gitSha1 }) => JSON.stringify([path, size, sha256 ?? gitSha1])).sort()
   return `listing-${createHash('sha256').update(lines.join('\n')).digest('hex').slice(0, 40)}`

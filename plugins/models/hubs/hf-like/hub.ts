@@ -221,10 +221,7 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
   }
 }
 
-/**
- * Returns the hub's spelling of a name. It differs from the request only in case, or because the repository was
- * renamed.
- */
+/** Returns the hub's spelling of a name, which differs in case or because the repository was renamed. */
 function spelling(requested: string, info: Record<string, unknown>, { hops }: HubResponse): string {
   const id = info.id ?? info.modelId
   if (typeof id !== 'string' || !/^[^/\s]+\/[^/\s]+$/.test(id)) return requested

@@ -4,7 +4,7 @@ import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { hubFile, readSha256, readSize, sha1Hex } from '../files/listed-files.ts'
 
-/** Files that are always in LFS. If a listing shows no LFS object, its blob id is the pointer's, not the file's. */
+/** Always in LFS: without an LFS object in the listing, the blob id is the pointer's, not the file's. */
 const ALWAYS_LFS = /\.(gguf|safetensors)$/i
 
 function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
@@ -24,7 +24,7 @@ async function toHubFiles(
   return [...distinct.values()]
 }
 
-/** Returns the files in a repository's description (`siblings`), without unsafe paths. Undefined if it has no list. */
+/** Returns the files of a description (`siblings`), without unsafe paths. Undefined if it has no list. */
 export async function filesFromInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
   if (!Array.isArray(siblings)) return undefined
   return await toHubFiles(siblings, ({ rfilename, size, blobId, lfs }) =>

@@ -32,10 +32,7 @@ export interface OutgoingRequest {
   /** Sent only to the host of the address and to trusted hosts. */
   credentials?: Headers | undefined
   trustedHosts?: readonly string[]
-  /**
-   * Set if a client chose the address: only public servers and these may be contacted. See
-   * `HubRequest.privateAddresses`.
-   */
+  /** Set if a client chose the address: only public servers and these may be contacted. */
   privateAddresses?: readonly string[] | undefined
   /** The settings name the address, so it may redirect into a private network. */
   redirectsAnywhere?: boolean
@@ -77,10 +74,7 @@ export function shownAddress(address: string): string {
  */
 export function createHubFetch(title: string, proxy: string, connectTimeout: number, ending: AbortSignal) {
   const via = proxy ? ' (through the proxy of its settings)' : ''
-  /**
-   * One pool for each set of allowed private addresses: a request must not reuse a connection that it could not have
-   * opened.
-   */
+  /** One pool per set of allowed addresses: a request must not reuse a connection that it may not open. */
   const connections = new Map<string, Promise<ServerConnections>>()
   const closeAll = () => connections.forEach(opening => void opening.then(opened => opened.close()))
   ending.addEventListener('abort', closeAll, { once: true })
@@ -184,10 +178,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     }
   }
 
-  /**
-   * Returns the server's response, whatever its status.
-   * @throws CorralError `hub_unreachable` if there is none; the signal's reason
-   */
+  /** Returns the response, whatever its status. @throws CorralError `hub_unreachable` if there is none */
   return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
     const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
     const last = performance.now() + (outgoing.retryTime ?? RETRY_MS)

@@ -166,7 +166,7 @@ function commonKind(response: HubResponse): RefusalKind | undefined {
   return isHtml(response) && (status < 400 || status === 401 || status === 403) ? 'page' : undefined
 }
 
-/** Creates the error for a hub's refusal. @param hubCode the hub's own code, if it is more specific than the status */
+/** Creates the error for a hub's refusal. @param hubCode more specific than the status */
 export function hubRefusal(
   kind: RefusalKind,
   response: HubResponse,

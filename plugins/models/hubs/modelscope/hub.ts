@@ -32,10 +32,7 @@ const DEFAULT_BRANCH = 'master'
 /** The API's limit per request. */
 const MAX_FOUND = 50
 
-/**
- * Creates the hub for ModelScope's own API. Its listings name no commit, so a fingerprint of the listing identifies the
- * revision.
- */
+/** Its listings name no commit, so a fingerprint of the listing identifies the revision. */
 export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
   // The international site has other models. Its addresses only work if it is the endpoint.
   const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'

@@ -22,10 +22,7 @@ export function isSuccess({ status }: Pick<HubResponse, 'status'>, body: Record<
   )
 }
 
-/**
- * Creates the error for a refusal, which may have status 200.
- * @param inCheck whether the hub is still checking the file
- */
+/** Creates the error for a refusal, which may have status 200. @param inCheck the hub is still checking the file */
 export function modelScopeRefusal(
   response: HubResponse,
   body: Record<string, unknown>,

@@ -23,10 +23,7 @@ const MAX_SECRETS = 1000
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>
 
-/**
- * Creates the hub for plain addresses. Passwords and signatures in an address are only in memory, so they must be
- * entered again after a restart.
- */
+/** Secrets in an address are only in memory, so they must be entered again after a restart. */
 export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   const secretsById = new Map<string, Secrets>()
 
@@ -107,10 +104,7 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
   }
 }
 
-/**
- * Creates the error for an address that does not deliver its file, without the server's own words. @param shown the
- * address as it may be shown
- */
+/** Creates the error for an address that does not deliver its file, without the server's own words. */
 function addressRefusal(response: HubResponse, shown: string): CorralError {
   const { status } = response
   const details = { address: shown, hubStatus: status }

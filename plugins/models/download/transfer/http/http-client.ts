@@ -20,10 +20,7 @@ export interface FetchRequest {
   end: number | undefined
   /** Size of the file, if known. */
   size: number | undefined
-  /**
-   * Called with the answer and the milliseconds until it came. @returns the sink for the body; undefined if it is not
-   * wanted
-   */
+  /** @param wait milliseconds until the answer came @returns the sink for the body; undefined if it is not wanted */
   onAnswer(answer: Answer, tag: string | undefined, wait: number): Sink | undefined
 }
 
@@ -36,10 +33,7 @@ export interface FetchResult {
   isPage: boolean
 }
 
-/**
- * Requests bytes of a file and passes them to a sink.
- * @throws ConnectionFailure, the signal's reason, errors of the sink
- */
+/** Requests bytes of a file and passes them to a sink. @throws ConnectionFailure, errors of the sink */
 export async function fetchBytes(
   connections: ConnectionPool,
   target: RequestTarget,
@@ -107,10 +101,7 @@ interface IdleConnection {
 export class ConnectionPool {
   readonly #idle = new Set<IdleConnection>()
 
-  /**
-   * Sends one GET over an idle connection or a new one.
-   * @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason
-   */
+  /** Sends one GET over an idle connection or a new one. @throws as `Connection.open` */
   async get(target: RequestTarget, options: GetOptions): Promise<'complete' | 'stopped'> {
     const proxy = proxyFor(target.url, target.proxy, process.env)
     const throughProxy = proxy !== undefined && target.url.protocol === 'http:'

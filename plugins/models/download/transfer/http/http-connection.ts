@@ -4,9 +4,7 @@ import { ConnectionFailure, openSocket, type SocketTarget } from './http-socket.
 
 /** Receives a response. The bytes are read directly into its memory, without copies or garbage. */
 export interface Receiver {
-  /**
-   * Called when the response starts, with the milliseconds since its request. @returns false if the body is not wanted
-   */
+  /** @param wait milliseconds since the request @returns false if the body is not wanted */
   onHead(head: ResponseHead, wait: number): boolean
   /** Returns where the next bytes of the body go: never empty, and unchanged until `onBytes` is called. */
   room(): Buffer

@@ -19,10 +19,7 @@ export class InvalidResponse extends Error {
 
 export const MAX_HEAD_BYTES = 64 * 1024
 
-/**
- * Parses the status line and headers of a response to GET.
- * @throws InvalidResponse if it is not HTTP/1.x, or its length is contradictory
- */
+/** Parses the head of a response. @throws InvalidResponse if it is not HTTP/1.x, or has contradictory lengths */
 export function parseHead(text: string): ResponseHead {
   const lines = text.split('\r\n')
   const first = /^HTTP\/1\.([01]) (\d{3})(?: |$)/.exec(lines[0]!)

@@ -27,10 +27,7 @@ export interface OnRead {
 
 export interface SocketTarget {
   url: URL
-  /**
-   * Private addresses that a direct connection may contact; absent means any. An IP address as host is not checked
-   * here.
-   */
+  /** Private addresses that a direct connection may contact; absent means any. Does not check IP addresses as host. */
   privateAddresses?: readonly string[] | undefined
   tls?: FileLocation['tls'] | undefined
 }
