@@ -1,6 +1,6 @@
 import type { PlannedDownload, PullPlan } from '../../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../../core/contracts/hubs.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { describesSafetensors } from '../../../../core/models/safetensors-layout.ts'
 
 /** What was requested of a repository. Without any field, the default. */
@@ -63,11 +63,7 @@ export const totalSize = (files: readonly { size: number | undefined }[]) =>
   files.reduce((sum, file) => sum + (file.size ?? 0), 0)
 
 /** Creates the error for a repository, or a part of it, that cannot be pulled. */
-export function refusal(
-  code: 'unsupported_capability' | 'repo_not_found' | 'invalid_request' | 'invalid_model_name',
-  message: string,
-  details?: Record<string, unknown>
-): CorralError {
+export function refusal(code: ErrorCode, message: string, details?: Record<string, unknown>): CorralError {
   return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
 }
 

@@ -5,10 +5,9 @@ import type {
   Downloads,
   FileMirror,
   Pull,
+  PullCaller,
   PullPlan,
-  PullRecord,
-  PullRequest,
-  SearchRequest
+  PullRecord
 } from '../../../../core/contracts/downloads.ts'
 import type { Hub } from '../../../../core/contracts/hubs.ts'
 import { untilAborted, type Waiting } from '../../../../core/contracts/progress.ts'
@@ -16,6 +15,7 @@ import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../../core/models/model-name.ts'
 import { addTo } from '../../../../core/system/add-to.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
+import { refusal } from '../choice/choice.ts'
 import { prefixFault } from '../choice/pull-reference.ts'
 import { searchHubs } from '../hub-search.ts'
 import type { PulledNames } from '../pulled-names.ts'
@@ -85,6 +85,18 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   }
   const refuseWhenClosing = () => {
     if (closing) throw shuttingDown()
+  }
+
+  async function whenListing<T>({ turn }: PullCaller, waiting: Waiting, list: () => Promise<T>): Promise<T> {
+    refuseWhenClosing()
+    const place = listing.enter(turn)
+    try {
+      if (place.isWaiting) waiting.onProgress?.({ phase: 'waiting', subject: 'for other pulls' })
+      await untilAborted(place.begun, waiting.signal)
+      return await list()
+    } finally {
+      place.leave()
+    }
   }
 
   function addJob(record: JobRecord, completed: readonly number[] = []): PullJob {
@@ -182,28 +194,10 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     addMirror: mirror => addTo(mirrors, mirror),
 
-    async plan(request: PullRequest, waiting: Waiting) {
-      refuseWhenClosing()
-      const place = listing.enter(request.caller.turn)
-      try {
-        if (place.isWaiting) waiting.onProgress?.({ phase: 'waiting', subject: 'for other pulls' })
-        await untilAborted(place.begun, waiting.signal)
-        return await planPull(context, request, waiting)
-      } finally {
-        place.leave()
-      }
-    },
+    plan: (request, waiting) => whenListing(request.caller, waiting, () => planPull(context, request, waiting)),
 
-    async search(request: SearchRequest, waiting: Waiting) {
-      refuseWhenClosing()
-      const place = listing.enter(request.caller.turn)
-      try {
-        await untilAborted(place.begun, waiting.signal)
-        return await searchHubs(context, request, waiting)
-      } finally {
-        place.leave()
-      }
-    },
+    search: (request, waiting) =>
+      whenListing(request.caller, { signal: waiting.signal }, () => searchHubs(context, request, waiting)),
 
     async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
       refuseWhenClosing()
@@ -306,11 +300,10 @@ function pullNotFound(id: string): CorralError {
 }
 
 function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
-  return new CorralError(
+  return refusal(
     'model_exists',
     `"${model}" is already being pulled from ${origin}, and this pull is from ${wanted.repository.address}. ` +
-      `Choose another name ("as"), or cancel the pull ${id} first.`,
-    { param: 'model' }
+      `Choose another name ("as"), or cancel the pull ${id} first.`
   )
 }
 

@@ -21,6 +21,7 @@ import { toCorralError } from '../../../../core/http/native-error.ts'
 import { bareName } from '../../../../core/models/model-name.ts'
 import { diskRefusal } from '../../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
+import { refusal } from '../choice/choice.ts'
 import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
 import type { FairQueue, Place } from './fair-queue.ts'
 import {
@@ -258,11 +259,10 @@ export class PullJob implements Pull {
 
   #otherRevision({ repository }: PullPlan): CorralError {
     const { model, id } = this.record()
-    return new CorralError(
+    return refusal(
       'model_exists',
       `"${model}" is being pulled at revision ${this.plan.repository.revision}, and revision ${repository.revision} has ` +
-        `other files. Wait for it, or cancel the pull ${id} first.`,
-      { param: 'model' }
+        `other files. Wait for it, or cancel the pull ${id} first.`
     )
   }
 
@@ -523,7 +523,7 @@ export class PullJob implements Pull {
 
   /** The error for watchers of a pull that is paused or cancelled. */
   #interruption(what: string): CorralError {
-    return new CorralError('pull_cancelled', `The pull of "${this.record().model}" was ${what}`, { param: 'model' })
+    return refusal('pull_cancelled', `The pull of "${this.record().model}" was ${what}`)
   }
 
   /** Stops the run, or the wait for a retry. Watchers get the reason. */

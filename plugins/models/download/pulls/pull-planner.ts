@@ -28,8 +28,7 @@ import { formatBytes } from '../../../../core/system/bytes.ts'
 import type { DataPaths } from '../../../../core/system/data-paths.ts'
 import { printable } from '../../../../core/system/printable.ts'
 import { parseUntrustedJson } from '../../../../core/system/untrusted-json.ts'
-import type { MemoryFacts } from '../choice/choice.ts'
-import { requireFewModelFiles } from '../choice/choice.ts'
+import { type MemoryFacts, refusal, requireFewModelFiles } from '../choice/choice.ts'
 import { chooseFiles, filesToRead } from '../choice/choose-files.ts'
 import { KNOWN_NAMES, knownName } from '../choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../choice/pull-reference.ts'
@@ -210,12 +209,11 @@ function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Mod
 function unknownName(name: RequestedName): CorralError {
   const similar = nearest(modelKey({ name: name.name }), Object.keys(KNOWN_NAMES))
   const hint = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
-  return new CorralError(
+  return refusal(
     'repo_not_found',
     `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${hint} ` +
       `"corral search ${name.name}" searches the hubs for it; pull it by <owner>/<name>, for example Qwen/Qwen3-8B-GGUF ` +
-      'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.',
-    { param: 'model' }
+      'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.'
   )
 }
 
@@ -266,14 +264,13 @@ async function findRepository(
   }
   const failure = failures.find(({ code }) => code !== 'repo_not_found') ?? failures[0]
   if (failure && (failure.code !== 'repo_not_found' || failures.length === 1)) throw failure
-  throw new CorralError(
+  throw refusal(
     'repo_not_found',
     failure
       ? `There is no "${id}" at ${hubs.map(({ title }) => title).join(', nor at ')}. Check its owner and name; a private ` +
           'repository needs a token.'
       : 'No hub is enabled for names without prefix. Name one ("hf:<owner>/<name>"), or set "search" in the ' +
-          'section "downloads" of config.yaml.',
-    { param: 'model' }
+          'section "downloads" of config.yaml.'
   )
 }
 
@@ -329,11 +326,10 @@ async function conversionDoubts(
   const shown = architecture === undefined ? 'which config.json does not name' : printable(architecture, 100)
   if (supported) return []
   if (supported === undefined) return [`Whether llama.cpp can convert its architecture (${shown}) is not known yet.`]
-  throw new CorralError(
+  throw refusal(
     'unsupported_capability',
     `"${id}" cannot be converted: llama.cpp's converter does not support its architecture, ${shown} (${address}). ` +
-      'Look for a repository of this model with GGUF files, or upgrade llama.cpp with "corral runtime upgrade".',
-    { param: 'model' }
+      'Look for a repository of this model with GGUF files, or upgrade llama.cpp with "corral runtime upgrade".'
   )
 }
 
@@ -381,10 +377,9 @@ async function readJson(
 }
 
 function unusable({ address }: HubRepository, path: string, why: string): CorralError {
-  return new CorralError(
+  return refusal(
     'unsupported_capability',
-    `${path} of ${address} cannot be used: ${why}. Ask its author, or choose another repository.`,
-    { param: 'model' }
+    `${path} of ${address} cannot be used: ${why}. Ask its author, or choose another repository.`
   )
 }
 
@@ -405,11 +400,10 @@ function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[],
   const other = conflictingVariant(variants, hubOrigin(repository), label)
   if (!other) return
   const name = bareName(other.model)
-  throw new CorralError(
+  throw refusal(
     'model_exists',
     `"${name}" already exists and ${originInWords(other.origin)}; the files of ${repository.address} are different. ` +
-      `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`,
-    { param: 'model' }
+      `Store them under another name ("as"), or remove the model first with "corral rm ${name}".`
   )
 }
 

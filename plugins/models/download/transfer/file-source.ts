@@ -16,6 +16,11 @@ export interface ActiveLocation {
   failures: number
 }
 
+/** What a request to a location needs. */
+export function requestTarget({ url, headers, reported: { proxy, privateAddresses, tls } }: ActiveLocation) {
+  return { url, headers, proxy, privateAddresses, tls }
+}
+
 /** The current location of a file, shared by its connections and requested again when it fails. */
 export class FileSource {
   readonly #locate: () => Promise<FileLocation>

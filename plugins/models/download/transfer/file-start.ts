@@ -1,7 +1,7 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { abortAfter } from '../../../../core/system/abort-after.ts'
-import { FileSource, followRedirect } from './file-source.ts'
+import { FileSource, followRedirect, requestTarget } from './file-source.ts'
 import { ConnectionPool, fetchBytes } from './http/http-client.ts'
 import { ConnectionFailure } from './http/http-socket.ts'
 
@@ -32,11 +32,9 @@ export async function readFileStart(
   try {
     const location = await new FileSource(locate).current()
     for (let isRedirected = bytes.length > 0; isRedirected; ) {
-      const { url, headers, reported } = location
-      const { proxy, privateAddresses, tls } = reported
       const { answer } = await fetchBytes(
         connections,
-        { url, headers, proxy, privateAddresses, tls },
+        requestTarget(location),
         {
           start: 0,
           end: bytes.length,

@@ -3,7 +3,7 @@ import { errorMessage } from '../../../../core/errors.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { freeSpan, requestSize, type Span, stolenSpan } from './chunk-map.ts'
 import type { Digests } from './digests.ts'
-import { type ActiveLocation, FileSource, followRedirect } from './file-source.ts'
+import { type ActiveLocation, FileSource, followRedirect, requestTarget } from './file-source.ts'
 import { type ConnectionPool, type FetchResult, fetchBytes, type Sink } from './http/http-client.ts'
 import type { Answer } from './http/http-response.ts'
 import { ConnectionFailure } from './http/http-socket.ts'
@@ -382,13 +382,7 @@ export class FileTransfer {
     const { connections, options, bandwidth } = this.#shared
     return await fetchBytes(
       connections,
-      {
-        url: location.url,
-        headers: location.headers,
-        proxy: location.reported.proxy,
-        privateAddresses: location.reported.privateAddresses,
-        tls: location.reported.tls
-      },
+      requestTarget(location),
       {
         start: map && span ? map.start(span.at) + map.have[span.at]! : 0,
         end: map && span ? map.end(span.to - 1) : undefined,

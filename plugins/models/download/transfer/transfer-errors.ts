@@ -19,38 +19,27 @@ export interface FetchProblem {
 /** The error after the last retry. */
 export function fetchError(path: string, host: string, problem: FetchProblem): CorralError {
   const what = `${host} ${problem.what}`
-  if (problem.status === 451) {
-    return new CorralError(
-      'hub_forbidden',
-      `${path} is not delivered for legal reasons: ${what}. Choose another repository of the model.`
-    )
-  }
-  if (problem.isPage) {
-    return new CorralError(
-      'hub_unreachable',
-      `${path} could not be fetched: ${what}. A proxy or a login page seems to answer instead of the hub: log in to this ` +
-        'network, or check the proxy settings. Pull again to continue; downloaded data is kept.'
-    )
-  }
-  if (problem.status === 401 || problem.status === 403) {
-    return new CorralError(
-      'hub_forbidden',
+  const { status, isPage, retryAfter = 60 } = problem
+  const isForbidden = status === 401 || status === 403
+  if (status === 451)
+    return forbidden(`${path} is not delivered for legal reasons: ${what}. Choose another repository of the model.`)
+  if (!isPage && isForbidden)
+    return forbidden(
       `${path} may not be fetched: ${what}. Check the hub's token, and whether you have agreed to the hub's terms.`
     )
+  if (!isPage && status === 429) {
+    const message = `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; downloaded data is kept.`
+    return new CorralError('hub_rate_limited', message, { retryAfter })
   }
-  if (problem.status === 429) {
-    const retryAfter = problem.retryAfter ?? 60
-    return new CorralError(
-      'hub_rate_limited',
-      `${path} cannot be fetched for now: ${what}. Pull again in ${retryAfter} s; downloaded data is kept.`,
-      { retryAfter }
-    )
-  }
+  const page =
+    'A proxy or a login page seems to answer instead of the hub: log in to this network, or check the proxy settings. '
   return new CorralError(
     'hub_unreachable',
-    `${path} could not be fetched: ${what}. Pull again to continue; downloaded data is kept.`
+    `${path} could not be fetched: ${what}. ${isPage ? page : ''}Pull again to continue; downloaded data is kept.`
   )
 }
+
+const forbidden = (message: string) => new CorralError('hub_forbidden', message)
 
 /** Explains a failed write. Other errors are returned unchanged. */
 export async function storageError(error: unknown, target: string, size: number, missing: number): Promise<unknown> {

@@ -24,7 +24,7 @@ import {
 import { toTimestamp } from '../files/search-matches.ts'
 import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
 import { parseJsonResponse, withoutServerText } from '../http/hub-response.ts'
-import { hubRefusal } from '../http/refusal.ts'
+import { hubRefusal, notAtHub } from '../http/refusal.ts'
 import { bearer } from '../hub-options.ts'
 
 /**
@@ -41,10 +41,8 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
     // A reference has only a host. The setting has the scheme too.
     if (named && endpoint && new URL(named).host === new URL(endpoint).host) return endpoint
     if (named || endpoint) return named ?? endpoint
-    throw new CorralError(
-      'repo_not_found',
-      'It is not clear which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.',
-      { param: 'model' }
+    throw notAtHub(
+      'It is not clear which corral to use. Write corral://<host>:<port>/<owner>/<name>, or set corral-hub.endpoint in config.yaml.'
     )
   }
 
@@ -76,10 +74,8 @@ export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, 
       const wanted = request.revision
       const files = listing.files.filter(({ path }) => !wanted || revisions[path.split('/')[0]!] === wanted)
       if (wanted && files.length === 0) {
-        throw new CorralError(
-          'repo_not_found',
-          `"${id}" has no revision "${wanted}" at ${server}. It has ${Object.values(revisions).join(', ')}.`,
-          { param: 'model' }
+        throw notAtHub(
+          `"${id}" has no revision "${wanted}" at ${server}. It has ${Object.values(revisions).join(', ')}.`
         )
       }
       return {
@@ -139,10 +135,9 @@ function refusal(response: HubResponse, server: string, id: string, isQuoted: bo
   const { status, text } = response
   const details = { hub: server, repository: id, hubStatus: status }
   if (status === 404 && /"model_not_found"/.test(text)) {
-    return new CorralError(
-      'repo_not_found',
+    return notAtHub(
       `The corral at ${server} has no model "${id}". Its models are listed at ${server}/api/tags.`,
-      { param: 'model', details }
+      details
     )
   }
   const kind = ({ 401: 'bad-token', 403: 'forbidden', 429: 'rate-limited' } as const)[status]

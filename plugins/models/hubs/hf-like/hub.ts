@@ -9,7 +9,7 @@ import { toMatch } from '../files/search-matches.ts'
 import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
 import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
 import { parseJsonResponse } from '../http/hub-response.ts'
-import { hubRefusal, type Subject } from '../http/refusal.ts'
+import { hubRefusal, notAtHub, type Subject } from '../http/refusal.ts'
 import type { HubAccess } from '../hub-options.ts'
 import { completed, filesFromInfo, filesFromTree, isIncomplete, nextPage } from './listing.ts'
 import { isFinalRefusal, refusalKind } from './refusal.ts'
@@ -125,10 +125,9 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
     if (kind !== 'unknown-repository' || error.code !== 'repo_not_found' || !options.hasSearch) throw error
     const similar = await similarName(send, pathPrefix, about.id, signal)
     if (similar === undefined) throw error
-    throw new CorralError(
-      'repo_not_found',
+    throw notAtHub(
       `${title} has no repository "${about.id}", but it has "${similar}": names are case-sensitive there. Pull "${similar}".`,
-      { param: 'model', details: { ...error.details, similar } }
+      { ...error.details, similar }
     )
   }
 

@@ -194,3 +194,8 @@ export function hubRefusal(
     ...(retryAfter !== undefined && (kind === 'rate-limited' || kind === 'server-error') ? { retryAfter } : {})
   })
 }
+
+/** The error for a model that a hub does not have, or that a reference does not name. */
+export function notAtHub(message: string, details?: Record<string, unknown>): CorralError {
+  return new CorralError('repo_not_found', message, { param: 'model', ...(details && { details }) })
+}

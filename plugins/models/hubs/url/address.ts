@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
-import { CorralError } from '../../../../core/errors.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
+import { notAtHub } from '../http/refusal.ts'
 
 /** Query parameters that are secret or expire: signatures, keys and tokens. */
 const SECRET =
@@ -21,9 +21,7 @@ export function parseAddress(text: string): PlainAddress {
   const address = text.includes('://') ? text : `https://${text}`
   const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address) : undefined
   if (!url) {
-    throw new CorralError('repo_not_found', `"${text.slice(0, 120)}" is not the address of a file (https://…).`, {
-      param: 'model'
-    })
+    throw notAtHub(`"${text.slice(0, 120)}" is not the address of a file (https://…).`)
   }
   const { username, password, search } = url
   const isSecret = [...url.searchParams.keys()].some(name => SECRET.test(name))

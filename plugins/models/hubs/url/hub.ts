@@ -6,7 +6,7 @@ import { isLocation, readLocation, requestLocation } from '../files/file-locatio
 import { hubFile, readFacts, sha256FromHeaders } from '../files/listed-files.ts'
 import { type HubFetch, type HubResponse, shownAddress } from '../http/hub-fetch.ts'
 import { withoutServerText } from '../http/hub-response.ts'
-import { hubRefusal } from '../http/refusal.ts'
+import { hubRefusal, notAtHub } from '../http/refusal.ts'
 import {
   contentFingerprint,
   fileNameFromDisposition,
@@ -52,10 +52,8 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
     )
     if (!isLocation(response)) throw addressRefusal(response, shownAddress(address))
     if (/\btext\/html\b/.test(response.headers['content-type'] ?? '')) {
-      throw new CorralError(
-        'repo_not_found',
-        `${shownAddress(address)} is a web page, not a model file. Use the address that the file itself is downloaded from.`,
-        { param: 'model' }
+      throw notAtHub(
+        `${shownAddress(address)} is a web page, not a model file. Use the address that the file itself is downloaded from.`
       )
     }
     const { headers } = response
@@ -79,10 +77,8 @@ export function createUrlHub(fetch: HubFetch, proxy: string): Hub {
       const { response, location } = await at(id)
       const name = fileNameFromDisposition(response.headers['content-disposition']) ?? fileNameFromUrl(id)
       if (name === undefined) {
-        throw new CorralError(
-          'repo_not_found',
-          `${shownAddress(id)} does not end in a file name. Use an address that does, for example …/model.gguf.`,
-          { param: 'model' }
+        throw notAtHub(
+          `${shownAddress(id)} does not end in a file name. Use an address that does, for example …/model.gguf.`
         )
       }
       // Shards are beside each other under their own names. A name from a header does not lead to other shards.
@@ -116,10 +112,7 @@ function addressRefusal(response: HubResponse, shown: string): CorralError {
     )
   }
   if (status < 500 && ![407, 429, 451].includes(status)) {
-    return new CorralError('repo_not_found', `There is no file at ${shown} (status ${status}). Check the address.`, {
-      param: 'model',
-      details
-    })
+    return notAtHub(`There is no file at ${shown} (status ${status}). Check the address.`, details)
   }
   const subject = { title: `The server of ${shown}`, id: shown }
   return hubRefusal(status === 429 ? 'rate-limited' : 'server-error', withoutServerText(response), subject, Date.now())
