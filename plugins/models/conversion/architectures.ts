@@ -12,11 +12,7 @@ export function modelArchitectures(config: unknown): string[] {
   })
 }
 
-/**
- * Returns the architectures that a converter supports.
- * @param folder llama.cpp's converter
- * @returns undefined if the source has no known list
- */
+/** Returns the architectures that llama.cpp's converter supports. Undefined if its source has no known list. */
 export async function supportedArchitectures(folder: string): Promise<Set<string> | undefined> {
   const read = (...path: string[]) => readFile(join(folder, ...path), 'utf8').catch(() => '')
   const [, map = ''] = /^TEXT_MODEL_MAP\b[^{]*\{([^}]*)\}/m.exec(await read('conversion', '__init__.py')) ?? []

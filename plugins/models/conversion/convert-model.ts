@@ -28,10 +28,7 @@ interface ConversionJob {
   warn: (message: string) => void
 }
 
-/**
- * Converts a variant and publishes the result. Leaves nothing behind if it fails.
- * @throws CorralError `conversion_failed` or `insufficient_storage` naming the cause and the log
- */
+/** Converts a variant and publishes the result. Leaves nothing behind if it fails. */
 export async function convertModel(job: ConversionJob, { signal, onProgress }: Required<Waiting>): Promise<void> {
   const { variant, plan, tools, python } = job
   const folder = await createUnfinished(variant)
@@ -105,10 +102,7 @@ export async function convertModel(job: ConversionJob, { signal, onProgress }: R
   }
 }
 
-/**
- * Creates a folder with links to the files that the converter may read. The folder's name is the model name in the
- * GGUF. Code and pickled weights are left out, because the converter would run them.
- */
+/** Links the files that the converter may read. Code and pickled weights are left out: it would run them. */
 async function linkInput(variant: StoredVariant, work: string): Promise<string> {
   const input = join(work, variant.model.name)
   for (const { path } of variant.files) {

@@ -78,10 +78,7 @@ export async function clearUnfinished(variant: Variant): Promise<void> {
   }
 }
 
-/**
- * Publishes files as a conversion of a variant. The last step is a single rename.
- * @param folder has only these files, and is moved away
- */
+/** Publishes a folder with exactly these files as a conversion. The last step is a single rename. */
 export async function publish(variant: StoredVariant, folder: string, record: Omit<ConversionRecord, 'format'>) {
   for (const { name } of record.files) {
     const file = await open(join(folder, name), 'r+')

@@ -112,10 +112,7 @@ export async function preparePython(options: EnvironmentOptions, waiting: Waitin
   return { executable: executableIn(environment), environment }
 }
 
-/**
- * Returns roughly how many bytes of Python packages must be installed before conversions, or undefined if none.
- * @throws system errors
- */
+/** Returns roughly how many bytes of Python packages must be installed first, or undefined if none. */
 export async function missingPackages({
   settings,
   directory,

@@ -16,10 +16,7 @@ const UNQUANTIZED = new Map<unknown, string>([
   [32, 'BF16']
 ])
 
-/**
- * Writes a GGUF with weights of another type, as `Conversion.quantize` describes.
- * @param tool path of llama-quantize; undefined if the build does not include it
- */
+/** See `Conversion.quantize`. @param tool path of llama-quantize; undefined if the build does not include it */
 export async function quantizeGguf(
   tool: string | undefined,
   { shards, target, dtype }: { shards: readonly { source: string; path: string }[]; target: string; dtype: string },

@@ -27,10 +27,7 @@ export function ollamaFolders(configured: string, { env, home, platform }: HostE
 
 const LmStudioSettings = Type.Object({ downloadsFolder: Type.String({ minLength: 1 }) })
 
-/**
- * Returns LM Studio's folders: its own, or those named in its settings.json.
- * @param read the text of a file; undefined if there is none
- */
+/** Returns LM Studio's folders: its own, or those named in its settings.json. */
 export async function lmStudioFolders(
   configured: string,
   { home }: Pick<HostEnvironment, 'home'>,

@@ -41,8 +41,7 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
       if (candidates.length === 0 && unreadable.length > 0) {
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
       }
-      // Models of one name stay in the order in which they were found. Ollama's tags come before "latest", which then
-      // gets a label that is none of the tags.
+      // Keep the order found, but put Ollama's tags before "latest", which then gets a label that is no tag.
       const order = (candidate: Candidate) => `${nameText(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
       candidates.sort((a, b) => (order(a) < order(b) ? -1 : Number(order(a) > order(b))))
       const models = candidates.map((candidate): FoundModel => {
@@ -117,11 +116,7 @@ function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: Sto
   ]
 }
 
-/**
- * Chooses the files to import. If another model here has the same file, it is linked from there instead of being copied
- * or read again.
- * @returns `release` to call after the import
- */
+/** Chooses the files to import, from another model here if it has them. @returns `release` to call afterwards */
 async function shareFiles(
   files: Candidate['files'],
   storage: Storage,

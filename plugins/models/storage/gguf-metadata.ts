@@ -13,11 +13,7 @@ export const nonEmptyString = (value: unknown) => (typeof value === 'string' && 
 export const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
 
-/**
- * Derives a GGUF model's metadata from its headers.
- * @param shards the model's files in order; the first one has the metadata
- * @param quantization label from the files' names
- */
+/** Derives a GGUF model's metadata from the headers of its shards. @param quantization from the files' names */
 export function ggufMetadata(shards: GgufFile[], quantization: string, projector?: GgufFile): ModelMetadata {
   const keys = shards[0]?.metadata ?? {}
   const architecture = nonEmptyString(keys['general.architecture'])

@@ -20,10 +20,7 @@ export interface FoundFile extends FileIdentity {
 
 /** What an import may read of the machine's disk. */
 export interface ImportAccess {
-  /**
-   * Resolves a path's symbolic links.
-   * @throws CorralError `path_not_allowed`, without revealing whether anything is there; system errors
-   */
+  /** Resolves symbolic links. @throws CorralError `path_not_allowed`, whether or not anything is there */
   locate(path: string): Promise<string>
   /** Opens the regular file at a path to identify it. @throws as `locate` does, and `invalid_request` */
   find(path: string): Promise<FoundFile>
@@ -35,10 +32,7 @@ export const EVERYWHERE: ImportAccess = {
   find: async path => await identify(await realpath(path))
 }
 
-/**
- * Returns what a caller may import from: everything for the private socket and corral itself, otherwise only what is
- * below `roots`. The roots may be symbolic links.
- */
+/** Everything for the private socket and corral itself, otherwise only what is below `roots`. */
 export function importAccess(caller: Caller | undefined, roots: readonly string[]): ImportAccess {
   return caller && !caller.isLocal ? within(roots) : EVERYWHERE
 }
@@ -147,10 +141,7 @@ function notAllowed(path: string, roots: readonly string[]): CorralError {
   )
 }
 
-/**
- * Lists a folder's entries with their kind. Symbolic links are `link`.
- * @throws CorralError `invalid_request` for a folder with too many entries; system errors
- */
+/** Lists a folder's entries with their kind. Symbolic links are `link`. */
 export async function listEntries(
   folder: string
 ): Promise<{ name: string; kind: 'file' | 'folder' | 'link' | 'other' }[]> {

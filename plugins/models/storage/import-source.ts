@@ -146,10 +146,7 @@ const STORED_PATH = /^(?!converted(\/|$))(?!.*\.\.)(?!.*[\p{Cc}\\:*?"<>|])[^/.-]
 /** llama-server reads comma-separated lists of files. */
 const ENGINE_PATH = /^[A-Za-z0-9._+/-]+$/
 
-/**
- * Reads the headers of files that are already chosen, and checks that they form one complete model.
- * @throws CorralError `invalid_request` naming the file and what is wrong with it; `path_not_allowed`
- */
+/** Reads the headers of chosen files, and checks that they form one complete model. @throws as `inspectSource` */
 export async function inspectFiles(
   { format, label, files }: Pick<AdoptRequest, 'format' | 'label' | 'files'>,
   access: ImportAccess = EVERYWHERE

@@ -59,10 +59,7 @@ export default definePlugin({
   }
 })
 
-/**
- * Stores the demo model at the first start with a data directory. A marker file in that directory, outside the models,
- * keeps a deleted demo model from coming back.
- */
+/** Stores the demo model once. A marker file in the data directory keeps a deleted one from coming back. */
 async function installDemoModel(store: ModelStore, home: string): Promise<void> {
   const mark = join(home, 'demo-model-installed')
   if (existsSync(mark)) return

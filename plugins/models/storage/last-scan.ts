@@ -8,10 +8,7 @@ import { MANIFEST_FILE } from './model-folders.ts'
 
 /** Raise this when the stored form of a manifest changes: older files are then ignored. */
 const LAYOUT = 1
-/**
- * Two changes within one tick of the file system's clock have the same time, so a manifest changed this shortly before
- * it was read is read again. FAT has the longest ticks.
- */
+/** Changes within one tick of the file system's clock have the same time. FAT has the longest ticks. */
 const MAX_TICK_MS = 2000
 
 /** When a model's folder and manifest last changed (ctime, which users cannot set), and the manifest's size. */
@@ -42,10 +39,7 @@ export interface LastScan {
   save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void>
 }
 
-/**
- * @param models absolute path of the models folder
- * @param now time at which the folders are read
- */
+/** @param models absolute path of the models folder */
 export function openLastScan(file: string, models: string, now = Date.now()): LastScan {
   const identity = `${JSON.stringify({ layout: LAYOUT, version, models })} `
   const { rows, manifestText } = rowsIn(file, identity)

@@ -64,11 +64,7 @@ export async function modelFolder(models: string, name: ModelName): Promise<stri
   return folder
 }
 
-/**
- * Moves a staged folder beside the manifest, which does not name it yet.
- * @param name preferred folder name; a number is added if it is taken
- * @returns the name used
- */
+/** Moves a staged folder beside the manifest, which does not name it yet. @returns the folder name used */
 export async function placeRevision(staged: string, model: string, name: string): Promise<string> {
   const taken = new Set(await readdir(model))
   let free = name

@@ -31,10 +31,7 @@ export class ModelIndex {
   readonly #onChange: () => void
   readonly #warn: (message: string) => void
 
-  /**
-   * @param onChange called after each change of the list
-   * @param warn called for manifests that have become unusable
-   */
+  /** @param warn called for manifests that have become unusable */
   constructor(onChange: () => void, warn: (message: string) => void = () => {}) {
     this.#onChange = onChange
     this.#warn = warn
@@ -113,10 +110,7 @@ export class ModelIndex {
     if (entry) this.put(key, entry.directory, entry.manifest)
   }
 
-  /**
-   * Call this before a manifest is written or removed: variants that it loses keep their details for their users.
-   * @param staying the revisions that it has afterwards
-   */
+  /** Call this before writing or removing a manifest: revisions not `staying` keep their details for their users. */
   keepDetails(key: string, staying: ReadonlySet<string>): void {
     for (const [revision, metadata] of known(this.#entries.get(key)) ?? []) {
       if (!staying.has(revision)) metadata.keepDetails()

@@ -52,10 +52,7 @@ export async function scanModels(models: string, log: FastifyBaseLogger, last?: 
   return [...found.values()]
 }
 
-/**
- * Reads a model's folder, and clears away what a crash left. Returns undefined if there is no usable model.
- * @param onGood called if there were no warnings, which the next start would have to repeat
- */
+/** Reads a model's folder, and clears leftovers. @param onGood called if there was nothing to warn about */
 async function readModel(
   models: string,
   directory: string,

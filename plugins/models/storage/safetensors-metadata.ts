@@ -130,11 +130,7 @@ export interface SafetensorsFile {
 /** The format's own limit. */
 const MAX_HEADER_BYTES = 100_000_000
 
-/**
- * Reads the header of an open SafeTensors file, and checks that the file is complete.
- * @param path name of the file in errors
- * @throws CorralError `invalid_request` saying what is wrong with the file
- */
+/** Reads an open SafeTensors file's header, and checks that the file is complete. @throws CorralError */
 export async function readSafetensors(path: string, file: FileHandle): Promise<SafetensorsFile> {
   const refuse = (message: string) => new CorralError('invalid_request', message, { param: 'path' })
   const damaged = (what: string) => refuse(`${path} ${what}. Download it again, then repeat the import.`)

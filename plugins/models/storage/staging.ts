@@ -24,11 +24,7 @@ export interface StagedRevision extends Omit<ModelSource, 'files'> {
 
 const REPORTS_PER_SECOND = 10
 
-/**
- * Brings files into a new staging folder and computes their digests. Leaves nothing behind if it fails.
- * @throws CorralError `insufficient_storage`; `invalid_request` if a file changes during the copy or has the wrong
- * digest
- */
+/** Brings files into a new staging folder and computes their digests. Leaves nothing behind if it fails. */
 export async function stageFiles(
   models: string,
   sources: SourceFile[],

@@ -108,10 +108,7 @@ const MAX_MODEL_FILES = 2_000
 const MODEL_FILE =
   /\.(?:gguf(?:[.-].*)?|gguf_file|safetensors|dat|imatrix)$|^(?:model_index\.json|(?:readme|licen[cs]e|notice)(?:\..*)?|template|system|params)$/i
 
-/**
- * Returns the files to choose among: in a long listing, those whose names may belong to a model.
- * @throws CorralError `unsupported_capability` if there are too many
- */
+/** Returns the files to choose among: in a long listing, those whose names may belong to a model. */
 export function requireFewModelFiles(id: string, files: readonly HubFile[]): readonly HubFile[] {
   if (files.length <= MAX_MODEL_FILES) return files
   const relevant = files.filter(({ path }) => {

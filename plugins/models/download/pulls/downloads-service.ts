@@ -25,7 +25,7 @@ import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './
 import { diskRoom, type PlannerContext, planPull } from './pull-planner.ts'
 
 export interface DownloadsOptions
-  extends Omit<PullContext & PlannerContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'turns' | 'onReceived'> {
+  extends Omit<PullContext & PlannerContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'queue' | 'onReceived'> {
   pulledNames: Pick<PulledNames, 'add'>
   /** How many pulls transfer at once, and how many may wait. */
   limits: { pulls: number; waiting: number }
@@ -65,7 +65,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     perClient: places,
     waiting
   })
-  const turns = new FairQueue({ ...transferLimits(options.limits), turnLength: TURN_MS })
+  const queue = new FairQueue({ ...transferLimits(options.limits), turnLength: TURN_MS })
   /** A separate queue for listings, so that slow hubs do not block transfers. */
   const listingLimits = (limits: DownloadsOptions['limits']) => ({
     ...transferLimits(limits),
@@ -74,7 +74,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   const listing = new FairQueue(listingLimits(options.limits))
   const context = {
     ...options,
-    turns,
+    queue,
     hubs,
     findHub,
     mirrors,
@@ -258,7 +258,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
 
     configure({ limits, ...settings }) {
       Object.assign(context, settings)
-      turns.configure(transferLimits(limits))
+      queue.configure(transferLimits(limits))
       listing.configure(listingLimits(limits))
     },
 

@@ -129,10 +129,7 @@ export async function missingBytes(
   return missing.reduce((sum, bytes, index) => sum + (stored.has(plan.files[index]!) ? 0 : bytes), 0)
 }
 
-/**
- * Links files that other revisions and variants of the model already have: they usually share a projector, and a new
- * revision may only have a new description. The transfer verifies linked files too.
- */
+/** Links files that other variants already have, for example a projector. The transfer verifies them too. */
 export async function linkStored(plan: PullPlan, folder: string, variants: StoredVariant[]): Promise<void> {
   for (const { file, source } of storedFiles(plan, variants)) {
     const target = fileTarget(folder, file)

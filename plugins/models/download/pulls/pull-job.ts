@@ -88,7 +88,7 @@ export interface PullContext {
   /** Asked for each file before its hub. */
   mirrors: readonly FileMirror[]
   /** The queue for transfers. */
-  turns: FairQueue
+  queue: FairQueue
   /** Private addresses that clients may pull from. See `HubRequest`. */
   privateAddresses: readonly string[]
   /** Milliseconds after the last watcher has left. */
@@ -266,11 +266,7 @@ export class PullJob implements Pull {
     )
   }
 
-  /**
-   * Continues it, detached.
-   * @param turn of the client that resumes it; undefined at a start of corral
-   * @throws CorralError `rate_limited`
-   */
+  /** Continues it, detached. @param turn of the client that resumes it; undefined at a start of corral */
   resume(turn: string | undefined): Promise<void> {
     return this.#serial(async () => {
       if (this.#outcome) return
@@ -335,7 +331,7 @@ export class PullJob implements Pull {
 
   /** Joins the queue for transfers. @param isAdmitted see `FairQueue.enter` */
   #enter(isAdmitted: boolean, turn = this.#job.turn ?? ''): Place {
-    return this.#context.turns.enter(turn, isAdmitted)
+    return this.#context.queue.enter(turn, isAdmitted)
   }
 
   /** Records the state before starting: when the run has ended, the folder may no longer exist. */

@@ -191,10 +191,7 @@ function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning |
   }
 }
 
-/**
- * Returns the model that a name means here. A missing variant may be at the model's hub.
- * @throws CorralError `model_not_found` listing the models if a short name is ambiguous
- */
+/** Returns the model that a name means here. A missing variant may be at the model's hub. */
 function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Model | undefined {
   try {
     return catalog.find(name) ?? catalog.get({ ...name, variant: undefined })
@@ -237,11 +234,7 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
   }
 }
 
-/**
- * Searches hubs for a repository in order, and uses the first match. If a hub fails, its error is reported only if no
- * later hub has the repository.
- * @throws CorralError of the hub, see `Hub.repository`
- */
+/** Uses the first hub with the repository. A failed hub is reported only if no later hub has it. */
 async function findRepository(
   hubs: readonly Hub[],
   { id, revision, privateAddresses }: HubRequest,
@@ -407,11 +400,7 @@ function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[],
   )
 }
 
-/**
- * Returns the memory for models: of this machine, or of the container that corral runs in, and of usable GPUs with
- * their own memory.
- * @param settings the scheduler's limits, if lower
- */
+/** Returns the memory for models, within the scheduler's limits: the machine's or container's, and its GPUs'. */
 export function machineMemory(
   { memory, gpus }: Hardware,
   settings: Pick<Engines['settings'], 'memory' | 'gpuMemory'>

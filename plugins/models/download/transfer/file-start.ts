@@ -9,11 +9,7 @@ import { ConnectionFailure } from './http/http-socket.ts'
 const MAX_START_BYTES = 256 * 1024
 const TIMEOUT_MS = 15_000
 
-/**
- * Reads the first bytes of a file at a hub, at most 256 KiB. Returns fewer, or none, if the server does not send them
- * in time.
- * @throws the signal's reason
- */
+/** Reads the first bytes of a file. Returns fewer, or none, if the server does not send them in time. */
 export async function readFileStart(
   locate: () => Promise<FileLocation>,
   size: number | undefined,

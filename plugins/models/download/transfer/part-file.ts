@@ -186,10 +186,7 @@ export class PartFile {
     this.#saved = text
   }
 
-  /**
-   * Makes the system start writing to the disk, so that the flush at the end is short.
-   * @throws the disk's error, which the system reports once
-   */
+  /** Makes the system start writing, so that the flush at the end is short. @throws the disk's error */
   async flush(): Promise<void> {
     const completed = this.map?.completed ?? 0
     if (this.#closed || this.#flushing || Math.abs(completed - this.#flushed) < FLUSH_BYTES) return
@@ -288,10 +285,7 @@ export interface PartWriterOptions {
   onWritten(bytes: number): void
 }
 
-/**
- * Writes the bytes of one span to their position in the file. Writing is synchronous: it is mostly a copy to the page
- * cache, and if the disk is slower than the network, the sockets must wait anyway.
- */
+/** Writes a span's bytes to the file. Synchronous: mostly a copy to the page cache. */
 export class PartWriter {
   readonly #options: PartWriterOptions
   /** Position of the buffer's first byte in the file. */
@@ -332,10 +326,7 @@ export class PartWriter {
     return span.at < span.to
   }
 
-  /**
-   * Writes what has been collected. The buffer is not moved: a read into it may be running.
-   * @throws the file system's error, for example ENOSPC, after counting what was written
-   */
+  /** Writes what has been collected, without moving the buffer: a read into it may be running. */
   flush(): void {
     const { descriptor, map, span, buffer, onWritten } = this.#options
     while (this.#written < this.#filled) {

@@ -77,10 +77,7 @@ export interface RunMessage {
   port: MessagePort
 }
 
-/**
- * Messages about a run to the worker thread. `location` is undefined if it could not be found, or the reason as text if
- * the file is optional.
- */
+/** Messages about a run to the thread. `location` is the reason as text if it is missing for an optional file. */
 export type ToRun = { type: 'located'; index: number; location: FileLocation | string | undefined } | { type: 'abort' }
 
 /** Messages about a run from the worker thread. The last one is `done` or `failed`. */

@@ -184,10 +184,7 @@ function compareDigests(
   return undefined
 }
 
-/**
- * Verifies an existing target. Returns undefined if there is none, or its content is wrong.
- * @throws the disk's error; an AbortError
- */
+/** Verifies an existing target. Returns undefined if there is none, or its content is wrong. */
 export async function checkTarget(file: TransferFile, signal: AbortSignal): Promise<TransferredFile | undefined> {
   const found = await stat(file.target).catch(error => {
     if (isSystemError(error, 'ENOENT')) return undefined

@@ -61,10 +61,7 @@ export function locationHeaders(credentials: Headers | undefined): Headers {
   return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
 }
 
-/**
- * Requests a file's location: with HEAD if the hub redirects that, otherwise by requesting its first byte. Some servers
- * do not support HEAD, and others only redirect requests for bytes.
- */
+/** Uses HEAD if the hub redirects that, otherwise requests the first byte: some servers only redirect those. */
 export async function requestLocation(
   send: (outgoing: Partial<OutgoingRequest>) => Promise<HubResponse>,
   foreign: 'stop' | 'follow',

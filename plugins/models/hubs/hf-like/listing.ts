@@ -32,10 +32,7 @@ export async function filesFromInfo({ siblings }: Record<string, unknown>): Prom
   )
 }
 
-/**
- * Returns the files of a tree, without folders, links and unsafe paths.
- * @param withDigests whether `oid` is the file's digest even if no LFS object is named
- */
+/** Returns the files of a tree. @param withDigests `oid` is the file's digest even without an LFS object */
 export async function filesFromTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
   return await toHubFiles(entries, ({ path, type, mode, size, oid, lfs }) => {
     const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
@@ -66,10 +63,7 @@ export function completed(files: readonly HubFile[], tree: readonly HubFile[]): 
   })
 }
 
-/**
- * Returns path and query of a listing's next page, relative to the endpoint. Undefined at the end. Hubs send it with
- * their own host, which a mirror must not use.
- */
+/** Returns a listing's next page, relative to the endpoint: hubs name their own host, which mirrors must not use. */
 export function nextPage(link: string | undefined, endpoint: string): string | undefined {
   for (const part of (link ?? '').split(/,\s*(?=<)/)) {
     const target = /^\s*<([^>]+)>(.*)$/.exec(part)

@@ -222,11 +222,7 @@ export function isTemporary(status: number): boolean {
   return status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
 }
 
-/**
- * Returns the milliseconds to wait before a retry.
- * @param attempt 0 after the first failure
- * @param random 0 to 1
- */
+/** Returns the milliseconds to wait before a retry. @param attempt 0 after the first failure */
 export function retryDelay(attempt: number, headers: Headers | undefined, now: number, random: number): number {
   const seconds = headers && retryAfterSeconds(headers, now)
   if (seconds !== undefined) return seconds * 1000

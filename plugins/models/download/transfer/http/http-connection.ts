@@ -60,10 +60,7 @@ export class Connection {
 
   private constructor() {}
 
-  /**
-   * Connects to the server of `target`.
-   * @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason
-   */
+  /** @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason */
   static async open(
     target: SocketTarget,
     proxy: URL | undefined,

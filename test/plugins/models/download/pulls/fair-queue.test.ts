@@ -52,19 +52,19 @@ t.test('a full queue drops the latest place of the client with the most', async 
 })
 
 t.test('places rotate between clients', async t => {
-  const turns = new FairQueue({ places: 2, perClient: 2, waiting: 3, turnLength: 1e6 })
-  const a = Array.from({ length: 5 }, () => turns.enter('a'))
+  const queue = new FairQueue({ places: 2, perClient: 2, waiting: 3, turnLength: 1e6 })
+  const a = Array.from({ length: 5 }, () => queue.enter('a'))
   const waiting = (places: Place[]) => places.map(({ isWaiting }) => isWaiting)
   t.same(waiting(a), [false, false, true, true, true])
-  t.throws(() => turns.enter('a'), { code: 'rate_limited', details: { limit: 'limits.waiting_pulls', allowed: 3 } })
+  t.throws(() => queue.enter('a'), { code: 'rate_limited', details: { limit: 'limits.waiting_pulls', allowed: 3 } })
 
-  const b = turns.enter('b')
+  const b = queue.enter('b')
   t.ok(a[1]!.yielding.aborted, 'the latest of the other client makes room')
   t.equal(b.isWaiting, true)
   a[1]!.leave()
   await b.begun
   t.equal(b.isWaiting, false)
-  const c = turns.enter('c')
+  const c = queue.enter('c')
   await t.rejects(a[4]!.begun, { code: 'rate_limited', message: /gave its place/ }, 'the queue was full')
   a[0]!.leave()
   a[0]!.leave()
@@ -73,13 +73,13 @@ t.test('places rotate between clients', async t => {
   b.leave()
   await a[2]!.begun
   for (const place of [c, a[2]!, a[3]!]) place.leave()
-  await turns.enter('d').begun
+  await queue.enter('d').begun
 })
 
 t.test('a turn ends when another client has none', async () => {
-  const turns = new FairQueue({ places: 1, perClient: 1, waiting: 3, turnLength: 20 })
-  const first = turns.enter('a')
-  const second = turns.enter('b')
+  const queue = new FairQueue({ places: 1, perClient: 1, waiting: 3, turnLength: 20 })
+  const first = queue.enter('a')
+  const second = queue.enter('b')
   await until('the turn is over', () => first.yielding.aborted)
   first.leave()
   await second.begun
