@@ -133,7 +133,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
   await fails(t, corral, 'test/seeing', {
     ...load_failed,
     cause: 'projector_mismatch',
-    advice: /Fetch the one that belongs/
+    advice: /belongs to the model/
   })
   rmSync(join(withEyes, projector))
   await until('its failure is reported', async () => {
