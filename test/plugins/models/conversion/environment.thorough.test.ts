@@ -241,7 +241,7 @@ t.test('index failures are reported', realVenv, async t => {
   await fails(optionsFor(t, NOWHERE), /index cannot be reached.*conversion\.package_index/)
   const unknown = optionsFor(t, index)
   writeLocks(unknown.locks!, `no-such-package==3.0 --hash=sha256:${index.sha256}`)
-  await fails(unknown, /gave no no-such-package==3\.0/)
+  await fails(unknown, /did not return no-such-package==3\.0/)
 
   index.hang = true
   const controller = new AbortController()
