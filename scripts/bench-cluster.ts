@@ -5,8 +5,8 @@
 
 import { formatTable } from '../command-line/output.ts'
 import { formatBytes } from '../core/system/bytes.ts'
-import { chooseMember } from '../plugins/machines/cluster/placement/choose-member.ts'
-import { ClusterView, type MemberModel, modelKey } from '../plugins/machines/cluster/placement/cluster-view.ts'
+import { chooseNode } from '../plugins/machines/cluster/placement/choose-node.ts'
+import { ClusterView, modelKey, type NodeModel } from '../plugins/machines/cluster/placement/cluster-view.ts'
 import { PrefixMemory } from '../plugins/machines/cluster/placement/prefix-memory.ts'
 import { type PromptBlocks, promptBlocks } from '../plugins/machines/cluster/placement/prompt-blocks.ts'
 import { describeMachine } from './bench/measuring.ts'
@@ -33,10 +33,10 @@ function conversation(number: number, turns: number): PromptBlocks {
   return promptBlocks({ messages }, { model: MODEL, owner: `owner ${number % 1000}` })
 }
 
-function clusterOf(count: number): { cluster: ClusterView; models: MemberModel[] } {
+function createCluster(count: number): { cluster: ClusterView; models: NodeModel[] } {
   const cluster = new ClusterView()
-  const models = Array.from({ length: count }, (_, index): MemberModel => {
-    const model: MemberModel = {
+  const models = Array.from({ length: count }, (_, index): NodeModel => {
+    const model: NodeModel = {
       state: 'loaded',
       size: 1,
       slots: SLOTS,
@@ -98,7 +98,7 @@ for (const [members, conversations] of [
   [1000, 100_000],
   [5000, 100_000]
 ] as const) {
-  const { cluster, models } = clusterOf(members)
+  const { cluster, models } = createCluster(members)
   const before = heap()
   const prefixes = new PrefixMemory(100_000)
   for (let number = 0; number < conversations; number++) {
@@ -115,7 +115,7 @@ for (const [members, conversations] of [
     formatBytes(Math.round(bytes / sequences))
   ])
 
-  const choose = (prompt: PromptBlocks) => () => chooseMember({ model: MODEL, prompt }, cluster, prefixes, 1e6)
+  const choose = (prompt: PromptBlocks) => () => chooseNode({ model: MODEL, prompt }, cluster, prefixes, 1e6)
   const on = times(repeat(index => choose(conversation(conversations - 1 - (index % 300), 4))))
   const fresh = times(repeat(index => choose(conversation(1e6 + index, 1))))
   for (const model of models) model.running = SLOTS
@@ -126,7 +126,7 @@ for (const [members, conversations] of [
   const all = times(
     repeat(index => () => {
       const prompt = conversation(2e6 + index, 3)
-      const { member } = chooseMember({ model: MODEL, prompt }, cluster, prefixes, 1e6)
+      const { member } = chooseNode({ model: MODEL, prompt }, cluster, prefixes, 1e6)
       prefixes.read({ member: member!.name, model: MODEL, slots: SLOTS, context: CONTEXT }, prompt, 1e6)
     })
   )

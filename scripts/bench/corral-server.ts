@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { frontConfig, untilStates } from '../../test/plugins/machines/cluster/support.ts'
+import { gatewayConfig, untilStates } from '../../test/plugins/machines/cluster/support.ts'
 import { type Corral, type CorralOptions, startCorral } from '../../test/support/corral.ts'
 
 export const MODEL = 'corral/tiny-chat'
@@ -54,7 +54,7 @@ export async function withFront<T>(corral: Corral, config: string, use: (front: 
         await untilStates(front, { node: 'up' })
         return await use(front)
       },
-      { config: frontConfig(members, `storage:\n  demo_model: false\n${config}`) }
+      { config: gatewayConfig(members, `storage:\n  demo_model: false\n${config}`) }
     )
   } finally {
     rmSync(home, { recursive: true, force: true })

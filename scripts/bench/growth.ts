@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import pino from 'pino'
 import { modelKey, parseRequestedName } from '../../core/models/model-name.ts'
-import { chooseMember } from '../../plugins/machines/cluster/placement/choose-member.ts'
+import { chooseNode } from '../../plugins/machines/cluster/placement/choose-node.ts'
 import { PrefixMemory } from '../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { createCatalog } from '../../plugins/models/storage/catalog.ts'
 import { ModelIndex } from '../../plugins/models/storage/model-index.ts'
@@ -200,7 +200,7 @@ export const OPERATIONS: Operation[] = [
       const cluster = clusterOf(...Array.from({ length: count }, (_, at) => member(`member-${at}`, model())))
       const prefixes = new PrefixMemory()
       const wanted = { model: MODEL, prompt: digestsOf(talk('What is the capital of France?')) }
-      return () => chooseMember(wanted, cluster, prefixes, 0)
+      return () => chooseNode(wanted, cluster, prefixes, 0)
     }
   },
   {

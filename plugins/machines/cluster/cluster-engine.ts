@@ -21,19 +21,19 @@ import {
   type AnswerCall,
   type AskBody,
   FAILURE_TRAILER,
-  linesOf,
   type OnceCall,
+  readLines,
   USED_TRAILER,
   unpackVectors,
   usedOfText,
   WrongAnswer
 } from './asking/ask-protocol.ts'
-import { type Asking, askMember, dispatch, MemberFault } from './asking/dispatch.ts'
-import { type Ending, KeptAnswer, saysSomething } from './asking/kept-answer.ts'
+import { ContinuedAnswer, type Ending, saysSomething } from './asking/continued-answer.ts'
+import { type Asking, askNode, dispatch, NodeFault } from './asking/dispatch.ts'
 import type { Copies } from './copying/copies.ts'
-import type { Member } from './members/member.ts'
-import type { MemberReply } from './members/member-connection.ts'
-import type { Members } from './members/members.ts'
+import type { ClusterNode } from './nodes/node.ts'
+import type { NodeReply } from './nodes/node-connection.ts'
+import type { ClusterNodes } from './nodes/nodes.ts'
 import { modelKey } from './placement/cluster-view.ts'
 
 /** Requests at once. Nodes have their own queues, which share their slots between clients. */
@@ -61,7 +61,7 @@ export type WithoutBytes = Set<string>
 /** Creates an engine whose requests are answered by nodes, each by the best one. */
 export function createClusterEngine(
   spec: EngineSpec,
-  members: Members,
+  members: ClusterNodes,
   copies: Copies,
   withoutBytes: WithoutBytes
 ): Engine {
@@ -105,7 +105,7 @@ export function createClusterEngine(
   function callsFor(by: Partial<AskedBy>) {
     const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
       withAnySignal([signal, stopped.signal], use)
-    const askingOf = (body: Asking['body']): Asking => ({
+    const toAsking = (body: Asking['body']): Asking => ({
       variant,
       mode,
       body: {
@@ -122,7 +122,7 @@ export function createClusterEngine(
       onProgress: by.onProgress
     })
     /** Reports which options the node has clamped, and which parts of a schema it does not enforce. */
-    const sayHeaders = ({ headers }: MemberReply) => {
+    const sayHeaders = ({ headers }: NodeReply) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
       const unenforced = headers[UNENFORCED_SCHEMA]
@@ -140,8 +140,8 @@ export function createClusterEngine(
       sink: AnswerSink<Piece>,
       signal: AbortSignal,
       more: Pick<AskBody, 'bytes' | 'whole' | 'count_each' | 'stop_text' | 'native'>,
-      read: (reply: MemberReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
-      kept: KeptAnswer | undefined
+      read: (reply: NodeReply, take: (piece: Piece) => Promise<void>) => Promise<void>,
+      kept: ContinuedAnswer | undefined
     ): Promise<void> {
       const tried = new Set<string>()
       let begun = false
@@ -165,7 +165,7 @@ export function createClusterEngine(
         await pass(piece)
       }
       /** The current node and the name under which the answer can be controlled there. */
-      let answering: { member: Member; asking: Asking } | undefined
+      let answering: { member: ClusterNode; asking: Asking } | undefined
       const control = sink.controlled && randomUUID()
       const controls: AnswerControls = {
         async endThought({ signal }) {
@@ -173,15 +173,15 @@ export function createClusterEngine(
           if (!answering || name === undefined) return { success: false, message: 'no active completion for this id' }
           const { member, asking } = answering
           const body = { call: 'endThought' as const, control }
-          return await askMember(member, { ...asking, body, name }, signal, pieceOf<{ success: boolean }>).catch(
+          return await askNode(member, { ...asking, body, name }, signal, readPiece<{ success: boolean }>).catch(
             error => {
-              throw error instanceof MemberFault ? error.outcome : error
+              throw error instanceof NodeFault ? error.outcome : error
             }
           )
         }
       }
       /** Completes an answer that was cut off after its last token. */
-      async function end(kept: KeptAnswer, { completionTokens, prompt }: Ending): Promise<void> {
+      async function end(kept: ContinuedAnswer, { completionTokens, prompt }: Ending): Promise<void> {
         const read =
           prompt?.promptTokens ?? (await promptTokens(calls, call, request, 0, signal).catch(() => undefined))
         signal.throwIfAborted()
@@ -194,7 +194,7 @@ export function createClusterEngine(
       let lost: CorralError | undefined
       for (;;) {
         const asking: Asking = {
-          ...askingOf({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
+          ...toAsking({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
           tried,
           traceParent: sink.traceParent,
           owner: sink.owner ?? by.owner
@@ -213,7 +213,7 @@ export function createClusterEngine(
           return
         } catch (error) {
           signal.throwIfAborted()
-          if (!(error instanceof MemberFault)) throw lost ?? error
+          if (!(error instanceof NodeFault)) throw lost ?? error
           lost ??= error.outcome
         }
         if (!kept) throw lost
@@ -244,7 +244,7 @@ export function createClusterEngine(
 
     /** Returns the request that continues an answer at another node, or undefined if that is not safe. */
     async function continued(
-      kept: KeptAnswer,
+      kept: ContinuedAnswer,
       tokens: readonly number[],
       tried: ReadonlySet<string>,
       signal: AbortSignal
@@ -257,7 +257,7 @@ export function createClusterEngine(
 
     /** @param call the call that another node continues, if the client wants that */
     const keptFor = (call: AnswerCall, request: EngineFields, sink: Pick<AnswerSink, 'native'>) =>
-      by.resumable && call !== 'transcribe' && !sink.native ? new KeptAnswer(call, request) : undefined
+      by.resumable && call !== 'transcribe' && !sink.native ? new ContinuedAnswer(call, request) : undefined
 
     const deltas = (call: AnswerCall) => (request: EngineFields, sink: AnswerSink) => {
       const { whole, countEach, stopText, native } = sink
@@ -283,7 +283,7 @@ export function createClusterEngine(
         }
       })
       try {
-        const read = async (reply: MemberReply, take: (chunk: Buffer) => Promise<void>) => {
+        const read = async (reply: NodeReply, take: (chunk: Buffer) => Promise<void>) => {
           isCounted = false
           const whole = new WholeEvents()
           for await (const chunk of reply.body) {
@@ -318,13 +318,13 @@ export function createClusterEngine(
       signal: AbortSignal,
       tried: Iterable<string> = []
     ): Promise<Value> {
-      const asking = { ...askingOf({ call, request }), tried: new Set(tried) }
+      const asking = { ...toAsking({ call, request }), tried: new Set(tried) }
       return await untilStopped(signal, signal =>
         dispatch({ members, copies }, asking, signal, {
           begun: () => false,
           async read(reply) {
             sayHeaders(reply)
-            return await pieceOf<Value>(reply)
+            return await readPiece<Value>(reply)
           }
         })
       )
@@ -360,11 +360,11 @@ export function createClusterEngine(
       /** Loads the model at a node and reports its progress. */
       async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
         await untilStopped(signal, signal =>
-          dispatch({ members, copies }, askingOf({ call: 'load' }), signal, {
+          dispatch({ members, copies }, toAsking({ call: 'load' }), signal, {
             begun: () => false,
             async read(reply) {
               sayHeaders(reply)
-              for await (const line of linesOf(reply.body)) onProgress?.(parsed(line) as Progress)
+              for await (const line of readLines(reply.body)) onProgress?.(parsed(line) as Progress)
             }
           })
         )
@@ -376,7 +376,7 @@ export function createClusterEngine(
 }
 
 /** Reads an answer that comes in one piece. @throws WrongAnswer */
-async function pieceOf<Value>({ body }: MemberReply): Promise<Value> {
+async function readPiece<Value>({ body }: NodeReply): Promise<Value> {
   const text = await body.text()
   try {
     return JSON.parse(text).value as Value
@@ -437,9 +437,9 @@ function eventsIn(bytes: Buffer): number {
   return count
 }
 
-async function readDeltas(reply: MemberReply, take: (deltas: readonly Delta[]) => Promise<void>): Promise<void> {
+async function readDeltas(reply: NodeReply, take: (deltas: readonly Delta[]) => Promise<void>): Promise<void> {
   let isEmpty = true
-  for await (const line of linesOf(reply.body)) {
+  for await (const line of readLines(reply.body)) {
     const deltas = parsed(line)
     if (!Array.isArray(deltas)) throw new WrongAnswer('a line of its answer is not a list')
     isEmpty = false

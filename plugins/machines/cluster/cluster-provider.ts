@@ -2,7 +2,7 @@ import type { EngineMode, EngineProvider } from '../../../core/contracts/engines
 import type { Capability, Model } from '../../../core/contracts/models.ts'
 import { createClusterEngine, type WithoutBytes } from './cluster-engine.ts'
 import type { Copies } from './copying/copies.ts'
-import type { Members } from './members/members.ts'
+import type { ClusterNodes } from './nodes/nodes.ts'
 import { modelKey } from './placement/cluster-view.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
@@ -11,7 +11,7 @@ const NEEDED: Record<EngineMode, Capability> = { chat: 'completion', embedding: 
 
 /** Provides engines for the models that nodes have. */
 export function clusterProvider(
-  members: Members,
+  members: ClusterNodes,
   copies: Copies,
   replicas: Pick<ReplicaKeeper, 'records'>
 ): EngineProvider {

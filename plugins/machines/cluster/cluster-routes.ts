@@ -7,10 +7,10 @@ import { clientSignal } from '../../../core/http/client-gone.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { serverId } from '../../../core/system/server-id.ts'
-import { failureOfReply } from './asking/ask-protocol.ts'
-import type { Member } from './members/member.ts'
-import { connectionFault } from './members/member-connection.ts'
-import type { Members } from './members/members.ts'
+import { parseFailedReply } from './asking/ask-protocol.ts'
+import type { ClusterNode } from './nodes/node.ts'
+import { connectionFault } from './nodes/node-connection.ts'
+import type { ClusterNodes } from './nodes/nodes.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
 const ClusterSchema = Loose(
@@ -68,7 +68,7 @@ const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
 })
 
 /** Routes with which operators of a gateway see and drain its nodes. */
-export function clusterRoutes(members: Members, replicas: ReplicaKeeper): FastifyPluginAsync {
+export function clusterRoutes(members: ClusterNodes, replicas: ReplicaKeeper): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -98,7 +98,7 @@ export function clusterRoutes(members: Members, replicas: ReplicaKeeper): Fastif
 }
 
 /** @returns whether the key for the node allows it. @throws CorralError `member_unreachable` */
-async function drainThere(member: Member, drains: boolean, signal: AbortSignal): Promise<boolean> {
+async function drainThere(member: ClusterNode, drains: boolean, signal: AbortSignal): Promise<boolean> {
   const unreachable = (why: string) =>
     new CorralError('member_unreachable', `The member "${member.name}" was not drained: ${why}.`)
   const reply = await member.connection.send(drains ? 'POST' : 'DELETE', '/api/drain', { signal }).catch(error => {
@@ -107,7 +107,7 @@ async function drainThere(member: Member, drains: boolean, signal: AbortSignal):
   })
   const text = await reply.body.text()
   if (reply.statusCode === 200) return true
-  const failure = failureOfReply(text, reply.headers)
+  const failure = parseFailedReply(text, reply.headers)
   if (failure?.code === 'forbidden_role') return false
   throw unreachable(failure?.message.replace(/\.$/, '') ?? `it answered with status ${reply.statusCode}`)
 }

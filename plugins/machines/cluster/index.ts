@@ -15,11 +15,11 @@ import { clusterProvider } from './cluster-provider.ts'
 import { clusterRoutes } from './cluster-routes.ts'
 import { Copies } from './copying/copies.ts'
 import { copyRoutes } from './copying/copy-routes.ts'
-import { memberFiles } from './copying/member-files.ts'
+import { nodeFiles } from './copying/node-files.ts'
 import { pullRoute } from './copying/pull-route.ts'
 import { SourceFiles } from './copying/source-files.ts'
-import { dnsSource } from './members/dns-source.ts'
-import { Members } from './members/members.ts'
+import { dnsSource } from './nodes/dns-source.ts'
+import { ClusterNodes } from './nodes/nodes.ts'
 import type { ReplicaBounds } from './placement/replicas.ts'
 import { ReplicaKeeper } from './replica-keeper.ts'
 
@@ -113,7 +113,7 @@ const options = Type.Object(
 type Options = Static<typeof options>
 
 /** Milliseconds that the start waits for nodes. Later ones are listed when they are there. */
-const MEETING = 5000
+const START_WAIT_MS = 5000
 
 export default definePlugin({
   name: 'cluster',
@@ -133,7 +133,7 @@ export default definePlugin({
     }
     const catalog = context.service('catalog')
     let replicas = given.replicas
-    const members = new Members({
+    const members = new ClusterNodes({
       settings,
       stateChanged: topic => hooks.stateChanged(topic),
       changed: () => keeper.look(),
@@ -144,11 +144,11 @@ export default definePlugin({
     const keeper = new ReplicaKeeper({
       members,
       copies,
-      boundsOf(key) {
+      getBounds(key) {
         const described = members.described(key)
         const variant = described && catalog.find({ ...described, variant: described.label })
         if (variant?.key !== key || variant.format !== 'cluster') return undefined
-        return { variant, bounds: boundsOf(replicas, settingsFor(config, variant).replicas) }
+        return { variant, bounds: getBounds(replicas, settingsFor(config, variant).replicas) }
       },
       *minimums() {
         if (replicas.min > 0) for (const member of members.all()) yield* member.models.keys()
@@ -168,7 +168,7 @@ export default definePlugin({
     const [storage, downloads] = [context.service('storage'), context.service('downloads')]
     const authority = given.ca === '' ? undefined : readFileSync(given.ca, 'utf8')
     const sources = new SourceFiles({ storage, downloads }, { ...settings, authority }, log)
-    downloads.addMirror(memberFiles(members, sources, log))
+    downloads.addMirror(nodeFiles(members, sources, log))
     const api = apiDependencies(context, 'cluster', () => '10s')
     const ask = askRoutes({ ...api, optionsAtTop: false })
     const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(api, variant) })
@@ -184,7 +184,7 @@ export default definePlugin({
       async start() {
         const met = members.open()
         void met.then(() => keeper.open())
-        await Promise.race([met, sleep(MEETING, undefined, { ref: false })])
+        await Promise.race([met, sleep(START_WAIT_MS, undefined, { ref: false })])
       },
       check,
       async reload(next: Options) {
@@ -205,7 +205,7 @@ export default definePlugin({
 })
 
 /** Returns the limits of a model. Its own section overrides those of all models. */
-function boundsOf(all: Options['replicas'], own: EffectiveSettings['replicas']): ReplicaBounds {
+function getBounds(all: Options['replicas'], own: EffectiveSettings['replicas']): ReplicaBounds {
   const max = own.max ?? (own.min !== undefined && all.max > 0 ? Math.max(own.min, all.max) : all.max)
   const most = max === 0 ? Number.POSITIVE_INFINITY : max
   return { min: Math.min(own.min ?? all.min, most), max: most, cooldown: parseDuration(all.cooldown)! }

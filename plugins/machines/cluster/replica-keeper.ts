@@ -9,16 +9,16 @@ import {
   ASK_PATH,
   type AskBody,
   FAILURE_TRAILER,
-  failureOfReply,
-  failureOfText,
-  linesOf
+  parseFailedReply,
+  parseFailure,
+  readLines
 } from './asking/ask-protocol.ts'
 import type { Copies } from './copying/copies.ts'
-import type { Member } from './members/member.ts'
-import { connectionFault } from './members/member-connection.ts'
-import type { Members } from './members/members.ts'
-import { type Choice, chooseLoad } from './placement/choose-member.ts'
-import { type Host, type MemberView, modelKey } from './placement/cluster-view.ts'
+import type { ClusterNode } from './nodes/node.ts'
+import { connectionFault } from './nodes/node-connection.ts'
+import type { ClusterNodes } from './nodes/nodes.ts'
+import { type Choice, chooseLoad } from './placement/choose-node.ts'
+import { type Host, modelKey, type NodeView } from './placement/cluster-view.ts'
 import {
   decideMachines,
   decideReplicas,
@@ -29,20 +29,20 @@ import {
 } from './placement/replicas.ts'
 
 /** Milliseconds in which changes of nodes are handled together. */
-const TOGETHER = 200
+const DEBOUNCE_MS = 200
 /** Milliseconds until a failed load is tried again there: first and maximum. */
-const FIRST_RETRY = 15_000
-const MAX_RETRY = 10 * 60_000
+const FIRST_RETRY_MS = 15_000
+const MAX_RETRY_MS = 10 * 60_000
 /** Milliseconds that a load may wait for room or for other loads until another node is tried. */
-const ROOM_PATIENCE = 15_000
+const ROOM_TIMEOUT_MS = 15_000
 /** Milliseconds between two requests that keep a minimum in memory: shortest and longest. */
-const [MIN_RENEWAL, MAX_RENEWAL] = [1000, 60_000]
+const [MIN_RENEWAL_MS, MAX_RENEWAL_MS] = [1000, 60_000]
 
 interface ReplicaKeeperOptions {
-  members: Members
+  members: ClusterNodes
   copies: Pick<Copies, 'copy'>
   /** Returns the limits of a variant by its key; undefined if this server does not ask nodes for it. */
-  boundsOf(variant: string): { variant: Model; bounds: ReplicaBounds } | undefined
+  getBounds(variant: string): { variant: Model; bounds: ReplicaBounds } | undefined
   /** Keys of the variants with a minimum. */
   minimums(): Iterable<string>
   /** Milliseconds for which fewer machines must be enough. */
@@ -116,7 +116,7 @@ export class ReplicaKeeper {
 
   /** Decides again in a moment, because something has changed. */
   look(): void {
-    this.#lookAt(performance.now() + TOGETHER)
+    this.#lookAt(performance.now() + DEBOUNCE_MS)
   }
 
   /** An engine of a node is gone. */
@@ -154,7 +154,7 @@ export class ReplicaKeeper {
     let lacking = 0
     // All gateways use the same order.
     for (const key of [...keys].sort()) {
-      const known = this.#options.boundsOf(variantOf(key))
+      const known = this.#options.getBounds(getVariantKey(key))
       if (!known) {
         this.#kept.delete(key)
         continue
@@ -222,13 +222,13 @@ export class ReplicaKeeper {
         ? undefined
         : {
             model: variant.publicName,
-            mode: modeOf(key),
+            mode: getMode(key),
             wanted,
             loaded: loaded.length,
             loading: loading.size + more.begun,
             min: bounds.min,
             ...(Number.isFinite(bounds.max) && { max: bounds.max }),
-            reason: reasonOf(decision, present, more.obstacle),
+            reason: getReason(decision, present, more.obstacle),
             failures: [...kept.failures].map(([member, { message, retryAt }]) => ({
               member,
               message,
@@ -300,23 +300,23 @@ export class ReplicaKeeper {
       const last = model.running > 0 ? now : (kept.renewed.get(member.name) ?? now)
       kept.renewed.set(member.name, last)
       // Its clock may differ.
-      const at = last + Math.min(MAX_RENEWAL, Math.max(MIN_RENEWAL, (expires - last) / 2))
+      const at = last + Math.min(MAX_RENEWAL_MS, Math.max(MIN_RENEWAL_MS, (expires - last) / 2))
       if (now < at) {
         this.#lookAt(at)
         continue
       }
       kept.renewed.set(member.name, now)
-      this.#lookAt(now + MIN_RENEWAL)
+      this.#lookAt(now + MIN_RENEWAL_MS)
       void this.#askToLoad(key, member.name).catch(() => {
         // The model was unloaded, or the node is gone. The next check loads it again and logs that.
       })
     }
   }
 
-  async #load(key: string, kept: Kept, variant: Model, choice: Choice & { member: MemberView }): Promise<void> {
+  async #load(key: string, kept: Kept, variant: Model, choice: Choice & { member: NodeView }): Promise<void> {
     const { copies, log } = this.#options
     const { name } = choice.member
-    const fields = { model: variant.publicName, mode: modeOf(key), member: name }
+    const fields = { model: variant.publicName, mode: getMode(key), member: name }
     kept.loads.add(name)
     this.#kept.set(key, kept)
     try {
@@ -331,7 +331,7 @@ export class ReplicaKeeper {
     } catch (error) {
       if (this.#closed.signal.aborted) return
       const count = (kept.failures.get(name)?.count ?? 0) + 1
-      const wait = Math.min(MAX_RETRY, FIRST_RETRY * 2 ** (count - 1))
+      const wait = Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (count - 1))
       const message = errorMessage(error)
       kept.failures.set(name, { count, message, retryAt: performance.now() + wait })
       log.warn({ ...fields, reason: message, seconds: wait / 1000 }, 'a replica of a model was not loaded')
@@ -352,11 +352,11 @@ export class ReplicaKeeper {
     const signal = AbortSignal.any([this.#closed.signal, member.presence, ended.signal])
     let waiting: NodeJS.Timeout | undefined
     const wait = () => {
-      waiting ??= setTimeout(() => ended.abort(new Error('it has no room for it now')), ROOM_PATIENCE)
+      waiting ??= setTimeout(() => ended.abort(new Error('it has no room for it now')), ROOM_TIMEOUT_MS)
     }
     const body: AskBody = {
       model,
-      mode: modeOf(key),
+      mode: getMode(key),
       call: 'load',
       idle: true,
       ...(alike && { options: alike })
@@ -366,9 +366,9 @@ export class ReplicaKeeper {
     try {
       const reply = await member.connection.send('POST', ASK_PATH, { body, signal })
       if (reply.statusCode !== 200) {
-        throw failureOfReply(await reply.body.text(), reply.headers) ?? new Error(`status ${reply.statusCode}`)
+        throw parseFailedReply(await reply.body.text(), reply.headers) ?? new Error(`status ${reply.statusCode}`)
       }
-      for await (const line of linesOf(reply.body)) {
+      for await (const line of readLines(reply.body)) {
         const { phase } = JSON.parse(line) as Progress
         if (phase === 'waiting' || phase === 'queued') {
           wait()
@@ -378,7 +378,7 @@ export class ReplicaKeeper {
         waiting = undefined
       }
       const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-      if (failure !== undefined) throw failureOfText(failure) ?? new Error(failure)
+      if (failure !== undefined) throw parseFailure(failure) ?? new Error(failure)
     } catch (error) {
       if (signal.aborted) throw signal.reason
       throw error instanceof CorralError ? error : new Error(connectionFault(error))
@@ -395,14 +395,14 @@ export class ReplicaKeeper {
     const reply = await member.connection.send('POST', '/api/generate', { body, signal })
     await reply.body.dump()
     if (reply.statusCode !== 200) throw new Error(`status ${reply.statusCode}`)
-    this.#options.log.info({ model: variantOf(key), member: name }, 'a replica of a model was unloaded')
+    this.#options.log.info({ model: getVariantKey(key), member: name }, 'a replica of a model was unloaded')
   }
 
   /** @throws Error if it is gone */
-  #there(key: string, name: string): { member: Member; model: string } {
+  #there(key: string, name: string): { member: ClusterNode; model: string } {
     const { members } = this.#options
     const member = members.get(name)
-    const model = member && members.nameAt(member, { key: variantOf(key) })
+    const model = member && members.nameAt(member, { key: getVariantKey(key) })
     if (!member || model === undefined) throw new Error('it is gone')
     return { member, model }
   }
@@ -413,7 +413,7 @@ export class ReplicaKeeper {
     const growing = members.roster.growing
     for (const source of this.#machines.keys()) if (!growing.includes(source)) this.#machines.delete(source)
     const up = members.all().filter(({ view }) => view.state === 'up')
-    const isOccupied = (member: Member) => chosen.has(member.name) || [...member.engines].length > 0
+    const isOccupied = (member: ClusterNode) => chosen.has(member.name) || [...member.engines].length > 0
     // A node that has room but cannot load the model would not help in greater numbers.
     const spare = up.filter(member => !isOccupied(member)).length
     for (const [index, source] of growing.entries()) {
@@ -443,8 +443,8 @@ const newKept = (): Kept => ({
   renewed: new Map()
 })
 
-const variantOf = (key: string) => key.slice(0, key.lastIndexOf('#'))
-const modeOf = (key: string) => key.slice(key.lastIndexOf('#') + 1) as EngineMode
+const getVariantKey = (key: string) => key.slice(0, key.lastIndexOf('#'))
+const getMode = (key: string) => key.slice(key.lastIndexOf('#') + 1) as EngineMode
 
 const REASONS: Record<ReplicaDecision['why'], string> = {
   minimum: 'This is the configured minimum.',
@@ -454,6 +454,6 @@ const REASONS: Record<ReplicaDecision['why'], string> = {
   enough: 'The number is right.'
 }
 
-function reasonOf({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string {
+function getReason({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string {
   return wanted > present && obstacle !== '' ? `${REASONS[why]} ${obstacle}` : REASONS[why]
 }

@@ -6,7 +6,7 @@ import { rayPlaces } from './ray-cluster.ts'
 import { RaySource } from './ray-source.ts'
 
 /** Milliseconds between two checks which cluster it is. A new one takes longer than that to start. */
-const LOOK_AT_RECORD = 3000
+const RECORD_CHECK_MS = 3000
 
 const options = Type.Object(
   {
@@ -50,7 +50,7 @@ export default definePlugin({
     const watch = new ConfigWatch(
       () => record,
       () => void source.look(),
-      LOOK_AT_RECORD
+      RECORD_CHECK_MS
     )
     return {
       start: () => watch.set(settings.address === ''),

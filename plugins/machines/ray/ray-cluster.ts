@@ -42,13 +42,13 @@ export interface RayPlaces {
 }
 
 /** Maximum length of a socket's path (107) without the part that Ray and a driver append. */
-const MAX_TEMP = 36
+const MAX_TEMP_LENGTH = 36
 
 export function rayPlaces(home: string): RayPlaces {
   const folder = join(home, 'cluster')
   const usual = join(folder, 'ray')
   const digest = createHash('sha256').update(home).digest('hex').slice(0, 10)
-  const temp = usual.length <= MAX_TEMP ? usual : `/tmp/corral-ray-${process.getuid?.() ?? 0}-${digest}`
+  const temp = usual.length <= MAX_TEMP_LENGTH ? usual : `/tmp/corral-ray-${process.getuid?.() ?? 0}-${digest}`
   return { folder, record: join(folder, 'ray.json'), token: join(folder, 'token'), temp }
 }
 
@@ -100,16 +100,16 @@ export function findToken(places: RayPlaces, named: string, env: NodeJS.ProcessE
 export const ownCommand = (): string[] => [process.execPath, join(packageRoot, 'scripts', 'corral.mjs')]
 
 /** Variables that a node inherits from the environment in which Ray was started there. */
-const TAKEN_OVER = /^(CORRAL_(MODELS|LLAMA_CPP|LOG_LEVEL|CONFIG)|HF_\w+)$/
+const INHERITED_VARIABLES = /^(CORRAL_(MODELS|LLAMA_CPP|LOG_LEVEL|CONFIG)|HF_\w+)$/
 
 /** Returns the variable that tells a machine's supervisor how to start corral there. */
 export function memberVariable(home: string, env: NodeJS.ProcessEnv): Record<string, string> {
-  const environment = Object.fromEntries(Object.entries(env).filter(([name]) => TAKEN_OVER.test(name)))
+  const environment = Object.fromEntries(Object.entries(env).filter(([name]) => INHERITED_VARIABLES.test(name)))
   return { CORRAL_CLUSTER_MEMBER: JSON.stringify({ home, command: ownCommand(), environment }) }
 }
 
 /** Identifies this gateway to the cluster, also after a restart. */
-export function frontName(home: string): string {
+export function gatewayName(home: string): string {
   return `${hostname()}-${createHash('sha256').update(home).digest('hex').slice(0, 10)}`
 }
 

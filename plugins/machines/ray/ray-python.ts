@@ -22,10 +22,11 @@ export const RAY_SCRIPT = join(packageRoot, 'plugins', 'machines', 'ray', 'corra
 export const RAY_LOCK = join(packageRoot, 'plugins', 'machines', 'ray', 'packages', 'ray.lock')
 const USE: PythonUse = { name: 'Ray', work: 'A cluster on Ray', section: 'cluster-ray', code: 'runtime_missing' }
 /** Bytes that the environment needs on disk during its installation. */
-const SIZE = 6e8
-const PROOF = 'import json, sys, ray; print(json.dumps({"python": sys.version.split()[0], "ray": ray.__version__}))'
+const INSTALLED_BYTES = 6e8
+const CHECK_SCRIPT =
+  'import json, sys, ray; print(json.dumps({"python": sys.version.split()[0], "ray": ray.__version__}))'
 /** Prefix of the program's own output, since Ray writes to the same stream. */
-const MARK = 'corral-ray: '
+const OUTPUT_PREFIX = 'corral-ray: '
 
 export interface RayPythonOptions {
   settings: { python: string; package_index: string }
@@ -50,7 +51,7 @@ export async function prepareRay(options: RayPythonOptions, waiting: Waiting): P
   }
   const prove = async (executable: string, signal?: AbortSignal) => {
     const variables = { ...PYTHON_VARIABLES, ...rayVariables({}, undefined) }
-    const { stdout } = await runTool(executable, ['-c', PROOF], { cwd: directory, env, variables, signal, log })
+    const { stdout } = await runTool(executable, ['-c', CHECK_SCRIPT], { cwd: directory, env, variables, signal, log })
     return JSON.parse(stdout.at(-1) ?? '') as Record<string, string>
   }
   if (settings.python !== '') {
@@ -72,7 +73,7 @@ export async function prepareRay(options: RayPythonOptions, waiting: Waiting): P
         packageIndex: settings.package_index,
         env,
         log,
-        packages: () => ({ text, size: SIZE }),
+        packages: () => ({ text, size: INSTALLED_BYTES }),
         prove,
         faultOf: ({ tail }) => lastLines(tail) ?? 'They print nothing.'
       },
@@ -150,8 +151,8 @@ export async function askRay<Reply>(
       purpose: 'packages',
       variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', ...variables },
       onLine(line, stream) {
-        if (stream !== 'stdout' || !line.startsWith(MARK)) return
-        last = JSON.parse(line.slice(MARK.length))
+        if (stream !== 'stdout' || !line.startsWith(OUTPUT_PREFIX)) return
+        last = JSON.parse(line.slice(OUTPUT_PREFIX.length))
         onReport?.(last!)
       }
     })

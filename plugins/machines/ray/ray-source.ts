@@ -8,7 +8,7 @@ import { PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts
 import { toolEnvironment } from '../../../core/system/tool-environment.ts'
 import {
   findToken,
-  frontName,
+  gatewayName,
   headOptions,
   makePlaces,
   memberVariable,
@@ -33,12 +33,12 @@ type Told = Parameters<MemberSource['follow']>[0]
 type Report = { members: KnownMember[] } | { fault: string | null; code?: string | null }
 
 /** Milliseconds until the program is restarted: first and maximum. */
-const FIRST_WAIT = 500
-const MAX_WAIT = 30_000
+const FIRST_WAIT_MS = 500
+const MAX_WAIT_MS = 30_000
 /** Milliseconds that this machine's head may be away before it is restarted. */
-const PATIENCE = 3000
+const HEAD_PATIENCE_MS = 3000
 /** Milliseconds that it may take to start. */
-const START_LIMIT = 180_000
+const START_TIMEOUT_MS = 180_000
 
 /** Finds the nodes that Ray knows. A supervised program reads the table in Ray's head and is restarted when it ends. */
 export class RaySource implements MemberSource {
@@ -116,13 +116,13 @@ export class RaySource implements MemberSource {
   }
 
   async #follow(address: string, signal: AbortSignal): Promise<void> {
-    let wait = FIRST_WAIT
+    let wait = FIRST_WAIT_MS
     while (!signal.aborted) {
       const began = performance.now()
       const reason = await this.#watch(address, signal).catch(errorMessage)
       if (signal.aborted) return
       this.#told?.fault(`The program that watches Ray's members has ended (${reason}). It is being restarted.`)
-      wait = performance.now() - began > MAX_WAIT ? FIRST_WAIT : Math.min(MAX_WAIT, wait * 2)
+      wait = performance.now() - began > MAX_WAIT_MS ? FIRST_WAIT_MS : Math.min(MAX_WAIT_MS, wait * 2)
       await pause(wait, signal)
     }
   }
@@ -139,7 +139,7 @@ export class RaySource implements MemberSource {
     await makePlaces(places)
     const python = await this.#python(signal)
     const variables = rayVariables(env, findToken(places, settings.token_file, env))
-    const watched = JSON.stringify({ address, front: frontName(home) })
+    const watched = JSON.stringify({ address, front: gatewayName(home) })
     const child = spawn(python, ['-I', RAY_SCRIPT, 'watch', watched], {
       cwd: places.folder,
       env: { ...toolEnvironment(env), ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', ...variables },
@@ -164,7 +164,7 @@ export class RaySource implements MemberSource {
       headTimer = undefined
       const isLost = report.code === 'no_head' || report.code === 'no_controller'
       if (isLost && this.#record) {
-        headTimer = setTimeout(() => void this.#restore(restarts.signal), PATIENCE).unref()
+        headTimer = setTimeout(() => void this.#restore(restarts.signal), HEAD_PATIENCE_MS).unref()
       }
     })
     const noise = lineSplitter(line => {
@@ -197,7 +197,7 @@ export class RaySource implements MemberSource {
   async #restore(signal: AbortSignal): Promise<void> {
     const { settings, home, log, env = process.env } = this.#options
     const places = rayPlaces(home)
-    let wait = FIRST_WAIT
+    let wait = FIRST_WAIT_MS
     while (!signal.aborted && this.#record) {
       const record = this.#record
       try {
@@ -207,7 +207,7 @@ export class RaySource implements MemberSource {
           ...(record.member === undefined ? {} : memberVariable(record.member, env))
         }
         const python = await this.#python(signal)
-        const call = { python, variables, cwd: places.folder, env, log, signal, timeout: START_LIMIT }
+        const call = { python, variables, cwd: places.folder, env, log, signal, timeout: START_TIMEOUT_MS }
         await askRay('head', headOptions(places, record), call)
         await askRay('up', { ...upOptions(places, record), keep: true }, call)
         return
@@ -215,7 +215,7 @@ export class RaySource implements MemberSource {
         if (signal.aborted) return
         log.error({ reason: errorMessage(error) }, "Ray's head could not be restarted")
       }
-      wait = Math.min(MAX_WAIT, wait * 2)
+      wait = Math.min(MAX_WAIT_MS, wait * 2)
       await pause(wait, signal)
     }
   }

@@ -82,7 +82,7 @@ export interface DescribedModel
 export const FAILURE_TRAILER = 'x-corral-failure'
 export const USED_TRAILER = 'x-corral-used'
 /** Maximum length of a message, and of details as JSON, in a trailer. */
-const MAX_LENGTH = 2000
+const MAX_TRAILER_LENGTH = 2000
 
 /** How NDJSON is sent to a gateway. It needs no heartbeats: the gateway follows each node's event stream anyway. */
 export const MEMBER_LINES = {
@@ -95,7 +95,7 @@ export const MEMBER_LINES = {
 export class WrongAnswer extends Error {}
 
 /** Yields the non-empty lines of a reply. @throws WrongAnswer if it ends in the middle of a line */
-export async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
+export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<string> {
   const decoder = new TextDecoder()
   let rest = ''
   for await (const chunk of body) {
@@ -107,22 +107,22 @@ export async function* linesOf(body: AsyncIterable<Buffer>): AsyncGenerator<stri
 }
 
 /** Formats a failure as a trailer. */
-export function failureText(error: CorralError): string {
+export function formatFailure(error: CorralError): string {
   const details = JSON.stringify(error.details ?? {})
   const { code, retryAfter, param, retryable } = error
   const text = {
     code,
-    message: error.message.slice(0, MAX_LENGTH),
+    message: error.message.slice(0, MAX_TRAILER_LENGTH),
     retryAfter,
     param,
     retryable,
-    ...(details.length <= MAX_LENGTH && { details: error.details })
+    ...(details.length <= MAX_TRAILER_LENGTH && { details: error.details })
   }
   return encodeURIComponent(JSON.stringify(text))
 }
 
 /** Parses the failure in a trailer, or returns undefined. */
-export function failureOfText(text: string): CorralError | undefined {
+export function parseFailure(text: string): CorralError | undefined {
   try {
     const { code, message, details, retryAfter, param, retryable } = JSON.parse(decodeURIComponent(text))
     if (!isErrorCode(code)) return undefined
@@ -138,7 +138,7 @@ export function failureOfText(text: string): CorralError | undefined {
 }
 
 /** Parses a failed reply of the native API, or returns undefined if no corral sent it. */
-export function failureOfReply(text: string, headers: Record<string, unknown>): CorralError | undefined {
+export function parseFailedReply(text: string, headers: Record<string, unknown>): CorralError | undefined {
   try {
     const { error, errorCode, code, requestId, param, ...details } = JSON.parse(text)
     if (!isErrorCode(code) || typeof error !== 'string') return undefined
@@ -157,7 +157,7 @@ export function failureOfReply(text: string, headers: Record<string, unknown>): 
 const isErrorCode = (code: unknown): code is ErrorCode => typeof code === 'string' && Object.hasOwn(ERROR_STATUS, code)
 
 /** Formats the token counts of each choice as a trailer. */
-export const usedText = (used: readonly (TokenUsage | undefined)[]) => JSON.stringify(used)
+export const formatUsage = (used: readonly (TokenUsage | undefined)[]) => JSON.stringify(used)
 
 export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
   try {

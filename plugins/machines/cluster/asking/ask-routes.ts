@@ -33,12 +33,12 @@ import {
   AskSchema,
   type DescribedModel,
   FAILURE_TRAILER,
-  failureText,
+  formatFailure,
+  formatUsage,
   MEMBER_LINES,
   type OnceCall,
   packVectors,
-  USED_TRAILER,
-  usedText
+  USED_TRAILER
 } from './ask-protocol.ts'
 
 /** Maximum number of names in one request for descriptions. */
@@ -206,11 +206,11 @@ async function answer(
     ...(controlled && { controlled }),
     used(usage, choice) {
       used[choice] = usage
-      trail(USED_TRAILER, usedText(used))
+      trail(USED_TRAILER, formatUsage(used))
     }
   }
   const failure = (error: CorralError) => {
-    trail(FAILURE_TRAILER, failureText(error))
+    trail(FAILURE_TRAILER, formatFailure(error))
     return ''
   }
   const channel = body.bytes
@@ -270,7 +270,7 @@ async function load(
   request.server.drain.admit(reply)
   const stream = openReplyStream(reply, MEMBER_LINES)
   const failure = (error: CorralError) => {
-    reply.raw.addTrailers({ [FAILURE_TRAILER]: failureText(error) })
+    reply.raw.addTrailers({ [FAILURE_TRAILER]: formatFailure(error) })
     return ''
   }
   await endWithFailure(stream, request, failure, async () => {

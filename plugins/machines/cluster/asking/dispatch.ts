@@ -5,13 +5,13 @@ import type { OnProgress } from '../../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { withAnySignal } from '../../../../core/system/any-signal.ts'
 import type { Copies } from '../copying/copies.ts'
-import type { Member } from '../members/member.ts'
-import { connectionFault, type MemberReply } from '../members/member-connection.ts'
-import type { Members } from '../members/members.ts'
-import { chooseMember } from '../placement/choose-member.ts'
+import type { ClusterNode } from '../nodes/node.ts'
+import { connectionFault, type NodeReply } from '../nodes/node-connection.ts'
+import type { ClusterNodes } from '../nodes/nodes.ts'
+import { chooseNode } from '../placement/choose-node.ts'
 import { modelKey } from '../placement/cluster-view.ts'
 import { promptBlocks } from '../placement/prompt-blocks.ts'
-import { ASK_PATH, type AskBody, FAILURE_TRAILER, failureOfReply, failureOfText, WrongAnswer } from './ask-protocol.ts'
+import { ASK_PATH, type AskBody, FAILURE_TRAILER, parseFailedReply, parseFailure, WrongAnswer } from './ask-protocol.ts'
 
 /** A request before its node is chosen. */
 export interface Asking {
@@ -31,7 +31,7 @@ export interface Asking {
 }
 
 /** The node failed or cannot answer now. Another one may. */
-export class MemberFault extends Error {
+export class NodeFault extends Error {
   /** What the client gets if no other node helps. */
   readonly outcome: CorralError
 
@@ -42,7 +42,7 @@ export class MemberFault extends Error {
 }
 
 /** Refusals that do not concern other nodes, so another one may answer. */
-const ANOTHER_MAY = new Set<ErrorCode>([
+const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
   'queue_full',
   'too_busy',
   'draining',
@@ -69,7 +69,7 @@ const ANOTHER_MAY = new Set<ErrorCode>([
   'internal'
 ])
 /** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
-const OF_FRONT = new Set<ErrorCode>([
+const GATEWAY_FAULT_CODES = new Set<ErrorCode>([
   'unauthorized',
   'forbidden_role',
   'forbidden_model',
@@ -85,10 +85,10 @@ const OF_FRONT = new Set<ErrorCode>([
  * @throws CorralError, or the MemberFault of a node whose answer had begun
  */
 export async function dispatch<Answer>(
-  { members, copies }: { members: Members; copies: Copies },
+  { members, copies }: { members: ClusterNodes; copies: Copies },
   asking: Asking,
   signal: AbortSignal,
-  { begun, read }: { begun(): boolean; read(reply: MemberReply, member: Member): Promise<Answer> }
+  { begun, read }: { begun(): boolean; read(reply: NodeReply, member: ClusterNode): Promise<Answer> }
 ): Promise<Answer> {
   const { variant, mode, body } = asking
   const key = modelKey(variant.key, mode)
@@ -100,12 +100,7 @@ export async function dispatch<Answer>(
   let last: CorralError | undefined
   for (;;) {
     signal.throwIfAborted()
-    const choice = chooseMember(
-      { model: key, prompt, tried, unread },
-      members.view,
-      members.prefixes,
-      performance.now()
-    )
+    const choice = chooseNode({ model: key, prompt, tried, unread }, members.view, members.prefixes, performance.now())
     if (choice.why === 'fetch') {
       const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, asking.onProgress)
       if (failure) last = failure.error
@@ -128,12 +123,12 @@ export async function dispatch<Answer>(
     }
     const end = member.begin(key)
     try {
-      const answer = await askMember(member, { ...asking, name }, signal, read)
+      const answer = await askNode(member, { ...asking, name }, signal, read)
       member.trust()
       return answer
     } catch (error) {
       signal.throwIfAborted()
-      if (!(error instanceof MemberFault)) throw error
+      if (!(error instanceof NodeFault)) throw error
       if (begun()) throw error
       last = worse(last, error.outcome)
     } finally {
@@ -147,7 +142,7 @@ const isRead = (call: AskBody['call']) => call === 'chat' || call === 'completio
 /** Prefers the refusal after which a later try may help. */
 const worse = (before: CorralError | undefined, now: CorralError) => (before?.code === 'queue_full' ? before : now)
 
-function nobody(members: Members, { publicName }: Model, why: string): CorralError {
+function nobody(members: ClusterNodes, { publicName }: Model, why: string): CorralError {
   const count = members.all().length
   if (why === 'too_large') {
     return new CorralError(
@@ -163,11 +158,11 @@ function nobody(members: Members, { publicName }: Model, why: string): CorralErr
 }
 
 /** Asks one node. @throws MemberFault, or the CorralError of a request that no other node would answer either */
-export async function askMember<Answer>(
-  member: Member,
+export async function askNode<Answer>(
+  member: ClusterNode,
   asking: Asking & { name: string },
   signal: AbortSignal,
-  read: (reply: MemberReply, member: Member) => Promise<Answer>
+  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
   return await withAnySignal([signal, member.presence], both => askUntil(both, member, asking, signal, read))
 }
@@ -175,10 +170,10 @@ export async function askMember<Answer>(
 /** @param both aborts when the client or the node is gone */
 async function askUntil<Answer>(
   both: AbortSignal,
-  member: Member,
+  member: ClusterNode,
   { name, variant, body, owner, turn, traceParent }: Asking & { name: string },
   signal: AbortSignal,
-  read: (reply: MemberReply, member: Member) => Promise<Answer>
+  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
   const { presence } = member
   const digest = (text: string | undefined) =>
@@ -188,7 +183,7 @@ async function askUntil<Answer>(
     signal.throwIfAborted()
     const why = presence.aborted ? String(presence.reason.message) : connectionFault(error)
     member.suspect(why)
-    return new MemberFault(
+    return new NodeFault(
       new CorralError(
         'engine_crashed',
         `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`
@@ -208,7 +203,7 @@ async function askUntil<Answer>(
     const text = await reply.body.text().catch(error => {
       throw cut(error)
     })
-    throw refusalOf(member, variant, reply, text)
+    throw toRefusal(member, variant, reply, text)
   }
   let answer: Answer
   try {
@@ -217,35 +212,35 @@ async function askUntil<Answer>(
     if (error instanceof CorralError) throw error
     if (error instanceof WrongAnswer) {
       member.distrust(error.message)
-      throw new MemberFault(wrong(member, variant))
+      throw new NodeFault(wrong(member, variant))
     }
     throw cut(error)
   }
   const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-  if (failure !== undefined) throw faultOf(member, variant, failureOfText(failure))
+  if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
   return answer
 }
 
-function refusalOf(member: Member, variant: Model, reply: MemberReply, text: string): MemberFault | CorralError {
-  const failure = failureOfReply(text, reply.headers)
+function toRefusal(member: ClusterNode, variant: Model, reply: NodeReply, text: string): NodeFault | CorralError {
+  const failure = parseFailedReply(text, reply.headers)
   if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
-  return faultOf(member, variant, failure)
+  return getFault(member, variant, failure)
 }
 
 /** Classifies a node's refusal: it concerns this node, or the request. */
-function faultOf(member: Member, variant: Model, failure: CorralError | undefined): MemberFault | CorralError {
-  if (!failure) return new MemberFault(wrong(member, variant))
+function getFault(member: ClusterNode, variant: Model, failure: CorralError | undefined): NodeFault | CorralError {
+  if (!failure) return new NodeFault(wrong(member, variant))
   const { code } = failure
   if (code === 'model_not_found' || code === 'model_deleted') member.lacks(variant.key)
   // Input that crashed one engine would crash the next one too.
   const isInput = code === 'engine_crashed' && !failure.retryable
-  if (!ANOTHER_MAY.has(code) || isInput) return failure
-  if (!OF_FRONT.has(code)) return new MemberFault(failure)
+  if (!RETRY_ELSEWHERE_CODES.has(code) || isInput) return failure
+  if (!GATEWAY_FAULT_CODES.has(code)) return new NodeFault(failure)
   member.distrust(`it refused a request (${code}): ${failure.message}`)
-  return new MemberFault(wrong(member, variant))
+  return new NodeFault(wrong(member, variant))
 }
 
-const wrong = (member: Member, { publicName }: Model) =>
+const wrong = (member: ClusterNode, { publicName }: Model) =>
   new CorralError(
     'engine_crashed',
     `The member "${member.name}" did not answer for "${publicName}" as a member should. GET /api/cluster says why. Send the request again.`

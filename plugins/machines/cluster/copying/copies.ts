@@ -3,16 +3,22 @@ import type { Model } from '../../../../core/contracts/models.ts'
 import type { LoadingRecord } from '../../../../core/contracts/native-records.ts'
 import { type OnProgress, type Progress, progressText, untilAborted } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { type DescribedModel, FAILURE_TRAILER, failureOfReply, failureOfText, linesOf } from '../asking/ask-protocol.ts'
-import type { Member } from '../members/member.ts'
-import { connectionFault, type MemberReply } from '../members/member-connection.ts'
-import type { Members } from '../members/members.ts'
+import {
+  type DescribedModel,
+  FAILURE_TRAILER,
+  parseFailedReply,
+  parseFailure,
+  readLines
+} from '../asking/ask-protocol.ts'
+import type { ClusterNode } from '../nodes/node.ts'
+import { connectionFault, type NodeReply } from '../nodes/node-connection.ts'
+import type { ClusterNodes } from '../nodes/nodes.ts'
 import { COPY_PATH, TICKETS_PATH } from './copy-protocol.ts'
 
 /** A node that lacks a model, and one that has it. */
 interface Way {
-  member: Pick<Member, 'name'>
-  from: Pick<Member, 'name'>
+  member: Pick<ClusterNode, 'name'>
+  from: Pick<ClusterNode, 'name'>
 }
 
 /** Why a copy failed, and which node must not be tried again. None if part of it had come. */
@@ -24,8 +30,8 @@ export interface CopyFailure {
 
 interface Copy {
   variant: Model
-  to: Member
-  from: Member
+  to: ClusterNode
+  from: ClusterNode
   progress: Progress
   /** The requests that wait for it. */
   waiting: Set<OnProgress>
@@ -36,13 +42,13 @@ interface Copy {
 
 /** Copies of models from one node to another that requests of this server wait for. */
 export class Copies {
-  readonly #members: Members
+  readonly #members: ClusterNodes
   readonly #changed: () => void
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #going = new Set<Copy>()
 
   /** @param changed called when a copy has begun, ended or progressed */
-  constructor(members: Members, changed: () => void, log: Pick<FastifyBaseLogger, 'info' | 'warn'>) {
+  constructor(members: ClusterNodes, changed: () => void, log: Pick<FastifyBaseLogger, 'info' | 'warn'>) {
     this.#members = members
     this.#changed = changed
     this.#log = log
@@ -135,10 +141,10 @@ export class Copies {
     let ticket: string
     try {
       const name = this.#members.nameAt(from, variant) ?? variant.publicName
-      ticket = await ticketOf(from, name, signal)
+      ticket = await requestTicket(from, name, signal)
     } catch (error) {
-      if (!signal.aborted && !(error instanceof CorralError)) from.suspect(faultOf(from, error))
-      const why = error instanceof CorralError ? error.message.replace(/\.$/, '') : faultOf(from, error)
+      if (!signal.aborted && !(error instanceof CorralError)) from.suspect(getFault(from, error))
+      const why = error instanceof CorralError ? error.message.replace(/\.$/, '') : getFault(from, error)
       return { error: failed(`"${from.name}" does not permit it: ${why}`), from: from.name }
     }
     /** Bytes that were there before, and bytes now. */
@@ -154,7 +160,7 @@ export class Copies {
         digest: variant.digest
       }
       const reply = await sendTo(to, COPY_PATH, body, signal)
-      for await (const line of linesOf(reply.body)) {
+      for await (const line of readLines(reply.body)) {
         const { progress, model } = JSON.parse(line) as { progress?: Progress; model?: DescribedModel }
         if (model) {
           to.learn(model)
@@ -168,7 +174,7 @@ export class Copies {
         this.#progressed(copy, progress)
       }
       const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-      throw failureOfText(failure ?? '') ?? new Error('its answer ended before the model was there')
+      throw parseFailure(failure ?? '') ?? new Error('its answer ended before the model was there')
     } catch (error) {
       if (error instanceof CorralError) {
         if (error.code !== 'copy_failed') {
@@ -177,8 +183,8 @@ export class Copies {
         }
         return { error, ...(now <= (before ?? 0) && { from: from.name }) }
       }
-      if (!signal.aborted) to.suspect(faultOf(to, error))
-      return { error: failed(`"${to.name}" was lost: ${faultOf(to, error)}`), member: to.name }
+      if (!signal.aborted) to.suspect(getFault(to, error))
+      return { error: failed(`"${to.name}" was lost: ${getFault(to, error)}`), member: to.name }
     }
   }
 
@@ -191,22 +197,22 @@ export class Copies {
   }
 }
 
-const faultOf = ({ presence }: Member, error: unknown) =>
+const getFault = ({ presence }: ClusterNode, error: unknown) =>
   presence.aborted ? String(presence.reason.message) : connectionFault(error)
 
 /**
  * Asks a node for permission to copy one of its models. @param model its name there @throws CorralError of its refusal
  */
-export async function ticketOf(member: Member, model: string, signal: AbortSignal): Promise<string> {
+export async function requestTicket(member: ClusterNode, model: string, signal: AbortSignal): Promise<string> {
   const reply = await sendTo(member, TICKETS_PATH, { model }, signal)
   return JSON.parse(await reply.body.text()).ticket
 }
 
 /** @throws CorralError of the node's refusal */
-async function sendTo(member: Member, path: string, body: object, signal: AbortSignal): Promise<MemberReply> {
+async function sendTo(member: ClusterNode, path: string, body: object, signal: AbortSignal): Promise<NodeReply> {
   const both = AbortSignal.any([signal, member.presence])
   const reply = await member.connection.send('POST', path, { body, signal: both })
   if (reply.statusCode === 200) return reply
-  const failure = failureOfReply(await reply.body.text(), reply.headers)
+  const failure = parseFailedReply(await reply.body.text(), reply.headers)
   throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
 }

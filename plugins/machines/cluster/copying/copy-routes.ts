@@ -13,7 +13,7 @@ import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../../cor
 import { FILE_REPLIES, sendStoredFile } from '../../../../core/http/stored-file-reply.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { type DescribedModel, FAILURE_TRAILER, failureText, MEMBER_LINES } from '../asking/ask-protocol.ts'
+import { type DescribedModel, FAILURE_TRAILER, formatFailure, MEMBER_LINES } from '../asking/ask-protocol.ts'
 import { OfferSchema } from './copy-protocol.ts'
 import type { SourceFiles } from './source-files.ts'
 import { Tickets } from './tickets.ts'
@@ -150,7 +150,7 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
       }
       const stream = openReplyStream(reply, MEMBER_LINES)
       const failure = (error: CorralError) => {
-        reply.raw.addTrailers({ [FAILURE_TRAILER]: failureText(error) })
+        reply.raw.addTrailers({ [FAILURE_TRAILER]: formatFailure(error) })
         return ''
       }
       const signal = clientSignal(reply)

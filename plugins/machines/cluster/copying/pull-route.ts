@@ -11,14 +11,14 @@ import { Given, Loose } from '../../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { failureOfReply } from '../asking/ask-protocol.ts'
-import type { Member } from '../members/member.ts'
-import { connectionFault } from '../members/member-connection.ts'
-import type { Members } from '../members/members.ts'
+import { parseFailedReply } from '../asking/ask-protocol.ts'
+import type { ClusterNode } from '../nodes/node.ts'
+import { connectionFault } from '../nodes/node-connection.ts'
+import type { ClusterNodes } from '../nodes/nodes.ts'
 import type { Copies } from './copies.ts'
 
 interface Dependencies {
-  members: Members
+  members: ClusterNodes
   copies: Copies
   catalog: Catalog
   streams: EventStreams
@@ -81,7 +81,7 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
       const signal = clientSignal(reply)
       const isPlain = !('as' in body || 'dry_run' in body || 'detach' in body)
       const variant = isPlain ? known(body.model, request.caller) : undefined
-      const has = (other: Member) => other.models.get(variant!.key)?.digest === variant!.digest
+      const has = (other: ClusterNode) => other.models.get(variant!.key)?.digest === variant!.digest
       const holders = () => members.all().filter(other => other.view.state !== 'away' && has(other))
       if (!variant || has(member) || holders().length === 0) return await passOn()
 
@@ -142,7 +142,7 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
 }
 
 /** @throws CorralError `member_unreachable` */
-async function asked(member: Member, body: object, signal: AbortSignal, headers: Record<string, string> = {}) {
+async function asked(member: ClusterNode, body: object, signal: AbortSignal, headers: Record<string, string> = {}) {
   const both = AbortSignal.any([signal, member.presence])
   return await member.connection.send('POST', '/api/pull', { body, signal: both, headers }).catch(error => {
     signal.throwIfAborted()
@@ -154,12 +154,12 @@ async function asked(member: Member, body: object, signal: AbortSignal, headers:
 }
 
 /** Pulls a model from its hub at a node. @throws CorralError of the pull there */
-async function fromHub(member: Member, body: object, signal: AbortSignal): Promise<void> {
+async function fromHub(member: ClusterNode, body: object, signal: AbortSignal): Promise<void> {
   const { statusCode, headers, body: reply } = await asked(member, body, signal)
   const text = await reply.text()
   if (statusCode === 200) return
   throw (
-    failureOfReply(text, headers) ??
+    parseFailedReply(text, headers) ??
     new CorralError('member_unreachable', `The member "${member.name}" answered with status ${statusCode}.`)
   )
 }

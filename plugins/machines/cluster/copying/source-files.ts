@@ -11,7 +11,7 @@ import { abortAfter } from '../../../../core/system/abort-after.ts'
 import { parseJson } from '../../../../core/system/json-file.ts'
 import { bareHost } from '../../../../core/system/private-address.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { type ConnectionSettings, connectionFault, MemberConnection } from '../members/member-connection.ts'
+import { type ConnectionSettings, connectionFault, NodeConnection } from '../nodes/node-connection.ts'
 import { filePath, OfferSchema, REDEEM_PATH } from './copy-protocol.ts'
 
 /** The hub of copies, in the records of pulls. */
@@ -93,7 +93,7 @@ export class SourceFiles {
       const present = storage.find(name)
       if (present?.digest === digest) return present
       this.#refuseOther(name, variant, present)
-      const pull = await downloads.pull(planOf(opened.offer, source), { detached: false, caller })
+      const pull = await downloads.pull(createPlan(opened.offer, source), { detached: false, caller })
       await pull?.watch(
         () => {
           const { completed, total } = pull.record()
@@ -105,7 +105,7 @@ export class SourceFiles {
       return storage.get(name)
     } catch (error) {
       signal.throwIfAborted()
-      throw OF_SOURCE.has((error as CorralError).code) ? failed(model, source, whyOf(error)) : error
+      throw SOURCE_FAULT_CODES.has((error as CorralError).code) ? failed(model, source, explainFault(error)) : error
     } finally {
       this.#open.delete(opened)
       await opened.close()
@@ -118,7 +118,7 @@ export class SourceFiles {
     const settings = this.#settings
     const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
     const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
-    const redeeming = new MemberConnection(known, settings)
+    const redeeming = new NodeConnection(known, settings)
     let offer: Offer & { token: string }
     try {
       const reply = await redeeming.send('POST', REDEEM_PATH, { body: { ticket }, signal: until(signal) })
@@ -133,7 +133,7 @@ export class SourceFiles {
     } finally {
       await redeeming.close()
     }
-    const connection = new MemberConnection({ ...known, key: offer.token }, settings)
+    const connection = new NodeConnection({ ...known, key: offer.token }, settings)
     const files = new Map(offer.variant.files.map(file => [file.sha256, file]))
     const { authority } = settings
     return {
@@ -209,7 +209,7 @@ export class SourceFiles {
 }
 
 /** Failures of the server that a model is copied from, or of the connection to it. */
-const OF_SOURCE = new Set([
+const SOURCE_FAULT_CODES = new Set([
   'hub_unreachable',
   'hub_forbidden',
   'hub_rate_limited',
@@ -218,7 +218,7 @@ const OF_SOURCE = new Set([
   'unsupported_capability'
 ])
 
-function whyOf(error: unknown): string {
+function explainFault(error: unknown): string {
   const { code, details } = error as CorralError
   if (code === 'checksum_mismatch') return `the content of ${details?.path} does not match its digest`
   if (code === 'unsupported_capability') return errorMessage(error).replace(/\.$/, '')
@@ -243,7 +243,7 @@ function readOffer(text: string): Offer & { token: string } {
 }
 
 /** Plans a pull that copies a model from another server. It records where that server has the model from. */
-function planOf({ name, variant }: Offer, { name: source, url }: CopySource): PullPlan {
+function createPlan({ name, variant }: Offer, { name: source, url }: CopySource): PullPlan {
   const { files, format, origin, defaults, revision } = variant
   return {
     name: { owner: name.owner, name: name.name },

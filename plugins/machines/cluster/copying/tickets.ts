@@ -4,9 +4,9 @@ import { CorralError } from '../../../../core/errors.ts'
 import { dateAt } from '../../../../core/system/clock.ts'
 
 /** Milliseconds for which a ticket can be redeemed. */
-const TICKET_LIFE = 60_000
+const TICKET_TTL_MS = 60_000
 /** Milliseconds without a request until the files of a model can no longer be read. Other pulls may run first. */
-const IDLE = 6 * 60 * 60_000
+const GRANT_IDLE_MS = 6 * 60 * 60_000
 /** Maximum tickets and maximum tokens at a time. The oldest are dropped. */
 const MAX_COUNT = 1000
 
@@ -20,7 +20,7 @@ export class Tickets {
 
   /** Issues a ticket for one model, for one server to redeem. */
   issue({ key, revision }: StoredVariant): { ticket: string; expiresAt: Date } {
-    const until = performance.now() + TICKET_LIFE
+    const until = performance.now() + TICKET_TTL_MS
     const ticket = keep(this.#tickets, { key, revision, until })
     return { ticket, expiresAt: dateAt(until) }
   }
@@ -39,7 +39,7 @@ export class Tickets {
         'This ticket was not issued here, has been used, or has expired. A ticket can be used once, within a minute. Ask for another one (POST /api/cluster/tickets).'
       )
     }
-    return { grant, token: keep(this.#tokens, { ...grant, until: performance.now() + IDLE }) }
+    return { grant, token: keep(this.#tokens, { ...grant, until: performance.now() + GRANT_IDLE_MS }) }
   }
 
   /** Returns what the token of an `Authorization` header permits. @throws CorralError `unauthorized` */
@@ -53,7 +53,7 @@ export class Tickets {
         'Files of models are sent only to servers that have redeemed a ticket. This token is unknown or has expired. Redeem another ticket.'
       )
     }
-    grant.until = performance.now() + IDLE
+    grant.until = performance.now() + GRANT_IDLE_MS
     return grant
   }
 }

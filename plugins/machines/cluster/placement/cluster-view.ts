@@ -3,18 +3,18 @@ import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
 
 /** What the gateway knows of a node. */
-export interface MemberView {
+export interface NodeView {
   readonly name: string
   /** away: its connection is lost, or it answers wrongly. Only nodes that are up get new requests. */
   state: 'up' | 'draining' | 'away'
   /** Models that it has, by `modelKey`. */
-  models: ReadonlyMap<string, MemberModel>
+  models: ReadonlyMap<string, NodeModel>
   /** Bytes that its engines use and may use, by pool. Without `budget` there is no limit. */
   memory: readonly { pool: string; reserved: number; budget?: number | undefined }[]
 }
 
 /** A model in one mode at a node. */
-export interface MemberModel {
+export interface NodeModel {
   /** stored: on its disk only. loading: on its way into memory. */
   state: 'stored' | 'loading' | 'loaded'
   /** Bytes of memory that it needs, or of its files if that is unknown. */
@@ -42,15 +42,15 @@ export interface MemberModel {
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
-/** Names a model in one mode, in `MemberView.models`. */
+/** Names a model in one mode, in `NodeView.models`. */
 export function modelKey(variantKey: string, mode: EngineMode): string {
   return `${variantKey}#${mode}`
 }
 
 /** A node that has a model. */
 export interface Host {
-  readonly member: MemberView
-  readonly model: MemberModel
+  readonly member: NodeView
+  readonly model: NodeModel
   /** Of the node's name: 32 bits, the same in every process. */
   readonly hash: number
 }
@@ -68,11 +68,11 @@ export interface Hosts {
  */
 export class ClusterView {
   /** With the models that it is listed under in `#hosts`. */
-  readonly #members = new Map<string, { member: MemberView; hash: number; listed: readonly string[] }>()
+  readonly #members = new Map<string, { member: NodeView; hash: number; listed: readonly string[] }>()
   readonly #hosts = new Map<string, { all: Host[]; byName: Map<string, Host> }>()
 
   /** Adds a node, or updates its models. */
-  set(member: MemberView): void {
+  set(member: NodeView): void {
     const number = this.#members.get(member.name)?.hash ?? hashOfName(member.name)
     this.remove(member.name)
     this.#members.set(member.name, { member, hash: number, listed: [...member.models.keys()] })
@@ -81,7 +81,7 @@ export class ClusterView {
       this.#hosts.set(key, hosts)
       const host = { member, model, hash: number }
       hosts.byName.set(member.name, host)
-      hosts.all.splice(placeOf(hosts.all, number), 0, host)
+      hosts.all.splice(findPlace(hosts.all, number), 0, host)
     }
   }
 
@@ -95,12 +95,12 @@ export class ClusterView {
     this.#members.delete(name)
   }
 
-  get(name: string): MemberView | undefined {
+  get(name: string): NodeView | undefined {
     return this.#members.get(name)?.member
   }
 
   /** All nodes, in order of arrival. */
-  members(): MemberView[] {
+  members(): NodeView[] {
     return [...this.#members.values()].map(({ member }) => member)
   }
 
@@ -117,7 +117,7 @@ export function hashOfName(name: string): number {
 }
 
 /** Returns the index of the first host whose hash is at least this number. */
-export function placeOf(hosts: readonly Host[], number: number): number {
+export function findPlace(hosts: readonly Host[], number: number): number {
   let low = 0
   for (let high = hosts.length; low < high; ) {
     const middle = (low + high) >> 1

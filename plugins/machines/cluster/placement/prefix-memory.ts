@@ -6,7 +6,7 @@ const CHARACTERS_PER_TOKEN = 4
  * Minimum share of a slot's cached prompt that a new prompt must repeat to count as the same conversation. Engines
  * choose their slots the same way.
  */
-const KEPT_SHARE = 0.5
+const MIN_CONTINUED_SHARE = 0.5
 
 /** What one slot has read. */
 interface Sequence {
@@ -37,7 +37,7 @@ interface Holding {
   last: Sequence | undefined
 }
 
-/** Who reads a prompt: the engine of a model (`modelKey`) at a node, with the figures of its `MemberModel`. */
+/** Who reads a prompt: the engine of a model (`modelKey`) at a node, with the figures of its `NodeModel`. */
 export interface Reader {
   member: string
   model: string
@@ -82,11 +82,11 @@ export class PrefixMemory {
 
   /** Records that a node reads this prompt now. */
   read({ member, model, slots, context }: Reader, prompt: PromptBlocks, now: number): void {
-    const memory = this.#memoryOf(member, model)
+    const memory = this.#getMemory(member, model)
     memory.slots = Math.max(1, slots)
     memory.capacity = memory.slots * (context || 4096) * CHARACTERS_PER_TOKEN
     const before = this.#match(prompt).find(({ holding }) => of(holding, member))
-    const earlier = before && goingOn(of(before.holding, member)!, before.end)
+    const earlier = before && findContinued(of(before.holding, member)!, before.end)
     if (earlier) this.#drop(member, memory, earlier)
     const digests = prompt.blocks.filter(({ kept }) => kept).map(({ digest }) => digest)
     if (prompt.session !== undefined) digests.push(prompt.session)
@@ -146,7 +146,7 @@ export class PrefixMemory {
   oldest(member: string, model: string, now: number): number {
     const memory = this.#members.get(member)?.get(model)
     if (!memory || memory.inSlots.size < memory.slots) return Number.POSITIVE_INFINITY
-    return Math.max(0, now - firstOf(memory.inSlots)!.usedAt)
+    return Math.max(0, now - getFirst(memory.inSlots)!.usedAt)
   }
 
   /** Number of conversations in the slots of this node. */
@@ -166,7 +166,7 @@ export class PrefixMemory {
     return found
   }
 
-  #memoryOf(member: string, model: string): SlotMemory {
+  #getMemory(member: string, model: string): SlotMemory {
     const models = this.#members.get(member) ?? new Map<string, SlotMemory>()
     this.#members.set(member, models)
     let memory = models.get(model)
@@ -180,7 +180,7 @@ export class PrefixMemory {
 
   #shrink(member: string, memory: SlotMemory): void {
     while (memory.inSlots.size > memory.slots) {
-      const oldest = firstOf(memory.inSlots)!
+      const oldest = getFirst(memory.inSlots)!
       memory.inSlots.delete(oldest)
       memory.beside.add(oldest)
       oldest.inSlot = false
@@ -190,7 +190,7 @@ export class PrefixMemory {
       memory.beside.size &&
       (memory.length > memory.capacity || memory.inSlots.size + memory.beside.size > share)
     ) {
-      this.#drop(member, memory, firstOf(memory.beside)!)
+      this.#drop(member, memory, getFirst(memory.beside)!)
     }
   }
 
@@ -239,10 +239,10 @@ function of(holding: Holding | Map<string, Holding>, member: string): Holding | 
 }
 
 /** Returns the sequence that this prompt continues, if enough of it is in the prompt. */
-function goingOn({ last }: Holding, common: number): Sequence | undefined {
-  return last && common >= KEPT_SHARE * last.length ? last : undefined
+function findContinued({ last }: Holding, common: number): Sequence | undefined {
+  return last && common >= MIN_CONTINUED_SHARE * last.length ? last : undefined
 }
 
-function firstOf<T>(set: ReadonlySet<T>): T | undefined {
+function getFirst<T>(set: ReadonlySet<T>): T | undefined {
   return set.values().next().value
 }

@@ -44,7 +44,7 @@ const HEAD_FIELDS = [
 ]
 
 /** Longer strings in parts that are not text are media: images, sounds. */
-const LONG = 512
+const MEDIA_FROM_LENGTH = 512
 /** Characters that an image or a sound counts as: some hundreds of tokens. */
 const MEDIA_LENGTH = 2048
 
@@ -57,7 +57,7 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
   const scope = sha256(JSON.stringify([owner ?? null, model]))
   const { messages, prompt } = request
   const head = JSON.stringify(HEAD_FIELDS.map(name => request[name]))
-  const parts = [head, ...(Array.isArray(messages) ? messages.map(textOfMessage) : [textOf(prompt)])]
+  const parts = [head, ...(Array.isArray(messages) ? messages.map(textOfMessage) : [getText(prompt)])]
   const blocks: PromptBlock[] = []
   let rolling = scope
   let length = 0
@@ -76,19 +76,19 @@ export function promptBlocks(request: EngineFields, { model, owner, session }: P
       while (next <= length) next = nextMark(next)
       const isLast = index === parts.length - 1 && to === part.length
       if (isMark || to === part.length)
-        blocks.push({ digest: numberOf(rolling), end: length, kept: isMark || isLast || index === 1 })
+        blocks.push({ digest: toNumber(rolling), end: length, kept: isMark || isLast || index === 1 })
       // A text completion has no first question: its first characters identify it.
-      if (first > 0 ? index === first && to === part.length : index > 0) key ??= numberOf(rolling)
+      if (first > 0 ? index === first && to === part.length : index > 0) key ??= toNumber(rolling)
     }
   })
-  const named = session === undefined ? undefined : numberOf(sha256(`${scope}session ${session}`))
+  const named = session === undefined ? undefined : toNumber(sha256(`${scope}session ${session}`))
   const continued = Array.isArray(messages) && messages.some(message => message?.role === 'assistant')
-  return { blocks, length, key: named ?? key ?? numberOf(rolling), continued, session: named }
+  return { blocks, length, key: named ?? key ?? toNumber(rolling), continued, session: named }
 }
 
 const sha256 = (text: string) => hash('sha256', text)
 
-const numberOf = (digest: string) => Number.parseInt(digest.slice(0, 12), 16)
+const toNumber = (digest: string) => Number.parseInt(digest.slice(0, 12), 16)
 
 /** Powers of two, and the middle between two of them. */
 function nextMark(mark: number): number {
@@ -101,10 +101,10 @@ const isSecondHalf = (unit: number) => unit >= 0xdc00 && unit <= 0xdfff
 function textOfMessage(message: unknown): string {
   if (typeof message !== 'object' || message === null) return `\u0001${JSON.stringify(message)}\u0002`
   const { role, content, ...others } = message as Record<string, unknown>
-  return `\u0001${role}\u0002${textOf(content)}\u0002${Object.keys(others).length ? textOf([others]) : ''}\u0003`
+  return `\u0001${role}\u0002${getText(content)}\u0002${Object.keys(others).length ? getText([others]) : ''}\u0003`
 }
 
-function textOf(content: unknown): string {
+function getText(content: unknown): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return JSON.stringify(content) ?? ''
   return content.map(textOfPart).join('\u0002')
@@ -114,7 +114,7 @@ function textOfPart(part: unknown): string {
   if (isText(part)) return part.text
   let media = 0
   const text = JSON.stringify(part, (_, value) => {
-    if (typeof value !== 'string' || value.length < LONG) return value
+    if (typeof value !== 'string' || value.length < MEDIA_FROM_LENGTH) return value
     media++
     return sha256(value)
   })

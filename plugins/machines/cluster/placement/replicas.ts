@@ -40,11 +40,11 @@ export interface ReplicaDecision {
 }
 
 /** Milliseconds for which a queue must be long, or a minimum missed, before a replica is added. */
-const GROW_AFTER = 2000
+const GROW_AFTER_MS = 2000
 /** There are too many nodes if the demand takes at most this share of the slots of one node fewer. */
 const IDLE_SHARE = 0.5
 /** Machines are asked for after this many milliseconds without room. */
-const LACKING_AFTER = 30_000
+const LACKING_AFTER_MS = 30_000
 
 /**
  * Decides how many nodes should have a model in memory. Called whenever its load has changed, and at `at`.
@@ -86,11 +86,11 @@ export function decideReplicas(
 
   if (shortSince !== undefined) {
     // A node that is lost for a moment need not be replaced.
-    if (now < shortSince + GROW_AFTER) return decide(present, 'enough', shortSince + GROW_AFTER)
+    if (now < shortSince + GROW_AFTER_MS) return decide(present, 'enough', shortSince + GROW_AFTER_MS)
     return decide(min, 'minimum')
   }
   if (longSince !== undefined) {
-    if (now < longSince + GROW_AFTER) return decide(present, 'enough', longSince + GROW_AFTER)
+    if (now < longSince + GROW_AFTER_MS) return decide(present, 'enough', longSince + GROW_AFTER_MS)
     // The queue stays long until there are more.
     return decide(Math.max(loaded + 1, Math.min(Math.ceil(asked / each), 2 * loaded)), 'queue')
   }
@@ -138,7 +138,7 @@ export function decideMachines(
   now: number
 ): { state: MachineState; at: number | undefined } {
   const lackingSince = lacking > 0 ? (before?.lackingSince ?? now) : undefined
-  const isLacking = lackingSince !== undefined && now >= lackingSince + LACKING_AFTER
+  const isLacking = lackingSince !== undefined && now >= lackingSince + LACKING_AFTER_MS
   const need = isLacking ? present + lacking : occupied
   const wanted = before?.wanted ?? known
   const low = before?.low ?? { since: now, peak: need }
@@ -147,7 +147,7 @@ export function decideMachines(
   const state: MachineState = { wanted: need >= wanted ? need : isOver ? peak : wanted, lackingSince }
   if (state.wanted > need) state.low = isOver ? { since: now, peak: need } : { since: low.since, peak }
   const times = [
-    ...(lackingSince === undefined || isLacking ? [] : [lackingSince + LACKING_AFTER]),
+    ...(lackingSince === undefined || isLacking ? [] : [lackingSince + LACKING_AFTER_MS]),
     ...(state.low ? [state.low.since + cooldown] : [])
   ]
   return { state, at: times.length > 0 ? Math.min(...times) : undefined }

@@ -3,7 +3,7 @@ import t from 'tap'
 import { EventLines } from '../../../../core/answers/event-lines.ts'
 import { type Corral, DEMO, until } from '../../../support/corral.ts'
 import { writeThinkingModel } from '../../apis/openai/media/support.ts'
-import { membersOf, startFront, startNodes, untilStates } from './support.ts'
+import { getNodes, startGateway, startNodes, untilStates } from './support.ts'
 
 /*
  * Answers whose node or engine is killed halfway, with real processes. Engines are paused while the test finds out
@@ -73,7 +73,7 @@ async function take(
 }
 
 /** Kills the node or engine halfway through its answer. @returns `cut` has the text so far */
-function killing(front: Corral, nodes: readonly Corral[], what: 'engine' | 'member') {
+function killing(gateway: Corral, nodes: readonly Corral[], what: 'engine' | 'member') {
   const cut = { count: 0 }
   return {
     cut,
@@ -81,7 +81,7 @@ function killing(front: Corral, nodes: readonly Corral[], what: 'engine' | 'memb
       const engines = nodes.map(node => node.enginePids())
       const all = engines.flat()
       for (const pid of all) process.kill(pid, 'SIGSTOP')
-      const answering = (await membersOf(front)).find(({ sent }) => sent > 0)
+      const answering = (await getNodes(gateway)).find(({ sent }) => sent > 0)
       if (answering) {
         cut.count++
         const index = Number(answering.name.split('-')[1]) - 1
@@ -107,13 +107,13 @@ const { nodes, members } = await startNodes(t, 2)
 for (const node of nodes) {
   await node.json('/api/import', { model: THINKER, path: file, stream: false }, { local: true })
 }
-const front = await startFront(t, members)
-await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+const gateway = await startGateway(t, members)
+await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
 
 const ready = async (model = DEMO) => {
   await Promise.all(nodes.map(node => node.json('/api/load', { model })))
   await until('all have it', async () =>
-    (await membersOf(front)).every(({ loaded, sent }) => loaded.includes(model) && sent === 0)
+    (await getNodes(gateway)).every(({ loaded, sent }) => loaded.includes(model) && sent === 0)
   )
 }
 
@@ -151,8 +151,8 @@ async function cutAnswer(
     'an answer is cut off',
     async () => {
       if (what === 'engine') await ready()
-      const { cut, begun } = killing(front, nodes, what)
-      const taken = await take(front, path, body, headers, begun)
+      const { cut, begun } = killing(gateway, nodes, what)
+      const taken = await take(gateway, path, body, headers, begun)
       return cut.count > 0 ? taken : undefined
     },
     300_000
@@ -216,8 +216,8 @@ t.test('reasoning is continued as reasoning', async t => {
     max_tokens: 300,
     ignore_eos: true
   }
-  const { cut, begun } = killing(front, nodes, 'engine')
-  const joined = await take(front, '/v1/chat/completions', body, RESUMABLE, begun)
+  const { cut, begun } = killing(gateway, nodes, 'engine')
+  const joined = await take(gateway, '/v1/chat/completions', body, RESUMABLE, begun)
   t.equal(cut.count, 1)
   t.equal(joined.error, undefined)
   t.ok(joined.thinking.length > 100, `${joined.thinking.length}`)

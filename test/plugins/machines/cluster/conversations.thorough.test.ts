@@ -1,7 +1,7 @@
 import t from 'tap'
 import { type Corral, DEMO, until } from '../../../support/corral.ts'
 import { randomBelow } from '../../../support/random.ts'
-import { membersOf, startFront, startNodes, untilStates } from './support.ts'
+import { getNodes, startGateway, startNodes, untilStates } from './support.ts'
 
 /*
  * Real conversations over three nodes with real engines: cache hits by the engines' own counts, compared with one node
@@ -62,13 +62,13 @@ t.setTimeout(900_000)
 t.test('conversations find their cached prompts as they would at one node', async t => {
   const { nodes, members } = await startNodes(t, 3, engines(4))
   const { nodes: alone } = await startNodes(t, 1, engines(12))
-  const front = await startFront(t, members)
-  await untilStates(front, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
+  const gateway = await startGateway(t, members)
+  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
   await Promise.all([...nodes, ...alone].map(node => node.json('/api/load', { model: DEMO })))
-  await until('all have it', async () => (await membersOf(front)).every(({ loaded }) => loaded.length === 1))
+  await until('all have it', async () => (await getNodes(gateway)).every(({ loaded }) => loaded.length === 1))
 
   const single = shareOf(await converse('one node', asker(alone[0]!)))
-  const clustered = shareOf(await converse('a front', asker(front)))
+  const clustered = shareOf(await converse('a front', asker(gateway)))
   const generated: number[] = await Promise.all(
     nodes.map(async node => (await node.json('/api/ps')).body.models[0].generated_tokens)
   )

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
-import { membersOf, startFront, untilStates } from './support.ts'
+import { getNodes, startGateway, untilStates } from './support.ts'
 
 // A holder whose key the gateway knows, a node without the model, and the permission to read files.
 
@@ -11,11 +11,11 @@ const [holder, lacking] = await Promise.all([
   startCorral(t, { config: `${keyed(KEYS[1]!)}storage:\n  demo_model: false\n` })
 ])
 const as = (key: string | undefined) => ({ headers: { authorization: `Bearer ${key}` } })
-const front = await startFront(t, [
+const gateway = await startGateway(t, [
   { name: 'holder', url: holder.url, key: KEYS[0]! },
   { name: 'lacking', url: lacking.url, key: KEYS[1]! }
 ])
-await untilStates(front, { holder: 'up', lacking: 'up' })
+await untilStates(gateway, { holder: 'up', lacking: 'up' })
 const { files, digest } = await (async () => {
   const shown = (await holder.json('/api/show', { model: DEMO }, as(KEYS[0]))).body
   return { files: shown.files as { path: string; size: number; sha256: string }[], digest: shown.details.digest }
@@ -62,17 +62,17 @@ t.test('only an operator may start a copy, and a ticket is valid for one model',
 })
 
 t.test('a model whose holder is drained is copied to another member on request', async t => {
-  await front.json('/api/cluster/drain', { member: 'holder' }, { local: true })
-  await untilStates(front, { holder: 'draining' })
+  await gateway.json('/api/cluster/drain', { member: 'holder' }, { local: true })
+  await untilStates(gateway, { holder: 'draining' })
   const ask = () =>
-    front.json('/v1/chat/completions', { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, max_tokens: 20 })
+    gateway.json('/v1/chat/completions', { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, max_tokens: 20 })
   const replies = await Promise.all([ask(), ask(), ask()])
   for (const { body } of replies) t.equal(body.choices?.[0].message.content, CAPITAL_ANSWER, JSON.stringify(body))
   const shown = (await lacking.json('/api/show', { model: DEMO }, as(KEYS[1]))).body
   t.match(shown, { details: { digest }, origin: { kind: 'bundled' } }, 'same model and origin')
-  t.equal(front.log().match(/a model was copied from one member to another/g)?.length, 1, 'one copy for all of them')
+  t.equal(gateway.log().match(/a model was copied from one member to another/g)?.length, 1, 'one copy for all of them')
   await until('the gateway knows', async () =>
-    (await membersOf(front)).some(({ name, loaded }) => name === 'lacking' && loaded.length === 1)
+    (await getNodes(gateway)).some(({ name, loaded }) => name === 'lacking' && loaded.length === 1)
   )
-  t.notMatch(holder.log() + lacking.log() + front.log(), new RegExp(KEYS.join('|')), 'no key is logged')
+  t.notMatch(holder.log() + lacking.log() + gateway.log(), new RegExp(KEYS.join('|')), 'no key is logged')
 })

@@ -10,7 +10,7 @@ import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
 import { noSmallDisk, smallDisk } from '../../../support/small-disk.ts'
 import { filesBelow, MIB, NO_SETTINGS, pulls, sha256, storedDigests, TINY_CHAT } from '../../models/download/support.ts'
-import { membersOf, startFront, untilStates } from './support.ts'
+import { getNodes, startGateway, untilStates } from './support.ts'
 
 // Copies between nodes, with all kinds of interruptions.
 
@@ -23,7 +23,7 @@ const WITHOUT = 'storage:\n  demo_model: false\n'
 const SLOW = `${WITHOUT}downloads:\n  bandwidth_limit: 300KB\n  pause_after: 1s\n`
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0, max_tokens: 20 }
-const ask = (front: Corral) => front.json('/v1/chat/completions', chat)
+const ask = (gateway: Corral) => gateway.json('/v1/chat/completions', chat)
 const contentOf = ({ body }: { body: any }) => body.choices?.[0].message.content ?? JSON.stringify(body)
 const digestsAt = ({ home }: Corral) => storedDigests(join(home, 'models'), '.gguf')
 const storedAt = (node: Corral) =>
@@ -48,10 +48,11 @@ async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = ''
     ...holders.map(({ url }, index) => ({ name: `holder-${index + 1}`, url })),
     { name: 'lacking', url: lacking.url }
   ]
-  const front = await startFront(t, members, { cluster })
-  await untilStates(front, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
-  for (const { name } of members.slice(0, -1)) await front.json('/api/cluster/drain', { member: name }, { local: true })
-  return front
+  const gateway = await startGateway(t, members, { cluster })
+  await untilStates(gateway, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
+  for (const { name } of members.slice(0, -1))
+    await gateway.json('/api/cluster/drain', { member: name }, { local: true })
+  return gateway
 }
 
 /** Waits until this many bytes have been copied. */
@@ -65,12 +66,12 @@ const copying = (node: Corral, bytes: number) =>
 async function beginSlowCopy(t: Test, bytes: number) {
   const holder = await startCorral(t)
   const lacking = await startCorral(t, { config: SLOW })
-  const front = await setting(t, [holder], lacking)
+  const gateway = await setting(t, [holder], lacking)
   const leaving = new AbortController()
-  const first = front.send('/v1/chat/completions', { ...chat, stream: true }, { signal: leaving.signal })
+  const first = gateway.send('/v1/chat/completions', { ...chat, stream: true }, { signal: leaving.signal })
   first.catch(() => {})
   await copying(lacking, bytes)
-  return { lacking, front, leaving }
+  return { lacking, gateway, leaving }
 }
 
 /** Changes a byte in the middle of a stored model, but not its size. */
@@ -82,27 +83,27 @@ function damage(node: Corral): void {
 }
 
 t.test('clients see the progress of a copy, and one that leaves does not end it for others', async t => {
-  const { lacking, front, leaving } = await beginSlowCopy(t, 0)
-  const second = ask(front)
-  const loading = await until('it is shown', async () => (await front.json('/api/ps')).body.loading[0])
+  const { lacking, gateway, leaving } = await beginSlowCopy(t, 0)
+  const second = ask(gateway)
+  const loading = await until('it is shown', async () => (await gateway.json('/api/ps')).body.loading[0])
   t.match(loading, { name: DEMO, state: 'copying', member: 'lacking', status: /^copying .* from holder-1/ })
-  await until('both wait', async () => (await front.json('/api/ps')).body.loading[0]?.queued === 2)
-  t.match((await membersOf(front)).find(({ name }) => name === 'lacking').pulls, [
+  await until('both wait', async () => (await gateway.json('/api/ps')).body.loading[0]?.queued === 2)
+  t.match((await getNodes(gateway)).find(({ name }) => name === 'lacking').pulls, [
     { model: `${DEMO}:F16`, state: 'downloading', total: SIZE }
   ])
   leaving.abort()
-  await until('one waits', async () => (await front.json('/api/ps')).body.loading[0]?.queued === 1)
+  await until('one waits', async () => (await gateway.json('/api/ps')).body.loading[0]?.queued === 1)
   t.equal(contentOf(await second), CAPITAL_ANSWER)
   t.same(await digestsAt(lacking), [DIGEST])
 })
 
 t.test('a copy that nobody waits for is paused, and the next request resumes it', async t => {
-  const { lacking, front, leaving } = await beginSlowCopy(t, 300_000)
+  const { lacking, gateway, leaving } = await beginSlowCopy(t, 300_000)
   leaving.abort()
   const paused = await until('it is paused', async () => (await pulls(lacking)).find(({ state }) => state === 'paused'))
-  t.same((await front.json('/api/ps')).body.loading, [])
+  t.same((await gateway.json('/api/ps')).body.loading, [])
   t.ok(paused.completed > 0 && paused.completed < SIZE)
-  const second = ask(front)
+  const second = ask(gateway)
   const going = await copying(lacking, 0)
   t.ok(going.completed >= paused.completed, 'with the bytes that were there')
   t.equal(contentOf(await second), CAPITAL_ANSWER)
@@ -123,9 +124,9 @@ t.test('another source takes over when one is killed, and the client gets an err
   for (const node of holders)
     t.match(await node.json('/api/import', { model, path: file, stream: false }), { status: 200 })
   const lacking = await startCorral(t, { config: SLOW.replace('300KB', '4MB') })
-  const front = await setting(t, holders, lacking)
+  const gateway = await setting(t, holders, lacking)
   // It is not a real model, which shows only after the copy.
-  const load = front.json('/api/load', { model })
+  const load = gateway.json('/api/load', { model })
   const going = (from: Corral, bytes: number) =>
     until(`it comes from ${from.url}`, async () =>
       (await pulls(lacking)).find(({ origin, completed }) => origin === from.url && completed > bytes)
@@ -151,18 +152,18 @@ t.test('a killed member resumes its copy after a restart', async t => {
   const port = await freePort()
   const holder = await startCorral(t)
   const lacking = await startAgain(t, port, SLOW)
-  const front = await setting(t, [holder], lacking)
-  const answer = ask(front)
+  const gateway = await setting(t, [holder], lacking)
+  const answer = ask(gateway)
   await copying(lacking, 400_000)
   await lacking.end('SIGKILL')
   const { status, body } = await answer
   t.ok(status >= 500 && /^(copy_failed|engine_crashed)$/.test(body.error.code), `${status} ${JSON.stringify(body)}`)
   const back = await startAgain(t, port, SLOW, lacking.home)
-  await untilStates(front, { lacking: 'up' })
+  await untilStates(gateway, { lacking: 'up' })
   const [left] = await pulls(back)
   t.ok(left.completed > 0, JSON.stringify(left))
   t.same(storedAt(back), [])
-  t.equal(contentOf(await ask(front)), CAPITAL_ANSWER)
+  t.equal(contentOf(await ask(gateway)), CAPITAL_ANSWER)
   t.same(await digestsAt(back), [DIGEST])
 })
 
@@ -170,12 +171,12 @@ t.test('a copy fails while the disk is full and works when there is room', { ski
   const disk = smallDisk(t, '2m')
   const holder = await startCorral(t)
   const lacking = await startCorral(t, { config: WITHOUT, env: { CORRAL_MODELS: disk.folder } })
-  const front = await setting(t, [holder], lacking)
-  const { status, body } = await ask(front)
+  const gateway = await setting(t, [holder], lacking)
+  const { status, body } = await ask(gateway)
   t.match({ status, ...body.error }, { status: 507, code: 'insufficient_storage', message: /free|space|room/i })
   t.same(await storedDigests(disk.folder, '.gguf'), [])
   disk.resize('64m')
-  t.equal(contentOf(await ask(front)), CAPITAL_ANSWER)
+  t.equal(contentOf(await ask(gateway)), CAPITAL_ANSWER)
   t.same(await storedDigests(disk.folder, '.gguf'), [DIGEST])
 })
 
@@ -195,8 +196,8 @@ t.test('copies over HTTPS need a trusted certificate', async t => {
   t.match(holder.url, /^https:/)
   const copied = async (config: string) => {
     const lacking = await startCorral(t, { config: `${tls}${WITHOUT}${config}`, ca: cert })
-    const front = await setting(t, [holder], lacking, `  ca: ${authority}\n`)
-    return { lacking, answer: await ask(front) }
+    const gateway = await setting(t, [holder], lacking, `  ca: ${authority}\n`)
+    return { lacking, answer: await ask(gateway) }
   }
   const { lacking, answer } = await copied(trusting)
   t.equal(contentOf(answer), CAPITAL_ANSWER)
@@ -214,8 +215,8 @@ t.test('a damaged copy is refused', async t => {
   const holder = await startCorral(t)
   const lacking = await startCorral(t, { config: WITHOUT })
   damage(holder)
-  const front = await setting(t, [holder], lacking)
-  const { status, body } = await ask(front)
+  const gateway = await setting(t, [holder], lacking)
+  const { status, body } = await ask(gateway)
   t.match({ status, ...body.error }, { status: 502, code: 'copy_failed', message: /does not match its digest/ })
   t.same(storedAt(lacking), [])
 
@@ -251,18 +252,18 @@ t.test('pulls of a gateway use files of its members, and the hub if these are mi
     { name: 'holder', url: holder.url },
     { name: 'other', url: other.url }
   ]
-  const front = await startFront(t, members, { env })
-  await untilStates(front, { holder: 'up', other: 'up' })
+  const gateway = await startGateway(t, members, { env })
+  await untilStates(gateway, { holder: 'up', other: 'up' })
   const served = hub.traffic.bytes(path)
 
-  t.match(await front.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
+  t.match(await gateway.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
   t.equal(hub.traffic.bytes(path), served, 'the hub sent none of it')
-  t.same(await digestsAt(front), [DIGEST])
+  t.same(await digestsAt(gateway), [DIGEST])
   const origin = { kind: 'hub', from: 'huggingface:test/tiny-GGUF' }
-  t.match((await front.json('/api/show', { model: 'test/tiny-GGUF' })).body, { origin })
-  await front.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
+  t.match((await gateway.json('/api/show', { model: 'test/tiny-GGUF' })).body, { origin })
+  await gateway.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
 
-  const events = await front.events('/api/cluster/pull', { member: 'other', model: 'test/tiny-GGUF' })
+  const events = await gateway.events('/api/cluster/pull', { member: 'other', model: 'test/tiny-GGUF' })
   t.match(events[0], { status: 'pulling test/tiny-GGUF' })
   t.match(events.at(-1), { status: 'success' })
   t.equal(hub.traffic.bytes(path), served)
@@ -271,18 +272,18 @@ t.test('pulls of a gateway use files of its members, and the hub if these are mi
   await other.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
 
   damage(holder)
-  t.match(await front.json('/api/cluster/pull', { member: 'other', model: 'test/tiny-GGUF', stream: false }), {
+  t.match(await gateway.json('/api/cluster/pull', { member: 'other', model: 'test/tiny-GGUF', stream: false }), {
     status: 200
   })
   t.same(await digestsAt(other), [DIGEST], 'the hub has the right one')
   await other.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
-  t.match(await front.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
-  t.same(await digestsAt(front), [DIGEST])
+  t.match(await gateway.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })
+  t.same(await digestsAt(gateway), [DIGEST])
   t.ok(hub.traffic.bytes(path) > served)
-  t.match(await front.json('/api/cluster/pull', { member: 'nobody', model: 'a/b' }), {
+  t.match(await gateway.json('/api/cluster/pull', { member: 'nobody', model: 'a/b' }), {
     body: { code: 'member_not_found' }
   })
-  t.match(await front.json('/api/cluster/pull', { member: 'other', model: 'hf:test/none', stream: false }), {
+  t.match(await gateway.json('/api/cluster/pull', { member: 'other', model: 'hf:test/none', stream: false }), {
     status: 404,
     body: { code: 'repo_not_found' }
   })

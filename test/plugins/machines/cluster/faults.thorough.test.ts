@@ -2,13 +2,13 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { alive, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
-import { frontConfig, membersOf, startFront, startNodes, untilStates } from './support.ts'
+import { gatewayConfig, getNodes, startGateway, startNodes, untilStates } from './support.ts'
 
 const short = { model: DEMO, messages: [{ role: 'user', content: 'What is 7 + 8?' }], temperature: 0, max_tokens: 20 }
 
 /** Streams an answer. @returns how it ended: whole, with an error code, or refused with a status */
-async function streamed(front: Corral, body: object, begun?: () => void): Promise<{ end: string; text: string }> {
-  const reply = await front.send('/v1/chat/completions', { ...body, stream: true })
+async function streamed(gateway: Corral, body: object, begun?: () => void): Promise<{ end: string; text: string }> {
+  const reply = await gateway.send('/v1/chat/completions', { ...body, stream: true })
   if (reply.status !== 200) return { end: `status ${reply.status} ${await reply.text()}`, text: '' }
   let text = ''
   for await (const chunk of reply.body!) {
@@ -23,23 +23,23 @@ t.setTimeout(900_000)
 
 t.test('killing one of three members under 64 streams loses only its own', async t => {
   const { nodes, members } = await startNodes(t, 3)
-  const front = await startFront(t, members)
-  await untilStates(front, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
+  const gateway = await startGateway(t, members)
+  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
   // All have the model in memory, so all get some streams.
   await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))
-  await until('all have it', async () => (await membersOf(front)).every(({ loaded }) => loaded.length === 1))
+  await until('all have it', async () => (await getNodes(gateway)).every(({ loaded }) => loaded.length === 1))
   const hasBegun = Array.from({ length: 64 }, () => false)
   const long = { ...endlessHosted(DEMO), max_tokens: 400 }
-  const streams = hasBegun.map((_, index) => streamed(front, long, () => (hasBegun[index] = true)))
+  const streams = hasBegun.map((_, index) => streamed(gateway, long, () => (hasBegun[index] = true)))
   await until(
     'some have begun at each',
-    async () => (await membersOf(front)).every(({ sent }) => sent >= 10) && hasBegun.filter(Boolean).length > 3
+    async () => (await getNodes(gateway)).every(({ sent }) => sent >= 10) && hasBegun.filter(Boolean).length > 3
   )
   const engines = nodes[0]!.enginePids()
   await nodes[0]!.end('SIGKILL')
   const killed = Date.now()
   await until('the gateway knows', async () =>
-    (await membersOf(front)).some(({ name, state }) => name === 'node-1' && state === 'away')
+    (await getNodes(gateway)).some(({ name, state }) => name === 'node-1' && state === 'away')
   )
   t.comment(`noticed after ${Date.now() - killed} ms`)
   const results = await Promise.all(streams)
@@ -51,14 +51,14 @@ t.test('killing one of three members under 64 streams loses only its own', async
   }
   t.ok(lost.length < 64)
   await until('no engine of the killed member is left', () => engines.every(pid => !alive(pid)))
-  t.equal((await streamed(front, short)).end, 'whole')
+  t.equal((await streamed(gateway, short)).end, 'whole')
 })
 
 t.test('a killed gateway leaves its members running, and two gateways share members', async t => {
   const { nodes, members } = await startNodes(t, 2)
-  const first = await startFront(t, members)
-  const second = await startFront(t, members)
-  await Promise.all([first, second].map(front => untilStates(front, { 'node-1': 'up', 'node-2': 'up' })))
+  const first = await startGateway(t, members)
+  const second = await startGateway(t, members)
+  await Promise.all([first, second].map(gateway => untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })))
   const ends = await Promise.all(Array.from({ length: 16 }, (_, index) => streamed(index % 2 ? first : second, short)))
   t.same([...new Set(ends.map(({ end }) => end))], ['whole'])
   const before = nodes.flatMap(node => node.enginePids())
@@ -69,7 +69,7 @@ t.test('a killed gateway leaves its members running, and two gateways share memb
     nodes.flatMap(node => node.enginePids()),
     before
   )
-  const again = await startFront(t, members)
+  const again = await startGateway(t, members)
   await untilStates(again, { 'node-1': 'up', 'node-2': 'up' })
   t.equal((await streamed(again, short)).end, 'whole')
   t.same(
@@ -80,28 +80,28 @@ t.test('a killed gateway leaves its members running, and two gateways share memb
 
 t.test('joining, draining and leaving under load interrupt nothing', async t => {
   const { nodes, members } = await startNodes(t, 3)
-  const front = await startFront(t, members.slice(0, 2))
-  await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+  const gateway = await startGateway(t, members.slice(0, 2))
+  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
   let isOver = false
   const ends = new Map<string, number>()
   const clients = Array.from({ length: 6 }, async () => {
     while (!isOver) {
-      const { end } = await streamed(front, { ...short, max_tokens: 60, ignore_eos: true })
+      const { end } = await streamed(gateway, { ...short, max_tokens: 60, ignore_eos: true })
       ends.set(end, (ends.get(end) ?? 0) + 1)
     }
   })
   const reload = (list: typeof members) => {
-    front.configure(frontConfig(list, 'storage:\n  demo_model: false\n'))
-    return front.json('/api/reload', {}, { local: true })
+    gateway.configure(gatewayConfig(list, 'storage:\n  demo_model: false\n'))
+    return gateway.json('/api/reload', {}, { local: true })
   }
   t.match(await reload(members), { status: 200 })
-  await untilStates(front, { 'node-3': 'up' })
-  t.match(await front.json('/api/cluster/drain', { member: 'node-1' }, { local: true }), { status: 200 })
+  await untilStates(gateway, { 'node-3': 'up' })
+  t.match(await gateway.json('/api/cluster/drain', { member: 'node-1' }, { local: true }), { status: 200 })
   await until('nothing is left at the drained member', async () =>
-    (await membersOf(front)).some(({ name, sent }) => name === 'node-1' && sent === 0)
+    (await getNodes(gateway)).some(({ name, sent }) => name === 'node-1' && sent === 0)
   )
   t.match(await nodes[1]!.json('/api/drain', undefined, { method: 'POST', local: true }), { status: 200 })
-  await untilStates(front, { 'node-2': 'draining' })
+  await untilStates(gateway, { 'node-2': 'draining' })
   t.match(await reload(members.slice(2)), { status: 200 })
   const done = [...ends.values()].reduce((sum, count) => sum + count, 0)
   await until('it continues', () => [...ends.values()].reduce((sum, count) => sum + count, 0) > done + 6)
@@ -109,22 +109,22 @@ t.test('joining, draining and leaving under load interrupt nothing', async t => 
   await Promise.all(clients)
   t.same([...ends.keys()], ['whole'])
   t.same(
-    (await membersOf(front)).map(({ name }) => name),
+    (await getNodes(gateway)).map(({ name }) => name),
     ['node-3']
   )
 })
 
 t.test('a hanging member is lost after its silence and used again when it returns', async t => {
   const { nodes, members } = await startNodes(t, 2)
-  const front = await startFront(t, members)
-  await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+  const gateway = await startGateway(t, members)
+  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
   nodes[0]!.process.kill('SIGSTOP')
   t.teardown(() => void nodes[0]!.process.kill('SIGCONT'))
-  const ends = await Promise.all(Array.from({ length: 6 }, () => streamed(front, short)))
+  const ends = await Promise.all(Array.from({ length: 6 }, () => streamed(gateway, short)))
   t.same([...new Set(ends.map(({ end }) => end))], ['whole'], 'requests that had not begun go to another member')
-  await untilStates(front, { 'node-1': 'away', 'node-2': 'up' })
+  await untilStates(gateway, { 'node-1': 'away', 'node-2': 'up' })
   nodes[0]!.process.kill('SIGCONT')
-  await untilStates(front, { 'node-1': 'up', 'node-2': 'up' })
+  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
 })
 
 t.test('members that cannot be used are reported with the reason', async t => {
@@ -136,7 +136,7 @@ t.test('members that cannot be used are reported with the reason', async t => {
   t.teardown(() => page.close())
   await until('it listens', () => page.listening)
   const other = `http://127.0.0.1:${(page.address() as AddressInfo).port}`
-  const front = await startFront(t, [
+  const gateway = await startGateway(t, [
     { name: 'good', url: node.url },
     { name: 'twin', url: node.url.replace('127.0.0.1', 'localhost') },
     { name: 'wrong-key', url: keyed.url, key: 'corral-wrong' },
@@ -146,9 +146,11 @@ t.test('members that cannot be used are reported with the reason', async t => {
     { name: 'tls', url: node.url.replace('http:', 'https:').replace('127.0.0.1', '127.0.0.2') }
   ])
   await until('all were checked', async () =>
-    (await membersOf(front)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
+    (await getNodes(gateway)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
   )
-  const reasons = Object.fromEntries((await membersOf(front)).map(({ name, state, reason }) => [name, reason ?? state]))
+  const reasons = Object.fromEntries(
+    (await getNodes(gateway)).map(({ name, state, reason }) => [name, reason ?? state])
+  )
   t.match(reasons, {
     'wrong-key': /refuses the key/,
     'user-key': /key belongs to a user/,
@@ -160,8 +162,8 @@ t.test('members that cannot be used are reported with the reason', async t => {
     [reasons.good, reasons.twin].find(reason => reason !== 'up'),
     /same server as member/
   )
-  t.notMatch(JSON.stringify(await membersOf(front)) + front.log(), /corral-wrong/, 'no key is shown or logged')
-  t.equal((await streamed(front, short)).end, 'whole')
+  t.notMatch(JSON.stringify(await getNodes(gateway)) + gateway.log(), /corral-wrong/, 'no key is shown or logged')
+  t.equal((await streamed(gateway, short)).end, 'whole')
   const asUser = { headers: { authorization: `Bearer ${user}` } }
   for (const [path, body] of [
     ['/api/cluster/ask', { model: DEMO, call: 'load', owner: 'x' }],
@@ -172,17 +174,17 @@ t.test('members that cannot be used are reported with the reason', async t => {
 })
 
 t.test('a gateway that lists itself as a member reports it', async t => {
-  const front = await startFront(t, [])
-  front.configure(frontConfig([{ name: 'self', url: front.url }]))
-  t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
-  await until('it is reported', async () => /this server itself/.test((await membersOf(front))[0]?.reason))
+  const gateway = await startGateway(t, [])
+  gateway.configure(gatewayConfig([{ name: 'self', url: gateway.url }]))
+  t.match(await gateway.json('/api/reload', {}, { local: true }), { status: 200 })
+  await until('it is reported', async () => /this server itself/.test((await getNodes(gateway))[0]?.reason))
 })
 
 t.test('another member answers after a refusal or a wrong answer', async t => {
   const { members } = await startNodes(t, 1, { config: 'scheduler:\n  max_queue: 0\n  keep_alive: -1\n' })
   const node = await startCorral(t)
-  const front = await startFront(t, [...members, { name: 'good', url: node.url }])
-  await untilStates(front, { 'node-1': 'up', good: 'up' })
-  const ends = await Promise.all(Array.from({ length: 24 }, () => streamed(front, short)))
+  const gateway = await startGateway(t, [...members, { name: 'good', url: node.url }])
+  await untilStates(gateway, { 'node-1': 'up', good: 'up' })
+  const ends = await Promise.all(Array.from({ length: 24 }, () => streamed(gateway, short)))
   t.same([...new Set(ends.map(({ end }) => end))], ['whole'], '503 queue_full of one')
 })

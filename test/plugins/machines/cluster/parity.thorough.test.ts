@@ -10,7 +10,7 @@ import {
   writeModels,
   writeThinkingModel
 } from '../../apis/openai/media/support.ts'
-import { membersOf, startFront, untilStates } from './support.ts'
+import { getNodes, startGateway, untilStates } from './support.ts'
 
 /* Requests of all APIs at a gateway and at its node: the answers are equal except for ids, times and cache counts. */
 
@@ -20,9 +20,9 @@ const THINKER = 'team/thinker'
 const file = join(t.testdir({ thinker: {} }), 'thinker', 'thinker.gguf')
 await writeThinkingModel(file)
 await node.json('/api/import', { model: THINKER, path: file, stream: false })
-const front = await startFront(t, [{ name: 'node-1', url: node.url }])
-await untilStates(front, { 'node-1': 'up' })
-await until('its models are known', async () => (await membersOf(front))[0].models.length === 7)
+const gateway = await startGateway(t, [{ name: 'node-1', url: node.url }])
+await untilStates(gateway, { 'node-1': 'up' })
+await until('its models are known', async () => (await getNodes(gateway))[0].models.length === 7)
 
 /** Fields that differ between answers, or that say where a model is. */
 const OWN =
@@ -145,7 +145,7 @@ for (const [path, body] of REQUESTS) {
   const what = `${path} ${JSON.stringify(body ?? '').slice(0, 100)}`
   t.test(what, async t => {
     const there = await ask(node, path, body)
-    t.strictSame(await ask(front, path, body), there, JSON.stringify(there.body).slice(0, 300))
+    t.strictSame(await ask(gateway, path, body), there, JSON.stringify(there.body).slice(0, 300))
   })
 }
 
@@ -160,11 +160,11 @@ t.test("an answer's reasoning is ended at the member", async t => {
   }
   for (const more of [{}, { logprobs: true }]) {
     const leaving = new AbortController()
-    const reply = await front.send('/v1/chat/completions', { ...body, ...more }, { signal: leaving.signal })
+    const reply = await gateway.send('/v1/chat/completions', { ...body, ...more }, { signal: leaving.signal })
     const { said, read } = await readThoughts(reply)
     const control = { model: THINKER, action: 'reasoning_end', id: said.id }
     t.equal(said.content, '')
-    t.match(await front.json('/v1/chat/completions/control', control), { status: 200, body: { success: true } })
+    t.match(await gateway.json('/v1/chat/completions/control', control), { status: 200, body: { success: true } })
     await until('it answers', () => said.content.length > 0)
     leaving.abort()
     await read
@@ -182,6 +182,6 @@ t.test('transcriptions', async t => {
       return data
     }
     const there = await ask(node, '/v1/audio/transcriptions', form())
-    t.strictSame(await ask(front, '/v1/audio/transcriptions', form()), there, JSON.stringify(there).slice(0, 300))
+    t.strictSame(await ask(gateway, '/v1/audio/transcriptions', form()), there, JSON.stringify(there).slice(0, 300))
   }
 })

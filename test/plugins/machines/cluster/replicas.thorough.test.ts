@@ -1,6 +1,6 @@
 import t, { type Test } from 'tap'
 import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
-import { type MemberCorral, membersOf, startFront, untilStates } from './support.ts'
+import { getNodes, type NodeCorral, startGateway, untilStates } from './support.ts'
 
 t.setTimeout(900_000)
 
@@ -16,26 +16,28 @@ async function startNode(t: Test, more = ''): Promise<Corral> {
 
 async function startAll(t: Test, nodes: readonly Promise<Corral>[], cluster: string, config = '') {
   const all = await Promise.all(nodes)
-  const members = all.map(({ url }, index): MemberCorral => ({ name: `node-${index + 1}`, url }))
-  const front = await startFront(t, members, { cluster: `  replicas: {${cluster}}\n`, config })
-  await untilStates(front, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
-  return { nodes: all, members, front }
+  const members = all.map(({ url }, index): NodeCorral => ({ name: `node-${index + 1}`, url }))
+  const gateway = await startGateway(t, members, { cluster: `  replicas: {${cluster}}\n`, config })
+  await untilStates(gateway, Object.fromEntries(members.map(({ name }) => [name, 'up'])))
+  return { nodes: all, members, gateway }
 }
 
 /** Nodes that have the model, as the gateway shows them. */
-const holders = async (front: Corral): Promise<string[]> =>
-  (await membersOf(front)).flatMap(({ name, loaded, state }) => (state === 'up' && loaded.includes(DEMO) ? [name] : []))
+const holders = async (gateway: Corral): Promise<string[]> =>
+  (await getNodes(gateway)).flatMap(({ name, loaded, state }) =>
+    state === 'up' && loaded.includes(DEMO) ? [name] : []
+  )
 
-const replicasOf = async (front: Corral) => (await front.json('/api/cluster')).body.replicas[0]
+const replicasOf = async (gateway: Corral) => (await gateway.json('/api/cluster')).body.replicas[0]
 
 /** Clients that send one request after the other. @returns stops them, and resolves to how their requests ended */
-function clients(front: Corral, count: number): () => Promise<string[]> {
+function clients(gateway: Corral, count: number): () => Promise<string[]> {
   let isOver = false
   const ends = new Set<string>()
   const asked = { model: DEMO, messages: [{ role: 'user', content: 'Count.' }], ignore_eos: true, max_tokens: 80 }
   const all = Array.from({ length: count }, async () => {
     while (!isOver) {
-      const { status, body } = await front.json('/v1/chat/completions', asked)
+      const { status, body } = await gateway.json('/v1/chat/completions', asked)
       ends.add(status === 200 ? 'whole' : body.error?.code)
     }
   })
@@ -47,11 +49,11 @@ function clients(front: Corral, count: number): () => Promise<string[]> {
 }
 
 t.test('a long queue loads the model at another member, and a short one unloads it again', async t => {
-  const { front } = await startAll(t, [startNode(t), startNode(t)], 'cooldown: 3s')
-  t.equal((await front.json('/api/load', { model: DEMO })).status, 200)
-  await until('it is shown', async () => (await replicasOf(front))?.loaded === 1)
-  const [first] = await holders(front)
-  t.match(await replicasOf(front), {
+  const { gateway } = await startAll(t, [startNode(t), startNode(t)], 'cooldown: 3s')
+  t.equal((await gateway.json('/api/load', { model: DEMO })).status, 200)
+  await until('it is shown', async () => (await replicasOf(gateway))?.loaded === 1)
+  const [first] = await holders(gateway)
+  t.match(await replicasOf(gateway), {
     model: DEMO,
     mode: 'chat',
     wanted: 1,
@@ -59,29 +61,29 @@ t.test('a long queue loads the model at another member, and a short one unloads 
     min: 0,
     reason: 'The number is right.'
   })
-  const end = clients(front, 10)
-  await until('both have it', async () => (await holders(front)).length === 2, LIMIT)
-  await until('both answer', async () => (await membersOf(front)).every(({ running }) => running > 0), LIMIT)
-  await until('both are counted', async () => (await replicasOf(front)).loaded === 2)
+  const end = clients(gateway, 10)
+  await until('both have it', async () => (await holders(gateway)).length === 2, LIMIT)
+  await until('both answer', async () => (await getNodes(gateway)).every(({ running }) => running > 0), LIMIT)
+  await until('both are counted', async () => (await replicasOf(gateway)).loaded === 2)
   t.same(await end(), ['whole'])
-  await until('one has unloaded it', async () => (await holders(front)).length === 1, LIMIT)
-  t.same(await holders(front), [first], 'the first holder keeps it')
-  t.equal(front.log().split('a replica of a model was loaded').length, 2, 'it was loaded once')
-  t.equal((await front.json('/api/chat', { model: DEMO, messages: [], stream: false })).status, 200)
+  await until('one has unloaded it', async () => (await holders(gateway)).length === 1, LIMIT)
+  t.same(await holders(gateway), [first], 'the first holder keeps it')
+  t.equal(gateway.log().split('a replica of a model was loaded').length, 2, 'it was loaded once')
+  t.equal((await gateway.json('/api/chat', { model: DEMO, messages: [], stream: false })).status, 200)
 })
 
 t.test('a replica does not evict another model', async t => {
   // The first node could take a second model only by evicting the first.
-  const { front, nodes } = await startAll(t, [startNode(t), startNode(t, 'scheduler:\n  max_loaded_models: 1\n')], '')
+  const { gateway, nodes } = await startAll(t, [startNode(t), startNode(t, 'scheduler:\n  max_loaded_models: 1\n')], '')
   const made = await nodes[1]!.json('/api/copy', { source: DEMO, destination: 'me/other' })
   t.equal(made.status, 200, JSON.stringify(made.body))
   t.equal((await nodes[1]!.json('/api/load', { model: 'me/other', keep_alive: -1 })).status, 200)
   t.equal((await nodes[0]!.json('/api/load', { model: DEMO })).status, 200)
-  await until('the gateway knows', async () => (await holders(front)).join() === 'node-1')
-  const end = clients(front, 10)
+  await until('the gateway knows', async () => (await holders(gateway)).join() === 'node-1')
+  const end = clients(gateway, 10)
   const failed = await until(
     'the lack of room is reported',
-    async () => (await front.json('/api/cluster')).body.replicas.find(({ failures }: any) => failures.length > 0),
+    async () => (await gateway.json('/api/cluster')).body.replicas.find(({ failures }: any) => failures.length > 0),
     LIMIT
   )
   t.match(failed, { model: DEMO, loaded: 1, failures: [{ member: 'node-2', message: /no room/ }] })
@@ -93,7 +95,7 @@ t.test('a minimum is loaded at once, replaced when a member dies, and kept when 
   // Models are unloaded soon unless they are kept.
   const short = 'scheduler:\n  keep_alive: 3s\n'
   const config = `models:\n  ${DEMO}:\n    replicas: {min: 2}\n`
-  const { front, nodes } = await startAll(
+  const { gateway, nodes } = await startAll(
     t,
     [startNode(t, short), startNode(t, short), startNode(t, short)],
     '',
@@ -102,42 +104,42 @@ t.test('a minimum is loaded at once, replaced when a member dies, and kept when 
   const both = await until(
     'two have it',
     async () => {
-      const names = await holders(front)
+      const names = await holders(gateway)
       return names.length === 2 ? names : undefined
     },
     LIMIT
   )
-  await until('both are counted', async () => (await replicasOf(front))?.loaded === 2)
-  t.match(await replicasOf(front), { wanted: 2, min: 2 })
+  await until('both are counted', async () => (await replicasOf(gateway))?.loaded === 2)
+  t.match(await replicasOf(gateway), { wanted: 2, min: 2 })
   const lost = both[0]!
   await nodes[Number(lost.slice(-1)) - 1]!.end('SIGKILL')
   await until(
     'two others have it',
     async () => {
-      const names = await holders(front)
+      const names = await holders(gateway)
       return names.length === 2 && !names.includes(lost)
     },
     LIMIT
   )
   const engines = nodes.flatMap(node => node.enginePids()).sort()
   t.equal(engines.length, 2)
-  const events = front.log().split('\n').length
+  const events = gateway.log().split('\n').length
   const began = performance.now()
   await until('several times its keep-alive', () => performance.now() - began > 12_000)
   t.same(nodes.flatMap(node => node.enginePids()).sort(), engines, 'they stay the same')
-  t.ok(front.log().split('\n').length - events < 10, 'renewals are not logged')
-  t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
+  t.ok(gateway.log().split('\n').length - events < 10, 'renewals are not logged')
+  t.match(await gateway.json('/api/reload', {}, { local: true }), { status: 200 })
 })
 
 t.test('a failed load is reported and not retried in a loop, even with two gateways', async t => {
   const broken = `models:\n  ${DEMO}:\n    arguments: [--no-such-flag]\n`
-  const { front, nodes, members } = await startAll(t, [startNode(t), startNode(t, broken)], '')
-  const other = await startFront(t, members)
+  const { gateway, nodes, members } = await startAll(t, [startNode(t), startNode(t, broken)], '')
+  const other = await startGateway(t, members)
   await untilStates(other, { 'node-1': 'up', 'node-2': 'up' })
   t.equal((await nodes[0]!.json('/api/load', { model: DEMO })).status, 200)
-  for (const each of [front, other]) await until('it knows', async () => (await holders(each)).join() === 'node-1')
-  const ends = [clients(front, 6), clients(other, 6)]
-  for (const each of [front, other]) {
+  for (const each of [gateway, other]) await until('it knows', async () => (await holders(each)).join() === 'node-1')
+  const ends = [clients(gateway, 6), clients(other, 6)]
+  for (const each of [gateway, other]) {
     const { failures } = await until(
       'the failure is shown',
       async () => {
@@ -148,7 +150,7 @@ t.test('a failed load is reported and not retried in a loop, even with two gatew
     )
     t.match(failures, [{ member: 'node-2', message: String, retry_at: String }])
   }
-  const tried = () => front.log().split('a replica of a model was not loaded').length - 1
+  const tried = () => gateway.log().split('a replica of a model was not loaded').length - 1
   const began = performance.now()
   await until('several checks', () => performance.now() - began > 10_000)
   t.ok(tried() <= 2, `it was tried ${tried()} times`)

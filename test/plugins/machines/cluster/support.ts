@@ -2,7 +2,7 @@ import type { Test } from 'tap'
 import { type Corral, type CorralOptions, startCorral, until } from '../../../support/corral.ts'
 
 /** A node of a gateway in a test. */
-export interface MemberCorral {
+export interface NodeCorral {
   name: string
   url: string
   key?: string
@@ -12,7 +12,7 @@ export interface MemberCorral {
  * The configuration of a gateway.
  * @param cluster further lines of its section `cluster`, indented by two spaces
  */
-export function frontConfig(members: readonly MemberCorral[], more = '', cluster = ''): string {
+export function gatewayConfig(members: readonly NodeCorral[], more = '', cluster = ''): string {
   const list = members.map(({ name, url, key }) => JSON.stringify({ name, url, ...(key !== undefined && { key }) }))
   return `cluster:\n  silence: 10s\n  members: [${list.join(', ')}]\n${cluster}${more}`
 }
@@ -24,24 +24,24 @@ export async function startNodes(t: Pick<Test, 'teardown'>, count: number, optio
 }
 
 /** A gateway without a model of its own. The built-in one would be preferred to that of its nodes. */
-export async function startFront(
+export async function startGateway(
   t: Pick<Test, 'teardown'>,
-  members: readonly MemberCorral[],
+  members: readonly NodeCorral[],
   { config = '', cluster = '', ...options }: CorralOptions & { cluster?: string } = {}
 ): Promise<Corral> {
   const more = `storage:\n  demo_model: false\n${config}`
-  return await startCorral(t, { ...options, config: frontConfig(members, more, cluster) })
+  return await startCorral(t, { ...options, config: gatewayConfig(members, more, cluster) })
 }
 
 /** The nodes as a gateway shows them. */
-export async function membersOf(front: Corral): Promise<any[]> {
-  return (await front.json('/api/cluster')).body.members
+export async function getNodes(gateway: Corral): Promise<any[]> {
+  return (await gateway.json('/api/cluster')).body.members
 }
 
 /** Waits until nodes have these states. */
-export async function untilStates(front: Corral, states: Record<string, string>): Promise<void> {
+export async function untilStates(gateway: Corral, states: Record<string, string>): Promise<void> {
   await until(`members are ${JSON.stringify(states)}`, async () => {
-    const found = Object.fromEntries((await membersOf(front)).map(({ name, state }) => [name, state]))
+    const found = Object.fromEntries((await getNodes(gateway)).map(({ name, state }) => [name, state]))
     return Object.entries(states).every(([name, state]) => found[name] === state)
   })
 }

@@ -13,7 +13,7 @@ t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
   const refused = await run(homeOf('front'), 'cluster', 'up', '--ray', 'local', '--bind', '127.0.0.1')
   t.match(refused, { code: 2, stderr: /Ray cannot use 127\.0\.0\.1/ })
 
-  const { nodes, front, made, up, members, mine, status } = await startTrial(t)
+  const { nodes, gateway, made, up, members, mine, status } = await startTrial(t)
   const [b, c] = nodes
   // Runs the commands of the guide with other addresses.
   const guide = readFileSync(join(packageRoot, 'docs', 'cluster-ray.md'), 'utf8')
@@ -21,13 +21,13 @@ t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
   t.equal(printed, `corral cluster join ${head} --token-file token`)
   t.ok(guide.includes(printed.replace(head, '192.168.1.10:6379')))
   for (const command of ['up --ray local', 'status', 'down']) t.ok(guide.includes(`corral cluster ${command}`), command)
-  t.equal(statSync(join(front.home, 'cluster', 'token')).mode & 0o777, 0o600)
+  t.equal(statSync(join(gateway.home, 'cluster', 'token')).mode & 0o777, 0o600)
   let [ofB, ofC] = await Promise.all([corralOf(b), corralOf(c)])
   const key = readFileSync(join(b.home, 'cluster.key'), 'utf8').trim()
   const who = await (await fetch(`${b.url}/api/whoami`, { headers: { authorization: `Bearer ${key}` } })).json()
   t.match(who, { role: 'operator' }, 'the gateway is an operator there')
   t.same(processesWith(key), [], 'no command line contains the key')
-  t.notOk(front.log().includes(key), 'nor does the log')
+  t.notOk(gateway.log().includes(key), 'nor does the log')
 
   await t.test('a killed corral is replaced', async t => {
     process.kill(ofB, 'SIGKILL')
@@ -46,7 +46,7 @@ t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
   })
 
   await t.test('the address of a live node is refused to another one', async t => {
-    const token = join(front.home, 'cluster', 'token')
+    const token = join(gateway.home, 'cluster', 'token')
     const args = ['cluster', 'join', head, '--bind', new URL(b.url).hostname, '--token-file', token]
     const home = homeOf('another')
     mkdirSync(home)
@@ -57,11 +57,15 @@ t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
   })
 
   await t.test('the program that watches members is restarted when killed', async t => {
-    const watching = () => processesWith('corral_ray.py').filter(pid => parentOf(pid) === front.process.pid)
+    const watching = () => processesWith('corral_ray.py').filter(pid => parentOf(pid) === gateway.process.pid)
     const [first] = watching()
     process.kill(first!, 'SIGKILL')
     await until('another one', () => watching().some(pid => pid !== first), LIMIT)
-    await until('it is reported', () => front.log().includes("The program that watches Ray's members has ended"), LIMIT)
+    await until(
+      'it is reported',
+      () => gateway.log().includes("The program that watches Ray's members has ended"),
+      LIMIT
+    )
     t.equal(await members(), 'b,c', 'the members stay meanwhile')
   })
 
@@ -89,23 +93,23 @@ t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
   })
 
   await t.test('a drained member refuses requests until it is resumed', async t => {
-    const stateOf = async () => (await status()).front.members.find(({ name }: any) => name === 'b')?.state
+    const stateOf = async () => (await status()).gateway.members.find(({ name }: any) => name === 'b')?.state
     await until('the gateway reaches it', async () => (await stateOf()) === 'up', LIMIT)
-    t.equal((await run(front.home, 'cluster', 'drain', 'b')).code, 0)
+    t.equal((await run(gateway.home, 'cluster', 'drain', 'b')).code, 0)
     await until('it drains', async () => (await stateOf()) === 'draining', LIMIT)
-    t.equal((await run(front.home, 'cluster', 'drain', 'b', '--undo')).code, 0)
+    t.equal((await run(gateway.home, 'cluster', 'drain', 'b', '--undo')).code, 0)
     await until('it is back', async () => (await stateOf()) === 'up', LIMIT)
-    t.equal((await run(front.home, 'cluster', 'drain', 'nobody')).code, 4)
+    t.equal((await run(gateway.home, 'cluster', 'drain', 'nobody')).code, 4)
   })
 
   await t.test('"down" ends everything', async t => {
-    const down = await run(front.home, 'cluster', 'down')
+    const down = await run(gateway.home, 'cluster', 'down')
     t.equal(down.code, 0, down.stderr)
     t.notOk(alive(ofB) || alive(ofC), 'the members have ended')
     for (const { join } of nodes) join.kill('SIGTERM')
-    await front.end()
+    await gateway.end()
     await until('nothing is left', () => processesWith(...mine).length === 0, LIMIT)
-    const none = await run(front.home, 'cluster', 'status')
+    const none = await run(gateway.home, 'cluster', 'status')
     t.match(none, { code: 3, stderr: /There is no cluster on Ray here.*cluster up --ray local/ })
   })
 })

@@ -7,16 +7,16 @@ import { corralOf, LIMIT, processesWith, run, startTrial } from './ray-trial.ts'
 t.setTimeout(900_000)
 
 t.test('a cluster on Ray survives the loss of machines', realRay(), async t => {
-  const { nodes, front, members, mine, temps, status } = await startTrial(t)
+  const { nodes, gateway, members, mine, temps, status } = await startTrial(t)
   const [b, c] = nodes
   let ofB = await corralOf(b)
   const ofC = await corralOf(c)
 
   await t.test('members continue without the head, which is restarted with its state', async t => {
-    const said = () => front.log().split('a source of members works again').length
+    const said = () => gateway.log().split('a source of members works again').length
     const before = said()
     for (const pid of processesWith(`${temps[0]}/`)) process.kill(pid, 'SIGKILL')
-    await until('the fault is reported', () => front.log().includes("Ray's head on this machine is gone"), LIMIT)
+    await until('the fault is reported', () => gateway.log().includes("Ray's head on this machine is gone"), LIMIT)
     t.ok((await fetch(`${b.url}/api/health`)).ok, 'b answers')
     await until('the head is back', () => said() > before, LIMIT)
     await until('the controller is back', async () => (await status()).controller === 'up', LIMIT)
@@ -41,7 +41,7 @@ t.test('a cluster on Ray survives the loss of machines', realRay(), async t => {
   })
 
   await t.test('members continue when the gateway is killed, and a machine leaves', async t => {
-    await front.end('SIGKILL')
+    await gateway.end('SIGKILL')
     t.ok((await fetch(`${c.url}/api/health`)).ok)
     const ended = once(c.join, 'exit')
     c.join.kill('SIGTERM')
@@ -50,7 +50,7 @@ t.test('a cluster on Ray survives the loss of machines', realRay(), async t => {
   })
 
   await t.test('"down" ends everything', async t => {
-    const down = await run(front.home, 'cluster', 'down')
+    const down = await run(gateway.home, 'cluster', 'down')
     t.equal(down.code, 0, down.stderr)
     t.same(processesWith(...mine), [], 'nothing is left')
   })

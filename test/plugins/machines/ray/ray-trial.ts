@@ -31,7 +31,7 @@ const QUICK = {
   RAY_health_check_failure_threshold: '4'
 }
 
-export interface Member {
+export interface ClusterNode {
   home: string
   url: string
   join: ChildProcess
@@ -55,7 +55,7 @@ export function run(home: string, ...args: string[]): Promise<{ code: number; st
   )
 }
 
-function joinCluster(name: string, last: number): Member {
+function joinCluster(name: string, last: number): ClusterNode {
   const home = homeOf(name)
   const token = join(homeOf('front'), 'cluster', 'token')
   const args = ['cluster', 'join', head, '--bind', addressOf(last), '--name', name, '--token-file', token]
@@ -74,7 +74,7 @@ function joinCluster(name: string, last: number): Member {
 }
 
 /** Returns the process of a node's corral when it answers. */
-export async function corralOf({ home, url, output }: Member, before = 0): Promise<number> {
+export async function corralOf({ home, url, output }: ClusterNode, before = 0): Promise<number> {
   return await until(
     `a corral answers at ${url}; ${output()}`,
     async () => {
@@ -110,8 +110,8 @@ export const parentOf = (pid: number) => {
 }
 
 export interface Trial {
-  nodes: [b: Member, c: Member]
-  front: Corral
+  nodes: [b: ClusterNode, c: ClusterNode]
+  gateway: Corral
   /** The output of `corral cluster up`. */
   made: { code: number; stderr: string }
   /** Runs the same command again. */
@@ -121,7 +121,7 @@ export interface Trial {
   /** Folders that only processes of this trial name. */
   mine: string[]
   /** Ray's own files of the gateway and both nodes. */
-  temps: [front: string, b: string, c: string]
+  temps: [gateway: string, b: string, c: string]
   status(): Promise<any>
 }
 
@@ -130,7 +130,7 @@ export async function startTrial(t: Test): Promise<Trial> {
   const names = ['front', 'b', 'c']
   const temps = names.map(name => rayPlaces(homeOf(name)).temp) as Trial['temps']
   const mine = [root, ...temps]
-  const nodes: Member[] = []
+  const nodes: ClusterNode[] = []
   // Ray's head listens on all addresses, so only one trial may run at a time.
   const release = await lock(tmpdir(), {
     lockfilePath: join(tmpdir(), 'corral-ray-trial.lock'),
@@ -156,9 +156,9 @@ export async function startTrial(t: Test): Promise<Trial> {
   if (made.code !== 0) throw new Error(made.stderr)
   const [b, c] = [joinCluster('b', 3), joinCluster('c', 4)]
   nodes.push(b, c)
-  const front = await startCorral(t, { home: homeOf('front'), config: CONFIG, env: QUICK })
+  const gateway = await startCorral(t, { home: homeOf('front'), config: CONFIG, env: QUICK })
   const members = async () => {
-    const { body } = await front.json('/api/cluster', undefined, { local: true })
+    const { body } = await gateway.json('/api/cluster', undefined, { local: true })
     return body.members
       .map(({ name }: any) => name)
       .sort()
@@ -169,5 +169,5 @@ export async function startTrial(t: Test): Promise<Trial> {
     const { code, stdout, stderr } = await run(homeOf('front'), 'cluster', 'status', '--json')
     return code === 0 ? JSON.parse(stdout) : { stderr }
   }
-  return { nodes: [b, c], front, made, up, members, mine, temps, status }
+  return { nodes: [b, c], gateway, made, up, members, mine, temps, status }
 }

@@ -26,18 +26,18 @@ async function requested(): Promise<number> {
 }
 
 t.test('Ray is asked for machines when members lack room, and later for fewer', realRay(), async t => {
-  const { front, status } = await startTrial(t)
-  const file = join(front.home, 'config.yaml')
+  const { gateway, status } = await startTrial(t)
+  const file = join(gateway.home, 'config.yaml')
   const before = readFileSync(file, 'utf8')
   const configure = async (minimum: number) => {
     const cluster = `cluster:\n  replicas: {cooldown: 2s}\nmodels:\n  ${DEMO}:\n    replicas: {min: ${minimum}}\n`
     writeFileSync(file, `${before}\n${cluster}`)
-    t.match(await front.json('/api/reload', {}, { local: true }), { status: 200 })
+    t.match(await gateway.json('/api/reload', {}, { local: true }), { status: 200 })
   }
   // A gateway that has the model itself does not ask its nodes for it.
-  t.equal((await front.json('/api/delete', { model: DEMO }, { method: 'DELETE', local: true })).status, 200)
+  t.equal((await gateway.json('/api/delete', { model: DEMO }, { method: 'DELETE', local: true })).status, 200)
   await configure(3)
-  const shown = async () => (await front.json('/api/cluster', undefined, { local: true })).body
+  const shown = async () => (await gateway.json('/api/cluster', undefined, { local: true })).body
   await until('both members have it', async () => (await shown()).replicas[0]?.loaded === 2, LIMIT)
   await until('Ray is asked for a third one', async () => (await requested()) === 3, LIMIT)
   const told = await shown()
@@ -47,7 +47,7 @@ t.test('Ray is asked for machines when members lack room, and later for fewer', 
 
   await configure(0)
   await until('fewer are enough', async () => (await requested()) < 3, LIMIT)
-  t.equal((await front.json('/api/stop', { model: DEMO }, { local: true })).status, 200)
+  t.equal((await gateway.json('/api/stop', { model: DEMO }, { local: true })).status, 200)
   await until('none is needed', async () => (await requested()) === 0, LIMIT)
   t.equal((await shown()).members.length, 2, 'machines that joined by hand stay')
 })

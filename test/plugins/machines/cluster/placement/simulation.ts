@@ -1,12 +1,8 @@
-import {
-  type Choice,
-  chooseLoad,
-  chooseMember
-} from '../../../../../plugins/machines/cluster/placement/choose-member.ts'
+import { type Choice, chooseLoad, chooseNode } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
 import {
   ClusterView,
-  type MemberModel,
-  type MemberView
+  type NodeModel,
+  type NodeView
 } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
 import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
@@ -27,11 +23,11 @@ interface Node {
   draining: boolean
   slots: number
   budget: number
-  models: Map<string, NodeModel>
+  models: Map<string, RealModel>
 }
 
-interface NodeModel {
-  state: MemberModel['state']
+interface RealModel {
+  state: NodeModel['state']
   /** Whether it uses its memory. A load that waits for room uses none yet. */
   holds: boolean
   running: Set<Request>
@@ -44,13 +40,13 @@ interface Request {
   contents: string[]
   owner: string
   session: string | undefined
-  front: Front
+  gateway: Gateway
   tried: Set<string>
   done: (answered: boolean) => void
 }
 
 /** What one gateway knows, with a delay. */
-interface Front {
+interface Gateway {
   cluster: ClusterView
   prefixes: PrefixMemory
 }
@@ -77,7 +73,7 @@ class Simulation {
   readonly #dice: Dice
   readonly #agenda = new Agenda()
   readonly #nodes = new Map<string, Node>()
-  readonly #fronts: Front[]
+  readonly #fronts: Gateway[]
   readonly #models: { key: string; size: number; replicas: Replicas }[]
   #open = 0
   #names = 0
@@ -140,18 +136,18 @@ class Simulation {
         contents.push(words(60))
         if (--turns > 0) this.#after(dice.under(20 * SECOND), ask)
       }
-      const front = dice.pick(this.#fronts)
-      this.#place({ model: key, contents: [...contents], owner, session, front, tried: new Set(), done })
+      const gateway = dice.pick(this.#fronts)
+      this.#place({ model: key, contents: [...contents], owner, session, gateway, tried: new Set(), done })
     }
     return ask()
   }
 
   #place(request: Request): undefined {
-    const { model, contents, owner, session, front, tried } = request
-    const { cluster, prefixes } = front
+    const { model, contents, owner, session, gateway, tried } = request
+    const { cluster, prefixes } = gateway
     const messages = contents.map((content, index) => ({ role: index % 2 ? 'assistant' : 'user', content }))
     const prompt = promptBlocks({ messages }, { model, owner, session })
-    const choice = chooseMember({ model, prompt, tried }, cluster, prefixes, this.#agenda.now)
+    const choice = chooseNode({ model, prompt, tried }, cluster, prefixes, this.#agenda.now)
     this.#check(choice, request)
     this.#count(choice.why)
     if (!choice.member) {
@@ -167,10 +163,10 @@ class Simulation {
   }
 
   /** The invariants of a choice, by what the gateway knows. */
-  #check(choice: Choice, { model, tried, front: { cluster } }: Request): undefined {
-    const isOpen = ({ name, state }: MemberView) => state === 'up' && !tried.has(name)
+  #check(choice: Choice, { model, tried, gateway: { cluster } }: Request): undefined {
+    const isOpen = ({ name, state }: NodeView) => state === 'up' && !tried.has(name)
     const hosts = cluster.hosts(model).all.filter(host => isOpen(host.member))
-    const load = (known: MemberModel) => known.running + known.queued
+    const load = (known: NodeModel) => known.running + known.queued
     const free = hosts.filter(host => host.model.state === 'loaded' && load(host.model) < host.model.slots)
     const { member, why } = choice
     if (!member) {
@@ -234,7 +230,7 @@ class Simulation {
       .filter(() => dice.chance(0.4))
       .map(
         ({ key }) =>
-          [key, { state: 'stored', holds: false, running: new Set(), queue: [], usedAt: 0 } as NodeModel] as const
+          [key, { state: 'stored', holds: false, running: new Set(), queue: [], usedAt: 0 } as RealModel] as const
       )
     const node: Node = {
       name,
@@ -326,7 +322,7 @@ class Simulation {
 
   /** Reports a node's state to the gateways, one after the other. */
   #tell(node: Node): undefined {
-    const models = [...node.models].map(([key, { state, running, queue, usedAt }]): [string, MemberModel] => [
+    const models = [...node.models].map(([key, { state, running, queue, usedAt }]): [string, NodeModel] => [
       key,
       {
         state,
@@ -339,7 +335,7 @@ class Simulation {
       }
     ])
     const reserved = models.reduce((sum, [key, { size }]) => sum + (node.models.get(key)!.holds ? size : 0), 0)
-    const view: MemberView = {
+    const view: NodeView = {
       name: node.name,
       state: node.up ? (node.draining ? 'draining' : 'up') : 'away',
       models: new Map(models),
@@ -360,7 +356,7 @@ class Simulation {
     const hosts = cluster.hosts(key).all.filter(({ member }) => member.state === 'up')
     const inState = (state: string) => hosts.filter(({ model }) => model.state === state)
     const loaded = inState('loaded')
-    const sum = (number: (model: MemberModel) => number) => hosts.reduce((total, { model }) => total + number(model), 0)
+    const sum = (number: (model: NodeModel) => number) => hosts.reduce((total, { model }) => total + number(model), 0)
     const present = loaded.length + inState('loading').length
     const decision = decideReplicas(
       replicas.state,

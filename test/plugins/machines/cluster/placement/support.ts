@@ -1,9 +1,9 @@
 import type { EngineFields } from '../../../../../core/contracts/engines.ts'
 import {
   ClusterView,
-  type MemberModel,
-  type MemberView,
-  modelKey
+  modelKey,
+  type NodeModel,
+  type NodeView
 } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
 import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
 
@@ -11,19 +11,19 @@ export const MODEL = modelKey('corral/tiny-chat:f16', 'chat')
 const GIB = 2 ** 30
 
 /** A model of 1 GiB with four slots, with overrides. */
-export function model(more: Partial<MemberModel> = {}): MemberModel {
+export function model(more: Partial<NodeModel> = {}): NodeModel {
   return { state: 'loaded', size: GIB, slots: 4, context: 4096, running: 0, queued: 0, ...more }
 }
 
-export const stored = (more: Partial<MemberModel> = {}) => model({ state: 'stored', slots: 0, context: 0, ...more })
+export const stored = (more: Partial<NodeModel> = {}) => model({ state: 'stored', slots: 0, context: 0, ...more })
 
 /** A node with `MODEL`, or the given models, and 8 GiB of free memory. */
 export function member(
   name: string,
-  models: Record<string, MemberModel> | MemberModel = {},
-  more: Partial<MemberView> = {}
-): MemberView {
-  const all = 'state' in models ? { [MODEL]: models as MemberModel } : (models as Record<string, MemberModel>)
+  models: Record<string, NodeModel> | NodeModel = {},
+  more: Partial<NodeView> = {}
+): NodeView {
+  const all = 'state' in models ? { [MODEL]: models as NodeModel } : (models as Record<string, NodeModel>)
   return {
     name,
     state: 'up',
@@ -33,7 +33,7 @@ export function member(
   }
 }
 
-export function clusterOf(...members: MemberView[]): ClusterView {
+export function clusterOf(...members: NodeView[]): ClusterView {
   const cluster = new ClusterView()
   for (const each of members) cluster.set(each)
   return cluster

@@ -1,10 +1,10 @@
 import type { EngineFields } from '../../../../../core/contracts/engines.ts'
-import { chooseMember } from '../../../../../plugins/machines/cluster/placement/choose-member.ts'
+import { chooseNode } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
 import {
   ClusterView,
   hashOfName,
-  type MemberModel,
-  modelKey
+  modelKey,
+  type NodeModel
 } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
 import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
@@ -71,7 +71,7 @@ export function makeTrace(seed: number, { conversations, within, systems, system
 
 interface Node {
   name: string
-  model: MemberModel
+  model: NodeModel
   slots: (SlotState & { text: string })[]
   free: Set<SlotState & { text: string }>
   waiting: (() => void)[]
@@ -104,7 +104,7 @@ export function replay(
   const reasons: Record<string, number> = {}
   const all = new Map<string, Node>()
   for (let index = 0; index < nodes; index++) {
-    const model: MemberModel = { state: 'loaded', size: 1, slots, context: 8192, running: 0, queued: 0 }
+    const model: NodeModel = { state: 'loaded', size: 1, slots, context: 8192, running: 0, queued: 0 }
     const name = `node-${index + 1}`
     const own = Array.from({ length: slots }, (_, id) => ({
       id,
@@ -192,14 +192,14 @@ function summary(values: number[]): { mean: number; p95: number } {
 }
 
 /** Corral's own decision, with several gateways that take requests at random. */
-export function corralRouter(fronts = 1, seed = 1) {
+export function corralRouter(gateways = 1, seed = 1) {
   return (cluster: ClusterView, reasons: Record<string, number>): Router => {
     const dice = new Dice(seed)
-    const memories = Array.from({ length: fronts }, () => new PrefixMemory())
+    const memories = Array.from({ length: gateways }, () => new PrefixMemory())
     return (_, request, now) => {
       const prefixes = dice.pick(memories)
       const prompt: PromptBlocks = promptBlocks(request, { model: MODEL, owner: 'owner' })
-      const choice = chooseMember({ model: MODEL, prompt }, cluster, prefixes, now)
+      const choice = chooseNode({ model: MODEL, prompt }, cluster, prefixes, now)
       if (!choice.member) throw new Error(`no member: ${choice.why}`)
       reasons[choice.why] = (reasons[choice.why] ?? 0) + 1
       const { name: member } = choice.member

@@ -12,10 +12,10 @@ export interface ConnectionSettings {
 }
 
 /** A node's answer before its body is read. */
-export type MemberReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
+export type NodeReply = Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body' | 'trailers'>
 
 /** The connections to one node. Answers have no time limit: only the client or a lost node ends them. */
-export class MemberConnection {
+export class NodeConnection {
   readonly url: string
   readonly #agent: () => Promise<Agent>
   readonly #key: string | undefined
@@ -47,7 +47,7 @@ export class MemberConnection {
     method: 'GET' | 'HEAD' | 'POST' | 'DELETE',
     path: string,
     { body, signal, headers }: { body?: object | string; signal: AbortSignal; headers?: Record<string, string> }
-  ): Promise<MemberReply> {
+  ): Promise<NodeReply> {
     const { request } = await import('undici')
     return await request(this.url + path, {
       method,

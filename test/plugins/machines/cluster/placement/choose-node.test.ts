@@ -1,10 +1,6 @@
 import t, { type Test } from 'tap'
-import {
-  type Choice,
-  chooseLoad,
-  chooseMember
-} from '../../../../../plugins/machines/cluster/placement/choose-member.ts'
-import type { MemberView } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
+import { type Choice, chooseLoad, chooseNode } from '../../../../../plugins/machines/cluster/placement/choose-node.ts'
+import type { NodeView } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
 import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { clusterOf, digestsOf, holding, MODEL, member, model, stored, talk, text } from './support.ts'
 
@@ -13,7 +9,7 @@ const MINUTE = 60_000
 
 interface Case {
   what: string
-  members: MemberView[]
+  members: NodeView[]
   /** Who has read which conversation, and when. */
   read?: [member: string, contents: string[], at?: number, session?: string][]
   asks?: string[]
@@ -23,7 +19,7 @@ interface Case {
   expected: string
 }
 
-const say = ({ member, why, from }: Choice & { from?: MemberView }) =>
+const say = ({ member, why, from }: Choice & { from?: NodeView }) =>
   [member?.name ?? 'nobody', why, ...(from ? [from.name] : [])].join(' ')
 
 function check(t: Test, cases: readonly Case[]): void {
@@ -35,10 +31,10 @@ function check(t: Test, cases: readonly Case[]): void {
       prefixes.read({ member: name, model: MODEL, ...host.model }, digestsOf(talk(...contents), own), at)
     }
     const wanted = { model: MODEL, prompt: digestsOf(talk(...asks), session), tried: new Set(tried) }
-    const choice = chooseMember(wanted, cluster, prefixes, now)
+    const choice = chooseNode(wanted, cluster, prefixes, now)
     t.equal(say(choice), expected, what)
     const reversed = clusterOf(...[...members].reverse())
-    t.equal(say(chooseMember(wanted, reversed, prefixes, now)), expected, `${what}, in any order of members`)
+    t.equal(say(chooseNode(wanted, reversed, prefixes, now)), expected, `${what}, in any order of members`)
   }
 }
 
@@ -138,8 +134,8 @@ t.test('a conversation that began at another gateway stays at the same member', 
   for (let number = 0; number < 20; number++) {
     const prompt = (contents: string[]) => ({ model: MODEL, prompt: digestsOf(talk(...contents)) })
     const begun = [text(800, number)]
-    const one = chooseMember(prompt(begun), clusterOf(...members), new PrefixMemory(), 0)
-    const other = chooseMember(prompt([...begun, 'yes', 'on']), clusterOf(...members), new PrefixMemory(), 0)
+    const one = chooseNode(prompt(begun), clusterOf(...members), new PrefixMemory(), 0)
+    const other = chooseNode(prompt([...begun, 'yes', 'on']), clusterOf(...members), new PrefixMemory(), 0)
     t.equal(other.member?.name, one.member?.name)
   }
   t.end()
@@ -323,11 +319,11 @@ t.test('a free member is found among a thousand', t => {
   const cluster = clusterOf(...members)
   const prefixes = new PrefixMemory()
   const wanted = { model: MODEL, prompt: digestsOf(talk('hello')) }
-  t.equal(say(chooseMember(wanted, cluster, prefixes, 0)), 'm617 least_busy')
+  t.equal(say(chooseNode(wanted, cluster, prefixes, 0)), 'm617 least_busy')
   cluster.remove('m617')
-  t.match(say(chooseMember(wanted, cluster, prefixes, 0)), /least_busy/)
+  t.match(say(chooseNode(wanted, cluster, prefixes, 0)), /least_busy/)
   prefixes.read({ member: 'm5', model: MODEL, slots: 4, context: 4096 }, digestsOf(talk(...first)), 0)
   Object.assign(cluster.hosts(MODEL).get('m5')!.model, { running: 1, queued: 0 })
-  t.equal(say(chooseMember({ model: MODEL, prompt: digestsOf(talk(...second)) }, cluster, prefixes, 0)), 'm5 prefix')
+  t.equal(say(chooseNode({ model: MODEL, prompt: digestsOf(talk(...second)) }, cluster, prefixes, 0)), 'm5 prefix')
   t.end()
 })

@@ -2,7 +2,7 @@ import type { KnownMember, MemberSource } from '../../../../core/contracts/clust
 import { errorMessage } from '../../../../core/errors.ts'
 
 /** A node as its source reports it, with a name unique among all nodes. */
-export interface ListedMember extends KnownMember {
+export interface ListedNode extends KnownMember {
   readonly source: string
 }
 
@@ -18,7 +18,7 @@ interface FollowedSource {
 /** All nodes that the sources report. */
 export class Roster {
   readonly #sources = new Map<string, FollowedSource>()
-  readonly #changed: (members: readonly ListedMember[]) => void
+  readonly #changed: (members: readonly ListedNode[]) => void
   readonly #faulty: (source: string, fault: string | undefined) => void
   #isOpen = false
 
@@ -27,7 +27,7 @@ export class Roster {
    * @param told.faulty called when a source fails, and when it works again
    */
   constructor(told: {
-    changed(members: readonly ListedMember[]): void
+    changed(members: readonly ListedNode[]): void
     faulty(source: string, fault: string | undefined): void
   }) {
     this.#changed = told.changed
@@ -119,7 +119,7 @@ export class Roster {
   }
 
   #report(): void {
-    const listed = new Map<string, ListedMember>()
+    const listed = new Map<string, ListedNode>()
     const addresses = new Set<string>()
     for (const [source, { members }] of this.#sources) {
       for (const member of members) {

@@ -15,7 +15,7 @@ import {
 } from '../../../support/corral.ts'
 import { localhostCertificate } from '../../../support/localhost-certificate.ts'
 import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
-import { type MemberCorral, membersOf, startFront, untilStates } from './support.ts'
+import { getNodes, type NodeCorral, startGateway, untilStates } from './support.ts'
 
 /* Nodes with unusual addresses, and nodes that answer wrongly: real nodes behind a proxy that spoils their answers. */
 
@@ -90,28 +90,28 @@ t.test('another member answers a spoiled request, and the faulty member rests', 
   const node = await startCorral(t)
   const other = await startCorral(t)
   const { state, url } = await spoiled(t, other)
-  const front = await startFront(t, [
+  const gateway = await startGateway(t, [
     { name: 'spoiled', url },
     { name: 'good', url: node.url }
   ])
-  const member = async () => (await membersOf(front)).find(({ name }) => name === 'spoiled')
+  const member = async () => (await getNodes(gateway)).find(({ name }) => name === 'spoiled')
   // The gateway learns a moment later what a node has in memory.
   const untilOnlySpoiledHasIt = () =>
     until('the gateway knows who has the model in memory', async () =>
-      (await membersOf(front)).every(
+      (await getNodes(gateway)).every(
         ({ name, state, loaded }) => state === 'up' && loaded.length === (name === 'spoiled' ? 1 : 0)
       )
     )
   const ask = {
-    bytes: async () => joined((await front.events('/v1/chat/completions', { ...chat, stream: true })).slice(0, -1)),
+    bytes: async () => joined((await gateway.events('/v1/chat/completions', { ...chat, stream: true })).slice(0, -1)),
     lines: async () =>
-      joined(await front.events('/api/chat', { model: DEMO, messages: chat.messages, options: { temperature: 0 } })),
-    once: async () => (await front.json('/tokenize', { model: DEMO, content: 'Paris' })).body.tokens?.length > 0
+      joined(await gateway.events('/api/chat', { model: DEMO, messages: chat.messages, options: { temperature: 0 } })),
+    once: async () => (await gateway.json('/tokenize', { model: DEMO, content: 'Paris' })).body.tokens?.length > 0
   }
   for (const [what, fault] of Object.entries(FAULTS)) {
     for (const [form, answerOf] of Object.entries(ask)) {
       state.fault = undefined
-      await untilStates(front, { spoiled: 'up', good: 'up' })
+      await untilStates(gateway, { spoiled: 'up', good: 'up' })
       // Only this node has the model in memory, so it is asked first.
       await node.json('/api/stop', { model: DEMO })
       await other.json('/api/load', { model: DEMO })
@@ -132,7 +132,7 @@ t.test('another member answers a spoiled request, and the faulty member rests', 
     }
   }
   state.fault = FAULTS['HTML with status 502']
-  await untilStates(front, { spoiled: 'up' })
+  await untilStates(gateway, { spoiled: 'up' })
   await other.json('/api/load', { model: DEMO })
   await node.json('/api/stop', { model: DEMO })
   await until('it is noticed', async () => {
@@ -141,7 +141,7 @@ t.test('another member answers a spoiled request, and the faulty member rests', 
   })
   t.match((await member()).reason, /status 502/)
   state.fault = undefined
-  await untilStates(front, { spoiled: 'up' })
+  await untilStates(gateway, { spoiled: 'up' })
 })
 
 /** Sends an answer up to its last token, one delta per line, and closes the connection. */
@@ -187,22 +187,22 @@ t.test('the gateway completes an answer that is cut off after its last token', a
         )
       )
   for (const others of [[{ name: 'good', url: node.url }], []]) {
-    const front = await startFront(t, [{ name: 'spoiled', url }, ...others])
+    const gateway = await startGateway(t, [{ name: 'spoiled', url }, ...others])
     for (const [path, body] of surfaces) {
       const whole = seen(await node.events(path, body), others.length === 0)
       state.fault = undefined
       await until('the member is back', async () => {
-        const members = await membersOf(front)
+        const members = await getNodes(gateway)
         return members.every(({ state, sent }) => state === 'up' && sent === 0)
       })
       await other.json('/api/load', { model: DEMO })
       await node.json('/api/stop', { model: DEMO })
       await until('the gateway knows who has the model in memory', async () =>
-        (await membersOf(front)).every(({ name, loaded }) => loaded.length === (name === 'spoiled' ? 1 : 0))
+        (await getNodes(gateway)).every(({ name, loaded }) => loaded.length === (name === 'spoiled' ? 1 : 0))
       )
       state.fault = cutBehindLastToken
       state.asked = 0
-      const events = await front.events(path, body, { headers: { 'x-corral-resumable': 'true' } })
+      const events = await gateway.events(path, body, { headers: { 'x-corral-resumable': 'true' } })
       t.ok(state.asked > 0, 'it was asked')
       t.same(seen(events, others.length === 0), whole, `${path}, ${others.length} others`)
     }
@@ -223,7 +223,7 @@ t.test('servers that are not members are reported with the reason', async t => {
     const records = [{ topic: 'server', key: 'server', value }]
     reply.write(`event: snapshot\ndata: ${JSON.stringify({ records })}\n\n`)
   })
-  const members: MemberCorral[] = [{ name: 'good', url: node.url }]
+  const members: NodeCorral[] = [{ name: 'good', url: node.url }]
   for (const [name, server] of Object.entries({ silent, beats, early })) {
     server.listen(0, '127.0.0.1')
     await until('it listens', () => server.listening)
@@ -233,15 +233,15 @@ t.test('servers that are not members are reported with the reason', async t => {
     })
     members.push({ name, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` })
   }
-  const front = await startFront(t, members)
+  const gateway = await startGateway(t, members)
   await until('all were checked', async () =>
-    (await membersOf(front)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
+    (await getNodes(gateway)).every(({ state, reason }) => state === 'up' || !/not been reached/.test(reason))
   )
-  const reasons = Object.fromEntries((await membersOf(front)).map(({ name, reason }) => [name, reason]))
+  const reasons = Object.fromEntries((await getNodes(gateway)).map(({ name, reason }) => [name, reason]))
   t.match(reasons.silent, /does not speak HTTP/)
   t.match(reasons.beats, /sent nothing for/)
   t.match(reasons.early, /upgrade it/i)
-  t.equal((await front.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
+  t.equal((await gateway.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
 })
 
 t.test('members are reached over HTTPS with a private authority and by a DNS name', async t => {
@@ -260,14 +260,14 @@ t.test('members are reached over HTTPS with a private authority and by a DNS nam
   const listed = (ca: string) =>
     `cluster:\n  ca: ${JSON.stringify(ca)}\n  members: [{name: node-1, url: ${JSON.stringify(node.url)}}]\nstorage:\n  demo_model: false\n`
 
-  const front = await startCorral(t, { config: listed(join(folder, 'cert.pem')) })
-  await untilStates(front, { 'node-1': 'up' })
-  t.equal((await front.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
+  const gateway = await startCorral(t, { config: listed(join(folder, 'cert.pem')) })
+  await untilStates(gateway, { 'node-1': 'up' })
+  t.equal((await gateway.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
 
   for (const ca of ['', join(folder, 'other.pem')]) {
     const wrong = await startCorral(t, { config: listed(ca) })
     const [member] = await until('it was checked', async () => {
-      const members = await membersOf(wrong)
+      const members = await getNodes(wrong)
       return /certificate/.test(members[0].reason) ? members : undefined
     })
     t.match(member, { state: 'away', reason: /certificate is not trusted here.*cluster\.ca/ })

@@ -2,8 +2,8 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { FileMirror, PullPlan } from '../../../../core/contracts/downloads.ts'
 import { errorMessage } from '../../../../core/errors.ts'
 import { modelKey, nameText } from '../../../../core/models/model-name.ts'
-import type { Members } from '../members/members.ts'
-import { ticketOf } from './copies.ts'
+import type { ClusterNodes } from '../nodes/nodes.ts'
+import { requestTicket } from './copies.ts'
 import type { OpenSource, SourceFiles } from './source-files.ts'
 
 /** Maximum nodes that a pull asks for files. */
@@ -17,8 +17,8 @@ interface Found {
 }
 
 /** Lets pulls of this server read files from nodes that have the same ones, since they are nearer than the hub. */
-export function memberFiles(
-  members: Members,
+export function nodeFiles(
+  members: ClusterNodes,
   sources: SourceFiles,
   log: Pick<FastifyBaseLogger, 'info' | 'warn'>
 ): FileMirror {
@@ -32,7 +32,7 @@ export function memberFiles(
         const { publicName } = member.models.get(key)!
         try {
           const { url, tlsName } = member.known
-          const ticket = await ticketOf(member, publicName, AbortSignal.any([signal, member.presence]))
+          const ticket = await requestTicket(member, publicName, AbortSignal.any([signal, member.presence]))
           const source = await sources.open({ name: member.name, url: new URL(url).origin, tlsName, ticket }, signal)
           await source.close()
           return [{ member: member.name, source, given: new Set<string>() }]

@@ -1,4 +1,4 @@
-import { type ClusterView, type Host, type Hosts, hashOfName, type MemberView, placeOf } from './cluster-view.ts'
+import { type ClusterView, findPlace, type Host, type Hosts, hashOfName, type NodeView } from './cluster-view.ts'
 import type { PrefixMatches, PrefixMemory } from './prefix-memory.ts'
 import type { PromptBlocks } from './prompt-blocks.ts'
 
@@ -19,32 +19,32 @@ export type Choice =
    * prefix: the node has read most of the prompt. session: the client's conversation was there, or belongs there.
    * least_busy: it is loaded there. load: it must be loaded. fetch: its files must be copied from another node first.
    */
-  | { member: MemberView; why: 'prefix' | 'session' | 'least_busy' | 'load'; from?: undefined }
-  | { member: MemberView; why: 'fetch'; from: MemberView }
+  | { member: NodeView; why: 'prefix' | 'session' | 'least_busy' | 'load'; from?: undefined }
+  | { member: NodeView; why: 'fetch'; from: NodeView }
   /** unknown: no node has it. away: the nodes that have it are not up, or were tried. too_large: it fits nowhere. */
   | { member: undefined; why: 'unknown' | 'away' | 'too_large' }
 
 /** Answering while all other slots are busy costs as much as reading this many characters (about 2,000 tokens). */
-const BUSY = 8192
+const BUSY_COST = 8192
 /** Evicting a conversation that has just been there from its slot costs as much as reading this many characters … */
-const PUSHED_OUT = 8192
+const EVICTED_CONVERSATION_COST = 8192
 /** … and half of it after it has been idle for this many milliseconds, since it may be over. */
-const RESTING = 30_000
+const CONVERSATION_HALF_LIFE_MS = 30_000
 /**
  * Characters of extra reading that are accepted to start a conversation where other gateways look for it; less than one
  * more answer of four.
  */
-const HOME = 2000
+const HOME_BONUS = 2000
 /** Share of a prompt that a node must have read for a request to go there for its prefix. */
 const PREFIX_SHARE = 0.5
 /** If there are more nodes, only this many are compared: those that know most of the prompt, and some others. */
-const COMPARED = 64
+const MAX_COMPARED_NODES = 64
 /** Assumed slots of an engine that has not reported them yet. */
-const USUAL_SLOTS = 4
+const DEFAULT_SLOTS = 4
 /** How much more it costs to evict a model in use than one that was just used. */
-const IN_USE = 8
+const IN_USE_FACTOR = 8
 /** Milliseconds after which an idle model is half as likely to be needed again. */
-const HALF_LIFE = 5 * 60_000
+const HALF_LIFE_MS = 5 * 60_000
 
 /**
  * Chooses where a request goes, among the nodes that are up and where it has not failed yet:
@@ -61,10 +61,10 @@ const HALF_LIFE = 5 * 60_000
  * counts what it sends in `running` or `queued`, and reports it to `PrefixMemory.read`.
  * @param now milliseconds
  */
-export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: PrefixMemory, now: number): Choice {
+export function chooseNode(wanted: Wanted, cluster: ClusterView, prefixes: PrefixMemory, now: number): Choice {
   const hosts = cluster.hosts(wanted.model)
   const isOpen = ({ member }: Host) => member.state === 'up' && !wanted.tried?.has(member.name)
-  const isFree = (host: Host) => isOpen(host) && host.model.state === 'loaded' && loadOf(host) < slotsOf(host)
+  const isFree = (host: Host) => isOpen(host) && host.model.state === 'loaded' && getLoad(host) < getSlots(host)
   const place: Place = { wanted, prefixes, matches: prefixes.find(wanted.prompt), now }
 
   const few = compared(hosts, place)
@@ -73,9 +73,9 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
   if (free.length) return placeAmong(free, place)
 
   const busy = hosts.all.filter(host => host.model.state !== 'stored' && isOpen(host))
-  const shortest = busy.reduce((rounds, host) => Math.min(rounds, roundsOf(host)), Number.POSITIVE_INFINITY)
+  const shortest = busy.reduce((rounds, host) => Math.min(rounds, getRounds(host)), Number.POSITIVE_INFINITY)
   if (busy.length) {
-    const isBearable = (host: Host) => roundsOf(host) <= shortest + 1
+    const isBearable = (host: Host) => getRounds(host) <= shortest + 1
     const near = few.filter(host => host.model.state !== 'stored' && isOpen(host) && isBearable(host))
     return placeAmong(near.length ? near : busy.filter(isBearable), place)
   }
@@ -84,7 +84,7 @@ export function chooseMember(wanted: Wanted, cluster: ClusterView, prefixes: Pre
 }
 
 /**
- * Chooses where a model is loaded next, as in 3 and 4 of `chooseMember`. Also used for one more replica: never where it
+ * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`. Also used for one more replica: never where it
  * is loaded or loading.
  * @param evicts whether others may be evicted for it
  */
@@ -94,14 +94,14 @@ export function chooseLoad(
   now: number
 ): Choice {
   const hosts = cluster.hosts(model)
-  const isOpen = (member: MemberView) => member.state === 'up' && !tried?.has(member.name)
+  const isOpen = (member: NodeView) => member.state === 'up' && !tried?.has(member.name)
   const sources = hosts.all.filter(({ member }) => member.state !== 'away')
   if (!sources.length) return { member: undefined, why: hosts.all.length ? 'away' : 'unknown' }
   const key = hashOfName(model)
   const size = Math.max(...hosts.all.map(host => host.model.size))
-  const room = (members: readonly MemberView[]) =>
+  const room = (members: readonly NodeView[]) =>
     members
-      .map(member => ({ member, ...lossOf(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
+      .map(member => ({ member, ...getLoss(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
       .filter(({ loss }) => loss === 0 || (evicts && loss !== undefined))
       .sort((a, b) => a.loss! - b.loss! || compare(b.left, a.left) || b.rank - a.rank)[0]?.member
 
@@ -117,7 +117,7 @@ export function chooseLoad(
     const source = lowest(
       readable,
       host => (isOpen(host.member) ? 0 : 1),
-      loadOf,
+      getLoad,
       host => -rendezvous(host.hash, key)
     )
     return { member: fetching, why: 'fetch', from: source.member }
@@ -137,14 +137,14 @@ interface Place {
  * its place in their order.
  */
 function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Host[] {
-  if (all.length <= COMPARED) return all
+  if (all.length <= MAX_COMPARED_NODES) return all
   const chosen = new Set<Host>()
-  for (const name of matches.longest(COMPARED / 2)) {
+  for (const name of matches.longest(MAX_COMPARED_NODES / 2)) {
     const host = get(name)
     if (host) chosen.add(host)
   }
-  const start = placeOf(all, wanted.prompt.key % 2 ** 32)
-  for (let index = 0; chosen.size < COMPARED && index < all.length; index++)
+  const start = findPlace(all, wanted.prompt.key % 2 ** 32)
+  for (let index = 0; chosen.size < MAX_COMPARED_NODES && index < all.length; index++)
     chosen.add(all[(start + index) % all.length]!)
   return [...chosen]
 }
@@ -171,18 +171,19 @@ function placeAmong(hosts: readonly Host[], place: Place): Choice {
   else if (named.length) chosen = lowest(named, rank)
   else if ((continued || session !== undefined) && !hosts.some(isKnown)) chosen = home
   else {
-    const held = (host: Host) => prefixes.held(host.member.name, wanted.model) / slotsOf(host)
-    chosen = lowest(hosts, host => costOf(host, place) - (host === home ? HOME : 0), held, rank)
+    const held = (host: Host) => prefixes.held(host.member.name, wanted.model) / getSlots(host)
+    chosen = lowest(hosts, host => getCost(host, place) - (host === home ? HOME_BONUS : 0), held, rank)
   }
   return { member: chosen.member, why: isKnown(chosen) ? 'prefix' : session === undefined ? 'least_busy' : 'session' }
 }
 
 /** The cost of a new conversation for a node, in characters to read. */
-function costOf(host: Host, { wanted, prefixes, matches, now }: Place): number {
+function getCost(host: Host, { wanted, prefixes, matches, now }: Place): number {
   const { name } = host.member
   const unread = wanted.prompt.length - matches.common(name)
-  const pushedOut = PUSHED_OUT * 2 ** (-prefixes.oldest(name, wanted.model, now) / RESTING)
-  return unread + pushedOut + (BUSY * loadOf(host)) / slotsOf(host)
+  const pushedOut =
+    EVICTED_CONVERSATION_COST * 2 ** (-prefixes.oldest(name, wanted.model, now) / CONVERSATION_HALF_LIFE_MS)
+  return unread + pushedOut + (BUSY_COST * getLoad(host)) / getSlots(host)
 }
 
 /** Returns the host with the lowest first number; ties are decided by the second, and so on. */
@@ -197,21 +198,21 @@ function lowest(hosts: readonly Host[], ...numbers: ((host: Host) => number)[]):
   return rest[0]!
 }
 
-const slotsOf = ({ model }: Host) => model.slots || USUAL_SLOTS
+const getSlots = ({ model }: Host) => model.slots || DEFAULT_SLOTS
 
-const loadOf = ({ model }: Host) => model.running + model.queued
+const getLoad = ({ model }: Host) => model.running + model.queued
 
 /** How many answers in a row must end before another request is served. */
-function roundsOf(host: Host): number {
-  const ahead = loadOf(host) + 1 - (host.model.state === 'loaded' ? slotsOf(host) : 0)
-  return Math.max(0, ahead) / slotsOf(host)
+function getRounds(host: Host): number {
+  const ahead = getLoad(host) + 1 - (host.model.state === 'loaded' ? getSlots(host) : 0)
+  return Math.max(0, ahead) / getSlots(host)
 }
 
 /**
  * The loss if a model of this size is loaded at a node: bytes of evicted models, weighted by how soon they may be
  * needed again. Undefined if it can never be loaded. `left` is the memory that stays free.
  */
-function lossOf(member: MemberView, size: number, now: number): { loss: number | undefined; left: number } {
+function getLoss(member: NodeView, size: number, now: number): { loss: number | undefined; left: number } {
   const { memory } = member
   const sum = (bytes: (pool: (typeof memory)[number]) => number) =>
     memory.reduce((total, pool) => total + bytes(pool), 0)
@@ -225,7 +226,7 @@ function lossOf(member: MemberView, size: number, now: number): { loss: number |
   const left = budget - taken - size
   if (!memory.length || left >= 0) return { loss: 0, left }
   const worth = (running: number, usedAt: number | undefined) =>
-    running > 0 ? IN_USE : usedAt === undefined ? 1 : 2 ** (-Math.max(0, now - usedAt) / HALF_LIFE)
+    running > 0 ? IN_USE_FACTOR : usedAt === undefined ? 1 : 2 ** (-Math.max(0, now - usedAt) / HALF_LIFE_MS)
   const evictable = models
     .filter(({ pinned }) => !pinned)
     .map(model => ({ size: model.size, worth: worth(model.running + model.queued, model.usedAt) }))

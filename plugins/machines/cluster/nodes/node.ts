@@ -7,24 +7,24 @@ import { momentAt } from '../../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../../core/system/package-info.ts'
 import { serverId } from '../../../../core/system/server-id.ts'
 import { DESCRIBE_PATH, type DescribedModel } from '../asking/ask-protocol.ts'
-import { type MemberModel, type MemberView, modelKey } from '../placement/cluster-view.ts'
-import { type ConnectionSettings, connectionFault, MemberConnection } from './member-connection.ts'
-import { MemberRecords } from './member-records.ts'
-import type { ListedMember } from './roster.ts'
+import { modelKey, type NodeModel, type NodeView } from '../placement/cluster-view.ts'
+import { type ConnectionSettings, connectionFault, NodeConnection } from './node-connection.ts'
+import { NodeRecords } from './node-records.ts'
+import type { ListedNode } from './roster.ts'
 
 /** Seconds after which a node's feed sends something. */
-const HEARTBEAT = 2
-const EVENTS_PATH = `/api/events?topics=server,requests,model,engine,memory,build,pull&heartbeat=${HEARTBEAT}`
+const HEARTBEAT_S = 2
+const EVENTS_PATH = `/api/events?topics=server,requests,model,engine,memory,build,pull&heartbeat=${HEARTBEAT_S}`
 /** Milliseconds until a lost node is tried again: at first, and at most. */
-const FIRST_WAIT = 250
-const MAX_WAIT = 5000
+const FIRST_WAIT_MS = 250
+const MAX_WAIT_MS = 5000
 /** Milliseconds without requests for a node that answers wrongly: at first, and at most. */
-const FIRST_REST = 1000
-const MAX_REST = 60_000
+const FIRST_REST_MS = 1000
+const MAX_REST_MS = 60_000
 /** Start of `expires_at` of an engine that is never unloaded when idle. */
-const NEVER = '2999-'
+const NEVER_PREFIX = '2999-'
 /** States of an engine that will be loaded only if somebody waits for it. */
-const UNLOADED = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
+const UNLOADED_STATES = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 /** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
 
@@ -35,11 +35,11 @@ export interface MemberSettings extends ConnectionSettings {
 
 interface MemberEvents {
   /** Called when its state, its models or its figures have changed. */
-  changed(member: Member, what: 'state' | 'models' | 'figures'): void
+  changed(member: ClusterNode, what: 'state' | 'models' | 'figures'): void
   /** Called when one of its engines, with its prompt caches, is gone. */
-  unloaded(member: Member, model: string): void
+  unloaded(member: ClusterNode, model: string): void
   /** Returns another node that is the same server. */
-  twinOf(member: Member, id: string): Member | undefined
+  findTwin(member: ClusterNode, id: string): ClusterNode | undefined
 }
 
 /** Why a node cannot be used or reached. */
@@ -53,18 +53,18 @@ interface Reported {
 }
 
 /** A server that answers for this one. It is known by one permanent connection to its event feed. */
-export class Member {
+export class ClusterNode {
   readonly name: string
   readonly source: string
   readonly known: KnownMember
-  readonly connection: MemberConnection
+  readonly connection: NodeConnection
   /** What placement sees. Changed in place. */
-  readonly view: MemberView & { models: Map<string, MemberModel> }
+  readonly view: NodeView & { models: Map<string, NodeModel> }
   readonly #settings: MemberSettings
   readonly #events: MemberEvents
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #closed = new AbortController()
-  #records = new MemberRecords()
+  #records = new NodeRecords()
   /** By key. */
   #models = new Map<string, DescribedModel>()
   /** By its name there. */
@@ -95,7 +95,7 @@ export class Member {
   })
 
   constructor(
-    listed: ListedMember,
+    listed: ListedNode,
     settings: MemberSettings,
     events: MemberEvents,
     log: Pick<FastifyBaseLogger, 'info' | 'warn'>
@@ -106,7 +106,7 @@ export class Member {
     this.#settings = settings
     this.#events = events
     this.#log = log
-    this.connection = new MemberConnection(listed, settings)
+    this.connection = new NodeConnection(listed, settings)
     this.view = { name: listed.name, state: 'away', models: new Map(), memory: [] }
     void this.#follow()
   }
@@ -163,7 +163,7 @@ export class Member {
   distrust(reason: string): void {
     this.#faults++
     this.#wrong = reason
-    const rest = Math.min(MAX_REST, FIRST_REST * 2 ** (this.#faults - 1))
+    const rest = Math.min(MAX_REST_MS, FIRST_REST_MS * 2 ** (this.#faults - 1))
     this.#restUntil = performance.now() + rest
     setTimeout(() => this.#setState(), rest + 1).unref()
     this.#log.warn({ member: this.name, reason, seconds: rest / 1000 }, 'a member gets no requests for a while')
@@ -217,13 +217,13 @@ export class Member {
   }
 
   /** Returns its models in memory, under the names of this server. */
-  held(nameOf: (key: string) => string | undefined): { running: RunningRecord[]; loading: LoadingRecord[] } {
+  held(getName: (key: string) => string | undefined): { running: RunningRecord[]; loading: LoadingRecord[] } {
     const running: RunningRecord[] = []
     const loading: LoadingRecord[] = []
     if (this.#link === 'away') return { running, loading }
     for (const engine of this.#records.all('engine')) {
       const key = this.#byName.get(engine.name)?.key
-      const name = key === undefined || !this.#isAccepted(key) ? undefined : nameOf(key)
+      const name = key === undefined || !this.#isAccepted(key) ? undefined : getName(key)
       if (name === undefined) continue
       const named = { name, model: name, member: this.name }
       if (engine.state === 'loaded') {
@@ -248,7 +248,7 @@ export class Member {
   }
 
   async #follow(): Promise<void> {
-    let wait = FIRST_WAIT
+    let wait = FIRST_WAIT_MS
     while (!this.#closed.signal.aborted) {
       this.#attempt = new AbortController()
       const { signal } = this.#attempt
@@ -261,7 +261,7 @@ export class Member {
       try {
         await this.#readFeed(signal, () => {
           silence.refresh()
-          if (this.#link === 'up') wait = FIRST_WAIT
+          if (this.#link === 'up') wait = FIRST_WAIT_MS
         })
       } catch (error) {
         reason = error instanceof LinkFault ? error.message : connectionFault(error)
@@ -280,20 +280,20 @@ export class Member {
         lost.abort(new LinkFault(reason))
       }
       // The first retry comes at once: only its feed may have been cut.
-      await pause(wait === FIRST_WAIT && !isSilent ? 20 : wait * (0.75 + Math.random() / 2), this.#closed.signal)
-      wait = Math.min(MAX_WAIT, wait * 2)
+      await pause(wait === FIRST_WAIT_MS && !isSilent ? 20 : wait * (0.75 + Math.random() / 2), this.#closed.signal)
+      wait = Math.min(MAX_WAIT_MS, wait * 2)
     }
   }
 
   async #readFeed(signal: AbortSignal, heard: () => void): Promise<void> {
     const reply = await this.connection.send('GET', EVENTS_PATH, { signal })
-    if (reply.statusCode !== 200) throw new LinkFault(await refusalOf(reply.statusCode, reply.body))
+    if (reply.statusCode !== 200) throw new LinkFault(await toRefusal(reply.statusCode, reply.body))
     if (!/event-stream/.test(String(reply.headers['content-type']))) {
       reply.body.on('error', () => {}).destroy()
       throw new LinkFault('what answers at its address is not a corral')
     }
     const lines = new EventLines()
-    this.#records = new MemberRecords()
+    this.#records = new NodeRecords()
     let isKnown = false
     for await (const chunk of reply.body) {
       // Heartbeats alone do not prove that it is a node: it sends a description first.
@@ -337,7 +337,7 @@ export class Member {
       throw new LinkFault(`it runs corral ${version}, which cannot be a member. Upgrade it to ${ownVersion}`)
     }
     if (id === serverId) throw new LinkFault('it is this server itself. Remove it from the list of members')
-    const twin = this.#events.twinOf(this, id)
+    const twin = this.#events.findTwin(this, id)
     if (twin) throw new LinkFault(`it is the same server as member "${twin.name}". Remove one of them from the list`)
     if (this.#records.all('requests').length === 0) {
       throw new LinkFault(`its key belongs to a user. Make one there with "corral key create <name> --role operator"`)
@@ -381,7 +381,7 @@ export class Member {
 
   #readModels(): void {
     const before = this.view.models
-    const models = new Map<string, MemberModel>()
+    const models = new Map<string, NodeModel>()
     const pinned = new Set(
       this.#records
         .all('model')
@@ -392,8 +392,8 @@ export class Member {
       if (!this.#isAccepted(key)) continue
       for (const mode of modes) {
         const id = modelKey(key, mode)
-        const stored: MemberModel = { state: 'stored', size, slots: 0, context: 0, running: 0, queued: 0 }
-        const model: MemberModel = Object.assign(before.get(id) ?? stored, {
+        const stored: NodeModel = { state: 'stored', size, slots: 0, context: 0, running: 0, queued: 0 }
+        const model: NodeModel = Object.assign(before.get(id) ?? stored, {
           ...stored,
           ...(before.get(id)?.usedAt !== undefined && { usedAt: before.get(id)!.usedAt }),
           pinned: pinned.has(publicName)
@@ -413,14 +413,14 @@ export class Member {
           size: engine.size,
           slots: engine.slots,
           context: engine.context_length,
-          expires: engine.expires_at.startsWith(NEVER) ? Number.POSITIVE_INFINITY : momentAt(engine.expires_at),
+          expires: engine.expires_at.startsWith(NEVER_PREFIX) ? Number.POSITIVE_INFINITY : momentAt(engine.expires_at),
           options: { num_ctx: engine.options.num_ctx, num_parallel: engine.options.num_parallel },
           ...(engine.running > 0 && { usedAt: performance.now() })
         })
       } else {
         // If no client waits, it will be unloaded, or it is a replica that waits for free memory: a request would evict
         // other models for it. If clients wait, it will be loaded.
-        const isVague = UNLOADED.has(engine.state) && engine.queued === 0
+        const isVague = UNLOADED_STATES.has(engine.state) && engine.queued === 0
         model.state = isVague ? 'stored' : 'loading'
       }
       const { running = 0 } = engine as { running?: number }
@@ -468,7 +468,7 @@ export class Member {
     this.#touch('state')
   }
 
-  #stateNow(): MemberView['state'] {
+  #stateNow(): NodeView['state'] {
     if (this.#link === 'away' || this.#restUntil > performance.now()) return 'away'
     return this.#isHeld || this.#records.all('server')[0]?.draining ? 'draining' : 'up'
   }
@@ -530,7 +530,7 @@ export class Member {
 
 const sentence = (text: string) => `${text[0]?.toUpperCase()}${text.slice(1)}${text.endsWith('.') ? '' : '.'}`
 
-async function refusalOf(status: number, body: { text(): Promise<string> }): Promise<string> {
+async function toRefusal(status: number, body: { text(): Promise<string> }): Promise<string> {
   const text = await body.text().catch(() => '')
   if (status === 401 || status === 403) {
     return 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"'

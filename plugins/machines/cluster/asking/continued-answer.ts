@@ -8,9 +8,9 @@ import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts
  */
 
 /** Maximum characters stored of an answer. A longer one cannot be continued elsewhere. */
-const MAX_KEPT = 2 ** 20
+const MAX_STORED_CHARACTERS = 2 ** 20
 /** Maximum bytes stored unparsed. They are parsed only when their text is needed. */
-const MAX_UNREAD = 2 ** 17
+const MAX_UNPARSED_BYTES = 2 ** 17
 
 /** Names of the token limit. The first one that a request has applies. */
 const TOKEN_LIMITS = ['max_tokens', 'n_predict', 'max_completion_tokens', 'max_output_tokens']
@@ -46,7 +46,7 @@ export interface Ending {
 }
 
 /** Stores the answer so far, and joins to it what another node adds. */
-export class KeptAnswer {
+export class ContinuedAnswer {
   readonly #call: 'chat' | 'completion'
   readonly #request: EngineFields
   #content = ''
@@ -93,7 +93,7 @@ export class KeptAnswer {
     }
     this.#unread.push(piece)
     this.#unreadBytes += piece.length
-    if (this.#unreadBytes > MAX_UNREAD) this.#readBytes()
+    if (this.#unreadBytes > MAX_UNPARSED_BYTES) this.#readBytes()
   }
 
   /**
@@ -104,7 +104,7 @@ export class KeptAnswer {
   ending(tokens: number): Ending | undefined {
     this.#readBytes()
     const completionTokens = Math.max(this.#pieces, tokens)
-    const isEnd = this.#isFinished || completionTokens >= (limitOf(this.#request) ?? Number.POSITIVE_INFINITY)
+    const isEnd = this.#isFinished || completionTokens >= (getTokenLimit(this.#request) ?? Number.POSITIVE_INFINITY)
     return isEnd && hasOneChoice(this.#call, this.#request) ? { completionTokens, prompt: this.#prompt } : undefined
   }
 
@@ -138,7 +138,7 @@ export class KeptAnswer {
     // Some pieces hold several tokens, and some texts tokenize to fewer tokens than they were generated with.
     const sofar = Math.max(this.#pieces, tokens.length)
     const request: EngineFields = { ...this.#request }
-    const limit = limitOf(request)
+    const limit = getTokenLimit(request)
     if (limit !== undefined) {
       for (const name of TOKEN_LIMITS) delete request[name]
       request.max_tokens = limit - sofar
@@ -204,7 +204,7 @@ export class KeptAnswer {
     return {
       ...event,
       ...this.#names,
-      ...(usage && { usage: hostedUsage(this.joinedUsage(usageOf(usage))) }),
+      ...(usage && { usage: hostedUsage(this.joinedUsage(toUsage(usage))) }),
       ...(timings && { timings: this.#joinedTimings(timings) })
     }
   }
@@ -233,7 +233,7 @@ export class KeptAnswer {
       const event = JSON.parse(payload) as StreamEvent
       const { id, created, model, object, system_fingerprint, usage } = event
       this.#names ??= { id, created, model, object, ...(system_fingerprint !== undefined && { system_fingerprint }) }
-      this.#note({ ...deltaOf(event), ...(usage && { usage: usageOf(usage) }) })
+      this.#note({ ...deltaOf(event), ...(usage && { usage: toUsage(usage) }) })
     }
   }
 
@@ -247,7 +247,7 @@ export class KeptAnswer {
     if (this.#isFixed) return
     this.#content += content ?? ''
     this.#thinking += thinking ?? ''
-    if (this.#content.length + this.#thinking.length <= MAX_KEPT) return
+    if (this.#content.length + this.#thinking.length <= MAX_STORED_CHARACTERS) return
     this.#isFixed = true
     this.#content = ''
     this.#thinking = ''
@@ -276,7 +276,7 @@ export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
 }
 
 /** The token limit of a request. */
-function limitOf(request: EngineFields): number | undefined {
+function getTokenLimit(request: EngineFields): number | undefined {
   const name = TOKEN_LIMITS.find(name => typeof request[name] === 'number' && request[name] >= 0)
   return name === undefined ? undefined : (request[name] as number)
 }
@@ -301,7 +301,7 @@ function canBeContinued(call: 'chat' | 'completion', request: EngineFields): boo
   return continue_final_message === true && !echo && typeof (last.content ?? '') === 'string'
 }
 
-const usageOf = ({ prompt_tokens, completion_tokens, prompt_tokens_details }: HostedUsage): TokenUsage => ({
+const toUsage = ({ prompt_tokens, completion_tokens, prompt_tokens_details }: HostedUsage): TokenUsage => ({
   promptTokens: prompt_tokens,
   cachedTokens: prompt_tokens_details?.cached_tokens ?? 0,
   completionTokens: completion_tokens

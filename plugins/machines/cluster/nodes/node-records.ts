@@ -7,7 +7,7 @@ import type {
 } from '../../../../core/contracts/state-events.ts'
 
 /** The records of a node's event feed. */
-export class MemberRecords {
+export class NodeRecords {
   readonly #topics = new Map<string, Map<string, Record<string, unknown>>>()
 
   /** @returns topics with new or changed records */

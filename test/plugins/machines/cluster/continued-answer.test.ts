@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
-import { KeptAnswer, saysSomething } from '../../../../plugins/machines/cluster/asking/kept-answer.ts'
+import { ContinuedAnswer, saysSomething } from '../../../../plugins/machines/cluster/asking/continued-answer.ts'
 
 const messages = [{ role: 'user', content: 'Count.' }]
 const text = (content: string): Delta[] => [{ content }]
@@ -16,8 +16,8 @@ const opening = (more: object = {}) =>
   })
 
 /** An answer of which "1, 2," has come, in three tokens. */
-function begun(request: EngineFields = { messages }, call: 'chat' | 'completion' = 'chat'): KeptAnswer {
-  const kept = new KeptAnswer(call, request)
+function begun(request: EngineFields = { messages }, call: 'chat' | 'completion' = 'chat'): ContinuedAnswer {
+  const kept = new ContinuedAnswer(call, request)
   for (const piece of ['1', ', 2', ',']) kept.keep(text(piece))
   return kept
 }
@@ -38,7 +38,7 @@ t.test('a chat continues from the last message with the text so far', t => {
 })
 
 t.test('reasoning and prefilled messages are continued', t => {
-  const thinking = new KeptAnswer('chat', { messages })
+  const thinking = new ContinuedAnswer('chat', { messages })
   thinking.keep([{ thinking: 'I must' }])
   t.match(thinking.continuation([1, 2]), {
     request: { messages: [messages[0], { role: 'assistant', content: '', reasoning_content: 'I must' }] },
@@ -119,14 +119,14 @@ t.test('lastDeltas and lastEvents end a stream as its engine would', t => {
     total_tokens: 10,
     prompt_tokens_details: { cached_tokens: 4 }
   }
-  const endOf = (kept: KeptAnswer, counted: TokenUsage | undefined = usage) => {
+  const endOf = (kept: ContinuedAnswer, counted: TokenUsage | undefined = usage) => {
     t.ok(kept.ending(0))
     const payloads = kept.lastEvents(counted).toString().trimEnd().split('\n\n')
     t.equal(payloads.pop(), 'data: [DONE]')
     return payloads.map(payload => JSON.parse(payload.slice(6)))
   }
   const chat = (more: EngineFields, ...pieces: string[]) => {
-    const kept = new KeptAnswer('chat', { messages, max_tokens: 1, ...more })
+    const kept = new ContinuedAnswer('chat', { messages, max_tokens: 1, ...more })
     for (const piece of [opening(), said('1'), ...pieces]) kept.keep(Buffer.from(piece))
     return kept
   }
@@ -142,7 +142,7 @@ t.test('lastDeltas and lastEvents end a stream as its engine would', t => {
   t.notMatch(uncounted.lastEvents(undefined).toString(), 'usage', 'unknown counts are left out')
 
   const text = { ...names, object: 'text_completion' }
-  const completion = new KeptAnswer('completion', { prompt: 'a', max_tokens: 1 })
+  const completion = new ContinuedAnswer('completion', { prompt: 'a', max_tokens: 1 })
   completion.keep(Buffer.from(event({ ...text, choices: [{ text: '1', index: 0, finish_reason: null }] })))
   t.strictSame(endOf(completion), [
     { ...text, choices: [{ index: 0, finish_reason: 'length', text: '', logprobs: null }], usage: hosted }
@@ -151,7 +151,7 @@ t.test('lastDeltas and lastEvents end a stream as its engine would', t => {
 })
 
 t.test('join adds a piece with the counts and times of the whole answer', t => {
-  const kept = new KeptAnswer('chat', { messages })
+  const kept = new ContinuedAnswer('chat', { messages })
   kept.keep([{ reading: { tokens: 5, total: 9, cached: 4 } }], false)
   for (const piece of ['1', ', 2', ',']) kept.keep(text(piece))
   t.strictSame(kept.join(text('unchanged')), text('unchanged'))
@@ -165,7 +165,7 @@ t.test('join adds a piece with the counts and times of the whole answer', t => {
 })
 
 t.test('bytes are stored and joined as events of one answer', t => {
-  const kept = new KeptAnswer('chat', { messages })
+  const kept = new ContinuedAnswer('chat', { messages })
   for (const piece of [opening(), said('1'), said(', é'), said(',')]) kept.keep(Buffer.from(piece))
   t.equal(kept.text, '1, é,')
   t.match(kept.continuation([1, 2, 3, 4]), { ending: '1, é,' })

@@ -9,8 +9,8 @@ import { nameText } from '../../../../core/models/model-name.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
 import { ClusterView } from '../placement/cluster-view.ts'
 import { PrefixMemory } from '../placement/prefix-memory.ts'
-import { Member, type MemberSettings } from './member.ts'
-import { type ListedMember, Roster } from './roster.ts'
+import { ClusterNode, type MemberSettings } from './node.ts'
+import { type ListedNode, Roster } from './roster.ts'
 
 interface MembersOptions {
   settings: MemberSettings
@@ -24,14 +24,14 @@ interface MembersOptions {
 }
 
 /** All nodes of this server: who they are, which models they have and what is sent there. */
-export class Members {
+export class ClusterNodes {
   readonly view = new ClusterView()
   readonly prefixes = new PrefixMemory()
   readonly roster: Roster
-  readonly #members = new Map<string, Member>()
+  readonly #members = new Map<string, ClusterNode>()
   readonly #options: MembersOptions
   /** Removed nodes that still answer. */
-  readonly #leaving = new Set<Member>()
+  readonly #leaving = new Set<ClusterNode>()
   /** The models for the catalog, rebuilt when a node's models have changed. */
   #brought: readonly BroughtModel[] = []
   readonly #known = new Map<string, { model: DescribedModel; isDefault: boolean; brought: BroughtModel }>()
@@ -67,16 +67,16 @@ export class Members {
     await Promise.all([...this.#members.values(), ...this.#leaving].map(member => member.close()))
   }
 
-  get(name: string): Member | undefined {
+  get(name: string): ClusterNode | undefined {
     return this.#members.get(name)
   }
 
-  all(): Member[] {
+  all(): ClusterNode[] {
     return [...this.#members.values()]
   }
 
   /** Returns the node of this name. @throws CorralError `member_not_found` */
-  require(name: string): Member {
+  require(name: string): ClusterNode {
     const member = this.#members.get(name)
     if (member) return member
     const names = [...this.#members.keys()]
@@ -100,7 +100,7 @@ export class Members {
   }
 
   /** Returns the name of a model at a node. */
-  nameAt(member: Member, { key }: Pick<Model, 'key'>): string | undefined {
+  nameAt(member: ClusterNode, { key }: Pick<Model, 'key'>): string | undefined {
     const model = member.models.get(key)
     return model && nameText({ owner: model.owner, name: model.name, variant: model.label })
   }
@@ -117,7 +117,7 @@ export class Members {
 
   records(): MemberRecord[] {
     const builds = this.all().flatMap(({ build, view }) => (view.state === 'away' ? [] : (build ?? [])))
-    const usual = mostOf(builds)
+    const usual = mostFrequent(builds)
     return this.all().map(member => {
       const { build } = member
       const isOther = build !== undefined && usual !== undefined && build !== usual
@@ -125,7 +125,7 @@ export class Members {
     })
   }
 
-  #take(listed: readonly ListedMember[]): void {
+  #take(listed: readonly ListedNode[]): void {
     const { log, settings } = this.#options
     const wanted = new Map(listed.map(member => [member.name, member]))
     for (const [name, member] of this.#members) {
@@ -135,7 +135,7 @@ export class Members {
     }
     for (const member of wanted.values()) {
       try {
-        const joined = new Member(
+        const joined = new ClusterNode(
           member,
           settings,
           {
@@ -144,7 +144,7 @@ export class Members {
               this.prefixes.forget(name, model)
               this.#options.unloaded(name, model)
             },
-            twinOf: (member, id) => this.all().find(other => other !== member && other.id === id)
+            findTwin: (member, id) => this.all().find(other => other !== member && other.id === id)
           },
           log
         )
@@ -160,7 +160,7 @@ export class Members {
   }
 
   /** Removes a node: it gets no more requests, and finishes those that it has. */
-  #remove(member: Member): void {
+  #remove(member: ClusterNode): void {
     this.#members.delete(member.name)
     this.view.remove(member.name)
     this.prefixes.forget(member.name)
@@ -174,7 +174,7 @@ export class Members {
     look()
   }
 
-  #changed(member: Member, what: 'state' | 'models' | 'figures'): void {
+  #changed(member: ClusterNode, what: 'state' | 'models' | 'figures'): void {
     const { stateChanged } = this.#options
     if (this.#members.get(member.name) === member) {
       if (what === 'models') this.#relist()
@@ -197,7 +197,7 @@ export class Members {
       }
     }
     // If nodes differ, the majority counts; on a tie, the first.
-    const accepted = new Map([...counts].map(([key, digests]) => [key, mostOf(digests)!]))
+    const accepted = new Map([...counts].map(([key, digests]) => [key, mostFrequent(digests)!]))
     for (const member of this.#members.values()) member.refresh(accepted)
     this.#options.stateChanged('model')
   }
@@ -215,7 +215,7 @@ export class Members {
         defaults.set(name, [...(defaults.get(name) ?? []), model.label])
       }
     }
-    const usual = new Map([...defaults].map(([name, labels]) => [name, mostOf(labels)!]))
+    const usual = new Map([...defaults].map(([name, labels]) => [name, mostFrequent(labels)!]))
     const isDefault = (model: DescribedModel) => usual.get(bareKey(model)) === model.label
     const ordered = [...models.values()].sort(
       (a, b) => compare(bareKey(a), bareKey(b)) || Number(isDefault(b)) - Number(isDefault(a)) || compare(a.key, b.key)
@@ -226,10 +226,10 @@ export class Members {
       const name = bareKey(model)
       const isFirst = !seen.has(name)
       seen.add(name)
-      this.#names.set(model.key, isFirst ? `${model.owner}/${model.name}` : nameOf(model))
+      this.#names.set(model.key, isFirst ? `${model.owner}/${model.name}` : getName(model))
       const known = this.#known.get(model.key)
       if (known && known.model === model && known.isDefault === isFirst) return known.brought
-      const brought = broughtOf(model)
+      const brought = toBroughtModel(model)
       this.#known.set(model.key, { model, isDefault: isFirst, brought })
       return brought
     })
@@ -240,14 +240,14 @@ export class Members {
 }
 
 const bareKey = ({ owner, name }: DescribedModel) => `${owner}/${name}`.toLowerCase()
-const nameOf = ({ owner, name, label }: DescribedModel) => `${owner}/${name}:${label}`
+const getName = ({ owner, name, label }: DescribedModel) => `${owner}/${name}:${label}`
 const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 
-const isSame = (a: ListedMember, b: ListedMember | Member['known']) =>
+const isSame = (a: ListedNode, b: ListedNode | ClusterNode['known']) =>
   a.url === b.url && a.key === b.key && a.tlsName === b.tlsName
 
 /** Returns the most frequent item of a list; on a tie, the first. */
-function mostOf<Item>(items: readonly Item[]): Item | undefined {
+function mostFrequent<Item>(items: readonly Item[]): Item | undefined {
   const counts = new Map<Item, number>()
   for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)
   let most: Item | undefined
@@ -255,11 +255,11 @@ function mostOf<Item>(items: readonly Item[]): Item | undefined {
   return most
 }
 
-function broughtOf(model: DescribedModel): BroughtModel {
+function toBroughtModel(model: DescribedModel): BroughtModel {
   const { metadata, size, digest, modifiedAt, defaults } = model
   const { contextLength, capabilities } = metadata
   return {
-    name: nameOf(model),
+    name: getName(model),
     capabilities,
     ...(contextLength !== undefined && { contextLength }),
     metadata,
