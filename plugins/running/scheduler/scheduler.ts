@@ -16,9 +16,9 @@ import {
   runningModel,
   whenGone
 } from './engine-record.ts'
-import { createLeases } from './leases.ts'
 import { createModelConfiguration, toKeepAlive } from './model-configuration.ts'
 import { createTrials } from './model-trials.ts'
+import { createLeases } from './request-leases.ts'
 import { retryOnFreshEngine } from './retry-on-fresh-engine.ts'
 import type { SchedulerCore, SchedulerDependencies } from './scheduler-core.ts'
 import { createState, type Effect, type Event, getStats, type Limits } from './scheduler-state.ts'
