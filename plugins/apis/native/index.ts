@@ -11,7 +11,6 @@ import { logLevelRoutes } from './log-level-routes.ts'
 import { logRoutes } from './log-routes.ts'
 import { NativeStreams } from './native-streams.ts'
 import { readinessRoutes } from './readiness.ts'
-import { reloadRoute } from './reload-route.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 import { settingsRoutes } from './settings-routes.ts'
@@ -93,7 +92,6 @@ export default definePlugin({
         await app.register(serverRoutes(context.plugins))
         await app.register(readinessRoutes(native))
         await app.register(logLevelRoutes(context.logLevels), { prefix })
-        await app.register(reloadRoute, { prefix })
       },
       reload(next: typeof options) {
         settings = next

@@ -1,6 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
@@ -67,6 +68,14 @@ const root = nativeRoute('Server', 'root', 'Root page', {
   }
 })
 
+const reload = nativeRoute('Server', 'reloadConfig', 'Reload the configuration', {
+  role: 'admin',
+  description:
+    'Changes take effect immediately: running answers continue, and models whose settings did not change stay loaded. Settings that need a restart of the server are listed. An invalid configuration changes nothing: `invalid_config` lists its mistakes in `problems`, with line and column.',
+  response: { 200: json('What has changed', ReloadReportSchema) },
+  errors: ['invalid_config', 'reload_failed', 'not_implemented']
+})
+
 const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
 
 const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
@@ -91,6 +100,7 @@ export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync 
         .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
         .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
     })
+    app.post('/api/reload', reload, () => app.reloadConfig())
     app.get('/api/plugins', listPlugins, async (): Promise<Static<typeof PluginsSchema>> => {
       return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
     })
