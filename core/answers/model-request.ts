@@ -1,6 +1,7 @@
 import type { CoreConfig } from '../config/core-schema.ts'
 import { type EffectiveSettings, settingsFor } from '../config/model-settings.ts'
 import type { Caller } from '../contracts/callers.ts'
+import type { EngineMode } from '../contracts/engines.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { parseRequestedName } from '../models/model-name.ts'
@@ -103,4 +104,10 @@ export function passedFields(
     if (value !== null && !isOwnOption(name) && !own.includes(name)) fields[name] = value
   }
   return fields
+}
+
+/** Returns the mode in which a model is loaded if the request implies none. */
+export function anyMode({ metadata: { capabilities } }: Model): EngineMode {
+  if (capabilities.includes('completion')) return 'chat'
+  return capabilities.includes('rerank') ? 'rerank' : 'embedding'
 }

@@ -127,6 +127,8 @@ test("llama-server's flags and routes are known only in its own folder", async t
     // Routes of corral's own.
     { file: 'plugins/apis/openai/routes.ts', line: /'\/(de)?tokenize'/ },
     { file: 'plugins/apis/llama/routes.ts', line: /^\s+(\[('(GET|POST)', )?)?'\/[a-z-]+',/ },
+    { file: 'plugins/apis/llama/props-routes.ts', line: /^\s+(\[('(GET|POST)', )?)?'\/[a-z-]+',/ },
+    { file: 'plugins/apis/llama/completion-routes.ts', line: /^\s+(\[('(GET|POST)', )?)?'\/[a-z-]+',/ },
     // A flag of llama.cpp's converter.
     { file: 'plugins/models/conversion/convert-model.ts', line: /'--mmproj'/ }
   ]

@@ -1,7 +1,9 @@
 import { Type } from 'typebox'
+import type { ApiDependencies } from '../../../core/answers/model-request.ts'
+import type { Channel } from '../../../core/answers/pipeline.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
-import { type ErrorShape, routesWith } from '../../../core/http/response-schemas.ts'
+import { type ErrorShape, type RouteSchema, routesWith } from '../../../core/http/response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -47,4 +49,18 @@ const LlamaError = Titled('LlamaServerError', {
 const llamaErrors: ErrorShape = (codes: readonly ErrorCode[]) =>
   Type.Intersect([LlamaError, Type.Object({ error: Type.Object({ corral_code: Type.Enum([...codes]) }) })])
 
-export const llamaRoute = routesWith(llamaErrors)
+const route = routesWith(llamaErrors)
+
+/** Returns the options of a route of this API. */
+export const llamaRoute = <Route extends RouteSchema>(operationId: string, summary: string, options: Route) =>
+  route('llama-server', operationId, summary, options)
+
+/** Returns the channel for streams of this API. */
+export function llamaChannel(deps: Pick<ApiDependencies, 'heartbeat'>): Channel {
+  return {
+    contentType: 'text/event-stream',
+    heartbeatInterval: deps.heartbeat(),
+    heartbeat: status => `: ${status}\n\n`,
+    failure: llamaErrorEvent
+  }
+}

@@ -1,12 +1,10 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../../core/answers/chunked.ts'
-import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
+import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, callOf } from '../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import type { EngineMode } from '../../../core/contracts/engines.ts'
-import type { Model } from '../../../core/contracts/models.ts'
 import { sendErrors } from '../../../core/http/application.ts'
 import { clientSignal } from '../../../core/http/client-gone.ts'
 import { openaiErrorBody, openaiErrors, openaiRoute } from '../../../core/http/openai-error.ts'
@@ -128,12 +126,6 @@ function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): Fastif
       }
     )
   }
-}
-
-/** Any engine of the model can tokenize. */
-function anyMode({ metadata: { capabilities } }: Model): EngineMode {
-  if (capabilities.includes('completion')) return 'chat'
-  return capabilities.includes('rerank') ? 'rerank' : 'embedding'
 }
 
 /** Routes for embeddings, rankings and tokens, which engines return as a whole. */

@@ -1,0 +1,172 @@
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { type Static, type TSchema, Type } from 'typebox'
+import { embedChunked } from '../../../core/answers/chunked.ts'
+import { type Vector, vectorReply } from '../../../core/answers/embedding.ts'
+import { passedFields, readModelRequest } from '../../../core/answers/model-request.ts'
+import { askOnce, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import type { EngineFields } from '../../../core/contracts/engines.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { CompletionWriter } from './completion-writer.ts'
+import type { LlamaDependencies } from './llama-dependencies.ts'
+import { llamaChannel, llamaRoute } from './llama-error.ts'
+import * as schemas from './schemas.ts'
+
+/** Routes for completions and embeddings. */
+export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
+  const reply200 = (description: string, whole: TSchema = schemas.CompletionEvent) =>
+    jsonOrStream(description, whole, {
+      event: 'Events `data: {"content","tokens","stop":false,…}`; the last has `stop: true` and the counts.',
+      item: schemas.CompletionEvent
+    })
+  for (const [path, operationId] of [
+    ['/completion', 'llamaCompletion'],
+    ['/completions', 'llamaCompletions']
+  ] as const) {
+    app.post<{ Body: EngineFields }>(
+      path,
+      llamaRoute(operationId, "Continue a text, in llama-server's own format", {
+        description: 'If there are several prompts, the complete answer is a list.',
+        body: schemas.CompletionRequest,
+        response: {
+          200: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)]))
+        },
+        errors: ANSWER_ERRORS
+      }),
+      (request, reply) => complete(deps, request, reply, { prompt: toEnginePrompt(request.body.prompt) })
+    )
+  }
+  app.post<{ Body: Static<typeof schemas.InfillRequest> & EngineFields }>(
+    '/infill',
+    llamaRoute('llamaInfill', 'Write the text between two texts', {
+      body: schemas.InfillRequest,
+      response: { 200: reply200('The text between') },
+      errors: ANSWER_ERRORS
+    }),
+    (request, reply) => {
+      const { input_prefix, input_suffix, prompt } = request.body
+      // As in llama-server, the prompt is the end of the prefix.
+      const texts = {
+        prompt: `${input_prefix ?? ''}${prompt ?? ''}`,
+        suffix: input_suffix ?? '',
+        ...(prompt && { line: prompt })
+      }
+      return complete(deps, request, reply, texts)
+    }
+  )
+  for (const [path, operationId] of [
+    ['/embedding', 'llamaEmbedding'],
+    ['/embeddings', 'llamaEmbeddings']
+  ] as const) {
+    app.post<{ Body: Static<typeof schemas.EmbeddingRequest> }>(
+      path,
+      llamaRoute(operationId, "Create embeddings of texts, in llama-server's own format", {
+        body: schemas.EmbeddingRequest,
+        response: { 200: json('One for each text', Type.Array(schemas.VectorSchema)) },
+        errors: ANSWER_ERRORS
+      }),
+      async ({ body, caller }, reply) => {
+        const request = readModelRequest(deps, body, caller)
+        const question = {
+          operation: 'embeddings',
+          body: { input: textsToEmbed(body) },
+          lease: { ...request.lease, mode: 'embedding' }
+        } as const
+        const { vectors } = await askOnce(deps, reply, question, (lease, { input }, tally) =>
+          embedChunked(lease, input, tally)
+        )
+        const toRow = (vector: Vector, index: number) => ({ index, embedding: [Array.from(vector)] })
+        return vectorReply(reply, vectors, toRow, rows => rows)
+      }
+    )
+  }
+}
+
+/** Fields of a completion request that are not passed to the engine. */
+const OWN = [
+  ...['model', 'name', 'options', 'keep_alive', 'stream', 'stream_options', 'n', 'n_cmpl', 'prompt', 'stop', 'suffix'],
+  ...['input_prefix', 'input_suffix', 'return_progress', 'return_tokens', 'response_fields']
+]
+
+/** Continues a text. @param texts `prompt`, and `suffix` if a text follows the answer */
+async function complete(
+  deps: LlamaDependencies,
+  request: FastifyRequest<{ Body: EngineFields }>,
+  reply: FastifyReply,
+  texts: EngineFields
+): Promise<unknown> {
+  const { body, caller } = request
+  const modelRequest = readModelRequest(deps, body, caller)
+  const { variant, settings, options, lease, overflow, requested } = modelRequest
+  if (texts.suffix !== undefined && !variant.metadata.capabilities.includes('insert')) {
+    throw new CorralError(
+      'unsupported_capability',
+      `Model "${variant.publicName}" cannot fill in text between a prefix and a suffix. Use a model that can, such as a code model.`,
+      { param: 'model' }
+    )
+  }
+  const { stop, response_fields } = body
+  const question: Question = {
+    operation: 'completion',
+    body: {
+      ...settings.sampling,
+      ...passedFields(body, options, OWN),
+      // An empty stop text would end every answer immediately.
+      ...(stop !== undefined && stop !== null && { stop: [stop].flat().filter(text => text !== '') }),
+      ...texts
+    },
+    lease,
+    variant,
+    overflow,
+    native: true
+  }
+  const open = () =>
+    new CompletionWriter({
+      model: requested,
+      progress: body.return_progress === true,
+      tokens: body.return_tokens === true,
+      ...(Array.isArray(response_fields) && response_fields.length > 0 && { fields: response_fields as string[] })
+    })
+  if (body.stream === true) return await streamedAnswer(deps, request, reply, question, llamaChannel(deps), open)
+  const answers = (await wholeAnswer(deps, reply, question, open)).whole()
+  return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]
+}
+
+/**
+ * Converts a prompt to the form that engines accept. @throws CorralError `invalid_request`, `unsupported_capability`
+ */
+function toEnginePrompt(prompt: unknown): unknown {
+  if (isObject(prompt)) return promptText(prompt)
+  if (!Array.isArray(prompt)) return prompt
+  if (prompt.every(part => typeof part === 'number')) return prompt
+  // A list that mixes tokens and texts is one prompt.
+  if (prompt.some(part => typeof part === 'number')) return [prompt]
+  return prompt.map(part => (isObject(part) ? promptText(part) : part))
+}
+
+function promptText({ prompt_string, multimodal_data }: Record<string, unknown>): string {
+  // Clients that can send images may send an empty list. Any other content must not be dropped silently.
+  const isNothing = multimodal_data === undefined || multimodal_data === null || [multimodal_data].flat().length === 0
+  if (!isNothing) {
+    throw new CorralError(
+      'unsupported_capability',
+      'Send images and audio in messages (POST /v1/chat/completions), not in "multimodal_data".',
+      { param: 'prompt' }
+    )
+  }
+  if (typeof prompt_string === 'string') return prompt_string
+  throw new CorralError('invalid_request', '"prompt.prompt_string" must be text.', { param: 'prompt' })
+}
+
+/** Returns the texts to embed. @throws CorralError `invalid_request` */
+function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest>): (string | number[])[] {
+  const given = input ?? content
+  if (given === undefined || given === null || given === '') {
+    throw new CorralError('invalid_request', '"content" must be a non-empty text or a list of texts.', {
+      param: 'content'
+    })
+  }
+  // A list of numbers is one text, given as tokens.
+  return typeof given === 'string' || typeof given[0] === 'number' ? [given as string | number[]] : (given as string[])
+}

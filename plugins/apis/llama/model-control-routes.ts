@@ -1,0 +1,166 @@
+import type { FastifyInstance } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
+import type { PullRecord } from '../../../core/contracts/downloads.ts'
+import { CorralError, type ErrorCode, errorMessage } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-gone.ts'
+import { openReplyStream } from '../../../core/http/reply-stream.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, json } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { loadStates } from '../../../core/models/load-state.ts'
+import { deleteModel, listedVariant, nameToDelete } from '../../../core/models/model-deletion.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
+import type { LlamaDependencies } from './llama-dependencies.ts'
+import { llamaChannel, llamaRoute } from './llama-error.ts'
+import * as schemas from './schemas.ts'
+
+/** Errors that resolving a model at the hubs can cause. */
+const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_not_found', 'model_exists']
+
+/** Finds the unfinished download of this name, unless the same model is already in memory. */
+function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {
+  const download = feed.findDownload(name)
+  const variant = download && catalog.find(parseRequestedName(download.model))
+  return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download
+}
+
+/** Routes that load, unload, download and delete models, and the feed of these events. */
+export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
+  const { scheduler, catalog, downloads, feed, log, ended } = deps
+  app.post<{ Body: Static<typeof schemas.NamedRequest> }>(
+    '/models/load',
+    llamaRoute('llamaLoad', 'Start loading a model', {
+      role: 'operator',
+      description: '`GET /models/sse` reports when the model is loaded, or why loading failed.',
+      body: schemas.NamedRequest,
+      response: { 200: json('Loading has started', schemas.DoneSchema) },
+      errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
+    }),
+    async ({ body, caller }) => {
+      const { variant, lease } = readModelRequest(deps, body, caller)
+      if (loadStates(scheduler)(variant).value !== 'unloaded') {
+        throw new CorralError('invalid_request', `The model "${variant.publicName}" is already loaded or loading.`, {
+          param: 'model'
+        })
+      }
+      const { turn, owner, bounds } = caller
+      scheduler
+        .lease({
+          ...lease,
+          model: { ...variant.model, variant: variant.label },
+          turn,
+          owner,
+          bounds,
+          mode: anyMode(variant),
+          loadOnly: true,
+          signal: ended
+        })
+        .then(taken => taken.release())
+        // The client learns of the failure from the feed.
+        .catch(error => log.warn(`${variant.publicName} could not be loaded: ${errorMessage(error)}`))
+        .finally(() => feed.look())
+      feed.look()
+      return { success: true }
+    }
+  )
+  app.post<{ Body: Static<typeof schemas.NamedRequest> }>(
+    '/models/unload',
+    llamaRoute('llamaUnload', 'Unload a model', {
+      role: 'operator',
+      description:
+        'Running requests end with `model_stopped`. If the model is being downloaded, the download is cancelled.',
+      body: schemas.NamedRequest,
+      response: { 200: json('The model is unloaded', schemas.DoneSchema) },
+      errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model']
+    }),
+    async ({ body, caller }) => {
+      const name = body.model ?? body.name
+      const download = name ? downloadToCancel(deps, name) : undefined
+      if (download) await downloads.cancel(download.id)
+      else {
+        const { model, label } = catalogFor(catalog, caller).get(parseRequestedName(name))
+        await scheduler.stop({ ...model, variant: label })
+      }
+      feed.look()
+      return { success: true }
+    }
+  )
+  app.post<{ Body: Static<typeof schemas.NamedRequest> }>(
+    '/models',
+    llamaRoute('llamaDownload', 'Start downloading a model', {
+      role: 'operator',
+      description:
+        '`GET /models/sse` reports progress and the result under the name in this request; `POST /models/unload` cancels the download. The download continues if the client disconnects.',
+      body: schemas.NamedRequest,
+      response: { 200: json('The download has started', schemas.DoneSchema) },
+      errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
+    }),
+    async ({ body, caller }, reply) => {
+      const name = body.model ?? body.name
+      if (!name) parseRequestedName(name)
+      const model = name!
+      const plan = await downloads.plan({ model, caller }, { signal: clientSignal(reply) })
+      const pull = await downloads.pull(plan, { detached: true, caller })
+      if (!pull) {
+        throw new CorralError('invalid_request', `The model ${JSON.stringify(model)} is already stored here.`, {
+          param: 'model'
+        })
+      }
+      feed.downloading(pull.record().id, model)
+      return { success: true }
+    }
+  )
+  app.delete<{ Querystring: Static<typeof schemas.ModelQuery> }>(
+    '/models',
+    llamaRoute('llamaDelete', 'Delete a model from disk', {
+      role: 'operator',
+      description:
+        'Deletes the model that the list shows under this name. Its running requests and its download end. `GET /models/sse` reports `model_remove`.',
+      querystring: schemas.ModelQuery,
+      response: { 200: json('The model is deleted', schemas.DoneSchema) },
+      errors: [...FILE_ERRORS, 'forbidden_model']
+    }),
+    async ({ query, caller }) => {
+      const models = catalogFor(catalog, caller)
+      const name = nameToDelete(models, parseRequestedName(query.model))
+      await deleteModel(deps, listedVariant(models, name))
+      feed.look()
+      return { success: true }
+    }
+  )
+  const events = llamaRoute('llamaModelEvents', 'Follow changes of models', {
+    description:
+      'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. The stream ends when the client disconnects.',
+    response: {
+      200: {
+        description: 'The events',
+        content: { 'text/event-stream': { schema: Type.String({ contentSchema: schemas.FeedEventSchema }) } }
+      }
+    },
+    errors: ['rate_limited']
+  })
+  // A HEAD request has no body, so nothing would end its stream.
+  app.get('/models/sse', { ...events, exposeHeadRoute: false }, async ({ caller }, reply) => {
+    const signal = clientSignal(reply)
+    const stream = openReplyStream(reply, llamaChannel(deps))
+    stream.status = 'listening'
+    let forget = () => {}
+    try {
+      await new Promise<void>((resolve, reject) => {
+        forget = feed.listen({
+          caller,
+          send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
+          end: resolve
+        })
+        const leave = () => resolve()
+        signal.addEventListener('abort', leave)
+        // Sends the headers before the first event.
+        Promise.resolve(stream.write(': listening\n\n')).catch(reject)
+        if (signal.aborted) leave()
+      })
+    } finally {
+      forget()
+    }
+    stream.end()
+  })
+}
