@@ -25,7 +25,7 @@ import { compiledSource, prebuiltPackage, type SourceOptions } from '../../../ru
 import { fetchConverter } from '../../../runtimes/llama-cpp/sources/llama-source.ts'
 import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
-t.test('progress of a build', async t => {
+t.test('parses build progress', async t => {
   const cases: [string, number | undefined][] = [
     ['[ 12%] Building CXX object x.o', 0.12],
     ['[100%] Built target llama-server', 1],
@@ -37,7 +37,7 @@ t.test('progress of a build', async t => {
   for (const [line, fraction] of cases) t.equal(buildFraction(line), fraction, line)
 })
 
-t.test('how missing tools are installed', async t => {
+t.test('names the command that installs missing tools', async t => {
   const all: BuildTool[] = ['git', 'cmake', 'C++ compiler', 'make or ninja']
   const cases: [BuildTool[], NodeJS.Platform, string, string | undefined][] = [
     [all, 'linux', 'ID=debian\n', 'sudo apt-get install -y git cmake g++ ninja-build'],
@@ -57,7 +57,7 @@ t.test('how missing tools are installed', async t => {
   }
 })
 
-t.test('choices', async t => {
+t.test('chooses packages and parallelism', async t => {
   const packages: [BuildKind, string, string, string | undefined, string | undefined][] = [
     ['cpu', 'linux', 'x64', '2.36', '@node-llama-cpp/linux-x64'],
     ['cpu', 'linux', 'arm64', '2.36', '@node-llama-cpp/linux-arm64'],
@@ -110,14 +110,14 @@ t.test('choices', async t => {
     t.notOk(isProgramOrLibrary(name), name)
 })
 
-/** Tools that leave a trace of their calls and make what the real ones make, in an instant. */
+/** Creates instant stand-ins for the build tools that log their calls and make the same files. */
 function fakeTools(t: Test, without: string[] = []) {
   const home = t.testdir()
   const bin = join(home, 'bin')
   const calls = join(home, 'calls')
   const server = join(home, 'server')
   writeFileSync(server, fakeServer())
-  // The programs they use themselves are not on the PATH that they are found by.
+  // The stand-ins need programs that are not on the PATH under test.
   const start = `#!/bin/sh\nPATH=/usr/bin:/bin\necho "$(basename "$0") $*" >> "${calls}"\n`
   const tools: Record<string, string> = {
     npm: `${start}
@@ -186,7 +186,7 @@ function sourceWith(
   return { directory, steps, reasons, trials, provide }
 }
 
-t.test('the programs alone, against prebuilt libraries', async t => {
+t.test('links only the programs against prebuilt libraries', async t => {
   const tools = fakeTools(t)
   const { provide, directory, steps, trials } = sourceWith(tools)
   const candidate = (await provide())!
@@ -198,7 +198,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
     origin: 'npm package node-llama-cpp@3.22.1, with the libraries of @node-llama-cpp/linux-x64',
     converter: { directory: join(directory, 'source-v0.5.0-cpu', 'converter'), version: 'v0.5.0' }
   })
-  t.same(trials, [candidate], 'tried before it is given')
+  t.same(trials, [candidate], 'tried before it is returned')
   t.same(readdirSync(candidate.directory).sort(), [
     'converter',
     'libggml-base.so',
@@ -208,7 +208,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
     'llama-server'
   ])
   t.ok(existsSync(join(candidate.converter!.directory, 'convert_hf_to_gguf.py')))
-  t.same(readdirSync(directory), ['source-v0.5.0-cpu'], 'the work is cleaned up')
+  t.same(readdirSync(directory), ['source-v0.5.0-cpu'], 'the work folder is removed')
   t.match(tools.calls(), [
     /^npm pack node-llama-cpp@3\.22\.1 --ignore-scripts/,
     /^git .*clone --quiet .*gitRelease\.bundle/,
@@ -232,7 +232,7 @@ t.test('the programs alone, against prebuilt libraries', async t => {
   )
 })
 
-t.test('compiles everything where prebuilt libraries cannot be used', async t => {
+t.test('compiles everything when prebuilt libraries cannot be used', async t => {
   const full = (options: Parameters<typeof sourceWith>[1], why: RegExp | undefined) => async (t: Test) => {
     const tools = fakeTools(t)
     const { provide, reasons, directory } = sourceWith(tools, options)
@@ -253,18 +253,24 @@ t.test('compiles everything where prebuilt libraries cannot be used', async t =>
     t.match(tools.calls().at(-2), /-DGGML_NATIVE=ON -DGGML_RPC=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF/)
     t.same(readdirSync(directory), ['source-v0.5.0-cpu'])
   }
-  t.test('switched off', full({ prebuilt: false }, undefined))
-  t.test('no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
-  t.test('another release', full({ env: { NPM_CONFIG_RELEASE: 'v0.4.0' } }, /libraries are from llama\.cpp v0\.4\.0/))
-  t.test('does not compile', full({ env: { CMAKE_FAULT: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/))
+  t.test('if switched off', full({ prebuilt: false }, undefined))
+  t.test('if there is no package', full({ hardware: { ...plainMachine, glibc: undefined } }, undefined))
+  t.test(
+    'if the package has another release',
+    full({ env: { NPM_CONFIG_RELEASE: 'v0.4.0' } }, /libraries are from llama\.cpp v0\.4\.0/)
+  )
+  t.test(
+    'if it does not compile',
+    full({ env: { CMAKE_FAULT: 'fail prebuilt' } }, /exit code 2. x\.cpp:1: error: expected/)
+  )
   let trials = 0
   const once = async () => {
     if (++trials === 1) throw new Error('it answered nonsense')
   }
-  t.test('does not prove itself', full({ trial: once }, /against the libraries.*answered nonsense/))
+  t.test('if the build fails verification', full({ trial: once }, /against the libraries.*answered nonsense/))
 })
 
-t.test('builds for GPUs', async t => {
+t.test('compiles GPU builds', async t => {
   const nvcc = (version: string) => `#!/bin/sh\necho "Cuda compilation tools, release ${version}, V${version}.1"\n`
   const amd = { ...plainMachine, gpus: [{ ...H100, vendor: 'amd' as const, architecture: 'gfx1100' }] }
 
@@ -280,7 +286,7 @@ t.test('builds for GPUs', async t => {
     t.match(other.reasons, [/CUDA 13 libraries libcudart\.so\.13, .*not installed/, /nvcc compiles for CUDA 12, not/])
   })
 
-  t.test("against prebuilt libraries, with the toolkit's own beside them", async t => {
+  t.test("against prebuilt libraries, with links to the toolkit's own", async t => {
     const tools = fakeTools(t)
     const toolkit = join(tools.home, 'cuda')
     for (const version of [12, 13]) {
@@ -325,33 +331,33 @@ t.test('builds for GPUs', async t => {
     const { provide, reasons } = sourceWith(tools, { runtime: rocm, hardware: amd })
     t.equal(await provide(), undefined)
     t.match(reasons, [/hipcc of ROCm is not installed/])
-    t.same(tools.calls(), [], 'nothing is fetched for what cannot be made')
+    t.same(tools.calls(), [], 'nothing is fetched for an impossible build')
     writePrograms(tools.bin, { hipcc: '#!/bin/sh\n' })
     t.match(await provide(), { id: 'source-v0.5.0-rocm' })
     t.match(tools.calls().at(-2), /-DGGML_HIP=ON -DGPU_TARGETS=gfx1100/)
   })
 
-  t.test('what is never compiled', async t => {
+  t.test('never compiles some kinds', async t => {
     const { provide, reasons } = sourceWith(fakeTools(t), { runtime: sycl, hardware: gpuMachine })
     t.equal(await provide(), undefined)
     t.match(reasons, [/does not compile sycl builds for linux x64/])
   })
 })
 
-t.test('failures', async t => {
-  t.test('missing tools', async t => {
+t.test('explains failures', async t => {
+  t.test('of missing tools', async t => {
     const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
     await t.rejects(provide(), {
       name: 'SourceUnavailable',
       message: /needs tools that are not installed: cmake, C\+\+ compiler/
     })
   })
-  t.test('no registry', async t => {
+  t.test('of a missing registry', async t => {
     const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM_CONFIG_FAULT: 'fail' } })
     await t.rejects(provide(), { name: 'SourceUnavailable', message: /npm failed with exit code 1.*npm error network/ })
     t.same(readdirSync(directory), ['work'])
   })
-  t.test('no way leads there', async t => {
+  t.test('of missing routes', async t => {
     const { provide, directory, reasons } = sourceWith(fakeTools(t), {
       env: { CMAKE_FAULT: 'fail full' },
       prebuilt: false
@@ -359,11 +365,11 @@ t.test('failures', async t => {
     const message = /no build of llama\.cpp v0\.5\.0 works here: cmake failed.*error: expected/
     await t.rejects(provide(), { name: 'BuildImpossible', message })
     t.equal(reasons.length, 1)
-    t.same(readdirSync(directory), ['work'], 'what was fetched stays for the next attempt')
+    t.same(readdirSync(directory), ['work'], 'the fetched source stays for the next attempt')
   })
 })
 
-t.test('finished builds are reused, partial ones are not', async t => {
+t.test('reuses finished builds but not partial ones', async t => {
   const tools = fakeTools(t)
   await t.rejects(sourceWith(tools, { env: { CMAKE_FAULT: 'fail full' }, prebuilt: false }).provide())
   t.equal(tools.calls().filter(call => /^(npm|git)/.test(call)).length, 2)
@@ -377,10 +383,10 @@ t.test('finished builds are reused, partial ones are not', async t => {
     ['cmake', 'cmake'],
     'neither fetched nor cloned again'
   )
-  t.notOk(existsSync(join(candidate.directory, 'libstale.so')), 'object files of an earlier attempt are not trusted')
+  t.notOk(existsSync(join(candidate.directory, 'libstale.so')), 'object files of an earlier attempt are discarded')
 })
 
-t.test('a call off ends the compilers', async t => {
+t.test('an abort ends the compilers', async t => {
   const tools = fakeTools(t)
   const abort = new AbortController()
   const { provide, steps, directory } = sourceWith(tools, { env: { CMAKE_FAULT: 'hang' } })
@@ -392,7 +398,7 @@ t.test('a call off ends the compilers', async t => {
   t.same(readdirSync(directory), ['work'])
 })
 
-t.test('kill -9 in the middle of a build', async t => {
+t.test('recovers from kill -9 during a build', async t => {
   const tools = fakeTools(t)
   const directory = join(tools.home, 'runtimes')
   const module = (path: string) => JSON.stringify(pathToFileURL(join(packageRoot, 'dist', path)).href)
@@ -415,7 +421,7 @@ await compiledSource({
     })
   })
   corral.kill('SIGKILL')
-  t.notOk(existsSync(join(directory, 'source-v0.5.0-cpu')), 'half a build is no build')
+  t.notOk(existsSync(join(directory, 'source-v0.5.0-cpu')), 'a partial build is not used')
   tools.forget()
   t.match(await sourceWith(tools).provide(), { id: 'source-v0.5.0-cpu' })
   t.same(
@@ -424,7 +430,7 @@ await compiledSource({
   )
 })
 
-t.test('the converter alone', async t => {
+t.test('fetches the converter without compiling', async t => {
   const tools = fakeTools(t)
   const directory = join(tools.home, 'runtimes')
   const options = {

@@ -41,14 +41,14 @@ function build(directory: string, more: Partial<Build> = {}): Build {
   }
 }
 
-/** A server with the archives of source that GitHub has; `archive` is what it answers with. */
+/** Serves source archives as GitHub does. `archive` is the reply. */
 async function serve(t: Test, archive: Buffer | undefined): Promise<{ url: string; paths: string[] }> {
   const paths: string[] = []
   const server = createServer((request, response) => {
     paths.push(request.url!)
     if (archive === undefined) response.writeHead(404).end()
     else if (request.url!.startsWith('/moved')) response.end(archive)
-    // GitHub sends to another host.
+    // GitHub redirects to another host.
     else response.writeHead(302, { location: '/moved' }).end()
   })
   await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
@@ -65,7 +65,7 @@ async function sourceArchive(t: Test, change: (folder: string) => void = () => u
   return readFileSync(join(folder, 'source.tar.gz'))
 }
 
-/** Without a way to the pinned source: there is no npm on this PATH. */
+/** Without access to the pinned source, because there is no npm on this PATH. */
 function finder(directory: string, url: string) {
   const source = { name: 'no-such-package', version: '0.0.0', env: { PATH: '/nowhere' }, log: memoryLog() }
   const repository = 'ggml-org/llama.cpp'
@@ -73,7 +73,7 @@ function finder(directory: string, url: string) {
   return createFindConverter({ directory, server, source })
 }
 
-t.test('the converter of a downloaded release is fetched from the same release, once', async t => {
+t.test('fetches the converter of a downloaded release from the same release, once', async t => {
   const directory = join(t.testdir(), 'runtimes')
   const server = await serve(t, await sourceArchive(t))
   const find = finder(directory, server.url)
@@ -93,7 +93,7 @@ t.test('the converter of a downloaded release is fetched from the same release, 
   t.equal(server.paths.length, 2)
 })
 
-t.test('an archive that is dangerous, damaged or missing is not used', async t => {
+t.test('rejects an archive that is dangerous, damaged or missing', async t => {
   const { symlinkSync } = await import('node:fs')
   const link = await sourceArchive(t, folder => symlinkSync('../conversion', join(folder, 'gguf-py', 'link')))
   const cases: [string, Buffer | undefined, RegExp][] = [
@@ -114,7 +114,7 @@ t.test('an archive that is dangerous, damaged or missing is not used', async t =
   }
 })
 
-t.test('the converter beside a build', async t => {
+t.test('finds the converter beside a build', async t => {
   const home = t.testdir()
   const find = finder(join(home, 'runtimes'), 'http://127.0.0.1:1')
   const checkout = join(home, 'llama.cpp')
@@ -127,7 +127,7 @@ t.test('the converter beside a build', async t => {
   t.same(await find(build(join(home, 'made'), { source: 'source', converter }), {}), converter)
 })
 
-t.test('the pinned converter serves other builds, and says that it is another version', async t => {
+t.test('uses the pinned converter for other builds and logs its version', async t => {
   const directory = join(t.testdir(), 'runtimes')
   // As an earlier fetch left it.
   const kept = join(directory, 'converter-no-such-package-0.0.0')
@@ -141,7 +141,7 @@ t.test('the pinned converter serves other builds, and says that it is another ve
   t.same(await find(same, {}), { directory: kept, version: 'v0.5.0' })
 })
 
-t.test('one search for concurrent requests; the error names what is missing', async t => {
+t.test('concurrent requests share one search, whose error names what is missing', async t => {
   const home = t.testdir()
   const directory = join(home, 'runtimes')
   const used = build(join(home, 'one'))

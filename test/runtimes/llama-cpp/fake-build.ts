@@ -6,11 +6,11 @@ import { programsIn } from '../../../runtimes/llama-cpp/programs.ts'
 import { prove } from '../../../runtimes/llama-cpp/prove.ts'
 import { createRuntimes, type RuntimesDeps } from '../../../runtimes/llama-cpp/runtimes-service.ts'
 
-/** A device as a build for CUDA lists it. */
+/** A device as a CUDA build lists it. */
 export const CUDA_DEVICE = '  CUDA0: NVIDIA H100 80GB HBM3 (81079 MiB, 80000 MiB free)'
 export const VULKAN_DEVICE = '  Vulkan0: NVIDIA H100 80GB HBM3 (81079 MiB, 80000 MiB free)'
 
-/** A llama-server that only says what it is, as text of a shell script. */
+/** Returns a shell script for a llama-server that only reports its version and devices. */
 export function fakeServer({
   version = '0.5.0-dev (build 1, commit de3ff81)',
   devices = ['  (none)'],
@@ -26,7 +26,7 @@ esac
 `
 }
 
-/** Writes programs that may be run into a folder. */
+/** Writes executable programs into a folder. */
 export function writePrograms(directory: string, programs: Record<string, string>): string {
   mkdirSync(directory, { recursive: true })
   for (const [name, text] of Object.entries(programs)) {
@@ -45,12 +45,12 @@ export function source(name: string, provide: BuildSource['provide'], more: Part
   return { name, description: `test source ${name}`, provide, ...more }
 }
 
-/** For what never converts. */
+/** For tests that never convert. */
 export async function noConverter(): Promise<never> {
   throw new Error('there is no converter here')
 }
 
-/** A log that remembers its messages. */
+/** Creates a log that stores its messages. */
 export function memoryLog() {
   const lines: string[] = []
   const warnings: string[] = []
@@ -129,7 +129,7 @@ function gpuKind(name: string, title: string, score: number, prefix: RegExp): Ru
   }
 }
 
-/** Kinds of builds for tests of the search: each is usable where there is a usable GPU, the first one is the best. */
+/** Kinds of builds for tests of the search. Each needs a usable GPU, except the last. The first is the best. */
 export const testKinds: RuntimeDescriptor[] = [
   gpuKind('cuda-13', 'CUDA 13', 90, /^CUDA/),
   gpuKind('cuda-12', 'CUDA 12', 80, /^CUDA/),
@@ -144,15 +144,17 @@ export const testKinds: RuntimeDescriptor[] = [
   }
 ]
 
-/** For what never asks a server of releases. */
+/** For tests that never use a release server. */
 export const noReleases: RuntimesDeps['releases'] = {
   followsLatest: true,
-  listing: () => Promise.reject(new Error('nobody asks for releases here')),
-  find: () => Promise.reject(new Error('nobody asks for releases here')),
-  fetch: () => Promise.reject(new Error('nobody asks for releases here'))
+  listing: () => Promise.reject(new Error('these tests use no releases')),
+  find: () => Promise.reject(new Error('these tests use no releases')),
+  fetch: () => Promise.reject(new Error('these tests use no releases'))
 }
 
-/** The `runtimes` service on a machine without GPUs, with its log. Builds are proven by what they say of themselves. */
+/**
+ * Creates the `runtimes` service on a machine without GPUs, with its log. Builds are verified only by what they report.
+ */
 export function runtimesWith(directory: string, sources: BuildSource[], more: Partial<RuntimesDeps> = {}) {
   const log = memoryLog()
   return {

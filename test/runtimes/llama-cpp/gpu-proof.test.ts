@@ -16,7 +16,7 @@ import {
   writePrograms
 } from './fake-build.ts'
 
-t.test('the answer must come from the GPU', async t => {
+t.test('a GPU build must answer from the GPU', async t => {
   const tables: [Record<string, number> | undefined, string[], RegExp | undefined][] = [
     [{ host: 5, CUDA0: 20 }, [], undefined],
     [{ host: 5 }, ['load_tensors: offloaded 4/4 layers to GPU'], /all of the model is in the machine's memory/],
@@ -61,10 +61,14 @@ t.test('the answer must come from the GPU', async t => {
   const full: StartEngine = async () => {
     throw new CorralError('insufficient_memory', 'CUDA0 is full.')
   }
-  t.match(await proof(full), { warnings: [/no free memory to verify.*CUDA0 is full/] }, 'a full GPU is not its fault')
+  t.match(
+    await proof(full),
+    { warnings: [/no free memory to verify.*CUDA0 is full/] },
+    'a full GPU does not fail the build'
+  )
 })
 
-t.test('a device that the build has no code for does not count', async t => {
+t.test('ignores a device that the build has no code for', async t => {
   const complaints = [
     'ggml_cuda_init: found 1 CUDA devices:',
     '  Device 0: NVIDIA GeForce GTX 1060 6GB, compute capability 6.1, VMM: yes',
@@ -77,7 +81,7 @@ t.test('a device that the build has no code for does not count', async t => {
   })
 })
 
-t.test('the state of a build', async t => {
+t.test('reports the state of a build', async t => {
   const ranking = rankRuntimes(testKinds, gpuMachine, []).filter(({ usable }) => usable)
   const plain = rankRuntimes(testKinds, plainMachine, []).filter(({ usable }) => usable)
   const device = (id: string) => [{ id, description: 'x' }]

@@ -33,7 +33,7 @@ const LISTS_NOTHING = fakeServer({
 })
 const CRASHES = '#!/bin/sh\nkill -SEGV $$'
 
-/** A source that makes a build for each kind of which it has a server, and remembers what it was asked for. */
+/** Creates a source that makes a build for each kind that it has a server for, and records requests. */
 function maker(
   directory: string,
   servers: Record<string, string | Error>,
@@ -56,7 +56,7 @@ function maker(
   return { asked, source: source(name, provide, more) }
 }
 
-/** A llama-server on PATH. */
+/** Creates a source with a llama-server on PATH. */
 function onPath(folder: string, devices?: string[]): BuildSource {
   writePrograms(folder, { 'llama-server': fakeServer(devices ? { devices } : {}) })
   const candidate = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system', origin: folder })
@@ -67,7 +67,7 @@ const gpus = (machine: Hardware = gpuMachine) => ({ hardware: hardwareService(ma
 const outcomes = (report: ReturnType<ReturnType<typeof runtimesWith>['report']>) =>
   report.attempts.map(({ runtime, source, outcome }) => `${runtime ?? 'any'} ${source} ${outcome}`)
 
-t.test('which build is taken on a machine with a GPU', async t => {
+t.test('chooses a build on a machine with a GPU', async t => {
   interface Case {
     what: string
     servers: Record<string, string | Error>
@@ -89,14 +89,14 @@ t.test('which build is taken on a machine with a GPU', async t => {
       reason: /devices: none\); no CUDA-capable device is detected/
     },
     {
-      what: 'the best one crashes at the proof',
+      what: 'the best one crashes during verification',
       servers: { vulkan: WORKS.vulkan!, cpu: WORKS.cpu!, 'cuda-13': CRASHES },
       id: 'made-vulkan',
       asked: ['cuda-13', 'cuda-12', 'vulkan'],
       warning: /vulkan is used instead of CUDA 13: made: .*ended by SIGSEGV/
     },
     {
-      what: 'a build that only lists another kind of device',
+      what: 'a build that lists only another kind of device',
       servers: { ...WORKS, 'cuda-13': WORKS.vulkan!, 'cuda-12': new Error('no archive') },
       id: 'made-vulkan',
       asked: ['cuda-13', 'cuda-12', 'vulkan'],
@@ -104,21 +104,21 @@ t.test('which build is taken on a machine with a GPU', async t => {
       reason: /devices: Vulkan0 NVIDIA H100/
     },
     {
-      what: 'nothing but the processor works: loudly',
+      what: 'only the processor works, with a warning',
       servers: { cpu: WORKS.cpu!, 'cuda-13': LISTS_NOTHING, vulkan: CRASHES },
       id: 'made-cpu',
       asked: ['cuda-13', 'cuda-12', 'vulkan', 'cpu'],
       warning: /Models run on the processor only.*\(NVIDIA H100 80GB HBM3\)\. CUDA 13: made: .*Vulkan: made: .*SIGSEGV/
     },
     {
-      what: 'a build on PATH for the processor gives way',
+      what: 'a processor build on PATH gives way',
       servers: WORKS,
       system: 'none',
       id: 'made-cuda-13',
       asked: ['cuda-13']
     },
     {
-      what: 'a build on PATH for the best kind is taken at once',
+      what: 'a build on PATH for the best kind is used at once',
       servers: WORKS,
       system: [CUDA_DEVICE],
       id: 'system-1',
@@ -133,7 +133,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       warning: /vulkan is used instead of CUDA 13/
     },
     {
-      what: 'a build on PATH for the processor, when nothing better can be had',
+      what: 'a processor build on PATH, when nothing better is available',
       servers: { 'cuda-13': new Error('no network') },
       system: 'none',
       id: 'system-1',
@@ -191,7 +191,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
       if (warning)
         t.ok(
           runtimes.log.warnings.some(line => warning.test(line)),
-          'in the log too'
+          'also in the log'
         )
       const report = runtimes.report()
       t.match(report.chosen, { id, warnings: build.warnings })
@@ -203,7 +203,7 @@ t.test('which build is taken on a machine with a GPU', async t => {
   }
 })
 
-t.test('the report tells what was tried for what', async t => {
+t.test('reports which sources were tried for which kinds', async t => {
   const directory = t.testdir()
   const first = maker(directory, { 'cuda-13': CRASHES }, 'first')
   const second = maker(directory, { vulkan: WORKS.vulkan! }, 'second')
@@ -228,7 +228,7 @@ t.test('the report tells what was tried for what', async t => {
   t.match(runtimes.report().ranking[0], { runtime: 'cuda-13', usable: true, gpus: ['nvidia:0'] })
 })
 
-t.test('a source that is unavailable is not tried for every kind', async t => {
+t.test('an unavailable source is not tried for every kind', async t => {
   const failures: [string, Error][] = [
     ['a source', new SourceUnavailable('no network')],
     ['a server of releases', new CorralError('hub_unreachable', 'no network')]
@@ -242,11 +242,11 @@ t.test('a source that is unavailable is not tried for every kind', async t => {
     t.equal(build.id, 'other-cpu', what)
     t.same(broken.asked, ['cuda-13'], what)
     t.match(build.warnings, [/CUDA 13: broken: no network/])
-    t.same(new BuildsDirectory(directory).failedAttempts(), [], 'the network says nothing about the machine')
+    t.same(new BuildsDirectory(directory).failedAttempts(), [], 'network errors are not blamed on the machine')
   }
 })
 
-t.test('a build that failed its proof is fetched again only after a change', async t => {
+t.test('a build that failed verification is fetched again only after a change', async t => {
   const directory = t.testdir()
   const servers: Record<string, string> = { 'cuda-13': LISTS_NOTHING, cpu: WORKS.cpu! }
   const start = async (machine: Hardware, description?: string) => {
@@ -260,29 +260,29 @@ t.test('a build that failed its proof is fetched again only after a change', asy
   t.match(new BuildsDirectory(directory).failedAttempts(), [
     { source: 'made', runtime: 'cuda-13', reason: /lists no device/ }
   ])
-  t.notOk(existsSync(join(directory, 'made-cuda-13')), 'it takes no room meanwhile')
+  t.notOk(existsSync(join(directory, 'made-cuda-13')), 'it takes no disk space meanwhile')
 
   const again = await start(gpuMachine)
   t.equal(again.build.id, 'made-cpu')
-  t.same(again.asked, ['cuda-12', 'vulkan'], 'what only could not be had is asked for again')
+  t.same(again.asked, ['cuda-12', 'vulkan'], 'an unavailable build is requested again')
   t.match(again.report.attempts[0], {
     runtime: 'cuda-13',
     outcome: 'failed',
     reasons: [/it failed on 2.*lists no device/]
   })
-  t.match(again.build.warnings, [/CUDA 13: made: it failed on/], 'as loudly as before')
+  t.match(again.build.warnings, [/CUDA 13: made: it failed on/], 'with the same warnings')
 
   const updated = { ...gpuMachine, gpus: [{ ...H100, driver: { version: '590.1', cuda: '13.1' } }] }
   servers['cuda-13'] = WORKS['cuda-13']!
-  t.equal((await start(updated)).build.id, 'made-cuda-13', 'another driver is another chance')
+  t.equal((await start(updated)).build.id, 'made-cuda-13', 'another driver may fix it')
   t.equal((await start(gpuMachine, 'other settings')).build.id, 'made-cuda-13')
 })
 
-t.test('failures lose their weight', async t => {
+t.test('failures expire', async t => {
   const machine = machineFingerprint(gpuMachine)
   const now = Date.parse('2026-11-21T12:00:00Z')
   const busy = { ...gpuMachine, gpus: [{ ...H100, freeMemory: 1 }], memory: { total: 1, available: 1 } }
-  t.equal(machineFingerprint(busy), machine, 'whatever memory is free')
+  t.equal(machineFingerprint(busy), machine, 'regardless of free memory')
   t.not(machineFingerprint({ ...gpuMachine, gpus: [] }), machine)
   t.not(machineFingerprint({ ...gpuMachine, libraries: [] }), machine)
   t.ok(isRecent({ at: '2026-11-21T01:00:00Z', machine }, machine, now))
@@ -290,7 +290,7 @@ t.test('failures lose their weight', async t => {
   t.notOk(isRecent({ at: '2026-11-21T01:00:00Z', machine: 'other' }, machine, now))
 })
 
-t.test('what failed is tried again when there is nothing else', async t => {
+t.test('retries a failed build when there is nothing else', async t => {
   const directory = t.testdir()
   const servers: Record<string, string> = { 'cuda-13': LISTS_NOTHING }
   const { source, asked } = maker(directory, servers)
@@ -305,7 +305,7 @@ t.test('what failed is tried again when there is nothing else', async t => {
   t.same(asked, ['cuda-12', 'vulkan', 'cpu', 'cuda-13'])
 })
 
-t.test('a recorded build for GPUs must still list them', async t => {
+t.test('a recorded GPU build must still list its devices', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory, WORKS)
   const start = (machine = gpuMachine) => runtimesWith(directory, [source], gpus(machine))
@@ -313,7 +313,7 @@ t.test('a recorded build for GPUs must still list them', async t => {
   t.equal((await start().build()).id, 'made-cuda-13')
   t.same(asked, ['cuda-13'], 'reused')
 
-  // The driver went, and the same llama-server lists nothing any more.
+  // The driver is gone, and the same llama-server no longer lists any device.
   const record = JSON.parse(readFileSync(join(directory, 'made-cuda-13.build.json'), 'utf8'))
   const server = fakeServer()
   writePrograms(join(directory, 'made-cuda-13'), { 'llama-server': server })
@@ -325,7 +325,7 @@ t.test('a recorded build for GPUs must still list them', async t => {
   record.server = { size: now.size, mtimeMs: now.mtimeMs }
   writeFileSync(join(directory, 'made-cuda-13.build.json'), JSON.stringify(record))
   const runtimes = start()
-  t.equal((await runtimes.build()).id, 'made-cuda-13', 'fetched anew')
+  t.equal((await runtimes.build()).id, 'made-cuda-13', 'fetched again')
   t.same(asked, ['cuda-13', 'cuda-13'])
   t.ok(
     runtimes.log.warnings.some(line => /made-cuda-13, verified on .*, does not work any more: it lists no/.test(line))
@@ -368,7 +368,7 @@ t.test('a stored choice has priority over the ranking', async t => {
   t.same(asked, ['cuda-13', 'vulkan'])
 })
 
-t.test('what the user installed serves where nothing else is at hand, and is not removed', async t => {
+t.test('a build that the user installed serves as a fallback and is not removed', async t => {
   const directory = t.testdir()
   const install = async (id: string, runtime: string, from: string) => {
     const folder = writePrograms(join(directory, id), { 'llama-server': WORKS[runtime]! })
@@ -382,14 +382,14 @@ t.test('what the user installed serves where nothing else is at hand, and is not
   const offline = maker(directory, {})
   const runtimes = runtimesWith(directory, [offline.source], gpus())
   t.equal((await runtimes.build()).id, 'archive-1-cuda-13')
-  t.same(offline.asked, [], 'no need to ask anybody')
+  t.same(offline.asked, [], 'without the network')
   t.equal((await runtimes.build({}, 'vulkan')).id, 'made-9-vulkan')
 
   const wants = (build: Build) => build.id !== 'made-9-vulkan'
   const { source: online, asked } = maker(directory, { vulkan: WORKS.vulkan! }, 'made', { wants })
   t.equal((await runtimesWith(directory, [online], gpus()).build({}, 'vulkan')).id, 'made-vulkan')
   t.same(asked, ['vulkan'], 'the settings want another one')
-  t.ok(existsSync(join(directory, 'made-9-vulkan', 'llama-server')), 'and what was installed stays')
+  t.ok(existsSync(join(directory, 'made-9-vulkan', 'llama-server')), 'the installed build stays')
 
   rmSync(join(directory, 'archive-1-cuda-13', 'llama-server'))
   const damaged = runtimesWith(directory, [maker(directory, { 'cuda-13': WORKS['cuda-13']! }).source], gpus())
@@ -397,6 +397,6 @@ t.test('what the user installed serves where nothing else is at hand, and is not
   t.match(
     damaged.report().installed.find(({ build }) => build.id === 'archive-1-cuda-13'),
     { state: 'failed', failure: /ENOENT|no such file/ },
-    'damaged, it is shown so and left to the user'
+    'a damaged build is reported and left to the user'
   )
 })

@@ -19,7 +19,7 @@ import { machine } from './ranking/machines.ts'
 export const BROKEN = '#!/bin/sh\necho "version GLIBC_2.39 not found" >&2\nexit 1\n'
 export const CPU = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
 
-/** A release's archive with a llama-server that only says what it is. */
+/** Makes a release's archive with a llama-server that only reports its version. */
 export async function archive(t: Test, tag: string, server = fakeServer()): Promise<Buffer> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))

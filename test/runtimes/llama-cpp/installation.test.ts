@@ -12,7 +12,7 @@ import { writePrograms } from './fake-build.ts'
 import { archive, BROKEN, build, CPU, failure, record, world } from './installation-world.ts'
 import { machine } from './ranking/machines.ts'
 
-t.test('which build a name means', async t => {
+t.test('resolves a name to a build', async t => {
   const records = [
     record('release-b9-cpu'),
     record('release-b1000-cpu'),
@@ -24,7 +24,7 @@ t.test('which build a name means', async t => {
   t.equal(id('release-b9-cpu'), 'release-b9-cpu')
   t.equal(id('RELEASE-B9-CPU'), 'release-b9-cpu')
   t.equal(id('cpu'), 'release-b1000-cpu', 'the newest that works, by number')
-  t.equal(id('cpu', [records[2]!]), 'release-b2000-cpu', 'one that failed, where there is no other')
+  t.equal(id('cpu', [records[2]!]), 'release-b2000-cpu', 'a failed one, if there is no other')
   t.equal(id('cuda'), 'release-b5-cuda-12')
   t.equal(id('CUDA-12'), 'release-b5-cuda-12')
   t.throws(() => id('vulkan'), { code: 'runtime_not_found', message: /corral runtime install vulkan/ })
@@ -39,17 +39,17 @@ t.test('which build a name means', async t => {
   t.equal(state({ failure }, { selected: 'a' }), 'failed')
 })
 
-t.test('what was chosen is written down', async t => {
+t.test('stores the selection', async t => {
   const directory = t.testdir()
   t.same(new BuildsDirectory(directory).selection(), {})
   t.same(new BuildsDirectory(join(directory, 'nowhere')).selection(), {})
   writeFileSync(join(directory, 'selection.json'), '{"selected":"a","previous":3,"failed":null}')
   t.same(new BuildsDirectory(directory).selection(), { selected: 'a' })
   writeFileSync(join(directory, 'selection.json'), '{"selec')
-  t.same(new BuildsDirectory(directory).selection(), {}, 'broken by hand: nothing is chosen')
+  t.same(new BuildsDirectory(directory).selection(), {}, 'ignores a selection that was damaged by hand')
 })
 
-t.test('installing', async t => {
+t.test('installs builds', async t => {
   const { installation, directory, publish, server, lines } = await world(t)
   await publish('b100')
   await publish('b200')
@@ -60,7 +60,7 @@ t.test('installing', async t => {
   t.match(installation.list(), [{ build: { id: 'release-b200-cpu' }, state: 'installed', size: Number }])
 
   const count = server.requests.filter(({ host }) => host === 'storage').length
-  t.same(await installation.install({ runtime: 'CPU' }, {}), newest, 'what is there is not fetched again')
+  t.same(await installation.install({ runtime: 'CPU' }, {}), newest, 'an installed build is not fetched again')
   const pointers = 1
   t.equal(server.requests.filter(({ host }) => host === 'storage').length, count + pointers)
   t.equal((await installation.install({ runtime: 'cpu', version: 'b100' }, {})).id, 'release-b100-cpu', 'side by side')
@@ -83,7 +83,7 @@ t.test('installing', async t => {
   for (const [request, expected] of refused) await t.rejects(installation.install(request, {}), expected as Error)
 })
 
-t.test('a build that fails its proof leaves nothing', async t => {
+t.test('a build that fails verification leaves nothing', async t => {
   const { installation, directory, publish } = await world(t)
   await publish('b100', BROKEN)
   await t.rejects(installation.install({}, {}), {
@@ -104,7 +104,7 @@ t.test('a build that fails its proof leaves nothing', async t => {
     }
   )
   t.equal(await called.catch(error => error), reason)
-  t.same(readdirSync(directory), ['selection.json'], 'nor does one that is called off')
+  t.same(readdirSync(directory), ['selection.json'], 'neither does an aborted one')
 })
 
 t.test('two concurrent installations, and leftovers of a killed one', async t => {
@@ -119,19 +119,19 @@ t.test('two concurrent installations, and leftovers of a killed one', async t =>
   t.equal(builds[0].id, 'release-b200-cpu')
   t.same(builds[1].id, builds[0].id)
   const fetched = server.requests.filter(({ host, path }) => host === 'storage' && path.includes(CPU('b200')))
-  t.equal(fetched.length, 1, 'it is fetched once')
+  t.equal(fetched.length, 1, 'fetched once')
   t.same(
     readdirSync(directory, { withFileTypes: true }).flatMap(entry => (entry.isDirectory() ? entry.name : [])),
     ['release-b100-cpu', 'release-b200-cpu'],
-    'what has no record is swept'
+    'files without a record are removed'
   )
 })
 
-t.test('archives on this disk', async t => {
+t.test('installs local archives', async t => {
   const { installation, directory, lines } = await world(t)
   const data = await archive(t, 'b300')
   const folder = join(directory, '..')
-  writeFileSync(join(folder, 'a'), 'no archive')
+  writeFileSync(join(folder, 'a'), 'not an archive')
   const path = join(folder, CPU('b300'))
   writeFileSync(path, data)
   const digest = createHash('sha256').update(data).digest('hex')
@@ -150,7 +150,7 @@ t.test('archives on this disk', async t => {
   })
   t.ok(
     lines.some(line => line.includes(`has the SHA-256 ${digest}`)),
-    'the digest is told'
+    'the digest is reported'
   )
 
   const renamed = join(folder, 'renamed.tgz')
@@ -160,7 +160,7 @@ t.test('archives on this disk', async t => {
   t.match(
     await installation.install({ archive: renamed }, {}),
     { id: `archive-b300-build-${mark}`, kind: 'cpu' },
-    'its folder tells the release, the proof its kind'
+    'the folder names the release, and verification finds the kind'
   )
   await installation.remove(`archive-b300-build-${mark}`)
   t.match(await installation.install({ archive: renamed, runtime: 'cpu' }, {}), {
@@ -176,10 +176,10 @@ t.test('archives on this disk', async t => {
     [join(folder, 'cut.tar.gz'), { code: 'invalid_request', message: /cut\.tar\.gz cannot be used: it is damaged/ }]
   ]
   for (const [archive, expected] of refused) await t.rejects(installation.install({ archive }, {}), expected as Error)
-  t.same(readdirSync(directory), [], 'none of them leaves anything')
+  t.same(readdirSync(directory), [], 'neither leaves anything')
 })
 
-t.test('which model needs a build', async t => {
+t.test('finds the model that needs a build', async t => {
   const records = [
     record('release-b1-cpu'),
     record('release-b1-vulkan', {}, { runtime: 'vulkan', kind: 'vulkan' }),
@@ -191,10 +191,10 @@ t.test('which model needs a build', async t => {
     ['release-b1-cpu', 'RELEASE-b1-cpu', true],
     ['release-b2-cpu', 'release-b1-cpu', false],
     ['release-b2-cpu', 'release-b9-cpu', false],
-    // Another one of the kind is left.
+    // Another build of the kind is left.
     ['release-b1-cpu', 'cpu', false],
     ['release-b1-vulkan', 'vulkan', true],
-    // It does not work anyway, but was named.
+    // It does not work, but the model names it.
     ['release-b3-vulkan', 'vulkan', false],
     ['release-b3-vulkan', 'release-b3-vulkan', true]
   ]
@@ -204,7 +204,7 @@ t.test('which model needs a build', async t => {
   }
 })
 
-t.test('a build that a model names stays', async t => {
+t.test('keeps a build that a model names', async t => {
   const models = () => ({ 'me/mine': { runtime: 'release-b100-cpu' } })
   const { installation, directory, publish } = await world(t, { models })
   for (const tag of ['b100', 'b200']) {
@@ -219,7 +219,7 @@ t.test('a build that a model names stays', async t => {
   await installation.remove('release-b200-cpu')
 })
 
-t.test('using and removing', async t => {
+t.test('uses and removes builds', async t => {
   const { deps, installation, directory, publish, using } = await world(t)
   await publish('b100')
   await publish('b200')
@@ -247,7 +247,7 @@ t.test('using and removing', async t => {
     code: 'runtime_missing',
     message: /release-b200-cpu no longer works here/
   })
-  t.equal(deps.current()?.id, 'release-b100-cpu', 'what was in use stays')
+  t.equal(deps.current()?.id, 'release-b100-cpu', 'the build in use stays')
   t.match(
     installation.list().find(({ build }) => build.id === 'release-b200-cpu'),
     { state: 'failed', failure: /bytes/ }
@@ -266,7 +266,7 @@ t.test('using and removing', async t => {
   }
 })
 
-t.test('stable releases beside nightly ones', async t => {
+t.test('keeps stable and nightly releases apart', async t => {
   const { deps, installation, publish } = await world(t)
   const upgraded = async () => {
     const { changed, build } = await installation.upgrade({})
@@ -276,10 +276,10 @@ t.test('stable releases beside nightly ones', async t => {
   await installation.install({}, {})
   await installation.use('release-b100-cpu', {})
   await publish('v0.9.0')
-  t.same(await upgraded(), [true, 'release-v0.9.0-cpu'], 'the newest release has archives of its own now')
+  t.same(await upgraded(), [true, 'release-v0.9.0-cpu'], 'the newest release now has its own archives')
   t.same(await upgraded(), [false, 'release-v0.9.0-cpu'])
   await publish('b200', undefined, { stable: false })
-  t.same(await upgraded(), [false, 'release-v0.9.0-cpu'], 'a nightly one is not the newest release')
+  t.same(await upgraded(), [false, 'release-v0.9.0-cpu'], 'a nightly release is not the newest release')
   await publish('v0.10.0')
   t.same(await upgraded(), [true, 'release-v0.10.0-cpu'], 'by version, not by letters')
   await publish('v0.9.5')
@@ -291,7 +291,7 @@ t.test('stable releases beside nightly ones', async t => {
   t.equal(deps.current()?.id, 'release-v0.9.5-cpu')
 })
 
-t.test('upgrading', async t => {
+t.test('upgrades to newer releases only', async t => {
   const w = await world(t)
   const { deps, installation, directory, publish } = w
   await publish('b100')
@@ -328,19 +328,19 @@ t.test('upgrading', async t => {
   })
   t.notOk(
     w.server.requests.some(({ path }) => path.includes(CPU('b300'))),
-    'it is not fetched again'
+    'not fetched again'
   )
   w.hardware = machine([], { libraries: [] })
   await t.rejects(
     installation.upgrade({}),
     { message: /was removed because/ },
-    'on a changed machine it is worth another try'
+    'a changed machine is worth another try'
   )
   await publish('b400')
   t.match(await installation.upgrade({}), { changed: true, build: { id: 'release-b400-cpu' } })
 })
 
-t.test('the first engine after an upgrade', async t => {
+t.test('the first engine after an upgrade decides', async t => {
   const w = await world(t)
   const { deps, installation, directory, publish, lines } = w
   await publish('b100')
@@ -355,7 +355,7 @@ t.test('the first engine after an upgrade', async t => {
     return on.id
   }
   const both = ['release-b100-cpu', 'release-b200-cpu']
-  await t.rejects(installation.start(fresh, attempt(both)), failed, 'neither manages it: the model is to blame')
+  await t.rejects(installation.start(fresh, attempt(both)), failed, 'both fail, so the model is to blame')
   t.same(starts.splice(0), ['release-b200-cpu', 'release-b100-cpu'])
   t.equal(deps.current()?.id, 'release-b200-cpu')
 
@@ -366,10 +366,10 @@ t.test('the first engine after an upgrade', async t => {
     }),
     full
   )
-  t.equal(new BuildsDirectory(directory).selection().trial, 'release-b200-cpu', 'that says nothing of the build')
+  t.equal(new BuildsDirectory(directory).selection().trial, 'release-b200-cpu', 'this does not blame the build')
 
   t.equal(await installation.start(fresh, attempt(['release-b200-cpu'])), 'release-b100-cpu')
-  t.equal(deps.current()?.id, 'release-b100-cpu', 'corral has returned to the former one')
+  t.equal(deps.current()?.id, 'release-b100-cpu', 'corral has returned to the earlier build')
   t.match(new BuildsDirectory(directory).selection(), {
     selected: 'release-b100-cpu',
     failed: { 'release-b200-cpu': {} },
@@ -388,5 +388,5 @@ t.test('the first engine after an upgrade', async t => {
   t.equal(new BuildsDirectory(directory).selection().trial, undefined, 'its trial is over')
   starts.length = 0
   await t.rejects(installation.start(good, attempt(['release-b300-cpu'])), failed)
-  t.same(starts, ['release-b300-cpu'], 'later failures are those of models')
+  t.same(starts, ['release-b300-cpu'], 'later failures are blamed on models')
 })

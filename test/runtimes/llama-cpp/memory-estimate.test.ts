@@ -25,7 +25,7 @@ function specFor(modelPath: string, more: Partial<LaunchSpec['options']> = {}, a
   } as unknown as LaunchSpec
 }
 
-t.test('what llama-fit-params prints', async t => {
+t.test('parses the output of llama-fit-params', async t => {
   const tables: [string[], ReturnType<typeof parseFitPrint>][] = [
     [['Host 3 6 5 '], { host: 14 * MIB }],
     [
@@ -44,7 +44,7 @@ t.test('what llama-fit-params prints', async t => {
   for (const [lines, expected] of tables) t.same(parseFitPrint(lines), expected, lines.join('|'))
 })
 
-t.test('the flags that it shares with llama-server', async t => {
+t.test('passes on the flags that it shares with llama-server', async t => {
   const known = new Set(['--model', '--ctx-size', '--n-gpu-layers', '-ts', '--verbosity', '--override-kv'])
   const tables: [string, string][] = [
     ['--model /m.gguf --host /tmp/x.sock --alias a --ctx-size 4096', '--model /m.gguf --ctx-size 4096'],
@@ -56,24 +56,24 @@ t.test('the flags that it shares with llama-server', async t => {
   for (const [list, expected] of tables) t.equal(sharedArguments(list.split(' '), known).join(' '), expected)
 })
 
-t.test('a real one', async t => {
+t.test('estimates with the real program', async t => {
   const executables = programsIn(engineBuildFolder())!
   const build = { id: 'x', digest: 'x', executables } as Build
   const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
   const small = await estimateMemory(build, specFor(demo, { num_ctx: 1024, num_parallel: 1 }), { log })
   t.ok(small!.host! > MIB, JSON.stringify(small))
   const large = await estimateMemory(build, specFor(demo, { num_ctx: 32768, num_parallel: 4 }), { log })
-  t.ok(large!.host! > small!.host! + 100 * MIB, 'the context counts')
+  t.ok(large!.host! > small!.host! + 100 * MIB, 'the context matters')
   const quantized = { num_ctx: 32768, num_parallel: 4, cache_type_k: 'q8_0', cache_type_v: 'q8_0' } as const
   const q8 = await estimateMemory(build, specFor(demo, quantized), { log })
-  t.ok(q8!.host! < large!.host!, 'so do the types of the cache')
+  t.ok(q8!.host! < large!.host!, 'so do the cache types')
   const embedding = { ...specFor(demo), mode: 'embedding' as const }
-  t.ok(await estimateMemory(build, embedding, { log }), 'flags that it does not know are left out')
+  t.ok(await estimateMemory(build, embedding, { log }), 'unknown flags are left out')
   t.equal(await estimateMemory(build, specFor(demo, {}, ['--ctx-size', 'nonsense']), { log }), undefined)
   t.equal(await estimateMemory(build, specFor(join(dirname(demo), 'none.gguf')), { log }), undefined)
 })
 
-t.test('it never gets in the way', async t => {
+t.test('a failing estimate never blocks a load', async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const with_ = (program: string): Build => {
     writePrograms(folder, { 'llama-server': '#!/bin/sh', 'llama-fit-params': `#!/bin/sh\n${program}` })

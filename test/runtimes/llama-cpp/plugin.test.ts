@@ -12,7 +12,7 @@ import runtimes, { createConfiguredRuntimes } from '../../../runtimes/llama-cpp/
 import type { RuntimesOptions } from '../../../runtimes/llama-cpp/options.ts'
 import { CUDA_DEVICE, fakeServer, hardwareService, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
-/** What the plugin is given on a machine without GPUs, whose detection takes until `looked`. */
+/** Creates the plugin's context on a machine without GPUs, whose detection takes until `looked`. */
 function contextWith(paths: DataPaths, looked?: Promise<void>): PluginContext {
   const found = hardwareService(plainMachine)
   const hardware = {
@@ -26,7 +26,7 @@ function contextWith(paths: DataPaths, looked?: Promise<void>): PluginContext {
   return { config, log: pino({ level: 'silent' }), paths, service: () => hardware } as unknown as PluginContext
 }
 
-t.test('the plugin looks for a build without holding up the start', async t => {
+t.test('the plugin searches for a build without delaying the start', async t => {
   const home = t.testdir()
   const folder = writePrograms(join(home, 'theirs'), { 'llama-server': fakeServer() })
   const options = { ...(Value.Create(runtimes.options) as RuntimesOptions), sources: ['system'], llama_cpp: folder }
@@ -43,7 +43,7 @@ t.test('the plugin looks for a build without holding up the start', async t => {
   await offer.hooks!(app, {})
   await offer.start!()
   await app.listen({ port: 0 })
-  t.equal(service.report().state, 'searching', 'the server listens, and it is still looking')
+  t.equal(service.report().state, 'searching', 'the server listens while the search continues')
   look()
   while (service.report().state === 'searching') await sleep(10)
   t.match(service.report(), {
@@ -55,7 +55,7 @@ t.test('the plugin looks for a build without holding up the start', async t => {
   t.ok(readdirSync(paths.runtimes).some(name => name.endsWith('.build.json')))
 })
 
-t.test('a failed search leaves the plugin running', async t => {
+t.test('the plugin survives a failed search', async t => {
   const home = t.testdir()
   const options = { ...(Value.Create(runtimes.options) as RuntimesOptions), llama_cpp: join(home, 'nothing') }
   const paths = dataPaths(join(home, 'data'), undefined)
@@ -76,7 +76,7 @@ t.test('a failed search leaves the plugin running', async t => {
   t.notOk(existsSync(paths.runtimes), 'nothing was written')
 })
 
-t.test('what the programs of a machine say decides, from the first question to the report', async t => {
+t.test('detected hardware decides the reported ranking', async t => {
   const home = t.testdir()
   const smi = `#!/bin/sh
 case "$1" in

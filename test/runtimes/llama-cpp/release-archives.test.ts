@@ -10,7 +10,7 @@ import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-c
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
-t.test('what names tell', async t => {
+t.test('reads release and kind from archive names', async t => {
   t.equal(releaseId('b11347', cuda12), 'release-b11347-cuda-12')
   t.equal(releaseTag('release-b11347-cuda-12'), 'b11347')
   t.equal(releaseTag('archive-b11347-cpu-1a2b3c4d'), 'b11347')
@@ -72,7 +72,7 @@ t.test('what names tell', async t => {
   }
 })
 
-t.test('which entries of an archive are refused', async t => {
+t.test('rejects dangerous archive entries', async t => {
   const cases: [string, string, string?, boolean?][] = [
     ['llama-b1/llama-server', 'File'],
     ['llama-b1/', 'Directory'],
@@ -97,11 +97,11 @@ t.test('which entries of an archive are refused', async t => {
   }
 })
 
-t.test('zip archives', async t => {
+t.test('unpacks zip archives', async t => {
   const folder = t.testdir()
   const inner = join(folder, 'out')
   mkdirSync(inner)
-  // A zip with one stored entry, as Windows' archives are: no folder around the files.
+  // Makes a zip with one stored entry and no folder around it, as Windows' archives are.
   const zip = (name: string, data: string, attributes = 0) => {
     const [file, body] = [Buffer.from(name), Buffer.from(data)]
     const crc = crc32(body)
@@ -140,7 +140,7 @@ t.test('zip archives', async t => {
   await t.rejects(unpack(zip('/evil', 'x')), /absolute path|refused/)
   await t.rejects(unpack(zip('link', '/etc/passwd', 0o120777)), /"link" is a link/)
   t.notOk(existsSync(join(folder, 'evil')))
-  await t.rejects(unpack(zip('a', 'x').subarray(0, 40)), /./, 'cut short')
+  await t.rejects(unpack(zip('a', 'x').subarray(0, 40)), /./, 'truncated')
 })
 
 function crc32(data: Buffer): number {

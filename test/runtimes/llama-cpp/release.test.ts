@@ -19,7 +19,7 @@ const CPU_NAME = 'llama-b10485-bin-ubuntu-x64.tar.gz'
 const LINUX = machine([])
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
-t.test('which release is taken', async t => {
+t.test('chooses a release', async t => {
   const release = (tag_name: string, ...names: string[]): Release => ({ tag_name, assets: names.map(asset) })
   const archive = (tag: string) => `llama-${tag}-bin-ubuntu-x64.tar.gz`
   const serves = (assets: readonly ReleaseAsset[]) => assets.some(({ name }) => /-bin-ubuntu-x64\.tar\.gz$/.test(name))
@@ -57,7 +57,7 @@ t.test('which release is taken', async t => {
   t.equal(
     (await findRelease(uploading, 'latest', serves, signal))?.tag_name,
     'b1000',
-    'by number, of those that have it'
+    'by number, among those that have it'
   )
   const nonsense = server([stable, release('v9.9.9', archive('b1')), release('b7', archive('b7'))], '<html>')
   t.equal((await findRelease(nonsense, 'latest', serves, signal))?.tag_name, 'b7', 'v- and b-numbers are not compared')
@@ -73,29 +73,29 @@ t.test('which release is taken', async t => {
   )
   t.equal(await findRelease(server([stable]), 'latest', serves, signal), undefined)
   const gone = server([stable, release('b6', archive('b6'))], 'b1001')
-  t.equal((await findRelease(gone, 'latest', serves, signal))?.tag_name, 'b6', 'the one that it names is gone')
+  t.equal((await findRelease(gone, 'latest', serves, signal))?.tag_name, 'b6', 'the named release is gone')
   const nightliesOnly = { ...server([release('b6', archive('b6'))]), latest: async () => undefined }
   t.equal((await findRelease(nightliesOnly, 'latest', serves, signal))?.tag_name, 'b6', 'there is no stable release')
   const whole = release('v0.6.0', 'nightly-tag.txt', archive('v0.6.0'))
   const both = server([whole, release('b9', archive('b9'))], 'b9')
   t.equal((await findRelease(both, 'latest', serves, signal))?.tag_name, 'v0.6.0', 'a stable one with archives')
-  t.same(both.asked, [], 'is not followed anywhere')
+  t.same(both.asked, [], 'redirects are not followed')
   t.equal((await findRelease(both, 'v0.6.0', serves, signal))?.tag_name, 'v0.6.0')
   const lacking = release('v0.8.0', 'nightly-tag.txt')
   const former = server([lacking, release('v0.6.0', archive('v0.6.0')), release('v0.7.0', archive('v0.7.0'))], 'b1')
-  t.equal((await findRelease(former, 'latest', serves, signal))?.tag_name, 'v0.7.0', 'where no nightly one has it')
+  t.equal((await findRelease(former, 'latest', serves, signal))?.tag_name, 'v0.7.0', 'no nightly release has it')
   const direct = server([release('b3', archive('b3'))])
-  t.equal((await findRelease(direct, 'latest', serves, signal))?.tag_name, 'b3', 'a latest release that has it itself')
+  t.equal((await findRelease(direct, 'latest', serves, signal))?.tag_name, 'b3', 'the latest release has it')
   const pinned = server([stable, release('b1000', archive('b1000')), release('b1001')], 'b1000')
   t.equal((await findRelease(pinned, 'v0.5.0', serves, signal))?.tag_name, 'b1000')
   t.equal(
     await findRelease(pinned, 'b1001', serves, signal),
     undefined,
-    'a release that is asked for by name is no other one'
+    'a release requested by name is never replaced'
   )
 })
 
-/** An archive as the real ones are: one folder, programs and libraries side by side, links between libraries. */
+/** Makes an archive like the real ones: one folder, programs and libraries side by side, links between libraries. */
 async function makeArchive(t: Test, change: (inner: string) => void = () => {}, options = {}): Promise<Buffer> {
   const folder = t.testdir()
   const inner = writePrograms(join(folder, 'llama-b10485'), {
@@ -110,7 +110,7 @@ async function makeArchive(t: Test, change: (inner: string) => void = () => {}, 
   return readFileSync(join(folder, 'x.tgz'))
 }
 
-/** The archive of libraries that belongs to a CUDA build, in a folder of another name. */
+/** Makes the archive of libraries for a CUDA build, in a folder with another name. */
 async function makeLibraries(t: Test): Promise<Buffer> {
   const folder = t.testdir({ 'cudart-x': { 'libcudart.so.12': 'runtime', LICENSE: 'of the libraries' } })
   await tar.c({ gzip: true, cwd: folder, file: join(folder, 'y.tgz') }, ['cudart-x'])
@@ -124,7 +124,7 @@ interface Given {
   signal?: AbortSignal
 }
 
-/** Has the source `release` bring a build; gives what it told on the way too. */
+/** Makes the source `release` provide a build, and records its progress. */
 function from(url: string, directory: string, { hardware = LINUX, runtime = cpu, options = {}, signal }: Given = {}) {
   const settings = {
     api_url: url,
@@ -156,7 +156,7 @@ async function emulate(t: Test, files: ReleaseFile[]): Promise<ReleaseEmulator> 
   return server
 }
 
-t.test('a release is found, checked and unpacked', async t => {
+t.test('finds, checks and unpacks a release', async t => {
   const archive = await makeArchive(t)
   const directory = join(t.testdir(), 'runtimes')
   const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
@@ -171,7 +171,7 @@ t.test('a release is found, checked and unpacked', async t => {
     executables: { server: /llama-server$/, quantize: /llama-quantize$/ },
     origin: `${server.url}/ggml-org/llama.cpp/releases/download/b10485/${CPU_NAME}`
   })
-  t.ok(lstatSync(join(candidate.directory, 'libllama.so')).isSymbolicLink(), 'links between libraries are kept')
+  t.ok(lstatSync(join(candidate.directory, 'libllama.so')).isSymbolicLink(), 'links between libraries are preserved')
   t.equal(statSync(candidate.executables.server).mode & 0o111, 0o111)
   t.same(readdirSync(directory), ['release-b10485-cpu'], 'nothing else is left')
   t.match(
@@ -185,7 +185,7 @@ t.test('a release is found, checked and unpacked', async t => {
   t.equal(source.wants!({ ...candidate, version: '', digest: '', devices: [] }), true)
 
   const pinned = from(server.url, directory, { options: { tag: 'b10485' } })
-  t.equal((await pinned.provide())?.id, 'release-b10485-cpu', 'a tag of its own; the earlier folder is replaced')
+  t.equal((await pinned.provide())?.id, 'release-b10485-cpu', 'an explicit tag replaces the earlier folder')
   t.equal(pinned.source.wants!({ ...candidate, id: 'release-b1-cpu', version: '', digest: '', devices: [] }), false)
   const missing = from(server.url, directory, { options: { tag: 'b1' } })
   await t.rejects(missing.provide(), { code: 'runtime_not_found', message: /no release "b1" .*tags\/b1: status 404/ })
@@ -199,7 +199,7 @@ t.test('a release is found, checked and unpacked', async t => {
   t.match(await mirrored.provide(), { origin: `${server.url}/ggml-org/llama.cpp/releases/download/b10485/${CPU_NAME}` })
 })
 
-t.test('the libraries of a CUDA build go into its folder', async t => {
+t.test('puts the libraries of a CUDA build into its folder', async t => {
   const archive = await makeArchive(t, inner => writeFileSync(join(inner, 'LICENSE'), 'of the build'))
   const libraries = await makeLibraries(t)
   const names = {
@@ -232,7 +232,7 @@ t.test('the libraries of a CUDA build go into its folder', async t => {
   t.same(readdirSync(fresh), [], 'without its libraries there is no build')
 })
 
-t.test('what is wrong with an archive', async t => {
+t.test('rejects defective archives', async t => {
   const archive = await makeArchive(t)
   const climbing = await makeArchive(t, () => {}, {
     onWriteEntry(entry: { path: string }) {
@@ -252,8 +252,8 @@ t.test('what is wrong with an archive', async t => {
     ['no digest', { digest: null }, /has no SHA-256 digest/, 'checksum_mismatch'],
     ['more than announced', { size: 5 }, /more bytes than the 5 announced/, 'checksum_mismatch'],
     ['less than announced', { served: cut }, /has \d+ bytes, but \d+ were announced/, 'checksum_mismatch'],
-    ['archive cut short', { data: cut }, /damaged.*(truncated|unexpected end|abort)/i, 'invalid_request'],
-    ['no archive at all', { data: Buffer.from('<html>') }, /damaged/, 'invalid_request'],
+    ['truncated archive', { data: cut }, /damaged.*(truncated|unexpected end|abort)/i, 'invalid_request'],
+    ['not an archive', { data: Buffer.from('<html>') }, /damaged/, 'invalid_request'],
     ['climbing entry', { data: climbing }, /refused.*evil.* would lie outside/, 'invalid_request'],
     ['leaving link', { data: await link('../../../x') }, /refused.*the link/, 'invalid_request'],
     ['absolute link', { data: await link('/etc') }, /refused.*the link/, 'invalid_request'],
@@ -274,7 +274,7 @@ t.test('what is wrong with an archive', async t => {
   }
 })
 
-t.test('transfers that break off', async t => {
+t.test('resumes interrupted transfers', async t => {
   const archive = await makeArchive(t)
   const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
   const bytesOf = () => server.requests.filter(({ path }) => path.startsWith('/storage') && path.includes(CPU_NAME))
@@ -292,18 +292,18 @@ t.test('transfers that break off', async t => {
   t.equal(resumed.requests.length, 3)
   t.match(resumed.requests[2], { range: /^bytes=[1-9]\d*-$/, ifRange: /^"[0-9a-f]{16}"$/, status: 206 })
   const sent = resumed.requests.reduce((sum, { bytes }) => sum + bytes, 0)
-  t.ok(sent < archive.length * 1.5, 'what had arrived is not fetched again')
+  t.ok(sent < archive.length * 1.5, 'received bytes are not fetched again')
 
   server.break(CPU_NAME, { cutAfter: 150_000, ignoreRange: true, times: 2 })
   t.equal((await attempt()).id, 'release-b10485-cpu', 'a server without ranges')
 
   server.break(CPU_NAME, { cutAfter: 150_000, content: randomBytes(archive.length), times: 1 })
   const changed = await attempt()
-  t.equal(changed.id, 'release-b10485-cpu', 'a file that changed in between begins anew')
+  t.equal(changed.id, 'release-b10485-cpu', 'a changed file starts over')
   t.match(changed.requests.at(-1), { status: 200 })
 
   server.break(CPU_NAME, { stallAfter: 150_000, times: 1 })
-  t.equal((await attempt({ stallTimeout: 500 })).id, 'release-b10485-cpu', 'a stalled one ends and goes on')
+  t.equal((await attempt({ stallTimeout: 500 })).id, 'release-b10485-cpu', 'a stalled transfer is resumed')
 
   server.break(CPU_NAME, { status: 503, times: 1 })
   t.equal((await attempt()).id, 'release-b10485-cpu')
@@ -318,10 +318,10 @@ t.test('transfers that break off', async t => {
   server.break(CPU_NAME, { status: 404 })
   server.requests.length = 0
   await t.rejects(from(server.url, directory).provide(), { code: 'hub_unreachable', message: /status 404/ })
-  t.equal(bytesOf().length, 1, 'what is not there is not asked for again')
+  t.equal(bytesOf().length, 1, 'a missing file is not requested again')
 })
 
-t.test('servers that cannot be reached', async t => {
+t.test('reports unreachable servers', async t => {
   const directory = join(t.testdir(), 'runtimes')
   const server = await emulate(t, [])
   const answers: [
@@ -355,11 +355,7 @@ t.test('servers that cannot be reached', async t => {
       return true
     }
     await t.rejects(from(server.url, directory).provide(), expected, what)
-    t.match(
-      await from(server.url, directory).releases.listing(),
-      { list: 'snapshot' },
-      'the ranking has a list all the same'
-    )
+    t.match(await from(server.url, directory).releases.listing(), { list: 'snapshot' }, 'the ranking still has a list')
   }
 
   server.state.instead = () => true
@@ -380,10 +376,10 @@ t.test('servers that cannot be reached', async t => {
   const unreachable = { code: 'hub_unreachable' }
   await t.rejects(from(`http://127.0.0.1:${port}`, directory).provide(), { ...unreachable, message: /ECONNREFUSED/ })
   await t.rejects(from('http://nowhere.invalid', directory).provide(), { ...unreachable, message: /nowhere\.invalid/ })
-  t.notOk(existsSync(directory), 'nothing was begun')
+  t.notOk(existsSync(directory), 'nothing was started')
 })
 
-t.test('the list of files for the ranking', async t => {
+t.test('caches the file list for the ranking', async t => {
   const server = await emulate(t, [{ name: CPU_NAME, data: Buffer.from('x') }])
   const { releases } = from(server.url, t.testdir())
   const [first, second] = await Promise.all([releases.listing(), releases.listing()])
@@ -391,7 +387,7 @@ t.test('the list of files for the ranking', async t => {
   t.equal(second, first)
   const count = server.requests.length
   server.publish('b10486', [{ name: CPU_NAME.replace('b10485', 'b10486'), data: Buffer.from('x') }])
-  t.equal((await releases.listing()).tag, 'b10485', 'kept for a while')
+  t.equal((await releases.listing()).tag, 'b10485', 'cached for a while')
   t.equal(server.requests.length, count)
-  t.equal((await releases.find(cpu, LINUX))?.tag, 'b10486', 'what is to be fetched is asked for anew')
+  t.equal((await releases.find(cpu, LINUX))?.tag, 'b10486', 'a download uses a fresh list')
 })

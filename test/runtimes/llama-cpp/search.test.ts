@@ -27,17 +27,21 @@ import {
 
 const options = { hardware: plainMachine }
 
-t.test('which of several recorded builds comes first', t => {
+t.test('orders recorded builds by preference', t => {
   const record = (id: string, installed?: boolean) =>
     ({ build: { id }, ...(installed && { installed }) }) as BuildRecord
   const order = (...records: BuildRecord[]) => byPreference(records).map(({ build }) => build.id)
-  t.same(order(record('source-v1-cpu'), record('source-v2-cpu')), ['source-v1-cpu', 'source-v2-cpu'], 'as proven')
+  t.same(
+    order(record('source-v1-cpu'), record('source-v2-cpu')),
+    ['source-v1-cpu', 'source-v2-cpu'],
+    'in order of verification'
+  )
   t.same(order(record('release-b9-cpu'), record('release-b10-cpu')), ['release-b10-cpu', 'release-b9-cpu'])
   t.same(order(record('release-b10-cpu', true), record('release-b9-cpu')), ['release-b9-cpu', 'release-b10-cpu'])
   t.end()
 })
 
-t.test('the version output of llama-server', async t => {
+t.test('parses the version output of llama-server', async t => {
   const versions: [string, ReturnType<typeof parseVersion>][] = [
     [
       'version: 0.5.0-dev (build 1, commit de3ff81)',
@@ -55,7 +59,7 @@ t.test('the version output of llama-server', async t => {
   for (const [line, expected] of versions) t.same(parseVersion(['x', line]), expected, line)
 })
 
-t.test('proof', async t => {
+t.test('verifies a build', async t => {
   const folder = (server: string) => writePrograms(t.testdir(), { 'llama-server': server })
   const build = await prove(
     candidateIn(folder(fakeServer({ devices: ['  CUDA0: X (2 MiB, 1 MiB free)'] })), { kind: 'unknown' }),
@@ -76,10 +80,10 @@ t.test('proof', async t => {
   process.env.LLAMA_ARG_CTX_SIZE = '1'
   t.teardown(() => delete process.env.LLAMA_ARG_CTX_SIZE)
   const strict = fakeServer().replace('case', '[ -z "$LLAMA_ARG_CTX_SIZE" ] || exit 9\ncase')
-  await t.resolves(prove(candidateIn(folder(strict)), options), 'the environment is cleaned')
+  await t.resolves(prove(candidateIn(folder(strict)), options), 'the environment is clean')
 })
 
-t.test('a real build', async t => {
+t.test('verifies a real build', async t => {
   const folder = engineBuildFolder()
   const log = memoryLog()
   const home = t.testdir()
@@ -107,7 +111,7 @@ t.test('a real build', async t => {
   await t.rejects(proveByAnswer(build, failing, options), /did not answer: out of memory/)
 })
 
-t.test('system', async t => {
+t.test('finds a build on this system', async t => {
   const provide = (options: Parameters<typeof systemSource>[0]) => {
     const reasons: string[] = []
     const explain = (reason: string) => reasons.push(reason)
@@ -137,7 +141,7 @@ t.test('system', async t => {
   t.match(none.reasons[0], /no .* on PATH/)
 })
 
-t.test('sources are tried in order, each explained', async t => {
+t.test('tries sources in order and explains each', async t => {
   const directory = t.testdir()
   const asked: string[] = []
   const sources = [
@@ -176,7 +180,7 @@ t.test('sources are tried in order, each explained', async t => {
     { reasons: ['broken'] },
     { reasons: [/does not work here: .*too old/, 'too old'] }
   ])
-  t.notOk(existsSync(join(directory, 'made-c')), 'what did not prove itself is removed')
+  t.notOk(existsSync(join(directory, 'made-c')), 'a build that fails verification is removed')
 })
 
 t.test('a required build is not replaced by another', async t => {
@@ -195,10 +199,10 @@ t.test('a required build is not replaced by another', async t => {
     runtimes.report().attempts.map(({ outcome }) => outcome),
     ['failed', 'not tried']
   )
-  t.ok(existsSync(join(broken, 'llama-server')), "what is not corral's stays")
+  t.ok(existsSync(join(broken, 'llama-server')), 'folders that corral did not make stay')
 })
 
-t.test('a proven build is reused after a check, and made again when damaged', async t => {
+t.test('a verified build is reused after a check, and made again when damaged', async t => {
   const directory = join(t.testdir(), 'runtimes')
   let made = 0
   const maker = source('made', async () => {
@@ -218,12 +222,12 @@ t.test('a proven build is reused after a check, and made again when damaged', as
   t.equal(made, 1, 'the same content with a new date is the same build')
 
   const damages: [string, () => void][] = [
-    ['a library cut short', () => truncateSync(join(directory, 'made-1', 'libggml.so'), 3)],
-    ['a library gone', () => rmSync(join(directory, 'made-1', 'libggml.so'))],
-    ['llama-server changed', () => writeFileSync(server, fakeServer().replace('de3ff81', 'de3ff82'))],
-    ['the folder gone', () => rmSync(join(directory, 'made-1'), { recursive: true })],
+    ['a truncated library', () => truncateSync(join(directory, 'made-1', 'libggml.so'), 3)],
+    ['a missing library', () => rmSync(join(directory, 'made-1', 'libggml.so'))],
+    ['a changed llama-server', () => writeFileSync(server, fakeServer().replace('de3ff81', 'de3ff82'))],
+    ['a missing folder', () => rmSync(join(directory, 'made-1'), { recursive: true })],
     ['an unreadable record', () => writeFileSync(join(directory, 'made-1.build.json'), '{"format":1,')],
-    ['a record gone', () => rmSync(join(directory, 'made-1.build.json'))]
+    ['a missing record', () => rmSync(join(directory, 'made-1.build.json'))]
   ]
   for (const [what, damage] of damages) {
     const before = made
@@ -242,13 +246,13 @@ t.test('a proven build is reused after a check, and made again when damaged', as
   t.same(
     readdirSync(directory).sort(),
     ['made-1', 'made-1.build.json', 'work'],
-    'leftovers of interrupted searches go, reusable work stays'
+    'leftovers of interrupted searches are removed, reusable work stays'
   )
   const record = JSON.parse(readFileSync(join(directory, 'made-1.build.json'), 'utf8'))
   t.match(record.build, { id: 'made-1', version: /0\.5\.0/, origin: 'a test', kind: 'cpu', digest: /^[0-9a-f]{64}$/ })
 })
 
-t.test('a build of another version serves only when nothing better can be had', async t => {
+t.test('a build of another version serves only when nothing better is available', async t => {
   const directory = join(t.testdir(), 'runtimes')
   let works = true
   const maker = (version: string) =>
@@ -268,7 +272,7 @@ t.test('a build of another version serves only when nothing better can be had', 
   t.match(offline.report().attempts, [{ outcome: 'chosen', reasons: [/still works/, 'no network'] }])
   works = true
   t.equal((await runtimesWith(directory, [maker('v2')]).build()).id, 'v2')
-  t.same(readdirSync(directory).sort(), ['v2', 'v2.build.json'], 'the former one is removed')
+  t.same(readdirSync(directory).sort(), ['v2', 'v2.build.json'], 'the earlier build is removed')
 })
 
 t.test('concurrent requests share one search', async t => {
@@ -291,7 +295,7 @@ t.test('concurrent requests share one search', async t => {
   while (early.length === 0) await sleep(5)
   const late: Progress[] = []
   const second = runtimes.build({ onProgress: step => late.push(step) })
-  t.match(late, [{ fraction: 0.12 }], 'who comes late is told at once where it stands')
+  t.match(late, [{ fraction: 0.12 }], 'a late caller gets the current progress at once')
   t.match(runtimes.report(), { state: 'searching', progress: { fraction: 0.12 } })
 
   const abort = new AbortController()
@@ -304,7 +308,7 @@ t.test('concurrent requests share one search', async t => {
   proceed()
   t.equal((await first).id, 'made-1', 'the others are not disturbed')
   t.equal(await second, await first)
-  t.equal(gone.length, before, 'nobody is told who does not wait any more')
+  t.equal(gone.length, before, 'a caller that left gets no progress')
   t.match(late.at(-1), { phase: 'proving' })
   t.equal(asked, 1)
   t.ok(runtimes.log.lines.includes('building llama.cpp 90%'))
@@ -337,7 +341,7 @@ t.test('a failed search is remembered and repeated after a while', async t => {
   t.equal(runtimes.report().state, 'ready')
 })
 
-t.test('stopping calls the search off', async t => {
+t.test('stopping aborts the search', async t => {
   const directory = t.testdir()
   let begun = false
   let ended = false
@@ -359,7 +363,7 @@ t.test('stopping calls the search off', async t => {
   t.match(await runtimes.build().catch(error => error), { code: 'shutting_down' })
 })
 
-t.test('two processes do not build in one directory at once', async t => {
+t.test('two processes do not build in one directory at the same time', async t => {
   const directory = join(t.testdir({ runtimes: {} }), 'runtimes')
   const release = await lock(directory, { stale: 20_000 })
   let asked = 0
@@ -375,7 +379,7 @@ t.test('two processes do not build in one directory at once', async t => {
   t.equal((await build).id, 'made-1')
 })
 
-t.test('adding sources', async t => {
+t.test('sources can be added', async t => {
   const directory = t.testdir()
   const runtimes = runtimesWith(directory, [source('made', async () => undefined)])
   t.throws(() => runtimes.addSource(source('made', async () => undefined)), /named "made" already/)

@@ -28,7 +28,7 @@ const DEVICES: Record<string, string[]> = {
   vulkan: [VULKAN_DEVICE]
 }
 
-/** A source that makes a working build of each kind. */
+/** Creates a source that makes a working build of each kind. */
 function maker(directory: string, kinds = ['cuda-13', 'cuda-12', 'vulkan', 'cpu']) {
   const asked: string[] = []
   const provide = async ({ runtime }: BuildRequest) => {
@@ -42,7 +42,7 @@ function maker(directory: string, kinds = ['cuda-13', 'cuda-12', 'vulkan', 'cpu'
   return { asked, source: source('made', provide) }
 }
 
-/** Engines that start on all builds but these. */
+/** Creates engines that start on all builds except the broken ones. */
 function engines(broken: Record<string, string> = {}) {
   const started: { build: string; environment: Record<string, string> | undefined }[] = []
   const exits: ((exit: EngineExit) => void)[] = []
@@ -56,7 +56,7 @@ function engines(broken: Record<string, string> = {}) {
     const exited = new Promise<EngineExit>(resolve => exits.push(resolve))
     return { build, exited }
   }
-  /** Starts an engine on the usual build, or on another one. */
+  /** Starts an engine on the default build, or on a chosen one. */
   const startOn = (runtimes: Pick<Runtimes, 'startOn' | 'environment'>, choice?: string) =>
     runtimes.startOn({ name: 'owner/model', choice }, build => start(build, runtimes.environment(build)), {})
   return { started, exits, startOn }
@@ -64,13 +64,13 @@ function engines(broken: Record<string, string> = {}) {
 
 const gpuHardware = () => ({ hardware: hardwareService(gpuMachine) })
 
-t.test('a build for each model', async t => {
+t.test('each model may have its own build', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory)
   const { started, startOn } = engines()
   const runtimes = runtimesWith(directory, [source], gpuHardware())
   t.equal((await startOn(runtimes)).build.id, 'made-cuda-13')
-  t.equal((await startOn(runtimes, 'cuda')).build.id, 'made-cuda-13', 'the usual one is of that kind')
+  t.equal((await startOn(runtimes, 'cuda')).build.id, 'made-cuda-13', 'the default build is of that kind')
   t.equal((await startOn(runtimes, 'Vulkan')).build.id, 'made-vulkan')
   const both = await Promise.all([startOn(runtimes, 'cpu'), startOn(runtimes, 'cpu')])
   t.same(
@@ -78,9 +78,9 @@ t.test('a build for each model', async t => {
     ['made-cpu', 'made-cpu']
   )
   t.equal((await startOn(runtimes, 'made-vulkan')).build.id, 'made-vulkan', 'by its id')
-  t.same(asked, ['cuda-13', 'vulkan', 'cpu'], 'each is got once')
-  t.equal((await runtimes.build()).id, 'made-cuda-13', 'the usual one stays what it is')
-  t.same((await runtimes.build({}, 'cpu')).warnings, undefined, 'who asks for the processor needs no warning')
+  t.same(asked, ['cuda-13', 'vulkan', 'cpu'], 'each is provided once')
+  t.equal((await runtimes.build()).id, 'made-cuda-13', 'the default build stays the same')
+  t.same((await runtimes.build({}, 'cpu')).warnings, undefined, 'choosing the processor causes no warning')
   t.match(started[0], { environment: { GGML_TEST_KIND: 'cuda-13' } }, 'with the variables of its kind')
   t.same(started.find(({ build }) => build === 'made-cpu')?.environment, {})
   t.same(
@@ -100,10 +100,10 @@ t.test('a build for each model', async t => {
     code: 'runtime_missing',
     message: /Vulkan cannot work on this machine: no such GPU \(buy one\)/
   })
-  t.equal(asked.length, 3, 'what cannot work is not fetched')
+  t.equal(asked.length, 3, 'an impossible build is not fetched')
 })
 
-t.test('a build that does not work after all gives way to the next one', async t => {
+t.test('a build that fails after all is replaced by the next best one', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory)
   const { started, startOn } = engines({ 'made-cuda-13': 'gpu_not_supported_by_build' })
@@ -131,7 +131,7 @@ t.test('a build that does not work after all gives way to the next one', async t
   )
   t.match((await runtimes.build()).warnings, [/cuda-12 is used instead of CUDA 13/])
   await startOn(runtimes)
-  t.equal(started.at(-1)?.build, 'made-cuda-12', 'the next one starts on it at once')
+  t.equal(started.at(-1)?.build, 'made-cuda-12', 'the next engine starts on it directly')
 
   const later = runtimesWith(directory, [source], gpuHardware())
   t.equal((await later.build()).id, 'made-cuda-12', 'also after a restart')
@@ -144,9 +144,9 @@ t.test('when no other build starts, the original failure is reported', async t =
   const { started, startOn } = engines({ 'made-cpu': 'illegal_instruction' })
   const runtimes = runtimesWith(directory, [made])
   await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /illegal_instruction/ })
-  t.equal(started.length, 1, 'not twice on the same one')
+  t.equal(started.length, 1, 'not twice on the same build')
   await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /illegal_instruction/ })
-  t.equal(started.length, 2, 'and the next request may try')
+  t.equal(started.length, 2, 'the next request may try again')
 
   const folder = writePrograms(join(directory, 'path'), { 'llama-server': fakeServer() })
   const onPath = candidateIn(folder, { id: 'system-1', kind: 'unknown', source: 'system' })
@@ -155,17 +155,17 @@ t.test('when no other build starts, the original failure is reported', async t =
   const alone = () => runtimesWith(join(directory, 'alone'), [system])
   for (const runtimes of [alone(), alone()]) {
     await t.rejects(theirs.startOn(runtimes), { message: /library_missing/ })
-    await t.rejects(theirs.startOn(runtimes), { message: /library_missing/ }, 'one on PATH as well')
+    await t.rejects(theirs.startOn(runtimes), { message: /library_missing/ }, 'also a build on PATH')
   }
   t.equal(theirs.started.length, 4)
 
   const memory = engines({ 'made-cpu': 'out_of_gpu_memory' })
   const other = runtimesWith(t.testdir(), [maker(t.testdir(), ['cpu']).source])
   await t.rejects(memory.startOn(other), { code: 'insufficient_memory' })
-  t.equal(memory.started.length, 1, 'memory is not the fault of the build')
+  t.equal(memory.started.length, 1, 'a lack of memory is not blamed on the build')
 })
 
-t.test('no other build takes the place of one that was named', async t => {
+t.test('a named build is never replaced', async t => {
   const directory = t.testdir()
   const { source: made, asked } = maker(join(directory, 'runtimes'))
   const folder = writePrograms(join(directory, 'theirs'), { 'llama-server': fakeServer() })
@@ -175,17 +175,17 @@ t.test('no other build takes the place of one that was named', async t => {
   const runtimes = runtimesWith(join(directory, 'runtimes'), [named, made], gpuHardware())
   await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /library_missing/ })
   t.same(asked, [])
-  t.match((await runtimes.build()).warnings, [/Models run on the processor only/], 'a GPU that it leaves idle is told')
+  t.match((await runtimes.build()).warnings, [/Models run on the processor only/], 'an idle GPU causes a warning')
   await t.rejects(startOn(runtimes, 'vulkan'), { code: 'runtime_missing', message: /driver_too_old/ })
-  t.same(asked, ['vulkan'], 'a model of its own choice has one of its own')
+  t.same(asked, ['vulkan'], 'a model with a choice has its own build')
 
   rmSync(join(folder, 'llama-server'))
   const gone = runtimesWith(join(directory, 'runtimes'), [named, made], gpuHardware())
   await t.rejects(gone.build(), { code: 'runtime_missing' })
-  t.equal((await gone.build({}, 'vulkan')).id, 'made-vulkan', 'also when the named one is broken')
+  t.equal((await gone.build({}, 'vulkan')).id, 'made-vulkan', 'also when the named build is broken')
 })
 
-t.test('a build whose folder was deleted is got anew, and the model started', async t => {
+t.test('a deleted build is provided again and the model starts', async t => {
   const directory = t.testdir()
   const { source, asked } = maker(directory, ['cpu'])
   const start = async (build: Build) => {
@@ -201,7 +201,7 @@ t.test('a build whose folder was deleted is got anew, and the model started', as
   t.same(asked, ['cpu', 'cpu'])
 })
 
-t.test('a build is not removed under its engines', async t => {
+t.test('a build with engines is not removed', async t => {
   const directory = t.testdir()
   const { source } = maker(directory)
   const { exits, startOn } = engines()
@@ -219,7 +219,7 @@ t.test('a build is not removed under its engines', async t => {
   )
 })
 
-t.test('hardware and ranking without a build; kinds of other plugins', async t => {
+t.test('reports hardware and ranking without a build, and accepts kinds from plugins', async t => {
   const directory = t.testdir()
   const names = ['llama-b9-bin-x.tar.gz']
   let listings = 0
@@ -235,7 +235,7 @@ t.test('hardware and ranking without a build; kinds of other plugins', async t =
   const without = runtimesWith(directory, [maker(directory).source], { releases })
   await without.rank()
   t.match(without.report(), { state: 'idle', hardware: { platform: 'linux' }, release: { list: 'snapshot' } })
-  t.equal(listings, 0, 'who takes nothing from the release server does not ask it')
+  t.equal(listings, 0, 'the release server is not used unless the sources need it')
 
   const release = { ...maker(directory).source, name: 'release' }
   const runtimes = runtimesWith(directory, [release], { ...gpuHardware(), releases })
@@ -280,7 +280,7 @@ await runtimesWith(directory, [maker], { hardware: hardwareService(gpuMachine) }
   await once(corral, 'message')
   corral.kill('SIGKILL')
   await once(corral, 'exit')
-  // Its lock outlives it for a while: here nobody waits for that.
+  // The lock outlives its process for a while. The test does not wait for that.
   rmSync(`${directory}.lock`, { recursive: true, force: true })
   const { source: made, asked } = maker(directory)
   const runtimes = runtimesWith(directory, [made], gpuHardware())
@@ -289,7 +289,7 @@ await runtimesWith(directory, [maker], { hardware: hardwareService(gpuMachine) }
   t.same(readdirSync(directory).sort(), ['made-cuda-13', 'made-cuda-13.build.json'])
 })
 
-t.test('two processes want different builds at once', async t => {
+t.test('two processes can provide different builds at the same time', async t => {
   const directory = t.testdir()
   const makers = [maker(directory), maker(directory)]
   const [one, two] = makers.map(({ source }) => runtimesWith(directory, [source], gpuHardware()))
@@ -298,5 +298,5 @@ t.test('two processes want different builds at once', async t => {
     builds.map(({ id }) => id),
     ['made-cuda-13', 'made-vulkan', 'made-cuda-13']
   )
-  t.same(makers.flatMap(({ asked }) => asked).sort(), ['cuda-13', 'vulkan'], 'each is got by one of them')
+  t.same(makers.flatMap(({ asked }) => asked).sort(), ['cuda-13', 'vulkan'], 'each is provided by one of them')
 })

@@ -72,7 +72,7 @@ const TABLE: [string, ReturnType<typeof device>[] | undefined, ReturnType<typeof
   ['vulkan-llvmpipe-plus-3060', [device('Vulkan1', 'NVIDIA GeForce RTX 3060', 12288, 11000)], NO_LOG]
 ]
 
-t.test('recorded lists', async t => {
+t.test('parses recorded device lists', async t => {
   const recorded = recordings().filter(name => name.startsWith('list-devices')).length
   t.equal(TABLE.length, recorded, 'every recording has its row')
   for (const [name, devices, log] of TABLE) {
@@ -84,14 +84,18 @@ t.test('recorded lists', async t => {
   }
 })
 
-t.test('which listed devices can be used', async t => {
+t.test('selects the listed devices that the build has code for', async t => {
   const listed = (name: string) => {
     const lines = linesOf(`list-devices/${name}.txt`)
     const log = parseDeviceLog(lines)
     return (parseDevices(lines) ?? []).map(each => whyUnusable(each, log))
   }
   t.match(listed('cuda-gtx1060-archs-too-new'), [/GTX 1060 6GB has compute capability 6\.1.*7\.5 and newer/])
-  t.same(listed('cuda-3090-plus-3xp40'), [undefined, undefined, undefined, undefined], 'the build does not say')
+  t.same(
+    listed('cuda-3090-plus-3xp40'),
+    [undefined, undefined, undefined, undefined],
+    'the build does not report its architectures'
+  )
   t.same(listed('rocm-gfx906-xnack-suffix'), [undefined, undefined])
   const archs = [
     'found 1 CUDA devices',
@@ -102,13 +106,13 @@ t.test('which listed devices can be used', async t => {
   t.same(parseDeviceLog(archs).builtFor, ['5.0', '12.0'])
 })
 
-t.test('other lines', async t => {
+t.test('handles unusual device lines', async t => {
   const list = [
     'Available devices:',
     '  CUDA0: A: B (C) (D, 5 MiB) (2 MiB, 0 MiB free)',
     '  CPU: x (9 MiB, 9 MiB free)'
   ]
-  t.same(parseDevices(list), [device('CUDA0', 'A: B (C) (D, 5 MiB)', 2, 0)], 'full, but there')
+  t.same(parseDevices(list), [device('CUDA0', 'A: B (C) (D, 5 MiB)', 2, 0)], 'a full device is still listed')
   t.equal(parseDevices(['usage: llama-server']), undefined)
   t.same(parseDevices(['Available devices:', '  Vulkan0: X (99999999999999999999 MiB, -3 MiB free)']), [
     device('Vulkan0', 'X')

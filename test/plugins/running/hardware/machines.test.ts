@@ -28,7 +28,7 @@ const H100 = answers({
 const outcomes = (hardware: { probes: { probe: string; outcome: string }[] }) =>
   Object.fromEntries(hardware.probes.map(({ probe, outcome }) => [probe, outcome]))
 
-t.test('NVIDIA', async t => {
+t.test('detects NVIDIA machines', async t => {
   const directory = t.testdir()
   const h100 = await look(directory, { programs: { 'nvidia-smi': H100 } })
   t.match(h100, {
@@ -69,7 +69,7 @@ t.test('NVIDIA', async t => {
 
   const tableOnly = await look(directory, { programs: { 'nvidia-smi': recording('nvidia/smi-table-4070tis-550.txt') } })
   t.match(tableOnly.gpus, [{ totalMemory: 16376 * MIB, driver: { cuda: '12.4' }, architecture: '8.9', usable: true }])
-  t.same(tableOnly.now.gpus, {}, 'the table tells nothing of what is free')
+  t.same(tableOnly.now.gpus, {}, 'the table does not report free memory')
 
   const mig = await look(directory, {
     programs: {
@@ -101,10 +101,10 @@ t.test('NVIDIA', async t => {
     cpu: { model: 'Neoverse-N1' },
     gpus: [{ unifiedMemory: true, totalMemory: 127600748 * 1024, driver: { cuda: '13.0' } }]
   })
-  t.same(spark.now.gpus, {}, 'it has no memory of its own')
+  t.same(spark.now.gpus, {}, 'a Jetson has no dedicated memory')
 })
 
-t.test('a driver that does not work', async t => {
+t.test('reports a driver that does not work', async t => {
   const directory = t.testdir()
   const failing = (name: string) => answers({ '*': recording(`nvidia/smi-err-${name}.txt`) }, 18)
   const mismatch = await look(directory, {
@@ -165,7 +165,7 @@ const RADEON = {
     'simd_count 168\nvendor_id 4098\ndevice_id 29772\nlocation_id 768\ndomain 0\ngfx_target_version 110000\nlocal_mem_size 0\n'
 }
 
-t.test('AMD, Intel, Apple', async t => {
+t.test('detects AMD, Intel and Apple machines', async t => {
   const directory = t.testdir()
   const radeon = await look(directory, {
     files: { ...PLAIN, ...RADEON, '/usr/share/vulkan/icd.d/radeon_icd.x86_64.json': '{}' },
@@ -239,7 +239,7 @@ t.test('AMD, Intel, Apple', async t => {
     }
   ])
   t.equal(deck.gpus.length, 1)
-  t.same(deck.now.gpus, {}, 'its memory is that of the machine')
+  t.same(deck.now.gpus, {}, 'it shares the machine memory')
 
   const vulkanOnly = await look(directory, {
     programs: { vulkaninfo: recording('vulkan/vulkaninfo-summary-venus-m2-plus-llvmpipe.txt') }
@@ -277,7 +277,7 @@ t.test('AMD, Intel, Apple', async t => {
   t.same(mac.now.gpus, {})
 })
 
-t.test('nothing but a processor', async t => {
+t.test('detects a machine without a GPU', async t => {
   const directory = t.testdir()
   const plain = await look(directory, {})
   t.match(plain, {
@@ -289,7 +289,11 @@ t.test('nothing but a processor', async t => {
   })
   t.notOk('limit' in plain.memory)
   const empty = await look(directory, { files: {} })
-  t.match(empty, { cpu: { model: 'unknown' }, memory: { total: 0, available: 0 }, gpus: [] }, 'nothing of this machine')
+  t.match(
+    empty,
+    { cpu: { model: 'unknown' }, memory: { total: 0, available: 0 }, gpus: [] },
+    'nothing from this machine leaks in'
+  )
   t.ok(Value.Check(HardwareSchema, empty))
   t.notOk('glibc' in empty)
 
@@ -320,10 +324,10 @@ t.test('nothing but a processor', async t => {
   symlinkSync('/proc/meminfo', join(root, 'proc', 'elsewhere'))
   symlinkSync('/sys', join(root, 'sys'))
   const service = createHardware({ sysroot: root, probeTimeout: 5000, env: { PATH: path } })
-  t.match(outcomes(await service.detect()), { 'pci-devices': 'absent' }, 'links lead nowhere out of a recording')
+  t.match(outcomes(await service.detect()), { 'pci-devices': 'absent' }, 'links cannot leave the recording')
 })
 
-t.test('programs that misbehave', async t => {
+t.test('detection survives programs that misbehave', async t => {
   const directory = t.testdir()
   const hanging = '#!/bin/sh\ntrap "" TERM\nwhile :; do /bin/sleep 1; done\n'
   const loud = '#!/bin/sh\nexec /usr/bin/head -c 50000000 /dev/zero\n'
@@ -337,7 +341,7 @@ t.test('programs that misbehave', async t => {
         rocminfo: lines,
         'rocm-smi': '#!/bin/sh\nkill -SEGV $$\n',
         'amd-smi': '#!/no/such/shell\n',
-        'xpu-smi': '#!/bin/sh\necho hello',
+        'xpu-smi': 'These programs never end by themselves, so returning at all is the point.',
         lspci: '\0\xff\x01 \n|||'
       }
     },
@@ -348,7 +352,7 @@ t.test('programs that misbehave', async t => {
   // That it comes back at all: those programs never end by themselves.
   const found = await service.detect()
   clearInterval(timer)
-  t.ok(ticks > 5, 'and nothing stands still meanwhile')
+  t.ok(ticks > 5, 'detection does not block meanwhile')
   t.match(outcomes(found), {
     'nvidia-smi': 'timed_out',
     'rocm-smi': 'failed',
@@ -374,17 +378,17 @@ t.test('programs that misbehave', async t => {
         )
       }
     },
-    // The part that answers gets as long as the one that hangs: a busy machine needs more than a second for it.
+    // A busy machine needs more than a second for the answering part, so it gets as long as the hanging one.
     5000
   )
   t.match(
     (await slow.detect()).gpus,
     [{ name: 'NVIDIA L4', totalMemory: 23034 * MIB }],
-    'the part that hangs takes nothing along'
+    'the hanging query does not lose the results of the other'
   )
 })
 
-t.test('concurrent detections', async t => {
+t.test('concurrent detections share one run', async t => {
   const directory = t.testdir()
   const count = join(directory, 'count')
   const counting = H100.replace('case', `echo x >>'${count}'\ncase`)
@@ -397,25 +401,25 @@ t.test('concurrent detections', async t => {
   t.equal(service.known(), first)
   const once = calls()
   t.equal(await service.detect(), first)
-  t.equal(calls(), once, 'found once')
+  t.equal(calls(), once, 'detected once')
   const [again, shared] = await Promise.all([service.detect({ refresh: true }), service.detect({ refresh: true })])
   t.equal(again, shared)
   t.not(again, first)
-  t.equal(calls(), 2 * once, 'and once more for all who want it anew')
+  t.equal(calls(), 2 * once, 'detected once more for all callers that refresh')
 
   const before = calls()
   const now = await Promise.all(Array.from({ length: 20 }, () => service.memory()))
   t.match(now[19], { gpus: { 'nvidia:0': { free: 81000 * MIB } } })
-  t.equal(calls(), before + 1, 'memory is asked for once at a time')
+  t.equal(calls(), before + 1, 'memory is read once at a time')
   await sleep(1100)
   await service.memory()
   t.equal(calls(), before + 2)
 
   const fresh = hardwareOf(directory, { programs: { 'nvidia-smi': H100 } })
-  t.match(await fresh.memory(), { gpus: { 'nvidia:0': { total: 81559 * MIB } } }, 'before anybody asked what there is')
+  t.match(await fresh.memory(), { gpus: { 'nvidia:0': { total: 81559 * MIB } } }, 'before the first detection')
 })
 
-t.test('sensors', async t => {
+t.test('reads GPU sensors', async t => {
   const directory = t.testdir()
   const readings = (recorded: Recorded) => hardwareOf(directory, recorded).readings()
   const header = 'index, name, pci.bus_id, temperature.gpu, utilization.gpu [%]'
@@ -441,7 +445,7 @@ t.test('sensors', async t => {
   t.strictSame(await readings({ files: PLAIN }), [])
 })
 
-t.test('this machine', async t => {
+t.test('detects this machine', async t => {
   const service = createHardware({ sysroot: '', probeTimeout: 20_000, env: process.env })
   const found = await service.detect()
   t.ok(Value.Check(HardwareSchema, found))

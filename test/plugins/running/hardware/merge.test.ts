@@ -28,7 +28,7 @@ const merge = (...sources: (readonly Sighting[] | undefined)[]) =>
 const csvOf = (text: string) => findingsFromSmi(parseSmiCsv(text) ?? [], parseSmiVersions(text)).gpus ?? []
 const tableOf = (text: string) => findingsFromSmi(parseSmiTable(text), parseSmiVersions(text)).gpus ?? []
 
-t.test('one card, several sources', async t => {
+t.test('merges sightings of one card from several sources', async t => {
   const [gpu, ...others] = merge(
     csvOf(recording('nvidia/smi-query-single-4080s-595.csv.txt')),
     [{ vendor: 'nvidia', pciBus: '0000:01:00.0', name: 'NVIDIA GeForce RTX 4080 SUPER', api: 'cuda', usable: true }],
@@ -83,13 +83,13 @@ t.test('one card, several sources', async t => {
   const cut = merge(tableOf(recording('nvidia/smi-table-2080s-610-new-banner.txt')), [
     { vendor: 'nvidia', name: 'NVIDIA GeForce RTX 2080 SUPER', pciId: '0x1e81', api: 'vulkan', usable: true }
   ])
-  t.equal(cut.length, 1, 'a name that was cut short')
+  t.equal(cut.length, 1, 'a truncated name')
   t.match(cut, [
     { name: 'NVIDIA GeForce RTX 2080 SUPER', architecture: '7.5', driver: { version: '610.57.04', cuda: '13.3' } }
   ])
 })
 
-t.test('several cards of one kind', async t => {
+t.test('keeps several cards of one kind apart', async t => {
   const card = (at: number) => ({
     vendor: 'nvidia' as const,
     name: 'Tesla P40',
@@ -115,7 +115,7 @@ t.test('several cards of one kind', async t => {
   t.equal(radeons.length, 2)
 
   const unlike: [string, Sighting, Sighting][] = [
-    ['another place', { vendor: 'amd', pciBus: '0000:01:00.0' }, { vendor: 'amd', pciBus: '0000:02:00.0' }],
+    ['another bus address', { vendor: 'amd', pciBus: '0000:01:00.0' }, { vendor: 'amd', pciBus: '0000:02:00.0' }],
     ['another id', { vendor: 'amd', pciId: '0x744c', pciBus: '0000:01:00.0' }, { vendor: 'amd', pciId: '0x73bf' }],
     ['another architecture', { vendor: 'amd', architecture: 'gfx1100' }, { vendor: 'amd', architecture: 'gfx1036' }],
     ['another vendor', { vendor: 'amd', name: 'X' }, { vendor: 'intel', name: 'X' }],
@@ -125,11 +125,11 @@ t.test('several cards of one kind', async t => {
   t.equal(
     merge([{ vendor: 'amd', architecture: 'gfx1100' }], [{ vendor: 'amd', name: 'Radeon' }]).length,
     1,
-    'nothing else can be meant'
+    'no alternative is possible'
   )
 })
 
-t.test('one record of each machine', async t => {
+t.test('assembles one record per machine', async t => {
   const found = (name: string, findings: Findings, outcome: ProbeReport['outcome'] = 'ok') => ({
     findings,
     report: { probe: name, outcome, duration: 1 }
@@ -154,12 +154,12 @@ t.test('one record of each machine', async t => {
     gpus: [{ name: 'NVIDIA L4', usable: false, apis: [] }],
     problems: [{ code: 'driver_mismatch' }]
   })
-  t.match(assemble(broken), { gpus: [{ id: 'nvidia:0', usable: false, type: 'unknown' }] }, 'there must be a card')
+  t.match(assemble(broken), { gpus: [{ id: 'nvidia:0', usable: false, type: 'unknown' }] }, 'the driver implies a card')
   const vulkan: Sighting = { ...card, api: 'vulkan' }
   t.match(
     assemble(broken, found('nvidia-driver', { gpus: [card] }), found('vulkaninfo', { gpus: [vulkan] })),
     { gpus: [{ usable: true, apis: ['vulkan'] }] },
-    'the other way works'
+    'the fallback works'
   )
   const noDevice = smiProblem('No devices were found', 'linux')!
   t.same(assemble(found('nvidia-smi', { problems: [noDevice] })).gpus, [])
@@ -173,10 +173,10 @@ t.test('one record of each machine', async t => {
     gpus: [{ usable: true, totalMemory: 10 * GIB }],
     problems: [{ code: 'partitioned', subject: 'nvidia:0', message: /of 10 GB \(of 2 instances\)/ }]
   })
-  t.notOk('freeMemory' in part.gpus[0]!, 'what is free of the card is not free of the instance')
+  t.notOk('freeMemory' in part.gpus[0]!, "the card's free memory is not the instance's")
   t.match(mig(new Map([[0, []]])), { gpus: [{ usable: false, apis: [] }], problems: [{ message: /no instances/ }] })
   t.equal(mig(new Map([[0, []]])).problems.length, 1)
-  t.notOk('totalMemory' in mig().gpus[0]!, 'nobody knows how large an instance is')
+  t.notOk('totalMemory' in mig().gpus[0]!, 'the size of an instance is unknown')
 
   for (const gb10 of [
     csvOf(recording('nvidia/smi-query-gb10-na-mem.csv.txt')),
@@ -208,7 +208,7 @@ t.test('one record of each machine', async t => {
   t.same(
     assemble(found('drm', { gpus: [radeon] }), found('vulkaninfo', { gpus: [] }), drivers).gpus[0]!.apis,
     [],
-    'vulkaninfo knows better'
+    'vulkaninfo is more reliable'
   )
 
   const nouveau: Sighting = { vendor: 'nvidia', pciId: '0x2204', driver: { name: 'nouveau' }, usable: false }
@@ -253,7 +253,7 @@ t.test('one record of each machine', async t => {
   t.match(assemble(), { cpu: { model: 'unknown', threads: 1, features: [] }, gpus: [], libraries: [] })
 })
 
-t.test('whatever sources say, no card is lost or doubled', async t => {
+t.test('no card is lost or duplicated, whatever the sources report', async t => {
   const random = randomBelow(7)
   const MODELS = [
     { pciId: '0x744c', name: 'One' },
@@ -261,7 +261,7 @@ t.test('whatever sources say, no card is lost or doubled', async t => {
     { pciId: '0x56a0', name: 'Three' }
   ]
   for (let round = 0; round < trialCount(1000); round++) {
-    // Cards that differ in their places; each source sees some of them, and knows a place, an id or a name of each.
+    // Cards differ in their bus addresses. Each source sees some of them, by address, id or name.
     const cards = Array.from({ length: 1 + random(4) }, (_, at) => ({
       vendor: (['nvidia', 'amd', 'intel'] as const)[random(3)]!,
       pciBus: `0000:0${at}:00.0`,
@@ -283,7 +283,7 @@ t.test('whatever sources say, no card is lost or doubled', async t => {
     if (!t.equal(new Set(ids).size, ids.length)) break
     const places = found.map(({ pciBus }) => pciBus).filter(place => place !== undefined)
     if (new Set(places).size !== cards.length || found.length !== cards.length) {
-      t.fail('every card once', { cards, sources, found })
+      t.fail('each card once', { cards, sources, found })
       break
     }
   }

@@ -13,7 +13,7 @@ import type { Sighting } from '../../../../plugins/running/hardware/probe.ts'
 import { amdMemory, cardOf } from '../../../../plugins/running/hardware/system-cards.ts'
 import { GIB, MIB, recordedFiles, recording, windowsLines } from './support.ts'
 
-/** What each node of a recording is parsed as, in order. */
+/** Parses each node of a recording, in order. */
 function kfdNodes(name: string): (Sighting | undefined)[] {
   const files = Object.entries(recordedFiles(name)).filter(([path]) => path.endsWith('/properties'))
   const ids = new Set(files.map(([path]) => /nodes\/(\d+)\//.exec(path)![1]!))
@@ -23,7 +23,7 @@ function kfdNodes(name: string): (Sighting | undefined)[] {
   })
 }
 
-t.test('AMD: the kernel', async t => {
+t.test('parses AMD devices from the kernel', async t => {
   const versions: [number, string | undefined][] = [
     [110501, 'gfx1151'],
     [90402, 'gfx942'],
@@ -71,9 +71,9 @@ t.test('AMD: the kernel', async t => {
     { architecture: 'gfx942', pciId: '0x74a1', pciBus: '0000:05:00.0' },
     { architecture: 'gfx942', pciBus: '0000:05:00.1' }
   ])
-  t.notOk('totalMemory' in cpx[0]!, '0 is not known')
+  t.notOk('totalMemory' in cpx[0]!, '0 is unknown')
   const folded = foldPartitions(cpx)
-  t.equal(folded.gpus.length, 1, 'partitions are no cards')
+  t.equal(folded.gpus.length, 1, 'partitions are not separate cards')
   t.match(folded.problems, [{ code: 'partitioned', message: /2 compute partitions/ }])
   t.equal(foldPartitions([...cpx, { ...cpx[0]!, pciBus: '0000:85:00.0' }]).gpus.length, 2)
 
@@ -84,10 +84,10 @@ t.test('AMD: the kernel', async t => {
     totalMemory: 16368 * MIB
   })
   t.notOk('architecture' in vega!)
-  t.equal(parseKfdNode('simd_count 4\nvendor_id 32902\n', []), undefined, 'of another vendor')
+  t.equal(parseKfdNode('simd_count 4\nvendor_id 32902\n', []), undefined, 'from another vendor')
 })
 
-t.test('AMD: cards in sysfs', async t => {
+t.test('parses AMD cards in sysfs', async t => {
   const memory = (vram: number, gtt: number, used = 0) => ({
     mem_info_vram_total: `${vram}\n`,
     mem_info_vram_used: `${used}\n`,
@@ -128,13 +128,13 @@ t.test('AMD: cards in sysfs', async t => {
   t.match(cardOf({ vendor: '0x8086', device: '0x56a0' }, '0000:03:00.0'), { pciId: '0x56a0', pciBus: '0000:03:00.0' })
   t.equal(cardOf({ ...radeon, vendor: '0x10de', uevent: driver('nvidia') }, undefined)?.usable, undefined)
   t.equal(cardOf({ ...radeon, vendor: '0x10de', uevent: driver('nouveau') }, undefined)?.usable, false)
-  t.equal(cardOf({ ...radeon, vendor: '0x1a03' }, undefined), undefined, 'the display of a server')
+  t.equal(cardOf({ ...radeon, vendor: '0x1a03' }, undefined), undefined, 'a server display chip')
   t.equal(cardOf({ ...radeon, class: '0x020000' }, undefined), undefined, 'a network card')
   t.match(cardOf({ ...radeon, class: '0x120000', device: '0x74a1' }, undefined), { pciId: '0x74a1' })
   t.equal(cardOf({}, undefined), undefined)
 })
 
-t.test('AMD: tools', async t => {
+t.test('parses the output of AMD tools', async t => {
   const cards: [string, object[] | undefined][] = [
     [
       'json-rx6700xt-rocm612',
@@ -186,12 +186,12 @@ t.test('AMD: tools', async t => {
     { pciId: '0x1900', pciBus: '0000:c4:00.0', name: 'AMD Phoenix3' }
   ])
   const half = recording('rocm/rocm-smi-json-rx6700xt-rocm612.txt').slice(0, -200)
-  t.notOk('totalMemory' in cardsInBrokenJson(half)[0]!, 'of what is broken only names are believed')
+  t.notOk('totalMemory' in cardsInBrokenJson(half)[0]!, 'only names are used from broken JSON')
   t.same(cardsInBrokenJson('{"card0": {"GPU use (%)": "0"'), [])
   t.match(
     parseRocmSmi('{"card10":{"Card series":"C"},"card2":{"Card series":"B"},"card0":{"Card series":"AMD A"}}'),
     [{ name: 'AMD A' }, { name: 'AMD B' }, { name: 'AMD C' }],
-    'in their order'
+    'in order'
   )
   t.match(parseRocmSmi('GPU[0]\t\t: Card Series: \t\tAMD Radeon RX 9070 XT\nGPU[0]\t\t: GFX Version: \t\tgfx1201\n'), [
     { name: 'AMD Radeon RX 9070 XT', architecture: 'gfx1201' }
@@ -215,15 +215,15 @@ t.test('AMD: tools', async t => {
     }
   ])
   const cpu = 'Agent 1\n*******\n  Name:   AMD Ryzen 9\n  Device Type:             CPU\n'
-  t.same(parseRocminfo(cpu), [], 'a processor is no GPU')
+  t.same(parseRocminfo(cpu), [], 'a processor is not a GPU')
   const nameless =
     'Agent 2\n  Name:     gfx1100\n  Marketing Name:          \n  Vendor Name:   AMD\n  Device Type:   GPU\n'
-  t.notOk('name' in parseRocminfo(nameless)![0]!, 'what is empty does not go on in the next line')
+  t.notOk('name' in parseRocminfo(nameless)![0]!, 'an empty value does not continue on the next line')
   const apu =
     'Agent 2\n  Name:  gfx1151\n  Device Type:  GPU\n  BDFID:  50432\n  Memory Properties:       APU\n  Pool Info:\n    Pool 1\n' +
     '      Segment:  GLOBAL; FLAGS: COARSE GRAINED\n      Size:   32490760(0x1efc508) KB\n'
   t.match(parseRocminfo(apu), [{ type: 'integrated', pciBus: '0000:c5:00.0' }])
-  t.notOk('totalMemory' in parseRocminfo(apu)![0]!, 'what it could have is not its own')
+  t.notOk('totalMemory' in parseRocminfo(apu)![0]!, 'borrowed memory is not dedicated')
   t.match(parseRocminfo(apu.replace('APU', '')), [{ totalMemory: 32490760 * 1024 }])
   t.equal(parseRocminfo('ROCk module is NOT loaded, possibly no GPU devices'), undefined)
   const complaints: [string, string | undefined][] = [

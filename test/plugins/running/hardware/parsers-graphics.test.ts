@@ -19,7 +19,7 @@ import { parseAdapters, parseLspci } from '../../../../plugins/running/hardware/
 import { parseVulkaninfo, vendorsOfDriverFiles } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { GIB, MIB, recording, windowsLines } from './support.ts'
 
-t.test('Intel', async t => {
+t.test('parses the output of Intel tools', async t => {
   const a770 = { vendor: 'intel', type: 'discrete', name: 'Intel(R) Arc(TM) A770 Graphics', pciId: '0x56a0' }
   const text = recording('intel/xpu-smi-discovery-a770.txt')
   t.match([...parseXpuSmi(text)], [[0, a770]])
@@ -56,7 +56,7 @@ t.test('Intel', async t => {
   ])
 })
 
-t.test('Apple', async t => {
+t.test('parses the output of Apple tools', async t => {
   t.same(parseSystemProfiler(recording('macos/system_profiler-displays-m5max.json.txt')), [
     {
       vendor: 'apple',
@@ -101,8 +101,8 @@ t.test('Apple', async t => {
   t.equal(appleMemory(memory), 16 * GIB)
   t.equal(appleMemory(`hw.memsize: ${memory}`), 16 * GIB)
   t.equal(appleMemory('junk'), undefined)
-  t.equal(Math.floor(metalBudget(8 * GIB) / MIB), 5461, 'as a Mac with 8 GB says')
-  t.equal(metalBudget(128 * GIB), 98304 * MIB, 'as a Mac with 128 GB says')
+  t.equal(Math.floor(metalBudget(8 * GIB) / MIB), 5461, 'as a Mac with 8 GB reports')
+  t.equal(metalBudget(128 * GIB), 98304 * MIB, 'as a Mac with 128 GB reports')
   const pages =
     'Mach Virtual Memory Statistics: (page size of 16384 bytes)\nPages free:        100.\n' +
     'Pages active:   500.\nPages inactive:  200.\nPages speculative: 10.\nPages purgeable: 1.\n'
@@ -110,7 +110,7 @@ t.test('Apple', async t => {
   t.equal(parseVmStat('junk'), undefined)
 })
 
-t.test('Vulkan', async t => {
+t.test('parses vulkaninfo', async t => {
   const table: [string, object[]][] = [
     [
       'summary-intel-igpu-plus-4070-laptop',
@@ -153,7 +153,7 @@ t.test('Vulkan', async t => {
   t.same(vendorsOfDriverFiles(['lvp_icd.x86_64.json']), [])
 })
 
-t.test('PCI', async t => {
+t.test('parses PCI lists and Windows adapters', async t => {
   const found = [
     { vendor: 'intel', pciBus: '0000:00:02.0', pciId: '0x0162' },
     { vendor: 'nvidia', pciBus: '0000:01:00.0', pciId: '0x1b06' },

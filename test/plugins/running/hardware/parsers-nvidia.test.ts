@@ -13,7 +13,7 @@ import {
 } from '../../../../plugins/running/hardware/nvidia.ts'
 import { MIB, recording, windowsLines } from './support.ts'
 
-t.test('nvidia-smi: queries', async t => {
+t.test('parses nvidia-smi queries', async t => {
   const super4080 = {
     index: 0,
     name: 'NVIDIA GeForce RTX 4080 SUPER',
@@ -35,7 +35,7 @@ t.test('nvidia-smi: queries', async t => {
   t.match(h100, [{ name: 'NVIDIA H100 80GB HBM3', totalMemory: 81559 * MIB, architecture: '9.0', mig: true }])
   const gb10 = parseSmiCsv(recording('nvidia/smi-query-gb10-na-mem.csv.txt'))
   t.match(gb10, [{ unifiedMemory: true, name: 'NVIDIA GPU' }])
-  t.notOk('totalMemory' in gb10![0]! || 'freeMemory' in gb10![0]!, 'no numbers where there are none')
+  t.notOk('totalMemory' in gb10![0]! || 'freeMemory' in gb10![0]!, 'missing numbers stay missing')
 
   t.match(gb10, [{ temperature: 35, utilization: 0 }])
   const sensors: [string, object][] = [
@@ -67,8 +67,8 @@ t.test('nvidia-smi: queries', async t => {
     ['WARNING: infoROM is corrupted at gpu 0000:01:00.0', []]
   ]
   for (const [row, expected] of rows) t.match(parseSmiCsv(`${header}\n${row}`), expected, row)
-  t.notOk(parseSmiCsv(`${header}\n${rows[3]![0]}`)![0]!.totalMemory, 'beyond all reason')
-  t.notOk(parseSmiCsv(`${header}\n${rows[4]![0]}`)![0]!.freeMemory, 'more free than there is')
+  t.notOk(parseSmiCsv(`${header}\n${rows[3]![0]}`)![0]!.totalMemory, 'an implausible size')
+  t.notOk(parseSmiCsv(`${header}\n${rows[4]![0]}`)![0]!.freeMemory, 'more free than total')
   t.same(parseSmiCsv(`${header}\n`), [])
   for (const text of ['', 'No devices were found', 'Field "compute_cap" is not a valid field to query.']) {
     t.equal(parseSmiCsv(text), undefined, text)
@@ -80,7 +80,7 @@ t.test('nvidia-smi: queries', async t => {
   t.equal(parseSmiCsv([header, ...eight].join('\n'))?.length, 8)
 })
 
-t.test('nvidia-smi: table, versions, list', async t => {
+t.test('parses the table, versions and list of nvidia-smi', async t => {
   const tables: [string, object, object][] = [
     ['single-4080s-595', { pciBus: '0000:01:00.0', totalMemory: 16376 * MIB }, { version: '595.71.05', cuda: '13.2' }],
     ['2080s-610-new-banner', { totalMemory: 8192 * MIB }, { version: '610.57.04', cuda: '13.3' }],
@@ -96,9 +96,9 @@ t.test('nvidia-smi: table, versions, list', async t => {
       windowsLines(recording(`nvidia/smi-table-${name}.txt`))
     ]) {
       const gpus = parseSmiTable(text)
-      t.equal(gpus.length, 1, `${name}: processes are no devices`)
+      t.equal(gpus.length, 1, `${name}: processes are not devices`)
       t.match(gpus[0], { index: 0, ...gpu }, name)
-      t.notOk('freeMemory' in gpus[0]!, 'total less used is not what is free')
+      t.notOk('freeMemory' in gpus[0]!, 'total minus used is not the free memory')
       t.same(parseSmiVersions(text), versions, name)
     }
   }
@@ -128,7 +128,7 @@ t.test('nvidia-smi: table, versions, list', async t => {
   )
 })
 
-t.test('nvidia-smi: problems', async t => {
+t.test('explains the problems that nvidia-smi reports', async t => {
   const problems: [string, string | undefined][] = [
     [recording('nvidia/smi-err-nvml-version-mismatch.txt'), 'driver_mismatch'],
     [recording('nvidia/smi-err-cannot-communicate-wsl2.txt'), 'driver_not_loaded'],
@@ -148,7 +148,7 @@ t.test('nvidia-smi: problems', async t => {
   t.match(smiProblem(problems[1]![0], 'linux')?.advice, /modprobe nvidia/)
 })
 
-t.test('NVIDIA: what no tool tells', async t => {
+t.test('infers NVIDIA facts that no tool reports', async t => {
   const names: [string, string | undefined][] = [
     ['NVIDIA GeForce RTX 5090', '12.0'],
     ['NVIDIA GeForce RTX 4070 Laptop GPU', '8.9'],

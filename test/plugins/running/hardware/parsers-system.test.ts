@@ -9,7 +9,7 @@ import {
 import { parseCpuinfo, parseLscpu } from '../../../../plugins/running/hardware/processor.ts'
 import { recordedFiles, recording, windowsLines } from './support.ts'
 
-t.test('processors', async t => {
+t.test('parses processors', async t => {
   const table: [string, object, string[], string[]][] = [
     [
       'i7-2600k-avx1-only',
@@ -50,18 +50,18 @@ t.test('processors', async t => {
     'dtherm ida',
     'sse4_\n                             2 av\n                             x f16c'
   )
-  t.same(parseLscpu(newer)?.features, ['ssse3', 'sse42', 'avx', 'f16c'], 'words that were cut in two')
+  t.same(parseLscpu(newer)?.features, ['ssse3', 'sse42', 'avx', 'f16c'], 'words that were split')
   t.equal(parseLscpu('lscpu: failed'), undefined)
 })
 
-t.test('memory and its limits', async t => {
+t.test('parses memory and its limits', async t => {
   const text = recording('cpu/meminfo-i5-3570k-low-free-high-available.txt')
   t.same(parseMeminfo(text), { total: 16262132 * 1024, available: 14760924 * 1024 })
   const old = text.replace(/^MemAvailable.*\n/m, '')
-  t.equal(parseMeminfo(old)?.available, (234596 + 184464 + 14232772) * 1024, 'of an old kernel')
+  t.equal(parseMeminfo(old)?.available, (234596 + 184464 + 14232772) * 1024, 'an old kernel')
   t.equal(parseMeminfo('junk'), undefined)
   t.equal(parseMeminfo('MemTotal: 0 kB\n'), undefined)
-  t.equal(parseMeminfo('MemTotal: 100 kB\nMemAvailable: 500 kB\n')?.available, 102400, 'never more than there is')
+  t.equal(parseMeminfo('MemTotal: 100 kB\nMemAvailable: 500 kB\n')?.available, 102400, 'never more than the total')
 
   const v1 = recordedFiles('cpu/cgroup-v1-unlimited.txt')
   const v2 = recordedFiles('cpu/cgroup-v2-unlimited.txt')
@@ -99,7 +99,7 @@ t.test('memory and its limits', async t => {
   })
   const machine = { total: 10_000, available: 6000 }
   t.same(withinLimits(machine, []), machine)
-  t.same(withinLimits(machine, [{ limit: 20_000, used: 19_999 }]), machine, 'no limit at all')
+  t.same(withinLimits(machine, [{ limit: 20_000, used: 19_999 }]), machine, 'no limit')
   t.same(
     withinLimits(machine, [
       { limit: 4000, used: 1000 },
@@ -110,7 +110,7 @@ t.test('memory and its limits', async t => {
   t.same(withinLimits(machine, [{ limit: 4000, used: 5000 }]), { total: 10_000, limit: 4000, available: 0 })
 })
 
-t.test('libraries', async t => {
+t.test('finds libraries', async t => {
   const printed =
     "765 libs found in cache `/etc/ld.so.cache'\n\tlibvulkan.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libvulkan.so.1\n" +
     '\tlibssl.so.3 (libc6) => /lib/i386-linux-gnu/libssl.so.3\n\tlibamdhip64.so.6 (libc6,x86-64) => /opt/rocm/lib/libamdhip64.so.6\n' +

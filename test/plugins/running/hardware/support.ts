@@ -5,13 +5,13 @@ import { createHardware } from '../../../../plugins/running/hardware/hardware-se
 
 const RECORDINGS = new URL('../../../../../test/fixtures/probes/', import.meta.url)
 
-/** A recorded output, without the line that says where it comes from. */
+/** Reads a recorded output without the line that names its origin. */
 export function recording(name: string): string {
   const text = readFileSync(new URL(name, RECORDINGS), 'utf8')
   return text.slice(text.indexOf('\n') + 1)
 }
 
-/** A text as Windows prints it. */
+/** Converts a text to Windows line ends. */
 export const windowsLines = (text: string) => text.replaceAll('\n', '\r\n')
 
 export const linesOf = (name: string) => recording(name).split('\n')
@@ -20,7 +20,7 @@ export function recordings(): string[] {
   return readdirSync(RECORDINGS, { recursive: true, encoding: 'utf8' }).filter(name => name.endsWith('.txt'))
 }
 
-/** The files of a recording that holds several, by their paths. */
+/** Reads the files of a recording that contains several, by their paths. */
 export function recordedFiles(name: string): Record<string, string> {
   const parts = recording(name).split(/^==> (.*) <==\n/m)
   const files: Record<string, string> = {}
@@ -31,7 +31,7 @@ export function recordedFiles(name: string): Record<string, string> {
 export const MIB = 2 ** 20
 export const GIB = 2 ** 30
 
-/** A processor's own GPU of Intel as the kernel lists it. */
+/** An Intel processor's integrated GPU as the kernel lists it. */
 export const INTEL_GRAPHICS = {
   '/sys/class/drm/card0/device/vendor': '0x8086\n',
   '/sys/class/drm/card0/device/device': '0xa7a0\n',
@@ -39,7 +39,7 @@ export const INTEL_GRAPHICS = {
   '/sys/class/drm/card0/device/uevent': 'DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n'
 }
 
-/** A machine with little but a processor and memory. */
+/** A machine with little more than a processor and memory. */
 export const PLAIN: Record<string, string> = {
   '/proc/cpuinfo': recording('cpu/cpuinfo-i7-1165g7-avx512.txt'),
   '/proc/meminfo': recording('cpu/meminfo-i5-3570k-low-free-high-available.txt'),
@@ -50,13 +50,13 @@ export const PLAIN: Record<string, string> = {
 
 export interface Recorded {
   files?: Record<string, string>
-  /** Text that a program prints whatever it is asked, or a whole shell script. */
+  /** The fixed output of a program, or a whole shell script. */
   programs?: Record<string, string>
 }
 
 let folders = 0
 
-/** Writes a machine's files and programs under `directory`; gives the folders for a sysroot and a PATH. */
+/** Writes a machine's files and programs under `directory`. Returns the folders for a sysroot and a PATH. */
 export function writeMachine(
   directory: string,
   { files = PLAIN, programs = {} }: Recorded
@@ -78,20 +78,20 @@ export function writeMachine(
   return [root, bin]
 }
 
-/** The hardware of a recorded machine. */
+/** Returns the hardware service of a recorded machine. */
 export function hardwareOf(directory: string, recorded: Recorded, probeTimeout = 10_000): HardwareService {
   const [sysroot, path] = writeMachine(directory, recorded)
   return createHardware({ sysroot, probeTimeout, env: { PATH: path } })
 }
 
-/** What is found of a recorded machine, and its memory afterwards. */
+/** Detects a recorded machine, and reads its memory afterwards. */
 export async function look(directory: string, recorded: Recorded): Promise<Hardware & { now: MemoryNow }> {
   const service = hardwareOf(directory, recorded)
   const hardware = await service.detect()
   return { ...hardware, now: await service.memory() }
 }
 
-/** A script that answers each question with a text of its own; `*` is any other. */
+/** Makes a script with an output for each argument list. `*` matches any other. */
 export function answers(cases: Record<string, string>, exitCode = 0): string {
   const branches = Object.entries(cases).map(
     ([pattern, text]) => `${pattern}) /bin/cat <<'END'\n${text.replace(/\n$/, '')}\nEND\n;;`

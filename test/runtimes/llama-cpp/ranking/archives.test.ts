@@ -11,7 +11,7 @@ import { BUNDLED_LISTING } from '../../../../runtimes/llama-cpp/sources/release.
 import { amd, INTEGRATED, machine, nvidia, UNKNOWN_SYSTEM } from './machines.ts'
 import { candidate, NAMES, order } from './support.ts'
 
-t.test('archives by live names', async t => {
+t.test('chooses archives from the current file names', async t => {
   const asset = (name: string) => ({ name, browser_download_url: `https://x/${name}`, size: 1 })
   const chosen = (kind: string, hardware: Hardware, names: readonly string[] = NAMES) => {
     const found = chooseArchives(builtInKinds.find(({ name }) => name === kind)!, hardware, names.map(asset))
@@ -61,7 +61,7 @@ t.test('archives by live names', async t => {
     `${T}-ubuntu-sycl-fp32-x64.tar.gz`
   )
 
-  // Several versions: the highest that the driver serves, numbers compared as numbers; else the lowest.
+  // Several versions: the highest that the driver supports, compared as numbers, or the lowest.
   const versions = ['12.4', '12.10', '12.8', '12.9'].flatMap(version =>
     ['', 'cudart-'].map(prefix => `${prefix}llama-b1-bin-ubuntu-cuda-${version}-x64.tar.gz`)
   )
@@ -107,11 +107,7 @@ t.test('archives by live names', async t => {
   t.ok(chosen('vulkan', glibc('2.36')))
   t.equal(chosen('vulkan', glibc('2.31')), undefined)
   t.equal(chosen('cpu', glibc(undefined)), undefined, 'musl')
-  t.equal(
-    candidate(glibc('2.36'), 'cuda-13').assets.length,
-    2,
-    'the ranking still names them, and says what is missing'
-  )
+  t.equal(candidate(glibc('2.36'), 'cuda-13').assets.length, 2, 'the ranking still lists them, with what is missing')
   t.match(order(glibc('2.36')), /^cuda-13 /)
   t.match(
     whyUnsupported(cuda13, glibc('2.36')),
@@ -125,11 +121,11 @@ t.test('archives by live names', async t => {
   ] as const) {
     t.equal(whyUnsupported(kind, hardware), undefined)
   }
-  t.ok(chosen('cuda-13', { ...linux, ...UNKNOWN_SYSTEM }), 'nobody knows')
+  t.ok(chosen('cuda-13', { ...linux, ...UNKNOWN_SYSTEM }), 'unknown')
   t.same(candidate({ ...linux, ...UNKNOWN_SYSTEM }, 'cuda-13').missing, [])
 })
 
-t.test('environment, and devices that tell that it works', async t => {
+t.test('sets the environment, and lists devices that show that it works', async t => {
   const six = amd('AMD Radeon RX 6800', 'gfx1030')
   const own = amd('AMD Radeon Graphics', 'gfx1036', INTEGRATED)
   const old = nvidia('GTX 1060', '6.1', '580.95', '13.0')
@@ -155,7 +151,7 @@ t.test('environment, and devices that tell that it works', async t => {
   t.same(
     respectingEnvironment(cuda13, { CUDA_VISIBLE_DEVICES: '0' }).environment?.(mixed),
     {},
-    'who has chosen is heeded'
+    "the user's choice is respected"
   )
   t.equal(respectingEnvironment(vulkan, {}), vulkan)
 

@@ -65,7 +65,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'cuda-13 cuda-12 vulkan cpu'
   ],
   [
-    'capability not told',
+    'unknown compute capability',
     machine([nvidia('NVIDIA GeForce RTX 4070 Laptop GPU', undefined, '580.95')]),
     'cuda-13 cuda-12 vulkan cpu'
   ],
@@ -112,7 +112,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'cuda-13 cuda-12 cpu'
   ],
 
-  // NVIDIA: what is broken
+  // NVIDIA: broken installations
   ['library and kernel module differ', machine([], problem('driver_mismatch', 'nvidia-smi', 'sudo reboot')), 'cpu'],
   [
     'the same, and the card was seen on the bus',
@@ -123,7 +123,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'cpu'
   ],
   [
-    'broken card beside working graphics of the processor',
+    'broken card beside working integrated graphics',
     machine(
       [nvidia('NVIDIA GeForce RTX 3080', '8.6', '', undefined, { usable: false, apis: [] }), iGpu],
       problem('driver_not_loaded', 'nvidia:0')
@@ -137,16 +137,16 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
   ['RX 6800', machine([amd('AMD Radeon RX 6800', 'gfx1030')]), 'rocm vulkan cpu'],
   [
     'RX 7900 XT without ROCm',
-    machine([amd('AMD Radeon RX 7900 XT', 'gfx1100')], { libraries: ['vulkan'] }),
+    machine([amd('RX 7900 XT without ROCm', 'gfx1100')], { libraries: ['vulkan'] }),
     'vulkan rocm cpu'
   ],
   [
-    'RX 7900 XT, ROCm seen by its tools only',
+    'RX 7900 XT, ROCm found only by its tools',
     machine([amd('AMD Radeon RX 7900 XT', 'gfx1100', { apis: ['rocm'] })], { libraries: ['vulkan'] }),
     'rocm vulkan cpu'
   ],
   [
-    'RX 7900 XT with no library at all',
+    'RX 7900 XT without any library',
     machine([amd('AMD Radeon RX 7900 XT', 'gfx1100')], { libraries: [] }),
     'rocm vulkan cpu'
   ],
@@ -156,7 +156,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
   ['Vega 10', machine([amd('AMD Radeon RX Vega 64', 'gfx900')]), 'vulkan cpu'],
   ['Pro VII', machine([amd('AMD Radeon Pro VII', 'gfx906')]), 'vulkan cpu'],
   ['MI300X', machine([amd('AMD Instinct MI300X', 'gfx942')]), 'rocm cpu'],
-  ['MI300X by its early name', machine([amd('AMD Instinct MI300X', 'gfx941')]), 'rocm cpu'],
+  ['MI300X with its early name', machine([amd('AMD Instinct MI300X', 'gfx941')]), 'rocm cpu'],
   ['MI250', machine([amd('AMD Instinct MI250', 'gfx90a'), amd('AMD Instinct MI250', 'gfx90a')]), 'rocm cpu'],
   [
     'MI50 (gfx906) without Vulkan driver',
@@ -177,9 +177,9 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'vulkan rocm cpu'
   ],
   ['Strix Halo, a release without ROCm', machine([amd('AMD Radeon 8060S', 'gfx1151', INTEGRATED)]), 'vulkan cpu'],
-  ['a card that nobody names, ROCm is installed', machine([amd('AMD Radeon', undefined)]), 'rocm vulkan cpu'],
+  ['an unnamed card, ROCm is installed', machine([amd('AMD Radeon', undefined)]), 'rocm vulkan cpu'],
   [
-    'RX 6800 beside the processor’s own',
+    'RX 6800 beside integrated graphics',
     machine([
       amd('AMD Radeon RX 6800', 'gfx1030', { gib: 16 }),
       amd('AMD Radeon Graphics', 'gfx1036', { ...INTEGRATED, gib: 0.5 })
@@ -210,17 +210,17 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
   ],
   ['Arc A770 without', machine([intel('Intel Arc A770')]), 'vulkan sycl cpu'],
   [
-    'Arc B70 beside the processor’s own',
+    'Arc B70 beside integrated graphics',
     machine([intel('Intel Arc Pro B70', { apis: ['sycl'], gib: 32 }), intel('Intel Graphics', INTEGRATED)]),
     'sycl vulkan cpu'
   ],
-  ['the processor’s own only', machine([iGpu]), 'vulkan sycl cpu'],
+  ['integrated graphics only', machine([iGpu]), 'vulkan sycl cpu'],
   [
-    'the processor’s own only, with oneAPI',
+    'integrated graphics only, with oneAPI',
     machine([iGpu], { libraries: ['vulkan', 'sycl', 'level-zero'] }),
     'vulkan sycl cpu'
   ],
-  ['the processor’s own, libvulkan is missing', machine([iGpu], { libraries: [] }), 'vulkan sycl cpu'],
+  ['integrated graphics, libvulkan is missing', machine([iGpu], { libraries: [] }), 'vulkan sycl cpu'],
   [
     'vulkaninfo sees none',
     machine([iGpu], { probes: [{ probe: 'vulkaninfo', outcome: 'ok', duration: 1 }] }),
@@ -229,7 +229,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
 
   // Apple
   ['M5 Max', machine([apple('Apple M5 Max')], { platform: 'darwin', arch: 'arm64' }), 'metal cpu'],
-  ['a Mac that tells no graphics', machine([], { platform: 'darwin', arch: 'arm64' }), 'metal cpu'],
+  ['a Mac that does not report its graphics', machine([], { platform: 'darwin', arch: 'arm64' }), 'metal cpu'],
   [
     'Intel Mac',
     machine([intel('Intel UHD Graphics 630', INTEGRATED), amd('AMD Radeon Pro 5300M', undefined)], {
@@ -243,7 +243,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'vulkan cpu'
   ],
 
-  // nobody could look which libraries there are
+  // the installed libraries are unknown
   ['RX 7900 XT', machine([amd('AMD Radeon RX 7900 XT', 'gfx1100')], UNKNOWN_SYSTEM), 'rocm vulkan cpu'],
   ['RX 6700 XT', machine([amd('AMD Radeon RX 6700 XT', 'gfx1031')], UNKNOWN_SYSTEM), 'vulkan rocm cpu'],
   ['Radeon 780M', machine([amd('AMD Radeon 780M', 'gfx1103', INTEGRATED)], UNKNOWN_SYSTEM), 'vulkan rocm cpu'],
@@ -272,7 +272,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'cuda-13 cuda-12 vulkan cpu sycl'
   ],
   [
-    'RTX 4090 beside the AMD processor’s own',
+    'RTX 4090 beside AMD integrated graphics',
     machine([
       nvidia('NVIDIA GeForce RTX 4090', '8.9', '580.95', '13.0', { gib: 24 }),
       amd('AMD Radeon Graphics', 'gfx1036', { ...INTEGRATED, gib: 2 })
@@ -296,7 +296,7 @@ export const CASES: [what: string, hardware: Hardware, order: string][] = [
     'cuda-12 cuda-13 vulkan cpu'
   ],
   [
-    'GTX 1080 Ti, Arc A580 and the processor’s own',
+    'GTX 1080 Ti, Arc A580 and integrated graphics',
     machine([iGpu, nvidia('NVIDIA GeForce GTX 1080 Ti', '6.1', '580.95', '13.0'), intel('Intel Arc A580')]),
     'cuda-12 vulkan cpu sycl'
   ],

@@ -21,7 +21,7 @@ function gpu(vendor: Gpu['vendor'], name: string, given: Given): Omit<Gpu, 'id'>
   }
 }
 
-/** An NVIDIA card with its compute capability and the driver's version and highest CUDA version. */
+/** Describes an NVIDIA card with its compute capability and the driver's version and highest CUDA version. */
 export const nvidia = (
   name: string,
   architecture: string | undefined,
@@ -47,7 +47,7 @@ export const apple = (name: string, more: Given = {}) =>
 
 export const other = (vendor: Gpu['vendor'], name: string, more: Given = {}) => gpu(vendor, name, more)
 
-/** A machine, by default a Linux one of today with all libraries. */
+/** Describes a machine, by default a current Linux machine with all libraries. */
 export function machine(gpus: Omit<Gpu, 'id'>[], more: Partial<Hardware> = {}): Hardware {
   const counts: Record<string, number> = {}
   return {
@@ -70,17 +70,17 @@ export function machine(gpus: Omit<Gpu, 'id'>[], more: Partial<Hardware> = {}): 
 
 export const INTEGRATED = { type: 'integrated', unifiedMemory: true } as const
 
-/** Where nobody could look which libraries there are. */
+/** A machine whose installed libraries are unknown. */
 export const UNKNOWN_SYSTEM: Partial<Hardware> = {
   glibc: undefined,
   libraries: [],
   probes: [{ probe: 'libraries', outcome: 'absent', duration: 1 }]
 }
 
-/** A problem that hardware was found with. */
+/** A problem that was found with the hardware. */
 export const problem = (code: Hardware['problems'][number]['code'], subject: string, advice?: string) => ({
   problems: [{ code, subject, message: `${subject}: ${code}`, ...(advice && { advice }) }]
 })
 
-/** The graphics of an Intel processor. */
+/** The integrated graphics of an Intel processor. */
 export const iGpu = intel('Intel UHD Graphics', INTEGRATED)

@@ -8,7 +8,7 @@ import { CASES } from './cases.ts'
 import { amd, iGpu, intel, machine, nvidia, problem } from './machines.ts'
 import { candidate, NAMES, order } from './support.ts'
 
-t.test('which kinds of builds can work on a machine, the best first', async t => {
+t.test('ranks the kinds of builds that can work on a machine', async t => {
   for (const [what, hardware, expected] of CASES) {
     const names = what.includes('a release without ROCm') ? NAMES.filter(name => !name.includes('rocm')) : NAMES
     t.equal(order(hardware, names), expected, what)
@@ -16,15 +16,15 @@ t.test('which kinds of builds can work on a machine, the best first', async t =>
       t.ok(one.reasons.length > 0 && one.score >= 0 && one.score <= 100, `${what}: ${one.runtime} is explained`)
       t.ok(
         one.gpus.every(id => hardware.gpus.some(gpu => gpu.id === id && gpu.usable)),
-        `${what}: ${one.runtime} uses what works`
+        `${what}: ${one.runtime} uses working devices`
       )
       if (one.score === 0) t.same([one.usable, one.gpus, one.assets], [false, [], []])
     }
-    t.equal(order({ ...hardware, gpus: hardware.gpus.toReversed() }, names), expected, `${what}, the other way round`)
+    t.equal(order({ ...hardware, gpus: hardware.gpus.toReversed() }, names), expected, `${what}, in reverse order`)
   }
 })
 
-t.test('what is missing, and how to fix it', async t => {
+t.test('names what is missing and how to fix it', async t => {
   const missing = (hardware: Hardware, runtime: string) => candidate(hardware, runtime).missing
   const rtx = (version: string, cuda?: string) => machine([nvidia('NVIDIA GeForce RTX 4070', '8.9', version, cuda)])
   const cases: [hardware: Hardware, runtime: string, what: RegExp, fix?: RegExp][] = [
@@ -130,14 +130,18 @@ t.test('what is missing, and how to fix it', async t => {
     t.ok(found, `${runtime}: ${what} among ${JSON.stringify(missing(hardware, runtime))}`)
     if (fix) t.match(found?.fix, fix)
   }
-  t.same(missing(machine([nvidia('NVIDIA H100', '9.0', '610.1', '13.4')]), 'cuda-13'), [], 'nothing where nothing is')
+  t.same(
+    missing(machine([nvidia('NVIDIA H100', '9.0', '610.1', '13.4')]), 'cuda-13'),
+    [],
+    'nothing is missing without a GPU'
+  )
   t.same(missing(machine([]), 'cpu'), [])
   const p40 = candidate(CASES.find(([what]) => what === 'RTX 3090 and three P40')![1], 'cuda-13')
   t.match(p40.reasons, [/uses NVIDIA GeForce RTX 3090 /, /leaves Tesla P40 \(3\) idle/])
   t.match(
     p40.missing,
     [/Tesla P40 has compute capability/, /made with version 13\.4/].map(what => ({ what })),
-    'equal cards are told once'
+    'equal cards are reported once'
   )
   const server = CASES.find(([what]) => what === "H100 beside a server's console")![1]
   t.match(candidate(server, 'cuda-13'), { score: 100, reasons: [/uses NVIDIA H100/] })
@@ -147,7 +151,7 @@ t.test('what is missing, and how to fix it', async t => {
   ])
 })
 
-t.test('kinds that plugins bring', async t => {
+t.test('ranks kinds from plugins', async t => {
   const own: RuntimeDescriptor = {
     name: 'npu',
     kind: 'unknown',
@@ -168,17 +172,17 @@ t.test('kinds that plugins bring', async t => {
   t.same(
     ranking.slice(0, 3).map(({ runtime }) => runtime),
     ['cuda-13', 'npu', 'cuda-12'],
-    'equal ones stay in order'
+    'ties stay in order'
   )
   t.match(
     ranking.find(({ runtime }) => runtime === 'broken'),
     { score: 0, usable: false, reasons: [/no idea/] }
   )
-  t.equal(order(hardware, []), 'cuda-13 cuda-12 vulkan cpu', 'an empty list says nothing')
+  t.equal(order(hardware, []), 'cuda-13 cuda-12 vulkan cpu', 'an empty list shows nothing')
   t.same(new Set(builtInKinds.map(({ name }) => name)).size, builtInKinds.length)
 })
 
-t.test('versions are compared number by number', async t => {
+t.test('compares versions number by number', async t => {
   for (const [a, b, sign] of [
     ['580.95.05', '580', 1],
     ['580', '580.0.0', 0],

@@ -19,7 +19,7 @@ const fails = (program: string, name: string, code: number): Recorded => ({
 })
 const VULKAN = { ...PLAIN, '/usr/lib/x86_64-linux-gnu/libvulkan.so.1': '' }
 
-/** What recordings of real machines lead to; the archives are those for x64, whatever machine this runs on. */
+/** Rankings for recordings of real machines. The archives are for x64, whatever machine runs the test. */
 const CASES: [what: string, recorded: Recorded, order: string][] = [
   ['RTX 4080 S, table', prints('nvidia-smi', 'nvidia/smi-table-single-4080s-595.txt'), 'cuda-13 cuda-12 vulkan cpu'],
   ['RTX 4080 S', prints('nvidia-smi', 'nvidia/smi-query-single-4080s-595.csv.txt'), 'cuda-13 cuda-12 vulkan cpu'],
@@ -30,7 +30,7 @@ const CASES: [what: string, recorded: Recorded, order: string][] = [
   ['driver not loaded', fails('nvidia-smi', 'nvidia/smi-err-cannot-communicate-wsl2.txt', 9), 'cpu'],
   ['no devices', fails('nvidia-smi', 'nvidia/smi-err-no-devices.txt', 6), 'cpu'],
   [
-    'broken driver beside graphics of the processor',
+    'broken driver beside integrated graphics',
     { ...fails('nvidia-smi', 'nvidia/smi-err-nvml-version-mismatch.txt', 18), files: { ...VULKAN, ...INTEL_GRAPHICS } },
     'vulkan sycl cpu'
   ],
@@ -44,7 +44,7 @@ const CASES: [what: string, recorded: Recorded, order: string][] = [
     { files: { ...VULKAN, ...recordedFiles('rocm/kfd-topology-gfx1151-minimal.txt') } },
     'vulkan rocm cpu'
   ],
-  ['MI300X by its early name', prints('rocminfo', 'rocm/rocminfo-mi300x-gfx941.txt'), 'rocm cpu'],
+  ['MI300X with its early name', prints('rocminfo', 'rocm/rocminfo-mi300x-gfx941.txt'), 'rocm cpu'],
   ['Vega 10, kernel', { files: recordedFiles('rocm/kfd-topology-vega10-old-no-gfxver.txt') }, 'vulkan cpu'],
   ['Arc A770', prints('xpu-smi', 'intel/xpu-smi-discovery-a770.txt'), 'vulkan sycl cpu'],
   [
@@ -59,7 +59,7 @@ const CASES: [what: string, recorded: Recorded, order: string][] = [
     },
     'sycl vulkan cpu'
   ],
-  ['graphics of the processor only', { files: { ...VULKAN, ...INTEL_GRAPHICS } }, 'vulkan sycl cpu'],
+  ['integrated graphics only', { files: { ...VULKAN, ...INTEL_GRAPHICS } }, 'vulkan sycl cpu'],
   [
     'laptop with two GPUs',
     prints('vulkaninfo', 'vulkan/vulkaninfo-summary-intel-igpu-plus-4070-laptop.txt'),
@@ -72,7 +72,7 @@ const CASES: [what: string, recorded: Recorded, order: string][] = [
   ['nothing', { files: PLAIN }, 'cpu']
 ]
 
-t.test('recorded machines', async t => {
+t.test('ranks builds for recorded machines', async t => {
   const directory = t.testdir()
   const names = BUNDLED_LISTING.names
   for (const [what, recorded, order] of CASES) {
