@@ -75,7 +75,7 @@ t.test('llama-server’s events become deltas', t => {
   t.end()
 })
 
-t.test('what is sent for an answer', async t => {
+t.test('sends the right request for an answer', async t => {
   const { sent } = await answerOf(() => ({ body: END }), {
     messages,
     logprobs: true,
@@ -107,17 +107,17 @@ t.test('a short answer that is delivered whole comes in one piece', async t => {
   t.strictSame(deltas, [{ content, finish: 'length', usage, timing, extra, tokens: 3 }], 'without half a character')
   const picture = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }
   const streamed: [string, EngineFields, object?][] = [
-    ['what goes on as it comes', {}, { whole: false }],
+    ['an answer that is passed on as it arrives', {}, { whole: false }],
     ['an answer that may be long', { max_tokens: 17 }],
-    ['one without a limit', { max_tokens: -1 }],
-    ['a prompt that is read in several batches', { messages: [{ role: 'user', content: 'x'.repeat(2049) }] }],
+    ['an answer without a limit', { max_tokens: -1 }],
+    ['a prompt that needs several batches', { messages: [{ role: 'user', content: 'x'.repeat(2049) }] }],
     ['a picture', { messages: [picture] }],
     ['several choices', { n: 2 }],
-    ['calls of tools', { tools: [{ type: 'function', function: { name: 'f' } }] }],
+    ['tool calls', { tools: [{ type: 'function', function: { name: 'f' } }] }],
     ['probabilities', { logprobs: true }],
     ['the text that ended it', {}, { stopText: true }],
-    ['counts as it goes', {}, { countEach: true }],
-    ['one that may be controlled', {}, { controlled: () => undefined }]
+    ['running counts', {}, { countEach: true }],
+    ['an answer that may be controlled', {}, { controlled: () => undefined }]
   ]
   for (const [what, fields, more] of streamed) {
     const { sent } = await answerOf(
@@ -131,7 +131,7 @@ t.test('a short answer that is delivered whole comes in one piece', async t => {
   await t.rejects(answerOf(cut, { messages, max_tokens: 1 }, { whole: true }))
 })
 
-t.test('an answer that is cut off is no answer', async t => {
+t.test('an interrupted answer is an error', async t => {
   const text = choice({ delta: { content: 'x' } })
   await t.rejects(
     answerOf(() => ({ body: text })),
@@ -155,7 +155,7 @@ t.test('an answer that is cut off is no answer', async t => {
   t.same(taken, [text])
 })
 
-t.test('which slot answers is never up to the request', async t => {
+t.test('a request never chooses its slot', async t => {
   const { calls, sent } = callsOf(() => ({ body: choice({ delta: { content: 'x' } }) + END }), 'chat', 100, true)
   const body = { messages: [{ role: 'user', content: 'Where is Paris?' }], id_slot: 3, cache_prompt: true }
   const take = () => undefined
@@ -167,7 +167,7 @@ t.test('which slot answers is never up to the request', async t => {
   t.match(sent[2]!.body, { id_slot: 1, cache_prompt: false })
 })
 
-t.test('a consumer that fails ends the request, at once or later', async t => {
+t.test('a failing consumer ends the request, at once or later', async t => {
   for (const take of [
     () => {
       throw new Error('full')
@@ -189,7 +189,7 @@ t.test('a consumer that fails ends the request, at once or later', async t => {
   }
 })
 
-t.test('what llama-server stumbles over in its cache is sent again without the cache', async t => {
+t.test('a request that fails on the cache is repeated without the cache', async t => {
   const fault = { code: 500, message: 'Chunk not found', type: 'server_error' }
   const { sent } = await answerOf((_, body) =>
     body.cache_prompt === false ? { body: END } : { status: 500, body: JSON.stringify({ error: fault }) }
@@ -197,7 +197,7 @@ t.test('what llama-server stumbles over in its cache is sent again without the c
   t.equal(sent.length, 2)
 })
 
-t.test('an answer that begins with special tokens is not constrained to a format', async t => {
+t.test('an answer that begins with special tokens cannot be constrained to a format', async t => {
   const begun = [...messages, { role: 'assistant', content: 'x</s>' }]
   const respond: Respond = (path, body) =>
     path === '/tokenize' ? { body: JSON.stringify({ tokens: body.parse_special ? [1] : [1, 2] }) } : { body: END }
@@ -207,7 +207,7 @@ t.test('an answer that begins with special tokens is not constrained to a format
   t.equal((await answerOf(respond, { messages, ...format })).sent.length, 1)
 })
 
-t.test('filling in before a suffix', async t => {
+t.test('completes text before a suffix', async t => {
   const { calls, sent } = callsOf(() => ({ body: event({ index: 0, content: 'x', stop: true, stop_type: 'eos' }) }))
   const deltas: Delta[] = []
   await calls.completion!(
@@ -220,7 +220,7 @@ t.test('filling in before a suffix', async t => {
   t.match(sent[1], { path: '/infill', body: { input_prefix: 'a', prompt: 'b', input_suffix: 'c' } })
 })
 
-t.test('texts are embedded some at a time', async t => {
+t.test('embeds texts in batches', async t => {
   const vector = Buffer.alloc(4)
   const { calls, sent } = callsOf((_, { input }) => {
     const data = [input].flat().map((text, index) => {
@@ -240,10 +240,10 @@ t.test('texts are embedded some at a time', async t => {
     sent.map(({ body }) => body.input.length),
     [32, 32, 6]
   )
-  t.notOk(calls.chat, 'an engine for embeddings answers no chats')
+  t.notOk(calls.chat, 'an embedding engine rejects chats')
 })
 
-t.test('documents are ranked some at a time', async t => {
+t.test('ranks documents in batches', async t => {
   const { calls } = callsOf((_, { documents }) => {
     const results = documents.map((text: string, index: number) => ({ index, relevance_score: Number(text) }))
     return { body: JSON.stringify({ results: results.reverse(), usage: { prompt_tokens: 1 } }) }
@@ -255,7 +255,7 @@ t.test('documents are ranked some at a time', async t => {
   t.equal(scores.length, 40)
 })
 
-t.test('a transcription is a chat with a model that hears', async t => {
+t.test('a transcription becomes a chat with an audio model', async t => {
   const plain = { capabilities: [] }
   const textOf = (fields: EngineFields) =>
     (transcriptionChat({ audio: 'UklG', ...fields }, plain).messages.at(-1) as any).content[0].text
@@ -282,7 +282,7 @@ t.test('a transcription is a chat with a model that hears', async t => {
   })
 })
 
-t.test('the prompts of a list are asked one after the other', async t => {
+t.test('the prompts of a list are requested one after the other', async t => {
   const sent: any[] = []
   let open = 0
   const calls = engineCalls({
@@ -292,7 +292,7 @@ t.test('the prompts of a list are asked one after the other', async t => {
     metadata: { capabilities: [] },
     slotOwners: new SlotOwners(4, false),
     async request({ body }) {
-      t.equal(++open, 1, 'no other one is open')
+      t.equal(++open, 1, 'no other request is open')
       sent.push(JSON.parse(String(body)))
       const answer = engineBody(new PassThrough())
       answer.once('end', () => open--)
@@ -313,7 +313,7 @@ t.test('the prompts of a list are asked one after the other', async t => {
   )
 })
 
-t.test('texts that cannot fit are not sent to be cut into tokens', async t => {
+t.test('texts that cannot fit are not sent to be tokenized', async t => {
   const long = 'a b '.repeat(600_000)
   const { calls, sent } = callsOf(() => ({ body: '{"tokens":[1,2,3],"data":[]}' }))
   const sink = { signal, take: () => undefined }
@@ -327,14 +327,14 @@ t.test('texts that cannot fit are not sent to be cut into tokens', async t => {
   await t.rejects(calls.countTokens!({ messages: [{ role: 'user', content: long }] }, { signal }), refused)
   t.strictSame(sent, [])
   await calls.tokenize!({ content: long.slice(0, 2_000_000) }, { signal })
-  t.equal(sent.length, 1, 'what is only split need not fit')
+  t.equal(sent.length, 1, 'text that is only tokenized need not fit')
 
   const embedding = callsOf(() => ({ body: '{"tokens":[1,2,3],"data":[]}' }), 'embedding')
   await t.rejects(embedding.calls.embed!([long], { signal }), refused)
   await embedding.calls.embed!([long], { signal, truncate: true })
   t.ok(
     embedding.sent.every(({ body }) => JSON.stringify(body).length < 2_200_000),
-    'of one that is shortened the beginning is'
+    'the beginning of a truncated text'
   )
   const rerank = callsOf(() => ({ body: '{"results":[]}' }), 'rerank')
   await t.rejects(rerank.calls.rerank!('x', ['y', long], { signal }), refused)

@@ -16,7 +16,7 @@ const object = (properties: object, ...required: string[]) => ({
 })
 const FAR = 999_999_999_999_999
 
-t.test('schemas take the form that llama.cpp enforces', async t => {
+t.test('rewrites schemas in the form that llama.cpp enforces', async t => {
   const cases: [title: string, schema: Schema, made: Schema][] = [
     [
       'annotations and order stay',
@@ -29,7 +29,7 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
       { type: ['string', 'null'], description: 'd' }
     ],
     [
-      'list of types with bounds',
+      'list of types with limits',
       { type: ['integer', 'null'], minimum: 0 },
       { anyOf: [{ type: 'integer', minimum: 0 }, { type: 'null' }] }
     ],
@@ -39,23 +39,19 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
       { ...object({ a: {} }), additionalProperties: true }
     ],
     [
-      'nulls that programs write for nothing',
+      'nulls that programs write for absent keywords',
       { type: 'object', properties: null, required: null, items: null, anyOf: null },
       object({})
     ],
     ['null as a value', { const: null, default: null }, { const: null, default: null }],
     ['only places', { prefixItems: [word, digit], items: false }, { type: 'array', prefixItems: [word, digit] }],
     [
-      'as many places as there must be',
+      'as many places as required',
       { prefixItems: [word], items: digit, minItems: 2 },
       { type: 'array', prefixItems: [word, digit] }
     ],
-    [
-      'as many places as there may be',
-      { prefixItems: [word, digit], maxItems: 1 },
-      { type: 'array', prefixItems: [word] }
-    ],
-    ['no place that nothing fits', { prefixItems: [word, false] }, { type: 'array', prefixItems: [word] }],
+    ['as many places as allowed', { prefixItems: [word, digit], maxItems: 1 }, { type: 'array', prefixItems: [word] }],
+    ['no place for impossible items', { prefixItems: [word, false] }, { type: 'array', prefixItems: [word] }],
     [
       'places in the older form',
       { items: [word], additionalItems: false, minItems: 1 },
@@ -77,8 +73,8 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
       { ...object({ 'a]': word }), additionalProperties: true },
       object({ 'a]': word })
     ],
-    ['optional property that nothing fits', object({ a: never, b: word }), object({ b: word })],
-    ['alternative that nothing fits', { anyOf: [never, word] }, { anyOf: [word] }],
+    ['impossible optional property', object({ a: never, b: word }), object({ b: word })],
+    ['impossible alternative', { anyOf: [never, word] }, { anyOf: [word] }],
     [
       'value that does not fit',
       { type: 'string', enum: ['a', 3, 'a', 'long'], maxLength: 2 },
@@ -91,27 +87,27 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
       { enum: [{ a: 1, b: 2 }] }
     ],
     [
-      'fractions as bounds of whole numbers',
+      'fractions as limits of integers',
       { type: 'integer', minimum: 2.2, exclusiveMaximum: 4.5 },
       { type: 'integer', minimum: 3, maximum: 4 }
     ],
     [
-      'exclusive bounds of draft 4',
+      'exclusive limits of draft 4',
       { type: 'integer', minimum: 2, exclusiveMinimum: true, maximum: 9 },
       { type: 'integer', minimum: 3, maximum: 9 }
     ],
     [
-      'whole numbers with one bound',
+      'integers with one limit',
       object({ a: { type: 'integer', minimum: 105 }, b: { type: 'integer', maximum: -1 } }),
       object({ a: { type: 'integer', minimum: 105, maximum: FAR }, b: { type: 'integer', maximum: -1, minimum: -FAR } })
     ],
     [
-      'large whole numbers',
+      'large integers',
       { type: 'integer', minimum: 1e17, maximum: 1e300 },
       { type: 'integer', minimum: 1e17, maximum: 9e18 }
     ],
     [
-      'bounds of lengths within a pattern',
+      'length limits within a pattern',
       { type: 'string', pattern: '^[a-z]+$', maxLength: 5 },
       { type: 'string', pattern: '^[a-z]{1,5}$' }
     ],
@@ -179,7 +175,7 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
       }
     ],
     [
-      'what would never end is left out',
+      'endless values are left out',
       {
         ...object({ a: word, b: { $ref: '#/$defs/endless' } }),
         $defs: { endless: object({ next: { $ref: '#/$defs/endless' } }, 'next') }
@@ -221,11 +217,11 @@ t.test('schemas take the form that llama.cpp enforces', async t => {
   t.equal(
     JSON.stringify(engineSchema(tool, false).schema),
     JSON.stringify(tool),
-    'models read a common tool as it was given'
+    'a common tool schema reaches the model unchanged'
   )
 })
 
-t.test('schemas that no value fits are refused with the place', async t => {
+t.test('rejects schemas that no value fits, with the place', async t => {
   const cases: [path: string, schema: Schema][] = [
     ['#/properties/code/minLength', object({ code: never }, 'code')],
     ['#/minItems', { type: 'array', minItems: 3, maxItems: 2 }],
@@ -276,7 +272,7 @@ t.test('schemas that no value fits are refused with the place', async t => {
   }
 })
 
-t.test('malformed schemas are refused with the place', async t => {
+t.test('rejects malformed schemas, with the place', async t => {
   const cases: [path: string, schema: Schema][] = [
     ['#/type', { type: 'nonsense' }],
     ['#/type', { type: [] }],
@@ -307,7 +303,7 @@ t.test('malformed schemas are refused with the place', async t => {
   }
 })
 
-t.test('constraints that grammars do not enforce are named', async t => {
+t.test('reports constraints that grammars do not enforce', async t => {
   const cases: [schema: Schema, places: string[]][] = [
     [object({ a: { type: 'integer', minimum: 1, maximum: 3, multipleOf: 1 } }, 'a'), []],
     [{ type: 'array', items: { type: 'string', maxLength: 3 }, minItems: 1, uniqueItems: false }, []],
@@ -370,7 +366,7 @@ t.test('constraints that grammars do not enforce are named', async t => {
   t.equal(headerOf({ json_schema: long }), '#/not, +1', 'a header stays short')
 })
 
-t.test('every place of a request that has a schema is rewritten', async t => {
+t.test('rewrites schemas in every place of a request', async t => {
   const none = { type: 'array', items: false }
   const made = { type: 'array', items: {}, maxItems: 0 }
   const tool = (parameters: unknown) => ({ type: 'function', function: { name: 'f', parameters } })
@@ -394,7 +390,7 @@ t.test('every place of a request that has a schema is rewritten', async t => {
   for (const [body, asked] of cases) t.strictSame(withEngineSchemas(body), asked)
 })
 
-t.test('schemas of strangers take little time and memory', async t => {
+t.test('untrusted schemas take little time and memory', async t => {
   const times = (count: number, from: Schema, wrap: (schema: Schema, level: number) => Schema) => {
     let made = from
     for (let level = 0; level < count; level++) made = wrap(made, level)
@@ -407,7 +403,7 @@ t.test('schemas of strangers take little time and memory', async t => {
   const next = (index: number) => ({ $ref: `#/$defs/n${index + 1}` })
   const refused: Record<string, Schema> = {
     'alternatives that multiply': { allOf: Array.from({ length: 40 }, () => ({ anyOf: [word, { minLength: 1 }] })) },
-    'alternatives within each other': times(20, word, both),
+    'nested alternatives': times(20, word, both),
     'comparisons that multiply': {
       oneOf: [{ $ref: '#/$defs/n0' }, digit],
       $defs: { ...named(5, index => ({ anyOf: Array.from({ length: 40 }, () => next(index)) })), n5: word }
@@ -422,7 +418,7 @@ t.test('schemas of strangers take little time and memory', async t => {
       title: 'x',
       $defs: { ...named(1500, index => ({ allOf: [next(index)], minLength: 1 })), n1500: word }
     },
-    'lists that are written out within each other': times(9, { type: 'boolean' }, items => ({
+    'nested lists that are written out': times(9, { type: 'boolean' }, items => ({
       type: 'array',
       prefixItems: [{ type: 'null' }],
       items,

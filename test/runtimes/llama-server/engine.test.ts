@@ -24,7 +24,7 @@ import { jsonOf, textOf } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
-// Settings that an engine must ignore; see "surroundings" below.
+// Settings that an engine must ignore, see "surroundings" below.
 const strayConfig = t.testdir({ 'llama.cpp': { 'config.ini': 'metrics = 1\nn-predict = 3\n' } })
 process.env.XDG_CONFIG_HOME = strayConfig
 process.env.LLAMA_ARG_ENDPOINT_METRICS = '1'
@@ -37,10 +37,10 @@ const ANSWER = 'The capital of France is Paris.'
 /** Keeps an engine busy for many seconds. */
 const ENDLESS = { prompt: 'Once', n_predict: -1, ignore_eos: true }
 
-/** Room for an endless generation on one slot. */
+/** Room for endless generation on one slot. */
 const LONG: Partial<LaunchSpec> = { options: { ...engineSpec().options, num_ctx: 32768, num_parallel: 1 } }
 
-/** Starts an engine that the test's end stops. */
+/** Starts an engine and stops it at the end of the test. */
 async function start(
   t: { teardown(end: () => Promise<void>): void },
   spec: Partial<LaunchSpec> = {},
@@ -74,13 +74,13 @@ async function endlessStream(engine: LlamaServerEngine, signal = NEVER) {
   })
   const end = body.consume(() => void begun())
   end.catch(() => {
-    // For whoever waits for the end.
+    // Callers that wait for the end handle the error.
   })
   await Promise.race([first, end])
   return { end, cancel: () => body.cancel() }
 }
 
-/** Starts an endless request that would be answered at its end, and waits until the engine works on it. */
+/** Starts an endless request without a stream, and waits until the engine works on it. */
 async function endlessReply(engine: LlamaServerEngine, signal = NEVER): Promise<{ error: Promise<CorralError> }> {
   const error = failure(post(engine, '/completion', ENDLESS, signal))
   while (!(await isBusy(engine))) await sleep(10)
@@ -92,14 +92,14 @@ async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
   return ((await jsonOf(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
 }
 
-t.test('every setting that the build reports is one that is known', async t => {
+t.test('every setting that the build reports is known', async t => {
   const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(t.testdir({})), {})
   t.teardown(() => engine.stop())
   const { body } = await engine.request({ method: 'GET', path: '/props', signal: NEVER })
   const { default_generation_settings: settings } = (await jsonOf(body)) as any
   const names = Object.keys(settings.params)
   t.ok(names.length > 30)
-  // What the server has been started with, and no request can change.
+  // Startup parameters, which no request can change.
   const reported = ['speculative.types']
   t.same(
     names.filter(name => !KNOWN_OPTIONS.includes(name) && !reported.includes(name)),
@@ -107,7 +107,7 @@ t.test('every setting that the build reports is one that is known', async t => {
   )
 })
 
-t.test('loads, reports its progress, answers, and leaves nothing behind', async t => {
+t.test('an engine loads with progress, answers, and leaves nothing behind', async t => {
   const run = t.testdir({})
   const progress: Progress[] = []
   const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(run), {
@@ -142,7 +142,7 @@ t.test('loads, reports its progress, answers, and leaves nothing behind', async 
   t.equal((await failure(ask(engine))).code, 'model_stopped')
 })
 
-t.test('over TCP where a socket cannot be: with a key', async t => {
+t.test('uses TCP with a key when a socket is impossible', async t => {
   const deep = t.testdir({ ['d'.repeat(100)]: {} })
   const { engine } = await start(t, {}, { socketRoot: join(deep, 'd'.repeat(100)) })
   t.equal(await ask(engine), ANSWER)
@@ -152,14 +152,14 @@ t.test('over TCP where a socket cannot be: with a key', async t => {
   t.notMatch(readFileSync(`/proc/${engine.pid}/cmdline`, 'utf8'), /key/i, 'the key is not on the command line')
 })
 
-t.test('surroundings do not change it', async t => {
+t.test('surroundings do not change an engine', async t => {
   const { engine } = await start(t)
   const { status } = await engine.request({ method: 'GET', path: '/metrics', signal: NEVER })
-  t.equal(status, 501, 'neither a variable nor a configuration file switched metrics on')
-  t.equal(await ask(engine), ANSWER, 'nor cut the answer')
+  t.equal(status, 501, 'neither a variable nor a configuration file enabled metrics')
+  t.equal(await ask(engine), ANSWER, 'or truncated the answer')
 })
 
-t.test('embeddings and ranking', async t => {
+t.test('embeds and ranks', async t => {
   const { engine } = await start(t, { mode: 'embedding' })
   for (const input of ['Paris', 'word '.repeat(1500)]) {
     const { status, body } = await post(engine, '/v1/embeddings', { input })
@@ -173,7 +173,7 @@ t.test('embeddings and ranking', async t => {
   t.equal(status, 200)
 })
 
-t.test('many requests, at once and in sequence, streamed or not', async t => {
+t.test('serves many requests, parallel and in sequence, streamed or not', async t => {
   const { engine } = await start(t)
   const answers = await Promise.all(Array.from({ length: 150 }, () => ask(engine)))
   t.same([...new Set(answers)], [ANSWER])
@@ -207,7 +207,7 @@ t.test('an abort frees the slot at once', async t => {
   t.equal(await failure(post(engine, '/completion', ENDLESS, AbortSignal.abort(reason))), reason)
 })
 
-t.test('stop while it works', async t => {
+t.test('an engine stops during an answer', async t => {
   const { engine: streaming } = await start(t, LONG)
   const cut = failure((await endlessStream(streaming)).end)
   await streaming.stop()
@@ -218,7 +218,7 @@ t.test('stop while it works', async t => {
   const reply = await endlessReply(replying)
   await replying.stop()
   t.equal((await reply.error).code, 'model_stopped')
-  // It notices the broken connection only once a second: on a busy machine force may be needed.
+  // It checks for broken connections only once a second, so a busy machine may need to kill it.
   t.ok((await replying.exited).expected)
 })
 
@@ -229,7 +229,7 @@ t.test('a stream without a reader ends without an unhandled error', async t => {
   t.equal((await failure(textOf(body))).code, 'model_stopped')
 })
 
-t.test('killed in mid-stream', async t => {
+t.test('a stream reports that its engine was killed', async t => {
   const { engine, run } = await start(t, LONG)
   const stream = await endlessStream(engine)
   const waiting = failure(post(engine, '/completion', ENDLESS))
@@ -245,12 +245,12 @@ t.test('killed in mid-stream', async t => {
   t.same(readdirSync(run), [])
 })
 
-t.test('a stopped process is found to hang; a long prompt evaluation is not', async t => {
+t.test('a stopped process is reported as hanging, but a long prefill is not', async t => {
   const run = t.testdir({})
   const spec = engineSpec({ options: { ...engineSpec().options, num_ctx: 8192, num_parallel: 1 } })
   const extraArguments = ['--threads', '1', '--threads-batch', '1']
   const prompt = 'one two three four five six seven eight nine ten '.repeat(200)
-  /** Milliseconds that it takes; nothing is sent meanwhile. */
+  /** Returns the milliseconds of a long prefill, during which nothing is sent. */
   const readLongPrompt = async (engine: LlamaServerEngine) => {
     const began = performance.now()
     const { status, body } = await post(engine, '/completion', { prompt, n_predict: 1, cache_prompt: false })
@@ -270,7 +270,7 @@ t.test('a stopped process is found to hang; a long prompt evaluation is not', as
     engineDeps(run, { hangTimeout, logBook, extraArguments }),
     {}
   )
-  t.ok((await readLongPrompt(engine)) > hangTimeout, `no hang is seen in it within ${Math.round(hangTimeout)} ms`)
+  t.ok((await readLongPrompt(engine)) > hangTimeout, `no hang is detected in it within ${Math.round(hangTimeout)} ms`)
   const waiting = failure(readLongPrompt(engine))
   process.kill(engine.pid!, 'SIGSTOP')
   const error = await waiting
@@ -283,7 +283,7 @@ t.test('a stopped process is found to hang; a long prompt evaluation is not', as
   t.same(readdirSync(run), [])
 })
 
-t.test('given up while it loads', async t => {
+t.test('a load can be aborted', async t => {
   const run = t.testdir({})
   const reason = new Error('Not wanted any more.')
   const control = new AbortController()
@@ -305,7 +305,7 @@ t.test('given up while it loads', async t => {
   t.equal(await failure(before), reason)
 })
 
-t.test('loads that fail say why', async t => {
+t.test('failed loads explain the reason', async t => {
   const model = readFileSync(MODEL)
   const files = t.testdir({ 'page.gguf': '<html>no model here</html>', 'empty.gguf': '' })
   writeFileSync(join(files, 'cut-header.gguf'), model.subarray(0, 2000))
@@ -342,7 +342,7 @@ t.test('loads that fail say why', async t => {
   }
 })
 
-t.test('a build that cannot be started', async t => {
+t.test('a build that cannot start is blamed', async t => {
   const files = t.testdir({ 'llama-server': 'not a program' })
   mkdirSync(join(files, 'folder'))
   const plain = join(files, 'llama-server')

@@ -2,9 +2,9 @@ import type { FailureCause } from '../../../runtimes/llama-server/failure-causes
 
 export type Variant = [cause: FailureCause, line: string, ...more: string[]]
 
-/** What is printed where memory, libraries, drivers or a GPU are to blame. */
+/** Output when memory, libraries, drivers or a GPU are to blame. */
 export const OF_MACHINES: Variant[] = [
-  // Memory of GPUs.
+  // GPU memory.
   [
     'out_of_gpu_memory',
     '0.02.114.518 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 22528.00 MiB on device 0: cudaMalloc failed: out of memory',
@@ -71,7 +71,7 @@ export const OF_MACHINES: Variant[] = [
   ],
   ['out_of_gpu_memory', 'llama_model_load: error loading model: unable to allocate CUDA0 buffer of size 500.00 MiB'],
 
-  // Memory of the machine.
+  // Machine memory.
   ['out_of_memory', 'ggml_aligned_malloc: insufficient memory (attempted to allocate 4096.00 MB)'],
   ['out_of_memory', 'llama_model_load: error loading model: mmap failed: Cannot allocate memory'],
   ['out_of_memory', 'llama_model_load: error loading model: posix_memalign failed with error 12'],
@@ -200,7 +200,7 @@ export const OF_MACHINES: Variant[] = [
     '  what():  Required aspect fp64 is not supported on the device'
   ],
 
-  // The GPU at work.
+  // The running GPU.
   [
     'gpu_lost',
     "terminate called after throwing an instance of 'vk::DeviceLostError'",

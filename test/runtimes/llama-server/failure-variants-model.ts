@@ -1,6 +1,6 @@
 import type { Variant } from './failure-variants-machine.ts'
 
-/** What is printed where files, what lies beside them or how llama-server was called are to blame. */
+/** Output when files, companion files or the command line are to blame. */
 export const OF_MODELS: Variant[] = [
   // Files.
   [
@@ -123,7 +123,7 @@ export const OF_MODELS: Variant[] = [
   ['file_damaged', 'failed to load model: the file is corrupted'],
   ['read_failed', 'llama_model_load: error loading model: read error: Bad address'],
 
-  // Beside the model.
+  // Companion files.
   [
     'projector_missing',
     "gguf_init_from_file: failed to open GGUF file '/m/mmproj-F16.gguf' (No such file or directory)",
@@ -190,7 +190,7 @@ export const OF_MODELS: Variant[] = [
     "E srv load_model: failed to load draft model, 'd.gguf'"
   ],
 
-  // How it was called.
+  // Command line.
   ['unknown_flag', 'error: invalid argument: --frobnicate'],
   ['unknown_flag', 'error: unknown argument: -zz'],
   [

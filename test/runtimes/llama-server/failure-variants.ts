@@ -1,10 +1,10 @@
 import { OF_MACHINES, type Variant } from './failure-variants-machine.ts'
 import { OF_MODELS } from './failure-variants-model.ts'
 
-/** Lines that llama-server, libraries, drivers and kernels print, of several years: the cause of each and the lines. */
+/** Lines from llama-server, libraries, drivers and kernels of several years, with their cause. */
 export const VARIANTS: Variant[] = [...OF_MACHINES, ...OF_MODELS]
 
-/** What is printed where nothing is wrong, or where llama-server goes on. */
+/** Lines that are printed when nothing is wrong, or when llama-server continues. */
 export const HARMLESS_LINES: string[] = [
   'E llama_init_from_model: failed to initialize the context: Gemma4Assistant requires ctx_other to be set (this warning is normal during memory fitting)',
   'W srv    load_model: [spec] failed to measure draft model memory: failed to create llama_context from model',

@@ -7,7 +7,7 @@ import { LogTail } from '../../../runtimes/llama-server/log-book.ts'
 import { renderFailureDocs } from '../../../scripts/failure-docs.ts'
 import { HARMLESS_LINES, VARIANTS } from './failure-variants.ts'
 
-/** Recorded texts; their first line says where each comes from. */
+/** Recorded texts. Their first line names their origin. */
 const FIXTURES = new URL('../../../../test/fixtures/', import.meta.url)
 
 function recorded(name: string): string[] {
@@ -16,7 +16,7 @@ function recorded(name: string): string[] {
 
 const FAILED = { code: 1, signal: null }
 
-/** File → cause and what the sentence must hold; undefined where the log reports no failure, or none for certain. */
+/** File → cause and a required part of the sentence. Undefined if the log reports no certain failure. */
 const TABLE: Record<string, [cause: FailureCause, sentence: RegExp] | undefined> = {
   'bad-flag-device-cpu.txt': ['bad_flag_value', /--device \(invalid device: CPU\)/],
   'bad-flag-flash-attn-needs-value-2026.txt': ['bad_flag_value', /--flash-attn \(expected value/],
@@ -61,7 +61,7 @@ const TABLE: Record<string, [cause: FailureCause, sentence: RegExp] | undefined>
   'vulkan-out-of-host-memory-gfx1151.txt': ['rpc_unreachable', /ggml-rpc-server/]
 }
 
-t.test('recorded failures', t => {
+t.test('classifies recorded failures', t => {
   t.same(
     Object.keys(TABLE).sort(),
     readdirSync(new URL('load-fail/', FIXTURES)).sort(),
@@ -81,12 +81,12 @@ t.test('recorded failures', t => {
     t.match(found.sentence, /\.$/, name)
     t.notMatch(`${found.sentence} ${found.line}`, /\/(home|Users|opt|usr|app|models|mnt)\//, `${name} shows no folder`)
     t.notMatch(found.sentence, /\$\d|undefined|\(\)\.|""/, name)
-    t.same(classifyFailure({ lines, exit: FAILED }), found, 'the log goes before the exit code')
+    t.same(classifyFailure({ lines, exit: FAILED }), found, 'the log outranks the exit code')
   }
   t.end()
 })
 
-t.test('recordings without a failure', t => {
+t.test('ignores recordings without a failure', t => {
   for (const name of readdirSync(new URL('load-ok/', FIXTURES))) {
     t.equal(findFailure(recorded(`load-ok/${name}`)), undefined, name)
   }
@@ -94,7 +94,7 @@ t.test('recordings without a failure', t => {
   t.end()
 })
 
-t.test('a log that stops tells nothing without how the process ended', t => {
+t.test('an incomplete log needs the exit facts to be classified', t => {
   const of = (name: string, exit?: { code: number | null; signal: string | null; oomKilled?: boolean }) =>
     classifyFailure({ lines: recorded(`load-fail/${name}`), exit }).cause
   const stops = 'oom-during-load-log-just-stops.txt'
@@ -102,12 +102,12 @@ t.test('a log that stops tells nothing without how the process ended', t => {
   t.equal(of(stops, { code: null, signal: 'SIGKILL' }), 'killed')
   t.equal(of(stops, { code: null, signal: 'SIGKILL', oomKilled: true }), 'oom_killed')
   const pending = 'cuda-oom-compute-buffer-2gpu-recovered.txt'
-  t.equal(of(pending, FAILED), 'out_of_gpu_memory', 'when it has ended, there was no retry')
+  t.equal(of(pending, FAILED), 'out_of_gpu_memory', 'after an exit there was no retry')
   t.equal(of('prefix-generic-tail-only-2026.txt', FAILED), 'unknown')
   t.end()
 })
 
-t.test('other wordings, other back ends, other years', t => {
+t.test('classifies other wordings, back ends and years', t => {
   for (const [cause, first, ...more] of VARIANTS) {
     const lines = [first, ...more]
     for (const wrapped of [
@@ -132,7 +132,7 @@ t.test('other wordings, other back ends, other years', t => {
   t.end()
 })
 
-t.test('the first cause in a log counts, not its consequences', t => {
+t.test('the first cause in a log wins over its consequences', t => {
   const cases: [FailureCause, string[]][] = [
     [
       'rpc_unreachable',
@@ -165,23 +165,23 @@ t.test('the first cause in a log counts, not its consequences', t => {
     'main: server is listening on http://x',
     'update_slots: all slots are idle'
   ]
-  t.equal(findFailure(served), undefined, 'what went wrong before it served does not count')
+  t.equal(findFailure(served), undefined, 'errors before it served are ignored')
   t.end()
 })
 
-t.test('loads that succeed, but not well', t => {
+t.test('warns about loads that succeed with limitations', t => {
   const of = (name: string, gpuLayers = -1) => loadWarnings(recorded(name), { gpuLayers })
   t.match(of('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt'), [/pipeline parallelism, which is now off/])
   t.match(of('load-fail/chat-template-fallback-then-ready.txt'), [/badly formed.*--chat-template-file/])
   t.match(of('load-ok/zero-layers-offloaded-vulkan-build.txt'), [/None of the 49 layers/])
-  t.same(of('load-ok/zero-layers-offloaded-vulkan-build.txt', 0), [], 'as it was requested')
+  t.same(of('load-ok/zero-layers-offloaded-vulkan-build.txt', 0), [], 'as requested')
   t.same(of('load-ok/cuda-2gpu-model-buffers-2026.txt'), [])
   const driver = ['ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected']
   t.match(loadWarnings([...driver, ...driver], { gpuLayers: -1 }), [/no CUDA-capable device is detected/])
   t.end()
 })
 
-t.test('what memory was too small, and for what', t => {
+t.test('reports which memory was too small, and its purpose', t => {
   const of = (...lines: string[]) => classifyFailure({ lines, exit: FAILED }).details
   t.same(
     of(
@@ -201,13 +201,13 @@ t.test('what memory was too small, and for what', t => {
   t.end()
 })
 
-t.test('the document on failures is current', t => {
+t.test('the failures document is up to date', t => {
   const written = readFileSync(new URL('../../../../docs/failures.md', import.meta.url), 'utf8')
   t.equal(written, renderFailureDocs()['failures.md'], 'run "npm run docs:write"')
   t.end()
 })
 
-t.test('reactions', t => {
+t.test('maps causes to reactions', t => {
   t.equal(reactionTo('killed'), 'retry')
   t.equal(reactionTo('cannot_listen'), 'retry')
   t.equal(reactionTo('out_of_gpu_memory'), 'evict')
@@ -219,14 +219,14 @@ t.test('reactions', t => {
     t.equal(
       reaction === 'other_build',
       code === 'runtime_missing',
-      `${cause}: another build is tried where it is the build's fault`
+      `${cause}: another build is tried if the build is to blame`
     )
     t.equal(reaction === 'evict', code === 'insufficient_memory', cause)
   }
   t.end()
 })
 
-t.test('how it ended decides where no line does', t => {
+t.test('the exit decides when no line does', t => {
   const of = (exit: { code: number | null; signal: string | null }) => {
     const { code, cause } = classifyFailure({ lines: ['I loading'], exit })
     return `${code} ${cause}`
@@ -264,13 +264,13 @@ t.test('no folder is shown, however it is written', t => {
   t.end()
 })
 
-t.test('a GPU that has failed for good while the process lives on', t => {
+t.test('detects a GPU that has failed for good in a running process', t => {
   t.ok(recorded('load-fail/metal-oom-warmup-2026.txt').some(isFatal))
   t.notOk(recorded('load-fail/prefix-cuda-oom-compute-RECOVERED-load-ok.txt').some(isFatal))
   t.end()
 })
 
-t.test('what an engine prints while it serves is not told to its clients', t => {
+t.test("clients do not see a serving engine's output", t => {
   const tail = new LogTail()
   tail.push('E CUDA error: out of memory')
   tail.mark()
@@ -280,6 +280,6 @@ t.test('what an engine prints while it serves is not told to its clients', t => 
   t.equal(serving.code, 'engine_crashed')
   t.notMatch(JSON.stringify([serving.message, serving.details]), /somebody/)
   t.notOk('line' in serving.details!)
-  t.ok('line' in engineFailure('a/b', false, tail, [], exit).details!, 'while it loads there is nobody else')
+  t.ok('line' in engineFailure('a/b', false, tail, [], exit).details!, 'while it loads there are no other clients')
   t.end()
 })

@@ -9,11 +9,11 @@ import { textOf } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
-// Faults that the real llama-server does not show on demand, played by scripts.
+// Scripts play faults that the real llama-server does not show on demand.
 
 const NEVER = new AbortController().signal
 
-/** Listens as it is told, without the child protocol, and answers as `routes` says. */
+/** Listens at the given address, without the child protocol, and answers from `routes`. */
 const SERVER = `
 import { createServer } from 'node:http'
 const value = flag => process.argv[process.argv.indexOf(flag) + 1]
@@ -31,7 +31,7 @@ process.stdin.resume()
 const STATE = `const state = (name, value) => console.log('\\ncmd_child_to_router:state:' + JSON.stringify({ state: name, payload: { stages: ['text_model'], current: 'text_model', value } }))
 `
 
-/** Starts an engine whose llama-server is this script. */
+/** Starts an engine with this script as its llama-server. */
 function play(t: { teardown(end: () => Promise<void>): void }, script: string, given: Partial<EngineDeps> = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const server = join(folder, 'llama-server.mjs')
@@ -48,7 +48,7 @@ function play(t: { teardown(end: () => Promise<void>): void }, script: string, g
     await engine.then(
       started => started.stop(),
       () => {
-        // It failed, as most do here.
+        // Most engines here fail to start.
       }
     )
     rmSync(folder, { recursive: true })
@@ -56,17 +56,17 @@ function play(t: { teardown(end: () => Promise<void>): void }, script: string, g
   return { engine, run, progress }
 }
 
-t.test('a load that hangs', async t => {
+t.test('a hanging load is given up', async t => {
   const { engine, run } = play(t, `console.log('my pid', process.pid)\nsetInterval(() => {}, 1000)`, {
     loadTimeout: 1000
   })
   const error = await failure(engine)
   t.equal(error.code, 'load_timeout')
   t.match(error.message, /no progress for 1 s/)
-  t.same(readdirSync(run), [], 'it has been ended and nothing is left')
+  t.same(readdirSync(run), [], 'the process has ended and nothing is left')
 })
 
-t.test('a slow load that moves is not given up; its end is explained', async t => {
+t.test('a slow load with progress is not given up, and its end is explained', async t => {
   const { engine, progress } = play(
     t,
     `${STATE}
@@ -91,13 +91,13 @@ process.stdin.resume()`,
   t.equal(progress.at(-1)?.fraction, 0.75)
 })
 
-t.test('the last line of a process is read, with and without a line end', async t => {
+t.test('the last line of a process is read, with or without a line end', async t => {
   const { engine } = play(t, `writeSync(2, 'x\\n'.repeat(5000) + 'GGML_ASSERT(/src/ggml.c) failed'); process.abort()`)
   const error = await failure(engine)
   t.match(error.details, { cause: 'assertion_failed', signal: 'SIGABRT' })
 })
 
-t.test('a GPU that fails for good while the process lives on', async t => {
+t.test('a GPU failure ends a running process', async t => {
   const { engine, run } = play(
     t,
     `const groan = () => writeSync(2, 'error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\\n')
@@ -110,8 +110,8 @@ ${SERVER}`
   t.same(readdirSync(run), [])
 })
 
-t.test('a GPU that fails before the launch has been recorded ends the engine', async t => {
-  // A shell prints before a process's record is on the disk.
+t.test('a GPU failure before the launch is recorded ends the engine', async t => {
+  // A shell prints before the process is recorded on disk.
   const script = `#!/bin/sh
 [ "$1" = --help ] && exit
 echo 'error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)' >&2
@@ -125,7 +125,7 @@ exec sleep 1000
   }
 })
 
-t.test('the same while serving: waiting requests get the error', async t => {
+t.test('a GPU failure while serving is reported to waiting requests', async t => {
   const engine = await play(
     t,
     `${SERVER}
@@ -141,7 +141,7 @@ globalThis.onRequest = (request, response) => {
   t.match(await engine.exited, { signal: 'SIGKILL', expected: false })
 })
 
-t.test('killed from outside while it loads: tried once more', async t => {
+t.test('a load that was killed from outside is repeated once', async t => {
   const mark = `import { existsSync, writeFileSync, readFileSync } from 'node:fs'
 const mark = process.argv[1] + '.tried'
 const tries = existsSync(mark) ? readFileSync(mark, 'utf8').length : 0
@@ -155,12 +155,12 @@ writeFileSync(mark, 'x'.repeat(tries + 1))
   ]) {
     const always = play(t, `${mark}if (tries > 1) process.exit(9)\nprocess.kill(process.pid, '${signal}')\n${SERVER}`)
     const error = await failure(always.engine)
-    t.match([error.code, error.details], ['load_failed', { cause, signal }], 'twice, not thrice')
+    t.match([error.code, error.details], ['load_failed', { cause, signal }], 'tried twice, not three times')
     t.same(readdirSync(always.run), [])
   }
 })
 
-t.test('a build without the child protocol; one that ignores SIGTERM', async t => {
+t.test('supports builds without the child protocol, and kills one that ignores SIGTERM', async t => {
   const playing = play(t, `${SERVER}process.on('SIGTERM', () => {})`)
   const engine = await playing.engine
   t.equal(engine.contextSize, 512)
@@ -173,14 +173,14 @@ t.test('a build without the child protocol; one that ignores SIGTERM', async t =
   t.same(readdirSync(playing.run), [])
 })
 
-t.test('a server that does not describe itself', async t => {
+t.test('rejects a server that does not describe itself', async t => {
   const { engine } = play(t, `${SERVER}delete routes['/props']`)
   const error = await failure(engine)
   t.equal(error.code, 'load_failed')
   t.match(error.message, /GET \/props gave no usable answer \(status 404\)/)
 })
 
-t.test('a taken port is another port next time', async t => {
+t.test('a taken port is replaced by another', async t => {
   const taken = `
 import { existsSync, writeFileSync } from 'node:fs'
 const mark = process.argv[1] + '.tried'
@@ -196,7 +196,7 @@ if (!existsSync(mark)) {
   await engine.stop()
 })
 
-t.test('connections that break', async t => {
+t.test('handles broken connections', async t => {
   const breaking = `
 let seen = 0
 globalThis.onRequest = (request, response) => {
@@ -212,13 +212,13 @@ globalThis.onRequest = (request, response) => {
   t.teardown(() => engine.stop())
   const get = (path: string) => engine.request({ method: 'GET', path, signal: NEVER })
 
-  t.equal(await textOf((await get('/once')).body), 'second', 'tried once more before anything came')
+  t.equal(await textOf((await get('/once')).body), 'second', 'repeated once before anything has arrived')
   const never = await failure(get('/never'))
   t.equal(never.code, 'engine_crashed')
   t.match(never.message, /closed the connection/)
   const half = await failure(get('/half').then(({ body }) => textOf(body)))
   t.equal(half.code, 'engine_crashed')
-  t.equal(await textOf((await get('/clean')).body), 'data: 1\n\n', 'an end that looks clean is the caller’s to judge')
+  t.equal(await textOf((await get('/clean')).body), 'data: 1\n\n', 'the caller judges a clean end')
   const [headers] = JSON.parse(await textOf((await get('/headers')).body))
   t.match(headers, { connection: 'close', authorization: /^Bearer [\w-]{32}$/ })
 })

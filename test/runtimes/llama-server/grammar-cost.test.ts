@@ -4,7 +4,7 @@ import { grammarCheck } from '../../../runtimes/llama-server/grammar-bounds.ts'
 
 const check = grammarCheck({ size: 64 * 1024, ways: 20_000 })
 
-/** The code that a request is refused with. */
+/** Returns the code of the rejection, if any. */
 async function refusal(request: object): Promise<string | undefined> {
   try {
     await check(request as Record<string, unknown>)
@@ -24,10 +24,10 @@ number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1
 ws ::= | " " | "\n" [ \t]{0,20}
 `
 
-/** Grammars that llama.cpp follows at the speed of a request without one (measured with llama.cpp 0.5.0). */
+/** Grammars that llama.cpp follows as fast as a request without one (measured with llama.cpp 0.5.0). */
 const HONEST: Record<string, string> = {
   json: JSON_GRAMMAR,
-  'json with line ends of Windows': JSON_GRAMMAR.replaceAll('\n', '\r\n'),
+  'json with Windows line ends': JSON_GRAMMAR.replaceAll('\n', '\r\n'),
   arithmetic: String.raw`root ::= (expr "=" ws term "\n")+
 expr ::= term ([-+*/] term)*
 term ::= ident | num | "(" ws expr ")" ws
@@ -49,29 +49,29 @@ item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"`,
   parentheses: 'root ::= "(" root ")" | [a-z]'
 }
 
-/** Grammars that keep llama.cpp busy for seconds or for ever with one token, or crash it. */
+/** Grammars that keep llama.cpp busy for seconds or forever with one token, or crash it. */
 const HOSTILE: Record<string, string> = {
-  'the one that was found': 'root ::= a a a a a a a a\na ::= b{0,20}\nb ::= c{0,20}\nc ::= [a-z]? [0-9]?',
-  'letters that may be left out': 'root ::= ([a-z]?){0,30}',
+  'the first one found': 'root ::= a a a a a a a a\na ::= b{0,20}\nb ::= c{0,20}\nc ::= [a-z]? [0-9]?',
+  'optional letters': 'root ::= ([a-z]?){0,30}',
   'the same, written out': `root ::= ${'[a-z]? '.repeat(30)}`,
-  'texts behind each other': `root ::= ${'[a-z]* '.repeat(8)}`,
+  'consecutive texts': `root ::= ${'[a-z]* '.repeat(8)}`,
   'the same by names': `root ::= ${'a '.repeat(12)}\na ::= [a-z]+ | ""`,
-  'repetitions in repetitions': 'root ::= (([a-z]{1,20}){1,20}){1,20}',
-  'repetitions without bounds': 'root ::= (([a-z]+)+)+',
+  'nested repetitions': 'root ::= (([a-z]{1,20}){1,20}){1,20}',
+  'unlimited repetitions': 'root ::= (([a-z]+)+)+',
   recursion: 'root ::= [a-z] root "b" | [a-z] root "c" | "d"',
-  'behind a long text': `root ::= "${'once upon a time '.repeat(20)}" x\nx ::= ([a-z]?){0,30}`,
-  'behind a long text, in one rule': `root ::= "${'once upon a time '.repeat(20)}" ([a-z]?){0,30}`,
+  'after a long text': `root ::= "${'once upon a time '.repeat(20)}" x\nx ::= ([a-z]?){0,30}`,
+  'after a long text, in one rule': `root ::= "${'once upon a time '.repeat(20)}" ([a-z]?){0,30}`,
   'with other characters': `root ::= ${'[ぁ-ゟ]? '.repeat(30)}`,
   'with all characters but one': `root ::= ${'[^x]? '.repeat(30)}`,
   'with any character': `root ::= ${'.? '.repeat(30)}`,
   'behind a comment': `root ::= a # {\na ::= ${'[a-z]? '.repeat(30)}`,
   'rules that begin with the next one twice': `root ::= r0\n${Array.from({ length: 40 }, (_, rule) => `r${rule} ::= r${rule + 1} | r${rule + 1}`).join('\n')}\nr40 ::= "a"`,
-  'two rules that say the same, one of which another takes the place of': `root ::= "a" b\na ::= x\nb ::= x\na ::= "a"\nx ::= ${'[a-z]? '.repeat(30)}`,
+  'two equal rules, one of which is replaced': `root ::= "a" b\na ::= x\nb ::= x\na ::= "a"\nx ::= ${'[a-z]? '.repeat(30)}`,
   parentheses: `root ::= ${'('.repeat(20_000)}"a"${')'.repeat(20_000)}`,
   'many rules': `root ::= r0\n${Array.from({ length: 3000 }, (_, rule) => `r${rule} ::= r${rule + 1}? r${rule + 1}?`).join('\n')}\nr3000 ::= "a"`
 }
 
-t.test('grammars that cost llama.cpp too much are refused, and honest ones are not', async t => {
+t.test('rejects grammars that are too costly, and accepts legitimate ones', async t => {
   for (const [name, grammar] of Object.entries(HONEST)) t.equal(await refusal({ grammar }), undefined, name)
   for (const [name, grammar] of Object.entries(HOSTILE)) t.equal(await refusal({ grammar }), 'over_limit', name)
   t.equal(await refusal({ grammar: `root ::= "${'a'.repeat(66_000)}"` }), 'over_limit', 'size')
@@ -100,12 +100,12 @@ const HONEST_SCHEMAS: Record<string, object> = {
     tags: { type: 'array', items: { type: 'string' }, maxItems: 100 },
     address: object({ street: { type: 'string' }, city: { type: ['string', 'null'] } }, ['street'])
   }),
-  'lists in lists': times(6, { type: 'string', maxLength: 500 }, items => ({ type: 'array', items, maxItems: 100 })),
+  'nested lists': times(6, { type: 'string', maxLength: 500 }, items => ({ type: 'array', items, maxItems: 100 })),
   'many properties': object(
     Object.fromEntries(Array.from({ length: 60 }, (_, i) => [`key${i}`, { type: 'string' }])),
     []
   ),
-  'many properties that may be null': object(
+  'many nullable properties': object(
     Object.fromEntries(
       Array.from({ length: 150 }, (_, i) => [
         `key${i}`,
@@ -135,7 +135,7 @@ const HONEST_SCHEMAS: Record<string, object> = {
   slug: pattern('^[a-z0-9]+(?:-[a-z0-9]+)*$'),
   date: pattern('^\\d{4}-\\d{2}-\\d{2}$'),
   telephone: pattern('^\\+?[0-9]{1,3}[ -]?\\(?[0-9]{1,4}\\)?[ -]?[0-9]{1,4}[ -]?[0-9]{1,9}$'),
-  'what no grammar enforces': pattern('(?=.*[a-z])(([a-z]*)*)*'),
+  'unenforced keywords': pattern('(?=.*[a-z])(([a-z]*)*)*'),
   'a thousand values': { enum: Array.from({ length: 1000 }, (_, i) => `item-${i}`) },
   anything: {}
 }
@@ -144,15 +144,15 @@ const BRANCHING = pattern('^(([a-z]?[0-9]?){0,20}){0,20}$')
 
 const HOSTILE_SCHEMAS: Record<string, object> = {
   'a pattern': pattern('^(([a-z]?[0-9]?){0,20}){0,20}$'),
-  'a pattern of letters that may be left out': pattern(`^${'[a-z]?'.repeat(30)}$`),
+  'a pattern of optional letters': pattern(`^${'[a-z]?'.repeat(30)}$`),
   'a pattern of texts': pattern('^([a-z]+)+$'),
   'a pattern of words': pattern('^(?:\\w+\\s?)+$'),
-  'a pattern far inside': object({ a: { type: 'array', items: object({ b: pattern('^([a-z]*[a-z]*){0,20}$') }) } }),
+  'a deeply nested pattern': object({ a: { type: 'array', items: object({ b: pattern('^([a-z]*[a-z]*){0,20}$') }) } }),
   'a pattern behind a reference': {
     ...object({ a: { $ref: '#/$defs/x' } }),
     $defs: { x: pattern(`^${'.?'.repeat(40)}$`) }
   },
-  'unions in unions': times(16, { type: 'string' }, union),
+  'nested unions': times(16, { type: 'string' }, union),
   'unions of itself': { $ref: '#/$defs/n', $defs: { n: { ...union({ $ref: '#/$defs/n' }) } } },
   'a union of itself in a property': {
     $ref: '#/$defs/n',
@@ -166,15 +166,15 @@ const HOSTILE_SCHEMAS: Record<string, object> = {
       }
     }
   },
-  'an object with the words of a list': { ...object({ a: BRANCHING }), items: {}, prefixItems: [] },
-  'a text with the words of a list': { ...BRANCHING, items: {} },
+  'an object with list keywords': { ...object({ a: BRANCHING }), items: {}, prefixItems: [] },
+  'a text with list keywords': { ...BRANCHING, items: {} },
   'other properties, without a type': { additionalProperties: BRANCHING },
-  'a part of an object that may hold': { allOf: [{ anyOf: [{ properties: { a: BRANCHING } }] }] },
+  'an unconstrained part of an object': { allOf: [{ anyOf: [{ properties: { a: BRANCHING } }] }] },
   'a name like an escape': {
     ...object({ a: { $ref: '#/$defs/a~1b' } }),
     $defs: { 'a/b': BRANCHING, 'a~1b': {} }
   },
-  'what fills a list': { type: 'array', prefixItems: [{}], items: BRANCHING, minItems: 3 },
+  'items that fill a list': { type: 'array', prefixItems: [{}], items: BRANCHING, minItems: 3 },
   'very many properties': object(Object.fromEntries(Array.from({ length: 1500 }, (_, i) => [`p${i}`, {}])), []),
   'thousands of values that are not text': { enum: Array.from({ length: 8000 }, (_, i) => [i]) },
   'many long texts': union({
@@ -183,7 +183,7 @@ const HOSTILE_SCHEMAS: Record<string, object> = {
   })
 }
 
-t.test('the same for JSON schemas, wherever a request has them', async t => {
+t.test('rejects costly JSON schemas in every place of a request', async t => {
   const places: [string, (schema: object) => object][] = [
     ['json_schema', schema => ({ json_schema: schema })],
     ['response_format', schema => ({ response_format: { type: 'json_schema', json_schema: { name: 'a', schema } } })],
@@ -213,17 +213,13 @@ t.test('the same for JSON schemas, wherever a request has them', async t => {
     }))
   })
   t.equal(await refusal(withOptional(60, 30)), undefined)
-  t.equal(
-    await refusal(withOptional(3, 200)),
-    'over_limit',
-    'optional properties of all tools, also where they are known'
-  )
+  t.equal(await refusal(withOptional(3, 200)), 'over_limit', 'optional properties of all tools, also from the cache')
   for (const request of [{ tools: [null, 1, { function: 1 }] }, { response_format: 'json' }, { json_schema: 'x' }]) {
-    t.equal(await refusal(request), undefined, 'what is none is left to others')
+    t.equal(await refusal(request), undefined, 'ignores values that are not schemas')
   }
 })
 
-t.test('other requests have their turn between the tools of one', async t => {
+t.test('other requests run between the tools of one request', async t => {
   const tool = (number: number) => ({ function: { parameters: object({ [`key${number}`]: { type: 'string' } }) } })
   const tools = Array.from({ length: 20 }, (_, number) => tool(number))
   let turns = 0
@@ -234,5 +230,5 @@ t.test('other requests have their turn between the tools of one', async t => {
   await check({ tools })
   isDone = true
   await others
-  t.ok(turns >= tools.length, 'where they are new')
+  t.ok(turns >= tools.length, 'if they are new')
 })

@@ -20,7 +20,10 @@ const CAUGHT: Look = {
   filing: false
 }
 
-/** Looks at an engine until a fault is found: the fault and the number of looks; undefined after 10,000. */
+/**
+ * Repeats checks of an engine until a fault is found. Returns the fault and the number of checks, or undefined after
+ * 10,000.
+ */
 function judged(looks: (Partial<Look> | ((count: number) => Partial<Look>))[], from: Stillness = AT_REST, more = {}) {
   let state = from
   for (let count = 0; count < 10_000; count++) {
@@ -33,48 +36,48 @@ function judged(looks: (Partial<Look> | ((count: number) => Partial<Look>))[], f
   return undefined
 }
 
-t.test('what is stuck, and what hangs', t => {
-  t.equal(judged([{}]), 'stuck 30', 'its main loop is caught, its client waits')
-  t.equal(judged([{ open: 0 }]), 'stuck 30', 'its client has gone')
-  t.equal(judged([{ slots: 'resting' }]), 'stuck 30', 'it reads a request and does not come to an end')
-  t.equal(judged([{ slots: 'resting', open: 0 }]), 'stuck 30', 'the same for nobody')
-  t.equal(judged([{ busy: undefined }]), 'stuck 30', 'where the system does not say whether it works, its threads do')
+t.test('detects stuck and hanging engines', t => {
+  t.equal(judged([{}]), 'stuck 30', 'its main loop is blocked while a client waits')
+  t.equal(judged([{ open: 0 }]), 'stuck 30', 'its client has left')
+  t.equal(judged([{ slots: 'resting' }]), 'stuck 30', 'it never finishes reading a request')
+  t.equal(judged([{ slots: 'resting', open: 0 }]), 'stuck 30', 'the same without a client')
+  t.equal(judged([{ busy: undefined }]), 'stuck 30', 'if the system does not report processor use, the threads show it')
   t.equal(judged([{ busy: false, healthy: false }]), 'hung 120')
   t.equal(judged([{ busy: undefined, healthy: false }]), 'hung 120')
-  t.equal(judged([{}, { busy: false }]), 'stuck 59', 'other processes have the processor half of the time')
+  t.equal(judged([{}, { busy: false }]), 'stuck 59', 'other processes use the processor half of the time')
   t.equal(judged([{}], { ...AT_REST, slowest: 5000 }), 'stuck 100', '20 times the slowest token')
   t.end()
 })
 
-t.test('what is neither, however long it takes', t => {
+t.test('tolerates slow engines that make progress', t => {
   const cases: Record<string, Parameters<typeof judged>> = {
-    'it is at rest': [[{ open: 0, busy: false, slots: 'resting' }]],
-    'it is at rest, on a system that reports nothing': [[{ open: 0, busy: undefined, slots: 'resting' }]],
-    'tokens come': [[{ moved: true, slots: 'unknown' }]],
-    'a token a minute comes': [[count => ({ moved: count % 25 === 0 })]],
-    'a batch of a prompt is read for an hour': [[{ slots: 'working' }]],
-    'the same, and its client has gone': [[{ slots: 'working', open: 0 }]],
+    'it is idle': [[{ open: 0, busy: false, slots: 'resting' }]],
+    'it is idle, on a system that reports nothing': [[{ open: 0, busy: undefined, slots: 'resting' }]],
+    'tokens arrive': [[{ moved: true, slots: 'unknown' }]],
+    'a token arrives every minute': [[count => ({ moved: count % 25 === 0 })]],
+    'a batch of a prompt takes an hour': [[{ slots: 'working' }]],
+    'the same after its client has left': [[{ slots: 'working', open: 0 }]],
     'a GPU works': [[{ slots: 'working', busy: false }]],
     'a GPU works, and the main loop waits for it': [[{ busy: false }]],
-    'slots are saved': [[{ filing: true }]],
-    'its slots cannot be seen': [[{ slots: 'unknown' }]],
-    'the main loop answers now and then': [[count => (count % 20 === 0 ? { slots: 'working' } : {})]],
+    'slots are being saved': [[{ filing: true }]],
+    'its slots are not visible': [[{ slots: 'unknown' }]],
+    'the main loop answers occasionally': [[count => (count % 20 === 0 ? { slots: 'working' } : {})]],
     'both limits are off': [[{}, { busy: false, healthy: false }], AT_REST, { stuckAfter: 0, hangTimeout: 0 }]
   }
   for (const [name, [looks, from, more]] of Object.entries(cases)) t.equal(judged(looks, from, more), undefined, name)
   t.end()
 })
 
-t.test('how slow it is, it learns from the model alone', t => {
+t.test('learns its slowness only from the model', t => {
   const after = (...looks: Partial<Look>[]) =>
     looks.reduce((state, look) => judge(state, { ...CAUGHT, ...look }, PATIENCE).now, AT_REST).slowest
   t.equal(after({ slots: 'working' }, { slots: 'working' }, { moved: true }), 3 * STEP)
-  t.equal(after({}, {}, { moved: true }), 0, 'a grammar that makes tokens slow does not buy time')
+  t.equal(after({}, {}, { moved: true }), 0, 'a grammar that slows tokens down does not buy time')
   t.equal(after({ moved: true }, { moved: true }), 0)
   t.end()
 })
 
-t.test('memory: half as much again as reserved, and at least 512 MiB more', t => {
+t.test('the memory limit is 1.5 times the reservation, and at least 512 MiB more', t => {
   const MIB = 2 ** 20
   t.equal(memoryLimit(98 * MIB), 610 * MIB)
   t.equal(memoryLimit(1024 * MIB), 1536 * MIB)
@@ -82,7 +85,7 @@ t.test('memory: half as much again as reserved, and at least 512 MiB more', t =>
   t.end()
 })
 
-t.test('counters of slots', t => {
+t.test('reads the counters of slots', t => {
   const slot = (more: object) => ({
     id_task: 1,
     is_processing: true,
@@ -98,7 +101,7 @@ t.test('counters of slots', t => {
     t.not(readSlots([slot(more)])!.counters, counters, JSON.stringify(more))
   }
   t.equal(readSlots([slot({ n_ctx: 7 })])!.counters, counters)
-  t.same(readSlots([{ id: 0, is_processing: false }])!.working, false, 'one that has never been used')
+  t.same(readSlots([{ id: 0, is_processing: false }])!.working, false, 'a slot that was never used')
   t.equal(readSlots({ error: {} }), undefined)
   t.same(readSlots([null, 7]), { working: false, counters: '' })
   t.end()

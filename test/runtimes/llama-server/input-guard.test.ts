@@ -26,28 +26,28 @@ const bad = (more: Partial<Ticket> = {}) => ticket({ constraints: [BAD], answere
 const good = (more: Partial<Ticket> = {}) => ticket({ constraints: [GOOD], answered: true, ...more })
 const plain = (more: Partial<Ticket> = {}) => ticket({ answered: true, template: TEMPLATE, ...more })
 
-t.test('who is to blame', t => {
+t.test('finds the input that is to blame', t => {
   const cases: [string, Ticket[], Parameters<typeof findBlame>[1], string[], boolean][] = [
     ['one grammar', [bad(), plain()], 'loop', [BAD.digest], true],
-    ['a request alone, without any', [plain()], 'loop', [], true],
-    ['several without any', [plain(), plain()], 'loop', [], false],
-    ['two that cannot be told apart', [bad(), good()], 'loop', [BAD.digest, GOOD.digest], false],
+    ['a request alone, without inputs', [plain()], 'loop', [], true],
+    ['several without inputs', [plain(), plain()], 'loop', [], false],
+    ['two that are indistinguishable', [bad(), good()], 'loop', [BAD.digest, GOOD.digest], false],
     ['one has generated', [bad(), good({ generated: true })], 'loop', [BAD.digest], true],
-    ['one was not taken by the main loop', [bad(), good({ answered: false })], 'loop', [BAD.digest], true],
+    ['the main loop had not taken one', [bad(), good({ answered: false })], 'loop', [BAD.digest], true],
     [
-      'one that does not say when it is taken',
+      'one that does not report when it is taken',
       [bad(), good({ answered: false, reportsProgress: false })],
       'loop',
       [BAD.digest, GOOD.digest],
       false
     ],
-    ['its client has gone', [bad({ left: true }), plain()], 'loop', [BAD.digest], true],
-    ['the loop went on after that', [bad({ left: true, wentOn: true }), good()], 'loop', [GOOD.digest], true],
+    ['its client has left', [bad({ left: true }), plain()], 'loop', [BAD.digest], true],
+    ['the loop continued after that', [bad({ left: true, wentOn: true }), good()], 'loop', [GOOD.digest], true],
     ['a template that is being read', [plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
     ['the main loop reads no templates', [plain({ answered: false }), bad()], 'loop', [BAD.digest], true],
     ['beside it, no request that has begun', [bad(), plain({ answered: false })], 'beside', [TEMPLATE.digest], true],
     [
-      'a very long text is read',
+      'a very long text is being read',
       [plain({ answered: false, large: true }), plain({ answered: false })],
       'memory',
       [],
@@ -55,7 +55,7 @@ t.test('who is to blame', t => {
     ],
     ['a schema beside a very long text', [bad({ large: true }), plain()], 'memory', [BAD.digest], true],
     [
-      'memory, by a template for nobody',
+      'memory, by a template without a request',
       [plain({ answered: false, left: true, wentOn: true })],
       'memory',
       [TEMPLATE.digest],
@@ -67,13 +67,13 @@ t.test('who is to blame', t => {
     t.same([blame.inputs.map(({ digest }) => digest), blame.certain], [digests, certain], name)
   }
   const proven = findBlame([bad(), good()], 'loop', ({ digest }) => digest === GOOD.digest)
-  t.same([proven.inputs, proven.certain], [[BAD], true], 'what has come to a good end before is not blamed for another')
+  t.same([proven.inputs, proven.certain], [[BAD], true], 'an input that has completed before is not blamed for another')
   const both = findBlame(
     [good({ answered: false, template: TEMPLATE })],
     'beside',
     ({ digest }) => digest === TEMPLATE.digest
   )
-  t.same([both.inputs, both.certain], [[GOOD], true], 'a schema on a template that works')
+  t.same([both.inputs, both.certain], [[GOOD], true], 'a schema with a working template')
 
   const reader = plain({ answered: false })
   const always = () => true
@@ -81,13 +81,13 @@ t.test('who is to blame', t => {
   t.equal(
     findBlame([reader, plain({ generated: true })], 'memory', always).certain,
     false,
-    'the memory may be that of another answer: nobody blocks a template that works'
+    'the memory may belong to another answer, so a working template is not blocked'
   )
   t.equal(findBlame([reader, plain({ generated: true })], 'memory', () => false).certain, true)
   t.end()
 })
 
-t.test('what explains by itself that much memory is taken', t => {
+t.test('large inputs explain large memory use', t => {
   const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }
   t.ok(isLarge({ messages: [{ role: 'user', content: [{ type: 'text', text: 'x' }, image] }] }))
   t.ok(isLarge({ messages: [{ role: 'user', content: 'x'.repeat(200_000) }] }))
@@ -103,7 +103,7 @@ t.test('what explains by itself that much memory is taken', t => {
   t.end()
 })
 
-t.test('the second time it is refused, for a while', t => {
+t.test('the second offence is rejected, for a while', t => {
   let time = 0
   const book = createInputBook(() => time)
   const refused = () => {
@@ -121,14 +121,14 @@ t.test('the second time it is refused, for a while', t => {
   time += 11 * 60_000
   t.equal(refused(), undefined)
   book.strike(BAD, 'stuck')
-  t.equal(refused(), undefined, 'the count begins anew')
+  t.equal(refused(), undefined, 'the count starts over')
   for (let n = 0; n < 5000; n++) book.strike(inputOf('grammar', `${n}`), 'stuck')
   book.strike(BAD, 'stuck')
-  t.equal(refused(), undefined, 'as many are remembered as fit')
+  t.equal(refused(), undefined, 'limited to the newest entries')
   t.end()
 })
 
-t.test('what of a request is looked at', t => {
+t.test('reads the grammars and schemas of a request', t => {
   const kinds = (fields: object) => constraintsOf({ messages: [], ...fields }).map(({ kind }) => kind)
   t.same(kinds({}), [])
   t.same(kinds({ grammar: '', tools: [], response_format: { type: 'text' } }), [])
@@ -138,12 +138,12 @@ t.test('what of a request is looked at', t => {
     'schema'
   ])
   t.same(kinds({ json_schema: {}, response_format: { type: 'json_object', schema: {} } }), ['schema', 'schema'])
-  t.same(inputOf('grammar', 'a ::= b\n\n'), inputOf('grammar', ' a  ::= b'), 'blanks make no difference')
+  t.same(inputOf('grammar', 'a ::= b\n\n'), inputOf('grammar', ' a  ::= b'), 'whitespace makes no difference')
   t.not(inputOf('grammar', 'x').digest, inputOf('schema', 'x').digest)
   t.end()
 })
 
-t.test('one that may be harmful runs alone until it has generated something', async t => {
+t.test('a suspect runs alone until it has generated something', async t => {
   const book = createInputBook()
   const guard = createInputGuard(book, 'a/b')
   const { signal } = new AbortController()
@@ -182,7 +182,7 @@ t.test('one that may be harmful runs alone until it has generated something', as
   t.same(log, ['first', 'third', 'suspect', 'fourth'])
   ends.suspect!()
   await second
-  t.notOk(book.isSuspect(bad!), 'it has come to a good end')
+  t.notOk(book.isSuspect(bad!), 'it has completed')
   ends.fourth!()
   await fourth
 

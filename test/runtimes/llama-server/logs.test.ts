@@ -8,7 +8,7 @@ import { createEngineLogBook } from '../../../runtimes/llama-server/log-book.ts'
 const engine = (id: string, variant = 'a/b:q8', paths: string[] = []) => ({ id, variant, build: 'build', paths })
 const EXIT = { code: 1, signal: null }
 
-t.test('the log book', t => {
+t.test('the log book stores the output of engines', t => {
   const book = createEngineLogBook()
   t.same(book.records('a/b:q8'), [])
   const first = book.open(engine('first', 'a/b:q8', ['/srv/my models/x.gguf']))
@@ -30,7 +30,7 @@ t.test('the log book', t => {
   t.end()
 })
 
-t.test('the log book is bounded; engines that run stay', t => {
+t.test('the log book drops old records but none of running engines', t => {
   const book = createEngineLogBook({ perVariant: 3, characters: 1000 })
   const running = book.open(engine('running'))
   running.push('r'.repeat(400))
@@ -47,7 +47,7 @@ t.test('the log book is bounded; engines that run stay', t => {
   t.same(
     ['v1', 'v2', 'v3'].map(variant => book.records(variant).length),
     [0, 1, 1],
-    'the oldest go when all are too long together'
+    'the oldest are dropped when all are too long together'
   )
   t.equal(book.records('a/b:q8').at(-1)?.engine, 'running')
   t.end()
@@ -62,7 +62,7 @@ const record = (more: Partial<EngineLogRecord>): EngineLogRecord => ({
   ...more
 })
 
-t.test('what a follower of the log gets', t => {
+t.test('a follower of the log gets all lines in order', t => {
   const news = createLogEvents(1)
   const old = record({ engine: 'e0', lines: ['old'], endedAt: 'long ago' })
   t.same(news([record({ lines: ['a', 'b'] }), old]), [
@@ -74,7 +74,7 @@ t.test('what a follower of the log gets', t => {
     { engine: 'e1', line: 'c' },
     { engine: 'e1', line: 'd' }
   ])
-  t.same(news([record({ lines: ['z'], dropped: 9 }), old]), [{ engine: 'e1', line: 'z' }], 'lines that were missed')
+  t.same(news([record({ lines: ['z'], dropped: 9 }), old]), [{ engine: 'e1', line: 'z' }], 'missed lines')
   const failure = { code: 'engine_crashed', cause: 'hung', message: 'It hung.' }
   const ended = record({ lines: ['z'], dropped: 9, endedAt: 'now', exit: { code: null, signal: 'SIGKILL' }, failure })
   t.same(news([record({ engine: 'e2', lines: ['new'] }), ended, old]), [
@@ -86,7 +86,7 @@ t.test('what a follower of the log gets', t => {
   t.end()
 })
 
-t.test('logs for people', t => {
+t.test('prints logs for people', t => {
   t.equal(formatLogs({ model: 'a/b', engines: [] }), 'No engine has run a/b since the server started.')
   const failure = { code: 'load_failed', cause: 'not_gguf', message: 'It is a page.' }
   const engines = [
@@ -106,7 +106,7 @@ x`
   t.end()
 })
 
-t.test('logs in plain words', t => {
+t.test('explains logs in plain words', t => {
   const lines = [
     'I srv  llama_server: initializing ...',
     "I srv    load_model: loading model 'tiny-chat-f16.gguf'",
@@ -141,7 +141,7 @@ t.test('logs in plain words', t => {
       .map(event => ('line' in event ? event.plain : undefined))
       .filter(text => text !== undefined),
     said,
-    'followed, each comes with its line'
+    'each event follows its line'
   )
   log.end({ code: null, signal: 'SIGKILL' } as Parameters<typeof log.end>[0], undefined)
   const text = formatLogs({ model: 'a/b', engines: book.records('a/b') }, 2)

@@ -21,7 +21,7 @@ import { realBuild } from './support.ts'
 const SERVER = realBuild().executables.server
 const PARENT = fileURLToPath(new URL('parent.js', import.meta.url))
 const LOG = { warn: () => {} }
-/** Two seconds are promised; a machine that does other work is given more. */
+/** The promise is two seconds. A busy machine gets more. */
 const GONE_WITHIN = 5000
 
 function startParent(run: string, path: string, what: string, server = SERVER): ChildProcess {
@@ -31,7 +31,7 @@ function startParent(run: string, path: string, what: string, server = SERVER): 
   })
 }
 
-/** The engine that a parent has written down. */
+/** Waits for the engine that a parent has recorded. */
 async function recordedEngine(run: string): Promise<number> {
   for (;;) {
     for (const name of existsSync(run) ? readdirSync(run) : []) {
@@ -43,13 +43,13 @@ async function recordedEngine(run: string): Promise<number> {
   }
 }
 
-/** The engine of a parent that says it is ready. */
+/** Waits for the engine of a parent that reports it as ready. */
 async function readyEngine(parent: ChildProcess): Promise<number> {
   const ended = once(parent, 'exit').then(([code]) => {
     throw new Error(`The parent ended with ${code}.`)
   })
   ended.catch(() => {
-    // Later it is killed on purpose.
+    // The test kills it later.
   })
   const [said] = await Promise.race([once(parent.stdout!, 'data'), ended])
   return Number(/ready (\d+)/.exec(String(said))?.[1])
@@ -69,11 +69,11 @@ async function killParent(parent: ChildProcess): Promise<void> {
   await once(parent, 'exit')
 }
 
-t.test('no engine outlives a gateway that is killed', async t => {
+t.test('no engine outlives a killed gateway', async t => {
   const tools = t.testdir({ shell: {}, none: {} })
   symlinkSync('/bin/sh', join(tools, 'shell', 'sh'))
   const paths = {
-    'kernel, or whatever this system has': process.env.PATH!,
+    'kernel, or what this system has': process.env.PATH!,
     watchdog: join(tools, 'shell'),
     'end of input': join(tools, 'none')
   }
@@ -89,13 +89,13 @@ t.test('no engine outlives a gateway that is killed', async t => {
       const { folder } = JSON.parse(readFileSync(join(run, readdirSync(run)[0]!), 'utf8'))
       t.ok(existsSync(folder))
       t.equal(await reapStrayEngines(run, LOG), 0)
-      t.notOk(existsSync(folder), 'the next start removes what is left')
+      t.notOk(existsSync(folder), 'the next start removes the leftovers')
       t.same(readdirSync(run), [])
     }
   }
 })
 
-t.test('nor while it loads', async t => {
+t.test('no loading engine outlives a killed gateway', async t => {
   const tools = t.testdir({ shell: {} })
   symlinkSync('/bin/sh', join(tools, 'shell', 'sh'))
   const server = join(tools, 'llama-server.mjs')
@@ -114,7 +114,7 @@ t.test('nor while it loads', async t => {
   }
 })
 
-t.test('what an earlier gateway left is cleaned up, and nothing else', async t => {
+t.test('the next start cleans up after an earlier gateway, and touches nothing else', async t => {
   const folder = t.testdir({ run: {} })
   const run = join(folder, 'run')
   t.equal(await reapStrayEngines(join(folder, 'absent'), LOG), 0)
@@ -137,9 +137,9 @@ t.test('what an earlier gateway left is cleaned up, and nothing else', async t =
 
   t.equal(await reapStrayEngines(run, LOG), 1)
   t.equal(await processStartTime(stray!), undefined)
-  t.ok(await processStartTime(reused!), 'a process that got the same id lives')
-  t.ok(await processStartTime(doubtful!), 'so does one that is not surely ours')
+  t.ok(await processStartTime(reused!), 'a process that reused the id lives')
+  t.ok(await processStartTime(doubtful!), 'so does a process of uncertain origin')
   t.same(owned.filter(existsSync), [])
-  t.ok(existsSync(join(folder, 'precious')), 'a folder that no engine had stays')
+  t.ok(existsSync(join(folder, 'precious')), 'a folder without an engine stays')
   t.same(readdirSync(run), ['other.txt'])
 })

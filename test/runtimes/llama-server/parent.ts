@@ -1,7 +1,7 @@
 import { createLlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
-// A process that has an engine and waits to be killed. Arguments: llama-server, folder for records, what to do.
+// A process that has an engine and waits to be killed. Arguments: llama-server, folder for records, action.
 const [server = '', run = '', what = ''] = process.argv.slice(2)
 const options = { ...engineSpec().options, num_ctx: 32768, num_parallel: 1 }
 

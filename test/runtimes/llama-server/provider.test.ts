@@ -9,23 +9,21 @@ import { createLlamaServerProvider, type ProviderDeps } from '../../../runtimes/
 import { failure as errorOf } from '../../support/failure.ts'
 import { buildOf, engineSpec } from './support.ts'
 
-/*
- * What the provider of llama-server does around its engines, with stand-ins for all of it.
- */
+/* Tests what the provider of llama-server does around its engines, with stand-ins for everything else. */
 
 const NEED = { use: { host: 6 }, from: 'fit', parts: {}, bounds: { promptCache: 1, checkpoints: 2 } }
 const GGUF = { path: 'model.gguf', size: 1, sha256: '', role: 'model' as const }
 
 interface World {
   provider: ReturnType<typeof createLlamaServerProvider>
-  /** What was done, in order. */
+  /** The steps, in order. */
   done: string[]
-  /** What steps wait for or fail with. */
+  /** Promises that steps wait for or fail with. */
   hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
-  /** What is known of the owners of requests to come. */
+  /** Whether several owners are expected. */
   several: { expected: boolean }
   engines: (LlamaServerEngine & { die(): void })[]
-  /** How many hold the model's files. */
+  /** How many callers hold the model's files. */
   held(): number
   remove(): Promise<void>
   spec: EngineSpec
@@ -132,7 +130,7 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
   }
 }
 
-t.test('an estimate, a start within its bounds, a save, an end', async t => {
+t.test('estimates, starts within limits, saves and ends an engine', async t => {
   const { provider, spec, done, engines, held } = world(t)
   t.equal(provider.serves(spec.variant, 'chat'), 1)
   t.equal(provider.serves(spec.variant, 'rerank'), 0)
@@ -151,11 +149,15 @@ t.test('an estimate, a start within its bounds, a save, an end', async t => {
   t.equal(held(), 0)
 })
 
-t.test('SafeTensors are converted; only for them a type makes a difference', async t => {
+t.test('converts SafeTensors, the only format for which the type matters', async t => {
   const { provider, spec, done, engines } = world(t, { format: 'safetensors' })
   const options = { ...spec.options, dtype: 'q8_0' }
   await provider.start({ ...spec, options }, {})
-  t.same(done, ['convert q8_0', 'estimate', 'convert q8_0', 'start', 'restore'], 'estimated where that was not done')
+  t.same(
+    done,
+    ['convert q8_0', 'estimate', 'convert q8_0', 'start', 'restore'],
+    'estimated, because it was not done before'
+  )
   t.equal(engines[0]!.spec.modelPath, '/models/converted/q8_0.gguf')
   const { variant } = spec
   const gguf = { ...variant, format: 'gguf' }
@@ -167,18 +169,18 @@ t.test('SafeTensors are converted; only for them a type makes a difference', asy
   t.throws(() => provider.loadOptions!(gguf, { dtype: 'odd' }, options, chat), odd)
 })
 
-t.test('an engine for several owners is another one', t => {
+t.test('several owners need another engine', t => {
   const optionsOf = ({ provider, spec }: World, owner?: string, mode: 'chat' | 'embedding' = 'chat') =>
     provider.loadOptions!(spec.variant, { num_ctx: 1 }, spec.options, { mode, owner })
   const shared = { num_ctx: 1, isolated: true }
 
   const one = world(t)
   t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
-  t.same(optionsOf(one), { num_ctx: 1 }, 'the server itself is none of them')
+  t.same(optionsOf(one), { num_ctx: 1 }, 'the server itself is not an owner')
   t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
-  t.same(optionsOf(one, 'key:b'), shared, 'the second one')
+  t.same(optionsOf(one, 'key:b'), shared, 'the second owner')
   t.same(optionsOf(one, 'key:a'), shared, 'from then on also the first one')
-  t.same(optionsOf(one, 'key:a', 'embedding'), { num_ctx: 1 }, 'an engine for embeddings is asked for no answers')
+  t.same(optionsOf(one, 'key:a', 'embedding'), { num_ctx: 1 }, 'an embedding engine generates no answers')
 
   const many = world(t)
   many.several.expected = true
@@ -186,12 +188,12 @@ t.test('an engine for several owners is another one', t => {
   t.end()
 })
 
-t.test('a start that fails or is cancelled leaves nothing', async t => {
+t.test('a failed or cancelled start leaves nothing', async t => {
   const failing = world(t)
   failing.hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
   const estimate = await failing.provider.estimate!(failing.spec, {})
   t.match(await errorOf(failing.provider.start(failing.spec, {}, estimate)), { code: 'insufficient_memory' })
-  t.same(failing.done, ['estimate', 'start', 'out of memory'], 'what was too little is remembered')
+  t.same(failing.done, ['estimate', 'start', 'out of memory'], 'the shortage is remembered')
   t.equal(failing.held(), 0)
 
   for (const step of ['estimate', 'start', 'restore'] as const) {
@@ -205,12 +207,12 @@ t.test('a start that fails or is cancelled leaves nothing', async t => {
     while (!done.includes(step)) await new Promise(resolve => setImmediate(resolve))
     controller.abort(new Error('enough'))
     t.match(await failure, { message: 'enough' }, step)
-    t.equal(done.includes('stop'), step === 'restore', 'what was started is ended')
+    t.equal(done.includes('stop'), step === 'restore', 'the started engine is ended')
     t.equal(held(), 0)
   }
 })
 
-t.test('an engine that dies while its cache is restored is handed over all the same', async t => {
+t.test('an engine that dies during a restore is returned all the same', async t => {
   const { provider, spec, hold, engines, done, held } = world(t)
   let restored: (value: unknown) => void = () => {}
   hold.restore = new Promise(resolve => {
@@ -224,7 +226,7 @@ t.test('an engine that dies while its cache is restored is handed over all the s
   t.equal(held(), 0)
 })
 
-t.test('with a model its saved caches go, once its engines have gone', async t => {
+t.test('removing a model removes its saved caches after its engines have ended', async t => {
   const { provider, spec, hold, done, remove } = world(t)
   const engine = await provider.start(spec, {})
   hold.save = new Promise(() => undefined)

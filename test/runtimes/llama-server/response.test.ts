@@ -2,7 +2,7 @@ import t from 'tap'
 import { ResponseBody, textOf } from '../../../runtimes/llama-server/response-body.ts'
 import { MalformedResponse, ResponseReader } from '../../../runtimes/llama-server/response-reader.ts'
 
-/** Reads a response whose bytes come in pieces that end at these places, from memory that is used again for each. */
+/** Reads a response in pieces that end at these offsets, from memory that is reused for each piece. */
 function read(text: string, ends: readonly number[] = []) {
   const bytes = Buffer.from(text, 'latin1')
   const reader = new ResponseReader()
@@ -27,7 +27,7 @@ const RESPONSES: [what: string, text: string, expected: object][] = [
     { status: 200, body: 'Hello, you\r\nthere', complete: true }
   ],
   [
-    'chunks with a trailer and more than a response behind it',
+    'chunks with a trailer and more than a response after it',
     `${CHUNKED}00a \r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\nHTTP/1.1 500`,
     { status: 200, body: '0123456789', complete: true }
   ],
@@ -36,7 +36,7 @@ const RESPONSES: [what: string, text: string, expected: object][] = [
     'HTTP/1.1 404 \r\ncontent-LENGTH:\t5 \r\nX: a:b\r\n\r\nHellomore',
     { status: 404, body: 'Hello', complete: true }
   ],
-  ['no body at all', 'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n', { status: 200, body: '', complete: true }],
+  ['no body', 'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n', { status: 200, body: '', complete: true }],
   ['a status without a body', 'HTTP/1.1 204\r\nConnection: close\r\n\r\n', { status: 204, body: '', complete: true }],
   [
     'a body until the connection ends',
@@ -48,18 +48,18 @@ const RESPONSES: [what: string, text: string, expected: object][] = [
     'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nOK',
     { status: 200, body: 'OK', complete: true }
   ],
-  ['chunks that are cut off', `${CHUNKED}5\r\nHel`, { status: 200, body: 'Hel', complete: false, ended: false }],
+  ['interrupted chunks', `${CHUNKED}5\r\nHel`, { status: 200, body: 'Hel', complete: false, ended: false }],
   ['chunks without their end', `${CHUNKED}1\r\nx\r\n`, { status: 200, body: 'x', complete: false, ended: false }],
   [
-    'a body that is cut off',
+    'an interrupted body',
     'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nHel',
     { status: 200, body: 'Hel', complete: false, ended: false }
   ],
-  ['a head that is cut off', 'HTTP/1.1 200 OK\r\nX: y\r\n', { status: undefined, body: '', ended: false }],
+  ['an interrupted head', 'HTTP/1.1 200 OK\r\nX: y\r\n', { status: undefined, body: '', ended: false }],
   ['nothing', '', { status: undefined, body: '', complete: false, ended: false }]
 ]
 
-t.test('responses, in one piece, byte by byte, and split at every place', t => {
+t.test('reads responses in one piece, byte by byte, and split at every place', t => {
   for (const [what, text, expected] of RESPONSES) {
     t.match(read(text), expected, what)
     const places = Array.from(text, (_, at) => at)
@@ -74,42 +74,42 @@ t.test('responses, in one piece, byte by byte, and split at every place', t => {
   t.end()
 })
 
-t.test('what came together stays together', t => {
+t.test('pieces that arrive together stay together', t => {
   const reader = new ResponseReader()
   const events = ['data: 1\n\n', 'data: 2\n\n', 'data: [DONE]\n\n']
   const chunks = events.map(event => `${event.length.toString(16)}\r\n${event}\r\n`).join('')
   t.equal(reader.push(Buffer.from(`${CHUNKED}${chunks}0\r\n\r\n`)).toString(), events.join(''))
-  t.equal(reader.push(Buffer.from('9\r\n')).length, 0, 'what comes after the end is none of it')
+  t.equal(reader.push(Buffer.from('9\r\n')).length, 0, 'bytes after the end are ignored')
   t.end()
 })
 
 const long = (length: number) => 'x'.repeat(length)
 const MALFORMED: [what: string, text: string][] = [
-  ['no HTTP', 'SSH-2.0-OpenSSH_9\r\n\r\n'],
+  ['not HTTP', 'SSH-2.0-OpenSSH_9\r\n\r\n'],
   ['another version', 'HTTP/2 200 OK\r\n\r\n'],
-  ['a status that is no number', 'HTTP/1.1 2x0 OK\r\n\r\n'],
+  ['a status that is not a number', 'HTTP/1.1 2x0 OK\r\n\r\n'],
   ['another protocol', 'HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n'],
   ['a header without a colon', 'HTTP/1.1 200 OK\r\nnonsense\r\n\r\n'],
   ['a header on two lines', 'HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n'],
   ['a space before the colon', 'HTTP/1.1 200 OK\r\nContent-Length : 5\r\n\r\nHello'],
-  ['a length that is no number', 'HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n'],
+  ['a length that is not a number', 'HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n'],
   ['a length beyond all numbers', `HTTP/1.1 200 OK\r\nContent-Length: ${'9'.repeat(40)}\r\n\r\n`],
   ['two lengths', 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n'],
-  ['a coding that is not known', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n'],
+  ['an unknown coding', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n'],
   ['two codings', 'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n'],
   ['a chunk without a size', `${CHUNKED}\r\nHello`],
-  ['a size that is no number', `${CHUNKED}5x\r\nHello\r\n`],
+  ['a size that is not a number', `${CHUNKED}5x\r\nHello\r\n`],
   ['a size beyond all numbers', `${CHUNKED}${'f'.repeat(16)}\r\n`],
   ['a negative size', `${CHUNKED}-5\r\nHello\r\n`],
-  ['a chunk that is longer than it says', `${CHUNKED}4\r\nHello\r\n`],
-  ['a line that ends with a line feed alone', `${CHUNKED}5\nHello\r\n`],
+  ['a chunk that is longer than its size', `${CHUNKED}4\r\nHello\r\n`],
+  ['a line that ends with only a line feed', `${CHUNKED}5\nHello\r\n`],
   ['an endless head', `HTTP/1.1 200 OK\r\nX: ${long(2 ** 17)}`],
   ['a head that is too long', `HTTP/1.1 200 OK\r\nX: ${long(2 ** 17)}\r\n\r\n`],
   ['an endless size', `${CHUNKED}5;${long(2 ** 13)}`],
   ['an endless trailer', `${CHUNKED}0\r\n${`X: ${long(1000)}\r\n`.repeat(100)}`]
 ]
 
-t.test('malformed responses are refused, in whatever pieces they come', t => {
+t.test('rejects malformed responses, however they are split', t => {
   for (const [what, text] of MALFORMED) {
     t.throws(() => read(text), MalformedResponse, what)
     const step = Math.max(1, Math.ceil(text.length / 2000))
@@ -119,7 +119,7 @@ t.test('malformed responses are refused, in whatever pieces they come', t => {
   t.end()
 })
 
-t.test('no input makes the reader fail in another way, or run for ever', t => {
+t.test('no input makes the reader throw another error or run forever', t => {
   const parts = [
     'HTTP/1.1 200 OK\r\n',
     'Transfer-Encoding: chunked\r\n',
@@ -154,7 +154,7 @@ t.test('no input makes the reader fail in another way, or run for ever', t => {
   t.end()
 })
 
-/** A connection that only says what is done with it. */
+/** A connection that records what is done with it. */
 function source() {
   const done: string[] = []
   return {
@@ -165,11 +165,11 @@ function source() {
   }
 }
 
-t.test('no more is fetched than is read, but for one piece', async t => {
+t.test('fetches at most one piece ahead of the reader', async t => {
   const { done, ...connection } = source()
   const body = new ResponseBody(connection)
   body.push(Buffer.from('a'))
-  t.same(done, [], 'most readers come at once')
+  t.same(done, [], 'most readers are ready at once')
   body.push(Buffer.from('b'))
   body.push(Buffer.from('c'))
   t.same(done, ['pause'])
@@ -181,7 +181,7 @@ t.test('no more is fetched than is read, but for one piece', async t => {
       goOn = resolve
     })
   })
-  t.same(taken, ['a'], 'the next one waits for the reader')
+  t.same(taken, ['a'], 'the next piece waits for the reader')
   for (const expected of [
     ['a', 'b'],
     ['a', 'b', 'c']
@@ -202,12 +202,12 @@ t.test('no more is fetched than is read, but for one piece', async t => {
   t.same(done, ['pause', 'resume'])
 })
 
-t.test('failures of a body', async t => {
+t.test('reports failures of a body', async t => {
   const failed = new ResponseBody(source())
   failed.push(Buffer.from('a'))
   failed.fail(new Error('broken'))
   failed.push(Buffer.from('b'))
-  await t.rejects(textOf(failed), { message: 'broken' }, 'also before somebody reads it')
+  await t.rejects(textOf(failed), { message: 'broken' }, 'also before anyone reads it')
 
   for (const take of [
     () => Promise.reject(new Error('full')),
@@ -219,12 +219,12 @@ t.test('failures of a body', async t => {
     const body = new ResponseBody(connection)
     body.push(Buffer.from('a'))
     await t.rejects(body.consume(take), { message: 'full' })
-    t.same(done, ['destroy'], 'the connection is cut')
+    t.same(done, ['destroy'], 'the connection is closed')
 
     const whole = new ResponseBody(source())
     whole.push(Buffer.from('a'))
     whole.end()
-    await t.rejects(whole.consume(take), { message: 'full' }, 'also where all of it had come before')
+    await t.rejects(whole.consume(take), { message: 'full' }, 'also when all of it had arrived')
   }
 
   const ended = new ResponseBody(source())

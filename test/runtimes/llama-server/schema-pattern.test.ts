@@ -8,12 +8,12 @@ import { randomBelow } from '../../support/random.ts'
 const SEED = 7
 const next = randomBelow(SEED)
 
-/** A JSON text that the grammar of a pattern admits, chosen at random. */
+/** Returns a random JSON text that the grammar of a pattern admits. */
 function sample(pattern: string): string {
   const { rules } = readGrammar(schemaGrammar({ type: 'string', pattern }).text).rules
   const write = (rule: number, depth: number): string => {
     const alternatives = rules[rule]!
-    // Long repetitions come to an end.
+    // Long repetitions end.
     const shortest = alternatives.find(({ length }) => length === 0)
     const chosen = shortest && depth > 40 ? shortest : alternatives[next(alternatives.length)]!
     return chosen.map((each: Element) => ('rule' in each ? write(each.rule, depth + 1) : characterOf(each))).join('')
@@ -81,7 +81,7 @@ function regexOf(source: string): RegExp {
   }
 }
 
-t.test('texts match as the regular expression says', async t => {
+t.test('texts match like the regular expression', async t => {
   const letters = ['a', 'b', 'ab', '"', '\\', '\n', '1', ' ', 'é', '😀']
   for (const source of [
     '^(a|ab)(b|)*$',
@@ -141,7 +141,7 @@ t.test('patterns that grammars cannot enforce entirely are loose', async t => {
   }
 })
 
-t.test('expressions that cost much to read are refused by their cost, and are compiled quickly', async t => {
+t.test('costly expressions are rejected for their cost, and compiled quickly', async t => {
   const sources = [
     '^(a{1,1000}){1,1000}$',
     '^(((a{0,100}){0,100}){0,100}){0,100}$',
@@ -171,7 +171,7 @@ t.test('lengths tighten one repeated set', async t => {
     t.equal(compilePattern(source, { min, max })!.pattern, pattern, source)
 })
 
-t.test('texts share their beginnings', async t => {
+t.test('texts share their prefixes', async t => {
   const texts = ['red', 'green', 'blue', 'bluer', '"q"', 'a\\b', 'a\nb', '', '😀']
   const pattern = textsPattern(texts)!
   const found = new Set(Array.from({ length: 500 }, () => JSON.parse(sample(pattern))))

@@ -12,7 +12,7 @@ const said = (...texts: string[]): EngineFields => ({
   messages: texts.map((content, at) => ({ role: at % 2 ? 'assistant' : 'user', content }))
 })
 
-/** Asks for an answer that succeeds; gives what it asked its slot with. */
+/** Completes an answer and returns the fields that chose its slot. */
 async function ask(owners: SlotOwners, owner: string | undefined, body = said('Hi')) {
   const use = await owners.take(owner, body, signal)
   use.begun()
@@ -20,18 +20,18 @@ async function ask(owners: SlotOwners, owner: string | undefined, body = said('H
   return use.fields
 }
 
-t.test('an engine of one owner is left to itself', async t => {
+t.test('does not choose slots for a single owner', async t => {
   const owners = new SlotOwners(2, false)
   t.strictSame(await ask(owners, 'a'), {})
-  t.strictSame(await ask(owners, undefined), {}, 'also by what the server asks')
+  t.strictSame(await ask(owners, undefined), {}, 'also for requests of the server')
   t.strictSame(await ask(owners, 'a'), {})
-  t.equal(owners.ownerOf(1), 'a', 'whatever its slots hold is of this owner')
+  t.equal(owners.ownerOf(1), 'a', 'all slots belong to this owner')
   t.strictSame(await ask(owners, 'b'), { cache_prompt: false })
-  t.strictSame(await ask(owners, 'a'), { cache_prompt: false }, 'nobody knows any more what its slots hold')
+  t.strictSame(await ask(owners, 'a'), { cache_prompt: false }, 'the contents of its slots are no longer known')
   t.equal(owners.ownerOf(1), undefined)
 })
 
-t.test('a slot that holds the prompt of somebody else is asked without its cache', async t => {
+t.test("a slot with another owner's prompt is used without its cache", async t => {
   const owners = new SlotOwners(1, true)
   t.strictSame(await ask(owners, 'a'), { id_slot: 0, cache_prompt: false })
   t.strictSame(await ask(owners, 'a'), { id_slot: 0 })
@@ -41,12 +41,12 @@ t.test('a slot that holds the prompt of somebody else is asked without its cache
 
   const failing = await owners.take('c', said('Hi'), signal)
   failing.end()
-  t.equal(owners.ownerOf(0), undefined, 'a request that fails may have left what was there')
+  t.equal(owners.ownerOf(0), undefined, 'a failed request may have left the earlier prompt')
   t.strictSame(await ask(owners, 'c'), { id_slot: 0, cache_prompt: false })
 
   const own = await owners.take('c', said('Hi'), signal)
   own.end()
-  t.strictSame(await ask(owners, 'c'), { id_slot: 0 }, 'which makes no difference where that was its own')
+  t.strictSame(await ask(owners, 'c'), { id_slot: 0 }, 'which makes no difference if the slot was its own')
 })
 
 t.test('a request waits for a free slot', async t => {
@@ -76,10 +76,10 @@ t.test('a request waits for a free slot', async t => {
   held.end()
   woken.abort(new Error('gone'))
   await t.rejects(both[0]!, { message: 'gone' })
-  t.ok(await both[1]!, 'one that leaves as it is woken wakes the next one')
+  t.ok(await both[1]!, 'a request that leaves when woken wakes the next one')
 })
 
-t.test('which slot a prompt gets', t => {
+t.test('chooses the slot for a prompt', t => {
   const long = 'The instructions that all conversations of this program begin with. '.repeat(20)
   const slot = (id: number, owner: string | undefined, body: EngineFields | undefined, usedAt: number): SlotState => ({
     id,
@@ -90,7 +90,7 @@ t.test('which slot a prompt gets', t => {
   const table: [string, SlotState[], EngineFields, number][] = [
     ['the first one', [slot(0, undefined, undefined, 0), slot(1, undefined, undefined, 0)], said('Hi'), 0],
     [
-      'the conversation that goes on',
+      'the conversation that continues',
       [
         slot(0, 'a', said('One, two and three'), 1),
         slot(1, 'a', said('Where is Paris?'), 2),
@@ -106,25 +106,25 @@ t.test('which slot a prompt gets', t => {
       1
     ],
     [
-      'not one of somebody else, however alike',
+      "not another owner's, however similar",
       [slot(0, 'b', said('Where is Paris?'), 1), slot(1, 'a', said('Hi'), 2)],
       said('Where is Paris?', 'In France.', 'And Rome?'),
       0
     ],
     [
-      'an unused one before an own one with the same instructions',
+      'an unused slot before an own slot with the same instructions',
       [slot(0, 'a', said(long, 'Yes.', 'x'.repeat(9000)), 1), slot(1, undefined, undefined, 0)],
       said(long, 'Yes.', 'Count.'),
       1
     ],
     [
-      'an own one with the same instructions before the oldest one',
+      'an own slot with the same instructions before the oldest slot',
       [slot(0, 'b', said('Hi'), 1), slot(1, 'a', said(long, 'Yes.', 'x'.repeat(9000)), 2)],
       said(long, 'Yes.', 'Count.'),
       1
     ],
     [
-      'an own one of which nothing is known before an unused one',
+      'an own slot with an unknown prompt before an unused slot',
       [slot(0, undefined, undefined, 0), slot(1, 'a', undefined, 2)],
       said('What is this?'),
       1
@@ -140,7 +140,7 @@ t.test('which slot a prompt gets', t => {
 
 // ---- with llama-server ------------------------------------------------------------------------------------------------
 
-/** An engine for several owners, with llama-server's memory of other prompts switched on by flags. */
+/** Starts an engine for several owners, although its flags enable llama-server's cache of other prompts. */
 async function sharedEngine(t: Pick<Test, 'teardown'>, num_parallel = 2) {
   const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const spec = engineSpec({ options: { ...engineSpec().options, num_parallel, num_ctx: 1024, isolated: true } })
@@ -150,7 +150,7 @@ async function sharedEngine(t: Pick<Test, 'teardown'>, num_parallel = 2) {
     await engine.stop()
     rmSync(run, { recursive: true, force: true })
   })
-  /** By choice, the tokens of a prompt that an owner's answer took from a cache. */
+  /** Returns the cached prompt tokens of an owner's answer, by choice. */
   async function cached(owner: string, body: EngineFields): Promise<number[]> {
     const counts: number[] = []
     const take = (deltas: readonly Delta[]) => {
@@ -166,7 +166,7 @@ async function sharedEngine(t: Pick<Test, 'teardown'>, num_parallel = 2) {
 
 const secret = 'The secret word of the first owner is this: the big river runs near old trees, and nobody knows.'
 
-t.test('an owner learns nothing of what another one asked', async t => {
+t.test("an owner learns nothing about another owner's prompts", async t => {
   const { engine, cached } = await sharedEngine(t)
   const attacks: [string, EngineFields][] = [
     ['a guess', said(secret)],
@@ -181,8 +181,8 @@ t.test('an owner learns nothing of what another one asked', async t => {
   for (const [index, [what, attack]] of attacks.entries()) {
     const victim = attack.prompt ? { prompt: secret } : said(secret)
     await cached('victim', victim)
-    t.ok((await cached('victim', victim))[0]! > 20, 'its own owner has it read')
-    // A new owner each time, whose own prompts are nowhere.
+    t.ok((await cached('victim', victim))[0]! > 20, 'its own owner has it cached')
+    // A new owner each time, without any prompts so far.
     const counts = await cached(`guesser ${index}`, attack)
     t.equal(counts[0], 0, what)
     t.notOk(counts.length > 1 && !attack.prompt && counts[1]! > 0, what)
@@ -203,7 +203,7 @@ t.test('an owner learns nothing of what another one asked', async t => {
   })
 })
 
-t.test('nor by answers that are broken off', async t => {
+t.test('interrupted answers reveal nothing either', async t => {
   const { cached, engine } = await sharedEngine(t, 1)
   await cached('victim', said(secret))
   for (let delay = 0; delay < 4; delay++) {
@@ -215,10 +215,10 @@ t.test('nor by answers that are broken off', async t => {
   }
   const failing = { ...said(secret.repeat(100)) }
   await t.rejects(cached('guesser', failing), { code: 'context_exceeded' })
-  t.same(await cached('guesser', said(secret.slice(0, 60))), [0], 'its own prompts were never read as a whole')
+  t.same(await cached('guesser', said(secret.slice(0, 60))), [0], 'its own prompts were never processed as a whole')
 })
 
-t.test('each conversation of an owner comes back to its slot', async t => {
+t.test('each conversation of an owner returns to its slot', async t => {
   const { cached } = await sharedEngine(t, 4)
   const questions = ['Where is Paris?', 'What is a river?', 'Who runs to the old trees?']
   const turns = (at: number) => said(questions[at]!, 'It is near the green grass.', 'And then?')
@@ -226,10 +226,7 @@ t.test('each conversation of an owner comes back to its slot', async t => {
   await cached('b', said('The sky is blue.'))
   for (const at of [2, 0, 1]) {
     const [before] = await cached('a', turns(at))
-    t.ok(before! > 4, `its first turn was read: ${before} tokens`)
+    t.ok(before! > 4, `its first turn was cached: ${before} tokens`)
   }
-  t.ok(
-    (await cached('b', said('The sky is blue.', 'It is.', 'Why?')))[0]! > 4,
-    'and so it is for another owner between'
-  )
+  t.ok((await cached('b', said('The sky is blue.', 'It is.', 'Why?')))[0]! > 4, 'also with another owner in between')
 })

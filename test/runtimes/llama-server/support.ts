@@ -10,7 +10,7 @@ const ROOT = fileURLToPath(new URL('../../../../', import.meta.url))
 /** The demo model. */
 export const MODEL = join(ROOT, 'plugins/models/storage/demo-model/tiny-chat-f16.gguf')
 
-/** The real llama.cpp that the tests run with. */
+/** The real llama.cpp build of the tests. */
 export function realBuild(): Build {
   return buildOf(join(engineBuildFolder(), 'llama-server'))
 }

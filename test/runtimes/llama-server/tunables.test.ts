@@ -33,7 +33,7 @@ const offered = (given: EngineSpec, facts: Partial<TuningFacts> = {}) =>
     ({ name, values }) => `${name}: ${values.map(({ label }) => label)}`
   )
 
-t.test('values that hold already are not offered', async t => {
+t.test('does not offer current values', async t => {
   t.same(offered(spec()), [
     'threads: 4,7,16',
     'threads for prompts: 16',
@@ -60,7 +60,7 @@ t.test('values that hold already are not offered', async t => {
   t.same(
     offered(spec(), { flags: new Set(['--threads']), cores: 2, threads: 2 }),
     ['threads: 1', 'guessing ahead from the text: on', 'KV cache: q8_0'],
-    'what a build does not know is not tried on it'
+    'does not try flags that a build does not know'
   )
 })
 
@@ -75,7 +75,7 @@ t.test('settings of a value are complete: flags are replaced, not repeated', asy
   t.match(
     tunablesOf(spec(), {}, FACTS).filter(({ changes_answers }) => changes_answers !== undefined),
     [{ name: 'KV cache', values: [{ settings: { options: { cache_type_k: 'q8_0', cache_type_v: 'q8_0' } } }] }],
-    'only what changes answers says so'
+    'only settings that change answers say so'
   )
 })
 

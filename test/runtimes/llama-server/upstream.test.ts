@@ -15,7 +15,7 @@ import { engineDeps, engineSpec, realBuild } from './support.ts'
 const NEVER = new AbortController().signal
 const answer = (text: string, more = '') => `HTTP/1.1 200 OK\r\nContent-Length: ${text.length}\r\n${more}\r\n${text}`
 
-/** Answers one request, whose head and body are in `text`. */
+/** Answers one request with head and body in `text`. */
 type Answer = (socket: Socket, text: string, connection: number, request: number) => void
 const echo: Answer = (socket, text, connection, request) => {
   const reply = answer(`${connection}.${request} ${text.split('\r\n\r\n')[1]}`)
@@ -24,8 +24,8 @@ const echo: Answer = (socket, text, connection, request) => {
 }
 
 /**
- * A server with a fixed number of threads, each of which belongs to a connection until that ends: idle ones are never
- * closed, and what has no thread waits for ever.
+ * Serves with a fixed number of threads, each bound to a connection until it ends. Idle connections are never closed,
+ * and connections without a thread wait forever.
  */
 async function serve(t: Test, threads: number, handle: Answer = echo) {
   const folder = mkdtempSync(join(tmpdir(), 'corral-upstream-'))
@@ -69,7 +69,7 @@ async function serve(t: Test, threads: number, handle: Answer = echo) {
   return { upstream, ask, socketPath, sockets, connections: () => connections }
 }
 
-/** Asks without corral, as others do. */
+/** Sends a request without corral, as other clients do. */
 async function askDirectly(socketPath: string): Promise<string> {
   const socket = dial(socketPath)
   socket.write('GET /health HTTP/1.1\r\nconnection: close\r\n\r\n')
@@ -78,27 +78,31 @@ async function askDirectly(socketPath: string): Promise<string> {
   return Buffer.concat(chunks).toString()
 }
 
-t.test('requests that come one after the other share a connection, but not with streams', async t => {
+t.test('consecutive requests share a connection, but not with streams', async t => {
   const { ask, connections } = await serve(t, 12)
   t.equal(await ask('a'), '1.1 a')
   t.equal(await ask('b'), '1.2 b')
-  t.equal(await ask('c', { keep: false }), '1.3 c', 'a stream may be the last that a connection serves')
+  t.equal(await ask('c', { keep: false }), '1.3 c', 'a stream may be the last on a connection')
   t.equal(await ask('d'), '2.1 d')
   t.equal(connections(), 2)
 })
 
-t.test('kept connections never take the thread of a request', async t => {
+t.test('idle connections never take the thread of a request', async t => {
   const { ask, socketPath, sockets } = await serve(t, 12)
   for (let round = 0; round < 20; round++) {
     const asked = Array.from({ length: 40 }, (_, at) => ask(`${at}`, { keep: at % 3 !== 0 }))
     for (const [at, reply] of (await Promise.all(asked)).entries()) t.match(reply, new RegExp(` ${at}$`))
     t.ok(sockets.size <= 12, `${sockets.size} connections are left`)
     const others = await Promise.all(Array.from({ length: 4 }, () => askDirectly(socketPath)))
-    t.equal(others.filter(reply => reply.includes(' 200 ')).length, 4, 'others find threads beside those that are kept')
+    t.equal(
+      others.filter(reply => reply.includes(' 200 ')).length,
+      4,
+      'other clients find threads beside idle connections'
+    )
   }
 })
 
-t.test('nothing is kept where the number of threads is not known', async t => {
+t.test('no connection stays open if the number of threads is unknown', async t => {
   const { upstream, connections } = await serve(t, 4)
   for (let at = 1; at <= 3; at++) {
     const { body } = await upstream.request({ method: 'POST', path: '/', body: 'a', keep: true })
@@ -107,21 +111,21 @@ t.test('nothing is kept where the number of threads is not known', async t => {
   t.equal(connections(), 3)
 })
 
-t.test('a kept connection that has gone: the request is sent once more, by a new one', async t => {
+t.test('a request on a dead idle connection is repeated on a new one', async t => {
   const { ask, connections } = await serve(t, 12, (socket, text, connection, request) => {
     if (request > 1) socket.destroy()
     else echo(socket, text, connection, request)
   })
   await Promise.all([ask('a'), ask('b'), ask('c')])
   t.equal(await ask('d'), '4.1 d')
-  t.equal(connections(), 4, 'none of the others that were kept is tried')
+  t.equal(connections(), 4, 'no other idle connection is tried')
 })
 
 t.test('a connection that the engine will close is not reused', async t => {
   const endings: [what: string, reply: string][] = [
     ['it is to be closed', answer('ok', 'Connection: close\r\n')],
     ['HTTP/1.0', answer('ok').replace('1.1', '1.0')],
-    ['more comes than was asked for', `${answer('ok')}HTTP/1.1 408`]
+    ['more bytes arrive than requested', `${answer('ok')}HTTP/1.1 408`]
   ]
   for (const [what, reply] of endings) {
     const { ask, connections } = await serve(t, 12, socket => void socket.write(reply))
@@ -131,7 +135,7 @@ t.test('a connection that the engine will close is not reused', async t => {
   }
 })
 
-t.test('a request that is given up takes its connection along, and one that is over does not', async t => {
+t.test('an aborted request closes its connection, but a completed one does not', async t => {
   const { upstream, ask, connections } = await serve(t, 12, (socket, text, connection, request) => {
     if (!text.endsWith('silent')) echo(socket, text, connection, request)
   })
@@ -139,7 +143,7 @@ t.test('a request that is given up takes its connection along, and one that is o
   await textOf(body)
   const next = ask('b')
   body.cancel()
-  t.equal(await next, '1.2 b', 'who has read all of an answer has no say over the next one')
+  t.equal(await next, '1.2 b', 'a reader that has finished does not affect the next answer')
   const controller = new AbortController()
   const silent = failure(ask('silent', { signal: controller.signal }))
   await sleep(20)
@@ -150,7 +154,7 @@ t.test('a request that is given up takes its connection along, and one that is o
   t.match(upstream.activity(), { open: 0 })
 })
 
-t.test('a connection that nobody needs is closed', async t => {
+t.test('an unused connection is closed', async t => {
   const { ask, sockets } = await serve(t, 12)
   await Promise.all([ask('a'), ask('b')])
   t.equal(sockets.size, 2)
@@ -159,16 +163,16 @@ t.test('a connection that nobody needs is closed', async t => {
   t.equal(await ask('c'), '3.1 c')
 })
 
-t.test('how many threads llama-server has', async t => {
+t.test('computes the number of llama-server threads', async t => {
   t.equal(httpThreads(['--parallel', '4', '--threads-http', '16']), 16)
-  t.equal(httpThreads(['--threads-http', '16', '--threads-http', '3']), 3, 'the last one counts')
+  t.equal(httpThreads(['--threads-http', '16', '--threads-http', '3']), 3, 'the last one wins')
   t.equal(httpThreads(['--threads-http', '-1']), 0)
   t.equal(httpThreads(['--parallel', '4']), 0)
 })
 
-t.test('a real llama-server whose threads are all taken', async t => {
+t.test('works when all threads of a real llama-server are taken', async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  // Fewer than come at once: whatever waits for a kept one would do so for five seconds.
+  // Fewer than arrive together. A request waiting for an idle connection would take five seconds.
   const deps = engineDeps(join(folder, 'run'), { extraArguments: ['--threads', '1', '--threads-http', '6'] })
   const engine = await createLlamaServerEngine(realBuild(), engineSpec(), deps, {})
   t.teardown(async () => {

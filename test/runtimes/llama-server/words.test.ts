@@ -27,7 +27,7 @@ function flags(list: string[]): Record<string, string | true> {
   return found
 }
 
-t.test('the command line', t => {
+t.test('builds the command line', t => {
   const chat = flags(engineArguments(engineSpec(), settings))
   t.strictSame(chat, {
     '--model': engineSpec().modelPath,
@@ -103,12 +103,12 @@ t.test('the command line', t => {
   t.equal(old['--no-webui'], true)
   t.equal(old['-fa'], 'off')
   for (const flag of ['--no-ui', '--log-jsonl', '--sse-ping-interval', '--cache-ram', '--offline', '--jinja']) {
-    t.notOk(flag in old, `${flag} is left out where the build does not know it`)
+    t.notOk(flag in old, `${flag} is left out if the build does not know it`)
   }
   t.end()
 })
 
-t.test("flags of a model's own settings", t => {
+t.test("appends flags from a model's settings", t => {
   const of = (given: Partial<EngineSettings>, mode: EngineMode = 'chat') => {
     const base: EngineSettings = { arguments: [], environment: {}, speculation: { ngram: false }, loras: [] }
     const plain = engineArguments(engineSpec({ mode }), settings)
@@ -154,19 +154,19 @@ t.test("flags of a model's own settings", t => {
   t.end()
 })
 
-t.test('flags that a help text names', t => {
+t.test('reads the flags from a help text', t => {
   const help = '-c,    --ctx-size N   size (see --n-predict)\n--ui, --webui, --no-ui   x\n  a--b ---c\n'
   t.same([...flagsInHelp(help.split('\n'))], ['--ctx-size', '--n-predict', '--ui', '--webui', '--no-ui', '-c'])
   t.end()
 })
 
-t.test('RAM for the prompt cache', t => {
+t.test('computes the RAM for the prompt cache', t => {
   t.equal(promptCacheSize(8 * 2 ** 30), 512)
   t.equal(promptCacheSize(256 * 2 ** 30), 2048)
   t.end()
 })
 
-t.test('the environment', t => {
+t.test('cleans the environment', t => {
   const ambient = {
     PATH: '/bin',
     Path: 'C:\\bin',
@@ -201,10 +201,10 @@ t.test('the environment', t => {
   t.end()
 })
 
-t.test('addresses', async t => {
+t.test('allocates addresses', async t => {
   t.ok(isUsableSocketPath('/tmp/corral-abc/engine.sock'))
   t.notOk(isUsableSocketPath('/tmp/a,b/engine.sock'))
-  t.notOk(isUsableSocketPath(`/${'ü'.repeat(50)}`), 'bytes count, not letters')
+  t.notOk(isUsableSocketPath(`/${'ü'.repeat(50)}`), 'bytes matter, not letters')
   t.ok(isUsableSocketPath(`/${'u'.repeat(99)}`))
 
   const unix = await allocateAddress()
@@ -228,11 +228,11 @@ t.test('addresses', async t => {
   await t.rejects(
     makePrivateFolder(unix),
     { code: 'load_failed', message: /EEXIST.*TMPDIR/s },
-    'what is there already may belong to another'
+    'an existing folder may belong to another user'
   )
 })
 
-t.test('lines', t => {
+t.test('parses output lines', t => {
   const state = (json: string) => parseLine(`cmd_child_to_router:state:${json}`)
   const loading = (stages: string[], current: string, value: number) =>
     state(JSON.stringify({ state: 'loading', payload: { stages, current, value } }))
@@ -272,7 +272,7 @@ t.test('lines', t => {
   t.end()
 })
 
-t.test('the last lines', t => {
+t.test('stores the last lines', t => {
   const tail = new LogTail()
   for (let n = 1; n <= 550; n++) tail.push(`line ${n}`)
   t.equal(tail.all().length, 500)
@@ -287,7 +287,7 @@ t.test('the last lines', t => {
   t.end()
 })
 
-t.test('facts in /props', t => {
+t.test('reads the facts in /props', t => {
   t.same(factsFromProps({ total_slots: 2, default_generation_settings: { n_ctx: 512 } }), {
     contextSize: 512,
     slots: 2

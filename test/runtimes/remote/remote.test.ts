@@ -9,7 +9,7 @@ import { until } from '../../support/corral.ts'
 const model = 'far/tiny'
 const messages = [{ role: 'user', content: 'hello there' }]
 
-/** A server elsewhere, and the paths that were requested of it; `healthy` is what its health check finds. */
+/** Starts a remote server and records the requested paths. `healthy` is the result of its health check. */
 async function serverOf(
   t: Test,
   listener: RequestListener,
@@ -52,7 +52,7 @@ async function corralOf(t: Test, servers: { url: string; key?: string }[], more:
   return corral
 }
 
-t.test('a model of a remote server answers on all surfaces', async t => {
+t.test('a model of a remote server answers through all APIs', async t => {
   const { url } = await serverOf(t, (request, response) => {
     t.equal(request.headers.authorization, 'Bearer secret-1')
     if (request.url !== '/v1/embeddings') return void answers(request, response)
@@ -107,7 +107,7 @@ t.test('a server that is down, answers HTML or fails is replaced by another, and
   t.match(await corral.json('/v1/chat/completions', { model, messages }), { status: 200 })
 })
 
-t.test('each surface reports the failures of the only server in its own form', async t => {
+t.test('each API reports the failures of the only server in its own format', async t => {
   const table: [string, RequestListener, number, RegExp][] = [
     ['a wrong key', (_, response) => json(response, 401, {}), 500, /rejects the key/],
     ['no such model', (_, response) => json(response, 404, {}), 404, /no model with the name/],
@@ -134,7 +134,7 @@ t.test('each surface reports the failures of the only server in its own form', a
   }
 })
 
-t.test('an answer that stops in the middle ends with an error event; nothing is sent twice', async t => {
+t.test('an interrupted answer ends with an error event and is not repeated', async t => {
   const cut = await serverOf(t, (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' })
     response.write(piece('Hello '), () => setTimeout(() => response.destroy(), 50))
@@ -161,7 +161,7 @@ t.test('requests go to the server with the fewest running ones', async t => {
   t.match(await first, { status: 200 })
 })
 
-t.test('several choices of one request, with their counts', async t => {
+t.test('supports several choices with their counts', async t => {
   const bodies: any[] = []
   const choice = (index: number, delta: object, finish_reason: string | null = null) =>
     event({ choices: [{ index, delta, finish_reason }] })
@@ -200,7 +200,7 @@ t.test('several choices of one request, with their counts', async t => {
   ])
 })
 
-t.test('an ejected server gets no requests until a health check finds it healthy', async t => {
+t.test('an ejected server gets no requests until a health check succeeds', async t => {
   let well = false
   const unsteady = await serverOf(
     t,
@@ -224,7 +224,7 @@ t.test('an ejected server gets no requests until a health check finds it healthy
   t.equal(unsteady.asked.length, before + 1, 'it gets requests again')
 })
 
-t.test('two corrals as the servers of a third', async t => {
+t.test('two corrals can be the servers of a third', async t => {
   const far = await Promise.all([startTestCorral(), startTestCorral()])
   for (const each of far) t.teardown(() => each.close())
   const servers = far.map(({ url }) => ({ url: `${url}/v1` }))
@@ -244,10 +244,10 @@ t.test('two corrals as the servers of a third', async t => {
   t.equal(await ask(), 'hello there', 'one of them is enough')
 })
 
-t.test('a server of MLX is asked in its own words', async t => {
+t.test('translates requests for an MLX server', async t => {
   const bodies: any[] = []
   const asked: string[] = []
-  // As mlx_lm.server 0.32.2 answers: its health beside its API, comments while it reads, errors that are plain texts.
+  // Answers as mlx_lm.server 0.32.2: health beside the API, comments during prefill, plain-text errors.
   const server = createServer((request, response) => {
     asked.push(request.url!)
     if (request.url === '/health') return void json(response, 200, { status: 'ok' })
@@ -304,13 +304,13 @@ t.test('a server of MLX is asked in its own words', async t => {
   t.match((await chat({ n: 2 })).body.error, { message: /one answer per request/ })
   const schema = { type: 'json_schema', json_schema: { schema: { type: 'object' } } }
   t.match((await chat({ response_format: schema })).body.error, { message: /does not constrain its answers to JSON/ })
-  t.equal(bodies.length, before, 'what it would ignore without a word is refused here')
+  t.equal(bodies.length, before, 'fields that it would silently ignore are rejected')
 
-  await until('its health is asked', () => asked.includes('/health'))
+  await until('its health is checked', () => asked.includes('/health'))
   t.notOk(asked.includes('/v1/models'))
 })
 
-t.test('errors that are plain texts are passed on', async t => {
+t.test('passes plain-text errors on', async t => {
   const { url } = await serverOf(t, (_, response) => json(response, 400, { error: 'logit_bias must be a dict' }))
   const corral = await corralOf(t, [{ url }])
   const { body } = await corral.json('/api/chat', { model, messages, stream: false })

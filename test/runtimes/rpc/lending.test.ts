@@ -16,13 +16,11 @@ import { hardwareService, plainMachine } from '../llama-cpp/fake-build.ts'
 import { realBuild } from '../llama-server/support.ts'
 import { freePorts, rpcServers } from './support.ts'
 
-/*
- * The side of the machine that is lent.
- */
+/* Tests the worker's side. */
 
 const GIB = 2 ** 30
 
-t.test('what ggml-rpc-server lists', async t => {
+t.test('parses the devices of ggml-rpc-server', async t => {
   t.same(parseWorkerDevice('  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB free)'), {
     id: 'CUDA0',
     description: 'NVIDIA GeForce RTX 3090',
@@ -35,19 +33,23 @@ t.test('what ggml-rpc-server lists', async t => {
   }
 })
 
-t.test('what is lent of each device', async t => {
+t.test('computes the offer of each device', async t => {
   const cpu = { id: 'CPU', description: 'A processor', totalMemory: 40 * GIB, freeMemory: 40 * GIB }
   const now = { host: { total: 40 * GIB, available: 30 * GIB }, gpus: {} }
   const lent = (given: object) => lentDevices([cpu], { gpus: [], now, own: 0, limit: undefined, ...given })[0]!
-  t.match(lent({}), { name: 'CPU', total: 40 * GIB, usable: 30 * GIB, free: 30 * GIB }, 'what other programs leave')
-  t.match(lent({ own: 20 * GIB }), { usable: 36 * GIB, free: 30 * GIB }, 'what its client has counts as lent')
-  t.match(lent({ limit: 8 * GIB }), { usable: 8 * GIB, free: 8 * GIB }, 'no more than is allowed')
+  t.match(
+    lent({}),
+    { name: 'CPU', total: 40 * GIB, usable: 30 * GIB, free: 30 * GIB },
+    'memory that other programs leave free'
+  )
+  t.match(lent({ own: 20 * GIB }), { usable: 36 * GIB, free: 30 * GIB }, "its client's memory is part of the offer")
+  t.match(lent({ limit: 8 * GIB }), { usable: 8 * GIB, free: 8 * GIB }, 'no more than allowed')
   const cuda = { id: 'CUDA0', description: 'A GPU', totalMemory: 24 * GIB, freeMemory: 10 * GIB }
   const gpus = lentDevices([cuda], { gpus: [], now, own: 0, limit: undefined })
   t.match(gpus, [{ name: 'CUDA0', usable: 23 * GIB, free: 10 * GIB }])
 })
 
-t.test('where a worker may listen', async t => {
+t.test('restricts the addresses of a worker', async t => {
   const interfaces = (...addresses: string[]) =>
     (() => ({ eth0: addresses.map(address => ({ address, family: 'IPv4', internal: false })) })) as never
   t.equal(await listenAddress('127.0.0.1', false), '127.0.0.1')
@@ -57,13 +59,13 @@ t.test('where a worker may listen', async t => {
   t.equal(await listenAddress('0.0.0.0', false, interfaces('10.0.0.5', '127.0.0.1')), '0.0.0.0')
   const open = await failure(listenAddress('0.0.0.0', false, interfaces('10.0.0.5', '8.8.4.4')))
   t.match(open, { code: 'address_not_allowed', message: /8\.8\.4\.4.*--insecure/ })
-  // An address of this machine too: it can be reached from outside.
+  // Also an address of this machine, but reachable from outside.
   t.match(await failure(listenAddress('8.8.8.8', false, interfaces('8.8.8.8'))), { code: 'address_not_allowed' })
   t.equal(await listenAddress('8.8.8.8', true), '8.8.8.8')
   t.match(await failure(listenAddress('::1', false)), { code: 'invalid_request', message: /not an IPv4 address/ })
 })
 
-t.test('the cache of weights is bounded, and keeps only what is whole', async t => {
+t.test('the cache of weights is limited and contains only complete files', async t => {
   const file = (name: string, size: number, usedAt: number) => ({ name, size, usedAt })
   const files = [file('new', 5, 3), file('old', 5, 1), file('middle', 5, 2)]
   const names = (limit: number) => surplusFiles(files, limit).map(({ name }) => name)
@@ -79,7 +81,7 @@ t.test('the cache of weights is bounded, and keeps only what is whole', async t 
   const cache = new WorkerCache(directory, 250)
   write('unknown', 10, 1)
   await cache.prepare()
-  t.same(readdirSync(folder), [], 'nobody knows whether it is whole')
+  t.same(readdirSync(folder), [], 'it may be incomplete')
   write('a', 100, 1)
   write('b', 100, 2)
   await cache.settle()
@@ -88,10 +90,10 @@ t.test('the cache of weights is bounded, and keeps only what is whole', async t 
   t.same(readdirSync(folder).sort(), ['b', 'c'], 'the oldest one makes room')
   write('b', 50, 4)
   await new WorkerCache(directory, 250).prepare()
-  t.same(readdirSync(folder), [], 'one was being written when all ended, the other is cut short')
+  t.same(readdirSync(folder), [], 'one was being written when everything ended, the other is truncated')
 })
 
-t.test('a worker on the real ggml-rpc-server', async t => {
+t.test('runs a worker on the real ggml-rpc-server', async t => {
   const build = realBuild()
   const rpcServer = join(build.directory, 'ggml-rpc-server')
   const deps = {
@@ -132,8 +134,8 @@ t.test('a worker on the real ggml-rpc-server', async t => {
   await until('the instance', () => lines.join('').startsWith(told.instance))
   for (const pid of rpcServers(port)) process.kill(pid, 'SIGKILL')
   await ended
-  t.pass('who follows it is told')
-  const again = await until('it is started again', async () => {
+  t.pass('its follower is notified')
+  const again = await until('it is restarted', async () => {
     const { statusCode, body } = await ask(WORKER_PATH)
     const text = await body.text()
     return statusCode === 200 && JSON.parse(text)

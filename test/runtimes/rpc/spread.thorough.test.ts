@@ -9,8 +9,8 @@ import { freePorts, rpcServers } from './support.ts'
 import { writeWideModel } from './wide-model.ts'
 
 /*
- * A model that is really spread over two workers: two `corral worker`s and a corral, each a process with a data directory
- * of its own.
+ * A model that is really distributed over two workers: two `corral worker`s and a corral, each a process with its own
+ * data directory.
  */
 
 interface Lent {
@@ -70,7 +70,7 @@ const settings = (...workers: Lent[]) =>
 
 t.setTimeout(900_000)
 
-t.test('a spread model', async t => {
+t.test('a distributed model', async t => {
   const [one, two] = await Promise.all([lend(t), lend(t)])
   t.match(one.text(), /Lends +CPU /)
   const spread = await startCorral(t, { config: settings(one, two) })
@@ -86,19 +86,19 @@ t.test('a spread model', async t => {
     await single.end()
   })
 
-  await t.test('has layers on both workers, and these are pools of memory', async t => {
+  await t.test('has layers on both workers, which are pools of memory', async t => {
     const { body } = await spread.json('/api/ps')
     const [model] = body.models
     for (const { address } of [one, two]) {
       t.ok(model.memory[address] > 0, `${address}, by llama-server's own report`)
       const pool = body.memory.find(({ pool }: { pool: string }) => pool === address)
-      t.ok(pool.reserved > 0 && pool.budget > pool.reserved, 'reserved of its budget')
+      t.ok(pool.reserved > 0 && pool.budget > pool.reserved, 'reserved from its budget')
     }
     const asked = (await (await fetch(`http://127.0.0.1:${one.port + 1}/worker`)).json()) as { busy: boolean }
     t.equal(asked.busy, true)
   })
 
-  await t.test('a worker that is killed ends the answer by its name, and comes back', async t => {
+  await t.test('a killed worker ends the answer with its name, and comes back', async t => {
     const controller = new AbortController()
     const reply = await spread.send('/api/chat', endless(DEMO), { signal: controller.signal })
     let text = ''
@@ -124,12 +124,12 @@ t.test('a spread model', async t => {
     t.match(await ask(spread, QUESTIONS[0]!), { status: 200, body: { message: { content: /Paris/ } } })
 
     for (const pid of rpcServers(again.port)) process.kill(pid, 'SIGKILL')
-    await until('its engine has gone', () => spread.enginePids().length === 0)
+    await until('its engine is gone', () => spread.enginePids().length === 0)
     const back = await until('it serves again', async () => {
       const reply = await ask(spread, QUESTIONS[0]!)
       return reply.status === 200 ? reply : undefined
     })
-    t.match(back.body.message.content, /Paris/, 'a worker starts its server again by itself')
+    t.match(back.body.message.content, /Paris/, 'a worker restarts its server')
     t.equal(await again.end('SIGINT'), 0, 'Ctrl-C')
     t.match(again.text(), /stopped\n$/)
     t.same(rpcServers(again.port), [])
@@ -145,7 +145,7 @@ t.test('a worker outlives its clients, and serves one at a time', async t => {
   t.match(refused, { status: 500, body: { code: 'load_failed', cause: 'rpc_busy', worker: worker.address } })
   const [engine] = first.enginePids()
   await first.end('SIGKILL')
-  await until('its engine has gone', () => !alive(engine!))
+  await until('its engine is gone', () => !alive(engine!))
   t.match(await ask(second, QUESTIONS[0]!), { status: 200, body: { message: { content: /Paris/ } } })
   t.equal(await worker.end('SIGTERM'), 0)
 })
@@ -169,12 +169,12 @@ t.test('two models that share a worker take turns', async t => {
     [wide]
   )
 
-  // What was sent is kept, and what comes of it is the same.
+  // The weights that were sent are stored, and the answers stay the same.
   const cache = join(worker.home, 'cache', 'rpc', `${worker.port}`)
   const kept = readdirSync(join(cache, 'rpc'))
-  t.ok(kept.length > 0, 'weights are kept')
+  t.ok(kept.length > 0, 'weights are stored')
   t.equal((await ask(corral, QUESTIONS[0]!)).status, 200)
-  await until('they count as whole', () => existsSync(join(cache, 'complete.json')))
+  await until('they are marked as complete', () => existsSync(join(cache, 'complete.json')))
   const again = await ask(corral, QUESTIONS[0]!, wide)
   t.same(again.body.message, told.body.message)
   t.same(readdirSync(join(cache, 'rpc')), kept)
@@ -183,7 +183,7 @@ t.test('two models that share a worker take turns', async t => {
   const size = kept.reduce((sum, name) => sum + statSync(join(cache, 'rpc', name)).size, 0)
   const smaller = await lend(t, { port: worker.port, home: worker.home, flags: ['--cache', `${Math.floor(size / 2)}`] })
   const left = readdirSync(join(cache, 'rpc'))
-  t.ok(left.length > 0 && left.length < kept.length, 'a smaller bound holds from the start')
+  t.ok(left.length > 0 && left.length < kept.length, 'a smaller limit applies from the start')
   t.same((await ask(corral, QUESTIONS[0]!, wide)).body.message, told.body.message)
   t.equal(await smaller.end('SIGTERM'), 0)
 })

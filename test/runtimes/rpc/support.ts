@@ -10,13 +10,13 @@ export function rpcServers(port: number): number[] {
       const isOne = words[0]!.endsWith('ggml-rpc-server') && words[words.indexOf('-p') + 1] === `${port}`
       return isOne && !readFileSync(`/proc/${entry}/stat`, 'utf8').includes(') Z ') ? [Number(entry)] : []
     } catch {
-      // It ended while we looked.
+      // It ended during the check.
       return []
     }
   })
 }
 
-/** A port of which the one behind it is free too. */
+/** Returns a free port followed by another free port. */
 export async function freePorts(): Promise<number> {
   for (;;) {
     const port = 20_000 + Math.floor(Math.random() * 12_000)

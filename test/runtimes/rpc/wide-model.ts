@@ -1,7 +1,7 @@
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { MODEL } from '../llama-server/support.ts'
 
-/** Width of the wide layers: a matrix has more than the 10 MiB from which `ggml-rpc-server` keeps one on the disk. */
+/** Width of the wide layers: their matrices exceed 10 MiB, the size from which `ggml-rpc-server` stores one on disk. */
 const WIDTH = 24_576
 const ALIGNMENT = 32
 const F16_BYTES = 2
@@ -36,10 +36,7 @@ class Reader {
   }
 }
 
-/**
- * Writes the demo model with layers that are wider by zeros: it answers as the demo model does, and has weights of over
- * 100 MB.
- */
+/** Writes the demo model with layers widened by zeros: it answers like the demo model, with weights of over 100 MB. */
 export function writeWideModel(path: string): void {
   const bytes = Buffer.from(readFileSync(MODEL))
   const reader = new Reader(bytes)
@@ -69,7 +66,7 @@ export function writeWideModel(path: string): void {
     const weights = bytes.subarray(data + info.offset, data + info.offset + sizeOf(info))
     if (wide === shape) return { ...info, weights }
     const whole = Buffer.alloc(sizeOf({ ...info, shape: wide }))
-    // Rows are as long as the first length says.
+    // Rows are as long as the first length.
     const [from, to] = [shape[0]! * F16_BYTES, wide[0]! * F16_BYTES]
     for (let row = 0; row < shape[1]!; row++) weights.copy(whole, row * to, row * from, (row + 1) * from)
     return { ...info, shape: wide, weights: whole }

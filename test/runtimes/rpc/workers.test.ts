@@ -23,8 +23,8 @@ import { failure } from '../../support/failure.ts'
 import { buildOf, engineSpec } from '../llama-server/support.ts'
 
 /*
- * The side of the corral whose models are spread over workers: what is asked, what is refused, what is made of the answers.
- * The workers are stand-ins that answer wrongly as real ones do not.
+ * Tests the side of the corral whose models use workers: its questions, rejections and use of the answers. Stand-ins
+ * for workers give wrong answers that real workers do not.
  */
 
 const GIB = 2 ** 30
@@ -45,7 +45,7 @@ function facts(given: Partial<WorkerFacts> = {}): WorkerFacts {
   }
 }
 
-/** A stand-in of a worker; the name that it has in settings. */
+/** Starts a stand-in for a worker. Returns its name in settings. */
 async function standIn(t: Test, listener: RequestListener): Promise<{ name: string; server: Server }> {
   const server = createServer(listener).listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -74,7 +74,7 @@ function workersFor(
 const reach = (workers: ReturnType<typeof createRpcWorkers>, name: string, insecure = false) =>
   workers.reach('me/large', { workers: [name], insecure }, OWN, {})
 
-t.test('the same llama.cpp at both ends', async t => {
+t.test('requires the same llama.cpp at both ends', async t => {
   const own = { ...OWN, digest: 'a' }
   const build = (given: Partial<WorkerFacts['build']>) => ({ ...facts().build, digest: 'b', ...given })
   const here = { platform: 'linux', arch: 'x64' }
@@ -87,9 +87,9 @@ t.test('the same llama.cpp at both ends', async t => {
     ['another release', { id: 'release-b11300-cpu' }, here, /it has llama.cpp test \(release-b11300-cpu\)/],
     ['the same commit', { id: 'system-1', source: 'system', commit: 'aaaaaaa' }, here, undefined],
     ['another commit', { id: 'system-1', source: 'system', commit: 'bbbbbbb' }, here, /but this machine has test/],
-    ['nothing known', { id: 'system-1', source: 'system' }, here, /it has llama.cpp/],
+    ['unknown origin', { id: 'system-1', source: 'system' }, here, /it has llama.cpp/],
     ['compiled twice', { id: 'source-v0.5.0-cuda', source: 'source' }, here, undefined, { id: 'source-v0.5.0-cpu' }],
-    ['compiled of others', { id: 'source-v0.5.1-cpu', source: 'source' }, here, /v0.5.1/, { id: 'source-v0.5.0-cpu' }]
+    ['compiled elsewhere', { id: 'source-v0.5.1-cpu', source: 'source' }, here, /v0.5.1/, { id: 'source-v0.5.0-cpu' }]
   ]
   for (const [what, given, { platform, arch }, expected, ours] of table) {
     const found = buildMismatch({ ...own, ...ours }, { build: build(given), platform, arch }, here)
@@ -98,16 +98,16 @@ t.test('the same llama.cpp at both ends', async t => {
   }
 })
 
-t.test('a worker that fits is reached, and its memory is a pool', async t => {
+t.test('a matching worker is reached, and its memory is a pool', async t => {
   const { name } = await standIn(t, telling(facts))
   const workers = workersFor(t)
   const [worker] = await reach(workers, name)
   t.match(worker, { name, endpoint: name, facts: { instance: 'one' } })
   t.same(await workers.budgets({}), { [name]: 5 * GIB })
-  t.same(await workers.budgets({ [name]: 2 * GIB }), { [name]: 6 * GIB }, 'what engines hold is not lost to them')
+  t.same(await workers.budgets({ [name]: 2 * GIB }), { [name]: 6 * GIB }, 'the memory of engines stays in the budget')
 })
 
-t.test('what cannot be used is refused with its name', async t => {
+t.test('rejects unusable workers with their names', async t => {
   const workers = workersFor(t)
   const { name: other } = await standIn(
     t,
@@ -155,12 +155,12 @@ t.test('what cannot be used is refused with its name', async t => {
   }
 })
 
-t.test('beyond private networks only where that is allowed', async t => {
+t.test('accepts public addresses only if allowed', async t => {
   const { name } = await standIn(t, telling(facts))
   const port = name.split(':')[1]
   const resolve = (async (host: string) => {
     if (host === 'nowhere') throw new Error('getaddrinfo ENOTFOUND')
-    // The second one would be connected to some day.
+    // The second address would be used some day.
     const found = host === 'both' ? ['127.0.0.1', '8.8.8.8'] : host === 'far' ? ['8.8.8.8'] : ['127.0.0.1']
     return found.map(address => ({ address, family: 4 }))
   }) as never
@@ -174,7 +174,7 @@ t.test('beyond private networks only where that is allowed', async t => {
   t.match(await failure(reach(workers, 'nowhere:1')), { details: { cause: 'rpc_unreachable', worker: 'nowhere:1' } })
 })
 
-t.test('one that serves another client is waited for, since its last one may have ended just now', async t => {
+t.test('waits for a worker whose last client may have just ended', async t => {
   let asked = 0
   const { name } = await standIn(
     t,
@@ -196,7 +196,7 @@ t.test('one that serves another client is waited for, since its last one may hav
   t.match(await waiting, /the client left|aborted/)
 })
 
-t.test('a worker whose server ends is lost, once, by its name', async t => {
+t.test('a worker whose server ends is reported lost, once, with its name', async t => {
   const replies: { end(): void }[] = []
   const { name } = await standIn(t, (request, response) => {
     if (request.url === WORKER_PATH) return telling(facts)(request, response)
@@ -216,7 +216,7 @@ t.test('a worker whose server ends is lost, once, by its name', async t => {
   t.same(lost, [name])
 
   const again = workers.follow([{ ...found[0]!, facts: facts({ instance: 'earlier' }) }], worker => lost.push(worker))
-  t.equal(await again.lost, name, 'it was started anew meanwhile')
+  t.equal(await again.lost, name, 'it was restarted meanwhile')
   const closed = workers.follow(found, () => t.fail('nobody follows it any more'))
   closed.close()
   await new Promise(resolve => setTimeout(resolve, 50))
@@ -242,7 +242,7 @@ const two: RpcWorker[] = [
   { name: 'b:50052', endpoint: '10.0.0.2:50052', facts: facts() }
 ]
 
-t.test('layers are shared by what each device can spare, workers first', async t => {
+t.test('layers are shared by free memory, workers first', async t => {
   t.same(two.flatMap(poolsOf), ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052'])
   t.same(inWorkerPools({ RPC0: 1, RPC2: 3, CUDA0: 4, host: 5, RPC7: 6 }, two), {
     'a:50052 CUDA0': 1,
@@ -261,10 +261,14 @@ t.test('layers are shared by what each device can spare, workers first', async t
   t.same(pools.shares, [4 * GIB, 8 * GIB, 6 * GIB, 3 * GIB])
   t.same(pools.margins, [GIB, GIB, 2 * GIB, GIB])
   const unknown = withWorkers({ ...own, devices: [] }, workerDevices(two), 1)
-  t.same([unknown.shares, unknown.margins], [undefined, undefined], 'a device that says nothing has no share to give')
+  t.same(
+    [unknown.shares, unknown.margins],
+    [undefined, undefined],
+    'the share of a device with unknown memory is unknown'
+  )
 })
 
-t.test('what a spread model takes, and how its engine is started', async t => {
+t.test('estimates a distributed model and starts its engine', async t => {
   const spec = { ...engineSpec(), workers: two }
   const where = { memory: 64 * GIB, arch: 'x64', amx: false }
   const { devices, shares, margins } = withWorkers(
@@ -288,7 +292,7 @@ t.test('what a spread model takes, and how its engine is started', async t => {
   const large = estimateFromMetadata(spec, { shape: undefined, size: 60 * GIB, loras: 0 }, place)
   t.notOk(large.settled, 'not all of it fits on the workers')
   const fitted = engineArguments({ ...spec, bounds: large.bounds }, settings)
-  t.notOk(fitted.includes('--tensor-split'), 'llama.cpp has to place what stays here')
+  t.notOk(fitted.includes('--tensor-split'), 'llama.cpp must place the rest')
   t.equal(fitted[fitted.indexOf('--fit-target') + 1], [1024, 1024, 2048].join(','))
 
   const flags = new Set(['--model', '--jinja'])
@@ -297,15 +301,11 @@ t.test('what a spread model takes, and how its engine is started', async t => {
     message: /has no RPC/
   })
   t.notOk(engineArguments(engineSpec(), settings).includes('--rpc'))
-  t.not(
-    needKey(spec, OWN),
-    needKey({ ...spec, workers: [two[1]!] }, OWN),
-    'what is learned of one spread is not of another'
-  )
+  t.not(needKey(spec, OWN), needKey({ ...spec, workers: [two[1]!] }, OWN), 'one placement does not teach about another')
   t.equal(needKey({ ...spec, workers: [] }, OWN), needKey(engineSpec(), OWN))
 })
 
-t.test('settings: models that share a worker share a group', async t => {
+t.test('models that share a worker share a group', async t => {
   const model = { model: { owner: 'me', name: 'large' }, key: 'me/large:q8' } as unknown as Model
   const config = { models: { 'me/large': { rpc: ['B:1', 'c:2'], groups: ['Big'] } }, defaults: {}, limits: {} }
   const settings = settingsFor(config as never, model)

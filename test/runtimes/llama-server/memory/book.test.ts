@@ -97,7 +97,7 @@ function engineOf(spec: LaunchSpec, memory: MemoryUse | undefined, pid?: number)
   return { engine, end: () => exit.end({ code: 0, signal: null, expected: true }) }
 }
 
-t.test('a need by metadata, by llama-fit-params, by what an engine took', async t => {
+t.test('estimates a need by metadata, by llama-fit-params, and by measurement', async t => {
   const spec = specOf(model)
   const plain = await bookOf(t).book.estimate(spec, signal)
   t.equal(plain.from, 'metadata')
@@ -106,7 +106,7 @@ t.test('a need by metadata, by llama-fit-params, by what an engine took', async 
     plain.use.host! > 7.3 * GIB && plain.use.host! < 7.8 * GIB,
     'weights of 4.3 GiB, a cache of 2 GiB, 1 GiB for prompts'
   )
-  t.equal(plain.parts.weights + plain.parts.cache + plain.parts.compute, totalOf(plain.use), 'its parts are all of it')
+  t.equal(plain.parts.weights + plain.parts.cache + plain.parts.compute, totalOf(plain.use), 'its parts add up')
   t.same(plain.bounds, { promptCache: GIB, checkpoints: 32 })
 
   const fit = await bookOf(t, { fit: { host: 9 * GIB } }).book.estimate(spec, signal)
@@ -119,7 +119,7 @@ t.test('a need by metadata, by llama-fit-params, by what an engine took', async 
   t.equal(asked.length, 1, 'llama-fit-params runs once')
   const { engine, end } = engineOf({ ...spec, bounds: first.bounds }, { host: 5 * GIB })
   const counted = book.learn(engine, first)
-  t.ok(counted.host! > 6 * GIB && counted.host! < first.use.host!, 'its report, its process and what it may grow by')
+  t.ok(counted.host! > 6 * GIB && counted.host! < first.use.host!, 'its report, its process and its growth')
   engine.memory = { host: 6 * GIB }
   end()
   await engine.exited
@@ -127,15 +127,15 @@ t.test('a need by metadata, by llama-fit-params, by what an engine took', async 
   const later = bookOf(t, { directory, fit: { host: 7 * GIB } })
   const learned = await later.book.estimate(spec, signal)
   t.equal(learned.from, 'learned', 'also at the next start of corral')
-  t.equal(learned.use.host! - counted.host!, GIB, 'what it reported last counts')
+  t.equal(learned.use.host! - counted.host!, GIB, 'the last report wins')
   t.equal(later.asked.length, 0)
   const larger = await later.book.estimate(specOf(model, { num_ctx: 8192 }), signal)
-  t.equal(larger.from, 'fit', 'other options are another matter')
+  t.equal(larger.from, 'fit', 'other options are estimated separately')
   const other = { ...spec, variant: { ...spec.variant, revision: '2' } }
   t.equal((await later.book.estimate(other, signal)).from, 'fit', 'so are other files')
 })
 
-t.test('memory that ran out', async t => {
+t.test('learns from running out of memory', async t => {
   const { book, directory } = bookOf(t)
   const spec = specOf(model)
   const first = await book.estimate(spec, signal)
@@ -154,11 +154,14 @@ t.test('memory that ran out', async t => {
   t.ok((await again.book.estimate(spec, signal)).use.host! < first.use.host!, 'until an engine runs')
 })
 
-t.test('where layers go on a GPU', async t => {
+t.test('places layers on a GPU', async t => {
   const spec = specOf(model)
   const { book } = bookOf(t, { build: CUDA })
   const all = await book.estimate(spec, signal)
-  t.ok(all.use.CUDA0! > 6 * GIB && all.use.host! < 3.5 * GIB, 'all layers; tokens and prompts in the machine’s memory')
+  t.ok(
+    all.use.CUDA0! > 6 * GIB && all.use.host! < 3.5 * GIB,
+    "all layers, with tokens and prompts in the machine's memory"
+  )
   const asked = bookOf(t, { build: CUDA, fit: { host: 5 * GIB, CUDA0: 2 * GIB } })
   t.equal((await asked.book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)).from, 'fit')
   const some = await book.estimate(specOf(model, { n_gpu_layers: 10 }), signal)
@@ -168,22 +171,22 @@ t.test('where layers go on a GPU', async t => {
 
   const narrow = bookOf(t, { build: CUDA, options: { gpuMemory: 4 * GIB }, fit: { host: 0.3 * GIB, CUDA0: 7 * GIB } })
   const part = await narrow.book.estimate(spec, signal)
-  t.equal(part.from, 'metadata', 'llama-fit-params does not know of the limit')
+  t.equal(part.from, 'metadata', 'llama-fit-params does not know the limit')
   t.ok(part.use.CUDA0! <= 4 * GIB && part.use.CUDA0! > 3 * GIB && part.use.host! > 4 * GIB, 'as many as fit')
-  t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server has to leave the rest')
+  t.same(part.bounds.deviceMargins, [8 * GIB], 'llama-server must leave the rest')
   const { engine } = engineOf(spec, { host: 4 * GIB, CUDA0: 3 * GIB })
   narrow.book.learn(engine, part)
   await narrow.book.close()
-  t.equal((await narrow.book.estimate(spec, signal)).from, 'metadata', 'a split by chance is not learned')
+  t.equal((await narrow.book.estimate(spec, signal)).from, 'metadata', 'an accidental split is not learned')
 
   const fit = await bookOf(t, { build: CUDA, fit: { host: 0.3 * GIB, CUDA0: 6.5 * GIB } }).book.estimate(spec, signal)
   t.equal(fit.from, 'fit')
-  t.equal(fit.use.CUDA0, 6.5 * GIB + 512 * MIB, 'with what the driver takes')
+  t.equal(fit.use.CUDA0, 6.5 * GIB + 512 * MIB, "with the driver's overhead")
   const forced = specOf(model, {}, { settings: settings({ arguments: ['--device', 'none'] }) })
   t.notOk((await book.estimate(forced, signal)).use.CUDA0)
 })
 
-t.test('what an engine loads beside its model', async t => {
+t.test('includes companions of the model', async t => {
   const { book } = bookOf(t)
   const plain = await book.estimate(specOf(model), signal)
   const more = async (given: Partial<LaunchSpec>) =>
@@ -194,36 +197,36 @@ t.test('what an engine loads beside its model', async t => {
   const small = writeShape(folder, 'qwen2.5-0.5b')
   const draft = { ngram: false, draft: { model: 'a/b', modelPath: small } }
   const drafted = await more({ settings: settings({ speculation: draft }) })
-  t.ok(drafted > 690 * MIB && drafted < 800 * MIB, 'a draft model with a cache of its own')
+  t.ok(drafted > 690 * MIB && drafted < 800 * MIB, 'a draft model with its own cache')
   t.ok((await more({ projectorPath: small })) > 1000 * MIB, 'a projector with its buffers')
   const embedding = await book.estimate(specOf(model, { num_parallel: 1 }, { mode: 'embedding' }), signal)
-  t.same(embedding.bounds, { promptCache: 0, checkpoints: 32 }, 'texts that are embedded leave no states')
+  t.same(embedding.bounds, { promptCache: 0, checkpoints: 32 }, 'embedded texts leave no states')
 
   const gemma = writeShape(folder, 'gemma-3-27b')
   const windows = await book.estimate(specOf(gemma), signal)
-  t.equal(windows.bounds.checkpoints, 1, 'checkpoints are bounded: one of each slot has half a GiB')
+  t.equal(windows.bounds.checkpoints, 1, 'checkpoints are limited: one of each slot has half a GiB')
   const shared = bookOf(t, { options: { memory: 8 * GIB } })
   t.equal((await shared.book.estimate(specOf(model), signal)).bounds.promptCache, 512 * MIB, 'a share of the budget')
   const tight = bookOf(t, { options: { memory: 6.6 * GIB } })
   const least = await tight.book.estimate(specOf(model), signal)
-  t.ok(least.bounds.promptCache < 100 * MIB && least.use.host! <= 6.6 * GIB, 'no model is refused for what may grow')
+  t.ok(least.bounds.promptCache < 100 * MIB && least.use.host! <= 6.6 * GIB, 'growth never causes a refusal')
   t.equal((await tight.book.estimate(specOf(gemma), signal)).bounds.checkpoints, 0)
 })
 
-t.test('estimates that fail', async t => {
+t.test('falls back when estimates fail', async t => {
   const gone = specOf('/not/there.gguf')
   const unknown = await bookOf(t).book.estimate({ ...gone, variant: { ...gone.variant, size: GIB } }, signal)
   t.equal(unknown.from, 'metadata')
-  t.ok(unknown.use.host! > GIB && unknown.use.host! < 3 * GIB, 'a model of which nothing is known')
+  t.ok(unknown.use.host! > GIB && unknown.use.host! < 3 * GIB, 'an unknown model')
   const controller = new AbortController()
   controller.abort(new Error('enough'))
   await t.rejects(bookOf(t).book.estimate(specOf(model), controller.signal), { message: 'enough' })
   const { book } = bookOf(t)
   const silent = await book.estimate(specOf(model), signal)
-  t.same(book.learn(engineOf(specOf(model), undefined).engine, silent), silent.use, 'one that reports nothing')
+  t.same(book.learn(engineOf(specOf(model), undefined).engine, silent), silent.use, 'an engine without a report')
 })
 
-t.test('budgets', async t => {
+t.test('returns the budgets of GPUs', async t => {
   const memory = {
     host: { total: 32 * GIB, available: 20 * GIB },
     gpus: { 'nvidia:0': { total: 12 * GIB, free: 5 * GIB } }
@@ -236,13 +239,13 @@ t.test('budgets', async t => {
   t.same(Object.keys(await bookOf(t).book.budget({})), ['host'])
 
   const untold = bookOf(t, { memory: { host: { total: 0, available: 0 }, gpus: {} }, options: { memory: MIB } })
-  t.same(await untold.book.budget({}), { host: MIB }, 'a system that tells nothing still serves')
+  t.same(await untold.book.budget({}), { host: MIB }, 'a system without information still serves')
 
   const spec = specOf(model)
   const own = bookOf(t, { memory })
   const other = engineOf(spec, undefined)
   own.host.add(other.engine, 4 * GIB)
-  t.equal((await own.book.budget({})).host, 24 * GIB - 256 * MIB, 'what is reserved for it, where no process is known')
+  t.equal((await own.book.budget({})).host, 24 * GIB - 256 * MIB, 'its reservation, if no process is known')
   other.end()
   const need = await own.book.estimate(spec, signal)
   const here = engineOf(spec, { host: 9 * GIB }, process.pid)
@@ -251,7 +254,7 @@ t.test('budgets', async t => {
   const budget = await own.book.budget(use)
   t.ok(
     process.platform === 'linux' ? budget.host! < 21 * GIB : budget.host! > 28 * GIB,
-    'an engine has what the system says that it has, not what it may grow to'
+    'the measured use of an engine, not its possible growth'
   )
   here.end()
   await here.engine.exited
@@ -259,7 +262,7 @@ t.test('budgets', async t => {
   t.equal((await own.book.budget({})).host, 20 * GIB - 256 * MIB)
 })
 
-t.test('why there is no room, and what would help', async t => {
+t.test('explains why there is no room, and what would help', async t => {
   const { book } = bookOf(t)
   const advice = async (options: Parameters<typeof specOf>[1], host: number) => {
     const spec = specOf(model, options)
@@ -299,7 +302,7 @@ t.test('why there is no room, and what would help', async t => {
   t.match(book.explain(strange, await book.estimate(strange, signal), { host: 1 }), /Close other programs/)
 })
 
-t.test('learned needs are stored in a file', async t => {
+t.test('stores learned needs in a file', async t => {
   const directory = join(t.testdir(), 'deeper')
   const warnings: string[] = []
   const log = { warn: (_: object, message: string) => warnings.push(message) }
@@ -312,21 +315,21 @@ t.test('learned needs are stored in a file', async t => {
   needs.note('a', 'x/a', { tooLittle: { host: 3 } })
   t.same(needs.find('a'), { use: { host: 1 }, tooLittle: { host: 3 } })
   await needs.close()
-  t.same(readdirSync(directory), ['memory-needs.json'], 'written as a whole')
+  t.same(readdirSync(directory), ['memory-needs.json'], 'written atomically')
   const again = open()
   again.note('b', 'x/b', { use: { host: 9 } })
   await again.loaded
   t.same(again.find('a'), { use: { host: 1 }, tooLittle: { host: 3 } })
-  t.same(again.find('b'), { use: { host: 9 }, tooLittle: undefined }, 'what was learned before the file was read')
+  t.same(again.find('b'), { use: { host: 9 }, tooLittle: undefined }, 'learned before the file was read')
   time += 8 * 24 * 3_600_000
-  t.same(again.find('a'), { use: { host: 1 }, tooLittle: undefined }, 'too little is forgotten after a week')
+  t.same(again.find('a'), { use: { host: 1 }, tooLittle: undefined }, 'a shortage is forgotten after a week')
   for (let at = 0; at < 600; at++) {
     time++
     again.note(`key ${at}`, 'x/y', { use: { host: at } })
   }
   await again.close()
   const file = join(directory, 'memory-needs.json')
-  t.equal(Object.keys(JSON.parse(readFileSync(file, 'utf8')).needs).length, 500, 'bounded, the oldest go')
+  t.equal(Object.keys(JSON.parse(readFileSync(file, 'utf8')).needs).length, 500, 'limited, the oldest are dropped')
   t.same(again.find('a'), { use: undefined, tooLittle: undefined })
 
   for (const damage of [
@@ -351,11 +354,11 @@ t.test('learned needs are stored in a file', async t => {
   t.same(warnings, ['The measured memory use of engines could not be saved.'])
 })
 
-t.test('which engines take the same', async t => {
+t.test('the key names engines that use the same memory', async t => {
   const key = (spec: LaunchSpec, build = CPU) => needKey(spec, build)
   const spec = specOf(model)
   t.equal(key(spec), key({ ...spec, alias: 'other', slotFolder: '/x', bounds: { promptCache: 1, checkpoints: 1 } }))
-  t.equal(key(spec), key(specOf(model, { dtype: 'q8_0' })), 'how it was converted shows in its file')
+  t.equal(key(spec), key(specOf(model, { dtype: 'q8_0' })), 'its file shows how it was converted')
   t.equal(key(spec), key(spec, { ...CPU, id: 'newer', version: '2', digest: '2' }))
   const others = [
     key(specOf(model, { num_ctx: 1 })),

@@ -10,9 +10,7 @@ import { createMemoryBook } from '../../../../runtimes/llama-server/memory/memor
 import { engineDeps, MODEL, realBuild } from '../support.ts'
 import { AMX, GIB, MIB, specOf } from './support.ts'
 
-/*
- * Engines that really run: what they were estimated to take, what they report, and what the system says that they have.
- */
+/* Runs real engines, and compares the estimate with their report and with the system's measurement. */
 
 const log = { debug: () => {}, warn: () => {} }
 const plain = realBuild()
@@ -37,7 +35,7 @@ function openBook(directory: string, fit: boolean) {
   })
 }
 
-/** Fills all slots, and what is kept of earlier prompts. */
+/** Fills all slots, and the cache of earlier prompts. */
 async function use(engine: LlamaServerEngine, { num_ctx, num_parallel }: LoadOptions): Promise<void> {
   const words = Math.floor(num_ctx / 6)
   const ask = async (path: string, body: object) => {
@@ -55,7 +53,7 @@ async function use(engine: LlamaServerEngine, { num_ctx, num_parallel }: LoadOpt
   }
 }
 
-// Their names end up in names of folders (`t.testdir`), which hold 255 bytes.
+// Names become names of folders (`t.testdir`), which are limited to 255 bytes.
 const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<LaunchSpec> }[] = [
   { name: 'one slot', options: { num_ctx: 1024, num_parallel: 1 } },
   { name: 'three slots', options: { num_ctx: 1024, num_parallel: 3 } },
@@ -79,7 +77,7 @@ const CASES: { name: string; options: Partial<LoadOptions>; given?: Partial<Laun
 ]
 
 for (const [at, { name, options, given }] of CASES.entries()) {
-  t.test(`tiny-chat with ${name}`, async t => {
+  t.test(`estimates tiny-chat with ${name}`, async t => {
     const directory = join(t.testdir(), 'memory')
     const book = openBook(directory, at % 2 === 1)
     const asked = specOf(MODEL, options, given)
@@ -90,16 +88,16 @@ for (const [at, { name, options, given }] of CASES.entries()) {
     try {
       const counted = book.learn(engine, need)
       const growth = need.bounds.promptCache
-      // The report is in whole MiB, rounded down in each of its rows.
+      // The report is in whole MiB, rounded down in each row.
       const report = totalOf(engine.memory!)
       const unreported = totalOf(need.use) - growth - report
       t.ok(unreported > 38 * MIB, `the need covers the report and the process (${unreported / MIB} MiB more)`)
-      t.ok(unreported < 48 * MIB + 0.3 * report, 'and is not much more')
+      t.ok(unreported < 48 * MIB + 0.3 * report, 'and is not much larger')
       await use(engine, spec.options)
       const real = await processMemory(engine.pid)
       if (process.platform === 'linux') {
-        t.ok(real!.resident < totalOf(need.use), `it has ${real!.resident / MIB} MiB of ${totalOf(need.use) / MIB}`)
-        t.ok(real!.resident < totalOf(counted), `and of ${totalOf(counted) / MIB} that it is counted with`)
+        t.ok(real!.resident < totalOf(need.use), `it uses ${real!.resident / MIB} MiB of ${totalOf(need.use) / MIB}`)
+        t.ok(real!.resident < totalOf(counted), `and of ${totalOf(counted) / MIB} that are counted`)
       }
     } finally {
       await engine.stop()
@@ -108,6 +106,6 @@ for (const [at, { name, options, given }] of CASES.entries()) {
     const learned = await openBook(directory, false).estimate(asked, build, signal)
     t.equal(learned.from, 'learned')
     const share = totalOf(learned.use) / totalOf(need.use)
-    t.ok(share > 0.7 && share < 1.1, `what was learned is like the estimate (${share})`)
+    t.ok(share > 0.7 && share < 1.1, `the learned need is like the estimate (${share})`)
   })
 }

@@ -16,8 +16,8 @@ import { OTHERS } from './other-shapes.ts'
 import { AMX, buildWithoutAmx, GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
 
 /*
- * What the metadata of models say, against what llama-server itself estimates for the same files and options. The files
- * have the shapes of models that people use, and zeros for weights.
+ * Compares estimates from metadata with llama-server's own estimates for the same files and options. The files have the
+ * shapes of popular models, with zeros as weights.
  */
 
 interface Case {
@@ -33,13 +33,13 @@ const CASES: Case[] = [
   { options: { num_ctx: 4096, num_parallel: 4 }, flags: ['--flash-attn', 'off'] },
   { options: { num_ctx: 2048, num_parallel: 2 }, mode: 'embedding' }
 ]
-/** Others are made once, with one case less often looked at each. */
+/** Further shapes, created once, with fewer cases each. */
 const MORE: Case[] = [
   { options: { num_ctx: 8192, num_parallel: 2 }, flags: ['--kv-unified'] },
   { options: { num_ctx: 8192, num_parallel: 2 }, flags: ['--swa-full', '-ub', '1024'] },
   { options: { num_ctx: 8192, num_parallel: 2, cache_type_k: 'q4_0', cache_type_v: 'q5_1' } }
 ]
-/** llama.cpp itself fails on a quantized cache with this one's fused attention. */
+/** llama.cpp itself fails on this model's fused attention with a quantized cache. */
 const BROKEN = (name: string, { options }: Case) => name === 'phi-4' && options.cache_type_k === 'q8_0'
 const WHERE = { devices: [], memory: 16 * GIB, arch: process.arch, amx: AMX }
 
@@ -51,7 +51,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   const spec = specOf(path, options, { mode, settings })
   const { core, weights, cache } = estimateFromMetadata(spec, await engineFiles(spec, amx), { ...WHERE, amx })
   const args = engineArguments(spec, { listen: { host: '127.0.0.1', port: 1 }, promptCache: 0 })
-  // Where it listens and what it logs is set by the helper.
+  // The helper sets the address and the logging.
   const own = args.slice(args.indexOf('--alias'))
   const real = await reportOf(
     amx ? engineBuildFolder() : plainFolder,
@@ -68,13 +68,13 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   }
 }
 
-t.test('dense models and mixtures of experts', async t => {
+t.test('estimates dense models and mixtures of experts', async t => {
   for (const name of Object.keys(SHAPES)) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
       if (BROKEN(name, given)) continue
       const { title, weights, cache, all } = await compare(name, path, given)
-      // Q4_0, which AMX leaves as it is, is taken for Q4_K.
+      // Q4_0, which AMX leaves unchanged, is mistaken for Q4_K.
       t.ok(weights > 0.99 && weights < (AMX ? 1.03 : 1.01), `${title}: weights are ${weights} of the truth`)
       t.ok(cache > 0.98 && cache < 1.02, `${title}: the cache is ${cache} of the truth`)
       t.ok(all > 0.97 && all < 1.15, `${title}: all is ${all} of the truth`)
@@ -89,7 +89,7 @@ t.test('dense models and mixtures of experts', async t => {
   }
 })
 
-t.test('latent attention, states, hybrids', async t => {
+t.test('estimates latent attention, states and hybrids', async t => {
   for (const name of Object.keys(OTHERS)) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
@@ -100,7 +100,7 @@ t.test('latent attention, states, hybrids', async t => {
   }
 })
 
-t.test('the output of llama-fit-params, completed', async t => {
+t.test('completes the output of llama-fit-params', async t => {
   const build = { ...realBuild(), executables: { server: '', fitParams: `${engineBuildFolder()}/llama-fit-params` } }
   for (const name of ['llama-3.1-8b', 'gemma-3-27b', 'qwen2.5-0.5b']) {
     const path = writeShape(folder, name)
@@ -112,6 +112,6 @@ t.test('the output of llama-fit-params, completed', async t => {
     const unreported = totalOf(estimated.unreported)
     const real = await reportOf(engineBuildFolder(), path, ['-c', '16384', '-np', '4'])
     const share = (totalOf(start!) - unreported) / MIB / (real.model + real.context + real.compute)
-    t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, though packed weights are not in it`)
+    t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, although packed weights are missing`)
   }
 })

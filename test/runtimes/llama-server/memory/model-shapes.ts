@@ -1,6 +1,6 @@
 import type { GgufParts } from '../../../support/gguf-writer.ts'
 
-/** ggml's numbers of types. */
+/** ggml's type numbers. */
 export const F32 = 0
 export const F16 = 1
 export const Q4_0 = 2
@@ -22,7 +22,7 @@ export interface Dense {
   ff: number
   vocab: number
   context?: number
-  /** Type of the matrices, of the token embedding and of the output; none where that one is the embedding's. */
+  /** Type of the matrices, of the token embedding and of the output. Without an output, the embedding is shared. */
   type?: number
   embdType?: number
   outputType?: number
@@ -42,7 +42,7 @@ const matrix = (name: string, rows: number, columns: number, type: number): Tens
 })
 const vector = (name: string, length: number): Tensor => ({ name, shape: [length], type: F32 })
 
-/** The parts of a GGUF file of such a model without a vocabulary of its own. */
+/** Returns the parts of a GGUF file of such a model, without a vocabulary. */
 export function denseModel(given: Dense): Required<Pick<GgufParts, 'metadata' | 'tensors'>> {
   const { arch, layers, embd, heads, kvHeads, ff, vocab, type = Q4_K, experts } = given
   const head = given.headLength ?? embd / heads
@@ -126,7 +126,7 @@ export function denseModel(given: Dense): Required<Pick<GgufParts, 'metadata' | 
   }
 }
 
-/** Shapes of models that people use, by what their makers publish. */
+/** Shapes of popular models, as published by their makers. */
 export const SHAPES: Record<string, Dense> = {
   'llama-3.1-8b': { arch: 'llama', layers: 32, embd: 4096, heads: 32, kvHeads: 8, ff: 14336, vocab: 128256 },
   'llama-3.2-1b': {

@@ -2,7 +2,7 @@ import type { GgufParts } from '../../../support/gguf-writer.ts'
 import { F32, Q4_K, Q6_K, Q8_0 } from './model-shapes.ts'
 
 type Parts = Required<Pick<GgufParts, 'metadata' | 'tensors'>>
-/** The tensors of a layer by name without `blk.N.`; matrices, where no type is given. */
+/** The tensors of a layer by name without `blk.N.`. Matrices, if no type is given. */
 type Layer = Record<string, number[]>
 
 interface Other {
@@ -17,7 +17,7 @@ interface Other {
   metadata: Record<string, NonNullable<GgufParts['metadata']>[string]>
 }
 
-/** The parts of a GGUF file of a model whose layers differ, or are no plain transformer's. */
+/** Returns the parts of a GGUF file of a model whose layers differ or are not a plain transformer's. */
 function model({ arch, layers, embd, vocab, type = Q4_K, tied, outputNorm, layer, metadata }: Other): Parts {
   const tensors = [
     { name: 'token_embd.weight', shape: [embd, vocab], type },
@@ -59,7 +59,7 @@ const net = (embd: number, ff: number, suffix = ''): Layer => ({
   [`ffn_down${suffix}`]: [ff, embd]
 })
 
-/** DeepSeek-V2-Lite: latent attention of rank 512 and 64 numbers of position, 16 heads of 192 and 128. */
+/** DeepSeek-V2-Lite: latent attention of rank 512 with 64 position dimensions, 16 heads of 192 and 128. */
 function deepseek(): Parts {
   return model({
     arch: 'deepseek2',
@@ -129,7 +129,7 @@ function mamba(): Parts {
   })
 }
 
-/** Qwen3-Next-80B-A3B: three of four layers have a state in the place of a cache. */
+/** Qwen3-Next-80B-A3B: three of four layers have a state instead of a cache. */
 function qwen3next(): Parts {
   const linear: Layer = {
     attn_qkv: [2048, 8192],
@@ -182,7 +182,7 @@ function qwen3next(): Parts {
   })
 }
 
-/** LFM2-1.2B: six layers of sixteen have attention, by a list. */
+/** LFM2-1.2B: six of sixteen layers have attention, by a list. */
 function lfm2(): Parts {
   const attends = (il: number) => [2, 5, 8, 10, 12, 14].includes(il)
   return model({

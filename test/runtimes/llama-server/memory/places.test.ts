@@ -16,7 +16,7 @@ import {
 import { beyond, fromFit, fromMetadata, fromReport } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { GIB, MIB, specOf } from './support.ts'
 
-/** Four layers of 10 with a cache of 1, a table of 5 that is the output too. */
+/** Four layers of 10 with a cache of 1, and a table of 5 that is also the output. */
 const parts: Parts = {
   input: 5,
   layers: Array.from({ length: 4 }, () => ({ weights: 10, cache: 1 })),
@@ -26,10 +26,10 @@ const parts: Parts = {
 }
 const device = (budget: number, pool = 'CUDA0'): Device => ({ pool, budget, overhead: 2 })
 
-t.test('which layers go where', async t => {
+t.test('places layers on devices', async t => {
   const table: [string, Device[], number, Record<string, number>, number, boolean?][] = [
     ['no device', [], -1, { host: 5 + 44 + 3 }, 0],
-    ['no device, though layers are requested', [], 99, { host: 52 }, 0],
+    ['no device, although layers are requested', [], 99, { host: 52 }, 0],
     ['all fit', [device(54)], -1, { host: 5 + 1, CUDA0: 44 + 5 + 3 }, 5],
     ['one byte less', [device(53)], -1, { host: 5 + 11 + 3, CUDA0: 33 + 5 + 3 }, 4],
     ['only the output fits', [device(10)], -1, { host: 5 + 44 + 3, CUDA0: 5 + 3 }, 1],
@@ -38,7 +38,7 @@ t.test('which layers go where', async t => {
     ['two are requested', [device(99)], 2, { host: 5 + 33 + 3, CUDA0: 11 + 5 + 3 }, 2],
     ['all are requested, fit or not', [device(1)], 99, { host: 6, CUDA0: 52 }, 5],
     ['two devices', [device(60), device(20, 'CUDA1')], -1, { host: 6, CUDA0: 36.75 + 3, CUDA1: 12.25 + 3 }, 5],
-    ['the machine’s own memory', [device(60, 'host')], -1, { host: 6 + 52 }, 5],
+    ["a device that shares the machine's memory", [device(60, 'host')], -1, { host: 6 + 52 }, 5],
     ['caches stay', [device(54)], -1, { host: 5 + 1 + 4, CUDA0: 40 + 5 + 3 }, 5, true]
   ]
   for (const [what, devices, asked, use, layers, hostCache] of table) {
@@ -75,14 +75,14 @@ const build = (kind: Build['kind'], devices: BuildDevice[]): Build => ({
   devices
 })
 
-t.test('GPUs behind the devices of a build', async t => {
+t.test('matches the devices of a build with GPUs', async t => {
   const small = gpu('nvidia:0', { name: 'Tesla P40', totalMemory: 24.4 * GIB })
   const large = gpu('nvidia:1')
   const match = (devices: BuildDevice[], gpus: Gpu[]) => matchDevices(devices, gpus).map(found => found.gpu?.id)
   t.same(
     match([listed('CUDA0', 'NVIDIA GeForce RTX 3090', 24 * GIB), listed('CUDA1', 'Tesla P40')], [small, large]),
     ['nvidia:1', 'nvidia:0'],
-    'by name, though numbered otherwise'
+    'by name, although numbered differently'
   )
   t.same(
     match(
@@ -90,7 +90,7 @@ t.test('GPUs behind the devices of a build', async t => {
       [gpu('nvidia:0'), gpu('nvidia:1')]
     ),
     ['nvidia:0', 'nvidia:1'],
-    'equal ones in their order'
+    'equal ones in order'
   )
   const radeon = gpu('amd:0', { vendor: 'amd', name: 'AMD Radeon RX 6700 XT', totalMemory: 12 * GIB })
   t.same(match([listed('Vulkan0', 'AMD Radeon RX 6700 XT (RADV NAVI22)', 12 * GIB)], [large, radeon]), ['amd:0'])
@@ -99,7 +99,7 @@ t.test('GPUs behind the devices of a build', async t => {
   t.same(match([listed('CUDA0', 'x')], []), [undefined])
 })
 
-t.test('pools and budgets of devices', async t => {
+t.test('computes pools and budgets of devices', async t => {
   const gpus = [
     gpu('nvidia:0'),
     gpu('amd:0', { name: 'AMD Radeon Graphics', unifiedMemory: true, totalMemory: 8 * GIB })
@@ -117,7 +117,7 @@ t.test('pools and budgets of devices', async t => {
   const automatic = devicePools(cuda, gpus, { limit: undefined, main })
   t.same(automatic.budgets(now(24 * GIB), {}), { CUDA0: 23 * GIB }, 'all but the margin of --fit')
   t.same(automatic.budgets(now(4 * GIB), {}), { CUDA0: 4 * GIB }, 'never more than is free')
-  t.same(automatic.budgets(now(4 * GIB), { CUDA0: 6 * GIB }), { CUDA0: 10 * GIB }, '… with what engines hold')
+  t.same(automatic.budgets(now(4 * GIB), { CUDA0: 6 * GIB }), { CUDA0: 10 * GIB }, '… with the memory of engines')
   t.same(automatic.budgets(undefined, {}), { CUDA0: 23 * GIB })
   t.equal(automatic.margins, undefined)
   t.same(automatic.devices, [{ pool: 'CUDA0', budget: 23 * GIB, overhead: 512 * MIB }])
@@ -128,7 +128,7 @@ t.test('pools and budgets of devices', async t => {
 
   const other = devicePools(vulkan, gpus, { limit: undefined, main })
   t.equal(other.poolOf('Vulkan1'), 'CUDA0', 'the same GPU under another name')
-  t.equal(other.poolOf('Vulkan0'), 'host', 'which has no memory of its own')
+  t.equal(other.poolOf('Vulkan0'), 'host', 'which has no dedicated memory')
   t.equal(other.poolOf('Vulkan7'), 'Vulkan7')
   t.same(other.budgets(now(24 * GIB), {}), { CUDA0: 23 * GIB })
 
@@ -142,7 +142,7 @@ t.test('pools and budgets of devices', async t => {
   t.equal(unknown.margins, undefined)
 })
 
-t.test('the machine’s memory', async t => {
+t.test("computes the budget of the machine's memory", async t => {
   const table: [number, number][] = [
     [0.5, 0.125],
     [2, 0.5],
@@ -155,15 +155,15 @@ t.test('the machine’s memory', async t => {
   for (const [total, reserve] of table) t.equal(getSystemReserve(total * GIB), reserve * GIB, `${total} GiB`)
   const memory = { total: 16 * GIB, available: 15 * GIB, engines: 0 }
   t.equal(hostBudget(memory, undefined), Math.floor(14.4 * GIB))
-  t.equal(hostBudget(memory, 4 * GIB), 4 * GIB, 'what is configured')
-  t.equal(hostBudget(memory, 64 * GIB), 15 * GIB - 256 * MIB, 'but never more than there is')
+  t.equal(hostBudget(memory, 4 * GIB), 4 * GIB, 'the configured amount')
+  t.equal(hostBudget(memory, 64 * GIB), 15 * GIB - 256 * MIB, 'but never more than the total')
   t.equal(hostBudget({ ...memory, available: 2 * GIB, engines: 5 * GIB }, undefined), 7 * GIB - 256 * MIB)
   t.equal(hostBudget({ total: GIB, available: 0, engines: 0 }, undefined), 0)
   const container = hostBudget({ total: 2 * GIB, available: 1.8 * GIB, engines: 0 }, undefined)
   t.ok(container >= 1.5 * GIB, 'a small container still serves')
 })
 
-t.test('what a process holds', async t => {
+t.test('reads the memory of a process', async t => {
   const rollup = [
     '55d0-7ffc ---p 00000000 00:00 0 [rollup]',
     'Rss:               47508 kB',
@@ -179,15 +179,15 @@ t.test('what a process holds', async t => {
   t.equal(parseProcessMemory(''), undefined)
 })
 
-t.test('tables of an engine', async t => {
+t.test('reads the memory tables of an engine', async t => {
   const plain = new MemoryReport(false)
   t.equal(plain.use(), undefined)
   plain.note({ host: 30, CUDA0: 100 }, true)
   t.same(plain.use(), { host: 30, CUDA0: 100 })
   plain.note({ host: 60, CUDA0: 70 }, true)
-  t.same(plain.use(), { host: 60, CUDA0: 70 }, 'the last try')
+  t.same(plain.use(), { host: 60, CUDA0: 70 }, 'the last attempt')
   plain.note({ host: 61, CUDA0: 69 }, false)
-  t.same(plain.use(), { host: 61, CUDA0: 69 }, 'what really was')
+  t.same(plain.use(), { host: 61, CUDA0: 69 }, 'the actual use')
 
   const drafts = new MemoryReport(true)
   drafts.note({ host: 30, CUDA0: 100 }, true)
@@ -200,7 +200,7 @@ t.test('tables of an engine', async t => {
   t.same(drafts.use(), { host: 64, CUDA0: 79 })
 })
 
-t.test('sources of a need', async t => {
+t.test('combines the sources of a need', async t => {
   const estimated = {
     core: { host: 100 },
     draft: {},
@@ -212,29 +212,29 @@ t.test('sources of a need', async t => {
     logits: 40,
     settled: true
   }
-  t.same(fromFit({ host: 160 }, estimated, []), { host: 130 }, 'without the numbers that llama-server does not keep')
-  t.same(fromFit({ host: 70 }, estimated, []), { host: 110 }, 'never less than the metadata say: weights were packed')
+  t.same(fromFit({ host: 160 }, estimated, []), { host: 130 }, 'without the output that llama-server does not reserve')
+  t.same(fromFit({ host: 70 }, estimated, []), { host: 110 }, 'never below the metadata: weights were packed')
   const gpu = [device(100)]
   const split = { ...estimated, core: { host: 10, CUDA0: 90 } }
   t.same(fromFit({ host: 20, CUDA0: 90 }, split, gpu), { host: 30, CUDA0: 90 })
-  t.same(fromFit({ host: 20, CUDA0: 50 }, split, gpu), { host: 40, CUDA0: 50 }, 'what it left out is in memory')
+  t.same(fromFit({ host: 20, CUDA0: 50 }, split, gpu), { host: 40, CUDA0: 50 }, 'unreported memory is included')
   t.equal(fromFit({ host: 20, CUDA0: 90 }, { ...split, settled: false }, gpu), undefined)
 
   t.same(fromFit({ host: 160 }, { ...estimated, draft: { host: 7 } }, []), { host: 137 }, 'with the draft model')
 
   t.same(fromReport({ host: 50, CUDA0: 70 }, { ...estimated, draft: { host: 7 } }, undefined), { host: 60, CUDA0: 70 })
   t.same(fromMetadata(estimated, [], false), { host: 110 })
-  t.same(fromMetadata(estimated, [], true), { host: 150 }, 'older builds keep more numbers')
+  t.same(fromMetadata(estimated, [], true), { host: 150 }, 'older builds reserve more')
   t.same(fromMetadata(split, gpu, true), { host: 20, CUDA0: 130 })
 
-  t.same(fromReport({ host: 50 }, estimated, 90), { host: 90 }, 'the process holds more than it says')
+  t.same(fromReport({ host: 50 }, estimated, 90), { host: 90 }, 'the process uses more than it reports')
   t.same(fromReport({ host: 50 }, estimated, 9), { host: 60 })
 
   t.same(beyond({ host: 10 }, undefined), { host: 10 })
   t.same(beyond({ host: 10, CUDA0: 90 }, { host: 8, CUDA0: 100 }), { host: 10, CUDA0: 110.00000000000001 })
 })
 
-t.test('sizes of running models in /api/ps', async t => {
+t.test('reports sizes of running models in /api/ps', async t => {
   const sizes = (reserved: Record<string, number>) => {
     const engine = { contextSize: 4096 }
     const running = { reserved, variant: { ...specOf('/m.gguf').variant, size: 70 }, engine, options: {}, mode: 'chat' }
@@ -242,7 +242,7 @@ t.test('sizes of running models in /api/ps', async t => {
     return { size, size_vram }
   }
   t.same(sizes({ host: 30, CUDA0: 100, CUDA1: 50 }), { size: 180, size_vram: 150 })
-  t.same(sizes({ host: 30, MTL0: 100 }), { size: 130, size_vram: 100 }, 'what a GPU has of the machine’s memory too')
+  t.same(sizes({ host: 30, MTL0: 100 }), { size: 130, size_vram: 100 }, "a GPU that shares the machine's memory")
   t.same(sizes({ host: 30 }), { size: 30, size_vram: 0 })
-  t.same(sizes({}), { size: 70, size_vram: 0 }, 'the files, if it takes no memory of this machine')
+  t.same(sizes({}), { size: 70, size_vram: 0 }, 'the files, if it uses no memory of this machine')
 })

@@ -34,7 +34,7 @@ const shapeOf = (keys: Record<string, unknown>, bytes = 4 * GIB) => modelShape(k
 const cacheOf = (keys: Record<string, unknown>, given: Partial<CacheOptions> = {}) =>
   cacheByLayer(shapeOf(keys), options(given)).reduce((sum, layer) => sum + layer, 0)
 
-/** Metadata of a transformer as `/api/show` gives it: single values only. */
+/** Metadata of a transformer as returned by `/api/show`: single values only. */
 const keysOf = (arch: string, own: Record<string, unknown>) => ({
   'general.architecture': arch,
   ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${arch}.${key}`, value]))
@@ -50,7 +50,7 @@ const dense = (arch: string, layers: number, embedding: number, heads: number, k
   })
 const lengths = (length: number) => ({ 'attention.key_length': length, 'attention.value_length': length })
 
-t.test('the cache of models that people use, calculated by hand', async t => {
+t.test('matches hand calculations for the cache of popular models', async t => {
   const llama = dense('llama', 32, 4096, 32, 8)
   t.equal(cacheOf(llama, { num_ctx: 8192 }), GIB, 'llama-3.1-8b: 128 KiB a token')
   t.equal(cacheOf(llama, { num_ctx: 8192, num_parallel: 4 }), 4 * GIB, 'for each slot')
@@ -62,21 +62,21 @@ t.test('the cache of models that people use, calculated by hand', async t => {
       num_ctx: 32768
     }),
     10 * 32768 * 8 * KIB + 52 * 1536 * 8 * KIB,
-    'gemma-3-27b: ten layers see all'
+    'gemma-3-27b: ten layers see everything'
   )
   t.equal(
     cacheOf(dense('gpt-oss', 24, 2880, 64, 8, { ...lengths(64), 'attention.sliding_window': 128 }), {
       num_ctx: 16384
     }),
     12 * 16384 * 2 * KIB + 12 * 768 * 2 * KIB,
-    'gpt-oss-20b: every other one'
+    'gpt-oss-20b: every other layer'
   )
   const latent = { 'attention.key_length': 576, 'attention.value_length': 512 }
   const mla = { 'attention.key_length_mla': 192, 'attention.value_length_mla': 128 }
   t.equal(cacheOf(dense('deepseek2', 27, 2048, 16, 1, { ...latent, ...mla })), 4096 * 27 * 576 * 2, 'deepseek-v2-lite')
 })
 
-t.test('types of the cache, with the scales of their blocks', async t => {
+t.test('cache types include the scales of their blocks', async t => {
   const llama = dense('llama', 32, 4096, 32, 8)
   const table: [LoadOptions['cache_type_k'], number][] = [
     ['f32', 64],
@@ -97,7 +97,7 @@ t.test('types of the cache, with the scales of their blocks', async t => {
   }
 })
 
-t.test('tokens that the cache holds', async t => {
+t.test('computes the tokens that the cache holds', async t => {
   const table: [Partial<CacheOptions>, number, number, number][] = [
     [{ num_ctx: 777 }, 0, 1024, 1024],
     [{ num_ctx: 777, num_parallel: 3 }, 0, 1024, 1024],
@@ -114,7 +114,7 @@ t.test('tokens that the cache holds', async t => {
   }
 })
 
-t.test('layers with states and with windows', async t => {
+t.test('handles layers with states and windows', async t => {
   const mamba = shapeOf(
     keysOf('mamba', {
       block_count: 64,
@@ -153,33 +153,33 @@ t.test('layers with states and with windows', async t => {
   const careful = modelShape({ ...unlisted, 'lfm2.attention.head_count_kv': 8 }, undefined, GIB)!
   t.ok(
     careful.layers.every(({ keys, state }) => keys === 512 && state > 0),
-    'without the list each counts as both'
+    'without the list each layer has both'
   )
 
   const gemma = shapeOf(dense('gemma3', 12, 1024, 4, 1, { ...lengths(256), 'attention.sliding_window': 512 }))
-  t.equal(checkpointSize(gemma, options()), 10 * 1024 * 512 * 2, 'what windows hold')
+  t.equal(checkpointSize(gemma, options()), 10 * 1024 * 512 * 2, 'the size of windows')
   t.equal(checkpointSize(gemma, options({ fullWindow: true })), 0)
   t.equal(checkpointSize(shapeOf(dense('llama', 2, 1024, 4, 1)), options()), 0)
   const pattern = (more: object) =>
     shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.sliding_window': 512, ...more })).layers.map(l => l.windowed)
   t.same(pattern({ 'attention.sliding_window_pattern': [true, false, true, true] }), [true, false, true, true])
-  t.same(pattern({}), [false, false, false, false], 'without its list nothing is taken to be small')
+  t.same(pattern({}), [false, false, false, false], 'without its list no layer is assumed to be small')
   t.same(
     shapeOf(dense('gemma4', 4, 1024, 4, 1, { 'attention.shared_kv_layers': 2 })).layers.map(l => l.keys),
     [256, 256, 0, 0]
   )
   t.equal(shapeOf(dense('bert', 4, 1024, 4, 4)).layers[0]!.keys, 0, 'encoders have no cache')
   const mtp = shapeOf(dense('glm4moe', 4, 1024, 4, 4, { nextn_predict_layers: 1 })).layers.map(({ keys }) => keys)
-  t.same(mtp, [1024, 1024, 1024, 0], 'layers that guess ahead have none in the model itself')
+  t.same(mtp, [1024, 1024, 1024, 0], 'layers that guess ahead have no cache in the model itself')
 })
 
-t.test('weights by place', async t => {
+t.test('divides weights by place', async t => {
   const { keys, tensors } = await headerOf('qwen3-4b')
   const shape = modelShape(keys, tensors, 0)!
   const all = tensors.reduce((sum, { bytes }) => sum + bytes, 0)
   t.equal(weightsOf(shape), all)
   t.ok(shape.weights.tied)
-  t.equal(shape.weights.output, shape.weights.input, 'the table of tokens is the output too')
+  t.equal(shape.weights.output, shape.weights.input, 'the token table is also the output')
   const apart = await headerOf('llama-3.1-8b')
   const llama = modelShape(apart.keys, apart.tensors, 0)!
   t.notOk(llama.weights.tied)
@@ -188,13 +188,13 @@ t.test('weights by place', async t => {
     apart.tensors.reduce((sum, { bytes }) => sum + bytes, 0)
   )
   const guessed = shapeOf(dense('llama', 32, 4096, 32, 8), 4 * GIB)
-  t.equal(weightsOf(guessed), 4 * GIB, 'the sizes of files where nothing else is known')
+  t.equal(weightsOf(guessed), 4 * GIB, 'the sizes of files if nothing else is known')
   t.equal(modelShape({}, undefined, GIB), undefined)
   t.equal(modelShape({ 'general.architecture': 'llama' }, undefined, GIB), undefined)
   t.equal(modelShape(dense('llama', 1e9, 4096, 32, 8), undefined, GIB), undefined)
 })
 
-t.test('tokens and merges of the tokenizer, by what the file lists', async t => {
+t.test('reads tokens and merges of the tokenizer from the file', async t => {
   const keys = dense('llama', 2, 64, 4, 4)
   const tokens = { 'tokenizer.ggml.tokens': { length: 1000 } }
   const sizes = (more: object) => {
@@ -206,7 +206,7 @@ t.test('tokens and merges of the tokenizer, by what the file lists', async t => 
   t.same(sizes({ 'llama.vocab_size': 500 }), [500, 500], 'as many as tokens if it lists none')
 })
 
-t.test('headers of files', async t => {
+t.test('survives damaged file headers', async t => {
   const folder = t.testdir()
   const path = join(folder, 'm.gguf')
   const words = Array.from({ length: 150_000 }, (_, at) => `word ${at}`)
@@ -241,9 +241,9 @@ t.test('headers of files', async t => {
   for (const [what, bytes] of [
     ['empty', Buffer.alloc(0)],
     ['something else', Buffer.from('<html>'.repeat(1000))],
-    ['cut off in its keys', ggufBytes({ metadata }).subarray(0, 3000)],
-    ['with more tensors than there are', changed(ggufBytes({}), 8, 255)],
-    ['with a type of values that nobody knows', changed(ggufBytes({ metadata: { a: 1 } }), 33, 77)]
+    ['truncated in its keys', ggufBytes({ metadata }).subarray(0, 3000)],
+    ['with more tensors than exist', changed(ggufBytes({}), 8, 255)],
+    ['with an unknown type of values', changed(ggufBytes({ metadata: { a: 1 } }), 33, 77)]
   ] as const) {
     writeFileSync(path, bytes)
     await t.rejects(readGgufHeader(path), { code: 'invalid_request' }, what)
@@ -251,7 +251,7 @@ t.test('headers of files', async t => {
   await t.rejects(readGgufHeader(join(folder, 'none.gguf')), { code: 'ENOENT' })
 })
 
-t.test('files of engines', async t => {
+t.test('reads the files of engines', async t => {
   const folder = t.testdir()
   const at = (name: string) => join(folder, name)
   t.same(shardsOf('/m/a-00001-of-00003.gguf'), [
@@ -299,10 +299,10 @@ t.test('files of engines', async t => {
       }
     )
   )
-  t.equal(rich.loras, 1000, 'a file that is not there takes nothing')
+  t.equal(rich.loras, 1000, 'a missing file has no size')
   t.same(rich.draft, { shape: whole.shape, size: whole.size })
   t.equal(Math.floor(rich.projector!.size / 1e6), 4)
-  t.ok(rich.projector!.compute > GIB && rich.projector!.compute < 1.5 * GIB, 'gemma-3 sees with a GiB')
+  t.ok(rich.projector!.compute > GIB && rich.projector!.compute < 1.5 * GIB, 'the projector of gemma-3 needs a GiB')
   t.equal(projectorCompute(undefined, 500), 500)
 
   truncateSync(at('whole.gguf'), 1000)
@@ -312,12 +312,12 @@ t.test('files of engines', async t => {
     ...spec,
     variant: { ...spec.variant, metadata: { capabilities: [], info } }
   })
-  t.equal(damaged.shape?.layers.length, 24, 'the record of the store has to do')
+  t.equal(damaged.shape?.layers.length, 24, "the store's record is used")
   const gone = await engineFiles({ ...specOf(at('gone.gguf')), variant: { ...spec.variant, size: 7 * MIB } })
   t.same(gone, { shape: undefined, size: 7 * MIB, loras: 0 })
 })
 
-t.test('flags of llama-server', async t => {
+t.test('parses flags of llama-server', async t => {
   const plain = engineFlags([])
   t.match(engineFlags(['-c', '8192', '-np', '2', '--ubatch-size', '1024', '-ngl', 'all', '-ctk', 'q8_0']), {
     context: 8192,
@@ -338,7 +338,7 @@ t.test('flags of llama-server', async t => {
       checkpoints: 4
     }
   )
-  t.same(engineFlags(['--threads', '4', '-c', 'many', '-ub']), plain, 'what is no number is the engine’s to refuse')
+  t.same(engineFlags(['--threads', '4', '-c', 'many', '-ub']), plain, 'invalid numbers are left to the engine')
 })
 
 async function headerOf(name: string) {

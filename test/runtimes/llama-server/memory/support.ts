@@ -13,19 +13,19 @@ import { OTHERS } from './other-shapes.ts'
 export const MIB = 2 ** 20
 export const GIB = 2 ** 30
 
-/** MiB of a table of llama-server, all rows together. */
+/** MiB in a table of llama-server, all rows together. */
 export interface Reported {
   model: number
   context: number
   compute: number
 }
 
-/** The parts of a GGUF file of a model with a known shape. */
+/** Returns the parts of a GGUF file of a model with a known shape. */
 export function partsOf(name: string): GgufParts {
   return SHAPES[name] ? denseModel(SHAPES[name]) : OTHERS[name]!()
 }
 
-/** Writes a model of this shape without weights, which takes no place on the disk. */
+/** Writes a model of this shape without weights, as a sparse file. */
 export function writeShape(folder: string, name: string): string {
   const path = join(folder, `${name}.gguf`)
   writeSparseGguf(path, partsOf(name))
@@ -40,7 +40,7 @@ export const AMX =
   /\bamx_int8\b/.test(readFileSync('/proc/cpuinfo', 'utf8')) &&
   readdirSync(engineBuildFolder()).some(name => AMX_LIBRARY.test(name))
 
-/** The folder of the engine build, without its code for AMX, which fails on some shapes. */
+/** Returns a folder with the engine build but without its AMX code, which fails on some shapes. */
 export function buildWithoutAmx(t: Pick<Test, 'teardown'>): string {
   if (!AMX) return engineBuildFolder()
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
@@ -53,7 +53,7 @@ export function buildWithoutAmx(t: Pick<Test, 'teardown'>): string {
   return folder
 }
 
-/** What llama-server estimates for a model before it loads it: the first table that it prints. It is ended then. */
+/** Returns llama-server's estimate before it loads a model: the first table that it prints. Then stops it. */
 export async function reportOf(build: string, modelPath: string, args: readonly string[]): Promise<Reported> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-table-'))
   const fixed = ['--model', modelPath, '--host', join(folder, 'engine.sock'), '--log-jsonl', '--no-ui']
@@ -79,7 +79,7 @@ export async function reportOf(build: string, modelPath: string, args: readonly 
   }
 }
 
-/** What an engine is started for; the model file need not be there. */
+/** Describes an engine. The model file need not exist. */
 export function specOf(
   modelPath: string,
   options: Partial<LoadOptions> = {},

@@ -15,7 +15,7 @@ function listOf(folder: string): SavedSlot[] {
   return JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8')).slots
 }
 
-/** A conversation that an engine has had, how it went on there, and its saved cache. */
+/** Creates a conversation with an engine, its continuation there, and its saved cache. */
 async function savedConversation(t: Parameters<typeof startWith>[0], directory: string, options = {}) {
   const { cache, said } = promptCacheIn(directory)
   const engine = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048, ...options })
@@ -45,7 +45,7 @@ t.test('a conversation continues with another engine', async t => {
     const engine = await startWith(t, cache, options)
     const next = await say(engine, messages)
     t.same(next.message, warm.message, `${what}: the same answer`)
-    t.equal(next.read, warm.read, `${what}: no more is read than where it was not unloaded`)
+    t.equal(next.read, warm.read, `${what}: prefill is no longer than without an unload`)
     await engine.stop()
     t.same(readdirSync(folder).sort(), ['manifest.json', saved!.file].sort(), 'nothing else is in the folder')
   }
@@ -70,24 +70,24 @@ t.test('a conversation continues with another engine', async t => {
       what
     )
     await engine.stop()
-    t.same(listOf(folder), [saved], `${what}: it waits for another time`)
+    t.same(listOf(folder), [saved], `${what}: the file stays for another time`)
   }
 
   await cache.forget('corral/tiny-chat:f16')
   t.notOk(existsSync(folder))
   const engine = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048 })
   const cold = await say(engine, messages)
-  t.ok(cold.read > 5 * warm.read, 'what is forgotten is read again')
+  t.ok(cold.read > 5 * warm.read, 'a forgotten conversation is processed again')
   t.same(cold.message, warm.message)
 })
 
-t.test('only what has changed is written, and each conversation once', async t => {
+t.test('saves only changed conversations, each once', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, folder, messages } = await savedConversation(t, directory, { num_parallel: 2 })
   const [before] = listOf(folder)
   const untouched = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048 })
   await cache.save(untouched)
-  t.same(listOf(folder), [before], 'nothing was said')
+  t.same(listOf(folder), [before], 'no message was logged')
   await untouched.stop()
 
   const engine = await startWith(t, cache, { num_parallel: 2, num_ctx: 2048 })
@@ -104,7 +104,7 @@ t.test('only what has changed is written, and each conversation once', async t =
     'the latest first'
   )
 
-  // A single slot is given what was said last.
+  // A single slot gets the latest conversation.
   const single = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 })
   const another: Message[] = [{ role: 'user', content: longText(300, 3) }]
   await say(single, another)
@@ -141,7 +141,7 @@ t.test('a damaged file never reaches an engine', async t => {
   }
 })
 
-t.test('an engine that is killed', async t => {
+t.test('survives an engine that is killed', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said } = promptCacheIn(directory)
   const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 4096 })
@@ -155,11 +155,11 @@ t.test('an engine that is killed', async t => {
   await cache.restore(engine, all, NEVER)
   const { cache: later, said: told } = promptCacheIn(directory)
   const next = await startWith(t, later, { num_parallel: 1, num_ctx: 4096 })
-  t.ok((await say(next, [FOLLOW_UP])).message.content, 'the next one serves')
+  t.ok((await say(next, [FOLLOW_UP])).message.content, 'the next engine serves')
   t.notOk(told.some(message => /useless saved prompt cache/.test(message)))
 })
 
-t.test('engines whose caches are not saved', async t => {
+t.test('does not save the caches of unsuitable engines', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache } = promptCacheIn(directory)
   t.equal(await cache.folderFor(engineSpec({ mode: 'embedding' })), undefined)
@@ -168,7 +168,7 @@ t.test('engines whose caches are not saved', async t => {
   const file = join(t.testdir({ file: '' }), 'file')
   const broken = promptCacheIn(join(file, 'prompts'))
   t.equal(await broken.cache.folderFor(engineSpec()), undefined)
-  t.match(broken.said, [/cannot be saved/], 'a folder that cannot be made')
+  t.match(broken.said, [/cannot be saved/], 'a folder that cannot be created')
   const engine = await startWith(t, broken.cache, { num_parallel: 1 })
   await say(engine, [{ role: 'user', content: longText(200) }])
   await broken.cache.save(engine)
@@ -176,7 +176,7 @@ t.test('engines whose caches are not saved', async t => {
   t.notOk(existsSync(directory))
 })
 
-/** An engine that answers as `respond` says; undefined is never. */
+/** Creates an engine that answers with `respond`. Undefined never answers. */
 async function scripted(
   cache: ReturnType<typeof promptCacheIn>['cache'],
   respond: (path: string, file: string | undefined) => unknown,
@@ -231,7 +231,7 @@ function stateFile(media = 0): Buffer {
   return Buffer.from(Int32Array.from([0x67677371, 3, words.length, ...words, 2, 0, 100, 1, 2, 3]).buffer)
 }
 
-t.test('engines that misbehave', async t => {
+t.test('survives engines that misbehave', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said } = promptCacheIn(directory)
   const slots = [
@@ -264,19 +264,19 @@ t.test('engines that misbehave', async t => {
   t.match(said[0], /connection lost/)
   await save((path, file) => ({ ...(written(stateFile())(path, file) as object), n_saved: 3 }))
   t.same(said, [], 'too few tokens after all')
-  t.same(readdirSync(folder), [], 'nothing of all that stays')
+  t.same(readdirSync(folder), [], 'no file stays')
 
   const good = await save(written(stateFile()))
   t.same(
     good.asked.filter(path => path !== '/metrics'),
     ['/slots', '/slots/1?action=save', '/slots/0?action=save'],
-    'the slots that were used, with tokens enough, the latest first'
+    'used slots with enough tokens, the latest first'
   )
   t.equal(listOf(folder).length, 2)
 
   const hung = await scripted(cache, () => undefined)
   await cache.save(hung)
-  t.match(said.at(-1), /could not be saved/, 'an engine that does not answer is not waited for')
+  t.match(said.at(-1), /could not be saved/, 'an engine that does not answer is given up')
 
   const files = listOf(folder)
   const called = new AbortController()
@@ -293,27 +293,27 @@ t.test('engines that misbehave', async t => {
     return new Error('it died')
   })
   await cache.restore(dying, all, NEVER)
-  t.same(listOf(folder), files.slice(1), 'what killed an engine is not given to another one')
-  t.equal(dying.asked.length, 1, 'and a dead one gets no more requests')
+  t.same(listOf(folder), files.slice(1), 'a file that killed an engine is not given to another one')
+  t.equal(dying.asked.length, 1, 'and a dead engine gets no more requests')
 
   const refusing = await scripted(cache, () => ({ error: { message: 'invalid slot save file' } }))
   await cache.restore(refusing, all, NEVER)
   t.match(said.at(-1), /deleting a useless saved prompt cache: invalid slot save file/)
-  t.same(listOf(folder), [], 'what an engine refuses is deleted')
+  t.same(listOf(folder), [], 'a file that an engine rejects is deleted')
 
   const { cache: small, said: told } = promptCacheIn(directory, 700)
   const engine = await scripted(small, (path, file) => (path === '/slots' ? slots : written(stateFile())(path, file)))
   await small.save(engine)
-  t.equal(listOf(folder).length, 1, 'as much as the budget has room for')
+  t.equal(listOf(folder).length, 1, 'as many as the budget allows')
   t.ok(told.length)
 })
 
-t.test('what is faster to read again is kept on disk', async t => {
+t.test('skips a restore that takes longer than prefill', async t => {
   const directory = join(t.testdir(), 'prompts')
   const { cache, said, folder } = await savedConversation(t, directory)
   const list = listOf(folder)
-  t.type(list[0]!.pace, 'number', 'the engine reports how fast it reads')
-  // So large that checking it takes longer than reading its tokens at this pace.
+  t.type(list[0]!.pace, 'number', 'the engine reports its prefill speed')
+  // So large that checking takes longer than prefill at this pace.
   const path = join(folder, list[0]!.file)
   truncateSync(path, 2 ** 30)
   utimesSync(path, new Date(), new Date())

@@ -37,10 +37,10 @@ const DENSE = {
   'attention.head_count_kv': 8
 }
 
-t.test('which models are of use', async t => {
+t.test('selects suitable models', async t => {
   t.ok(savesSlots(specOf('llama', DENSE)))
   t.ok(savesSlots(specOf('qwen3', DENSE)))
-  t.ok(savesSlots(specOf('qwen2vl', DENSE)), 'talk without images is saved')
+  t.ok(savesSlots(specOf('qwen2vl', DENSE)), 'chats without images are saved')
   t.ok(savesSlots(specOf('phi3', { ...DENSE, 'attention.sliding_window': 2047 })), 'llama.cpp does not use its window')
   t.ok(savesSlots(specOf('olmo2', DENSE)), 'no window in this file')
   t.ok(savesSlots(specOf('something-new')), 'an unknown one is tried')
@@ -56,7 +56,7 @@ t.test('which models are of use', async t => {
   }
 })
 
-t.test('bytes of a token', async t => {
+t.test('estimates the bytes of a token', async t => {
   // 32 layers of 8 heads with 128 numbers each, keys and values in two bytes.
   t.equal(bytesPerToken(specOf('llama', DENSE)), 32 * 8 * 128 * 2 * 2 + 16)
   const small = specOf('llama', DENSE)
@@ -65,7 +65,7 @@ t.test('bytes of a token', async t => {
   t.equal(bytesPerToken(specOf('llama')), undefined, 'without numbers there is no estimate')
 })
 
-t.test('what a cache depends on', async t => {
+t.test('the key covers everything that a cache depends on', async t => {
   const build = buildOf('/opt/llama-server')
   const key = (
     change: (spec: ReturnType<typeof specOf>) => void = () => {},
@@ -111,11 +111,11 @@ t.test('what a cache depends on', async t => {
     shared: key(undefined, build, [], ['--rope-freq-base', '5']),
     stamp: key(undefined, build, ['12 1'])
   }
-  t.equal(new Set([plain, ...Object.values(others)]).size, 1 + Object.keys(others).length, 'each is one of its own')
+  t.equal(new Set([plain, ...Object.values(others)]).size, 1 + Object.keys(others).length, 'each has its own key')
   t.equal(
     key(undefined, { ...build, commit: 'abc', digest: '1'.repeat(64) }),
     key(undefined, { ...build, commit: 'abc' }),
-    'a commit says more than how it was linked'
+    'a commit matters more than linking'
   )
   const long = (context: number) =>
     key(spec => {
@@ -123,10 +123,10 @@ t.test('what a cache depends on', async t => {
       spec.options = { ...spec.options, num_ctx: context }
     })
   t.equal(long(2048), long(4096))
-  t.not(long(4096), long(8192), 'above it other rope factors hold')
+  t.not(long(4096), long(8192), 'above it other rope factors apply')
 })
 
-/** A file as llama-server writes it: the cells are `cells`, in one of several streams. */
+/** A file as llama-server writes it, with `cells` in one of several streams. */
 function stateFile(given: { tokens: number[]; streams: number; stream: number; cells?: number[]; media?: number }) {
   const { tokens, streams, stream, cells = [7, 8, 9], media = 0 } = given
   const words = [-1, 1, tokens.length, ...tokens, media, ...(media ? [5] : [])]
@@ -134,7 +134,7 @@ function stateFile(given: { tokens: number[]; streams: number; stream: number; c
   return Buffer.from(Int32Array.from([0x67677371, 3, words.length, ...words, streams, ...counts]).buffer)
 }
 
-t.test('files of slots', async t => {
+t.test('reads, checks and rewrites slot files', async t => {
   const dir = t.testdir()
   const write = (name: string, bytes: Buffer) => {
     writeFileSync(join(dir, name), bytes)
@@ -148,7 +148,7 @@ t.test('files of slots', async t => {
     const path = join(dir, `to-${streams}`)
     await rewriteForStreams(third, path, layout, streams, NEVER)
     const expected = stateFile({ tokens, streams, stream: 0 })
-    t.same(readFileSync(path), expected, `for ${streams} slots it is what such an engine would write`)
+    t.same(readFileSync(path), expected, `for ${streams} slots it equals the file of such an engine`)
     t.equal(statSync(path).mode & 0o777, 0o600)
   }
   await t.rejects(rewriteForStreams(third, join(dir, 'b'), layout, 2, AbortSignal.abort(new Error('no time'))), {
@@ -164,9 +164,9 @@ t.test('files of slots', async t => {
     ['empty', Buffer.alloc(0)],
     ['another version', Buffer.from(whole).fill(9, 4, 5)],
     ['another mark', Buffer.from(whole).fill(9, 0, 1)],
-    ['cut within the tokens', whole.subarray(0, 100)],
-    ['cut within the counts', whole.subarray(0, layout.streamsAt + 8)],
-    ['cells behind the last stream', Buffer.concat([whole, Buffer.from([1, 2, 3, 4])])],
+    ['truncated within the tokens', whole.subarray(0, 100)],
+    ['truncated within the counts', whole.subarray(0, layout.streamsAt + 8)],
+    ['cells after the last stream', Buffer.concat([whole, Buffer.from([1, 2, 3, 4])])],
     ['no cells', stateFile({ tokens, streams: 2, stream: 5 })],
     ['more tokens than any context', Buffer.from(whole).fill(255, 8, 12)]
   ]
@@ -183,7 +183,7 @@ t.test('files of slots', async t => {
   t.notOk(continues(await of(tokens.slice(0, 50)), layout), 'an earlier state')
 })
 
-t.test('which files are deleted first', async t => {
+t.test('deletes the least recently used files first', async t => {
   const entries = [
     { slot: { file: 'a', bytes: 10, usedAt: 3 } as SavedSlot },
     { slot: { file: 'b', bytes: 10, usedAt: 1 } as SavedSlot },
@@ -199,13 +199,13 @@ t.test('which files are deleted first', async t => {
   t.same(leaving(1000), ['b', 'c', 'a'])
 })
 
-t.test('files and budget', async t => {
+t.test('keeps files within the budget', async t => {
   const dir = join(t.testdir(), 'prompts')
   const warnings: string[] = []
   const log = { debug: () => {}, warn: (_: object, message: string) => warnings.push(message) }
   const open = (budget: number) => openCacheStore(dir, budget, log)
   let store = await open(1000)
-  t.notOk(existsSync(dir), 'nothing is made before it is needed')
+  t.notOk(existsSync(dir), 'nothing is created before it is needed')
 
   let clock = 0
   const put = async (variant: string, bytes: number): Promise<SavedSlot> => {
@@ -231,7 +231,7 @@ t.test('files and budget', async t => {
   const release = (await store.reserve(150))!
   t.notOk(there('x/a:f16', a), 'the least recently used one made room')
   t.ok(there('x/b:f16', b))
-  t.equal(await store.reserve(900), undefined, 'what is set aside counts')
+  t.equal(await store.reserve(900), undefined, 'reservations are included')
   release()
   const second = (await store.reserve(500, c.file))!
   t.notOk(there('x/a:f16', c), 'the expendable one went first')
@@ -240,9 +240,9 @@ t.test('files and budget', async t => {
   t.equal(await store.reserve(2 ** 60), undefined)
 
   await put('x/c:f16', 900)
-  t.notOk(there('x/b:f16', b), 'a file larger than was thought pushes others out')
+  t.notOk(there('x/b:f16', b), 'a file larger than expected evicts others')
   await put('x/d:f16', 2000)
-  t.same(store.slots('x/d:f16'), [], 'one larger than the budget goes itself')
+  t.same(store.slots('x/d:f16'), [], 'one larger than the budget is removed itself')
 
   const d = await put('x/a:f16', 400)
   const e = await put('x/b:f16', 100)
@@ -253,8 +253,8 @@ t.test('files and budget', async t => {
   mkdirSync(join(dir, 'f'.repeat(32)))
   writeFileSync(join(dir, 'f'.repeat(32), newFileName()), 'a folder without a list')
   store = await open(1000)
-  t.same(store.slots('x/a:f16'), [d], 'all is found again')
-  t.same(readdirSync(path).sort(), [d.file, 'manifest.json'].sort(), 'what no list names is swept')
+  t.same(store.slots('x/a:f16'), [d], 'everything is found again')
+  t.same(readdirSync(path).sort(), [d.file, 'manifest.json'].sort(), 'unlisted files are removed')
   t.same(readdirSync(dir).sort(), [path, other].map(each => each.slice(-32)).sort())
 
   writeFileSync(store.path('x/a:f16', d.file), 'shorter')
@@ -273,10 +273,10 @@ t.test('files and budget', async t => {
   t.notOk(existsSync(path))
   t.same(store.slots('x/a:f16'), [])
   for (let i = 0; i < 40; i++) await put('x/a:f16', 1)
-  t.equal(store.slots('x/a:f16').length, 32, 'no more than so many of a variant')
+  t.equal(store.slots('x/a:f16').length, 32, 'limited number per variant')
   t.equal(readdirSync(await store.open('x/a:f16')).length, 33)
   store = await open(20)
-  t.equal(store.slots('x/a:f16').length, 20, 'a smaller budget holds at once')
+  t.equal(store.slots('x/a:f16').length, 20, 'a smaller budget takes effect immediately')
   await open(0)
   t.notOk(existsSync(dir), 'without a budget nothing stays')
 })

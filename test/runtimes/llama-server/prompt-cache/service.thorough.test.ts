@@ -51,10 +51,10 @@ t.test('a conversation of 2,000 tokens continues after an unload', async t => {
   const folders = () => readdirSync(join(saving.home, 'cache', 'prompts'))
   t.equal(folders().length, 2)
   await saving.json('/api/delete', { model: RANDOM }, { method: 'DELETE' })
-  t.equal(folders().length, 1, 'with a model its conversations go')
+  t.equal(folders().length, 1, "a model's conversations are removed with it")
 })
 
-/** Talks with the demo model and gives the milliseconds that the prompt took. */
+/** Chats with the demo model and returns the milliseconds of prefill. */
 async function talk(corral: Corral, messages: object[]): Promise<{ ms: number; content: string }> {
   const options = { num_ctx: 4096, num_parallel: 2, temperature: 0, max_tokens: 8 }
   const { status, body } = await corral.json('/api/chat', { model: DEMO, messages, stream: false, options })
@@ -62,7 +62,7 @@ async function talk(corral: Corral, messages: object[]): Promise<{ ms: number; c
   return { ms: body.prompt_eval_duration / 1e6, content: body.message.content }
 }
 
-/** What lies in the data directory's prompt caches and is not as its manifest says. */
+/** Lists files in the data directory's prompt caches that do not match their manifest. */
 async function strays(home: string): Promise<string[]> {
   const root = join(home, 'cache', 'prompts')
   const found: string[] = []
@@ -79,7 +79,7 @@ async function strays(home: string): Promise<string[]> {
   return found
 }
 
-t.test('corral is killed at any moment', async t => {
+t.test('prompt caches survive kills of corral at any moment', async t => {
   const home = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(home, { recursive: true, force: true }))
   const history: object[] = [{ role: 'user', content: longText(900) }]
@@ -87,7 +87,7 @@ t.test('corral is killed at any moment', async t => {
   history.push({ role: 'assistant', content: (await talk(corral, history)).content }, CAPITAL_QUESTION)
   const expected = (await talk(corral, history)).content
   await corral.end()
-  t.same(await strays(home), [], 'an orderly end saves as well')
+  t.same(await strays(home), [], 'a normal end saves too')
 
   let restored = 0
   for (const delay of [0, 15, 60]) {
@@ -96,7 +96,7 @@ t.test('corral is killed at any moment', async t => {
     t.equal(answer.content, expected, `after a kill the answer is the same (${delay} ms)`)
     if (/restored prompt caches/.test(corral.log())) restored++
     t.notMatch(corral.log(), /useless saved prompt cache/)
-    t.same(await strays(home), [], 'what an interrupted save left is gone')
+    t.same(await strays(home), [], 'leftovers of an interrupted save are gone')
     // Another conversation, so that there is something to save.
     await talk(corral, [{ role: 'user', content: longText(600, delay + 2) }])
     void corral.json('/api/stop', { model: DEMO }).catch(() => {
@@ -108,17 +108,17 @@ t.test('corral is killed at any moment', async t => {
   t.ok(restored === 3, `restored ${restored} times`)
 })
 
-t.test('an engine is killed while its cache is saved', async t => {
+t.test('stopping survives an engine that is killed during a save', async t => {
   const corral = await startCorral(t)
   for (let round = 0; round < 2; round++) {
     t.ok((await talk(corral, [{ role: 'user', content: longText(900, round) }])).content)
     const stopped = corral.json('/api/stop', { model: DEMO })
-    // The stop of an engine that has died already would find nothing to stop.
+    // The stop of a dead engine would find nothing to stop.
     await until('the stop has begun', () => corral.log().split(`unloading ${DEMO}`).length === round + 2)
     await sleep(round * 6)
     for (const pid of corral.enginePids()) process.kill(pid, 'SIGKILL')
-    t.equal((await stopped).status, 200, 'the stop ends all the same')
-    await until('the engine has gone', () => corral.enginePids().length === 0)
+    t.equal((await stopped).status, 200, 'the stop completes')
+    await until('the engine is gone', () => corral.enginePids().length === 0)
   }
   await until('nothing is left of interrupted saves', async () => (await strays(corral.home)).length === 0, 10_000)
 })

@@ -11,7 +11,7 @@ import { SlotOwners } from '../../../../runtimes/llama-server/slot-owners.ts'
 import { engineDeps, engineSpec, realBuild } from '../support.ts'
 
 export const NEVER = new AbortController().signal
-/** Caches of all owners are restored. */
+/** Restores caches of all owners. */
 export const all = () => true
 
 /** Slots that one owner has used. */
@@ -26,13 +26,13 @@ export interface Message {
   content: string
 }
 
-/** Words enough for a prompt of about as many tokens, other ones for another seed. */
+/** Returns words for a prompt of about this many tokens, different for each seed. */
 export function longText(words: number, seed = 1): string {
   const known = 'the sky is blue and grass green while a dog runs to the river near big old trees'.split(' ')
   return Array.from({ length: words }, (_, i) => known[(i * 7 + (i % (5 + seed)) + seed) % known.length]).join(' ')
 }
 
-/** A prompt cache that notes what it says. */
+/** Creates a prompt cache and records its log messages. */
 export function promptCacheIn(directory: string, budget = 2 ** 30): { cache: PromptCache; said: string[] } {
   const said: string[] = []
   const note = (_: object, message: string) => {
@@ -41,7 +41,7 @@ export function promptCacheIn(directory: string, budget = 2 ** 30): { cache: Pro
   return { cache: createPromptCache({ directory, budget, log: { debug: note, info: note, warn: note } }), said }
 }
 
-/** Starts an engine of the demo model that may save its slots with this cache, and restores what there is. */
+/** Starts an engine of the demo model with this cache, and restores saved slots. */
 export async function startWith(
   t: Pick<Test, 'teardown'>,
   cache: PromptCache,
@@ -68,7 +68,7 @@ export async function startWith(
 
 export interface Said {
   message: Message
-  /** Tokens of the prompt that were read, and the milliseconds it took. */
+  /** Tokens of the prompt that were processed, and the milliseconds it took. */
   read: number
   ms: number
 }
