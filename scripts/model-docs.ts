@@ -1,6 +1,6 @@
 import { DEFAULT_LOAD_OPTIONS } from '../core/models/load-options.ts'
 import type { LaunchSpec } from '../runtimes/llama-server/launch-spec.ts'
-import { type EnginePlace, estimateFromMetadata, totalOf } from '../runtimes/llama-server/memory/engine-need.ts'
+import { type EnginePlace, estimateFromMetadata, getTotal } from '../runtimes/llama-server/memory/engine-need.ts'
 import { modelShape } from '../runtimes/llama-server/memory/model-shape.ts'
 
 /** A model's shape from its publisher's `config.json`. */
@@ -126,7 +126,7 @@ function fits(model: PublishedShape, context: number, { gpu, memory }: { gpu: bo
   const where: EnginePlace = { devices, memory, arch: 'x64', amx: false }
   const { core, unreported, settled } = estimateFromMetadata(spec, { shape, size, loras: 0 }, where)
   if (gpu) return settled && (core.gpu ?? 0) + (unreported.gpu ?? 0) <= memory - MARGIN
-  return totalOf(core) + totalOf(unreported) <= SHARE_OF_MEMORY * memory
+  return getTotal(core) + getTotal(unreported) <= SHARE_OF_MEMORY * memory
 }
 
 /** The longest conversation that fits, as a table cell. */

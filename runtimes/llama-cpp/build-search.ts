@@ -10,10 +10,10 @@ import type {
 import { type OnProgress, untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsContext } from './builds-context.ts'
-import { type BuildRecord, damageOf, failureNow, isRecent, machineFingerprint } from './builds-directory.ts'
+import { type BuildRecord, failureNow, findDamage, isRecent, machineFingerprint } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
-import { isForGpus, matchesChoice, positionOf, runtimeOf } from './ranking.ts'
-import { AttemptRecorder, missingText, reasonsOf } from './search-report.ts'
+import { findRuntime, getPosition, isForGpus, matchesChoice } from './ranking.ts'
+import { AttemptRecorder, listReasons, missingText } from './search-report.ts'
 import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts'
 
 export interface SearchOptions {
@@ -71,8 +71,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     const source = sourceOf(record)
     return source ? isFromSlow(record) && (source.wants?.(record.build) ?? true) : !!record.installed
   }
-  const descriptorOf = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
-  const failureOf = (source: BuildSource, { name }: RuntimeDescriptor) =>
+  const getDescriptor = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
+  const toFailure = (source: BuildSource, { name }: RuntimeDescriptor) =>
     failedBefore.find(attempt => {
       return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
     })
@@ -80,7 +80,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   /** Returns a recorded build if it still works. Otherwise returns the reason and updates or removes its record. */
   async function check(record: BuildRecord, runtime: RuntimeDescriptor | undefined): Promise<Build | string> {
     const { id, directory: folder, executables } = record.build
-    const damage = await damageOf(record, { signal, log, environment: runtime?.environment?.(hardware) })
+    const damage = await findDamage(record, { signal, log, environment: runtime?.environment?.(hardware) })
     if (damage !== undefined) {
       // Only the user removes builds that the user installed.
       if (record.installed) await builds.markFailed(id, failureNow(damage, hardware))
@@ -135,8 +135,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     found: readonly InstantBuild[],
     skipFailed: boolean
   ): Promise<Build | undefined> {
-    const at = found.find(({ runtime }) => all[positionOf(runtime, all)] === candidate)
-    return at ? take(at) : await recorded(descriptorOf(candidate), isWanted, skipFailed)
+    const at = found.find(({ runtime }) => all[getPosition(runtime, all)] === candidate)
+    return at ? take(at) : await recorded(getDescriptor(candidate), isWanted, skipFailed)
   }
 
   function take({ build, source }: InstantBuild): Build {
@@ -170,7 +170,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       return build
     } catch (error) {
       signal.throwIfAborted()
-      attempts.settle(source, runtime.name, 'failed', ...reasonsOf(error))
+      attempts.settle(source, runtime.name, 'failed', ...listReasons(error))
       if (candidate && builds.owns(candidate)) await rm(candidate.directory, { recursive: true, force: true })
       if (candidate || error instanceof BuildImpossible) {
         const { name, description } = source
@@ -189,7 +189,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     source: BuildSource,
     skipFailed: boolean
   ): Promise<InstantBuild | 'failed before' | undefined> {
-    const byRank = ranking.map(descriptorOf)
+    const byRank = ranking.map(getDescriptor)
     let required = false
     try {
       const explain = (reason: string) => attempts.explain(source, undefined, reason)
@@ -206,7 +206,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         attempts.settle(source, undefined, 'failed', `it failed on ${at}: ${reason}`)
         return 'failed before'
       }
-      const damage = record && (await damageOf(record, { signal, log }))
+      const damage = record && (await findDamage(record, { signal, log }))
       if (damage !== undefined) explain(`${candidate.directory} has changed: ${damage}`)
       const reused = damage === undefined ? record?.build : undefined
       const declared = byRank.find(({ name, kind }) => name === candidate.runtime || kind === candidate.kind)
@@ -215,13 +215,13 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
         : await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime: declared })
       const runtime =
-        declared ?? runtimeOf({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
+        declared ?? findRuntime({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
       const build = { ...found, ...(runtime && { runtime: runtime.name, kind: runtime.kind }) }
       if (!reused || record?.failure || reused.runtime !== build.runtime) await builds.save(build)
       return { build, source, runtime, required }
     } catch (error) {
       signal.throwIfAborted()
-      attempts.settle(source, undefined, 'failed', ...reasonsOf(error))
+      attempts.settle(source, undefined, 'failed', ...listReasons(error))
       if (error instanceof CorralError && error.code === 'runtime_missing') throw error
       if (required) throw new CorralError('runtime_missing', errorMessage(error), { cause: error })
       return undefined
@@ -233,7 +233,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     const id = selection.selected
     if (id === undefined || choice !== undefined) return undefined
     const record = builds.records().find(({ build }) => build.id === id)
-    const runtime = record && runtimeOf(record.build, kinds, ranking, hardware.gpus)
+    const runtime = record && findRuntime(record.build, kinds, ranking, hardware.gpus)
     let found: Build | string = 'it is no longer installed'
     if (record?.failure && isRecent(record.failure, machine)) found = `it failed: ${record.failure.reason}`
     else if (record) found = await check(record, runtime)
@@ -252,7 +252,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     const all = considered(ranking)
     for (const candidate of all) {
       const build = await available(candidate, all, found, true)
-      if (build || !slow.every(source => failureOf(source, descriptorOf(candidate)))) return build
+      if (build || !slow.every(source => toFailure(source, getDescriptor(candidate)))) return build
     }
     return undefined
   }
@@ -265,12 +265,12 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       const tried = new Set<string>()
       for (const skipFailed of [true, false]) {
         for (const candidate of all) {
-          const runtime = descriptorOf(candidate)
+          const runtime = getDescriptor(candidate)
           // Another process may have made a build while this process waited for the lock.
           const known = await available(candidate, all, found, skipFailed)
           if (known) return known
           for (const source of candidate.usable ? slow : []) {
-            const failure = failureOf(source, runtime)
+            const failure = toFailure(source, runtime)
             const attempt = `${source.name} ${runtime.name}`
             if (skipFailed && failure) {
               const advice = 'It will be tried again after a day, or when the hardware or its driver changes.'
@@ -297,7 +297,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     const records = builds.records()
     const record = records.find(({ build }) => build.id.toLowerCase() === choice.toLowerCase())
     if (record) {
-      const found = await check(record, runtimeOf(record.build, kinds, ranking, hardware.gpus))
+      const found = await check(record, findRuntime(record.build, kinds, ranking, hardware.gpus))
       if (typeof found !== 'string') return found
       throw new CorralError('runtime_missing', `The llama.cpp build "${choice}" cannot be used: ${found}.`)
     }

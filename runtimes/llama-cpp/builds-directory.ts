@@ -247,7 +247,7 @@ export class BuildsDirectory {
 }
 
 /** Returns why a recorded build cannot be used any more, or undefined if it is unchanged and starts. */
-export async function damageOf(
+export async function findDamage(
   { build, files, server }: BuildRecord,
   options: QueryOptions
 ): Promise<string | undefined> {

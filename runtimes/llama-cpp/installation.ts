@@ -10,9 +10,9 @@ import type {
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsContext } from './builds-context.ts'
-import { type BuildRecord, damageOf, failureNow, machineFingerprint, type Selection } from './builds-directory.ts'
+import { type BuildRecord, failureNow, findDamage, machineFingerprint, type Selection } from './builds-directory.ts'
 import { usableDevices } from './prove.ts'
-import { matchesChoice, runtimeOf } from './ranking.ts'
+import { findRuntime, matchesChoice } from './ranking.ts'
 import { archiveDigest, parseDigest, placeArchives, readArchiveName } from './sources/archive.ts'
 import { type FoundArchives, type Releases, releaseId } from './sources/release.ts'
 import { archiveTag, byRelease, isNewerRelease, releaseTag } from './sources/release-tag.ts'
@@ -85,7 +85,7 @@ export function createInstallation(deps: InstallationDeps) {
     let runtime = kinds.find(({ name }) => name === candidate.runtime)
     if (!runtime) {
       const devices = await usableDevices(candidate.executables.server, { signal, log, hardware })
-      runtime = runtimeOf({ kind: candidate.kind, devices }, kinds, deps.ranking(), hardware.gpus)
+      runtime = findRuntime({ kind: candidate.kind, devices }, kinds, deps.ranking(), hardware.gpus)
     }
     return await record(await deps.prove(candidate, { own: true, signal, hardware, runtime }))
   }
@@ -113,7 +113,7 @@ export function createInstallation(deps: InstallationDeps) {
   async function proveAgain(installed: BuildRecord, waiting: Required<Waiting>): Promise<Build> {
     const { id } = installed.build
     try {
-      const damage = await damageOf(installed, { signal: waiting.signal, log })
+      const damage = await findDamage(installed, { signal: waiting.signal, log })
       if (damage !== undefined) throw new Error(damage)
       const candidate = { ...installed.build, commit: undefined, warnings: undefined }
       return await proveOwn(candidate, waiting)
@@ -131,7 +131,7 @@ export function createInstallation(deps: InstallationDeps) {
     const found = builds.records().find(({ build }) => fits(build))
     if (found === undefined) return undefined
     const { build } = found
-    const damage = await damageOf(found, { signal: waiting.signal, log })
+    const damage = await findDamage(found, { signal: waiting.signal, log })
     if (damage === undefined && found.failure) return await proveAgain(found, waiting)
     if (damage === undefined) return found.installed ? build : await record(build)
     if (inUse(build.id)) {
@@ -306,7 +306,7 @@ export function createInstallation(deps: InstallationDeps) {
         build: record.build,
         provenAt: record.provenAt,
         size: Object.values(record.files).reduce((sum, size) => sum + size, 0),
-        state: stateOf(record, selection, current),
+        state: getState(record, selection, current),
         ...(record.failure && { failure: record.failure.reason })
       }))
     },
@@ -349,7 +349,7 @@ export function createInstallation(deps: InstallationDeps) {
 }
 
 /** Returns the state of an installed build. Pure. */
-export function stateOf(
+export function getState(
   { build, failure }: Pick<BuildRecord, 'build' | 'failure'>,
   { selected, previous }: Selection,
   current: Build | undefined

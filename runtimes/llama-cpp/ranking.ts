@@ -90,7 +90,7 @@ export function rankRuntimes(
 
 function evaluate(kind: RuntimeDescriptor, hardware: Hardware, names: readonly string[]): RankedCandidate {
   const { name: runtime, title } = kind
-  const fit = fitOf(kind, hardware)
+  const fit = rateFit(kind, hardware)
   const match = matchArchive(kind, hardware, names)
   const missing = [...fit.missing]
   let { score } = fit
@@ -118,7 +118,7 @@ function evaluate(kind: RuntimeDescriptor, hardware: Hardware, names: readonly s
 }
 
 /** If a kind of another plugin throws, the other kinds are still ranked. */
-function fitOf(kind: RuntimeDescriptor, hardware: Hardware): Fit {
+function rateFit(kind: RuntimeDescriptor, hardware: Hardware): Fit {
   try {
     return kind.fit(hardware)
   } catch (error) {
@@ -160,7 +160,7 @@ export function matchesChoice(choice: string, { runtime, kind }: { runtime?: str
  * Returns the kind that a build belongs to: the best ranked kind that uses one of its devices, or the kind for the
  * processor, if there is one. Pure.
  */
-export function runtimeOf(
+export function findRuntime(
   build: Pick<Build, 'kind' | 'devices' | 'runtime'>,
   kinds: readonly RuntimeDescriptor[],
   ranking: readonly RankedCandidate[],
@@ -183,7 +183,7 @@ export function runtimeOf(
  * Returns the position in the ranking of a build that is already available: the position of its kind, or of the first
  * kind that is no better. A build without a ranked kind comes just before the processor. Pure.
  */
-export function positionOf(runtime: RuntimeDescriptor | undefined, ranking: readonly RankedCandidate[]): number {
+export function getPosition(runtime: RuntimeDescriptor | undefined, ranking: readonly RankedCandidate[]): number {
   const own = ranking.find(candidate => candidate.runtime === runtime?.name && candidate.usable)
   if (own) return ranking.findIndex(({ score }) => score <= own.score)
   const processor = ranking.findIndex(({ kind }) => kind === 'cpu')

@@ -58,7 +58,7 @@ export class AttemptRecorder {
 }
 
 /** Returns the reasons in an error, with the last lines of a failed tool. */
-export function reasonsOf(error: unknown): string[] {
+export function listReasons(error: unknown): string[] {
   const reasons = [errorMessage(error)]
   for (let cause = error; cause instanceof Error; cause = cause.cause) {
     if (cause instanceof ToolError) return [...reasons, ...cause.tail.filter(line => line.trim() !== '').slice(-15)]

@@ -48,7 +48,7 @@ const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
  * Returns the kind of pooling. A decoder made for embeddings, if converted before the kind of pooling was recorded, has
  * seen the whole text only at its last token. For encoders and chat models the mean of all tokens is used.
  */
-function poolingOf({ metadata, format }: StoredVariant): string {
+function getPooling({ metadata, format }: StoredVariant): string {
   const { architecture, info, capabilities } = metadata
   // T5's encoder is the only one whose files do not record that its attention is bidirectional.
   const bidirectional = info[`${architecture}.attention.causal`] === false || architecture === 't5encoder'
@@ -92,7 +92,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     if (settings.templateFile !== undefined) list.push('--chat-template-file', settings.templateFile)
   } else {
     const batch = pooledBatch(options)
-    if (mode === 'embedding') list.push('--embeddings', '--pooling', poolingOf(spec.variant))
+    if (mode === 'embedding') list.push('--embeddings', '--pooling', getPooling(spec.variant))
     else list.push('--rerank')
     list.push('--batch-size', `${batch}`, '--ubatch-size', `${batch}`)
     // If each slot has a separate cache, llama.cpp truncates texts in the same batch to the length of the shortest, and

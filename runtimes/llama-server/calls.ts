@@ -8,7 +8,7 @@ import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
 import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
 import type { RequestMarks } from './request-marks.ts'
-import { type EngineBody, jsonOf, textOf } from './response-body.ts'
+import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
 import { isSmall, longestText, requireFittingText, requireShortText } from './text-length.ts'
@@ -59,17 +59,17 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     const keep = fields.stream !== true
     const response = await request({ method: 'POST', path, body: JSON.stringify(fields), signal, keep })
     if (response.status < 400) return response.body
-    throw requestError(response.status, await textOf(response.body))
+    throw requestError(response.status, await readText(response.body))
   }
 
   async function look<Reply>(path: string, signal: AbortSignal): Promise<Reply> {
     const { status, body } = await request({ method: 'GET', path, signal })
-    if (status >= 400) throw requestError(status, await textOf(body))
-    return (await jsonOf(body)) as Reply
+    if (status >= 400) throw requestError(status, await readText(body))
+    return (await readJson(body)) as Reply
   }
 
   async function ask<Reply>(path: string, body: EngineFields, signal: AbortSignal): Promise<Reply> {
-    return (await jsonOf(await post(path, body, signal))) as Reply
+    return (await readJson(await post(path, body, signal))) as Reply
   }
 
   /** Requests an answer in a slot that suits its owner, and returns its chunks as they arrive. */
@@ -80,7 +80,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     take: (chunk: Buffer, ticket: Ticket) => Promise<void> | undefined
   ): Promise<void> =>
     guard.run(given, sink.signal, ticket => {
-      const sayControls = path === CHAT && sink.controlled ? controlsOf(sink.controlled) : undefined
+      const sayControls = path === CHAT && sink.controlled ? watchControls(sink.controlled) : undefined
       return streamFor(ticket, path, withEngineSchemas(given), sink, chunk => {
         sayControls?.(chunk)
         return take(chunk, ticket)
@@ -88,7 +88,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     })
 
   /** Finds the id in the first events of an answer. llama-server knows the answer by this id. */
-  function controlsOf(say: NonNullable<AnswerSink['controlled']>): (chunk: Buffer) => void {
+  function watchControls(say: NonNullable<AnswerSink['controlled']>): (chunk: Buffer) => void {
     let isSaid = false
     return chunk => {
       const id = isSaid ? undefined : ANSWER_ID.exec(chunk.toString('latin1'))?.[1]
@@ -197,12 +197,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
    * llama-server takes for the choices of one request.
    */
   async function oneByOne(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
-    const prompts = Array.isArray(body.prompt) ? promptsOf(body.prompt) : [body.prompt]
-    const choices = choicesOf(body)
+    const prompts = Array.isArray(body.prompt) ? listPrompts(body.prompt) : [body.prompt]
+    const choices = countChoices(body)
     const failed = new AbortController()
     const signal = AbortSignal.any([sink.signal, failed.signal])
     const ask = async (prompt: unknown, at: number, choice: number) => {
-      const own = { ...body, n: 1, ...(prompt !== undefined && { prompt }), ...seedOf(body, choice) }
+      const own = { ...body, n: 1, ...(prompt !== undefined && { prompt }), ...getSeed(body, choice) }
       const index = at * choices + choice
       const take = (pieces: readonly Delta[]) => sink.take(pieces.map(piece => ({ ...piece, choice: index })))
       await deltas(path, own, { ...sink, signal, take }, 1)
@@ -250,7 +250,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     const content = begunText(body.messages)
     if (content === '') return
     const tokens = async (parse_special: boolean) =>
-      await textOf(await post('/tokenize', { content, parse_special }, signal))
+      await readText(await post('/tokenize', { content, parse_special }, signal))
     const [special, plain] = await Promise.all([tokens(true), tokens(false)])
     if (special === plain) return
     throw new CorralError(
@@ -377,7 +377,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   return {
     ...tokens,
-    chat: (fields, sink) => deltas(CHAT, streamed(fields, sink), sink, choicesOf(fields)),
+    chat: (fields, sink) => deltas(CHAT, streamed(fields, sink), sink, countChoices(fields)),
     chatBytes: (fields, sink) => bytes(CHAT, fields, sink),
     async completion(fields, sink) {
       const { suffix, prompt, line = '', max_tokens, ...others } = streamed(fields, sink)
@@ -386,7 +386,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       const input_prefix = apart && whole.endsWith(apart) ? whole.slice(0, -apart.length) : whole
       const own = { input_prefix, input_suffix: suffix, ...(input_prefix !== whole && { prompt: apart }) }
       const body = { ...others, n_predict: max_tokens, ...own }
-      await deltas('/infill', body, sink, choicesOf(fields))
+      await deltas('/infill', body, sink, countChoices(fields))
     },
     completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),
     transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1),
@@ -485,21 +485,21 @@ function isSoonDone(path: string, body: EngineFields, { whole, native, stopText,
   )
 }
 
-const choicesOf = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
+const countChoices = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
 
 /** A list of tokens is one prompt. */
-const promptsOf = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
+const listPrompts = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
 
 function hasPrompts({ prompt }: EngineFields): boolean {
-  return Array.isArray(prompt) && promptsOf(prompt).length > 1
+  return Array.isArray(prompt) && listPrompts(prompt).length > 1
 }
 
 function isWide(body: EngineFields): boolean {
-  return choicesOf(body) > 1 || hasPrompts(body)
+  return countChoices(body) > 1 || hasPrompts(body)
 }
 
 /** Seeds each choice as llama-server does for the choices of one request. */
-function seedOf({ seed }: EngineFields, choice: number): EngineFields {
+function getSeed({ seed }: EngineFields, choice: number): EngineFields {
   return typeof seed === 'number' && seed >= 0 ? { seed: seed + choice } : {}
 }
 

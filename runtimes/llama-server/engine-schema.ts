@@ -317,22 +317,22 @@ class Compiler {
   #visit(given: readonly Part[]): Made {
     this.#step()
     const single = given.length === 1 ? withoutWrapping(given[0]!) : undefined
-    if (single && typeof single.schema.$ref === 'string' && constraintsOf(single.schema).length === 1) {
+    if (single && typeof single.schema.$ref === 'string' && listConstraints(single.schema).length === 1) {
       const made = this.#reference(single.schema.$ref, single.at)
       return made instanceof Never ? made : written([single], made)
     }
     const parts = this.#expand(single ? [single] : given)
     if (parts instanceof Never) return parts
     const excluding = parts.find(
-      ({ schema: { not } }) => not === true || (isObject(not) && constraintsOf(not).length === 0)
+      ({ schema: { not } }) => not === true || (isObject(not) && listConstraints(not).length === 0)
     )
     if (excluding) return new Never(`${excluding.at}/not`, 'excludes every value')
     const choice = parts.findIndex(({ schema }) => 'anyOf' in schema || 'oneOf' in schema)
     if (choice !== -1) return this.#choices(parts, choice)
-    const types = typesOf(parts)
+    const types = getTypes(parts)
     if (types instanceof Never) return types
     this.#report(parts, ...UNENFORCED)
-    const values = valuesOf(parts)
+    const values = getValues(parts)
     if (values) return this.#values(parts, values, types)
     if (types.length === 0) return written(parts, {})
     return this.#listed(
@@ -349,7 +349,7 @@ class Compiler {
     const alternatives = listOf(list, `${at}/${word}`)
     if (alternatives.length === 0) throw malformed(`${at}/${word}`, 'must be a non-empty list of schemas')
     const beside = parts.toSpliced(index, 1, { schema: rest, at })
-    const constraints = beside.map(part => ({ schema: picked(part.schema, constraintsOf(part.schema)), at: part.at }))
+    const constraints = beside.map(part => ({ schema: picked(part.schema, listConstraints(part.schema)), at: part.at }))
     const isAlone = constraints.every(part => Object.keys(part.schema).length === 0)
     const made = alternatives.map((each, number): Made => {
       const place = `${at}/${word}/${number}`
@@ -377,7 +377,7 @@ class Compiler {
     const typed = types.length > 0 && parts.some(({ schema }) => 'type' in schema)
     this.#step(values.length / VALUES_PER_NODE)
     const patterned = values.some(value => typeof value === 'string') ? parts.filter(hasPattern) : []
-    const patterns = patterned.map(part => ({ part, compiled: patternOf(part) }))
+    const patterns = patterned.map(part => ({ part, compiled: getPattern(part) }))
     const fitting = values.filter(value => {
       if (typed && !types.some(type => hasType(value, type))) return false
       if (!parts.every(({ schema }) => fits(value, schema))) return false
@@ -444,8 +444,8 @@ class Compiler {
           if (Object.hasOwn(mapOf(schema.properties, at), name)) this.#name(at, `properties/${pointerToken(name)}`)
     }
 
-    const min = Math.max(...parts.map(part => countOf(part, 'minProperties') ?? 0))
-    const max = Math.min(...parts.map(part => countOf(part, 'maxProperties') ?? Number.POSITIVE_INFINITY))
+    const min = Math.max(...parts.map(part => getCount(part, 'minProperties') ?? 0))
+    const max = Math.min(...parts.map(part => getCount(part, 'maxProperties') ?? Number.POSITIVE_INFINITY))
     const countable = closed && !hasPatterns ? Object.keys(properties).length : Number.POSITIVE_INFINITY
     if (min > max) return contradiction(parts, 'minProperties', 'maxProperties')
     if (required.size > max) return contradiction(parts, 'maxProperties', 'required')
@@ -520,8 +520,8 @@ class Compiler {
       }
       return own.length === 0 ? {} : this.#visit(own)
     }
-    const min = Math.max(...parts.map(part => countOf(part, 'minItems') ?? 0))
-    let max = Math.min(...parts.map(part => countOf(part, 'maxItems') ?? Number.POSITIVE_INFINITY))
+    const min = Math.max(...parts.map(part => getCount(part, 'minItems') ?? 0))
+    let max = Math.min(...parts.map(part => getCount(part, 'maxItems') ?? Number.POSITIVE_INFINITY))
     if (min > max) return contradiction(parts, 'minItems', 'maxItems')
 
     const count = Math.max(...lists.map(({ places }) => places.length))
@@ -601,12 +601,12 @@ class Compiler {
   // ---- texts and numbers -------------------------------------------------------------------------------------------
 
   #string(parts: readonly Part[]): Made {
-    const min = Math.max(...parts.map(part => countOf(part, 'minLength') ?? 0))
-    const max = Math.min(...parts.map(part => countOf(part, 'maxLength') ?? Number.POSITIVE_INFINITY))
+    const min = Math.max(...parts.map(part => getCount(part, 'minLength') ?? 0))
+    const max = Math.min(...parts.map(part => getCount(part, 'maxLength') ?? Number.POSITIVE_INFINITY))
     if (min > max) return contradiction(parts, 'minLength', 'maxLength')
     const [first, ...others] = parts.filter(hasPattern)
     if (first) {
-      const compiled = patternOf(first, { min, max })
+      const compiled = getPattern(first, { min, max })
       this.#report(
         others.filter(({ schema }) => schema.pattern !== first.schema.pattern),
         'pattern'
@@ -654,10 +654,10 @@ class Compiler {
     let max = high.excluded && Number.isInteger(high.value) ? high.value - 1 : Math.floor(high.value)
     const steps = parts.flatMap(({ schema }) => (typeof schema.multipleOf === 'number' ? [schema.multipleOf] : []))
     if (min > max || steps.some(step => Math.ceil(min / step) * step > max)) {
-      return new Never(placeOf(low, high), 'allows no integer')
+      return new Never(getPlace(low, high), 'allows no integer')
     }
     if (min > MAX_INTEGER || max < -MAX_INTEGER)
-      return new Never(placeOf(low, high), 'allows only numbers of more than 64 bits')
+      return new Never(getPlace(low, high), 'allows only numbers of more than 64 bits')
     if (min >= 10 && max === Number.POSITIVE_INFINITY) max = min < FAR ? FAR : MAX_INTEGER
     if (max < 0 && min === Number.NEGATIVE_INFINITY) min = max > -FAR ? -FAR : -MAX_INTEGER
     return written(parts, {
@@ -753,7 +753,7 @@ function mapOf(value: unknown, at: string): Fields {
   throw malformed(at, 'must be an object of schemas')
 }
 
-function countOf({ schema, at }: Part, word: string): number | undefined {
+function getCount({ schema, at }: Part, word: string): number | undefined {
   const value = schema[word]
   if (value === undefined) return undefined
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
@@ -767,15 +767,15 @@ interface Bound {
 }
 
 function lowest(parts: readonly Part[]): Bound {
-  return boundOf(parts, 'minimum', 'exclusiveMinimum', 1)
+  return getLimit(parts, 'minimum', 'exclusiveMinimum', 1)
 }
 function highest(parts: readonly Part[]): Bound {
-  const { value, ...rest } = boundOf(parts, 'maximum', 'exclusiveMaximum', -1)
+  const { value, ...rest } = getLimit(parts, 'maximum', 'exclusiveMaximum', -1)
   return { value: -value, ...rest }
 }
 
 /** Returns the tightest lower limit of numbers multiplied by `sign`. */
-function boundOf(parts: readonly Part[], word: string, exclusive: string, sign: 1 | -1): Bound {
+function getLimit(parts: readonly Part[], word: string, exclusive: string, sign: 1 | -1): Bound {
   let found: Bound = { value: Number.NEGATIVE_INFINITY, excluded: false, at: '' }
   const take = (value: unknown, excluded: boolean, at: string) => {
     if (value === undefined) return
@@ -793,10 +793,10 @@ function boundOf(parts: readonly Part[], word: string, exclusive: string, sign: 
 }
 
 /** The schema that a limit belongs to. */
-const placeOf = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
+const getPlace = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
 
 /** Returns the types that all parts allow, or that their keywords apply to. Empty if values of all types fit. */
-function typesOf(parts: readonly Part[]): string[] | Never {
+function getTypes(parts: readonly Part[]): string[] | Never {
   let types: string[] | undefined
   for (const { schema, at } of parts) {
     if (schema.type === undefined || schema.type === '') continue
@@ -820,14 +820,14 @@ function typesOf(parts: readonly Part[]): string[] | Never {
 }
 
 /** Returns the values that all parts list, or undefined if none lists any. */
-function valuesOf(parts: readonly Part[]): unknown[] | undefined {
+function getValues(parts: readonly Part[]): unknown[] | undefined {
   let values: Map<string, unknown> | undefined
   for (const { schema, at } of parts) {
     for (const word of ['const', 'enum']) {
       if (!(word in schema)) continue
       const listed = word === 'const' ? [schema.const] : schema.enum
       if (!Array.isArray(listed)) throw malformed(`${at}/enum`, 'must be a list of values')
-      const allowed = new Map(listed.map(value => [keyOf(value), value]))
+      const allowed = new Map(listed.map(value => [toKey(value), value]))
       const before: Map<string, unknown> = values ?? allowed
       values = new Map([...before].filter(([key]) => allowed.has(key)))
     }
@@ -836,7 +836,7 @@ function valuesOf(parts: readonly Part[]): unknown[] | undefined {
 }
 
 /** Returns JSON text that is the same for equal values. */
-function keyOf(value: unknown): string {
+function toKey(value: unknown): string {
   if (typeof value !== 'object') return JSON.stringify(value)
   return JSON.stringify(value, (_, each) => (isObject(each) ? Object.fromEntries(Object.entries(each).sort()) : each))
 }
@@ -874,7 +874,7 @@ function fits(value: unknown, schema: Fields): boolean {
 
 const hasPattern = ({ schema }: Part) => 'pattern' in schema && schema.pattern !== ''
 
-function patternOf({ schema, at }: Part, length?: { min: number; max: number }) {
+function getPattern({ schema, at }: Part, length?: { min: number; max: number }) {
   const { pattern } = schema
   try {
     if (typeof pattern === 'string') return compilePattern(pattern, length)
@@ -919,13 +919,14 @@ function written(parts: readonly Part[], keywords: Fields): Fields {
   return { ...made, ...keywords }
 }
 
-const constraintsOf = (schema: Fields) => Object.keys(schema).filter(word => CONSTRAINTS.has(word))
+const listConstraints = (schema: Fields) => Object.keys(schema).filter(word => CONSTRAINTS.has(word))
 const picked = (schema: Fields, words: readonly string[]) => Object.fromEntries(words.map(word => [word, schema[word]]))
 
 /** Unwraps `allOf` with one schema and nothing beside it. Programs use this form to add descriptions to references. */
 function withoutWrapping(part: Part): Part {
   const { allOf, ...rest } = part.schema
-  if (!Array.isArray(allOf) || allOf.length !== 1 || !isObject(allOf[0]) || constraintsOf(rest).length > 0) return part
+  if (!Array.isArray(allOf) || allOf.length !== 1 || !isObject(allOf[0]) || listConstraints(rest).length > 0)
+    return part
   const inner = located(allOf[0], `${part.at}/allOf/0`)
   return { schema: { ...inner.schema, ...rest }, at: inner.at }
 }

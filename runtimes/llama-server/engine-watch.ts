@@ -4,7 +4,7 @@ import { abortAfter } from '../../core/system/abort-after.ts'
 import { withAnySignal } from '../../core/system/any-signal.ts'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
-import { jsonOf } from './response-body.ts'
+import { readJson } from './response-body.ts'
 import { createUpstream } from './upstream.ts'
 
 export interface WatchDeps extends Patience {
@@ -50,7 +50,7 @@ export function watchEngine(deps: WatchDeps) {
   const step = Math.max(MIN_STEP, Math.min(MAX_STEP, Math.min(...limits, Infinity) / LOOKS))
   const probe = createUpstream(deps.address, { alive: () => false, explain: async error => error })
   const ended = new AbortController()
-  const slots = slotsOf()
+  const slots = createSlotReader()
   let state = AT_REST
   let last = performance.now()
   let used: number | undefined
@@ -66,13 +66,13 @@ export function watchEngine(deps: WatchDeps) {
    * Asks for the slots, one question at a time. An unanswered question stays open and is answered when the loop
    * continues.
    */
-  function slotsOf() {
+  function createSlotReader() {
     let asked: Promise<void> | undefined
     let answer: Slots
     async function ask(): Promise<void> {
       try {
         const { status, body } = await probe.request({ method: 'GET', path: '/slots', signal: ended.signal })
-        const reply = readSlots(await jsonOf(body))
+        const reply = readSlots(await readJson(body))
         answer = status < 400 ? reply : status === 404 || status === 501 ? 'refused' : undefined
       } catch {
         answer = undefined

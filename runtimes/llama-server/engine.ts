@@ -29,7 +29,7 @@ import {
   removeRunRecord
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
-import { type LoadedFacts, loadingOf, loadWarnings, MemoryReport } from './loading.ts'
+import { followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
 import { createEngineLogBook, type EngineLogBook, isQuoted, quoted } from './log-book.ts'
 import { RequestMarks } from './request-marks.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
@@ -111,7 +111,7 @@ export async function createLlamaServerEngine(
 }
 
 /** Absolute paths that the engine's output may contain. */
-function pathsOf({ modelPath, projectorPath, settings }: LaunchSpec, build: Build, address: EngineAddress): string[] {
+function listPaths({ modelPath, projectorPath, settings }: LaunchSpec, build: Build, address: EngineAddress): string[] {
   const loras = settings?.loras.map(({ path }) => path) ?? []
   const files = [modelPath, projectorPath, settings?.speculation.draft?.modelPath, ...loras]
   return [...files.filter(path => path !== undefined), address.folder, dirname(build.executables.server)]
@@ -128,10 +128,10 @@ async function startEngine(
   const id = randomUUID().slice(0, 8)
   const names = { engine: id, model: spec.alias }
   const warn = (message: string) => log.warn(names, message)
-  const paths = pathsOf(spec, build, address)
+  const paths = listPaths(spec, build, address)
   const page = deps.logBook.open({ id, variant: spec.variant.key, build: build.id, paths })
   const { stuckAfter = 0, hangTimeout = 0 } = deps
-  const loading = loadingOf(waiting, deps.loadTimeout, spec.alias, stuckAfter)
+  const loading = followLoad(waiting, deps.loadTimeout, spec.alias, stuckAfter)
   const memory = new MemoryReport(spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined)
   let child: EngineProcess | undefined
   let httpThreads: number
@@ -179,7 +179,7 @@ async function startEngine(
   const running = child
   // Its output may have been read while the launch was being recorded.
   if (killedFor) running.kill()
-  const guard = createInputGuard(deps.inputs ?? createInputBook(), spec.alias, templateOf(spec))
+  const guard = createInputGuard(deps.inputs ?? createInputBook(), spec.alias, getTemplate(spec))
   const reserved = () => engine?.reserved?.host ?? deps.reserved
   const watch = watchEngine({
     address,
@@ -326,7 +326,7 @@ async function startEngine(
 }
 
 /** Returns the template that conversations with the model are formatted with. */
-export function templateOf({ mode, variant }: Pick<LaunchSpec, 'mode' | 'variant'>): Input | undefined {
+export function getTemplate({ mode, variant }: Pick<LaunchSpec, 'mode' | 'variant'>): Input | undefined {
   const { defaults, key, revision } = variant
   return mode === 'chat' ? inputOf('template', defaults?.template ?? `${key} ${revision}`) : undefined
 }

@@ -112,8 +112,8 @@ export class EventBlocks {
     }
     for (let at = 0; at < text.length; this.events++) at = text.indexOf(END_OF_EVENT, at) + END_OF_EVENT.length
     if (text.includes(TIMINGS)) this.#readUsage(bytes)
-    const at = startOf(text, ERROR)
-    if (at === -1) return { bytes, done: startOf(text, DONE) !== -1 }
+    const at = findLineStart(text, ERROR)
+    if (at === -1) return { bytes, done: findLineStart(text, DONE) !== -1 }
     const error = bytes.toString('utf8', at + 'data: '.length, bytes.indexOf(LINE_FEED, at))
     return { bytes: bytes.subarray(0, at), done: false, error }
   }
@@ -140,7 +140,7 @@ function endOfEvents(data: Buffer): number {
  * Finds where a line with this beginning starts. Line feeds within JSON are escaped, so the start of a line is
  * unambiguous.
  */
-function startOf(text: string, line: string): number {
+function findLineStart(text: string, line: string): number {
   if (text.startsWith(line)) return 0
   const feed = text.indexOf(`\n${line}`)
   return feed === -1 ? -1 : feed + 1

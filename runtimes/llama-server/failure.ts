@@ -68,7 +68,7 @@ interface Finding {
 }
 
 /** Returns the patterns of all causes, in the order of their table. */
-function rulesOf(kind: 'lines' | 'hints'): Rule[] {
+function listRules(kind: 'lines' | 'hints'): Rule[] {
   return Object.entries(CAUSES).flatMap(([name, facts]) =>
     [facts[kind]].flat().map(entry => {
       const { pattern, sentence } = entry instanceof RegExp ? { pattern: entry, sentence: facts.sentence } : entry
@@ -76,8 +76,8 @@ function rulesOf(kind: 'lines' | 'hints'): Rule[] {
     })
   )
 }
-const RULES = rulesOf('lines')
-const HINTS = rulesOf('hints')
+const RULES = listRules('lines')
+const HINTS = listRules('hints')
 
 /** Finds the first line that is a cause by itself, or otherwise one that hints at a cause. */
 function find(lines: readonly string[]): Finding | undefined {
@@ -103,7 +103,7 @@ const PARTS: { failed: RegExp; cause: FailureCause; missing?: FailureCause }[] =
     missing: 'projector_missing'
   }
 ]
-function causeOfPart(cause: FailureCause, lines: readonly string[]): FailureCause | undefined {
+function causeFromPart(cause: FailureCause, lines: readonly string[]): FailureCause | undefined {
   const part = CAUSES[cause].ofFile ? PARTS.find(({ failed }) => lines.some(line => failed.test(line))) : undefined
   return cause === 'file_missing' || cause === 'file_unreadable' ? (part?.missing ?? part?.cause) : part?.cause
 }
@@ -154,7 +154,7 @@ function failureAt(counted: readonly string[], { rule, index }: Finding, paths: 
   const match = rule.pattern.exec(line) ?? rule.pattern.exec(raw)!
   const words = match.slice(1).filter(word => word !== undefined && word !== '')
   const sentence = presentable(fill(rule.sentence, words), paths)
-  const part = causeOfPart(rule.cause, counted)
+  const part = causeFromPart(rule.cause, counted)
   const cause = part ?? rule.cause
   const about = part && `${sentence.split(/\. /)[0]!.replace(/\.?$/, '.')} ${fill(CAUSES[part].sentence, [])}`
   const { details, remark } = factsAt(cause, counted, index)
@@ -193,7 +193,7 @@ export function classifyFailure({
   paths?: readonly string[]
 }): Failure {
   const counted = decisiveLines(lines)
-  const cause = causeOfExit(exit)
+  const cause = causeFromExit(exit)
   const finding = find(counted)
   if (finding && !outranks(exit, cause, finding)) {
     const found = findFailure(lines, paths, exit.code !== null || exit.signal !== null)
@@ -307,7 +307,7 @@ const ENDINGS: [FailureCause, ...(string | number)[]][] = [
   ['terminated', 129, 130, 143]
 ]
 
-function causeOfExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
+function causeFromExit({ code, signal, oomKilled }: ExitFacts): FailureCause {
   const ending = signal ?? (code === null ? undefined : code >>> 0)
   const found = ENDINGS.find(([, ...endings]) => endings.some(each => each === ending))?.[0]
   if (found === 'killed' && oomKilled) return 'oom_killed'

@@ -4,7 +4,7 @@ import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { setNewest } from '../../core/system/newest-entries.ts'
 import { engineSchema } from './engine-schema.ts'
-import { TooCostly, waysOf } from './grammar-cost.ts'
+import { countWays, TooCostly } from './grammar-cost.ts'
 import { NotReadable, readGrammar } from './grammar-text.ts'
 import { isBranching, MAX_COPIES, schemaGrammar } from './schema-grammar.ts'
 
@@ -49,7 +49,7 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
   const known = new Map<string, Cost>()
   let counted = 0
 
-  function costOf(text: string, count: () => Cost): Cost {
+  function getCost(text: string, count: () => Cost): Cost {
     let found = known.get(text)
     if (found === undefined) {
       found = counting(count)
@@ -72,7 +72,7 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
   function check(param: string, what: string, text: string, count: () => Cost, key = text) {
     const bytes = Buffer.byteLength(text)
     requireSize(param, what, bytes, size)
-    const { ways, copies, elements } = costOf(key, count)
+    const { ways, copies, elements } = getCost(key, count)
     if (Number.isNaN(ways)) {
       throw new CorralError('invalid_request', `"${param}" is not a grammar in GBNF. Correct its syntax.`, { param })
     }
@@ -107,7 +107,7 @@ export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request:
 
   function grammarCost(text: string, isStart?: (name: string) => boolean): Cost {
     const grammar = readGrammar(text, isStart)
-    return { ways: waysOf(grammar, mostWays), copies: 0, elements: grammar.rules.elements }
+    return { ways: countWays(grammar, mostWays), copies: 0, elements: grammar.rules.elements }
   }
 
   return async ({ grammar, json_schema, response_format: format, tools }) => {

@@ -117,7 +117,7 @@ export interface CountedGrammar {
  * @param enough counting stops at this number
  * @throws TooCostly if there is too much to count
  */
-export function waysOf({ rules: { rules }, starts }: CountedGrammar, enough: number): number {
+export function countWays({ rules: { rules }, starts }: CountedGrammar, enough: number): number {
   return new Walk(rules).ways(starts, enough)
 }
 

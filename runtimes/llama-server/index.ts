@@ -14,7 +14,7 @@ import { createLlamaServerProvider } from './provider.ts'
 import { createRpcWorkers } from './rpc-workers.ts'
 import { knownFlags } from './server-facts.ts'
 import { checkTemplate } from './template-check.ts'
-import { tunablesOf } from './tunables.ts'
+import { listTunables } from './tunables.ts'
 
 export default definePlugin({
   name: 'llama-server',
@@ -80,7 +80,7 @@ export default definePlugin({
         const { gpus, cpu } = await hardware.detect()
         const build = await runtimes.build({}, spec.settings?.runtime)
         const { executables, devices } = build
-        return tunablesOf(spec, given, {
+        return listTunables(spec, given, {
           cores: cpu.cores ?? cpu.threads,
           threads: cpu.threads,
           hasGpu: devices.length > 0 && gpus.some(gpu => gpu.usable),

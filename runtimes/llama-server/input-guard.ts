@@ -46,7 +46,7 @@ export function inputOf(kind: Kind, text: string): Input {
 }
 
 /** Returns the grammars and schemas of a request. */
-export function constraintsOf({ grammar, json_schema, response_format, tools }: EngineFields): Input[] {
+export function listConstraints({ grammar, json_schema, response_format, tools }: EngineFields): Input[] {
   const { schema, json_schema: named } = (response_format ?? {}) as { schema?: unknown; json_schema?: unknown }
   const schemas = [json_schema, schema, named, Array.isArray(tools) && tools.length > 0 ? tools : undefined]
   return [
@@ -238,7 +238,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
       signal: AbortSignal,
       ask: (ticket: Ticket) => Promise<Result>
     ): Promise<Result> {
-      const constraints = constraintsOf(fields)
+      const constraints = listConstraints(fields)
       const own = fields.messages === undefined ? undefined : template
       book.check(own ? [own, ...constraints] : constraints, model)
       const ticket: Ticket = {

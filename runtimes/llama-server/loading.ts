@@ -5,7 +5,7 @@ import { CorralError } from '../../core/errors.ts'
 import { isObject } from '../../core/system/json-object.ts'
 import { stuckFailure } from './failure.ts'
 import { addUse } from './memory/engine-need.ts'
-import { textOf } from './response-body.ts'
+import { readText } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
 
 /** Facts that an engine reports once it serves. */
@@ -23,7 +23,7 @@ const POLL_INTERVAL = 250
 
 async function getJson(upstream: Upstream, path: string, signal: AbortSignal) {
   const { status, body } = await upstream.request({ method: 'GET', path, signal })
-  const content = await textOf(body)
+  const content = await readText(body)
   try {
     return { status, value: JSON.parse(content) as unknown }
   } catch {
@@ -44,7 +44,12 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
  * @param templateLimit the same limit for the last step, reading the chat template when the model is in memory. 0 is
  * unlimited
  */
-export function loadingOf({ signal: outer, onProgress }: Waiting, timeout: number, subject: string, templateLimit = 0) {
+export function followLoad(
+  { signal: outer, onProgress }: Waiting,
+  timeout: number,
+  subject: string,
+  templateLimit = 0
+) {
   const control = new AbortController()
   const signal: AbortSignal = outer ? AbortSignal.any([outer, control.signal]) : control.signal
   let active = true

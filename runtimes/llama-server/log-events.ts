@@ -9,8 +9,8 @@ const RULES: Rule[] = [
   [/load_model: loading model '(.+?)'/, ([file]) => `loads ${file}`],
   [/threadpool init, n_threads = (\d+)/, ([count]) => `computes with ${many(count!, 'thread')}`],
   [/offloaded (\d+)\/(\d+) layers to GPU/, ([some, all]) => `${some} of ${all} layers are on the GPU`],
-  [/(\S+) +model buffer size = +([\d.]+) MiB/, ([where, size]) => `weights: ${amount(size!)} in ${placeOf(where!)}`],
-  [/(\S+) +KV buffer size = +([\d.]+) MiB/, ([where, size]) => `context: ${amount(size!)} in ${placeOf(where!)}`],
+  [/(\S+) +model buffer size = +([\d.]+) MiB/, ([where, size]) => `weights: ${amount(size!)} in ${getPlace(where!)}`],
+  [/(\S+) +KV buffer size = +([\d.]+) MiB/, ([where, size]) => `context: ${amount(size!)} in ${getPlace(where!)}`],
   [
     /n_slots = (\d+), n_ctx_slot = (\d+)/,
     ([slots, context]) => `answers ${many(slots!, 'request')} at once, each with a context of ${context} tokens`
@@ -41,7 +41,7 @@ const RULES: Rule[] = [
 const many = (count: string, what: string) => `${count} ${what}${count === '1' ? '' : 's'}`
 const pace = (speed: string) => `${Number(speed) < 10 ? Number(speed).toFixed(1) : Math.round(Number(speed))} tokens/s`
 const amount = (mebibytes: string) => formatBytes(Number(mebibytes) * 2 ** 20)
-const placeOf = (buffer: string) => (/^CPU/.test(buffer) ? 'main memory' : `the memory of ${buffer}`)
+const getPlace = (buffer: string) => (/^CPU/.test(buffer) ? 'main memory' : `the memory of ${buffer}`)
 
 /**
  * Explains an engine's log in plain words, without lines that do not matter to people and without clients' lines.

@@ -5,10 +5,10 @@ import type { Capability, Catalog, Model } from '../../core/contracts/models.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
-import { createLlamaServerEngine, type LlamaServerEngine, templateOf } from './engine.ts'
+import { createLlamaServerEngine, getTemplate, type LlamaServerEngine } from './engine.ts'
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
-import { constraintsOf, createInputBook } from './input-guard.ts'
+import { createInputBook, listConstraints } from './input-guard.ts'
 import { KNOWN_OPTIONS } from './known-options.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
@@ -73,7 +73,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   })
 
   /** Converts the model's files first if necessary. */
-  async function launchSpecOf(spec: EngineSpec, waiting: Waiting): Promise<LaunchSpec> {
+  async function createLaunchSpec(spec: EngineSpec, waiting: Waiting): Promise<LaunchSpec> {
     const { options } = spec
     const variant = requireFiles(spec.variant)
     const files =
@@ -81,8 +81,8 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     return launchSpec({ ...spec, variant }, files, catalog)
   }
 
-  async function estimateOf(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
-    const files = await launchSpecOf(spec, waiting)
+  async function getEstimate(spec: EngineSpec, waiting: Waiting): Promise<LlamaServerEstimate> {
+    const files = await createLaunchSpec(spec, waiting)
     // Callers that wait also see the progress of a build that is still being made.
     const build = await runtimes.build(waiting, files.settings?.runtime)
     const rpc = files.settings?.rpc
@@ -97,7 +97,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   }
 
   async function launch(spec: LaunchSpec, need: MemoryNeed, waiting: Waiting): Promise<LlamaServerEngine> {
-    const template = templateOf(spec)
+    const template = getTemplate(spec)
     if (template) inputs.check([template], spec.alias)
     const watched = { stuckAfter: deps.stuckAfter, reserved: need.use.host, inputs, rpcWorkers }
     const rpc = spec.settings?.rpc
@@ -142,7 +142,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     async check(request) {
       const isRisky = await checkGrammars(request)
       // The request runs alone until it has generated something, so that it cannot end the answers of others.
-      if (isRisky) for (const input of constraintsOf(request)) if (!inputs.isProven(input)) inputs.suspect(input)
+      if (isRisky) for (const input of listConstraints(request)) if (!inputs.isProven(input)) inputs.suspect(input)
     },
     unenforced,
 
@@ -159,7 +159,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     async estimate(spec, waiting) {
       const release = storage.hold(requireFiles(spec.variant))
       try {
-        return await estimateOf(spec, waiting)
+        return await getEstimate(spec, waiting)
       } finally {
         release()
       }
@@ -169,8 +169,8 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       // A newer revision may replace this one while it is in use.
       const release = storage.hold(requireFiles(spec.variant))
       try {
-        const { need } = given ? (given as LlamaServerEstimate) : await estimateOf(spec, waiting)
-        const plain = { ...(await launchSpecOf(spec, waiting)), bounds: need.bounds }
+        const { need } = given ? (given as LlamaServerEstimate) : await getEstimate(spec, waiting)
+        const plain = { ...(await createLaunchSpec(spec, waiting)), bounds: need.bounds }
         const slotFolder = await promptCache.folderFor(plain)
         const engine = await launch(slotFolder === undefined ? plain : { ...plain, slotFolder }, need, waiting)
         running.set(engine, undefined)

@@ -110,13 +110,13 @@ export class ResponseBody implements EngineBody {
 }
 
 /** Returns the whole body as text. */
-export async function textOf(body: EngineBody): Promise<string> {
+export async function readText(body: EngineBody): Promise<string> {
   const chunks: Buffer[] = []
   await body.consume(chunk => void chunks.push(chunk))
   return Buffer.concat(chunks).toString()
 }
 
 /** Returns the whole body as JSON. @throws SyntaxError if it is not JSON */
-export async function jsonOf(body: EngineBody): Promise<unknown> {
-  return JSON.parse(await textOf(body))
+export async function readJson(body: EngineBody): Promise<unknown> {
+  return JSON.parse(await readText(body))
 }

@@ -47,14 +47,14 @@ function refusal(cause: FailureCause, worker: string, message: string, error?: u
 }
 
 /** Returns the pools that the memory of a worker's devices belongs to. */
-export function poolsOf({ name, facts }: Pick<RpcWorker, 'name' | 'facts'>): string[] {
+export function listPools({ name, facts }: Pick<RpcWorker, 'name' | 'facts'>): string[] {
   return facts.devices.map(device => (facts.devices.length === 1 ? name : `${name} ${device.name}`))
 }
 
 /** Lists the workers' devices that can hold layers, in llama.cpp's order: `RPC0`, `RPC1`, … */
 export function workerDevices(workers: readonly RpcWorker[]): (Device & { total: number })[] {
   return workers.flatMap(worker => {
-    const pools = poolsOf(worker)
+    const pools = listPools(worker)
     return worker.facts.devices.map(({ usable, total }, at) => ({
       pool: pools[at]!,
       budget: usable,
@@ -66,7 +66,7 @@ export function workerDevices(workers: readonly RpcWorker[]): (Device & { total:
 
 /** Renames llama.cpp's devices in a memory use to the pools of the workers. */
 export function inWorkerPools(use: MemoryUse, workers: readonly RpcWorker[] = []): MemoryUse {
-  const pools = workers.flatMap(poolsOf)
+  const pools = workers.flatMap(listPools)
   const named = Object.entries(use).map(([device, bytes]) => {
     const number = /^RPC(\d+)$/.exec(device)?.[1]
     return [(number !== undefined && pools[Number(number)]) || device, bytes]
@@ -75,7 +75,7 @@ export function inWorkerPools(use: MemoryUse, workers: readonly RpcWorker[] = []
 }
 
 /** Returns the llama.cpp release in a build's id: `release-b11347-cuda-13`, `source-v0.5.0-cpu`. */
-const releaseOf = (id: string) => /(?:^|-)(b\d+|v\d+\.\d+\.\d+)(?=-|$)/.exec(id)?.[1]
+const getRelease = (id: string) => /(?:^|-)(b\d+|v\d+\.\d+\.\d+)(?=-|$)/.exec(id)?.[1]
 
 /**
  * Returns why a worker's llama.cpp does not match this machine's, or undefined if it does. Both ends must be of the
@@ -93,9 +93,9 @@ export function buildMismatch(
   if (own.source === 'release' && build.source === 'release' && own.id === build.id && sameSystem) {
     return `its llama-server differs from that of this machine, although both come from the release ${own.id}: SHA-256 ${build.digest.slice(0, 12)}… there, ${own.digest.slice(0, 12)}… here`
   }
-  const release = releaseOf(own.id)
+  const release = getRelease(own.id)
   const sameCommit = own.commit !== undefined && own.commit === build.commit
-  if (sameCommit || (release !== undefined && release === releaseOf(build.id))) return undefined
+  if (sameCommit || (release !== undefined && release === getRelease(build.id))) return undefined
   return `it has llama.cpp ${theirs}, but this machine has ${ours}`
 }
 
@@ -279,7 +279,7 @@ export function createRpcWorkers(
         } catch {
           // An unreachable worker is not a reason to unload anything, because a load asks again and reports the
           // problem. If nothing is in use there, nobody waits for it a second time.
-          if (poolsOf(worker).some(pool => held[pool])) heard.set(worker.name, { worker, at: performance.now() })
+          if (listPools(worker).some(pool => held[pool])) heard.set(worker.name, { worker, at: performance.now() })
           else heard.delete(worker.name)
           return worker
         }
@@ -288,7 +288,7 @@ export function createRpcWorkers(
     return Object.assign(
       {},
       ...all.map(worker => {
-        const pools = poolsOf(worker)
+        const pools = listPools(worker)
         return Object.fromEntries(
           worker.facts.devices.map(({ usable, free }, at) => {
             return [pools[at]!, Math.min(usable, free + (held[pools[at]!] ?? 0))]

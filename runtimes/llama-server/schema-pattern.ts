@@ -75,7 +75,7 @@ const PLAIN = union([
 ])
 
 /** Any text, around an expression that is not anchored. */
-const ANYTHING = repeat(setOf(EVERYTHING), 0, Number.POSITIVE_INFINITY)
+const ANYTHING = repeat(makeSet(EVERYTHING), 0, Number.POSITIVE_INFINITY)
 
 /**
  * Rewrites a regular expression (ECMA-262, as in JSON Schema: it may match anywhere unless it is anchored) in the form
@@ -185,15 +185,15 @@ function complement(ranges: Ranges): Ranges {
 
 const intersection = (a: Ranges, b: Ranges) => complement(union([...complement(a), ...complement(b)]))
 const has = (ranges: Ranges, code: number) => ranges.some(([low, high]) => code >= low && code <= high)
-const sizeOf = (ranges: Ranges) => ranges.reduce((sum, [low, high]) => sum + high - low + 1, 0)
+const getSize = (ranges: Ranges) => ranges.reduce((sum, [low, high]) => sum + high - low + 1, 0)
 
 // ---- parts ---------------------------------------------------------------------------------------------------------
 
-function setOf(ranges: Ranges): Part {
+function makeSet(ranges: Ranges): Part {
   return { kind: 'set', ranges, min: 1, max: 1 }
 }
 function character(code: number): Part {
-  return setOf([[code, code]])
+  return makeSet([[code, code]])
 }
 function sequence(parts: readonly Part[]): Part {
   const sum = (of: 'min' | 'max') => parts.reduce((total, part) => total + part[of], 0)
@@ -323,9 +323,9 @@ class PatternReader {
     if (this.#take(/\\(?:[1-9]\d*|k<[^>]*>)/y)) return this.#loosely(ANYTHING)
     const anchor = this.#take(/[$^]/y) as '^' | '$' | undefined
     if (anchor) return { kind: 'anchor', sign: anchor, min: 0, max: 0 }
-    if (this.#take(/\./y)) return setOf(complement(LINE_ENDS))
-    if (this.#take(/\[/y)) return setOf(this.#class())
-    return setOf(this.#member())
+    if (this.#take(/\./y)) return makeSet(complement(LINE_ENDS))
+    if (this.#take(/\[/y)) return makeSet(this.#class())
+    return makeSet(this.#member())
   }
 
   #loosely<Read>(read: Read): Read {
@@ -338,13 +338,13 @@ class PatternReader {
     const ranges: (readonly [number, number])[] = []
     while (!this.#take(/\]/y)) {
       const low = this.#member(true)
-      const isRange = sizeOf(low) === 1 && this.#source[this.#at] === '-' && this.#source[this.#at + 1] !== ']'
+      const isRange = getSize(low) === 1 && this.#source[this.#at] === '-' && this.#source[this.#at + 1] !== ']'
       if (!isRange) ranges.push(...low)
       else {
         this.#at++
         const high = this.#member(true)
         // A class at the end of a range, as in `[a-\d]`, makes three members.
-        if (sizeOf(high) === 1) ranges.push([low[0]![0], high[0]![0]])
+        if (getSize(high) === 1) ranges.push([low[0]![0], high[0]![0]])
         else ranges.push(...low, [45, 45], ...high)
       }
     }
@@ -363,7 +363,7 @@ class PatternReader {
       this.#at += code > 0xffff ? 2 : 1
       return [[code, code]]
     }
-    const code = codeOf(written, inClass)
+    const code = parseEscape(written, inClass)
     if (code !== undefined) return [[code, code]]
     const known = CLASSES[written[1]!]
     if (!known) throw new Unsupported()
@@ -372,7 +372,7 @@ class PatternReader {
 }
 
 /** Returns the character of an escape. Undefined for classes such as `\d` and `\b`. */
-function codeOf(written: string, inClass: boolean): number | undefined {
+function parseEscape(written: string, inClass: boolean): number | undefined {
   const [, sign = ''] = written
   if (written.length > 8) {
     const [high, low] = [written.slice(2, 6), written.slice(8, 12)].map(digits => Number.parseInt(digits, 16))
@@ -440,14 +440,14 @@ class PatternWriter {
     const letters: string[] = []
     for (const [code, letter] of SHORT_ESCAPES) if (has(ranges, code)) letters.push(letter)
     const others: string[] = []
-    if (sizeOf(ranges) <= SMALL_SET) {
+    if (getSize(ranges) <= SMALL_SET) {
       for (let code = 0; code < 32; code++) {
         const isOther = has(ranges, code) && !SHORT_ESCAPES.has(code as never)
         if (isOther) others.push(`\\\\u00${code.toString(16).padStart(2, '0')}`)
       }
     }
     const alternatives: string[] = []
-    if (plain.length === 1 && sizeOf(plain) === 1 && !isRepeated) alternatives.push(literal(plain[0]![0]))
+    if (plain.length === 1 && getSize(plain) === 1 && !isRepeated) alternatives.push(literal(plain[0]![0]))
     else if (plain.length > 0) alternatives.push(`[${plain.map(rangeText).join('')}]`)
     if (letters.length > 0) alternatives.push(`\\\\[${letters.join('')}]`)
     alternatives.push(...others)

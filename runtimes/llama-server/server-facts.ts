@@ -21,7 +21,7 @@ export interface QueryOptions {
 }
 
 /** Runs a program of a build in an engine's environment and returns the lines that it prints. */
-export async function linesOf(
+export async function runForLines(
   program: string,
   args: readonly string[],
   {
@@ -60,7 +60,7 @@ export function flagsInHelp(help: readonly string[]): Set<string> {
 }
 
 /** By digest of the build and path of the program. */
-const flagsOf = new Map<string, Promise<ReadonlySet<string> | undefined>>()
+const getFlags = new Map<string, Promise<ReadonlySet<string> | undefined>>()
 
 /**
  * Returns the flags that a build's program knows by its own `--help`, read once. Undefined if it does not list them.
@@ -72,8 +72,8 @@ export async function knownFlags(
 ): Promise<ReadonlySet<string> | undefined> {
   const key = `${digest} ${program}`
   const found =
-    flagsOf.get(key) ??
-    linesOf(program, ['--help'], { ...options, timeout: HELP_LIMIT }).then(
+    getFlags.get(key) ??
+    runForLines(program, ['--help'], { ...options, timeout: HELP_LIMIT }).then(
       help => {
         const flags = flagsInHelp(help)
         // All of them have this flag. Without it the text is something else.
@@ -82,8 +82,8 @@ export async function knownFlags(
       // The start that follows fails too, with the reason.
       () => undefined
     )
-  flagsOf.set(key, found)
-  if ((await found) === undefined) flagsOf.delete(key)
+  getFlags.set(key, found)
+  if ((await found) === undefined) getFlags.delete(key)
   return found
 }
 
@@ -104,7 +104,7 @@ export async function queryVersion(
   server: string,
   options: QueryOptions
 ): Promise<{ version: string; commit?: string }> {
-  const lines = await linesOf(server, ['--version'], options)
+  const lines = await runForLines(server, ['--version'], options)
   const version = parseVersion(lines)
   if (version === undefined) throw new Error(`--version: no version in its output: ${lines[0] ?? '(nothing)'}`)
   return version
@@ -118,7 +118,7 @@ export async function queryDevices(
   server: string,
   options: QueryOptions
 ): Promise<{ devices: BuildDevice[]; problems: string[] }> {
-  const lines = await linesOf(server, ['--list-devices'], options)
+  const lines = await runForLines(server, ['--list-devices'], options)
   const listed = parseDevices(lines)
   if (listed === undefined) throw new Error('--list-devices: no list of devices in its output')
   const log = parseDeviceLog(lines)

@@ -69,13 +69,13 @@ export class SlotOwners {
   }
 
   /** Returns the owner of a slot's prompt. Undefined if it is not known for sure. */
-  ownerOf(slot: number): string | undefined {
+  getOwner(slot: number): string | undefined {
     if (!this.#isolated) return this.#sole ?? undefined
     return this.#slots[slot]?.owner
   }
 
   /** Returns the beginnings of a slot's prompt. Undefined if unknown. */
-  trailOf(slot: number): Trail | undefined {
+  getTrail(slot: number): Trail | undefined {
     return this.#slots[slot]?.trail
   }
 
@@ -107,7 +107,7 @@ export class SlotOwners {
       throw signal.reason
     }
     const client = owner ?? SERVER
-    const trail = trailOf(body)
+    const trail = getTrail(body)
     const slot = chooseSlot(this.#free, client, trail)
     this.#free.delete(slot)
     slot.usedAt = ++this.#uses
@@ -209,11 +209,11 @@ const FIRST = 4
 const nextBoundary = (at: number) => at + (at < 64 ? 4 : at < 1024 ? 16 : at < 65_536 ? 256 : 4096)
 
 /** Computes the beginnings of a request's prompt, as far as they are the same in each turn of a conversation. */
-export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields): Trail {
+export function getTrail({ tools, messages, prompt, input_prefix }: EngineFields): Trail {
   const parts = [
     tools,
     ...(Array.isArray(messages)
-      ? messages.map(textOf)
+      ? messages.map(readText)
       : [input_prefix === undefined ? prompt : `${input_prefix}${prompt ?? ''}`])
   ]
   const text = Buffer.from(parts.map(part => (typeof part === 'string' ? part : JSON.stringify(part))).join('\n'))
@@ -231,7 +231,7 @@ export function trailOf({ tools, messages, prompt, input_prefix }: EngineFields)
 /**
  * Returns a message's content if it is plain text. The fields that all messages share would make short ones look alike.
  */
-function textOf(message: { content?: unknown; tool_calls?: unknown }): unknown {
+function readText(message: { content?: unknown; tool_calls?: unknown }): unknown {
   return typeof message.content === 'string' && !message.tool_calls ? message.content : message
 }
 

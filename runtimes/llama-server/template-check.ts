@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { Build } from '../../core/contracts/builds.ts'
 import { CorralError } from '../../core/errors.ts'
 import { ToolError } from '../../core/system/child-process.ts'
-import { knownFlags, linesOf, type QueryOptions } from './server-facts.ts'
+import { knownFlags, type QueryOptions, runForLines } from './server-facts.ts'
 
 /** llama-server logs in another thread, and its last lines may be lost when it exits. It is then asked again. */
 const MAX_ATTEMPTS = 4
@@ -34,8 +34,8 @@ export async function checkTemplate(build: Build, template: string, options: Que
     const args = ['--model', join(folder, 'none.gguf'), ...jinja, '--chat-template-file', file]
     let fault: string | undefined = ''
     for (let attempt = 0; fault === '' && attempt < MAX_ATTEMPTS; attempt++) {
-      fault = await faultOf(() =>
-        linesOf(server, args, { ...options, timeout: CHECK_TIMEOUT_MS, maxMemory: MAX_CHECK_MEMORY })
+      fault = await findFault(() =>
+        runForLines(server, args, { ...options, timeout: CHECK_TIMEOUT_MS, maxMemory: MAX_CHECK_MEMORY })
       )
     }
     if (fault === undefined) return
@@ -52,7 +52,7 @@ export async function checkTemplate(build: Build, template: string, options: Que
 /**
  * Returns llama-server's objection to a template: undefined if there is none, empty if it rejects it without a reason.
  */
-async function faultOf(run: () => Promise<unknown>): Promise<string | undefined> {
+async function findFault(run: () => Promise<unknown>): Promise<string | undefined> {
   try {
     await run()
     return undefined
@@ -64,7 +64,7 @@ async function faultOf(run: () => Promise<unknown>): Promise<string | undefined>
   }
 }
 
-/** Finds the objection in the lines that it printed, as `faultOf`. Pure. */
+/** Finds the objection in the lines that it printed, as `findFault`. Pure. */
 function templateFault(lines: readonly string[]): string | undefined {
   if (!lines.some(line => REFUSED.test(line))) return undefined
   const reason = REASONS.flatMap(pattern => lines.map(line => pattern.exec(line)?.[1])).find(text => text !== undefined)

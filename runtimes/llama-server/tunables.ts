@@ -39,7 +39,7 @@ const MAX_DRAFTS = 2
 const DRAFT_SHARE = 0.35
 
 /** Returns the settings that a trial may change for this engine, the most important first. */
-export function tunablesOf(spec: EngineSpec, given: TrialSettings, facts: TuningFacts): Tunable[] {
+export function listTunables(spec: EngineSpec, given: TrialSettings, facts: TuningFacts): Tunable[] {
   const { mode, options, settings } = spec
   const own = settings?.arguments ?? []
   const all = [...facts.shared, ...own]

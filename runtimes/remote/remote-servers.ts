@@ -112,7 +112,7 @@ export function createRemoteServers(
       })
       const { statusCode } = reply
       const type = String(reply.headers['content-type'] ?? '')
-      if (statusCode >= 300) throw refusal(name, statusCode, await textOf(reply.body), reply.headers['retry-after'])
+      if (statusCode >= 300) throw refusal(name, statusCode, await readText(reply.body), reply.headers['retry-after'])
       if (!/json|event-stream/.test(type)) {
         await reply.body.dump().catch(() => undefined)
         const what = `A server of model "${name}" answered with ${type || 'something'}, which is not a model's answer.`
@@ -170,7 +170,7 @@ export function createRemoteServers(
   }
 }
 
-const textOf = async (body: ReplyBody) => await body.text().catch(() => '')
+const readText = async (body: ReplyBody) => await body.text().catch(() => '')
 
 /**
  * Translates a rejection for the client. Never reveals the server's key, and quotes the server only if the request is

@@ -83,7 +83,7 @@ export function gfxName(text: string | undefined): string | undefined {
  * Converts `gfx_target_version` of the kernel's topology: major × 10000 + minor × 100 + stepping. The name has minor
  * and stepping as one hexadecimal digit each, so 90010 is gfx90a.
  */
-export function gfxOfTargetVersion(version: number): string | undefined {
+export function gfxFromTargetVersion(version: number): string | undefined {
   const [major, minor, step] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100]
   if (!Number.isInteger(version) || major < 6 || major > 99 || minor > 15 || step > 15) return undefined
   return `gfx${major}${minor.toString(16)}${step.toString(16)}`

@@ -1,18 +1,18 @@
 import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { amdChip, gfxName, gfxOfTargetVersion } from './amd-chips.ts'
-import { addressOfLocation, marketingName, pciAddress, pciId, vendorOfId } from './pci.ts'
+import { amdChip, gfxFromTargetVersion, gfxName } from './amd-chips.ts'
+import { addressFromLocation, marketingName, pciAddress, pciId, vendorFromId } from './pci.ts'
 import {
-  bytesOf,
   type Findings,
-  fieldOf,
-  freeOf,
+  getField,
   type Probe,
   ProbeFailure,
   parseJson,
   programProbe,
   type Sighting,
-  sighting
+  sighting,
+  toBytes,
+  toFreeMemory
 } from './probe.ts'
 
 /*
@@ -41,15 +41,15 @@ function numbersOf(text: string): Partial<Record<string, number>> {
 export function parseKfdNode(properties: string, banks: readonly string[]): Sighting | undefined {
   const values = numbersOf(properties)
   if (!values.simd_count) return undefined
-  if (values.vendor_id !== undefined && vendorOfId(pciId(values.vendor_id)) !== 'amd') return undefined
+  if (values.vendor_id !== undefined && vendorFromId(pciId(values.vendor_id)) !== 'amd') return undefined
   const own = banks.map(numbersOf).filter(bank => FRAME_BUFFERS.includes(bank.heap_type ?? 0))
   const inBanks = own.reduce((sum, bank) => sum + (bank.size_in_bytes ?? 0), 0)
   return sighting({
     vendor: 'amd',
     pciId: pciId(values.device_id),
-    pciBus: addressOfLocation(values.location_id ?? 0, values.domain),
-    architecture: gfxOfTargetVersion(values.gfx_target_version ?? 0),
-    totalMemory: bytesOf(inBanks || (values.local_mem_size ?? 0)),
+    pciBus: addressFromLocation(values.location_id ?? 0, values.domain),
+    architecture: gfxFromTargetVersion(values.gfx_target_version ?? 0),
+    totalMemory: toBytes(inBanks || (values.local_mem_size ?? 0)),
     // Every kernel with amdgpu has this list, so it does not show whether ROCm is installed.
     driver: { name: 'amdgpu' },
     usable: true
@@ -104,22 +104,22 @@ export const kfdTopology: Probe = {
 export function parseRocminfo(text: string): Sighting[] | undefined {
   const agents = text.split(/^\s*Agent \d+\s*$/m).slice(1)
   if (agents.length === 0) return undefined
-  const gpus = agents.filter(agent => fieldOf(agent, 'Device Type') === 'GPU')
+  const gpus = agents.filter(agent => getField(agent, 'Device Type') === 'GPU')
   return gpus.map(agent => {
-    const decimal = (key: string) => Number.parseInt(fieldOf(agent, key) ?? '', 10)
+    const decimal = (key: string) => Number.parseInt(getField(agent, key) ?? '', 10)
     // The first pool that the whole GPU can use. For an integrated GPU this is main memory.
     const pool = /Segment:\s*GLOBAL[^\n]*COARSE GRAINED[^\n]*\n\s*Size:\s*(\d{1,15})\(/.exec(agent)?.[1]
-    const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(fieldOf(agent, 'Chip ID') ?? '')?.[1])
+    const id = pciId(/\((0x[0-9a-f]{4})\)/i.exec(getField(agent, 'Chip ID') ?? '')?.[1])
     const integrated = amdChip(id)?.integrated ?? /Memory Properties:[^\n]*\bAPU\b/.test(agent)
-    const name = fieldOf(agent, 'Marketing Name')
+    const name = getField(agent, 'Marketing Name')
     return sighting({
       vendor: 'amd',
       name: name === 'N/A' ? undefined : name,
-      architecture: gfxName(fieldOf(agent, 'Name')),
+      architecture: gfxName(getField(agent, 'Name')),
       pciId: id,
-      pciBus: addressOfLocation(decimal('BDFID'), decimal('Domain') || 0),
+      pciBus: addressFromLocation(decimal('BDFID'), decimal('Domain') || 0),
       type: integrated ? 'integrated' : undefined,
-      totalMemory: integrated ? undefined : bytesOf(pool, 1024),
+      totalMemory: integrated ? undefined : toBytes(pool, 1024),
       api: 'rocm',
       usable: true
     })
@@ -176,7 +176,7 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
     names
       .map(name => fields.get(name.toLowerCase()))
       .find(value => value !== undefined && value !== '' && value !== 'N/A')
-  const totalMemory = bytesOf(field('VRAM Total Memory (B)'))
+  const totalMemory = toBytes(field('VRAM Total Memory (B)'))
   const used = field('VRAM Total Used Memory (B)')
   const name = field('Card Series', 'Device Name', 'Card series', 'Product Name')
   return sighting({
@@ -187,7 +187,7 @@ function sightingOf(fields: ReadonlyMap<string, string>): Sighting {
     pciBus: pciAddress(field('PCI Bus')),
     architecture: gfxName(field('GFX Version')),
     totalMemory,
-    freeMemory: freeOf(totalMemory, used === '0' ? 0 : bytesOf(used)),
+    freeMemory: toFreeMemory(totalMemory, used === '0' ? 0 : toBytes(used)),
     api: 'rocm',
     usable: true
   })
@@ -275,11 +275,11 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
   return blocks.flatMap((block): Sighting[] => {
     const field = (title: string, key: string) => {
       const section = new RegExp(`^ {1,4}${title}:\\s*\\r?\\n((?: {5,}\\S.*(?:\\r?\\n|$))*)`, 'm').exec(block)?.[1]
-      const value = fieldOf(section ?? '', key)
+      const value = getField(section ?? '', key)
       return value === 'N/A' ? undefined : value
     }
     const vendor = field('ASIC', 'VENDOR_ID')
-    if (vendor !== undefined && vendorOfId(pciId(vendor)) !== 'amd') return []
+    if (vendor !== undefined && vendorFromId(pciId(vendor)) !== 'amd') return []
     const name = field('ASIC', '(?:MARKET_NAME|Market Name)')
     const driver = { name: field('DRIVER', 'NAME'), version: field('DRIVER', 'VERSION') }
     // Virtual machines may use a driver other than amdgpu.
@@ -291,7 +291,7 @@ export function parseAmdSmi(text: string): Sighting[] | undefined {
         pciId: pciId(field('ASIC', 'DEVICE_ID')),
         pciBus: pciAddress(field('BUS', 'BDF')),
         architecture: gfxName(field('ASIC', 'TARGET_GRAPHICS_VERSION')),
-        totalMemory: bytesOf(/^(\d{1,9}) MB$/.exec(field('VRAM', 'SIZE') ?? '')?.[1], 2 ** 20),
+        totalMemory: toBytes(/^(\d{1,9}) MB$/.exec(field('VRAM', 'SIZE') ?? '')?.[1], 2 ** 20),
         driver: driver.name === undefined ? undefined : driver,
         api: usable ? 'rocm' : undefined,
         usable

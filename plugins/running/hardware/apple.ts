@@ -1,8 +1,8 @@
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { pciId, vendorOfId, vendorOfName } from './pci.ts'
-import { bytesOf, defined, parseJson, programProbe, type Sighting, sighting } from './probe.ts'
-import { featuresOfSysctl } from './processor.ts'
+import { pciId, vendorFromId, vendorFromName } from './pci.ts'
+import { defined, parseJson, programProbe, type Sighting, sighting, toBytes } from './probe.ts'
+import { featuresFromSysctl } from './processor.ts'
 
 /** Parses the `key: value` lines of `sysctl`. Some systems print `key = value`. */
 export function parseSysctl(text: string): Map<string, string> {
@@ -20,7 +20,7 @@ export function appleProcessor(values: ReadonlyMap<string, string>): Partial<Har
     model,
     cores: count('hw.physicalcpu', 'machdep.cpu.core_count'),
     threads: count('hw.logicalcpu', 'machdep.cpu.thread_count'),
-    features: featuresOfSysctl(values)
+    features: featuresFromSysctl(values)
   })
 }
 
@@ -34,7 +34,7 @@ export const appleCpu = programProbe('sysctl', ['darwin'], [...SYSCTL], stdout =
 
 /** Memory in bytes, from `sysctl hw.memsize` or `sysctl -n hw.memsize`. */
 export function appleMemory(text: string): number | undefined {
-  return bytesOf(parseSysctl(text).get('hw.memsize') ?? text.trim())
+  return toBytes(parseSysctl(text).get('hw.memsize') ?? text.trim())
 }
 
 /**
@@ -50,7 +50,7 @@ const text = (value: unknown) => (typeof value === 'string' && value !== '' ? va
 /** Parses `4 GB` and `1536 MB` as binary units. */
 function vram(value: string | undefined): number | undefined {
   const match = /^(\d{1,6}(?:\.\d+)?) (GB|MB)$/i.exec(value?.trim() ?? '')
-  return match ? bytesOf(match[1], match[2]!.toUpperCase() === 'GB' ? 2 ** 30 : 2 ** 20) : undefined
+  return match ? toBytes(match[1], match[2]!.toUpperCase() === 'GB' ? 2 ** 30 : 2 ** 20) : undefined
 }
 
 /** Parses `system_profiler SPDisplaysDataType -json`. Returns undefined for other text. */
@@ -66,7 +66,7 @@ export function parseSystemProfiler(output: string): Sighting[] | undefined {
     // (0x8086)`.
     const reported = text(fields.spdisplays_vendor)?.replaceAll('_', ' ') ?? ''
     const id = /0x[0-9a-f]{4}/i.exec(reported)?.[0].toLowerCase()
-    const vendors = [vendorOfName(reported), vendorOfId(id), vendorOfName(name)]
+    const vendors = [vendorFromName(reported), vendorFromId(id), vendorFromName(name)]
     const vendor = vendors.find(each => each !== 'other') ?? 'other'
     const metal = text(fields.spdisplays_mtlgpufamilysupport) ?? text(fields.spdisplays_metal)
     const shared = vendor === 'apple' || vendor === 'intel' || fields.spdisplays_vram_shared !== undefined

@@ -41,7 +41,7 @@ function brokenDriver(results: readonly ProbeResult[]): HardwareProblem | undefi
 }
 
 /** Collects the GPUs that each source saw, corrected by what other sources know. */
-function sourcesOf(results: readonly ProbeResult[]): Source[] {
+function collectSources(results: readonly ProbeResult[]): Source[] {
   const broken = brokenDriver(results)
   const noAccess = results.some(({ findings }) => findings.noDeviceAccess === true)
   const sources = results.map(({ report, findings }) =>
@@ -82,7 +82,7 @@ function unservedProblem(gpu: Gpu, noAccess: boolean): HardwareProblem {
   return defined({ code: 'driver_not_loaded' as const, subject: gpu.name, message, advice: advice[gpu.vendor] })
 }
 
-function problemsOf(results: readonly ProbeResult[], gpus: readonly Gpu[], platform: string): HardwareProblem[] {
+function listProblems(results: readonly ProbeResult[], gpus: readonly Gpu[], platform: string): HardwareProblem[] {
   const reported = results.flatMap(({ findings }) => findings.problems ?? [])
   const noAccess = results.some(({ findings }) => findings.noDeviceAccess === true)
   const unserved = gpus.filter(gpu => {
@@ -132,7 +132,7 @@ export function assembleHardware(
     results.map(({ findings }) => findings[key]).find(value => value !== undefined)
   const cpu = first('cpu')
   const memory = { total: 0, available: 0, ...first('memory') }
-  const gpus = withVulkan(mergeGpus(sourcesOf(results), memory), results)
+  const gpus = withVulkan(mergeGpus(collectSources(results), memory), results)
   const glibc = first('glibc')
   // In a recording of a Mac, nothing else shows that the processor is made by Intel.
   const intelCpu =
@@ -146,7 +146,7 @@ export function assembleHardware(
     memory,
     gpus,
     libraries: first('libraries') ?? [],
-    problems: problemsOf(results, gpus, machine.platform),
+    problems: listProblems(results, gpus, machine.platform),
     probes: results.map(({ report }) => report)
   }
 }

@@ -1,5 +1,5 @@
-import { pciAddress, pciId, vendorOfName } from './pci.ts'
-import { bytesOf, type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting } from './probe.ts'
+import { pciAddress, pciId, vendorFromName } from './pci.ts'
+import { type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting, toBytes } from './probe.ts'
 
 /** Maximum number of devices that are queried one by one. */
 const MAX_DEVICES = 16
@@ -20,7 +20,7 @@ export function parseXpuSmi(text: string): Map<number, Sighting> {
   const sightings = new Map<number, Sighting>()
   for (const [id, found] of devices) {
     const name = found.get('device name')
-    if (vendorOfName(found.get('vendor name') ?? name ?? '') !== 'intel') continue
+    if (vendorFromName(found.get('vendor name') ?? name ?? '') !== 'intel') continue
     const type = /discrete|integrated/i.exec(found.get('device type') ?? '')?.[0].toLowerCase()
     const size = /^(\d{1,9}(?:\.\d+)?) MiB/.exec(found.get('memory physical size') ?? '')?.[1]
     sightings.set(
@@ -31,7 +31,7 @@ export function parseXpuSmi(text: string): Map<number, Sighting> {
         type: type as Sighting['type'],
         pciId: pciId(found.get('pci device id')),
         pciBus: pciAddress(found.get('pci bdf address')),
-        totalMemory: bytesOf(size, 2 ** 20),
+        totalMemory: toBytes(size, 2 ** 20),
         driver: { version: found.get('driver version') },
         usable: true
       })
@@ -63,7 +63,7 @@ export const xpuSmi: Probe = {
  */
 export function parseSyclLs(text: string): Sighting[] {
   const line = /^\[(?:ext_oneapi_)?level_zero:gpu(?::\d+)?\].*?, (.+?)(?: \d[\d.]*)? \[([\d.]+)[^\]]*\]\s*$/gm
-  const gpus = [...text.matchAll(line)].filter(([, name]) => vendorOfName(name!) === 'intel')
+  const gpus = [...text.matchAll(line)].filter(([, name]) => vendorFromName(name!) === 'intel')
   return gpus.map(([, name, version]) =>
     sighting({
       vendor: 'intel',

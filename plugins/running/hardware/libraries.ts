@@ -34,7 +34,7 @@ export function parseLdconfig(text: string, arch: string): string[] {
 }
 
 /** Lists library folders. The folders of ROCm, oneAPI, WSL and NixOS are often missing from ldconfig's list. */
-function foldersOf({ platform, arch }: Machine): string[] {
+function listFolders({ platform, arch }: Machine): string[] {
   if (platform === 'win32') return ['/Windows/System32']
   if (platform === 'darwin') return ['/usr/local/lib', '/opt/homebrew/lib']
   const triplet = arch === 'arm64' ? 'aarch64-linux-gnu' : 'x86_64-linux-gnu'
@@ -53,7 +53,7 @@ export const libraries: Probe = {
     const cache = root === '' ? [] : ['-C', `${root}/etc/ld.so.cache`]
     const printed = platform === 'linux' ? await optionalOutput(machine, 'ldconfig', '-p', ...cache) : ''
     const listed = parseLdconfig(printed, arch)
-    const inFolders = (await Promise.all(foldersOf(machine).map(folder => files.names(folder)))).flat()
+    const inFolders = (await Promise.all(listFolders(machine).map(folder => files.names(folder)))).flat()
     if (listed.length === 0 && inFolders.length === 0) throw new ProbeFailure('absent', 'no library folders')
     const found = librariesAmong([...listed, ...inFolders])
     return {
@@ -77,7 +77,7 @@ function ownVersion(): string | undefined {
 }
 
 async function recordedVersion(machine: Machine): Promise<string | undefined> {
-  for (const folder of foldersOf(machine)) {
+  for (const folder of listFolders(machine)) {
     const version = glibcVersion((await machine.files.text(`${folder}/libc.so.6`)) ?? '')
     if (version !== undefined) return version
   }

@@ -2,7 +2,7 @@ import { freemem, totalmem } from 'node:os'
 import { posix } from 'node:path'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { appleMemory } from './apple.ts'
-import { bytesOf, fieldOf, type Machine, optionalOutput, type Probe, ProbeFailure, type SystemFiles } from './probe.ts'
+import { getField, type Machine, optionalOutput, type Probe, ProbeFailure, type SystemFiles, toBytes } from './probe.ts'
 
 type MachineMemory = Pick<Hardware['memory'], 'total' | 'available'>
 
@@ -12,10 +12,10 @@ type MachineMemory = Pick<Hardware['memory'], 'total' | 'available'>
  */
 export function parseMeminfo(text: string): MachineMemory | undefined {
   const kib = (key: string) => {
-    const count = /^(\d{1,15}) kB$/.exec(fieldOf(text, key) ?? '')?.[1]
+    const count = /^(\d{1,15}) kB$/.exec(getField(text, key) ?? '')?.[1]
     return count === undefined ? undefined : Number(count) * 1024
   }
-  const total = bytesOf(kib('MemTotal') ?? 0)
+  const total = toBytes(kib('MemTotal') ?? 0)
   if (total === undefined) return undefined
   const available = kib('MemAvailable') ?? (kib('MemFree') ?? 0) + (kib('Buffers') ?? 0) + (kib('Cached') ?? 0)
   return { total, available: Math.min(available, total) }
@@ -25,7 +25,7 @@ export function parseMeminfo(text: string): MachineMemory | undefined {
 export function parseVmStat(text: string): number | undefined {
   const pageSize = /page size of (\d{1,9}) bytes/.exec(text)?.[1]
   if (pageSize === undefined) return undefined
-  const pages = (name: string) => Number(/^\d{1,15}/.exec(fieldOf(text, `Pages ${name}`) ?? '')?.[0] ?? NaN)
+  const pages = (name: string) => Number(/^\d{1,15}/.exec(getField(text, `Pages ${name}`) ?? '')?.[0] ?? NaN)
   const free = pages('free')
   if (Number.isNaN(free)) return undefined
   const others = ['inactive', 'speculative', 'purgeable'].map(name => pages(name) || 0)
@@ -64,7 +64,7 @@ const number = (text: string | undefined) =>
   text !== undefined && /^\s*\d{1,20}\s*$/.test(text) ? Number(text) : undefined
 
 /** Parses a limit in bytes. Returns undefined for `max` and for version 1's huge number, which both mean no limit. */
-function limitOf(text: string | undefined): number | undefined {
+function parseLimit(text: string | undefined): number | undefined {
   const limit = number(text)
   return limit === undefined || limit >= 2 ** 60 ? undefined : limit
 }
@@ -75,7 +75,7 @@ export function groupMemory(files: {
   usage: string | undefined
   stat: string | undefined
 }): GroupMemory | undefined {
-  const limits = files.limits.map(limitOf).filter(limit => limit !== undefined)
+  const limits = files.limits.map(parseLimit).filter(limit => limit !== undefined)
   if (limits.length === 0) return undefined
   const inactive = /^(?:total_)?inactive_file (\d{1,20})\s*$/m
   // Version 1 reports totals that include child groups under separate names.
@@ -96,7 +96,7 @@ async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
     const names = FILES[version]
     const limits = await Promise.all(names.limits.map(name => files.text(`${folder}/${name}`)))
     // Most groups have no limit, and every load of a model waits for this.
-    if (!limits.some(limit => limitOf(limit) !== undefined)) return undefined
+    if (!limits.some(limit => parseLimit(limit) !== undefined)) return undefined
     const [usage, stat] = await Promise.all([`${folder}/${names.usage}`, `${folder}/memory.stat`].map(files.text))
     return groupMemory({ limits, usage, stat })
   })

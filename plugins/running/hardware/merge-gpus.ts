@@ -1,7 +1,7 @@
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 import { amdChip } from './amd-chips.ts'
 import { metalBudget } from './apple.ts'
-import { capabilityOfId, capabilityOfName, cudaOfDriver } from './nvidia.ts'
+import { capabilityOfId, capabilityOfName, cudaFromDriver } from './nvidia.ts'
 import { VENDOR_NAMES } from './pci.ts'
 import { defined, type Sighting } from './probe.ts'
 
@@ -36,7 +36,7 @@ const typed = ({ type }: Sighting) => (type === 'discrete' || type === 'integrat
 /**
  * Rates how certainly two sightings are the same GPU: 3 by PCI address, 2 by device id, 1 by name, 0 possibly, -1 no.
  */
-function certaintyOfMatch(a: Sighting, b: Sighting): number {
+function rateMatch(a: Sighting, b: Sighting): number {
   if (a.vendor !== b.vendor) return -1
   if (a.pciBus !== undefined && b.pciBus !== undefined) return a.pciBus === b.pciBus ? 3 : -1
   if (a.pciId !== undefined && b.pciId !== undefined) return a.pciId === b.pciId ? 2 : -1
@@ -54,7 +54,7 @@ function assignGroups(groups: readonly Sighting[][], source: Source): (number | 
       if (of[at] !== undefined) continue
       const fitting = groups.flatMap((group, index) => {
         if (taken.has(index)) return []
-        const each = group.map(member => certaintyOfMatch(member, sighting))
+        const each = group.map(member => rateMatch(member, sighting))
         return !each.includes(-1) && Math.max(...each) === certainty ? [index] : []
       })
       // A possible match is used only if there is no alternative.
@@ -90,7 +90,7 @@ const MIN_CARD = 4 * 2 ** 30
 const INTEL_INTEGRATED = '0000:00:02.0'
 
 /** Infers the type of a GPU that no source reports. */
-function typeOf(vendor: Gpu['vendor'], merged: Partial<Sighting>): Gpu['type'] {
+function getType(vendor: Gpu['vendor'], merged: Partial<Sighting>): Gpu['type'] {
   if (vendor === 'nvidia') return merged.name === undefined && merged.pciId === undefined ? 'unknown' : 'discrete'
   if (vendor === 'apple' || vendor === 'qualcomm') return 'integrated'
   const chip = vendor === 'amd' ? amdChip(merged.pciId, merged.architecture) : undefined
@@ -99,7 +99,7 @@ function typeOf(vendor: Gpu['vendor'], merged: Partial<Sighting>): Gpu['type'] {
   return merged.pciBus === INTEL_INTEGRATED ? 'integrated' : 'discrete'
 }
 
-function architectureOf(vendor: Gpu['vendor'], { architecture, name, pciId }: Partial<Sighting>): string | undefined {
+function getArchitecture(vendor: Gpu['vendor'], { architecture, name, pciId }: Partial<Sighting>): string | undefined {
   if (architecture !== undefined) return architecture
   if (vendor === 'amd') return amdChip(pciId)?.gfx
   if (vendor !== 'nvidia') return undefined
@@ -111,7 +111,7 @@ function driverOf(vendor: Gpu['vendor'], group: readonly Sighting[]): Gpu['drive
   const first = (key: 'name' | 'version' | 'cuda') =>
     drivers.map(driver => driver[key]).find(value => value !== undefined)
   const version = first('version')
-  const byVersion = vendor === 'nvidia' && version !== undefined ? cudaOfDriver(version) : undefined
+  const byVersion = vendor === 'nvidia' && version !== undefined ? cudaFromDriver(version) : undefined
   const driver = defined({ name: first('name'), version, cuda: first('cuda') ?? byVersion })
   return Object.keys(driver).length === 0 ? undefined : driver
 }
@@ -120,7 +120,7 @@ function driverOf(vendor: Gpu['vendor'], group: readonly Sighting[]): Gpu['drive
  * If a source reports an API but not whether the GPU is usable, it is usable. Otherwise any source that could use the
  * GPU decides.
  */
-function usableOf(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
+function isUsable(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
   if (group.some(({ api, usable }) => api !== undefined && usable === false)) return false
   if (group.some(({ usable }) => usable === true)) return true
   // Drivers for other vendors come with the kernel.
@@ -128,12 +128,12 @@ function usableOf(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
 }
 
 /** Merges the sightings of one GPU. The most reliable comes first. */
-function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory']): Gpu {
+function mergeSightings(group: readonly Sighting[], id: string, memory: Hardware['memory']): Gpu {
   const { vendor } = group[0]!
   const merged: Partial<Sighting> = Object.assign({}, ...group.toReversed())
   // A complete name is better than a truncated one, whichever source it comes from.
   merged.name = group.find(({ name }) => name !== undefined && !name.endsWith('...'))?.name ?? merged.name
-  const type = group.find(({ type }) => type !== undefined && type !== 'unknown')?.type ?? typeOf(vendor, merged)
+  const type = group.find(({ type }) => type !== undefined && type !== 'unknown')?.type ?? getType(vendor, merged)
   const unifiedMemory = merged.unifiedMemory ?? (type === 'integrated' && (merged.totalMemory ?? 0) < MIN_CARD)
   // Both figures must come from one source, because two sources may measure different things.
   const sized = group.find(({ totalMemory }) => totalMemory !== undefined)
@@ -145,7 +145,7 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
     if (all > 0 && group.some(({ api }) => api === 'metal')) totalMemory = metalBudget(all)
     freeMemory = totalMemory === undefined ? undefined : Math.min(totalMemory, memory.available)
   }
-  const usable = usableOf(vendor, group)
+  const usable = isUsable(vendor, group)
   const chip = vendor === 'amd' ? amdChip(merged.pciId, merged.architecture)?.name : undefined
   const kind = vendor in VENDOR_NAMES ? `${VENDOR_NAMES[vendor]} GPU` : 'GPU'
   return defined({
@@ -155,7 +155,7 @@ function gpuOf(group: readonly Sighting[], id: string, memory: Hardware['memory'
     type,
     pciId: merged.pciId,
     pciBus: merged.pciBus,
-    architecture: architectureOf(vendor, merged),
+    architecture: getArchitecture(vendor, merged),
     totalMemory,
     freeMemory,
     driver: driverOf(vendor, group),
@@ -177,7 +177,7 @@ export function mergeGpus(sources: readonly Source[], memory: Hardware['memory']
     const { vendor } = group[0]!
     const count = counts.get(vendor) ?? 0
     counts.set(vendor, count + 1)
-    return gpuOf(group, `${vendor}:${count}`, memory)
+    return mergeSightings(group, `${vendor}:${count}`, memory)
   })
   return gpus.sort((a, b) => TYPE_ORDER.indexOf(a.type) - TYPE_ORDER.indexOf(b.type))
 }

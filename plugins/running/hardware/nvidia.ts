@@ -1,16 +1,16 @@
 import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
 import { pciAddress, pciId } from './pci.ts'
 import {
-  bytesOf,
   defined,
   type Findings,
-  fieldOf,
+  getField,
   type Machine,
   optionalOutput,
   type Probe,
   ProbeFailure,
   type Sighting,
-  sighting
+  sighting,
+  toBytes
 } from './probe.ts'
 
 /*
@@ -39,7 +39,7 @@ export interface SmiGpu extends Sighting {
 const cellText = (text: string | undefined) =>
   text === undefined || text === '' || /^\[.*\]$|^N\/A$/.test(text) ? undefined : text
 
-const mebibytes = (text: string | undefined) => bytesOf(/^\d+(\.\d+)?/.exec(text ?? '')?.[0] ?? '', MIB)
+const mebibytes = (text: string | undefined) => toBytes(/^\d+(\.\d+)?/.exec(text ?? '')?.[0] ?? '', MIB)
 
 /** Parses `--query-gpu=… --format=csv` by its header. Returns undefined without a header. */
 export function parseSmiCsv(text: string): SmiGpu[] | undefined {
@@ -315,10 +315,10 @@ export function parseDriverVersion(text: string): string | undefined {
 
 /** Parses /proc/driver/nvidia/gpus/<bus>/information. */
 export function parseDriverCard(text: string): { name?: string; pciBus?: string } {
-  const model = fieldOf(text, 'Model')
+  const model = getField(text, 'Model')
   return defined({
     name: model === 'Unknown' ? undefined : model,
-    pciBus: pciAddress(fieldOf(text, 'Bus Location'))
+    pciBus: pciAddress(getField(text, 'Bus Location'))
   })
 }
 
@@ -388,7 +388,7 @@ const CUDA_OF_DRIVER =
   '530:12.1 525:12.0 520:11.8 515:11.7 510:11.6 495:11.5 470:11.4 460:11.2 450:11.0 440:10.2 418:10.1 410:10.0'
 
 /** Returns the highest CUDA version that a driver such as `580.95.05` supports, or undefined for very old drivers. */
-export function cudaOfDriver(version: string): string | undefined {
+export function cudaFromDriver(version: string): string | undefined {
   const branch = Number.parseInt(version, 10)
   const row = CUDA_OF_DRIVER.split(' ').find(row => branch >= Number.parseInt(row, 10))
   return row?.split(':')[1]

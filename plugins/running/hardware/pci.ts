@@ -18,7 +18,7 @@ export function pciAddress(text: string | undefined): string | undefined {
  * Converts the number that AMD's tools print to a PCI address: the bus is in the upper byte, device and function are in
  * the lower.
  */
-export function addressOfLocation(location: number, domain = 0): string | undefined {
+export function addressFromLocation(location: number, domain = 0): string | undefined {
   if (!Number.isInteger(location) || location <= 0 || location > 0xffff) return undefined
   const hex = (value: number, digits: number) => value.toString(16).padStart(digits, '0')
   return `${hex(domain, 4)}:${hex(location >> 8, 2)}:${hex((location >> 3) & 31, 2)}.${location & 7}`
@@ -45,12 +45,12 @@ const VENDORS: Record<string, Gpu['vendor']> = {
 }
 
 /** Maps a PCI vendor id to a vendor. Display chips of servers and virtual machines are `other`. */
-export function vendorOfId(id: string | undefined): Gpu['vendor'] {
+export function vendorFromId(id: string | undefined): Gpu['vendor'] {
   return VENDORS[id ?? ''] ?? 'other'
 }
 
 /** Infers the vendor from a GPU's name, or `other` if the name does not show it. */
-export function vendorOfName(name: string): Gpu['vendor'] {
+export function vendorFromName(name: string): Gpu['vendor'] {
   if (/nvidia|geforce|quadro|\btesla\b/i.test(name)) return 'nvidia'
   if (/\bamd\b|\bati\b|radeon|advanced micro devices/i.test(name)) return 'amd'
   if (/intel/i.test(name)) return 'intel'

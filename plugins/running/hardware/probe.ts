@@ -163,7 +163,7 @@ export const sighting = (values: Sighting): Sighting => defined(values)
  * Returns the value in a line `key: value` or `key=value`, or undefined if it is missing or empty. @param key regular
  * expression
  */
-export function fieldOf(text: string, key: string): string | undefined {
+export function getField(text: string, key: string): string | undefined {
   return new RegExp(`^[ \\t]*${key}[ \\t]*[:=][ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
 }
 
@@ -183,7 +183,7 @@ const MAX_BYTES = 2 ** 46
  * Converts a number or numeric text in units of `unit` to bytes. Returns undefined for 0, implausibly large values and
  * other text.
  */
-export function bytesOf(value: unknown, unit = 1): number | undefined {
+export function toBytes(value: unknown, unit = 1): number | undefined {
   const number =
     typeof value === 'number' ? value : /^\s*\d{1,18}(\.\d+)?\s*$/.test(String(value)) ? Number(value) : NaN
   const bytes = Math.round(number * unit)
@@ -191,6 +191,6 @@ export function bytesOf(value: unknown, unit = 1): number | undefined {
 }
 
 /** Computes free memory from the figures of one source. Returns undefined if they contradict each other. */
-export function freeOf(total: number | undefined, used: number | undefined): number | undefined {
+export function toFreeMemory(total: number | undefined, used: number | undefined): number | undefined {
   return total === undefined || used === undefined || used > total ? undefined : total - used
 }

@@ -28,13 +28,13 @@ const ARM: Record<string, string | undefined> = {
 }
 
 /** Returns the features in the flags of /proc/cpuinfo. */
-export function featuresOfFlags(flags: string): string[] {
+export function featuresFromFlags(flags: string): string[] {
   const present = new Set(flags.toLowerCase().split(/\s+/))
   return [...X86, ...Object.keys(ARM)].filter(feature => present.has(LINUX_NAMES[feature] ?? feature))
 }
 
 /** Returns the features in the values of `sysctl` on a Mac. */
-export function featuresOfSysctl(values: ReadonlyMap<string, string>): string[] {
+export function featuresFromSysctl(values: ReadonlyMap<string, string>): string[] {
   // Intel Macs list `SSE4.2 AVX1.0 F16C FMA` and `AVX2 BMI2`.
   const flags = `${values.get('machdep.cpu.features')} ${values.get('machdep.cpu.leaf7_features')}`
     .toLowerCase()
@@ -43,16 +43,16 @@ export function featuresOfSysctl(values: ReadonlyMap<string, string>): string[] 
   const arm = Object.keys(ARM).filter(feature =>
     ['hw.optional.arm', 'hw.optional'].some(prefix => values.get(`${prefix}.${ARM[feature]}`) === '1')
   )
-  return [...featuresOfFlags(flags), ...arm]
+  return [...featuresFromFlags(flags), ...arm]
 }
 
 type Processor = Partial<Hardware['cpu']>
 
-const countOf = (text: string | undefined) =>
+const getCount = (text: string | undefined) =>
   text !== undefined && /^[1-9]\d{0,4}$/.test(text) ? Number(text) : undefined
 
 /** Parses `key : value` lines. The first value of each key wins. */
-function fieldsOf(text: string): Map<string, string> {
+function parseFields(text: string): Map<string, string> {
   const pairs = text.split('\n').map(line => [line, line.indexOf(':')] as const)
   const fields = pairs.filter(([, colon]) => colon > 0).reverse()
   return new Map(fields.map(([line, at]) => [line.slice(0, at).trim().toLowerCase(), line.slice(at + 1).trim()]))
@@ -63,19 +63,19 @@ export function parseCpuinfo(text: string): Processor | undefined {
   const blocks = text
     .split(/\r?\n(?=processor\s*:)/)
     .filter(block => /^processor\s*:/.test(block))
-    .map(fieldsOf)
+    .map(parseFields)
   const first = blocks[0]
   if (!first) return undefined
   const sockets = new Set(blocks.map(block => block.get('physical id') ?? '0'))
   const cores = new Set(blocks.map(block => `${block.get('physical id') ?? '0'}/${block.get('core id')}`))
-  const perSocket = countOf(first.get('cpu cores'))
-  const siblings = countOf(first.get('siblings'))
+  const perSocket = getCount(first.get('cpu cores'))
+  const siblings = getCount(first.get('siblings'))
   return defined({
     model: first.get('model name'),
     cores: first.has('core id') ? Math.max(cores.size, (perSocket ?? 0) * sockets.size) : undefined,
     // In a container some blocks may be missing, but `siblings` includes all threads.
     threads: Math.max(blocks.length, (siblings ?? 0) * sockets.size),
-    features: featuresOfFlags(first.get('flags') ?? first.get('features') ?? '')
+    features: featuresFromFlags(first.get('flags') ?? first.get('features') ?? '')
   })
 }
 
@@ -83,17 +83,17 @@ export function parseCpuinfo(text: string): Processor | undefined {
 const WRAPPED = /\r?\n(?!\s*[A-Z][A-Za-z0-9()/ -]*?:\s)\s*/g
 
 export function parseLscpu(text: string): Processor | undefined {
-  const fields = fieldsOf(text.replace(WRAPPED, ''))
+  const fields = parseFields(text.replace(WRAPPED, ''))
   const flags = fields.get('flags')
   const model = fields.get('model name')
   if (flags === undefined && model === undefined) return undefined
-  const sockets = countOf(fields.get('socket(s)')) ?? 1
-  const perSocket = countOf(fields.get('core(s) per socket'))
+  const sockets = getCount(fields.get('socket(s)')) ?? 1
+  const perSocket = getCount(fields.get('core(s) per socket'))
   return defined({
     model: model === '-' ? undefined : model,
     cores: perSocket === undefined ? undefined : perSocket * sockets,
-    threads: countOf(fields.get('cpu(s)')),
-    features: featuresOfFlags(flags ?? '')
+    threads: getCount(fields.get('cpu(s)')),
+    features: featuresFromFlags(flags ?? '')
   })
 }
 

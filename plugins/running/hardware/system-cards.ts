@@ -1,20 +1,20 @@
 import { access, constants } from 'node:fs/promises'
 import { isObject } from '../../../core/system/json-object.ts'
 import { amdChip } from './amd-chips.ts'
-import { marketingName, pciAddress, pciId, pciName, vendorOfId } from './pci.ts'
+import { marketingName, pciAddress, pciId, pciName, vendorFromId } from './pci.ts'
 import {
-  bytesOf,
   defined,
   type Findings,
-  fieldOf,
-  freeOf,
+  getField,
   type Probe,
   ProbeFailure,
   parseJson,
   programProbe,
   type Sighting,
   type SystemFiles,
-  sighting
+  sighting,
+  toBytes,
+  toFreeMemory
 } from './probe.ts'
 
 /* Finds graphics cards in the lists of the operating system: /sys on Linux, lspci, and Windows' display adapters. */
@@ -50,9 +50,9 @@ const COMPUTE_DRIVERS: Partial<Record<Sighting['vendor'], string[]>> = { amd: ['
  * If it has more dedicated memory than it may borrow, the dedicated memory is its total.
  */
 export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sighting> {
-  const number = (text: string | undefined) => (/^\s*0\s*$/.test(text ?? '') ? 0 : bytesOf(text))
-  const [vram, vramUsed] = [bytesOf(files.mem_info_vram_total), number(files.mem_info_vram_used)]
-  const [gtt, gttUsed] = [bytesOf(files.mem_info_gtt_total), number(files.mem_info_gtt_used)]
+  const number = (text: string | undefined) => (/^\s*0\s*$/.test(text ?? '') ? 0 : toBytes(text))
+  const [vram, vramUsed] = [toBytes(files.mem_info_vram_total), number(files.mem_info_vram_used)]
+  const [gtt, gttUsed] = [toBytes(files.mem_info_gtt_total), number(files.mem_info_gtt_used)]
   if (vram === undefined) return {}
   const integrated = (id && amdChip(id)?.integrated) ?? (vram < MIN_CARD && gtt !== undefined && gtt > vram)
   const borrowed = integrated && gtt !== undefined && gtt >= vram ? gtt : 0
@@ -62,16 +62,16 @@ export function amdMemory(files: CardFiles, id: string | undefined): Partial<Sig
     type: integrated ? ('integrated' as const) : ('discrete' as const),
     unifiedMemory: borrowed > 0,
     totalMemory: vram + borrowed,
-    freeMemory: freeOf(vram + borrowed, used)
+    freeMemory: toFreeMemory(vram + borrowed, used)
   })
 }
 
 /** Describes a device as a sighting. Returns undefined if it is not a GPU of a supported vendor. */
-export function cardOf(files: CardFiles, bus: string | undefined): Sighting | undefined {
-  const vendor = vendorOfId(pciId(files.vendor))
+export function toSighting(files: CardFiles, bus: string | undefined): Sighting | undefined {
+  const vendor = vendorFromId(pciId(files.vendor))
   // 03: displays. 12: processing accelerators such as AMD's Instinct.
   if (vendor === 'other' || !/^\s*0x(03|12)/i.test(files.class ?? '0x03')) return undefined
-  const driver = fieldOf(files.uevent ?? '', 'DRIVER')
+  const driver = getField(files.uevent ?? '', 'DRIVER')
   const id = pciId(files.device)
   // Only NVIDIA's own tools know whether its driver works.
   let usable = driver === 'nvidia' ? undefined : COMPUTE_DRIVERS[vendor]?.includes(driver ?? '') === true
@@ -79,7 +79,7 @@ export function cardOf(files: CardFiles, bus: string | undefined): Sighting | un
   return sighting({
     vendor,
     pciId: id,
-    pciBus: pciAddress(fieldOf(files.uevent ?? '', 'PCI_SLOT_NAME')) ?? bus,
+    pciBus: pciAddress(getField(files.uevent ?? '', 'PCI_SLOT_NAME')) ?? bus,
     driver: driver === undefined ? undefined : { name: driver },
     usable,
     ...(vendor === 'amd' && amdMemory(files, id))
@@ -97,7 +97,7 @@ export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
   const cards = names.map(async name => {
     const folder = `${DRM}/${name}/device`
     const place = (await files.real(folder))?.split(/[\\/]/).at(-1)
-    return cardOf(await readCard(files, folder), pciAddress(place))
+    return toSighting(await readCard(files, folder), pciAddress(place))
   })
   return (await Promise.all(cards)).flatMap(card => card ?? [])
 }
@@ -123,7 +123,8 @@ export async function readCardSensors(files: SystemFiles): Promise<CardSensors[]
       const millidegrees = sensor && (await files.text(`${folder}/hwmon/${sensor}/temp1_input`))
       const percent = await files.text(`${folder}/gpu_busy_percent`)
       return {
-        pciBus: pciAddress(fieldOf((await files.text(`${folder}/uevent`)) ?? '', 'PCI_SLOT_NAME')) ?? pciAddress(place),
+        pciBus:
+          pciAddress(getField((await files.text(`${folder}/uevent`)) ?? '', 'PCI_SLOT_NAME')) ?? pciAddress(place),
         ...(/^\d{4,6}\s*$/.test(millidegrees ?? '') && { temperature: Math.round(Number(millidegrees) / 1000) }),
         ...(/^(\d{1,2}|100)\s*$/.test(percent ?? '') && { utilization: Number(percent) / 100 })
       }
@@ -151,7 +152,7 @@ export const pciDevices: Probe = {
     for (const name of names) {
       // Skips other devices after reading one small file.
       if (!/^\s*0x(03|12)/i.test((await files.text(`${PCI}/${name}/class`)) ?? '')) continue
-      const card = cardOf(await readCard(files, `${PCI}/${name}`), pciAddress(name))
+      const card = toSighting(await readCard(files, `${PCI}/${name}`), pciAddress(name))
       if (card && gpus.length < MAX_CARDS) gpus.push(card)
     }
     if (gpus.length === 0) return { gpus }
@@ -183,15 +184,15 @@ export const deviceNodes: Probe = {
  */
 export function parseLspci(text: string): Sighting[] {
   return text.split(/\r?\n\s*\r?\n/).flatMap((block): Sighting[] => {
-    const numberOf = (key: string) => /(?:^|\[)([0-9a-f]{4})\]?$/i.exec(fieldOf(block, key) ?? '')?.[1]
-    const vendor = vendorOfId(pciId(numberOf('Vendor')))
+    const numberOf = (key: string) => /(?:^|\[)([0-9a-f]{4})\]?$/i.exec(getField(block, key) ?? '')?.[1]
+    const vendor = vendorFromId(pciId(numberOf('Vendor')))
     if (vendor === 'other' || !/^(03|12)/.test(numberOf('Class') ?? '')) return []
-    const name = /^(.+?)\s*\[[0-9a-f]{4}\]$/i.exec(fieldOf(block, 'Device') ?? '')?.[1]
-    const driver = fieldOf(block, 'Driver')
+    const name = /^(.+?)\s*\[[0-9a-f]{4}\]$/i.exec(getField(block, 'Device') ?? '')?.[1]
+    const driver = getField(block, 'Driver')
     return [
       sighting({
         vendor,
-        pciBus: pciAddress(fieldOf(block, 'Slot')),
+        pciBus: pciAddress(getField(block, 'Slot')),
         pciId: pciId(numberOf('Device')),
         name: name === undefined ? undefined : marketingName(vendor, name),
         driver: driver === undefined ? undefined : { name: driver },
@@ -228,7 +229,7 @@ export function parseAdapters(text: string): Sighting[] | undefined {
     if (!isObject(adapter)) return []
     const { Name: name, PNPDeviceID, DriverVersion: version, ConfigManagerErrorCode } = adapter
     const ids = /^PCI\\VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})/i.exec(String(PNPDeviceID))
-    const vendor = vendorOfId(pciId(ids?.[1]))
+    const vendor = vendorFromId(pciId(ids?.[1]))
     if (vendor === 'other' || typeof name !== 'string') return []
     const card = { vendor, name, pciId: pciId(ids?.[2]) }
     // Only NVIDIA's own tools know the version of its driver and whether it works.

@@ -1,5 +1,5 @@
 import type { Gpu } from '../../../core/contracts/hardware.ts'
-import { pciId, vendorOfId, vendorOfName } from './pci.ts'
+import { pciId, vendorFromId, vendorFromName } from './pci.ts'
 import { defined, type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting } from './probe.ts'
 
 const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|microsoft basic render/i
@@ -47,10 +47,10 @@ export function parseVulkaninfo(text: string): Sighting[] | undefined {
     const driver = device.get('driverID') ?? ''
     // Vulkan on top of Direct3D lacks features that llama.cpp needs.
     if (driver === 'DRIVER_ID_MESA_DOZEN' || /Microsoft Direct3D12/i.test(name)) return []
-    const byId = vendorOfId(device.get('vendorID')?.toLowerCase())
+    const byId = vendorFromId(device.get('vendorID')?.toLowerCase())
     return [
       sighting({
-        vendor: byId === 'other' ? vendorOfName(name) : byId,
+        vendor: byId === 'other' ? vendorFromName(name) : byId,
         // Mesa appends its driver and chip to the name.
         name: name.replace(/ \((RADV|LLVM|ACO)\b[^()]*\)$/, ''),
         // Venus forwards calls to the host's GPU.
@@ -83,7 +83,7 @@ const DRIVERS: [RegExp, Gpu['vendor']][] = [
 const FOLDERS = ['/usr/share/vulkan/icd.d', '/etc/vulkan/icd.d', '/usr/local/share/vulkan/icd.d']
 
 /** Returns the vendors with installed drivers, by the names of their manifests. */
-export function vendorsOfDriverFiles(names: readonly string[]): Gpu['vendor'][] {
+export function vendorsFromDriverFiles(names: readonly string[]): Gpu['vendor'][] {
   const files = names.filter(name => name.endsWith('.json'))
   return [...new Set(DRIVERS.filter(([pattern]) => files.some(name => pattern.test(name))).map(([, vendor]) => vendor))]
 }
@@ -95,7 +95,7 @@ export const vulkanDriverFiles: Probe = {
   async find({ files }): Promise<Findings> {
     const names = (await Promise.all(FOLDERS.map(folder => files.names(folder)))).flat()
     if (names.length === 0) throw new ProbeFailure('absent', `no Vulkan driver in ${FOLDERS.join(', ')}`)
-    const vulkanDrivers = vendorsOfDriverFiles(names)
+    const vulkanDrivers = vendorsFromDriverFiles(names)
     return { vulkanDrivers, detail: vulkanDrivers.length > 0 ? vulkanDrivers.join(', ') : 'software renderers only' }
   }
 }

@@ -5,7 +5,7 @@ import {
   BUILT_ON,
   compareVersions,
   fitFor,
-  namesOf,
+  listNames,
   RELEASE_TAG,
   SCORES,
   unfit,
@@ -44,7 +44,7 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
   const title = `CUDA ${major}`
 
   /** Returns why this toolkit cannot use a card, if there is a reason. */
-  function faultOf(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
+  function findFault(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
     const { name, driver, usable, architecture } = gpu
     if (architecture !== undefined && compareVersions(architecture, capability) < 0) {
       return { what: `${name} has compute capability ${architecture}; ${title} needs ${capability} or higher.` }
@@ -68,8 +68,8 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
     return { what: `${title} needs the NVIDIA driver ${floor} or newer; ${found.filter(Boolean).join(' and ')}.`, fix }
   }
 
-  const usedOf = ({ gpus, platform }: Hardware) =>
-    gpus.filter(gpu => gpu.vendor === 'nvidia' && !faultOf(gpu, platform))
+  const getUsed = ({ gpus, platform }: Hardware) =>
+    gpus.filter(gpu => gpu.vendor === 'nvidia' && !findFault(gpu, platform))
 
   /** Each archive has a companion with the toolkit's libraries. The companion's name may lack the tag. */
   const archivesFor = (platform: 'linux' | 'win32', system: string, glibc?: string) =>
@@ -93,22 +93,22 @@ function cudaKind({ major, base, drivers, capability, archives }: CudaKind): Run
       if (cards.length === 0) return unfit('No NVIDIA GPU was found.', problems)
       // A hardware problem is the better explanation for a card that does not work.
       const explained = cards.filter(gpu => gpu.usable || problems.length === 0)
-      const missing = [...problems, ...explained.flatMap(gpu => faultOf(gpu, hardware.platform) ?? [])].filter(
+      const missing = [...problems, ...explained.flatMap(gpu => findFault(gpu, hardware.platform) ?? [])].filter(
         ({ what }, index, all) => all.findIndex(other => other.what === what) === index
       )
-      const used = usedOf(hardware)
-      if (used.length === 0) return unfit(`${title} cannot use ${namesOf(cards)}.`, missing)
+      const used = getUsed(hardware)
+      if (used.length === 0) return unfit(`${title} cannot use ${listNames(cards)}.`, missing)
       const { driver } = used[0]!
       const details = [driver?.version && `driver ${driver.version}`, driver?.cuda && `CUDA up to ${driver.cuda}`]
       return fitFor(used, hardware, { base, missing, detail: details.filter(Boolean).join(', ') })
     },
     archives: [...archivesFor('linux', 'ubuntu', BUILT_ON.ubuntu2404), ...archivesFor('win32', 'win')],
     accepts([, versionMajor, versionMinor], hardware) {
-      const highest = usedOf(hardware).find(({ driver }) => driver?.cuda)?.driver?.cuda
+      const highest = getUsed(hardware).find(({ driver }) => driver?.cuda)?.driver?.cuda
       return highest === undefined || compareVersions(`${versionMajor}.${versionMinor}`, highest) <= 0
     },
     environment(hardware): Record<string, string> {
-      const visible = visibleDevices('nvidia', usedOf(hardware), hardware)
+      const visible = visibleDevices('nvidia', getUsed(hardware), hardware)
       // A card without code in the toolkit would be listed and fail at its first computation. nvidia-smi, which lists
       // the cards, numbers them in PCI order. CUDA does so only with CUDA_DEVICE_ORDER.
       return visible === undefined ? {} : { CUDA_DEVICE_ORDER: 'PCI_BUS_ID', CUDA_VISIBLE_DEVICES: visible }

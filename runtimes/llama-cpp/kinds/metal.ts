@@ -1,5 +1,5 @@
 import type { RuntimeDescriptor } from '../../../core/contracts/builds.ts'
-import { archiveNamed, namesOf, SCORES, unfit } from './scores.ts'
+import { archiveNamed, listNames, SCORES, unfit } from './scores.ts'
 
 /** For Macs with Apple silicon. The archive for Intel Macs is built without Metal. */
 export const metal: RuntimeDescriptor = {
@@ -13,7 +13,7 @@ export const metal: RuntimeDescriptor = {
       const own = gpus.filter(gpu => gpu.vendor === 'apple')
       return {
         score: SCORES.metal,
-        reasons: [`It uses ${namesOf(own) || cpu.model} and its unified memory.`],
+        reasons: [`It uses ${listNames(own) || cpu.model} and its unified memory.`],
         missing: [],
         gpus: own.map(({ id }) => id)
       }

@@ -6,8 +6,8 @@ import {
   cardsFor,
   fitFor,
   hasLibrary,
-  namesOf,
-  relevantGpusOf,
+  listNames,
+  relevantVendorGpus,
   SCORES,
   unfit,
   visibleDevices
@@ -44,21 +44,21 @@ function overrideVersion(architecture: string): string | undefined {
 /** `foreign`: the archives have no code for the card. `unsupported`: AMD's libraries have none. */
 type Grade = 'supported' | 'unknown' | 'unsupported' | 'foreign'
 
-function gradeOf({ architecture }: Gpu, platform: string): Grade {
+function getGrade({ architecture }: Gpu, platform: string): Grade {
   if (architecture === undefined) return 'unknown'
   const name = EARLY_NAMES[architecture] ?? architecture
   if (!COMPILED_FOR[platform]?.split(' ').includes(name)) return 'foreign'
   return SUPPORTED_BY_AMD.split(' ').includes(name) ? 'supported' : 'unsupported'
 }
 
-function scoreOf(gpu: Gpu, platform: string): number {
-  const grade = gradeOf(gpu, platform)
+function getScore(gpu: Gpu, platform: string): number {
+  const grade = getGrade(gpu, platform)
   if (grade === 'supported') return SCORES.rocm
   if (gpu.type === 'integrated') return SCORES.rocmUnsupportedIntegrated
   return grade === 'unknown' ? SCORES.rocmUnknown : SCORES.rocmUnsupported
 }
 
-function shortcomingOf(gpu: Gpu, platform: string): Fit['missing'] {
+function findShortcoming(gpu: Gpu, platform: string): Fit['missing'] {
   const { name, architecture = '' } = gpu
   if (EARLY_NAMES[architecture]) {
     return [{ what: `The driver reports ${name} as ${architecture}, an old name of gfx942.`, fix: INSTALL }]
@@ -76,7 +76,7 @@ function shortcomingOf(gpu: Gpu, platform: string): Fit['missing'] {
       }
     ]
   }
-  return shortcomings[gradeOf(gpu, platform)]
+  return shortcomings[getGrade(gpu, platform)]
 }
 
 /** For AMD's cards with ROCm installed. */
@@ -89,12 +89,12 @@ export const rocm: RuntimeDescriptor = {
     const found = cardsFor({ vendor: 'amd', brand: 'AMD', title: 'ROCm' }, hardware)
     if ('unfit' in found) return found.unfit
     const { cards, problems } = found
-    const missing = [...problems, ...cards.flatMap(gpu => shortcomingOf(gpu, platform))]
-    const used = cards.filter(gpu => gradeOf(gpu, platform) !== 'foreign')
-    if (used.length === 0) return unfit(`ROCm cannot use ${namesOf(cards)}.`, missing)
+    const missing = [...problems, ...cards.flatMap(gpu => findShortcoming(gpu, platform))]
+    const used = cards.filter(gpu => getGrade(gpu, platform) !== 'foreign')
+    if (used.length === 0) return unfit(`ROCm cannot use ${listNames(cards)}.`, missing)
     const library = hasLibrary(hardware, 'hip') !== false || used.some(({ apis }) => apis.includes('rocm'))
     if (!library) missing.push({ what: 'ROCm, whose libraries are not in the archive, was not found.', fix: INSTALL })
-    const base = Math.max(...used.map(gpu => scoreOf(gpu, platform)))
+    const base = Math.max(...used.map(gpu => getScore(gpu, platform)))
     const detail = [...new Set(used.flatMap(({ architecture }) => architecture ?? []))].join(', ')
     const reasons = base === SCORES.rocm ? [] : ['Vulkan is the safer choice for this card.']
     return fitFor(used, hardware, { base, library, missing, detail, reasons })
@@ -106,7 +106,7 @@ export const rocm: RuntimeDescriptor = {
     archiveNamed('win32', 'x64', 'win-hip-radeon-x64')
   ],
   environment(hardware): Record<string, string> {
-    const used = relevantGpusOf('amd', hardware).filter(gpu => gradeOf(gpu, hardware.platform) !== 'foreign')
+    const used = relevantVendorGpus('amd', hardware).filter(gpu => getGrade(gpu, hardware.platform) !== 'foreign')
     const visible = visibleDevices('amd', used, hardware)
     // A card without code in the build (mostly integrated graphics) would crash the process.
     return visible === undefined ? {} : { HIP_VISIBLE_DEVICES: visible }

@@ -45,7 +45,7 @@ export function relevantGpus({ gpus }: Hardware): Gpu[] {
 }
 
 /** Returns the relevant GPUs of a vendor, see `relevantGpus`. */
-export function relevantGpusOf(vendor: Gpu['vendor'], hardware: Hardware): Gpu[] {
+export function relevantVendorGpus(vendor: Gpu['vendor'], hardware: Hardware): Gpu[] {
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === vendor) })
 }
 
@@ -80,9 +80,9 @@ export function fitFor(
   return {
     score,
     reasons: [
-      `It uses ${namesOf(used)}${detail && ` (${detail})`}.`,
+      `It uses ${listNames(used)}${detail && ` (${detail})`}.`,
       ...reasons,
-      ...(idle.length > 0 ? [`It leaves ${namesOf(idle)} idle.`] : [])
+      ...(idle.length > 0 ? [`It leaves ${listNames(idle)} idle.`] : [])
     ],
     missing,
     gpus: used.map(({ id }) => id)
@@ -104,12 +104,12 @@ export function cardsFor(
   if (!['linux', 'win32'].includes(hardware.platform)) {
     return { unfit: unfit(`${title} is for Linux and Windows only.`) }
   }
-  const cards = relevantGpusOf(vendor, hardware)
-  return cards.length > 0 ? { cards, problems } : { unfit: unfit(`${namesOf(all)}: no working driver.`, problems) }
+  const cards = relevantVendorGpus(vendor, hardware)
+  return cards.length > 0 ? { cards, problems } : { unfit: unfit(`${listNames(all)}: no working driver.`, problems) }
 }
 
 /** Lists names with the number of equal ones: `NVIDIA Tesla P40 (3)`. */
-export function namesOf(gpus: readonly Gpu[]): string {
+export function listNames(gpus: readonly Gpu[]): string {
   const counts = new Map<string, number>()
   for (const { name } of gpus) counts.set(name, (counts.get(name) ?? 0) + 1)
   const names = [...counts].map(([name, count]) => (count > 1 ? `${name} (${count})` : name))
@@ -185,7 +185,7 @@ export function hasLibrary(hardware: Hardware, name: string): boolean | undefine
 
 /** Compares dotted versions number by number. Positive if `a` is higher. Missing numbers are 0. Pure. */
 export function compareVersions(a: string, b: string): number {
-  const [left, right] = [partsOf(a), partsOf(b)]
+  const [left, right] = [getParts(a), getParts(b)]
   for (let index = 0; index < Math.max(left.length, right.length); index++) {
     const difference = (left[index] ?? 0) - (right[index] ?? 0)
     if (difference !== 0) return difference
@@ -193,6 +193,6 @@ export function compareVersions(a: string, b: string): number {
   return 0
 }
 
-function partsOf(version: string): number[] {
+function getParts(version: string): number[] {
   return version.split('.').map(part => Number.parseInt(part, 10) || 0)
 }

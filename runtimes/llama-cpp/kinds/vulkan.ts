@@ -6,7 +6,7 @@ import {
   fitFor,
   hasLibrary,
   installPackage,
-  namesOf,
+  listNames,
   relevantGpus,
   SCORES,
   unfit
@@ -50,8 +50,8 @@ export const vulkan: RuntimeDescriptor = {
     const missing: Fit['missing'] = candidates
       .filter(gpu => !used.includes(gpu) && !COMPUTE_ONLY.test(gpu.architecture ?? ''))
       .map(({ name }) => ({ what: `There is no Vulkan driver for ${name}.`, fix: DRIVER_FIX }))
-    if (candidates.length === 0) return unfit(`${namesOf(gpus)}: no working driver.`)
-    if (used.length === 0) return unfit(`Vulkan does not support ${namesOf(candidates)}.`, missing)
+    if (candidates.length === 0) return unfit(`${listNames(gpus)}: no working driver.`)
+    if (used.length === 0) return unfit(`Vulkan does not support ${listNames(candidates)}.`, missing)
     // On Windows the loader comes with every graphics driver.
     const library =
       platform === 'win32' ||

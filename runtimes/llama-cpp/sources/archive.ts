@@ -148,7 +148,7 @@ const isAbsolute = (path: string) => /^([\\/]|[A-Za-z]:)/.test(path)
  * Returns why an entry of an archive must not be unpacked, or undefined if it stays inside the folder. Pure.
  * @param entry `linkpath` is the target of a link
  */
-export function dangerOf(entry: { path: string; type: string; linkpath?: string | undefined }): string | undefined {
+export function findDanger(entry: { path: string; type: string; linkpath?: string | undefined }): string | undefined {
   const { path, type, linkpath = '' } = entry
   const escapes = (name: string) => isAbsolute(name) || name.split(/[\\/]/).includes('..')
   if (escapes(path)) return `"${path}" would lie outside its folder`
@@ -185,7 +185,7 @@ export async function unpackTar(archive: string, folder: string, part?: (path: s
     filter,
     onReadEntry(entry) {
       // Once the first folder is stripped, a link that stayed inside may lead out.
-      const danger = part && entry.type.endsWith('Link') ? `"${entry.path}" is a link` : dangerOf(entry)
+      const danger = part && entry.type.endsWith('Link') ? `"${entry.path}" is a link` : findDanger(entry)
       if (danger !== undefined) dangers.push(danger)
     }
   })
@@ -202,7 +202,7 @@ async function unpackZip(archive: string, folder: string): Promise<void> {
       const { fileName } = entry
       const mode = entry.externalFileAttributes >>> 16
       const isLink = (mode & 0o170000) === 0o120000
-      const danger = isLink ? `"${fileName}" is a link` : dangerOf({ path: fileName, type: 'File' })
+      const danger = isLink ? `"${fileName}" is a link` : findDanger({ path: fileName, type: 'File' })
       if (danger !== undefined) throw new Error(`The archive is refused: ${danger}.`)
       const path = join(folder, fileName)
       await mkdir(fileName.endsWith('/') ? path : dirname(path), { recursive: true })

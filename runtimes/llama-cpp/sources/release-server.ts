@@ -42,7 +42,7 @@ export interface Release {
 }
 
 /** Returns the digest's 64 hex digits, or undefined if it is absent or of another kind. */
-export function sha256Of({ digest }: ReleaseAsset): string | undefined {
+export function getSha256({ digest }: ReleaseAsset): string | undefined {
   return /^sha256:([0-9a-f]{64})$/i.exec(digest ?? '')?.[1]?.toLowerCase()
 }
 
@@ -91,7 +91,7 @@ function isRetryable(error: unknown): boolean {
 /** Maximum size of a reply that is read into memory. A page of releases has a few MB. */
 const MAX_REPLY_BYTES = 64_000_000
 
-async function textOf(body: AsyncIterable<Buffer>): Promise<string> {
+async function readText(body: AsyncIterable<Buffer>): Promise<string> {
   const pieces: Buffer[] = []
   let size = 0
   for await (const piece of body) {
@@ -163,7 +163,7 @@ export class ReleaseServer {
     const { body } = await this.#open(url, 'application/vnd.github+json', signal)
     let found: unknown[]
     try {
-      const { value, fault } = await parseUntrustedJson(await textOf(body))
+      const { value, fault } = await parseUntrustedJson(await readText(body))
       if (fault !== undefined) throw new Error(fault)
       found = path.includes('?') && Array.isArray(value) ? value : [value]
     } catch (error) {
@@ -225,7 +225,7 @@ export class ReleaseServer {
 
   /** Returns the text of a small file of a release. */
   async text(asset: ReleaseAsset, signal: AbortSignal): Promise<string> {
-    return await textOf((await this.#open(this.addressOf(asset), '*/*', signal)).body)
+    return await readText((await this.#open(this.addressOf(asset), '*/*', signal)).body)
   }
 
   /**
@@ -239,7 +239,7 @@ export class ReleaseServer {
     onBytes: (bytes: number) => void,
     signal: AbortSignal
   ): Promise<void> {
-    const expected = sha256Of(asset)
+    const expected = getSha256(asset)
     const mismatch = (text: string) => new CorralError('checksum_mismatch', `${asset.name} ${text}`)
     if (expected === undefined) throw mismatch('has no SHA-256 digest to verify it with.')
     const file = await openFile(path, 'w')

@@ -90,7 +90,7 @@ export async function findRelease(
   serves: Serves,
   signal: AbortSignal
 ): Promise<Release | undefined> {
-  const nightlyOf = async ({ assets }: Release): Promise<Release | undefined> => {
+  const findNightly = async ({ assets }: Release): Promise<Release | undefined> => {
     const pointer = assets.find(({ name }) => name === NIGHTLY_TAG)
     const nightlyTag = pointer && (await server.text(pointer, signal)).trim()
     if (nightlyNumber(nightlyTag) === undefined) return undefined
@@ -99,11 +99,11 @@ export async function findRelease(
   }
   if (tag !== 'latest') {
     const named = await server.byTag(tag, signal)
-    return serves(named.assets) ? named : await nightlyOf(named)
+    return serves(named.assets) ? named : await findNightly(named)
   }
   const stable = await server.latest(signal)
   if (stable && serves(stable.assets)) return stable
-  const nightly = stable && (await nightlyOf(stable).catch(undefinedIfMissing))
+  const nightly = stable && (await findNightly(stable).catch(undefinedIfMissing))
   if (nightly) return nightly
   let older: Release | undefined
   for (let page = 1; page <= PAGES; page++) {

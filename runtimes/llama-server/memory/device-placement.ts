@@ -150,14 +150,14 @@ export function devicePools(
     const same = gpu && main.find(other => other.gpu?.id === gpu.id)
     return same?.device.id ?? device.id
   }
-  const totalOf = ({ device, gpu }: MatchedDevice, now?: MemoryNow) =>
+  const getTotal = ({ device, gpu }: MatchedDevice, now?: MemoryNow) =>
     (gpu && now?.gpus[gpu.id]?.total) ?? gpu?.totalMemory ?? device.totalMemory
   const allowed = (total: number) => Math.min(limit ?? Number.POSITIVE_INFINITY, total - Math.min(MARGIN, total / 4))
   const pools = new Map(matched.map(entry => [entry.device.id, nameOf(entry)]))
-  const known = matched.filter(entry => totalOf(entry) !== undefined)
+  const known = matched.filter(entry => getTotal(entry) !== undefined)
   return {
     /** Returns the pool of a device. An unknown device is its own pool. */
-    poolOf: (device: string) => pools.get(device) ?? device,
+    getPool: (device: string) => pools.get(device) ?? device,
     /** Returns the bytes that engines may use of each pool except the machine's memory, given what they use now. */
     budgets(now: MemoryNow | undefined, used: MemoryUse): MemoryUse {
       const budgets: MemoryUse = {}
@@ -166,19 +166,19 @@ export function devicePools(
         if (pool === 'host') continue
         const free = entry.gpu && now?.gpus[entry.gpu.id]?.free
         const most = free === undefined ? Number.POSITIVE_INFINITY : free + (used[pool] ?? 0)
-        budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(totalOf(entry, now)!), most)))
+        budgets[pool] = Math.max(0, Math.floor(Math.min(allowed(getTotal(entry, now)!), most)))
       }
       return budgets
     },
     /** The devices as they are when no other engine is running. */
     devices: known.map((entry): Device => {
-      return { pool: nameOf(entry), budget: allowed(totalOf(entry)!), overhead: OVERHEAD[build.kind] }
+      return { pool: nameOf(entry), budget: allowed(getTotal(entry)!), overhead: OVERHEAD[build.kind] }
     }),
     /** Bytes of each device to be left free, if configured. */
     margins:
       limit === undefined || known.length < matched.length
         ? undefined
-        : known.map(entry => Math.max(0, Math.floor(totalOf(entry)! - allowed(totalOf(entry)!))))
+        : known.map(entry => Math.max(0, Math.floor(getTotal(entry)! - allowed(getTotal(entry)!))))
   }
 }
 
@@ -187,7 +187,7 @@ export function devicePools(
  * @param count the number of the build's devices
  */
 export function withWorkers(
-  own: Pick<DevicePools, 'poolOf' | 'devices' | 'margins'>,
+  own: Pick<DevicePools, 'getPool' | 'devices' | 'margins'>,
   workers: readonly (Device & { total: number })[],
   count: number
 ) {
@@ -199,7 +199,7 @@ export function withWorkers(
   const known = own.devices.length === count
   const margins = own.margins ?? own.devices.map(() => MARGIN)
   return {
-    poolOf: own.poolOf,
+    getPool: own.getPool,
     devices,
     // A worker's processor reports all of its machine's memory as free.
     margins: known ? [...workers.map(({ total, budget }) => Math.max(0, total - budget)), ...margins] : undefined,

@@ -14,7 +14,7 @@ import {
   computeSize,
   type ModelShape,
   modelShape,
-  weightsOf
+  totalWeights
 } from './model-shape.ts'
 
 const MIB = 2 ** 20
@@ -88,7 +88,7 @@ export function addUse(...uses: readonly MemoryUse[]): MemoryUse {
 }
 
 /** Bytes of all pools. */
-export function totalOf(use: MemoryUse): number {
+export function getTotal(use: MemoryUse): number {
   return Object.values(use).reduce((sum, bytes) => sum + bytes, 0)
 }
 
@@ -116,7 +116,7 @@ function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
 }
 
 /** Returns the bytes of a model's parts by its shape. If its metadata is missing, assumes a typical model. */
-function partsOf({ shape, size }: Weights, options: ComputeOptions, loras: number, copies: boolean): Parts {
+function getParts({ shape, size }: Weights, options: ComputeOptions, loras: number, copies: boolean): Parts {
   if (!shape) {
     const perToken = Math.min(512 * 1024, 16 * 1024 + size / 32768)
     const cache = perToken * options.num_ctx * options.num_parallel
@@ -171,7 +171,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const copied = (of: ModelShape | undefined) => of !== undefined && devices.length === 0 && packed(of, where)
 
   const copies = copied(shape)
-  const parts = partsOf(files, options, files.loras, copies)
+  const parts = getParts(files, options, files.loras, copies)
   const projector = files.projector ? files.projector.size + files.projector.compute : 0
   let drafted: MemoryUse = {}
   if (files.draft) {
@@ -179,7 +179,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
     const own: ComputeOptions = { ...options, cache_type_k: 'f16', cache_type_v: 'f16', guessed: 0 }
     const shared = devices.map(device => ({ ...device, overhead: 0 }))
     const draftLayers = spec.settings?.speculation.draft?.gpuLayers ?? -1
-    drafted = place(partsOf(files.draft, own, 0, copied(files.draft.shape)), shared, draftLayers).use
+    drafted = place(getParts(files.draft, own, 0, copied(files.draft.shape)), shared, draftLayers).use
   }
   const reserved = addUse({ [first]: projector }, drafted)
   // Layers cannot use the room that other parts take on the devices.
@@ -212,7 +212,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
     unreported,
     growth,
     bounds: { promptCache, checkpoints, ...margins, ...shares },
-    weights: (shape ? weightsOf(shape, copies) : files.size) + files.loras,
+    weights: (shape ? totalWeights(shape, copies) : files.size) + files.loras,
     cache,
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
     settled
@@ -293,7 +293,7 @@ export function fromFit(
     const core = estimated.core.host ?? 0
     return addUse({ host: Math.max(core, (fit.host ?? 0) - estimated.logits) }, estimated.draft, estimated.unreported)
   }
-  const left = Math.max(0, estimated.weights + estimated.cache - totalOf(fit))
+  const left = Math.max(0, estimated.weights + estimated.cache - getTotal(fit))
   return addUse(fit, { host: left }, estimated.draft, estimated.unreported)
 }
 
@@ -324,12 +324,12 @@ export function beyond(use: MemoryUse, tooLittle: MemoryUse = {}): MemoryUse {
 }
 
 /** Combines the memory used from the start with the growth into a need. */
-export function needOf(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
+export function toNeed(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
   const use = addUse(start, { host: estimated.growth })
   for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
   const weights = estimated.weights
   const cache = estimated.cache + estimated.growth
-  const compute = Math.max(0, totalOf(use) - weights - cache)
+  const compute = Math.max(0, getTotal(use) - weights - cache)
   return { use, from, parts: { weights, cache, compute }, bounds: estimated.bounds }
 }
 
@@ -350,7 +350,7 @@ export interface EngineFiles extends Weights {
 const SHARD = /^(.*)-00001-of-(\d{5})\.gguf$/i
 
 /** Lists all files of a model that is named by its first one. */
-export function shardsOf(path: string): string[] {
+export function listShards(path: string): string[] {
   const match = SHARD.exec(basename(path))
   if (!match) return [path]
   const [, name, count] = match
@@ -364,7 +364,7 @@ async function lookAt(path: string): Promise<{ size: number; mtimeMs: number }> 
   return { size, mtimeMs }
 }
 
-const sizeOf = async (path: string) => (await lookAt(path)).size
+const getSize = async (path: string) => (await lookAt(path)).size
 
 async function headerOf(path: string): Promise<GgufHeader | undefined> {
   return readGgufHeader(path).catch(() => undefined)
@@ -379,7 +379,7 @@ const MAX_KNOWN = 100
 
 /** @param info the store's record of the model, for files that cannot be read */
 async function weightsIn(path: string, info: Record<string, unknown>, amx: boolean): Promise<Weights> {
-  const paths = shardsOf(path)
+  const paths = listShards(path)
   const files = await Promise.all(paths.map(lookAt))
   const mark = [amx, ...files.map(({ size, mtimeMs }) => `${size} ${mtimeMs}`)].join()
   const before = known.get(path)
@@ -396,7 +396,7 @@ async function weightsIn(path: string, info: Record<string, unknown>, amx: boole
 }
 
 async function projectorIn(path: string): Promise<EngineFiles['projector']> {
-  const [size, header] = await Promise.all([sizeOf(path), headerOf(path)])
+  const [size, header] = await Promise.all([getSize(path), headerOf(path)])
   return { size, compute: projectorCompute(header?.keys, size) }
 }
 
@@ -412,7 +412,7 @@ export async function engineFiles(spec: LaunchSpec, amx = false): Promise<Engine
     weightsIn(spec.modelPath, spec.variant.metadata.info, amx),
     spec.projectorPath === undefined ? undefined : projectorIn(spec.projectorPath),
     draftPath === undefined ? undefined : weightsIn(draftPath, {}, amx),
-    ...loras.map(({ path }) => sizeOf(path))
+    ...loras.map(({ path }) => getSize(path))
   ])
   return {
     shape: model.shape,

@@ -4,7 +4,7 @@ import { errorMessage } from '../../../core/errors.ts'
 import type { ToolLog } from '../../../core/system/child-process.ts'
 import { engineArguments } from '../arguments.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
-import { knownFlags, linesOf, type QueryOptions } from '../server-facts.ts'
+import { knownFlags, type QueryOptions, runForLines } from '../server-facts.ts'
 
 /** Milliseconds. It reads a header and queries the devices, which takes a fraction of a second. */
 const LIMIT = 15_000
@@ -64,7 +64,7 @@ export async function estimateMemory(
       extra: extraArguments
     })
     const flags = [...sharedArguments(list, known), '--fit-print', 'on']
-    return parseFitPrint(await linesOf(program, flags, { environment: variables, signal, timeout: LIMIT }))
+    return parseFitPrint(await runForLines(program, flags, { environment: variables, signal, timeout: LIMIT }))
   } catch (error) {
     signal?.throwIfAborted()
     log.debug(

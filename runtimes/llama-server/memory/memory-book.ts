@@ -25,9 +25,9 @@ import {
   fromFit,
   fromMetadata,
   fromReport,
+  getTotal,
   type MetadataEstimate,
-  needOf,
-  totalOf
+  toNeed
 } from './engine-need.ts'
 
 /** An estimate of an engine's memory, with the facts behind it. */
@@ -43,7 +43,7 @@ interface EngineFacts {
   build: Build
   files: EngineFiles
   where: EnginePlace
-  pools: Pick<DevicePools, 'poolOf'>
+  pools: Pick<DevicePools, 'getPool'>
   estimated: MetadataEstimate
 }
 
@@ -78,14 +78,14 @@ export function createMemoryBook(deps: {
 
   const machine = async () => hardware.known() ?? (await hardware.detect())
 
-  async function poolsOf(build: Build): Promise<DevicePools> {
+  async function listPools(build: Build): Promise<DevicePools> {
     const { gpus } = await machine()
     const main = runtimes.current() ?? build
     return devicePools(build, gpus, { limit: deps.gpuMemory, main: matchDevices(main.devices, gpus) })
   }
 
   async function factsOf(spec: LaunchSpec, build: Build): Promise<EngineFacts> {
-    const [own, memory, { cpu }] = await Promise.all([poolsOf(build), deps.hostMemory(), machine()])
+    const [own, memory, { cpu }] = await Promise.all([listPools(build), deps.hostMemory(), machine()])
     const pools = spec.workers?.length ? withWorkers(own, workerDevices(spec.workers), build.devices.length) : own
     const amx = process.platform === 'linux' && cpu.features.includes('amx_int8')
     const files = await engineFiles(spec, amx)
@@ -101,10 +101,10 @@ export function createMemoryBook(deps: {
     return { key: needKey(spec, build), build, files, where, pools, estimated }
   }
 
-  const inPools = (use: MemoryUse, { poolOf }: Pick<DevicePools, 'poolOf'>) =>
-    addUse(...Object.entries(use).map(([device, bytes]) => ({ [poolOf(device)]: bytes })))
+  const inPools = (use: MemoryUse, { getPool }: Pick<DevicePools, 'getPool'>) =>
+    addUse(...Object.entries(use).map(([device, bytes]) => ({ [getPool(device)]: bytes })))
 
-  async function fitOf(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
+  async function rateFit(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
     // It would connect to workers, which may serve another engine until this one replaces it.
     if (spec.workers?.length) return undefined
     if (!fits.has(key)) {
@@ -127,11 +127,11 @@ export function createMemoryBook(deps: {
     signal.throwIfAborted()
     const { estimated } = facts
     const before = learned.find(facts.key)
-    if (before.use) return { ...needOf(estimated, beyond(before.use, before.tooLittle), 'learned'), facts }
-    const fit = await fitOf(spec, facts, signal)
+    if (before.use) return { ...toNeed(estimated, beyond(before.use, before.tooLittle), 'learned'), facts }
+    const fit = await rateFit(spec, facts, signal)
     const start = fit && fromFit(fit, estimated, facts.where.devices)
     const use = beyond(start ?? byMetadata(facts), before.tooLittle)
-    return { ...needOf(estimated, use, start ? 'fit' : 'metadata'), facts }
+    return { ...toNeed(estimated, use, start ? 'fit' : 'metadata'), facts }
   }
 
   /** Records what an engine reports and what its process uses: at its start, and again at its end. */
@@ -153,7 +153,7 @@ export function createMemoryBook(deps: {
     async budgets(used: MemoryUse): Promise<MemoryUse> {
       const build = runtimes.current()
       if (!build) return {}
-      const [now, pools] = await Promise.all([hardware.memory(), poolsOf(build)])
+      const [now, pools] = await Promise.all([hardware.memory(), listPools(build)])
       return pools.budgets(now, used)
     },
     /**
@@ -169,7 +169,7 @@ export function createMemoryBook(deps: {
       void engine.exited.then(() => {
         if (JSON.stringify(engine.memory) !== reported) write(engine, facts)
       })
-      return needOf(facts.estimated, start, 'learned').use
+      return toNeed(facts.estimated, start, 'learned').use
     },
     /** Records that this need was too small. The next estimate for such an engine is larger. */
     learnOutOfMemory(spec: LaunchSpec, { use, facts }: MemoryNeed): void {
@@ -268,7 +268,7 @@ function explainNeed(
   const short = `${what}, but only ${named(limits)} can be used.`
   const options = needFor ? changes(spec, needFor, budget) : []
   if (options.length > 0) return `${short} It would fit with ${joined(options, 'or')}.`
-  const left = totalOf(limits) - compute
+  const left = getTotal(limits) - compute
   const smaller =
     left > 0
       ? `Use a smaller quantization or a smaller model, with weights below ${formatBytes(left)}.`

@@ -61,7 +61,7 @@ const F32 = 4
 type Tensor = GgufHeader['tensors'][number]
 type Keys = Readonly<Record<string, unknown>>
 
-function keysOf(keys: Keys, architecture: string) {
+function makeKeys(keys: Keys, architecture: string) {
   const value = (name: string) => keys[`${architecture}.${name}`]
   const list = (name: string) => {
     const found = value(name)
@@ -85,13 +85,13 @@ function keysOf(keys: Keys, architecture: string) {
     }
   }
 }
-type KeyReader = ReturnType<typeof keysOf>
+type KeyReader = ReturnType<typeof makeKeys>
 
 /**
  * Returns the bytes of state of a recurrent layer for one conversation: `llama_hparams::n_embd_r` and `n_embd_s`,
  * stored as F32.
  */
-function stateOf(read: KeyReader, embedding: number, heads: number): number {
+function getState(read: KeyReader, embedding: number, heads: number): number {
   const of = (name: string) => read.number(name) ?? 0
   const wkv = of('wkv.head_size')
   if (wkv) return F32 * embedding * ((read.number('token_shift_count') ?? 2) + wkv)
@@ -109,7 +109,7 @@ function stateOf(read: KeyReader, embedding: number, heads: number): number {
  * Returns the numbers that a token stores in a layer with attention: `llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`,
  * `is_mla`.
  */
-function attentionOf(read: KeyReader, layer: number, headLength: number, windowed: boolean) {
+function getAttention(read: KeyReader, layer: number, headLength: number, windowed: boolean) {
   const kvHeads = read.at('attention.head_count_kv', layer) ?? read.at('attention.head_count', layer) ?? 0
   const length = (name: string) => (windowed ? read.number(`attention.${name}_swa`) : undefined)
   const keyLength = length('key_length') ?? read.number('attention.key_length') ?? headLength
@@ -120,13 +120,13 @@ function attentionOf(read: KeyReader, layer: number, headLength: number, windowe
   return { keys: keyLength * kvHeads + indexer, values: latent ? 0 : valueLength * kvHeads }
 }
 
-function layerTensors(tensors: Tensor[], count: number, sizeOf: (tensor: Tensor) => number) {
+function layerTensors(tensors: Tensor[], count: number, getSize: (tensor: Tensor) => number) {
   const layers = Array.from({ length: count }, () => ({ bytes: 0, state: false, attention: false }))
   for (const tensor of tensors) {
     const match = /^blk\.(\d+)\.(.*)$/.exec(tensor.name)
     const layer = match && layers[Number(match[1])]
     if (!layer) continue
-    layer.bytes += sizeOf(tensor)
+    layer.bytes += getSize(tensor)
     layer.state ||= STATE_TENSOR.test(match[2]!)
     layer.attention ||= ATTENTION_TENSOR.test(match[2]!)
   }
@@ -162,7 +162,7 @@ export function modelShape(
 ): ModelShape | undefined {
   const architecture = keys['general.architecture']
   if (typeof architecture !== 'string') return undefined
-  const read = keysOf(keys, architecture)
+  const read = makeKeys(keys, architecture)
   const count = read.number('block_count')
   const embedding = read.number('embedding_length')
   if (!count || !embedding || count > 4096) return undefined
@@ -173,12 +173,12 @@ export function modelShape(
   const shared = read.number('attention.shared_kv_layers')
   const cached = architecture === 'gemma3n' ? GEMMA_3N_CACHED_LAYERS : shared ? count - shared : count
   const window = slidingWindow(architecture, count, read)
-  const state = stateOf(read, embedding, heads)
-  const sizeOf = amx ? packedForAmx : (tensor: Tensor) => tensor.bytes
-  const known = tensors?.length ? layerTensors(tensors, count, sizeOf) : undefined
+  const state = getState(read, embedding, heads)
+  const getSize = amx ? packedForAmx : (tensor: Tensor) => tensor.bytes
+  const known = tensors?.length ? layerTensors(tensors, count, getSize) : undefined
   const vocabulary = vocabularyOf(keys, read, tensors)
 
-  const layerOf = (layer: number): LayerShape => {
+  const makeLayer = (layer: number): LayerShape => {
     const own = known?.[layer] ?? { ...guessedLayer(architecture, read, layer, state), bytes: 0 }
     const windowed = window?.has(layer) ?? false
     const recurrent = own.state && state > 0
@@ -188,17 +188,17 @@ export function modelShape(
       layer < Math.min(trunk, cached) &&
       !UNCACHED.has(architecture) &&
       !RECURRENT.has(architecture)
-    const attention = attends ? attentionOf(read, layer, headLength, windowed) : { keys: 0, values: 0 }
+    const attention = attends ? getAttention(read, layer, headLength, windowed) : { keys: 0, values: 0 }
     return { weights: own.bytes, ...attention, windowed, state: recurrent ? state : 0 }
   }
 
-  const layers = Array.from({ length: count }, (_, layer) => layerOf(layer))
+  const layers = Array.from({ length: count }, (_, layer) => makeLayer(layer))
   const expertsUsed = read.largest('expert_used_count') ?? 0
   const feedForward = read.largest('feed_forward_length') ?? 0
   const expertLength = read.largest('expert_feed_forward_length') ?? feedForward
   return {
     architecture,
-    weights: placeWeights(layers, tensors, bytes, vocabulary * embedding, sizeOf),
+    weights: placeWeights(layers, tensors, bytes, vocabulary * embedding, getSize),
     layers,
     window: window?.tokens ?? 0,
     embedding,
@@ -224,7 +224,7 @@ function placeWeights(
   tensors: Tensor[] | undefined,
   bytes: number,
   table: number,
-  sizeOf: (tensor: Tensor) => number
+  getSize: (tensor: Tensor) => number
 ): ModelShape['weights'] {
   if (tensors && layers.some(layer => layer.weights > 0)) {
     const outside = tensors.filter(({ name }) => !/^blk\.\d+\./.test(name))
@@ -236,9 +236,9 @@ function placeWeights(
     return {
       // Looked up, not multiplied, so never packed.
       input: sum(inputs.map(tensor => tensor.bytes)),
-      output: output || tokens ? sizeOf((output ?? tokens)!) : 0,
+      output: output || tokens ? getSize((output ?? tokens)!) : 0,
       tied: output === undefined,
-      other: sum(others.map(sizeOf))
+      other: sum(others.map(getSize))
     }
   }
   // A byte per number is between usual quantizations and F16.
@@ -261,7 +261,7 @@ function packedForAmx({ shape, bytes }: Tensor): number {
 const AMX_GROWTH: Record<number, number> = { 8.5: 38 / 34, 4.5: 148 / 144, 5.5: 180 / 176, 4.25: 138 / 136 }
 
 /** Bytes of all weights. @param copies whether a token table that is also the output is in memory twice */
-export function weightsOf({ weights, layers }: ModelShape, copies = false): number {
+export function totalWeights({ weights, layers }: ModelShape, copies = false): number {
   const outside = weights.input + (weights.tied && !copies ? 0 : weights.output) + weights.other
   return layers.reduce((sum, layer) => sum + layer.weights, outside)
 }

@@ -81,8 +81,9 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   let reserved = 0
   let queue: Promise<unknown> = Promise.resolve()
 
-  const folderOf = (variant: string) => join(directory, createHash('sha256').update(variant).digest('hex').slice(0, 32))
-  const pathOf = (variant: string, file: string) => join(folderOf(variant), file)
+  const getFolder = (variant: string) =>
+    join(directory, createHash('sha256').update(variant).digest('hex').slice(0, 32))
+  const getPath = (variant: string, file: string) => join(getFolder(variant), file)
 
   /** Changes are made one after another. */
   function alone<T>(work: () => Promise<T>): Promise<T> {
@@ -99,11 +100,11 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
 
   async function put(variant: string, slots: SavedSlot[]): Promise<void> {
     const manifest: Static<typeof ManifestSchema> = { version: 1, variant, slots }
-    await writeJsonFile(pathOf(variant, MANIFEST), manifest, { mode: 0o600 })
+    await writeJsonFile(getPath(variant, MANIFEST), manifest, { mode: 0o600 })
     const kept = new Set(slots.map(slot => slot.file))
     const gone = (saved.get(variant) ?? []).filter(slot => !kept.has(slot.file))
     saved.set(variant, slots)
-    for (const { file } of gone) await discard(pathOf(variant, file))
+    for (const { file } of gone) await discard(getPath(variant, file))
   }
 
   /** Deletes files until this many bytes are free within the budget. */
@@ -133,7 +134,7 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   async function load(folder: string): Promise<void> {
     const path = join(directory, folder)
     const manifest = await readManifest(join(path, MANIFEST))
-    if (!manifest || folderOf(manifest.variant) !== path) {
+    if (!manifest || getFolder(manifest.variant) !== path) {
       await rm(path, { recursive: true, force: true })
       return
     }
@@ -157,13 +158,13 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
   return {
     /** Returns the variant's folder, after creating it if necessary. */
     async open(variant: string): Promise<string> {
-      const folder = folderOf(variant)
+      const folder = getFolder(variant)
       await mkdir(folder, { recursive: true, mode: 0o700 })
       await chmod(directory, 0o700)
       return folder
     },
     slots: (variant: string): readonly SavedSlot[] => saved.get(variant) ?? [],
-    path: pathOf,
+    path: getPath,
     /**
      * Reserves bytes for a file, deleting the least recently used ones if the budget requires it, `expendable` first.
      * Returns a function that releases the reservation, or undefined when budget or disk have no room.
@@ -184,13 +185,13 @@ export async function openCacheStore(directory: string, budget: number, log: Cac
         slots.sort((a, b) => b.usedAt - a.usedAt)
         const extra = slots.splice(MAX_PER_VARIANT)
         await put(variant, slots)
-        for (const { file } of extra) await discard(pathOf(variant, file))
+        for (const { file } of extra) await discard(getPath(variant, file))
         await makeRoom(0)
       }),
     forget: (variant: string): Promise<void> =>
       alone(async () => {
         saved.delete(variant)
-        await rm(folderOf(variant), { recursive: true, force: true })
+        await rm(getFolder(variant), { recursive: true, force: true })
       })
   }
 }

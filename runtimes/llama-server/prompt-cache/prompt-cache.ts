@@ -5,7 +5,7 @@ import { abortAfter } from '../../../core/system/abort-after.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, modelShape } from '../memory/model-shape.ts'
-import { jsonOf, textOf } from '../response-body.ts'
+import { readJson, readText } from '../response-body.ts'
 import {
   type CacheStore,
   type CacheStoreLog,
@@ -14,7 +14,7 @@ import {
   openCacheStore,
   type SavedSlot
 } from './cache-store.ts'
-import { checksumOf, continues, readLayout, rewriteForStreams } from './state-file.ts'
+import { computeChecksum, continues, readLayout, rewriteForStreams } from './state-file.ts'
 
 export type PromptCache = ReturnType<typeof createPromptCache>
 
@@ -58,7 +58,7 @@ export function createPromptCache({
   /** Files that the slots of an engine were restored from. */
   const restoredFrom = new WeakMap<LlamaServerEngine, Map<number, SavedSlot>>()
 
-  async function keyOf(engine: LlamaServerEngine): Promise<string> {
+  async function toKey(engine: LlamaServerEngine): Promise<string> {
     const stamps = await Promise.all(
       outsideFiles(engine.spec).map(async path => {
         const { size, mtimeMs } = await stat(path)
@@ -93,7 +93,7 @@ export function createPromptCache({
     const { alias, variant } = engine.spec
     const began = performance.now()
     if (store.slots(variant.key).length === 0) return
-    const key = await keyOf(engine)
+    const key = await toKey(engine)
     const stale = store.slots(variant.key).filter(saved => saved.revision !== variant.revision)
     if (stale.length) await store.replace(variant.key, [], stale)
     const fitting = store
@@ -139,7 +139,7 @@ export function createPromptCache({
     const check = pace === undefined ? limit : AbortSignal.any([limit, abortAfter(pace)])
     let rewritten: string | undefined
     try {
-      const found = await checksumOf(path, check)
+      const found = await computeChecksum(path, check)
       if (found.size !== saved.bytes || found.crc32 !== saved.crc32) throw new Error('the file is damaged')
       if (saved.slots !== engine.slots) {
         const layout = saved.streams === saved.slots ? await readLayout(path) : undefined
@@ -172,10 +172,10 @@ export function createPromptCache({
     const began = performance.now()
     const ask = abortAfter(ASK_LIMIT)
     const used = (await usedSlots(engine, ask)).flatMap(slot => {
-      const owner = engine.slotOwners.ownerOf(slot.id)
+      const owner = engine.slotOwners.getOwner(slot.id)
       return owner === undefined || (slot.tokens ?? MIN_TOKENS) < MIN_TOKENS
         ? []
-        : { ...slot, owner, trail: engine.slotOwners.trailOf(slot.id) }
+        : { ...slot, owner, trail: engine.slotOwners.getTrail(slot.id) }
     })
     if (!used.length) return
     used.sort((a, b) => b.task - a.task)
@@ -183,14 +183,14 @@ export function createPromptCache({
     const savedAt = Date.now()
     // Only used later to decide whether restoring pays off. Without it, restoring is assumed to pay off.
     const pace = await promptPace(engine, ask).catch(() => undefined)
-    const common = { key: await keyOf(engine), revision: spec.variant.revision, slots: engine.slots, pace }
+    const common = { key: await toKey(engine), revision: spec.variant.revision, slots: engine.slots, pace }
     const size = tokenSize(store, engine, common.key)
-    const limit = timeLimit(used.reduce((sum, slot) => sum + sizeOf(slot, size), 0))
+    const limit = timeLimit(used.reduce((sum, slot) => sum + getSize(slot, size), 0))
     // The files are read again for their checksums while the engine writes the next ones.
     const saved: Promise<SavedSlot | undefined>[] = []
     for (const [rank, slot] of used.entries()) {
       if (limit.aborted) break
-      const release = await store.reserve(sizeOf(slot, size), restoredFrom.get(engine)?.get(slot.id)?.file)
+      const release = await store.reserve(getSize(slot, size), restoredFrom.get(engine)?.get(slot.id)?.file)
       if (!release) {
         log.warn({ model: spec.alias, tokens: slot.tokens }, 'no room on the disk or in the budget for a prompt cache')
         continue
@@ -247,13 +247,13 @@ export function createPromptCache({
 
   /** Finds the files with earlier states of the conversations that were just saved. */
   async function outdated(store: CacheStore, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
-    const layoutOf = (slot: SavedSlot) => readLayout(store.path(spec.variant.key, slot.file)).catch(() => undefined)
+    const getLayout = (slot: SavedSlot) => readLayout(store.path(spec.variant.key, slot.file)).catch(() => undefined)
     const leaving: SavedSlot[] = []
-    const now = await Promise.all(added.map(async slot => ({ owner: slot.owner, layout: await layoutOf(slot) })))
+    const now = await Promise.all(added.map(async slot => ({ owner: slot.owner, layout: await getLayout(slot) })))
     for (const old of store.slots(spec.variant.key)) {
       const later = now.filter(({ owner }) => owner === old.owner)
       if (old.key !== added[0]!.key || later.length === 0) continue
-      const earlier = await layoutOf(old)
+      const earlier = await getLayout(old)
       // If files cannot be compared, only the new one stays.
       if (!earlier || later.some(({ layout }) => layout && continues(layout, earlier))) leaving.push(old)
     }
@@ -293,14 +293,14 @@ export function createPromptCache({
   }
 }
 
-function sizeOf(slot: SlotUse, bytesPerToken: number): number {
+function getSize(slot: SlotUse, bytesPerToken: number): number {
   return Math.ceil((slot.tokens ?? MIN_TOKENS) * bytesPerToken)
 }
 
 /** Checks that a written file is complete and restorable, and makes it readable for its owner only. */
 async function seal(path: string, bytes: number, seesMedia: boolean, signal: AbortSignal) {
   await chmod(path, 0o600)
-  const { size, crc32 } = await checksumOf(path, signal)
+  const { size, crc32 } = await computeChecksum(path, signal)
   if (size !== bytes) throw new Error(`${size} of ${bytes} bytes are on the disk`)
   const layout = await readLayout(path)
   if (layout ? layout.media : seesMedia) throw new Error('images and sounds are not saved')
@@ -323,7 +323,7 @@ interface SlotUse {
 /** Returns the slots that have answered since the engine's start. @throws Error when the engine does not answer */
 async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promise<SlotUse[]> {
   const { status, body } = await engine.request({ method: 'GET', path: '/slots', signal })
-  const slots = await jsonOf(body)
+  const slots = await readJson(body)
   if (status !== 200 || !Array.isArray(slots)) throw new Error(`GET /slots: status ${status}`)
   return slots.flatMap(slot =>
     typeof slot?.id === 'number' && typeof slot.id_task === 'number'
@@ -346,7 +346,7 @@ async function slotAction(
     body: JSON.stringify({ filename }),
     signal
   })
-  const reply = (await jsonOf(body)) as Record<string, unknown>
+  const reply = (await readJson(body)) as Record<string, unknown>
   if (status === 200) {
     return { tokens: numberOf(reply.n_saved ?? reply.n_restored) ?? 0, bytes: numberOf(reply.n_written) ?? 0 }
   }
@@ -357,7 +357,7 @@ async function slotAction(
 /** Returns the average milliseconds per token of prefill, or undefined if too few tokens were processed. */
 async function promptPace(engine: LlamaServerEngine, signal: AbortSignal): Promise<number | undefined> {
   const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
-  const metrics = await textOf(body)
+  const metrics = await readText(body)
   const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
   const tokens = count('prompt_tokens_total')
   const seconds = count('prompt_seconds_total')

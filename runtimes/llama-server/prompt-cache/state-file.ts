@@ -89,10 +89,10 @@ async function wordsAt(file: FileHandle, offset: number, count: number): Promise
 }
 
 /** Returns the CRC-32 of a whole file, and its size. @throws the signal's reason */
-export async function checksumOf(path: string, signal: AbortSignal): Promise<{ size: number; crc32: number }> {
+export async function computeChecksum(path: string, signal: AbortSignal): Promise<{ size: number; crc32: number }> {
   let size = 0
   let sum = 0
-  for await (const chunk of bytesOf(path, 0, Number.POSITIVE_INFINITY, signal)) {
+  for await (const chunk of toBytes(path, 0, Number.POSITIVE_INFINITY, signal)) {
     sum = crc32(chunk, sum)
     size += chunk.length
   }
@@ -100,7 +100,7 @@ export async function checksumOf(path: string, signal: AbortSignal): Promise<{ s
 }
 
 /** Yields the bytes of a file from one offset up to another. @throws the signal's reason */
-async function* bytesOf(path: string, start: number, end: number, signal: AbortSignal): AsyncGenerator<Buffer> {
+async function* toBytes(path: string, start: number, end: number, signal: AbortSignal): AsyncGenerator<Buffer> {
   signal.throwIfAborted()
   for await (const chunk of createReadStream(path, { start, end: end - 1, highWaterMark: CHUNK })) {
     yield chunk
@@ -120,10 +120,10 @@ export async function rewriteForStreams(
   const count = Buffer.alloc(4)
   count.writeUInt32LE(streams)
   async function* parts() {
-    yield* bytesOf(source, 0, layout.streamsAt, signal)
+    yield* toBytes(source, 0, layout.streamsAt, signal)
     yield count
     const cellsAt = layout.streamsAt + 4 + 4 * layout.stream
-    yield* bytesOf(source, cellsAt, size - 4 * (layout.streams - 1 - layout.stream), signal)
+    yield* toBytes(source, cellsAt, size - 4 * (layout.streams - 1 - layout.stream), signal)
     yield Buffer.alloc(4 * (streams - 1))
   }
   await writeFile(target, parts(), { flag: 'wx', mode: 0o600 })

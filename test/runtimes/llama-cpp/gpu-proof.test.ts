@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { CorralError } from '../../../core/errors.ts'
 import { createProof, prove, type StartEngine } from '../../../runtimes/llama-cpp/prove.ts'
-import { positionOf, rankRuntimes, runtimeOf } from '../../../runtimes/llama-cpp/ranking.ts'
+import { findRuntime, getPosition, rankRuntimes } from '../../../runtimes/llama-cpp/ranking.ts'
 import { warningsFor } from '../../../runtimes/llama-cpp/search-report.ts'
 import { idleGpu } from '../../../runtimes/llama-server/server-facts.ts'
 import {
@@ -85,7 +85,7 @@ t.test('reports the state of a build', async t => {
   const ranking = rankRuntimes(testKinds, gpuMachine, []).filter(({ usable }) => usable)
   const plain = rankRuntimes(testKinds, plainMachine, []).filter(({ usable }) => usable)
   const device = (id: string) => [{ id, description: 'x' }]
-  const rows: [Parameters<typeof runtimeOf>[0], string, number, number][] = [
+  const rows: [Parameters<typeof findRuntime>[0], string, number, number][] = [
     [{ kind: 'unknown', devices: device('CUDA0') }, 'cuda-13', 0, 0],
     [{ kind: 'cuda', devices: device('CUDA0'), runtime: 'cuda-12' }, 'cuda-12', 1, 0],
     [{ kind: 'unknown', devices: device('Vulkan0') }, 'vulkan', 2, 0],
@@ -93,12 +93,12 @@ t.test('reports the state of a build', async t => {
     [{ kind: 'vulkan', devices: [] }, 'cpu', 3, 0]
   ]
   for (const [build, runtime, place, withoutGpu] of rows) {
-    const found = runtimeOf(build, testKinds, ranking, [H100])
+    const found = findRuntime(build, testKinds, ranking, [H100])
     t.equal(found?.name, runtime)
-    t.equal(positionOf(found, ranking), place)
-    t.equal(positionOf(found, plain), withoutGpu)
+    t.equal(getPosition(found, ranking), place)
+    t.equal(getPosition(found, plain), withoutGpu)
   }
-  t.equal(positionOf(undefined, []), -1)
+  t.equal(getPosition(undefined, []), -1)
   t.same(warningsFor({ kind: 'cuda', runtime: 'cuda-13' }, ranking, gpuMachine, []), [])
   t.match(warningsFor({ kind: 'cpu', runtime: 'cpu' }, ranking, gpuMachine, []), [/CUDA 13: it was not searched for/])
   t.same(warningsFor({ kind: 'cpu', runtime: 'cpu' }, plain, plainMachine, []), [])

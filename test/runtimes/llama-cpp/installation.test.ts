@@ -6,7 +6,12 @@ import type { Build } from '../../../core/contracts/builds.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { type BuildRecord, BuildsDirectory } from '../../../runtimes/llama-cpp/builds-directory.ts'
-import { createInstallation, findInstalled, modelThatNeeds, stateOf } from '../../../runtimes/llama-cpp/installation.ts'
+import {
+  createInstallation,
+  findInstalled,
+  getState,
+  modelThatNeeds
+} from '../../../runtimes/llama-cpp/installation.ts'
 import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
 import { writePrograms } from './fake-build.ts'
 import { archive, BROKEN, build, CPU, failure, record, world } from './installation-world.ts'
@@ -31,7 +36,7 @@ t.test('resolves a name to a build', async t => {
   t.throws(() => id('nothing'), { code: 'runtime_not_found', message: /release-b9-cpu, .*Kinds are: .*cuda-13/ })
 
   const state = (of: Partial<BuildRecord>, selection = {}, current?: Build) =>
-    stateOf(record('a', of), selection, current)
+    getState(record('a', of), selection, current)
   t.equal(state({}), 'installed')
   t.equal(state({}, { selected: 'a', previous: 'a' }, build('a')), 'in use')
   t.equal(state({}, { selected: 'a' }, build('b')), 'selected')

@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import t from 'tap'
 import { cuda12 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
 import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
-import { dangerOf, parseDigest, readArchiveName, unpackArchive } from '../../../runtimes/llama-cpp/sources/archive.ts'
+import { findDanger, parseDigest, readArchiveName, unpackArchive } from '../../../runtimes/llama-cpp/sources/archive.ts'
 import { releaseId } from '../../../runtimes/llama-cpp/sources/release.ts'
-import { type ReleaseAsset, sha256Of } from '../../../runtimes/llama-cpp/sources/release-server.ts'
+import { getSha256, type ReleaseAsset } from '../../../runtimes/llama-cpp/sources/release-server.ts'
 import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-cpp/sources/release-tag.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
@@ -66,9 +66,9 @@ t.test('reads release and kind from archive names', async t => {
   t.equal(parseDigest(`sha256:${'A'.repeat(64)}`), 'a'.repeat(64))
   t.equal(parseDigest(undefined), undefined)
   t.throws(() => parseDigest('abc'), { code: 'invalid_request', param: 'sha256' })
-  t.equal(sha256Of({ ...asset('x'), digest: `sha256:${'A'.repeat(64)}` }), 'a'.repeat(64))
+  t.equal(getSha256({ ...asset('x'), digest: `sha256:${'A'.repeat(64)}` }), 'a'.repeat(64))
   for (const digest of [undefined, null, 'md5:abc', 'sha256:abc']) {
-    t.equal(sha256Of({ ...asset('x'), digest }), undefined)
+    t.equal(getSha256({ ...asset('x'), digest }), undefined)
   }
 })
 
@@ -93,7 +93,7 @@ t.test('rejects dangerous archive entries', async t => {
     ['pipe', 'FIFO', undefined, true]
   ]
   for (const [path, type, linkpath, refused = false] of cases) {
-    t.equal(dangerOf({ path, type, linkpath }) !== undefined, refused, `${path} ${type} ${linkpath ?? ''}`)
+    t.equal(findDanger({ path, type, linkpath }) !== undefined, refused, `${path} ${type} ${linkpath ?? ''}`)
   }
 })
 

@@ -277,13 +277,13 @@ t.test('rejects defective archives', async t => {
 t.test('resumes interrupted transfers', async t => {
   const archive = await makeArchive(t)
   const server = await emulate(t, [{ name: CPU_NAME, data: archive }])
-  const bytesOf = () => server.requests.filter(({ path }) => path.startsWith('/storage') && path.includes(CPU_NAME))
+  const toBytes = () => server.requests.filter(({ path }) => path.startsWith('/storage') && path.includes(CPU_NAME))
   const attempt = async (options = {}) => {
     const directory = join(t.testdir(), 'runtimes')
     server.requests.length = 0
     const { provide, steps } = from(server.url, directory, { options })
     const id = (await provide())?.id
-    return { id, steps, requests: bytesOf() }
+    return { id, steps, requests: toBytes() }
   }
 
   server.break(CPU_NAME, { cutAfter: 150_000, times: 2 })
@@ -318,7 +318,7 @@ t.test('resumes interrupted transfers', async t => {
   server.break(CPU_NAME, { status: 404 })
   server.requests.length = 0
   await t.rejects(from(server.url, directory).provide(), { code: 'hub_unreachable', message: /status 404/ })
-  t.equal(bytesOf().length, 1, 'a missing file is not requested again')
+  t.equal(toBytes().length, 1, 'a missing file is not requested again')
 })
 
 t.test('reports unreachable servers', async t => {

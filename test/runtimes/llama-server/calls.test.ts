@@ -257,7 +257,7 @@ t.test('ranks documents in batches', async t => {
 
 t.test('a transcription becomes a chat with an audio model', async t => {
   const plain = { capabilities: [] }
-  const textOf = (fields: EngineFields) =>
+  const readText = (fields: EngineFields) =>
     (transcriptionChat({ audio: 'UklG', ...fields }, plain).messages.at(-1) as any).content[0].text
   t.same(transcriptionChat({ audio: 'UklG', temperature: 0 }, plain), {
     temperature: 0,
@@ -271,8 +271,8 @@ t.test('a transcription becomes a chat with an audio model', async t => {
       }
     ]
   })
-  t.match(textOf({ translate: true }), /English/)
-  t.equal(textOf({ prompt: 'Write it down', language: 'de' }), 'Write it down (language: de)')
+  t.match(readText({ translate: true }), /English/)
+  t.equal(readText({ prompt: 'Write it down', language: 'de' }), 'Write it down (language: de)')
   t.same(transcriptionChat({ audio: 'UklG' }, { architecture: 'lfm2', capabilities: ['thinking'] }), {
     messages: [
       { role: 'system', content: 'Perform ASR.' },

@@ -20,7 +20,7 @@ import { createLlamaServerEngine, type EngineDeps } from '../../../runtimes/llam
 import { KNOWN_OPTIONS } from '../../../runtimes/llama-server/known-options.ts'
 import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
 import { createEngineLogBook } from '../../../runtimes/llama-server/log-book.ts'
-import { jsonOf, textOf } from '../../../runtimes/llama-server/response-body.ts'
+import { readJson, readText } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
@@ -61,7 +61,7 @@ function post(engine: LlamaServerEngine, path: string, body: unknown, signal = N
 
 async function ask(engine: LlamaServerEngine): Promise<string> {
   const { status, body } = await post(engine, '/v1/chat/completions', QUESTION)
-  const reply = (await jsonOf(body)) as { choices: { message: { content: string } }[] }
+  const reply = (await readJson(body)) as { choices: { message: { content: string } }[] }
   return status === 200 ? reply.choices[0]!.message.content : JSON.stringify(reply)
 }
 
@@ -89,14 +89,14 @@ async function endlessReply(engine: LlamaServerEngine, signal = NEVER): Promise<
 
 async function isBusy(engine: LlamaServerEngine): Promise<boolean> {
   const { body } = await engine.request({ method: 'GET', path: '/slots', signal: NEVER })
-  return ((await jsonOf(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
+  return ((await readJson(body)) as { is_processing: boolean }[]).some(slot => slot.is_processing)
 }
 
 t.test('every setting that the build reports is known', async t => {
   const engine = await createLlamaServerEngine(BUILD, engineSpec(), engineDeps(t.testdir({})), {})
   t.teardown(() => engine.stop())
   const { body } = await engine.request({ method: 'GET', path: '/props', signal: NEVER })
-  const { default_generation_settings: settings } = (await jsonOf(body)) as any
+  const { default_generation_settings: settings } = (await readJson(body)) as any
   const names = Object.keys(settings.params)
   t.ok(names.length > 30)
   // Startup parameters, which no request can change.
@@ -163,7 +163,7 @@ t.test('embeds and ranks', async t => {
   const { engine } = await start(t, { mode: 'embedding' })
   for (const input of ['Paris', 'word '.repeat(1500)]) {
     const { status, body } = await post(engine, '/v1/embeddings', { input })
-    const reply = (await jsonOf(body)) as { data: { embedding: number[] }[] }
+    const reply = (await readJson(body)) as { data: { embedding: number[] }[] }
     t.equal(status, 200, `${input.length} letters`)
     t.equal(reply.data[0]!.embedding.length, 256)
     t.ok(reply.data[0]!.embedding.some(value => value !== 0))
@@ -179,7 +179,7 @@ t.test('serves many requests, parallel and in sequence, streamed or not', async 
   t.same([...new Set(answers)], [ANSWER])
   for (let n = 0; n < 100; n++) {
     const { body } = await post(engine, '/v1/chat/completions', { ...QUESTION, stream: true })
-    const all = await textOf(body)
+    const all = await readText(body)
     if (!all.trimEnd().endsWith('data: [DONE]')) t.fail(`stream ${n} ended early: ${all.slice(-200)}`)
   }
 })
@@ -226,7 +226,7 @@ t.test('a stream without a reader ends without an unhandled error', async t => {
   const { engine } = await start(t, LONG)
   const { body } = await post(engine, '/completion', { ...ENDLESS, stream: true })
   await engine.stop()
-  t.equal((await failure(textOf(body))).code, 'model_stopped')
+  t.equal((await failure(readText(body))).code, 'model_stopped')
 })
 
 t.test('a stream reports that its engine was killed', async t => {
@@ -254,7 +254,7 @@ t.test('a stopped process is reported as hanging, but a long prefill is not', as
   const readLongPrompt = async (engine: LlamaServerEngine) => {
     const began = performance.now()
     const { status, body } = await post(engine, '/completion', { prompt, n_predict: 1, cache_prompt: false })
-    await textOf(body)
+    await readText(body)
     t.equal(status, 200)
     return performance.now() - began
   }

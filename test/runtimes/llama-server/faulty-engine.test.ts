@@ -5,7 +5,7 @@ import t from 'tap'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { processStartTime } from '../../../core/system/processes.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../../runtimes/llama-server/engine.ts'
-import { textOf } from '../../../runtimes/llama-server/response-body.ts'
+import { readText } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
 import { buildOf, engineDeps, engineSpec } from './support.ts'
 
@@ -212,13 +212,13 @@ globalThis.onRequest = (request, response) => {
   t.teardown(() => engine.stop())
   const get = (path: string) => engine.request({ method: 'GET', path, signal: NEVER })
 
-  t.equal(await textOf((await get('/once')).body), 'second', 'repeated once before anything has arrived')
+  t.equal(await readText((await get('/once')).body), 'second', 'repeated once before anything has arrived')
   const never = await failure(get('/never'))
   t.equal(never.code, 'engine_crashed')
   t.match(never.message, /closed the connection/)
-  const half = await failure(get('/half').then(({ body }) => textOf(body)))
+  const half = await failure(get('/half').then(({ body }) => readText(body)))
   t.equal(half.code, 'engine_crashed')
-  t.equal(await textOf((await get('/clean')).body), 'data: 1\n\n', 'the caller judges a clean end')
-  const [headers] = JSON.parse(await textOf((await get('/headers')).body))
+  t.equal(await readText((await get('/clean')).body), 'data: 1\n\n', 'the caller judges a clean end')
+  const [headers] = JSON.parse(await readText((await get('/headers')).body))
   t.match(headers, { connection: 'close', authorization: /^Bearer [\w-]{32}$/ })
 })

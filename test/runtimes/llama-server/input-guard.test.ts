@@ -1,11 +1,11 @@
 import t from 'tap'
 import { CorralError } from '../../../core/errors.ts'
 import {
-  constraintsOf,
   createInputBook,
   createInputGuard,
   findBlame,
   inputOf,
+  listConstraints,
   type Ticket
 } from '../../../runtimes/llama-server/input-guard.ts'
 import { isLarge } from '../../../runtimes/llama-server/text-length.ts'
@@ -129,7 +129,7 @@ t.test('the second offence is rejected, for a while', t => {
 })
 
 t.test('reads the grammars and schemas of a request', t => {
-  const kinds = (fields: object) => constraintsOf({ messages: [], ...fields }).map(({ kind }) => kind)
+  const kinds = (fields: object) => listConstraints({ messages: [], ...fields }).map(({ kind }) => kind)
   t.same(kinds({}), [])
   t.same(kinds({ grammar: '', tools: [], response_format: { type: 'text' } }), [])
   t.same(kinds({ grammar: 'root ::= "a"' }), ['grammar'])
@@ -162,7 +162,7 @@ t.test('a suspect runs alone until it has generated something', async t => {
     return guard.run(fields, signal, ask)
   }
   const settle = () => new Promise(resolve => setImmediate(resolve))
-  const [bad] = constraintsOf({ grammar: 'bad' })
+  const [bad] = listConstraints({ grammar: 'bad' })
   book.suspect(bad!)
   const first = run('first')
   const second = run('suspect', 'bad')

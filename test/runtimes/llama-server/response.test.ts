@@ -1,5 +1,5 @@
 import t from 'tap'
-import { ResponseBody, textOf } from '../../../runtimes/llama-server/response-body.ts'
+import { ResponseBody, readText } from '../../../runtimes/llama-server/response-body.ts'
 import { MalformedResponse, ResponseReader } from '../../../runtimes/llama-server/response-reader.ts'
 
 /** Reads a response in pieces that end at these offsets, from memory that is reused for each piece. */
@@ -207,7 +207,7 @@ t.test('reports failures of a body', async t => {
   failed.push(Buffer.from('a'))
   failed.fail(new Error('broken'))
   failed.push(Buffer.from('b'))
-  await t.rejects(textOf(failed), { message: 'broken' }, 'also before anyone reads it')
+  await t.rejects(readText(failed), { message: 'broken' }, 'also before anyone reads it')
 
   for (const take of [
     () => Promise.reject(new Error('full')),
@@ -230,12 +230,12 @@ t.test('reports failures of a body', async t => {
   const ended = new ResponseBody(source())
   ended.push(Buffer.from('a'))
   ended.end()
-  t.equal(await textOf(ended), 'a')
+  t.equal(await readText(ended), 'a')
   ended.fail(new Error('late'))
 
   const { done, ...connection } = source()
   const cancelled = new ResponseBody(connection)
-  const reading = textOf(cancelled)
+  const reading = readText(cancelled)
   cancelled.cancel()
   await t.rejects(reading, { message: /interrupted/ })
   t.same(done, ['destroy'])

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import type { Delta, EngineFields } from '../../../core/contracts/engines.ts'
 import { createLlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
-import { chooseSlot, SlotOwners, type SlotState, trailOf } from '../../../runtimes/llama-server/slot-owners.ts'
+import { chooseSlot, getTrail, SlotOwners, type SlotState } from '../../../runtimes/llama-server/slot-owners.ts'
 import { engineDeps, engineSpec, realBuild } from './support.ts'
 
 const { signal } = new AbortController()
@@ -25,10 +25,10 @@ t.test('does not choose slots for a single owner', async t => {
   t.strictSame(await ask(owners, 'a'), {})
   t.strictSame(await ask(owners, undefined), {}, 'also for requests of the server')
   t.strictSame(await ask(owners, 'a'), {})
-  t.equal(owners.ownerOf(1), 'a', 'all slots belong to this owner')
+  t.equal(owners.getOwner(1), 'a', 'all slots belong to this owner')
   t.strictSame(await ask(owners, 'b'), { cache_prompt: false })
   t.strictSame(await ask(owners, 'a'), { cache_prompt: false }, 'the contents of its slots are no longer known')
-  t.equal(owners.ownerOf(1), undefined)
+  t.equal(owners.getOwner(1), undefined)
 })
 
 t.test("a slot with another owner's prompt is used without its cache", async t => {
@@ -41,7 +41,7 @@ t.test("a slot with another owner's prompt is used without its cache", async t =
 
   const failing = await owners.take('c', said('Hi'), signal)
   failing.end()
-  t.equal(owners.ownerOf(0), undefined, 'a failed request may have left the earlier prompt')
+  t.equal(owners.getOwner(0), undefined, 'a failed request may have left the earlier prompt')
   t.strictSame(await ask(owners, 'c'), { id_slot: 0, cache_prompt: false })
 
   const own = await owners.take('c', said('Hi'), signal)
@@ -84,7 +84,7 @@ t.test('chooses the slot for a prompt', t => {
   const slot = (id: number, owner: string | undefined, body: EngineFields | undefined, usedAt: number): SlotState => ({
     id,
     owner,
-    trail: body && trailOf(body),
+    trail: body && getTrail(body),
     usedAt
   })
   const table: [string, SlotState[], EngineFields, number][] = [
@@ -131,10 +131,10 @@ t.test('chooses the slot for a prompt', t => {
     ],
     ['the oldest one', [slot(0, 'b', said('Hi'), 7), slot(1, 'a', said('Hello'), 6)], said('What is this?'), 1]
   ]
-  for (const [what, free, body, wanted] of table) t.equal(chooseSlot(free, 'a', trailOf(body)).id, wanted, what)
-  const toolTrail = trailOf({ ...said('Hi'), tools: [{ type: 'function' }] })
-  t.notSame(toolTrail, trailOf(said('Hi')), 'tools are written before the messages')
-  t.ok(trailOf({ prompt: 'x'.repeat(5_000_000) }).sums.length < 2000, 'long prompts have few sums')
+  for (const [what, free, body, wanted] of table) t.equal(chooseSlot(free, 'a', getTrail(body)).id, wanted, what)
+  const toolTrail = getTrail({ ...said('Hi'), tools: [{ type: 'function' }] })
+  t.notSame(toolTrail, getTrail(said('Hi')), 'tools are written before the messages')
+  t.ok(getTrail({ prompt: 'x'.repeat(5_000_000) }).sums.length < 2000, 'long prompts have few sums')
   t.end()
 })
 

@@ -2,7 +2,7 @@ import t from 'tap'
 import type { EngineSpec } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../../core/models/load-options.ts'
-import { replaced, type TuningFacts, tunablesOf } from '../../../runtimes/llama-server/tunables.ts'
+import { listTunables, replaced, type TuningFacts } from '../../../runtimes/llama-server/tunables.ts'
 
 const model = (name: string, size: number, vocabulary = 100) =>
   ({
@@ -29,7 +29,7 @@ const spec = (more: Partial<EngineSpec> = {}): EngineSpec => ({
 })
 const FACTS: TuningFacts = { cores: 8, threads: 16, hasGpu: false, shared: [], flags: undefined, models: [MODEL] }
 const offered = (given: EngineSpec, facts: Partial<TuningFacts> = {}) =>
-  tunablesOf(given, {}, { ...FACTS, ...facts }).map(
+  listTunables(given, {}, { ...FACTS, ...facts }).map(
     ({ name, values }) => `${name}: ${values.map(({ label }) => label)}`
   )
 
@@ -67,13 +67,13 @@ t.test('does not offer current values', async t => {
 t.test('settings of a value are complete: flags are replaced, not repeated', async t => {
   const given = { options: { num_ctx: 1024 } }
   const settings = { ...engine, arguments: ['--no-warmup', '-t', '4', '--mlock'] }
-  const [threads] = tunablesOf(spec({ settings }), given, FACTS)
+  const [threads] = listTunables(spec({ settings }), given, FACTS)
   t.same(threads!.values[0]!.settings, { ...given, arguments: ['--no-warmup', '--threads', '8', '--mlock'] })
   t.same(replaced(['-t', '1', '--threads', '2'], ['--threads', '-t'], '3'), ['--threads', '3'])
-  const batch = tunablesOf(spec(), {}, FACTS).find(({ name }) => name === 'batch')!
+  const batch = listTunables(spec(), {}, FACTS).find(({ name }) => name === 'batch')!
   t.same(batch.values[0]!.settings.arguments, ['--ubatch-size', '1024', '--batch-size', '2048'])
   t.match(
-    tunablesOf(spec(), {}, FACTS).filter(({ changes_answers }) => changes_answers !== undefined),
+    listTunables(spec(), {}, FACTS).filter(({ changes_answers }) => changes_answers !== undefined),
     [{ name: 'KV cache', values: [{ settings: { options: { cache_type_k: 'q8_0', cache_type_v: 'q8_0' } } }] }],
     'only settings that change answers say so'
   )
@@ -87,7 +87,7 @@ t.test('draft models are much smaller and have the same vocabulary', async t => 
     model('me/small', 100),
     model('me/alien', 100, 99)
   ]
-  const draft = tunablesOf(spec(), {}, { ...FACTS, models }).find(({ name }) => name.includes('draft'))
+  const draft = listTunables(spec(), {}, { ...FACTS, models }).find(({ name }) => name.includes('draft'))
   t.same(draft?.values, [
     { label: 'me/small', settings: { draft: { model: 'me/small' } } },
     { label: 'me/tiny', settings: { draft: { model: 'me/tiny' } } }

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { httpThreads } from '../../../runtimes/llama-server/arguments.ts'
 import { createLlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
-import { jsonOf, textOf } from '../../../runtimes/llama-server/response-body.ts'
+import { readJson, readText } from '../../../runtimes/llama-server/response-body.ts'
 import { createUpstream, type EngineRequest } from '../../../runtimes/llama-server/upstream.ts'
 import { failure } from '../../support/failure.ts'
 import { engineDeps, engineSpec, realBuild } from './support.ts'
@@ -65,7 +65,7 @@ async function serve(t: Test, threads: number, handle: Answer = echo) {
     rmSync(folder, { recursive: true })
   })
   const ask = async (body: string, more: Partial<EngineRequest> = {}) =>
-    await textOf((await upstream.request({ method: 'POST', path: '/', body, keep: true, ...more })).body)
+    await readText((await upstream.request({ method: 'POST', path: '/', body, keep: true, ...more })).body)
   return { upstream, ask, socketPath, sockets, connections: () => connections }
 }
 
@@ -106,7 +106,7 @@ t.test('no connection stays open if the number of threads is unknown', async t =
   const { upstream, connections } = await serve(t, 4)
   for (let at = 1; at <= 3; at++) {
     const { body } = await upstream.request({ method: 'POST', path: '/', body: 'a', keep: true })
-    t.equal(await textOf(body), `${at}.1 a`)
+    t.equal(await readText(body), `${at}.1 a`)
   }
   t.equal(connections(), 3)
 })
@@ -140,7 +140,7 @@ t.test('an aborted request closes its connection, but a completed one does not',
     if (!text.endsWith('silent')) echo(socket, text, connection, request)
   })
   const { body } = await upstream.request({ method: 'POST', path: '/', body: 'a', keep: true })
-  await textOf(body)
+  await readText(body)
   const next = ask('b')
   body.cancel()
   t.equal(await next, '1.2 b', 'a reader that has finished does not affect the next answer')
@@ -181,7 +181,7 @@ t.test('works when all threads of a real llama-server are taken', async t => {
   })
   const body = JSON.stringify({ messages: [{ role: 'user', content: 'Hi' }], max_tokens: 4 })
   const look = async (path: string) =>
-    jsonOf((await engine.request({ method: 'GET', path, signal: NEVER, keep: true })).body)
+    readJson((await engine.request({ method: 'GET', path, signal: NEVER, keep: true })).body)
   for (let round = 0; round < 10; round++) {
     const chats = Array.from({ length: 12 }, async () => {
       const { body: reply } = await engine.request({
@@ -191,7 +191,7 @@ t.test('works when all threads of a real llama-server are taken', async t => {
         signal: NEVER,
         keep: true
       })
-      return (await jsonOf(reply)) as { usage: { completion_tokens: number } }
+      return (await readJson(reply)) as { usage: { completion_tokens: number } }
     })
     const [health, slots, ...answers] = await Promise.all([look('/health'), look('/slots'), ...chats])
     t.match(health, { status: 'ok' })

@@ -54,7 +54,7 @@ export function writeWideModel(path: string): void {
     return { name, shape, type: reader.u32(), offset: reader.u64() }
   })
   const data = Math.ceil(reader.at / ALIGNMENT) * ALIGNMENT
-  const sizeOf = ({ shape, type }: { shape: number[]; type: number }) =>
+  const getSize = ({ shape, type }: { shape: number[]; type: number }) =>
     shape.reduce((product, length) => product * length, type === 0 ? 4 : F16_BYTES)
   const widened = infos.map(info => {
     const { name, shape } = info
@@ -63,9 +63,9 @@ export function writeWideModel(path: string): void {
       : /\.ffn_(up|gate)\./.test(name)
         ? [shape[0]!, WIDTH]
         : shape
-    const weights = bytes.subarray(data + info.offset, data + info.offset + sizeOf(info))
+    const weights = bytes.subarray(data + info.offset, data + info.offset + getSize(info))
     if (wide === shape) return { ...info, weights }
-    const whole = Buffer.alloc(sizeOf({ ...info, shape: wide }))
+    const whole = Buffer.alloc(getSize({ ...info, shape: wide }))
     // Rows are as long as the first length.
     const [from, to] = [shape[0]! * F16_BYTES, wide[0]! * F16_BYTES]
     for (let row = 0; row < shape[1]!; row++) weights.copy(whole, row * to, row * from, (row + 1) * from)

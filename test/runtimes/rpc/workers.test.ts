@@ -14,8 +14,8 @@ import {
   buildMismatch,
   createRpcWorkers,
   inWorkerPools,
+  listPools,
   lostWorkerFailure,
-  poolsOf,
   type RpcWorker,
   workerDevices
 } from '../../../runtimes/llama-server/rpc-workers.ts'
@@ -243,7 +243,7 @@ const two: RpcWorker[] = [
 ]
 
 t.test('layers are shared by free memory, workers first', async t => {
-  t.same(two.flatMap(poolsOf), ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052'])
+  t.same(two.flatMap(listPools), ['a:50052 CUDA0', 'a:50052 CUDA1', 'b:50052'])
   t.same(inWorkerPools({ RPC0: 1, RPC2: 3, CUDA0: 4, host: 5, RPC7: 6 }, two), {
     'a:50052 CUDA0': 1,
     'b:50052': 3,
@@ -272,7 +272,7 @@ t.test('estimates a distributed model and starts its engine', async t => {
   const spec = { ...engineSpec(), workers: two }
   const where = { memory: 64 * GIB, arch: 'x64', amx: false }
   const { devices, shares, margins } = withWorkers(
-    { poolOf: name => name, devices: [], margins: undefined },
+    { getPool: name => name, devices: [], margins: undefined },
     workerDevices(two),
     0
   )
@@ -280,7 +280,7 @@ t.test('estimates a distributed model and starts its engine', async t => {
   const small = estimateFromMetadata(spec, { shape: undefined, size: GIB, loras: 0 }, place)
   t.ok(small.settled)
   t.ok(
-    two.flatMap(poolsOf).every(pool => (small.core[pool] ?? 0) > 0),
+    two.flatMap(listPools).every(pool => (small.core[pool] ?? 0) > 0),
     'each worker has a part'
   )
   const bounds = { promptCache: 0, checkpoints: 1 }

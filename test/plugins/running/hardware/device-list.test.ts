@@ -1,6 +1,6 @@
 import t from 'tap'
 import { parseDeviceLog, parseDevices, whyUnusable } from '../../../../runtimes/llama-server/server-facts.ts'
-import { linesOf, MIB, recordings } from './support.ts'
+import { MIB, recordings, runForLines } from './support.ts'
 
 const device = (id: string, description: string, total?: number, free?: number) => ({
   id,
@@ -76,7 +76,7 @@ t.test('parses recorded device lists', async t => {
   const recorded = recordings().filter(name => name.startsWith('list-devices')).length
   t.equal(TABLE.length, recorded, 'every recording has its row')
   for (const [name, devices, log] of TABLE) {
-    const lines = linesOf(`list-devices/${name}.txt`)
+    const lines = runForLines(`list-devices/${name}.txt`)
     for (const form of [lines, lines.map(line => `${line}\r`)]) {
       t.same(parseDevices(form), devices, name)
       t.same(parseDeviceLog(form), log, name)
@@ -86,7 +86,7 @@ t.test('parses recorded device lists', async t => {
 
 t.test('selects the listed devices that the build has code for', async t => {
   const listed = (name: string) => {
-    const lines = linesOf(`list-devices/${name}.txt`)
+    const lines = runForLines(`list-devices/${name}.txt`)
     const log = parseDeviceLog(lines)
     return (parseDevices(lines) ?? []).map(each => whyUnusable(each, log))
   }

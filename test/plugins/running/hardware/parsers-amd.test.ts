@@ -8,9 +8,9 @@ import {
   parseRocmSmi,
   rocminfoProblem
 } from '../../../../plugins/running/hardware/amd.ts'
-import { amdChip, gfxName, gfxOfTargetVersion } from '../../../../plugins/running/hardware/amd-chips.ts'
+import { amdChip, gfxFromTargetVersion, gfxName } from '../../../../plugins/running/hardware/amd-chips.ts'
 import type { Sighting } from '../../../../plugins/running/hardware/probe.ts'
-import { amdMemory, cardOf } from '../../../../plugins/running/hardware/system-cards.ts'
+import { amdMemory, toSighting } from '../../../../plugins/running/hardware/system-cards.ts'
 import { GIB, MIB, recordedFiles, recording, windowsLines } from './support.ts'
 
 /** Parses each node of a recording, in order. */
@@ -38,7 +38,7 @@ t.test('parses AMD devices from the kernel', async t => {
     [Number.NaN, undefined],
     [1e15, undefined]
   ]
-  for (const [version, gfx] of versions) t.equal(gfxOfTargetVersion(version), gfx, String(version))
+  for (const [version, gfx] of versions) t.equal(gfxFromTargetVersion(version), gfx, String(version))
   t.equal(gfxName('amdgcn-amd-amdhsa--gfx906:sramecc+:xnack-'), 'gfx906')
   t.equal(gfxName('gfx'), undefined)
   const chips: [string, string, boolean][] = [
@@ -121,17 +121,20 @@ t.test('parses AMD cards in sysfs', async t => {
     class: '0x030000\n',
     uevent: 'DRIVER=amdgpu\nPCI_CLASS=30000\nPCI_ID=1002:744C\nPCI_SLOT_NAME=0000:03:00.0\n'
   }
-  t.match(cardOf(radeon, undefined), { vendor: 'amd', pciId: '0x744c', pciBus: '0000:03:00.0', usable: true })
+  t.match(toSighting(radeon, undefined), { vendor: 'amd', pciId: '0x744c', pciBus: '0000:03:00.0', usable: true })
   const driver = (name: string) => radeon.uevent.replace('amdgpu', name)
-  t.equal(cardOf({ ...radeon, uevent: driver('vfio-pci') }, undefined)?.usable, false)
-  t.equal(cardOf({ ...radeon, uevent: 'PCI_ID=1002:744C\n' }, undefined)?.usable, false, 'no driver')
-  t.match(cardOf({ vendor: '0x8086', device: '0x56a0' }, '0000:03:00.0'), { pciId: '0x56a0', pciBus: '0000:03:00.0' })
-  t.equal(cardOf({ ...radeon, vendor: '0x10de', uevent: driver('nvidia') }, undefined)?.usable, undefined)
-  t.equal(cardOf({ ...radeon, vendor: '0x10de', uevent: driver('nouveau') }, undefined)?.usable, false)
-  t.equal(cardOf({ ...radeon, vendor: '0x1a03' }, undefined), undefined, 'a server display chip')
-  t.equal(cardOf({ ...radeon, class: '0x020000' }, undefined), undefined, 'a network card')
-  t.match(cardOf({ ...radeon, class: '0x120000', device: '0x74a1' }, undefined), { pciId: '0x74a1' })
-  t.equal(cardOf({}, undefined), undefined)
+  t.equal(toSighting({ ...radeon, uevent: driver('vfio-pci') }, undefined)?.usable, false)
+  t.equal(toSighting({ ...radeon, uevent: 'PCI_ID=1002:744C\n' }, undefined)?.usable, false, 'no driver')
+  t.match(toSighting({ vendor: '0x8086', device: '0x56a0' }, '0000:03:00.0'), {
+    pciId: '0x56a0',
+    pciBus: '0000:03:00.0'
+  })
+  t.equal(toSighting({ ...radeon, vendor: '0x10de', uevent: driver('nvidia') }, undefined)?.usable, undefined)
+  t.equal(toSighting({ ...radeon, vendor: '0x10de', uevent: driver('nouveau') }, undefined)?.usable, false)
+  t.equal(toSighting({ ...radeon, vendor: '0x1a03' }, undefined), undefined, 'a server display chip')
+  t.equal(toSighting({ ...radeon, class: '0x020000' }, undefined), undefined, 'a network card')
+  t.match(toSighting({ ...radeon, class: '0x120000', device: '0x74a1' }, undefined), { pciId: '0x74a1' })
+  t.equal(toSighting({}, undefined), undefined)
 })
 
 t.test('parses the output of AMD tools', async t => {

@@ -32,7 +32,7 @@ import {
 } from '../../../../plugins/running/hardware/nvidia.ts'
 import { pciName } from '../../../../plugins/running/hardware/pci.ts'
 import { parseCpuinfo, parseLscpu } from '../../../../plugins/running/hardware/processor.ts'
-import { cardOf, parseAdapters, parseLspci } from '../../../../plugins/running/hardware/system-cards.ts'
+import { parseAdapters, parseLspci, toSighting } from '../../../../plugins/running/hardware/system-cards.ts'
 import { parseVulkaninfo } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
@@ -68,7 +68,7 @@ t.test('no text makes a parser throw', async t => {
     ['cgroup', groupFolders],
     ['group', text => groupMemory({ limits: [text], usage: text, stat: text })],
     ['ldconfig', text => librariesAmong(parseLdconfig(text, 'x64'))],
-    ['card', text => cardOf({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text)],
+    ['card', text => toSighting({ vendor: text, device: text, uevent: text, mem_info_vram_total: text }, text)],
     ['pci names', text => pciName({ vendor: 'amd', pciId: '0x744c' }, text)]
   ]
   const random = randomBelow(1)

@@ -9,14 +9,14 @@ import {
 import { parseSyclLs, parseXpuSmi } from '../../../../plugins/running/hardware/intel.ts'
 import { parseVmStat } from '../../../../plugins/running/hardware/main-memory.ts'
 import {
-  addressOfLocation,
+  addressFromLocation,
   marketingName,
   pciAddress,
   pciId,
   pciName
 } from '../../../../plugins/running/hardware/pci.ts'
 import { parseAdapters, parseLspci } from '../../../../plugins/running/hardware/system-cards.ts'
-import { parseVulkaninfo, vendorsOfDriverFiles } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
+import { parseVulkaninfo, vendorsFromDriverFiles } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { GIB, MIB, recording, windowsLines } from './support.ts'
 
 t.test('parses the output of Intel tools', async t => {
@@ -146,11 +146,11 @@ t.test('parses vulkaninfo', async t => {
   const dozen =
     'GPU0:\n\tvendorID = 0x10de\n\tdeviceType = PHYSICAL_DEVICE_TYPE_DISCRETE_GPU\n\tdeviceName = Microsoft Direct3D12 (NVIDIA GeForce RTX 3060)\n'
   t.same(parseVulkaninfo(dozen), [], 'Direct3D in disguise')
-  t.same(vendorsOfDriverFiles(['radeon_icd.x86_64.json', 'lvp_icd.x86_64.json', 'nvidia_icd.json', 'x.txt']), [
+  t.same(vendorsFromDriverFiles(['radeon_icd.x86_64.json', 'lvp_icd.x86_64.json', 'nvidia_icd.json', 'x.txt']), [
     'nvidia',
     'amd'
   ])
-  t.same(vendorsOfDriverFiles(['lvp_icd.x86_64.json']), [])
+  t.same(vendorsFromDriverFiles(['lvp_icd.x86_64.json']), [])
 })
 
 t.test('parses PCI lists and Windows adapters', async t => {
@@ -195,9 +195,9 @@ t.test('parses PCI lists and Windows adapters', async t => {
     [undefined, undefined]
   ]
   for (const [text, place] of places) t.equal(pciAddress(text), place)
-  t.equal(addressOfLocation(1280), '0000:05:00.0')
-  t.equal(addressOfLocation(6400), '0000:19:00.0')
-  t.equal(addressOfLocation(0), undefined)
+  t.equal(addressFromLocation(1280), '0000:05:00.0')
+  t.equal(addressFromLocation(6400), '0000:19:00.0')
+  t.equal(addressFromLocation(0), undefined)
   t.same(
     [pciId('0x73DF'), pciId('1b06'), pciId(29857), pciId('0x36334330'), pciId('x')],
     ['0x73df', '0x1b06', '0x74a1', undefined, undefined]

@@ -2,7 +2,7 @@ import t from 'tap'
 import {
   capabilityOfId,
   capabilityOfName,
-  cudaOfDriver,
+  cudaFromDriver,
   parseDriverCard,
   parseDriverVersion,
   parseSmiCsv,
@@ -210,7 +210,7 @@ t.test('infers NVIDIA facts that no tool reports', async t => {
     ['390.87', undefined],
     ['', undefined]
   ]
-  for (const [version, cuda] of drivers) t.equal(cudaOfDriver(version), cuda, version)
+  for (const [version, cuda] of drivers) t.equal(cudaFromDriver(version), cuda, version)
 
   const closed =
     'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.127.05  Tue Oct  8 03:22:07 UTC 2024\nGCC version:  gcc 12'

@@ -7,7 +7,7 @@ import type { Hardware, MemoryNow } from '../../../../core/contracts/hardware.ts
 import { createHostMemory } from '../../../../plugins/running/scheduler/host-memory.ts'
 import type { LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
-import { totalOf } from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { getTotal } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { createLearnedNeeds, createMemoryBook, needKey } from '../../../../runtimes/llama-server/memory/memory-book.ts'
 import { GIB, MIB, specOf, writeShape } from './support.ts'
 
@@ -106,7 +106,7 @@ t.test('estimates a need by metadata, by llama-fit-params, and by measurement', 
     plain.use.host! > 7.3 * GIB && plain.use.host! < 7.8 * GIB,
     'weights of 4.3 GiB, a cache of 2 GiB, 1 GiB for prompts'
   )
-  t.equal(plain.parts.weights + plain.parts.cache + plain.parts.compute, totalOf(plain.use), 'its parts add up')
+  t.equal(plain.parts.weights + plain.parts.cache + plain.parts.compute, getTotal(plain.use), 'its parts add up')
   t.same(plain.bounds, { promptCache: GIB, checkpoints: 32 })
 
   const fit = await bookOf(t, { fit: { host: 9 * GIB } }).book.estimate(spec, signal)

@@ -4,7 +4,7 @@ import type { LoadOptions } from '../../../../core/models/load-options.ts'
 import { processMemory } from '../../../../core/system/processes.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
-import { totalOf } from '../../../../runtimes/llama-server/memory/engine-need.ts'
+import { getTotal } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
 import { createMemoryBook } from '../../../../runtimes/llama-server/memory/memory-book.ts'
 import { engineDeps, MODEL, realBuild } from '../support.ts'
@@ -89,15 +89,15 @@ for (const [at, { name, options, given }] of CASES.entries()) {
       const counted = book.learn(engine, need)
       const growth = need.bounds.promptCache
       // The report is in whole MiB, rounded down in each row.
-      const report = totalOf(engine.memory!)
-      const unreported = totalOf(need.use) - growth - report
+      const report = getTotal(engine.memory!)
+      const unreported = getTotal(need.use) - growth - report
       t.ok(unreported > 38 * MIB, `the need covers the report and the process (${unreported / MIB} MiB more)`)
       t.ok(unreported < 48 * MIB + 0.3 * report, 'and is not much larger')
       await use(engine, spec.options)
       const real = await processMemory(engine.pid)
       if (process.platform === 'linux') {
-        t.ok(real!.resident < totalOf(need.use), `it uses ${real!.resident / MIB} MiB of ${totalOf(need.use) / MIB}`)
-        t.ok(real!.resident < totalOf(counted), `and of ${totalOf(counted) / MIB} that are counted`)
+        t.ok(real!.resident < getTotal(need.use), `it uses ${real!.resident / MIB} MiB of ${getTotal(need.use) / MIB}`)
+        t.ok(real!.resident < getTotal(counted), `and of ${getTotal(counted) / MIB} that are counted`)
       }
     } finally {
       await engine.stop()
@@ -105,7 +105,7 @@ for (const [at, { name, options, given }] of CASES.entries()) {
     }
     const learned = await openBook(directory, false).estimate(asked, build, signal)
     t.equal(learned.from, 'learned')
-    const share = totalOf(learned.use) / totalOf(need.use)
+    const share = getTotal(learned.use) / getTotal(need.use)
     t.ok(share > 0.7 && share < 1.1, `the learned need is like the estimate (${share})`)
   })
 }

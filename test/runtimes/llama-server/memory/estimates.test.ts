@@ -6,7 +6,7 @@ import {
   engineFiles,
   estimateFromMetadata,
   fromFit,
-  totalOf
+  getTotal
 } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
@@ -64,7 +64,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
     weights: weights / MIB / real.model,
     // The table rounds down to whole MiB.
     cache: real.context === 0 ? 1 : cache / MIB / (real.context + 0.5),
-    all: totalOf(core) / MIB / total
+    all: getTotal(core) / MIB / total
   }
 }
 
@@ -109,9 +109,9 @@ t.test('completes the output of llama-fit-params', async t => {
     const fit = await estimateMemory(build, spec, { log: log as never })
     const estimated = estimateFromMetadata(spec, await engineFiles(spec, AMX), WHERE)
     const start = fit && fromFit(fit, estimated, [])
-    const unreported = totalOf(estimated.unreported)
+    const unreported = getTotal(estimated.unreported)
     const real = await reportOf(engineBuildFolder(), path, ['-c', '16384', '-np', '4'])
-    const share = (totalOf(start!) - unreported) / MIB / (real.model + real.context + real.compute)
+    const share = (getTotal(start!) - unreported) / MIB / (real.model + real.context + real.compute)
     t.ok(share > 0.99 && share < 1.1, `${name}: ${share} of the truth, although packed weights are missing`)
   }
 })

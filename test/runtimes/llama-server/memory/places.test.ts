@@ -127,13 +127,13 @@ t.test('computes pools and budgets of devices', async t => {
   t.same(limited.margins, [16 * GIB], 'llama-server leaves the rest alone')
 
   const other = devicePools(vulkan, gpus, { limit: undefined, main })
-  t.equal(other.poolOf('Vulkan1'), 'CUDA0', 'the same GPU under another name')
-  t.equal(other.poolOf('Vulkan0'), 'host', 'which has no dedicated memory')
-  t.equal(other.poolOf('Vulkan7'), 'Vulkan7')
+  t.equal(other.getPool('Vulkan1'), 'CUDA0', 'the same GPU under another name')
+  t.equal(other.getPool('Vulkan0'), 'host', 'which has no dedicated memory')
+  t.equal(other.getPool('Vulkan7'), 'Vulkan7')
   t.same(other.budgets(now(24 * GIB), {}), { CUDA0: 23 * GIB })
 
   const metal = devicePools(build('metal', [listed('MTL0', 'Apple M1', 5.3 * GIB)]), [], { limit: undefined, main: [] })
-  t.equal(metal.poolOf('MTL0'), 'host')
+  t.equal(metal.getPool('MTL0'), 'host')
   t.same(metal.budgets(undefined, {}), {})
   const tiny = devicePools(build('cuda', [listed('CUDA0', 'x', 2 * GIB)]), [], { limit: undefined, main: [] })
   t.same(tiny.budgets(undefined, {}), { CUDA0: 1.5 * GIB }, 'a quarter of a small one')

@@ -6,8 +6,8 @@ import type { LoadOptions } from '../../../../core/models/load-options.ts'
 import {
   engineFiles,
   engineFlags,
-  projectorCompute,
-  shardsOf
+  listShards,
+  projectorCompute
 } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import {
   type CacheOptions,
@@ -15,11 +15,11 @@ import {
   cells,
   checkpointSize,
   modelShape,
-  weightsOf
+  totalWeights
 } from '../../../../runtimes/llama-server/memory/model-shape.ts'
 import { ggufBytes, writeSparseGguf } from '../../../support/gguf-writer.ts'
 import { F16, Q4_K } from './model-shapes.ts'
-import { GIB, MIB, partsOf, specOf } from './support.ts'
+import { GIB, getParts, MIB, specOf } from './support.ts'
 
 const KIB = 1024
 const options = (given: Partial<CacheOptions> = {}): CacheOptions => ({
@@ -35,12 +35,12 @@ const cacheOf = (keys: Record<string, unknown>, given: Partial<CacheOptions> = {
   cacheByLayer(shapeOf(keys), options(given)).reduce((sum, layer) => sum + layer, 0)
 
 /** Metadata of a transformer as returned by `/api/show`: single values only. */
-const keysOf = (arch: string, own: Record<string, unknown>) => ({
+const makeKeys = (arch: string, own: Record<string, unknown>) => ({
   'general.architecture': arch,
   ...Object.fromEntries(Object.entries(own).map(([key, value]) => [`${arch}.${key}`, value]))
 })
 const dense = (arch: string, layers: number, embedding: number, heads: number, kvHeads: number, more = {}) =>
-  keysOf(arch, {
+  makeKeys(arch, {
     block_count: layers,
     embedding_length: embedding,
     feed_forward_length: 4 * embedding,
@@ -116,7 +116,7 @@ t.test('computes the tokens that the cache holds', async t => {
 
 t.test('handles layers with states and windows', async t => {
   const mamba = shapeOf(
-    keysOf('mamba', {
+    makeKeys('mamba', {
       block_count: 64,
       embedding_length: 2560,
       'ssm.conv_kernel': 4,
@@ -177,18 +177,18 @@ t.test('divides weights by place', async t => {
   const { keys, tensors } = await headerOf('qwen3-4b')
   const shape = modelShape(keys, tensors, 0)!
   const all = tensors.reduce((sum, { bytes }) => sum + bytes, 0)
-  t.equal(weightsOf(shape), all)
+  t.equal(totalWeights(shape), all)
   t.ok(shape.weights.tied)
   t.equal(shape.weights.output, shape.weights.input, 'the token table is also the output')
   const apart = await headerOf('llama-3.1-8b')
   const llama = modelShape(apart.keys, apart.tensors, 0)!
   t.notOk(llama.weights.tied)
   t.equal(
-    weightsOf(llama),
+    totalWeights(llama),
     apart.tensors.reduce((sum, { bytes }) => sum + bytes, 0)
   )
   const guessed = shapeOf(dense('llama', 32, 4096, 32, 8), 4 * GIB)
-  t.equal(weightsOf(guessed), 4 * GIB, 'the sizes of files if nothing else is known')
+  t.equal(totalWeights(guessed), 4 * GIB, 'the sizes of files if nothing else is known')
   t.equal(modelShape({}, undefined, GIB), undefined)
   t.equal(modelShape({ 'general.architecture': 'llama' }, undefined, GIB), undefined)
   t.equal(modelShape(dense('llama', 1e9, 4096, 32, 8), undefined, GIB), undefined)
@@ -254,14 +254,14 @@ t.test('survives damaged file headers', async t => {
 t.test('reads the files of engines', async t => {
   const folder = t.testdir()
   const at = (name: string) => join(folder, name)
-  t.same(shardsOf('/m/a-00001-of-00003.gguf'), [
+  t.same(listShards('/m/a-00001-of-00003.gguf'), [
     join('/m', 'a-00001-of-00003.gguf'),
     join('/m', 'a-00002-of-00003.gguf'),
     join('/m', 'a-00003-of-00003.gguf')
   ])
-  t.same(shardsOf('/m/a-00002-of-00003.gguf'), ['/m/a-00002-of-00003.gguf'])
+  t.same(listShards('/m/a-00002-of-00003.gguf'), ['/m/a-00002-of-00003.gguf'])
 
-  const { metadata, tensors = [] } = partsOf('qwen2.5-0.5b')
+  const { metadata, tensors = [] } = getParts('qwen2.5-0.5b')
   writeSparseGguf(at('m-00001-of-00002.gguf'), { metadata, tensors: tensors.slice(0, 100) })
   writeSparseGguf(at('m-00002-of-00002.gguf'), { tensors: tensors.slice(100) })
   writeSparseGguf(at('whole.gguf'), { metadata, tensors })
@@ -343,7 +343,7 @@ t.test('parses flags of llama-server', async t => {
 
 async function headerOf(name: string) {
   const path = join(t.testdirName, `${name}.gguf`)
-  writeSparseGguf(path, partsOf(name))
+  writeSparseGguf(path, getParts(name))
   return await readGgufHeader(path)
 }
 

@@ -21,14 +21,14 @@ export interface Reported {
 }
 
 /** Returns the parts of a GGUF file of a model with a known shape. */
-export function partsOf(name: string): GgufParts {
+export function getParts(name: string): GgufParts {
   return SHAPES[name] ? denseModel(SHAPES[name]) : OTHERS[name]!()
 }
 
 /** Writes a model of this shape without weights, as a sparse file. */
 export function writeShape(folder: string, name: string): string {
   const path = join(folder, `${name}.gguf`)
-  writeSparseGguf(path, partsOf(name))
+  writeSparseGguf(path, getParts(name))
   return path
 }
 

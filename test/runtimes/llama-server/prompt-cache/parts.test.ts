@@ -11,7 +11,7 @@ import {
 } from '../../../../runtimes/llama-server/prompt-cache/cache-store.ts'
 import { bytesPerToken, cacheKey, savesSlots } from '../../../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
 import {
-  checksumOf,
+  computeChecksum,
   continues,
   readLayout,
   rewriteForStreams
@@ -172,9 +172,9 @@ t.test('reads, checks and rewrites slot files', async t => {
   ]
   for (const [name, bytes] of strange) t.equal(await readLayout(write('e', bytes)), undefined, name)
 
-  const sum = await checksumOf(third, NEVER)
+  const sum = await computeChecksum(third, NEVER)
   t.same(sum, { size: whole.length, crc32: crc32(whole) })
-  await t.rejects(checksumOf(third, AbortSignal.abort(new Error('too slow'))), { message: 'too slow' })
+  await t.rejects(computeChecksum(third, AbortSignal.abort(new Error('too slow'))), { message: 'too slow' })
 
   const of = async (tokens: number[]) => (await readLayout(write('f', stateFile({ tokens, streams: 1, stream: 0 }))))!
   t.ok(continues(await of([...tokens, 500, 501]), layout))

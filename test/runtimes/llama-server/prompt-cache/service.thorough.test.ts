@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { checksumOf } from '../../../../runtimes/llama-server/prompt-cache/state-file.ts'
+import { computeChecksum } from '../../../../runtimes/llama-server/prompt-cache/state-file.ts'
 import { type Continued, createConversation } from '../../../../scripts/bench/conversation.ts'
 import { SHAPE_200M, writeRandomModel } from '../../../../scripts/random-models.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
@@ -72,7 +72,7 @@ async function strays(home: string): Promise<string[]> {
     const named = new Set<string>(['manifest.json', ...slots.map((slot: { file: string }) => slot.file)])
     for (const name of readdirSync(join(root, folder))) if (!named.has(name)) found.push(name)
     for (const { file, bytes, crc32 } of slots) {
-      const sum = await checksumOf(join(root, folder, file), NEVER)
+      const sum = await computeChecksum(join(root, folder, file), NEVER)
       if (sum.size !== bytes || sum.crc32 !== crc32) found.push(`${file} is damaged`)
     }
   }

@@ -6,7 +6,7 @@ import type { LoadOptions } from '../../../../core/models/load-options.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { createPromptCache, type PromptCache } from '../../../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
-import { jsonOf } from '../../../../runtimes/llama-server/response-body.ts'
+import { readJson } from '../../../../runtimes/llama-server/response-body.ts'
 import { SlotOwners } from '../../../../runtimes/llama-server/slot-owners.ts'
 import { engineDeps, engineSpec, realBuild } from '../support.ts'
 
@@ -80,7 +80,7 @@ export async function say(engine: LlamaServerEngine, messages: Message[], tokens
     body: JSON.stringify({ messages, max_tokens: tokens, temperature: 0 }),
     signal: NEVER
   })
-  const reply = (await jsonOf(body)) as any
+  const reply = (await readJson(body)) as any
   if (status !== 200) throw new Error(JSON.stringify(reply))
   return { message: reply.choices[0].message, read: reply.timings.prompt_n, ms: reply.timings.prompt_ms }
 }

@@ -8,7 +8,7 @@ import {
 } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
 import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { type PromptBlocks, promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
-import { chooseSlot, type SlotState, trailOf } from '../../../../../runtimes/llama-server/slot-owners.ts'
+import { chooseSlot, getTrail, type SlotState } from '../../../../../runtimes/llama-server/slot-owners.ts'
 import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
 
 /*
@@ -133,7 +133,7 @@ export function replay(
       node.requests++
       node.model.queued++
       const serve = () => {
-        const trail = trailOf(request)
+        const trail = getTrail(request)
         const text = turn.messages.map(({ role, content }) => `<${role}>${content}`).join('\n')
         const slot = chooseSlot([...node.free], 'owner', trail) as Node['slots'][number]
         node.free.delete(slot)
