@@ -11,10 +11,10 @@ import { type OnProgress, untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsContext } from './builds-context.ts'
 import { type BuildRecord, failureNow, findDamage, isRecent, machineFingerprint } from './builds-directory.ts'
-import { usableDevices } from './prove.ts'
 import { findRuntime, getPosition, isForGpus, matchesChoice } from './ranking.ts'
 import { AttemptRecorder, listReasons, missingText } from './search-report.ts'
 import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts'
+import { usableDevices } from './verify-build.ts'
 
 export interface SearchOptions {
   /** Id of an installed build, or name of a kind, to find instead of the best build. */
@@ -53,7 +53,7 @@ const BY_HAND: BuildSource = {
  * @throws CorralError `runtime_missing` with the attempts, or the signal's reason if aborted
  */
 export async function searchBuild(context: BuildsContext, options: SearchOptions): Promise<Build> {
-  const { builds, log, signal, kinds, sources, prove } = context
+  const { builds, log, signal, kinds, sources, verifyBuild } = context
   const { choice, onProgress } = options
   const hardware = await untilAborted(context.hardware.detect(), signal)
   const machine = machineFingerprint(hardware)
@@ -158,7 +158,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
         return undefined
       }
       onProgress({ phase: 'proving', subject: 'llama.cpp' })
-      const build = await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime })
+      const build = await verifyBuild(candidate, { own: builds.owns(candidate), signal, hardware, runtime })
       await builds.save(build)
       // Builds that no longer match the source's settings are removed, unless the user installed or selected them.
       for (const record of builds.records()) {
@@ -213,7 +213,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
       // The devices of a recorded build are listed again each time, because drivers may have changed.
       const found = reused
         ? { ...reused, devices: await usableDevices(server, { signal, log, hardware, runtime: declared }) }
-        : await prove(candidate, { own: builds.owns(candidate), signal, hardware, runtime: declared })
+        : await verifyBuild(candidate, { own: builds.owns(candidate), signal, hardware, runtime: declared })
       const runtime =
         declared ?? findRuntime({ ...found, runtime: undefined, kind: 'unknown' }, kinds, ranking, hardware.gpus)
       const build = { ...found, ...(runtime && { runtime: runtime.name, kind: runtime.kind }) }

@@ -1,7 +1,7 @@
 import type { BuildSource, RankedCandidate, RuntimeDescriptor } from '../../core/contracts/builds.ts'
 import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { BuildsDirectory, BuildsLog } from './builds-directory.ts'
-import type { Prove } from './prove.ts'
+import type { VerifyBuild } from './verify-build.ts'
 
 /** Dependencies that searching, installing and starting builds share. */
 export interface BuildsContext {
@@ -13,7 +13,7 @@ export interface BuildsContext {
   /** In the order in which they are tried. */
   sources: readonly BuildSource[]
   kinds: readonly RuntimeDescriptor[]
-  prove: Prove
+  verifyBuild: VerifyBuild
   /** The kinds, best first, by the file names that are already known. Empty until the hardware is detected. */
   ranking(): RankedCandidate[]
   /** The kinds, best first, by the release's current list of files. */

@@ -12,7 +12,7 @@ import { readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
 import { fits } from '../../core/system/schema-check.ts'
 import { type QueryOptions, queryVersion } from '../llama-server/server-facts.ts'
-import { fileDigest } from './prove.ts'
+import { fileDigest } from './verify-build.ts'
 
 /** Folder for work in progress among the builds. Complete parts of it are reused. */
 export const WORK_FOLDER = 'work'

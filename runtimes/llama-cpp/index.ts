@@ -12,12 +12,12 @@ import type { BuildsLog } from './builds-directory.ts'
 import type { ModelRuntimes } from './installation.ts'
 import { builtInKinds, respectingEnvironment } from './kinds/index.ts'
 import { RuntimesOptions } from './options.ts'
-import { createProof } from './prove.ts'
 import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
 import { compiledSource } from './sources/compiled.ts'
 import { createFindConverter } from './sources/llama-source.ts'
 import { Releases, releaseSource } from './sources/release.ts'
 import { systemSource } from './sources/system.ts'
+import { createBuildVerifier } from './verify-build.ts'
 import { createWorkerHost } from './worker/worker-host.ts'
 
 export interface CreateDeps {
@@ -39,7 +39,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
     hangTimeout: parseDuration(options.hang_timeout)!,
     runDirectory: join(paths.home, 'run')
   }
-  const prove = createProof(
+  const verifyBuild = createBuildVerifier(
     (build, spec, waiting, environment) =>
       createLlamaServerEngine(build, spec, { ...engineSettings, log, environment }, waiting),
     log
@@ -55,7 +55,8 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
         ...source,
         prebuilt: options.source.prebuilt_libraries,
         directory,
-        trial: (candidate, { signal, hardware, runtime }) => prove(candidate, { own: true, signal, hardware, runtime })
+        trial: (candidate, { signal, hardware, runtime }) =>
+          verifyBuild(candidate, { own: true, signal, hardware, runtime })
       })
   }
   // A folder that the user names is used even if the list leaves `system` out.
@@ -71,7 +72,7 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
     directory,
     log,
     engineSettings,
-    prove,
+    verifyBuild,
     findConverter: createFindConverter({ directory, server: releases.server, source })
   })
 }

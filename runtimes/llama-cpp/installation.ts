@@ -11,11 +11,11 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import type { BuildsContext } from './builds-context.ts'
 import { type BuildRecord, failureNow, findDamage, machineFingerprint, type Selection } from './builds-directory.ts'
-import { usableDevices } from './prove.ts'
 import { findRuntime, matchesChoice } from './ranking.ts'
 import { archiveDigest, parseDigest, placeArchives, readArchiveName } from './sources/archive.ts'
 import { type FoundArchives, type Releases, releaseId } from './sources/release.ts'
 import { archiveTag, byRelease, isNewerRelease, releaseTag } from './sources/release-tag.ts'
+import { usableDevices } from './verify-build.ts'
 
 type ArchiveRequest = Extract<InstallRequest, { archive: string }>
 
@@ -79,7 +79,7 @@ export function createInstallation(deps: InstallationDeps) {
   }
 
   /** Verifies one of corral's builds and records it. @throws Error with the reason if it does not work */
-  async function proveOwn(candidate: BuildCandidate, { signal, onProgress }: Required<Waiting>): Promise<Build> {
+  async function verifyOwn(candidate: BuildCandidate, { signal, onProgress }: Required<Waiting>): Promise<Build> {
     onProgress({ phase: 'proving', subject: candidate.id })
     const hardware = await deps.hardware.detect()
     let runtime = kinds.find(({ name }) => name === candidate.runtime)
@@ -87,14 +87,14 @@ export function createInstallation(deps: InstallationDeps) {
       const devices = await usableDevices(candidate.executables.server, { signal, log, hardware })
       runtime = findRuntime({ kind: candidate.kind, devices }, kinds, deps.ranking(), hardware.gpus)
     }
-    return await record(await deps.prove(candidate, { own: true, signal, hardware, runtime }))
+    return await record(await deps.verifyBuild(candidate, { own: true, signal, hardware, runtime }))
   }
 
   /** Verifies a new build, and removes it if it does not work. */
-  async function proveNew(candidate: BuildCandidate, waiting: Required<Waiting>, advice = ''): Promise<Build> {
+  async function verifyNew(candidate: BuildCandidate, waiting: Required<Waiting>, advice = ''): Promise<Build> {
     const { id } = candidate
     try {
-      const build = await proveOwn(candidate, waiting)
+      const build = await verifyOwn(candidate, waiting)
       log.info({ build: id, version: build.version }, `llama.cpp ${id} is installed and works.`)
       return build
     } catch (error) {
@@ -110,13 +110,13 @@ export function createInstallation(deps: InstallationDeps) {
    * Verifies an installed build again.
    * @throws CorralError `runtime_missing` if it no longer works. The build stays installed, marked as failed.
    */
-  async function proveAgain(installed: BuildRecord, waiting: Required<Waiting>): Promise<Build> {
+  async function verifyAgain(installed: BuildRecord, waiting: Required<Waiting>): Promise<Build> {
     const { id } = installed.build
     try {
       const damage = await findDamage(installed, { signal: waiting.signal, log })
       if (damage !== undefined) throw new Error(damage)
       const candidate = { ...installed.build, commit: undefined, warnings: undefined }
-      return await proveOwn(candidate, waiting)
+      return await verifyOwn(candidate, waiting)
     } catch (error) {
       waiting.signal.throwIfAborted()
       await fail(id, error)
@@ -132,7 +132,7 @@ export function createInstallation(deps: InstallationDeps) {
     if (found === undefined) return undefined
     const { build } = found
     const damage = await findDamage(found, { signal: waiting.signal, log })
-    if (damage === undefined && found.failure) return await proveAgain(found, waiting)
+    if (damage === undefined && found.failure) return await verifyAgain(found, waiting)
     if (damage === undefined) return found.installed ? build : await record(build)
     if (inUse(build.id)) {
       const text = `${build.id} is damaged (${damage}), but an engine still runs on it.`
@@ -172,7 +172,7 @@ export function createInstallation(deps: InstallationDeps) {
   async function installRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>) {
     const id = releaseId(found.tag, runtime)
     const intact = await findIntact(build => build.id === id, waiting)
-    return intact ?? (await proveNew(await releases.fetch(found, runtime, waiting), waiting))
+    return intact ?? (await verifyNew(await releases.fetch(found, runtime, waiting), waiting))
   }
 
   /** Unpacks and verifies a local archive. Returns the installed build if it is from the same archive. */
@@ -198,7 +198,7 @@ export function createInstallation(deps: InstallationDeps) {
       const lacksLibraries = kind === 'cuda' && companions.length === 0
       const advice = ' Its libraries may be missing: also pass the cudart-… archive of the same version.'
       const candidate = { ...placed, kind, runtime: runtime?.name, source: 'archive', origin }
-      return await proveNew(candidate, waiting, lacksLibraries ? advice : '')
+      return await verifyNew(candidate, waiting, lacksLibraries ? advice : '')
     })
   }
 
@@ -240,7 +240,7 @@ export function createInstallation(deps: InstallationDeps) {
         return await deps.search(waiting)
       }
       return await withLock(waiting, async waiting => {
-        const build = await proveAgain(findInstalled(builds.records(), choice, kinds), waiting)
+        const build = await verifyAgain(findInstalled(builds.records(), choice, kinds), waiting)
         await builds.select({ ...UNSELECTED, selected: build.id })
         setCurrent(build)
         log.info({ build: build.id }, `New engines use llama.cpp ${build.id}.`)

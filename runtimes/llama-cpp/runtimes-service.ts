@@ -39,7 +39,7 @@ function add<Named extends { name: string }>(what: string, list: Named[], added:
 
 /** Provides the `runtimes` service: lists the builds, chooses the one to use, and starts engines on it. */
 export function createRuntimes(deps: RuntimesDeps): RuntimesService {
-  const { log, hardware, prove, releases, named, models } = deps
+  const { log, hardware, verifyBuild, releases, named, models } = deps
   const builds = new BuildsDirectory(deps.directory)
   const sources = [...deps.sources]
   const kinds = [...deps.kinds]
@@ -63,7 +63,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return ranking()
   }
 
-  const context: BuildsContext = { builds, log, signal, hardware, sources, kinds, prove, ranking, liveRanking }
+  const context: BuildsContext = { builds, log, signal, hardware, sources, kinds, verifyBuild, ranking, liveRanking }
 
   async function findUsual(): Promise<Build> {
     const tried: Attempt[] = []

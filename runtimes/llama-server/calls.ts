@@ -5,9 +5,9 @@ import { CorralError } from '../../core/errors.ts'
 import { merged } from '../../core/system/merged.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
-import { createInputBook, createInputGuard, type InputGuard, type Ticket } from './input-guard.ts'
+import { createInputGuard, createInputRecords, type InputGuard, type Ticket } from './input-guard.ts'
 import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
-import type { RequestMarks } from './request-marks.ts'
+import type { RequestLogCorrelation } from './request-log-correlation.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import type { SlotOwners, SlotUse } from './slot-owners.ts'
@@ -38,7 +38,7 @@ export interface CallsOptions {
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
   slotOwners: SlotOwners
   /** Correlates the engine's log with requests. */
-  marks?: RequestMarks
+  marks?: RequestLogCorrelation
   /** Knows the parts of requests that may trap the engine. By default the engine gets a guard of its own. */
   guard?: InputGuard
 }
@@ -50,7 +50,7 @@ export interface CallsOptions {
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
   const { request, alias, mode, contextSize, metadata, slotOwners, marks } = options
-  const guard = options.guard ?? createInputGuard(createInputBook(), alias)
+  const guard = options.guard ?? createInputGuard(createInputRecords(), alias)
 
   /** @param own fields that only corral sets */
   async function post(path: string, body: EngineFields, signal?: AbortSignal, own?: EngineFields): Promise<EngineBody> {

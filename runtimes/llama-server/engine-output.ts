@@ -1,6 +1,6 @@
 import { printable } from '../../core/system/printable.ts'
+import { markAsClientText } from './engine-logs.ts'
 import { type EngineLine, parseLine } from './loading.ts'
-import { quoted } from './log-book.ts'
 
 const MAX_LINE_LENGTH = 2000
 /** Milliseconds without a line after which a quotation that a head began has ended. */
@@ -42,7 +42,7 @@ export function createOutputReader(now = () => performance.now()) {
       // On stdout, this is a piece of a message that was too long for one line.
       const foreign = each.continued || ((past || !isJson) && continues(each.text)) || (past && stream === 'stdout')
       const text = printable(each.text, MAX_LINE_LENGTH)
-      return { ...each, text: foreign ? quoted(text) : text }
+      return { ...each, text: foreign ? markAsClientText(text) : text }
     })
   }
 }

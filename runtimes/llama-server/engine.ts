@@ -6,6 +6,7 @@ import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { engineCalls } from './calls.ts'
+import { createEngineLogs, type EngineLogs, isQuoted, markAsClientText } from './engine-logs.ts'
 import { createOutputReader } from './engine-output.ts'
 import { type EngineProcess, watchOomKills } from './engine-process.ts'
 import { watchEngine } from './engine-watch.ts'
@@ -19,7 +20,7 @@ import {
   stuckFailure
 } from './failure.ts'
 import { type FailureCause, reactionTo } from './failure-causes.ts'
-import { createInputBook, createInputGuard, type Input, type InputBook, inputOf } from './input-guard.ts'
+import { createInputGuard, createInputRecords, type Input, type InputRecords, inputOf } from './input-guard.ts'
 import {
   allocateAddress,
   type EngineAddress,
@@ -30,8 +31,7 @@ import {
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
-import { createEngineLogBook, type EngineLogBook, isQuoted, quoted } from './log-book.ts'
-import { RequestMarks } from './request-marks.ts'
+import { RequestLogCorrelation } from './request-log-correlation.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
 import { SlotOwners } from './slot-owners.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
@@ -39,7 +39,7 @@ import { createUpstream, type EngineRequest, type EngineResponse } from './upstr
 export interface EngineDeps extends LaunchDeps {
   log: EngineLog
   /** Stores the engine's output, also after the engine has ended. */
-  logBook?: EngineLogBook
+  engineLogs?: EngineLogs
   /** Milliseconds without progress after which a load is given up. */
   loadTimeout: number
   /** Milliseconds without a sign of life after which a serving engine is ended. Never if absent or 0. */
@@ -49,7 +49,7 @@ export interface EngineDeps extends LaunchDeps {
   /** Bytes of the machine's memory that it is expected to use. Its memory is not watched if absent. */
   reserved?: number | undefined
   /** Inputs that have trapped engines. */
-  inputs?: InputBook
+  inputs?: InputRecords
   /** Follows the other machines that hold layers of the model, if there are any. */
   rpcWorkers?: Pick<RpcWorkers, 'follow'>
   /** Where private folders for sockets are created. The system's temporary folder by default. */
@@ -93,13 +93,13 @@ export async function createLlamaServerEngine(
   deps: EngineDeps,
   waiting: Waiting
 ): Promise<LlamaServerEngine> {
-  const logBook = deps.logBook ?? createEngineLogBook()
+  const engineLogs = deps.engineLogs ?? createEngineLogs()
   let tcp = false
   for (let attempt = 1; ; attempt++) {
     waiting.signal?.throwIfAborted()
     const address = await allocateAddress(deps.socketRoot, process.platform, tcp)
     try {
-      return await startEngine(build, spec, { ...deps, logBook }, waiting, address)
+      return await startEngine(build, spec, { ...deps, engineLogs }, waiting, address)
     } catch (error) {
       const cause = error instanceof CorralError ? String(error.details?.cause) : undefined
       const attempts = cause === 'cannot_listen' ? ADDRESS_ATTEMPTS : OTHER_ATTEMPTS
@@ -120,7 +120,7 @@ function listPaths({ modelPath, projectorPath, settings }: LaunchSpec, build: Bu
 async function startEngine(
   build: Build,
   spec: LaunchSpec,
-  deps: EngineDeps & { logBook: EngineLogBook },
+  deps: EngineDeps & { engineLogs: EngineLogs },
   waiting: Waiting,
   address: EngineAddress
 ): Promise<LlamaServerEngine> {
@@ -129,7 +129,7 @@ async function startEngine(
   const names = { engine: id, model: spec.alias }
   const warn = (message: string) => log.warn(names, message)
   const paths = listPaths(spec, build, address)
-  const page = deps.logBook.open({ id, variant: spec.variant.key, build: build.id, paths })
+  const page = deps.engineLogs.open({ id, variant: spec.variant.key, build: build.id, paths })
   const { stuckAfter = 0, hangTimeout = 0 } = deps
   const loading = followLoad(waiting, deps.loadTimeout, spec.alias, stuckAfter)
   const memory = new MemoryReport(spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined)
@@ -146,9 +146,9 @@ async function startEngine(
     child?.kill()
   }
   const read = createOutputReader()
-  const marks = new RequestMarks(
+  const marks = new RequestLogCorrelation(
     // Marked as clients' text, so that no line of it is taken for the reason of a failure.
-    line => page.push(quoted(line)),
+    line => page.push(markAsClientText(line)),
     served => log.debug({ ...names, ...served }, 'a slot of the engine serves a request')
   )
   function onLine(line: string, stream: 'stdout' | 'stderr'): void {
@@ -179,7 +179,7 @@ async function startEngine(
   const running = child
   // Its output may have been read while the launch was being recorded.
   if (killedFor) running.kill()
-  const guard = createInputGuard(deps.inputs ?? createInputBook(), spec.alias, getTemplate(spec))
+  const guard = createInputGuard(deps.inputs ?? createInputRecords(), spec.alias, getTemplate(spec))
   const reserved = () => engine?.reserved?.host ?? deps.reserved
   const watch = watchEngine({
     address,

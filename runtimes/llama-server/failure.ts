@@ -1,8 +1,8 @@
 import { CorralError } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
+import { isQuoted, type LogTail, withoutFolders } from './engine-logs.ts'
 import type { ProcessExit } from './engine-process.ts'
 import { CAUSES, type FailureCause, type FailureCode } from './failure-causes.ts'
-import { isQuoted, type LogTail, withoutFolders } from './log-book.ts'
 
 /** How an engine ended. Both fields are null while it runs or if unknown. */
 export interface ExitFacts extends ProcessExit {

@@ -5,10 +5,10 @@ import { CorralError } from '../../core/errors.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { parseBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
+import { createEngineLogs } from './engine-logs.ts'
 import { KNOWN_OPTIONS } from './known-options.ts'
-import { createEngineLogBook } from './log-book.ts'
 import { estimateMemory } from './memory/fit-params.ts'
-import { createMemoryBook } from './memory/memory-book.ts'
+import { createMemoryEstimates } from './memory/memory-estimates.ts'
 import { createPromptCache } from './prompt-cache/prompt-cache.ts'
 import { createLlamaServerProvider } from './provider.ts'
 import { createRpcWorkers } from './rpc-workers.ts'
@@ -30,7 +30,7 @@ export default definePlugin({
     const storage = service('storage')
     const hardware = service('hardware')
     const { extraArguments } = runtimes.engineSettings
-    const memory = createMemoryBook({
+    const memory = createMemoryEstimates({
       runtimes,
       hardware,
       directory: join(paths.cache, 'memory'),
@@ -55,7 +55,7 @@ export default definePlugin({
       memory,
       promptCache,
       rpcWorkers: createRpcWorkers(log),
-      logBook: createEngineLogBook(),
+      engineLogs: createEngineLogs(),
       severalOwners: () => access.severalOwners(),
       grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
       get stuckAfter() {

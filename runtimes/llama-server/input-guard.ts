@@ -56,13 +56,13 @@ export function listConstraints({ grammar, json_schema, response_format, tools }
 }
 
 /** The records of inputs, shared by all engines. */
-export type InputBook = ReturnType<typeof createInputBook>
+export type InputRecords = ReturnType<typeof createInputRecords>
 
-export function createInputBook(now = () => performance.now()) {
+export function createInputRecords(now = () => performance.now()) {
   /** Oldest first. `until` is when the harm is forgotten. */
   const strikes = new Map<string, { count: number; until: number; cause: string }>()
   const suspects = new Map<string, number>()
-  const proven = new Map<string, true>()
+  const completed = new Map<string, true>()
   const note = <Value>(map: Map<string, Value>, key: string, value: Value) => setNewest(map, key, value, REMEMBERED)
 
   return {
@@ -87,17 +87,17 @@ export function createInputBook(now = () => performance.now()) {
       const count = entry && entry.until > now() ? entry.count + 1 : 1
       note(strikes, digest, { count, until: now() + REFUSED_FOR, cause })
       suspects.delete(digest)
-      proven.delete(digest)
+      completed.delete(digest)
     },
     /** Records that this input or another one did harm. */
     suspect: ({ digest }: Input) => note(suspects, digest, now() + REFUSED_FOR),
     isSuspect: ({ digest }: Input) => (suspects.get(digest) ?? 0) > now(),
     /** Records that an answer with this input has completed. */
-    prove({ digest }: Input): void {
+    recordCompletion({ digest }: Input): void {
       suspects.delete(digest)
-      if (!proven.has(digest)) note(proven, digest, true)
+      if (!completed.has(digest)) note(completed, digest, true)
     },
-    isProven: ({ digest }: Input) => proven.has(digest)
+    hasCompleted: ({ digest }: Input) => completed.has(digest)
   }
 }
 
@@ -139,7 +139,7 @@ export type Trouble = 'loop' | 'beside' | 'memory'
 export function findBlame(
   tickets: readonly Ticket[],
   trouble: Trouble,
-  isProven: (input: Input) => boolean
+  hasCompleted: (input: Input) => boolean
 ): { certain: boolean; tickets: Ticket[]; inputs: Input[] } {
   const reading = (ticket: Ticket) => !ticket.answered
   const running = (ticket: Ticket) => !(ticket.left && ticket.wentOn)
@@ -149,7 +149,7 @@ export function findBlame(
   const inputsOf = (ticket: Ticket): Input[] => {
     const { constraints, template } = ticket
     if (trouble === 'loop' || !reading(ticket) || !template) return [...constraints]
-    if (constraints.length > 0 && (isProven(template) || !constraints.every(isProven))) return [...constraints]
+    if (constraints.length > 0 && (hasCompleted(template) || !constraints.every(hasCompleted))) return [...constraints]
     return [template]
   }
   const narrowed = <Item>(items: readonly Item[], keep: (item: Item) => boolean) => {
@@ -171,20 +171,20 @@ export function findBlame(
     trouble === 'loop' && withInputs.some(fresh)
       ? withInputs.filter(ticket => ticket.answered || !ticket.reportsProgress)
       : withInputs
-  const unproven = narrowed(taken, ticket => inputsOf(ticket).some(input => !isProven(input)))
-  const first = narrowed(unproven, ticket => !ticket.generated)
+  const notCompleted = narrowed(taken, ticket => inputsOf(ticket).some(input => !hasCompleted(input)))
+  const first = narrowed(notCompleted, ticket => !ticket.generated)
   const all = new Map(first.flatMap(inputsOf).map(input => [input.digest, input]))
-  const inputs = narrowed([...all.values()], input => !isProven(input))
+  const inputs = narrowed([...all.values()], input => !hasCompleted(input))
   const named = new Set(inputs.map(({ digest }) => digest))
   const blamed = withInputs.filter(ticket => inputsOf(ticket).some(({ digest }) => named.has(digest)))
-  const isElsewhere = trouble === 'memory' && inputs.every(isProven) && blamed.length < possible.length
+  const isElsewhere = trouble === 'memory' && inputs.every(hasCompleted) && blamed.length < possible.length
   return { certain: inputs.length === 1 && !isElsewhere, tickets: blamed, inputs }
 }
 
 /** The requests of one engine, with the inputs that they may be blamed for. */
 export type InputGuard = ReturnType<typeof createInputGuard>
 
-export function createInputGuard(book: InputBook, model: string, template?: Input) {
+export function createInputGuard(book: InputRecords, model: string, template?: Input) {
   const tickets = new OpenSet<Ticket>()
   const waiting = new Set<() => void>()
   /** The kind of input that each request is to blame for, if known. */
@@ -255,7 +255,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
       try {
         const result = await ask(ticket)
         tickets.delete(ticket)
-        for (const input of [...constraints, ...(own ? [own] : [])]) book.prove(input)
+        for (const input of [...constraints, ...(own ? [own] : [])]) book.recordCompletion(input)
         return result
       } catch (error) {
         // The engine may not have dropped the request yet, see `look`.
@@ -285,7 +285,7 @@ export function createInputGuard(book: InputBook, model: string, template?: Inpu
     convict(trouble: Trouble, error: CorralError): ReturnType<typeof findBlame> {
       failure = error
       const cause = String(error.details?.cause)
-      const blame = findBlame([...tickets], trouble, book.isProven)
+      const blame = findBlame([...tickets], trouble, book.hasCompleted)
       const { certain, tickets: found, inputs } = blame
       for (const input of inputs) {
         if (certain) book.strike(input, cause)

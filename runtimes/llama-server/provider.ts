@@ -6,14 +6,14 @@ import type { Waiting } from '../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type Storage } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { createLlamaServerEngine, getTemplate, type LlamaServerEngine } from './engine.ts'
+import type { EngineLogs } from './engine-logs.ts'
 import { type GrammarLimits, grammarCheck } from './grammar-bounds.ts'
 import { unenforced } from './grammar-schemas.ts'
-import { createInputBook, listConstraints } from './input-guard.ts'
+import { createInputRecords, listConstraints } from './input-guard.ts'
 import { KNOWN_OPTIONS } from './known-options.ts'
 import type { EngineLog } from './launch.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
-import type { EngineLogBook } from './log-book.ts'
-import type { MemoryBook, MemoryNeed } from './memory/memory-book.ts'
+import type { MemoryEstimates, MemoryNeed } from './memory/memory-estimates.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import type { RpcWorkers } from './rpc-workers.ts'
 
@@ -37,10 +37,10 @@ export interface ProviderDeps {
   storage: Pick<Storage, 'hold' | 'onRemove'>
   conversion: Pick<Conversion, 'convert' | 'requireDtype'>
   runtimes: Pick<Runtimes, 'build' | 'environment' | 'startOn' | 'engineSettings'>
-  memory: MemoryBook
+  memory: MemoryEstimates
   promptCache: PromptCache
   rpcWorkers: RpcWorkers
-  logBook: EngineLogBook
+  engineLogs: EngineLogs
   /** Whether requests may come from several owners, for example with several keys. */
   severalOwners: () => boolean
   grammarLimits: GrammarLimits
@@ -56,10 +56,10 @@ interface LlamaServerEstimate extends MemoryEstimate {
 
 /** Serves the models in storage with llama-server: GGUF directly, SafeTensors after conversion. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
-  const { catalog, storage, conversion, runtimes, memory, promptCache, rpcWorkers, logBook, log } = deps
+  const { catalog, storage, conversion, runtimes, memory, promptCache, rpcWorkers, engineLogs, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const owners = ownersSeen(deps.severalOwners)
-  const inputs = createInputBook()
+  const inputs = createInputRecords()
   const checkGrammars = grammarCheck(deps.grammarLimits)
   /** Running engines, with the save in progress. */
   const running = new Map<LlamaServerEngine, Promise<void> | undefined>()
@@ -106,7 +106,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
         build,
         // Requested again, because a load may have waited long and the build may have changed.
         rpc ? { ...spec, workers: await rpcWorkers.reachFree(spec.alias, rpc, build, waiting) } : spec,
-        { ...runtimes.engineSettings, ...watched, log, logBook, environment: runtimes.environment(build) },
+        { ...runtimes.engineSettings, ...watched, log, engineLogs, environment: runtimes.environment(build) },
         waiting
       )
     let engine: LlamaServerEngine
@@ -142,7 +142,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     async check(request) {
       const isRisky = await checkGrammars(request)
       // The request runs alone until it has generated something, so that it cannot end the answers of others.
-      if (isRisky) for (const input of listConstraints(request)) if (!inputs.isProven(input)) inputs.suspect(input)
+      if (isRisky) for (const input of listConstraints(request)) if (!inputs.hasCompleted(input)) inputs.suspect(input)
     },
     unenforced,
 
@@ -190,7 +190,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       return { ...workers, ...own }
     },
     // Logs of an earlier model with the same name belong to that model.
-    logs: ({ key, modifiedAt }) => logBook.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
+    logs: ({ key, modifiedAt }) => engineLogs.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
     async close() {
       await Promise.all([memory.close(), rpcWorkers.close()])
     }

@@ -78,7 +78,7 @@ test('durations use the monotonic clock; only these files compare or write dates
     plugins/watching/tracing/request-spans
     runtimes/llama-cpp/builds-directory
     runtimes/llama-cpp/sources/release-server
-    runtimes/llama-server/memory/memory-book
+    runtimes/llama-server/memory/memory-estimates
     runtimes/llama-server/prompt-cache/prompt-cache`
   // Scripts are developer tools, and the page has no monotonic clock across its tabs.
   const found = files.filter(

@@ -3,12 +3,12 @@ import { ACCESS_ADVICE, amdSmi, kfdTopology, rocminfo, rocmSmi } from './amd.ts'
 import { appleCpu, systemProfiler } from './apple.ts'
 import { syclLs, xpuSmi } from './intel.ts'
 import { cLibrary, libraries } from './libraries.ts'
+import { deviceNodes, drmCards, lspci, pciDevices, windowsAdapters } from './listed-cards.ts'
 import { machineMemory } from './main-memory.ts'
 import { mergeGpus, type Source } from './merge-gpus.ts'
 import { nvidiaDriver, nvidiaSmi } from './nvidia.ts'
 import { defined, type Findings, type Machine, type Probe, runProbe, type Sighting } from './probe.ts'
 import { linuxCpu, ownProcessor } from './processor.ts'
-import { deviceNodes, drmCards, lspci, pciDevices, windowsAdapters } from './system-cards.ts'
 import { vulkanDriverFiles, vulkaninfo } from './vulkan-drivers.ts'
 
 /** All probes. GPU probes are ordered from the most to the least reliable. */

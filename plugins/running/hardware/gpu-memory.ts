@@ -1,7 +1,7 @@
 import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
+import { readDrmCards } from './listed-cards.ts'
 import { nvidiaMemory } from './nvidia.ts'
 import type { Machine } from './probe.ts'
-import { readDrmCards } from './system-cards.ts'
 
 /** Milliseconds for which the output of nvidia-smi is reused, because a call takes much of a second. */
 const REUSED_FOR = 1000

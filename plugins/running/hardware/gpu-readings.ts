@@ -1,7 +1,7 @@
 import type { Gpu, GpuReading } from '../../../core/contracts/hardware.ts'
+import { readCardSensors } from './listed-cards.ts'
 import { nvidiaSensors } from './nvidia.ts'
 import type { Machine } from './probe.ts'
-import { readCardSensors } from './system-cards.ts'
 
 /** Reads the sensors of GPUs. Leaves out GPUs without readings. Never rejects. */
 export async function readGpus(machine: Machine, gpus: readonly Gpu[]): Promise<GpuReading[]> {

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { readdir, readFile, realpath } from 'node:fs/promises'
 import { join, sep } from 'node:path'
 import { findExecutable, runTool, ToolError } from '../../../core/system/child-process.ts'
-import { type Machine, type Printed, ProbeFailure, type SystemFiles, timeLimit } from './probe.ts'
+import { type Machine, ProbeFailure, type ProgramOutput, type SystemFiles, timeLimit } from './probe.ts'
 
 /** Characters. A program that prints more is broken. */
 const MAX_OUTPUT = 4 * 2 ** 20
@@ -39,7 +39,7 @@ export interface HardwareOptions {
   log?: { debug(object: object, message: string): void }
 }
 
-async function runProgram(options: HardwareOptions, program: string, args: readonly string[]): Promise<Printed> {
+async function runProgram(options: HardwareOptions, program: string, args: readonly string[]): Promise<ProgramOutput> {
   const { env, signal } = options
   const path = findExecutable(program, env, options.sysroot === '' ? MORE_FOLDERS : [])
   if (path === undefined) throw new ProbeFailure('absent', `${program} is not on the PATH`)

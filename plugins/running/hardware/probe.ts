@@ -14,10 +14,10 @@ export interface Machine {
    * Runs a program from the PATH and returns its output, whatever its exit code is.
    * @throws ProbeFailure if the program is missing, takes too long or prints too much
    */
-  run(program: string, args: readonly string[]): Promise<Printed>
+  run(program: string, args: readonly string[]): Promise<ProgramOutput>
 }
 
-export interface Printed {
+export interface ProgramOutput {
   /** Both streams, standard output first. */
   text: string
   stdout: string

@@ -9,7 +9,7 @@ import { CorralError, errorMessage, isSystemError } from '../../../core/errors.t
 import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { programFolder, programsIn } from '../programs.ts'
-import { fileDigest } from '../prove.ts'
+import { fileDigest } from '../verify-build.ts'
 import { archiveTag } from './release-tag.ts'
 
 function invalid(message: string, param = 'archive', cause?: unknown): CorralError {

@@ -149,7 +149,7 @@ t.test('concurrent requests share one search, whose error names what is missing'
   let searches = 0
   let fails = true
   const runtimes = runtimesWith(directory, [source('made', async () => used)], {
-    prove: async () => used,
+    verifyBuild: async () => used,
     async findConverter() {
       searches++
       await new Promise(resolve => setTimeout(resolve, 50))

@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import type { BuildCandidate, BuildSource, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware, HardwareService } from '../../../core/contracts/hardware.ts'
 import { programsIn } from '../../../runtimes/llama-cpp/programs.ts'
-import { prove } from '../../../runtimes/llama-cpp/prove.ts'
 import { createRuntimes, type RuntimesDeps } from '../../../runtimes/llama-cpp/runtimes-service.ts'
+import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
 
 /** A device as a CUDA build lists it. */
 export const CUDA_DEVICE = '  CUDA0: NVIDIA H100 80GB HBM3 (81079 MiB, 80000 MiB free)'
@@ -167,7 +167,7 @@ export function runtimesWith(directory: string, sources: BuildSource[], more: Pa
       directory,
       log,
       engineSettings: { extraArguments: [], loadTimeout: 0, hangTimeout: 0, runDirectory: '' },
-      prove: (candidate, options) => prove(candidate, options),
+      verifyBuild: (candidate, options) => verifyBuild(candidate, options),
       findConverter: noConverter,
       ...more
     })

@@ -5,8 +5,8 @@ import type { Build, BuildRequest, BuildSource } from '../../../core/contracts/b
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { BuildsDirectory, isRecent, machineFingerprint } from '../../../runtimes/llama-cpp/builds-directory.ts'
-import { prove } from '../../../runtimes/llama-cpp/prove.ts'
 import { SourceUnavailable } from '../../../runtimes/llama-cpp/sources/source-errors.ts'
+import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
 import {
   CUDA_DEVICE,
   candidateIn,
@@ -374,7 +374,7 @@ t.test('a build that the user installed serves as a fallback and is not removed'
     const folder = writePrograms(join(directory, id), { 'llama-server': WORKS[runtime]! })
     const descriptor = testKinds.find(({ name }) => name === runtime)!
     const candidate = candidateIn(folder, { id, kind: descriptor.kind, runtime, source: from })
-    const build = await prove(candidate, { hardware: gpuMachine, runtime: descriptor })
+    const build = await verifyBuild(candidate, { hardware: gpuMachine, runtime: descriptor })
     await new BuildsDirectory(directory).save(build, { installed: true })
   }
   await install('archive-1-cuda-13', 'cuda-13', 'archive')

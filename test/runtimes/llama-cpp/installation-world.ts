@@ -9,9 +9,9 @@ import { CorralError } from '../../../core/errors.ts'
 import { type BuildRecord, BuildsDirectory } from '../../../runtimes/llama-cpp/builds-directory.ts'
 import { createInstallation, type InstallationDeps } from '../../../runtimes/llama-cpp/installation.ts'
 import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
-import { prove } from '../../../runtimes/llama-cpp/prove.ts'
 import { rankRuntimes } from '../../../runtimes/llama-cpp/ranking.ts'
 import { Releases } from '../../../runtimes/llama-cpp/sources/release.ts'
+import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../../support/release-server.ts'
 import { fakeServer, hardwareService, memoryLog, writePrograms } from './fake-build.ts'
 import { machine } from './ranking/machines.ts'
@@ -63,7 +63,7 @@ export async function world(t: Test, more: Partial<InstallationDeps> = {}): Prom
     kinds: builtInKinds,
     ranking: () => rankRuntimes(builtInKinds, state.hardware, []),
     liveRanking: async () => rankRuntimes(builtInKinds, state.hardware, (await releases.listing()).names),
-    prove,
+    verifyBuild,
     current: () => state.current,
     setCurrent(build) {
       state.current = build

@@ -8,9 +8,14 @@ import { CorralError } from '../../../core/errors.ts'
 import { byPreference } from '../../../runtimes/llama-cpp/build-search.ts'
 import type { BuildRecord } from '../../../runtimes/llama-cpp/builds-directory.ts'
 import { programFile } from '../../../runtimes/llama-cpp/programs.ts'
-import { createProof, prove, proveByAnswer, type StartEngine } from '../../../runtimes/llama-cpp/prove.ts'
 import { missingText } from '../../../runtimes/llama-cpp/search-report.ts'
 import { systemSource } from '../../../runtimes/llama-cpp/sources/system.ts'
+import {
+  createBuildVerifier,
+  type StartEngine,
+  verifyBuild,
+  verifyByAnswer
+} from '../../../runtimes/llama-cpp/verify-build.ts'
 import { createLlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
 import { parseVersion } from '../../../runtimes/llama-server/server-facts.ts'
 import { engineBuildFolder } from '../../support/engine-build.ts'
@@ -61,7 +66,7 @@ t.test('parses the version output of llama-server', async t => {
 
 t.test('verifies a build', async t => {
   const folder = (server: string) => writePrograms(t.testdir(), { 'llama-server': server })
-  const build = await prove(
+  const build = await verifyBuild(
     candidateIn(folder(fakeServer({ devices: ['  CUDA0: X (2 MiB, 1 MiB free)'] })), { kind: 'unknown' }),
     options
   )
@@ -75,12 +80,13 @@ t.test('verifies a build', async t => {
     ['#!/bin/sh\necho "version: 1" >&2', /no list of devices/],
     ['not a program', /does not work here/]
   ]
-  for (const [server, expected] of failures) await t.rejects(prove(candidateIn(folder(server)), options), expected)
+  for (const [server, expected] of failures)
+    await t.rejects(verifyBuild(candidateIn(folder(server)), options), expected)
 
   process.env.LLAMA_ARG_CTX_SIZE = '1'
   t.teardown(() => delete process.env.LLAMA_ARG_CTX_SIZE)
   const strict = fakeServer().replace('case', '[ -z "$LLAMA_ARG_CTX_SIZE" ] || exit 9\ncase')
-  await t.resolves(prove(candidateIn(folder(strict)), options), 'the environment is clean')
+  await t.resolves(verifyBuild(candidateIn(folder(strict)), options), 'the environment is clean')
 })
 
 t.test('verifies a real build', async t => {
@@ -90,8 +96,8 @@ t.test('verifies a real build', async t => {
   const system = systemSource({ path: folder, namedBy: 'CORRAL_LLAMA_CPP', env: process.env })
   const engineDeps = { log, runDirectory: join(home, 'run'), loadTimeout: 60_000 }
   const startEngine: StartEngine = (build, spec, waiting) => createLlamaServerEngine(build, spec, engineDeps, waiting)
-  const prove = createProof(startEngine, log)
-  const runtimes = runtimesWith(join(home, 'runtimes'), [system], { prove })
+  const verifyBuild = createBuildVerifier(startEngine, log)
+  const runtimes = runtimesWith(join(home, 'runtimes'), [system], { verifyBuild })
   const build = await runtimes.build()
   t.match(build, {
     source: 'system',
@@ -99,7 +105,7 @@ t.test('verifies a real build', async t => {
     digest: /^[0-9a-f]{64}$/,
     executables: { quantize: /llama-quantize/ }
   })
-  t.same(await proveByAnswer(build, startEngine, options), [])
+  t.same(await verifyByAnswer(build, startEngine, options), [])
   t.same(
     runtimes.report().attempts.map(({ outcome }) => outcome),
     ['chosen']
@@ -108,7 +114,7 @@ t.test('verifies a real build', async t => {
   const failing: StartEngine = async () => {
     throw new Error('out of memory')
   }
-  await t.rejects(proveByAnswer(build, failing, options), /did not answer: out of memory/)
+  await t.rejects(verifyByAnswer(build, failing, options), /did not answer: out of memory/)
 })
 
 t.test('finds a build on this system', async t => {

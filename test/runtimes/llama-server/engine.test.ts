@@ -17,9 +17,9 @@ import type { CorralError } from '../../../core/errors.ts'
 import { processStartTime } from '../../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
 import { createLlamaServerEngine, type EngineDeps } from '../../../runtimes/llama-server/engine.ts'
+import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
 import { KNOWN_OPTIONS } from '../../../runtimes/llama-server/known-options.ts'
 import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
-import { createEngineLogBook } from '../../../runtimes/llama-server/log-book.ts'
 import { readJson, readText } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
@@ -263,11 +263,11 @@ t.test('a stopped process is reported as hanging, but a long prefill is not', as
   await measuring.stop()
 
   const hangTimeout = Math.max(300, usual / 4)
-  const logBook = createEngineLogBook()
+  const engineLogs = createEngineLogs()
   const engine = await createLlamaServerEngine(
     BUILD,
     spec,
-    engineDeps(run, { hangTimeout, logBook, extraArguments }),
+    engineDeps(run, { hangTimeout, engineLogs, extraArguments }),
     {}
   )
   t.ok((await readLongPrompt(engine)) > hangTimeout, `no hang is detected in it within ${Math.round(hangTimeout)} ms`)
@@ -279,7 +279,7 @@ t.test('a stopped process is reported as hanging, but a long prefill is not', as
   t.ok(error.retryable)
   t.match(await engine.exited, { signal: 'SIGKILL', expected: false, failure: { details: { cause: 'hung' } } })
   await engine.stop()
-  t.match(logBook.records(spec.variant.key)[0], { failure: { cause: 'hung' }, exit: { signal: 'SIGKILL' } })
+  t.match(engineLogs.records(spec.variant.key)[0], { failure: { cause: 'hung' }, exit: { signal: 'SIGKILL' } })
   t.same(readdirSync(run), [])
 })
 

@@ -1,9 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
+import { LogTail } from '../../../runtimes/llama-server/engine-logs.ts'
 import { classifyFailure, engineFailure, findFailure, isFatal } from '../../../runtimes/llama-server/failure.ts'
 import { CAUSES, type FailureCause, reactionTo } from '../../../runtimes/llama-server/failure-causes.ts'
 import { loadWarnings } from '../../../runtimes/llama-server/loading.ts'
-import { LogTail } from '../../../runtimes/llama-server/log-book.ts'
 import { renderFailureDocs } from '../../../scripts/failure-docs.ts'
 import { HARMLESS_LINES, VARIANTS } from './failure-variants.ts'
 

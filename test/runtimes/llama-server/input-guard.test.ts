@@ -1,8 +1,8 @@
 import t from 'tap'
 import { CorralError } from '../../../core/errors.ts'
 import {
-  createInputBook,
   createInputGuard,
+  createInputRecords,
   findBlame,
   inputOf,
   listConstraints,
@@ -66,8 +66,12 @@ t.test('finds the input that is to blame', t => {
     const blame = findBlame(tickets, trouble, () => false)
     t.same([blame.inputs.map(({ digest }) => digest), blame.certain], [digests, certain], name)
   }
-  const proven = findBlame([bad(), good()], 'loop', ({ digest }) => digest === GOOD.digest)
-  t.same([proven.inputs, proven.certain], [[BAD], true], 'an input that has completed before is not blamed for another')
+  const completed = findBlame([bad(), good()], 'loop', ({ digest }) => digest === GOOD.digest)
+  t.same(
+    [completed.inputs, completed.certain],
+    [[BAD], true],
+    'an input that has completed before is not blamed for another'
+  )
   const both = findBlame(
     [good({ answered: false, template: TEMPLATE })],
     'beside',
@@ -105,7 +109,7 @@ t.test('large inputs explain large memory use', t => {
 
 t.test('the second offence is rejected, for a while', t => {
   let time = 0
-  const book = createInputBook(() => time)
+  const book = createInputRecords(() => time)
   const refused = () => {
     try {
       book.check([GOOD, BAD], 'a/b')
@@ -144,7 +148,7 @@ t.test('reads the grammars and schemas of a request', t => {
 })
 
 t.test('a suspect runs alone until it has generated something', async t => {
-  const book = createInputBook()
+  const book = createInputRecords()
   const guard = createInputGuard(book, 'a/b')
   const { signal } = new AbortController()
   const log: string[] = []

@@ -3,13 +3,13 @@ import { formatLogs, formatRawLogs } from '../../../command-line/commands/loaded
 import type { EngineLogRecord } from '../../../core/contracts/engine-log.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { createLogEvents } from '../../../plugins/apis/native/log-routes.ts'
-import { createEngineLogBook } from '../../../runtimes/llama-server/log-book.ts'
+import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
 
 const engine = (id: string, variant = 'a/b:q8', paths: string[] = []) => ({ id, variant, build: 'build', paths })
 const EXIT = { code: 1, signal: null }
 
-t.test('the log book stores the output of engines', t => {
-  const book = createEngineLogBook()
+t.test('engine logs store the output of engines', t => {
+  const book = createEngineLogs()
   t.same(book.records('a/b:q8'), [])
   const first = book.open(engine('first', 'a/b:q8', ['/srv/my models/x.gguf']))
   first.push("E gguf_init: failed to open '/srv/my models/x.gguf' in /opt/llama/src/gguf.cpp:12")
@@ -30,8 +30,8 @@ t.test('the log book stores the output of engines', t => {
   t.end()
 })
 
-t.test('the log book drops old records but none of running engines', t => {
-  const book = createEngineLogBook({ perVariant: 3, characters: 1000 })
+t.test('engine logs drop old records but none of running engines', t => {
+  const book = createEngineLogs({ perVariant: 3, characters: 1000 })
   const running = book.open(engine('running'))
   running.push('r'.repeat(400))
   for (let n = 1; n <= 10; n++) book.open(engine(`${n}`)).end(EXIT, undefined)
@@ -128,7 +128,7 @@ t.test('explains logs in plain words', t => {
     'request 0: the context was full',
     'error: something is wrong'
   ]
-  const book = createEngineLogBook()
+  const book = createEngineLogs()
   const log = book.open({ id: 'e', variant: 'a/b', build: 'b', paths: [] })
   for (const line of lines) log.push(line)
   const [engine] = book.records('a/b')

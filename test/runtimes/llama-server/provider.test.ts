@@ -4,7 +4,7 @@ import type { EngineExit, EngineSpec, MemoryEstimate } from '../../../core/contr
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
-import { createEngineLogBook } from '../../../runtimes/llama-server/log-book.ts'
+import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
 import { createLlamaServerProvider, type ProviderDeps } from '../../../runtimes/llama-server/provider.ts'
 import { failure as errorOf } from '../../support/failure.ts'
 import { buildOf, engineSpec } from './support.ts'
@@ -112,7 +112,7 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
       }
     },
     rpcWorkers: { budgets: async () => ({ '10.0.0.2:50052': 2 }), close: async () => undefined },
-    logBook: createEngineLogBook(),
+    engineLogs: createEngineLogs(),
     severalOwners: () => several.expected,
     grammarLimits: { size: 65_536, ways: 20_000 },
     log: { debug() {}, warn() {} },

@@ -9,7 +9,7 @@ import { WORKER_ALIVE_PATH, WORKER_PATH } from '../../../core/contracts/workers.
 import { engineArguments } from '../../../runtimes/llama-server/arguments.ts'
 import { devicePools, withWorkers } from '../../../runtimes/llama-server/memory/device-placement.ts'
 import { estimateFromMetadata } from '../../../runtimes/llama-server/memory/engine-need.ts'
-import { needKey } from '../../../runtimes/llama-server/memory/memory-book.ts'
+import { needKey } from '../../../runtimes/llama-server/memory/memory-estimates.ts'
 import {
   buildMismatch,
   createRpcWorkers,

@@ -3,6 +3,7 @@ import type { ProbeReport } from '../../../../core/contracts/hardware.ts'
 import { parseRocminfo, parseRocmSmi } from '../../../../plugins/running/hardware/amd.ts'
 import { parseSystemProfiler } from '../../../../plugins/running/hardware/apple.ts'
 import { assembleHardware } from '../../../../plugins/running/hardware/find-hardware.ts'
+import { parseLspci } from '../../../../plugins/running/hardware/listed-cards.ts'
 import { mergeGpus } from '../../../../plugins/running/hardware/merge-gpus.ts'
 import {
   findingsFromSmi,
@@ -12,7 +13,6 @@ import {
   smiProblem
 } from '../../../../plugins/running/hardware/nvidia.ts'
 import type { Findings, Sighting } from '../../../../plugins/running/hardware/probe.ts'
-import { parseLspci } from '../../../../plugins/running/hardware/system-cards.ts'
 import { parseVulkaninfo } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'

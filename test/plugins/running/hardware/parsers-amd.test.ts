@@ -9,8 +9,8 @@ import {
   rocminfoProblem
 } from '../../../../plugins/running/hardware/amd.ts'
 import { amdChip, gfxFromTargetVersion, gfxName } from '../../../../plugins/running/hardware/amd-chips.ts'
+import { amdMemory, toSighting } from '../../../../plugins/running/hardware/listed-cards.ts'
 import type { Sighting } from '../../../../plugins/running/hardware/probe.ts'
-import { amdMemory, toSighting } from '../../../../plugins/running/hardware/system-cards.ts'
 import { GIB, MIB, recordedFiles, recording, windowsLines } from './support.ts'
 
 /** Parses each node of a recording, in order. */

@@ -15,6 +15,7 @@ import {
 } from '../../../../plugins/running/hardware/apple.ts'
 import { parseSyclLs, parseXpuSmi } from '../../../../plugins/running/hardware/intel.ts'
 import { librariesAmong, parseLdconfig } from '../../../../plugins/running/hardware/libraries.ts'
+import { parseAdapters, parseLspci, toSighting } from '../../../../plugins/running/hardware/listed-cards.ts'
 import {
   groupFolders,
   groupMemory,
@@ -32,7 +33,6 @@ import {
 } from '../../../../plugins/running/hardware/nvidia.ts'
 import { pciName } from '../../../../plugins/running/hardware/pci.ts'
 import { parseCpuinfo, parseLscpu } from '../../../../plugins/running/hardware/processor.ts'
-import { parseAdapters, parseLspci, toSighting } from '../../../../plugins/running/hardware/system-cards.ts'
 import { parseVulkaninfo } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { randomBelow } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'

@@ -7,6 +7,7 @@ import {
   parseSystemProfiler
 } from '../../../../plugins/running/hardware/apple.ts'
 import { parseSyclLs, parseXpuSmi } from '../../../../plugins/running/hardware/intel.ts'
+import { parseAdapters, parseLspci } from '../../../../plugins/running/hardware/listed-cards.ts'
 import { parseVmStat } from '../../../../plugins/running/hardware/main-memory.ts'
 import {
   addressFromLocation,
@@ -15,7 +16,6 @@ import {
   pciId,
   pciName
 } from '../../../../plugins/running/hardware/pci.ts'
-import { parseAdapters, parseLspci } from '../../../../plugins/running/hardware/system-cards.ts'
 import { parseVulkaninfo, vendorsFromDriverFiles } from '../../../../plugins/running/hardware/vulkan-drivers.ts'
 import { GIB, MIB, recording, windowsLines } from './support.ts'
 

@@ -6,7 +6,7 @@ import { createLlamaServerEngine, type LlamaServerEngine } from '../../../../run
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { getTotal } from '../../../../runtimes/llama-server/memory/engine-need.ts'
 import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
-import { createMemoryBook } from '../../../../runtimes/llama-server/memory/memory-book.ts'
+import { createMemoryEstimates } from '../../../../runtimes/llama-server/memory/memory-estimates.ts'
 import { engineDeps, MODEL, realBuild } from '../support.ts'
 import { AMX, GIB, MIB, specOf } from './support.ts'
 
@@ -20,7 +20,7 @@ const HARDWARE = { gpus: [], cpu: { features: AMX ? ['amx_int8'] : [] } }
 
 function openBook(directory: string, fit: boolean) {
   const now = { host: { total: 16 * GIB, available: 15 * GIB }, gpus: {} }
-  return createMemoryBook({
+  return createMemoryEstimates({
     runtimes: { current: () => build },
     hardware: {
       detect: async () => HARDWARE as never,

@@ -15,7 +15,7 @@ import type { LaunchSpec } from '../llama-server/launch-spec.ts'
 import { idleGpu, LOG_LAYERS, queryDevices, queryVersion } from '../llama-server/server-facts.ts'
 import { isForGpus } from './ranking.ts'
 
-export interface ProofOptions {
+export interface VerifyOptions {
   hardware: Hardware
   /** The kind that the build must work as. Any kind if absent. */
   runtime?: RuntimeDescriptor
@@ -26,7 +26,7 @@ export interface ProofOptions {
 }
 
 /** Verifies a candidate. @throws Error with the reason if it does not work here */
-export type Prove = (candidate: BuildCandidate, options: ProofOptions) => Promise<Build>
+export type VerifyBuild = (candidate: BuildCandidate, options: VerifyOptions) => Promise<Build>
 
 /** Starts an engine with the variables that its kind of build needs on this machine. */
 export type StartEngine = (
@@ -49,7 +49,7 @@ export async function fileDigest(path: string, signal?: AbortSignal): Promise<st
  */
 export async function usableDevices(
   server: string,
-  { hardware, runtime, signal, log }: ProofOptions
+  { hardware, runtime, signal, log }: VerifyOptions
 ): Promise<BuildDevice[]> {
   const { devices, problems } = await queryDevices(server, {
     signal,
@@ -70,7 +70,7 @@ export async function usableDevices(
  * Verifies that a build starts and lists the devices that its kind is made for.
  * @throws Error with the reason, such as the loader's complaint about a missing library
  */
-export async function prove(candidate: BuildCandidate, options: ProofOptions): Promise<Build> {
+export async function verifyBuild(candidate: BuildCandidate, options: VerifyOptions): Promise<Build> {
   const { server } = candidate.executables
   const { runtime, hardware, signal, log } = options
   try {
@@ -94,15 +94,15 @@ export async function prove(candidate: BuildCandidate, options: ProofOptions): P
  * Verifies that builds start and list their devices, and that corral's own builds answer. Verifies each candidate only
  * once.
  */
-export function createProof(startEngine: StartEngine, log: ToolLog): Prove {
-  const proven = new WeakMap<BuildCandidate, Build>()
+export function createBuildVerifier(startEngine: StartEngine, log: ToolLog): VerifyBuild {
+  const verified = new WeakMap<BuildCandidate, Build>()
   return async (candidate, options) => {
-    const known = proven.get(candidate)
+    const known = verified.get(candidate)
     if (known) return known
-    const build = await prove(candidate, { ...options, log })
-    const warnings = options.own ? await proveByAnswer(build, startEngine, options) : []
+    const build = await verifyBuild(candidate, { ...options, log })
+    const warnings = options.own ? await verifyByAnswer(build, startEngine, options) : []
     const result = warnings.length > 0 ? { ...build, warnings } : build
-    proven.set(candidate, result)
+    verified.set(candidate, result)
     return result
   }
 }
@@ -144,10 +144,10 @@ function demoSpec(forGpus: boolean): LaunchSpec {
  * Verifies that a build answers with the demo model, and that a GPU build answers from a GPU. Returns warnings.
  * @throws Error with the reason
  */
-export async function proveByAnswer(
+export async function verifyByAnswer(
   build: Build,
   startEngine: StartEngine,
-  { runtime, hardware, signal }: ProofOptions
+  { runtime, hardware, signal }: VerifyOptions
 ): Promise<string[]> {
   const forGpus = runtime !== undefined && isForGpus(runtime.kind)
   try {

@@ -8,7 +8,11 @@ import { createHostMemory } from '../../../../plugins/running/scheduler/host-mem
 import type { LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { getTotal } from '../../../../runtimes/llama-server/memory/engine-need.ts'
-import { createLearnedNeeds, createMemoryBook, needKey } from '../../../../runtimes/llama-server/memory/memory-book.ts'
+import {
+  createLearnedNeeds,
+  createMemoryEstimates,
+  needKey
+} from '../../../../runtimes/llama-server/memory/memory-estimates.ts'
 import { GIB, MIB, specOf, writeShape } from './support.ts'
 
 const { signal } = new AbortController()
@@ -66,7 +70,7 @@ function bookOf(
     readings: async () => []
   }
   const host = createHostMemory(machine, options.memory)
-  const { estimate, ...book } = createMemoryBook({
+  const { estimate, ...book } = createMemoryEstimates({
     runtimes: { current: () => build },
     hardware: machine,
     directory,

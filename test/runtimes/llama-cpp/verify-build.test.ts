@@ -1,9 +1,9 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { CorralError } from '../../../core/errors.ts'
-import { createProof, prove, type StartEngine } from '../../../runtimes/llama-cpp/prove.ts'
 import { findRuntime, getPosition, rankRuntimes } from '../../../runtimes/llama-cpp/ranking.ts'
 import { warningsFor } from '../../../runtimes/llama-cpp/search-report.ts'
+import { createBuildVerifier, type StartEngine, verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
 import { idleGpu } from '../../../runtimes/llama-server/server-facts.ts'
 import {
   CUDA_DEVICE,
@@ -54,15 +54,15 @@ t.test('a GPU build must answer from the GPU', async t => {
     candidateIn(writePrograms(join(t.testdir(), 'x'), { 'llama-server': fakeServer({ devices: [CUDA_DEVICE] }) }), {
       kind: 'cuda'
     })
-  const proof = (startEngine: StartEngine) =>
-    createProof(startEngine, log)(candidate(), { own: true, signal, hardware: gpuMachine, runtime })
-  t.match(await proof(engineWith({ host: 1, CUDA0: 2 })), { kind: 'cuda', runtime: 'cuda-13' })
-  await t.rejects(proof(engineWith({ host: 1 })), /none on a GPU, although it is a build for CUDA 13/)
+  const verify = (startEngine: StartEngine) =>
+    createBuildVerifier(startEngine, log)(candidate(), { own: true, signal, hardware: gpuMachine, runtime })
+  t.match(await verify(engineWith({ host: 1, CUDA0: 2 })), { kind: 'cuda', runtime: 'cuda-13' })
+  await t.rejects(verify(engineWith({ host: 1 })), /none on a GPU, although it is a build for CUDA 13/)
   const full: StartEngine = async () => {
     throw new CorralError('insufficient_memory', 'CUDA0 is full.')
   }
   t.match(
-    await proof(full),
+    await verify(full),
     { warnings: [/no free memory to verify.*CUDA0 is full/] },
     'a full GPU does not fail the build'
   )
@@ -76,7 +76,7 @@ t.test('ignores a device that the build has no code for', async t => {
   ]
   const server = fakeServer({ devices: ['  CUDA0: NVIDIA GeForce GTX 1060 6GB (6063 MiB, 5900 MiB free)'], complaints })
   const candidate = candidateIn(writePrograms(join(t.testdir(), 'x'), { 'llama-server': server }), { kind: 'cuda' })
-  await t.rejects(prove(candidate, { hardware: gpuMachine, runtime: testKinds[0]! }), {
+  await t.rejects(verifyBuild(candidate, { hardware: gpuMachine, runtime: testKinds[0]! }), {
     message: /lists no device.*compute capability 6\.1, but this build has code only for 7\.5 and newer/
   })
 })

@@ -48,7 +48,7 @@ interface EngineFacts {
 }
 
 /** Estimates what models need, and measures what GPUs have. */
-export type MemoryBook = ReturnType<typeof createMemoryBook>
+export type MemoryEstimates = ReturnType<typeof createMemoryEstimates>
 
 /** Maximum number of cached estimates of llama-fit-params. */
 const KEPT = 100
@@ -58,7 +58,7 @@ const KEPT = 100
  * otherwise the files' metadata. Each estimate includes memory that the engine does not report, and the growth of its
  * caches (`MetadataEstimate.growth`).
  */
-export function createMemoryBook(deps: {
+export function createMemoryEstimates(deps: {
   runtimes: Pick<Runtimes, 'current'>
   hardware: HardwareService
   /** Folder in the data directory's cache that stores measured needs. */

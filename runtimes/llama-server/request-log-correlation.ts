@@ -17,7 +17,7 @@ export interface ServedRequest {
  * Correlates the engine's output with requests, whose ids the engine does not know. Requests are marked when they begin
  * and end. If only one waits for a slot, it is the one that is taken.
  */
-export class RequestMarks {
+export class RequestLogCorrelation {
   readonly #mark: (line: string) => void
   readonly #served: (request: ServedRequest) => void
   /** Requests without a slot so far, with the slot if corral chose it, and the time when they ended. */

@@ -12,7 +12,7 @@ const KEPT_CHARACTERS = 256 * 1024
 const QUOTE = '│ '
 
 /** Marks a log line as text of a client or the model, so that it is never taken for a failure. */
-export const quoted = (text: string) => QUOTE + text
+export const markAsClientText = (text: string) => QUOTE + text
 export const isQuoted = (line: string) => line.startsWith(QUOTE)
 
 /**
@@ -52,7 +52,7 @@ export class LogTail {
 }
 
 /** Stores the output of the latest engines of each variant, also after they have ended. */
-export type EngineLogBook = ReturnType<typeof createEngineLogBook>
+export type EngineLogs = ReturnType<typeof createEngineLogs>
 
 interface Entry {
   variant: string
@@ -62,7 +62,7 @@ interface Entry {
 }
 
 /** Limited to five engines per variant and 8 Mi characters in all. Records of running engines are never dropped. */
-export function createEngineLogBook(limits = { perVariant: 5, characters: 8 * 2 ** 20 }) {
+export function createEngineLogs(limits = { perVariant: 5, characters: 8 * 2 ** 20 }) {
   /** The newest first. */
   let entries: Entry[] = []
 
