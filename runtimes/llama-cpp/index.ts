@@ -22,7 +22,6 @@ import { createWorkerHost } from './worker/worker-host.ts'
 
 export interface CreateDeps {
   options: RuntimesOptions
-  /** The sections of models in config.yaml. */
   models?: () => ModelRuntimes
   paths: Pick<DataPaths, 'home' | 'runtimes'>
   env: NodeJS.ProcessEnv

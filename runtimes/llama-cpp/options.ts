@@ -5,7 +5,6 @@ import { Duration, Path, Timeout } from '../../core/config/core-schema.ts'
 const Origin = (title: string, pattern: string, more: { default: string; description: string }) =>
   Type.String({ title, pattern, needsTrust: true, ...more })
 
-/** The section `runtimes` of `config.yaml`. */
 export const RuntimesOptions = Type.Object({
   llama_cpp: Path({
     default: '',

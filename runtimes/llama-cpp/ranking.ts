@@ -8,7 +8,6 @@ interface Match {
   /** The archive, then the archive of its libraries, if there is one. */
   files: string[]
   pattern: ArchivePattern
-  /** Version of the toolkit in the name. */
   toolkit: string | undefined
   /** Whether the driver reports support for this version. */
   accepted: boolean

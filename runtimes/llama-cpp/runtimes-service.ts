@@ -17,13 +17,11 @@ import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/r
 export interface RuntimesDeps
   extends Omit<BuildsContext, 'builds' | 'signal' | 'ranking' | 'liveRanking'>,
     Pick<InstallationDeps, 'named' | 'models'> {
-  /** Where builds are installed. */
   directory: string
   /** Used for the ranking only if `release` is among the sources. */
   releases: Pick<Releases, 'listing' | 'find' | 'fetch' | 'followsLatest'>
   engineSettings: EngineRunSettings
   findConverter: FindConverter
-  /** A monotonic clock in milliseconds. */
   now?: () => number
 }
 

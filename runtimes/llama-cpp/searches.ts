@@ -67,7 +67,6 @@ export interface SearchesOptions {
   progress: SharedProgress
   log: BuildsLog
   signal: AbortSignal
-  /** A monotonic clock in milliseconds. */
   now: () => number
 }
 

@@ -30,10 +30,8 @@ const LFM2_SYSTEM = 'Perform ASR.'
 export interface CallsOptions {
   /** Sends a request to the server. Resolves at the response's headers. */
   request(request: EngineRequest): Promise<EngineResponse>
-  /** The model's name, for messages. */
   alias: string
   mode: EngineMode
-  /** Tokens of each slot. */
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
   slotOwners: SlotOwners

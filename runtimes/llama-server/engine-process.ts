@@ -122,7 +122,6 @@ export async function startEngineProcess(options: {
     exited,
     /** Settles when all output has been read, or is given up. */
     drained,
-    /** Why the process could not be started. */
     startError,
     /** Asks the process to exit, which it does once no connection is open. */
     end(): void {

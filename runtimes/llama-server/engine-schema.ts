@@ -18,7 +18,6 @@ import { compilePattern, MAX_REPETITIONS, textsPattern } from './schema-pattern.
 
 export type Fields = Record<string, unknown>
 
-/** A schema and its JSON pointer. */
 interface Part {
   schema: Fields
   at: string
@@ -49,7 +48,6 @@ export interface EngineSchema {
 const MAX_NODES = 20_000
 /** Values of an enum that cost as much as one schema. */
 const VALUES_PER_NODE = 2
-/** Characters of the result. */
 const MAX_LENGTH = 4 * 2 ** 20
 /** Maximum of `EngineSchema.writtenOut`. */
 const MAX_WRITTEN_OUT = 200_000
@@ -313,7 +311,6 @@ class Compiler {
 
   // ---- schemas -----------------------------------------------------------------------------------------------------
 
-  /** Compiles the schema of the values that fit all parts. */
   #visit(given: readonly Part[]): Made {
     this.#step()
     const single = given.length === 1 ? withoutWrapping(given[0]!) : undefined

@@ -56,7 +56,6 @@ export interface EngineDeps extends LaunchDeps {
   socketRoot?: string
 }
 
-/** A running llama-server. */
 export interface LlamaServerEngine extends Engine {
   readonly spec: LaunchSpec
   readonly build: Build

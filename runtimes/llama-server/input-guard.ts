@@ -101,7 +101,6 @@ export function createInputRecords(now = () => performance.now()) {
   }
 }
 
-/** A request at one engine. */
 export interface Ticket {
   constraints: readonly Input[]
   /** The engine's template, if the request's conversation is formatted with it. */
@@ -114,9 +113,7 @@ export interface Ticket {
   reportsProgress: boolean
   /** The engine has started to answer, so template and schemas have been read. */
   answered: boolean
-  /** Whether the engine has generated something. */
   generated: boolean
-  /** Whether its client has left. */
   left: boolean
   /** Whether the main loop continued after that. */
   wentOn: boolean
@@ -294,7 +291,6 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
       if (certain) for (const ticket of found) blamed.set(ticket, inputs[0]?.kind)
       return blame
     },
-    /** The engine has ended. */
     close(error: CorralError): void {
       failure ??= error
       gone = true

@@ -158,7 +158,6 @@ export async function makePrivateFolder({ folder }: EngineAddress): Promise<void
 }
 
 const RunRecordSchema = Type.Object({
-  /** The engine's private folder. */
   folder: Type.String(),
   pid: Type.Optional(Type.Number()),
   /** From `processStartTime`, because process ids are reused. */

@@ -10,7 +10,6 @@ import type { Upstream } from './upstream.ts'
 
 /** Facts that an engine reports once it serves. */
 export interface LoadedFacts {
-  /** Tokens of one slot. */
   contextSize: number
   slots: number
 }

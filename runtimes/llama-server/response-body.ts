@@ -109,7 +109,6 @@ export class ResponseBody implements EngineBody {
   }
 }
 
-/** Returns the whole body as text. */
 export async function readText(body: EngineBody): Promise<string> {
   const chunks: Buffer[] = []
   await body.consume(chunk => void chunks.push(chunk))

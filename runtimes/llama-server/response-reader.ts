@@ -45,7 +45,6 @@ export class ResponseReader {
   #part: Buffer = NOTHING
   /** Remaining bytes of the chunk or of the body. */
   #left = 0
-  /** Bytes of trailers so far. */
   #trailer = 0
 
   /** Whether the whole response has arrived. Anything after it is ignored. */

@@ -20,7 +20,6 @@ import type { Device } from './memory/device-placement.ts'
  * each `corral worker` for its facts, and follows it while an engine uses it.
  */
 
-/** A worker that was reached. */
 export interface RpcWorker {
   /** `host:port` as it is configured: its display name, and the name of its memory. */
   name: string

@@ -24,7 +24,6 @@ export interface SlotUse {
   end(): void
 }
 
-/** The state of a slot. */
 export interface SlotState {
   id: number
   /** The owner of its prompt. Undefined if unknown, or if the slot is empty. */
@@ -195,7 +194,6 @@ export function chooseSlot(free: Iterable<SlotState>, owner: string, trail: Trai
 
 export const TrailSchema = Type.Object({
   sums: Type.Array(Type.Integer()),
-  /** Bytes of the whole prompt. */
   length: Type.Integer()
 })
 /** The beginnings of a prompt: checksums of its first bytes up to each `nextBoundary`. */

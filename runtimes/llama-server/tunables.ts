@@ -19,7 +19,6 @@ export interface TuningFacts {
   shared: readonly string[]
   /** Flags that the build knows. All flags if unknown. */
   flags: ReadonlySet<string> | undefined
-  /** Installed models. */
   models: readonly Model[]
 }
 
@@ -30,7 +29,6 @@ const BATCH = ['--batch-size', '-b']
 const UBATCH = ['--ubatch-size', '-ub']
 const FLASH = ['--flash-attn', '-fa']
 
-/** llama-server's own. */
 const DEFAULT = { batch: 2048, ubatch: 512 }
 /** More layers than any model has. */
 const ALL_LAYERS = 999

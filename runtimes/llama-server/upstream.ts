@@ -9,7 +9,6 @@ import { ResponseReader } from './response-reader.ts'
 export interface EngineRequest {
   method: 'GET' | 'POST'
   path: string
-  /** JSON. */
   body?: string
   /** Ends the request or its answer. */
   signal?: AbortSignal | undefined
@@ -22,11 +21,9 @@ export interface EngineResponse {
   body: EngineBody
 }
 
-/** HTTP to one engine. */
 export type Upstream = ReturnType<typeof createUpstream>
 
 export interface UpstreamHooks {
-  /** Whether the engine's process runs. */
   alive(): boolean
   /** Returns the error to report for a broken connection. */
   explain(error: Error): Promise<Error>

@@ -10,7 +10,6 @@ export interface RemoteServerSettings {
 }
 
 interface RemoteServer extends RemoteServerSettings {
-  /** Number of running requests. */
   running: number
   healthy: boolean
 }

@@ -31,10 +31,8 @@ const MORE_FOLDERS =
 export interface HardwareOptions {
   /** Root folder of a recorded machine. Empty for this machine. */
   sysroot: string
-  /** Time limit of each probe in milliseconds. */
   probeTimeout: number
   env: NodeJS.ProcessEnv
-  /** Ends running programs. */
   signal?: AbortSignal
   log?: { debug(object: object, message: string): void }
 }

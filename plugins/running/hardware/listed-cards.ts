@@ -33,7 +33,6 @@ const CARD_FILES = [
   'mem_info_gtt_used'
 ] as const
 
-/** Contents of a device's files. */
 export type CardFiles = Partial<Record<(typeof CARD_FILES)[number], string>>
 
 const DRM = '/sys/class/drm'

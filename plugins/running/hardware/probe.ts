@@ -30,7 +30,6 @@ export interface SystemFiles {
   text(path: string): Promise<string | undefined>
   /** Names in a folder, in natural order: `card2` before `card10`. */
   names(folder: string): Promise<string[]>
-  /** The path with symbolic links resolved. */
   real(path: string): Promise<string | undefined>
 }
 
@@ -38,7 +37,6 @@ export interface SystemFiles {
 export interface Probe {
   /** Name in the report, such as `nvidia-smi`. */
   name: string
-  /** Platforms that have this source. All platforms if absent. */
   platforms?: readonly string[]
   /** @throws ProbeFailure if the source is absent or reports nothing usable */
   find(machine: Machine): Promise<Findings>
@@ -167,7 +165,6 @@ export function getField(text: string, key: string): string | undefined {
   return new RegExp(`^[ \\t]*${key}[ \\t]*[:=][ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
 }
 
-/** Parses JSON, or returns undefined if it is invalid. */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text)

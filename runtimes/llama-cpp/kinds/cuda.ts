@@ -14,7 +14,6 @@ import {
 } from './scores.ts'
 
 interface CudaKind {
-  /** Major version of the toolkit. */
   major: number
   /** Score on a machine that has everything this kind needs. */
   base: number

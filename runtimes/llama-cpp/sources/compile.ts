@@ -25,7 +25,6 @@ interface PackageManager {
   /** Ids of Linux distributions, or the platform. */
   systems: string[]
   install: string
-  /** Names of packages. */
   compiler: string
   make: string
   git?: string
@@ -121,7 +120,6 @@ export interface CompileOptions {
   tools: ToolChain
   /** Folder for object files. Emptied first. */
   work: string
-  /** Folder for the programs and libraries. */
   target: string
   env: NodeJS.ProcessEnv
   log: ToolLog

@@ -22,7 +22,6 @@ import { copyConverter, fetchPackage, fetchSource, type LlamaSource, type Source
 import { BuildImpossible, isSourceUnavailable, SourceUnavailable } from './source-errors.ts'
 
 export interface SourceOptions extends Omit<SourcePackage, 'work'> {
-  /** Where builds are installed. */
   directory: string
   /** Whether to link with prebuilt libraries if there are some. */
   prebuilt: boolean
@@ -130,7 +129,6 @@ export function compiledSource({ name, version, directory, prebuilt, env, log, t
   }
 }
 
-/** How to compile all of llama.cpp for each kind. */
 interface FullBuild {
   what: string
   /** The compiler needed in addition to the C++ compiler, and its display name. */

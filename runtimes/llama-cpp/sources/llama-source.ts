@@ -14,7 +14,6 @@ import { releaseTag } from './release-tag.ts'
 /** An npm package with llama.cpp's source as a git bundle (node-llama-cpp), and how it is fetched. */
 export interface SourcePackage {
   name: string
-  /** Exact version. */
   version: string
   /** Where it is unpacked. Complete folders from earlier attempts are reused. */
   work: string
@@ -22,7 +21,6 @@ export interface SourcePackage {
   log: ToolLog
 }
 
-/** llama.cpp's source tree. */
 export interface LlamaSource {
   directory: string
   /** Release tag, such as `v0.5.0`. */
@@ -102,7 +100,6 @@ export type Converter = Pick<ConversionTools, 'directory' | 'version' | 'mismatc
 export type FindConverter = (build: Build, waiting: Waiting) => Promise<Converter>
 
 export interface ConverterOptions {
-  /** Where builds are installed. */
   directory: string
   server: Pick<ReleaseServer, 'source'>
   source: Omit<SourcePackage, 'work'>

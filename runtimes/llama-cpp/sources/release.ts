@@ -20,7 +20,6 @@ import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from 
 export interface ReleasesOptions extends ReleaseServerOptions {
   /** Tag of the release to use. `latest` is the newest stable one. */
   tag: string
-  /** Where builds are installed. */
   directory: string
   log: { debug(object: object, message: string): void }
 }

@@ -54,7 +54,6 @@ interface WorkerLog {
 export interface WorkerHostDeps {
   runtimes: Pick<Runtimes, 'build' | 'environment'>
   hardware: HardwareService
-  /** The data directory's cache. */
   cache: string
   log: WorkerLog
 }

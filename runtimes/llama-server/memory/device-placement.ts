@@ -16,7 +16,6 @@ export interface Device {
 export interface Parts {
   /** The token embeddings, which are always in the machine's memory. */
   input: number
-  /** Weights and cache of each layer. */
   layers: { weights: number; cache: number }[]
   /**
    * The output and other parts that follow the layers. `copied` is the part of it that `input` shares when the output

@@ -78,7 +78,6 @@ export interface MetadataEstimate {
   settled: boolean
 }
 
-/** Sums uses by pool. */
 export function addUse(...uses: readonly MemoryUse[]): MemoryUse {
   const all: MemoryUse = {}
   for (const use of uses) {
@@ -87,7 +86,6 @@ export function addUse(...uses: readonly MemoryUse[]): MemoryUse {
   return all
 }
 
-/** Bytes of all pools. */
 export function getTotal(use: MemoryUse): number {
   return Object.values(use).reduce((sum, bytes) => sum + bytes, 0)
 }
@@ -266,7 +264,6 @@ export function engineFlags(list: readonly string[]) {
     ),
     unified: has('-kvu', '--kv-unified'),
     fullWindow: has('--swa-full'),
-    /** No device is used. */
     hostOnly: has('-dev', '--device') && after('-dev', '--device') === 'none',
     /** Caches stay in the machine's memory. */
     hostCache: has('-nkvo', '--no-kv-offload')

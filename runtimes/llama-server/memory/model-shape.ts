@@ -3,7 +3,6 @@ import type { LoadOptions } from '../../../core/models/load-options.ts'
 
 /** The memory of one layer of a model. */
 interface LayerShape {
-  /** Bytes of its weights. */
   weights: number
   /** Numbers that each token stores in the cache, as keys and as values. */
   keys: number

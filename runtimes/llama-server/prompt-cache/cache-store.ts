@@ -43,7 +43,6 @@ export type SavedSlot = Static<typeof SavedSlotSchema>
 
 const ManifestSchema = Type.Object({
   version: Type.Literal(1),
-  /** The variant's key. */
   variant: Type.String(),
   slots: Type.Array(SavedSlotSchema)
 })
