@@ -6,56 +6,61 @@ import { CLIENT_LEFT } from '../../../core/http/request-record.ts'
 import { ROLES } from '../../../core/http/roles.ts'
 import { printable } from '../../../core/system/printable.ts'
 
-/** Characters of a name that a client sent. */
 const MAX_TARGET_LENGTH = 200
-/** What is longer is no name, and not looked at. */
+/** Longer values cannot be names and are not recorded. */
 const MAX_NAME_LENGTH = 2000
 
 const Count = Type.Integer({ minimum: 0 })
 
 export const AuditEntrySchema = Loose(
   {
-    time: Time('When it was over'),
+    time: Time('When the request ended'),
     requestId: Type.Optional(Type.String({ description: 'As in the header x-request-id and in the log' })),
-    traceId: Type.Optional(Type.String({ description: 'Of the trace that the caller named in traceparent' })),
+    traceId: Type.Optional(Type.String({ description: 'Trace id from the traceparent header of the request' })),
     key: Type.Optional(Type.String({ description: "Name of the caller's key" })),
-    session: Type.Optional(Type.String({ description: 'Id of the session of a browser that it came by' })),
+    session: Type.Optional(Type.String({ description: 'Id of the browser session that sent the request' })),
     role: Type.Optional(Type.Enum([...ROLES])),
-    address: Type.Optional(Type.String({ description: '"local" by the private socket' })),
-    surface: Type.Optional(Type.String({ description: 'The API that was asked, such as api-openai' })),
+    address: Type.Optional(Type.String({ description: '"local" for the private socket' })),
+    surface: Type.Optional(Type.String({ description: 'The API that was called, such as api-openai' })),
     operation: Type.Optional(
-      Type.String({ description: 'chat, embeddings …; for all but questions to models the operationId of the route' })
+      Type.String({
+        description: 'chat, embeddings …; for requests that do not run a model, the operationId of the route'
+      })
     ),
     method: Type.Optional(Type.String()),
-    route: Type.Optional(Type.String({ description: 'Pattern of the path; absent where there is no such route' })),
+    route: Type.Optional(Type.String({ description: 'Path pattern of the route; absent if there is no such route' })),
     model: Type.Optional(Type.String()),
-    target: Type.Optional(Type.String({ description: 'What else it was about, as it was sent' })),
-    status: Type.Optional(Type.Integer({ description: `Of the reply; ${CLIENT_LEFT} where the client left before` })),
-    code: Type.Optional(Type.String({ description: 'Of the error' })),
-    ms: Type.Optional(Type.Integer({ description: 'Milliseconds that the request took' })),
-    wait: Type.Optional(Type.Integer({ description: 'Milliseconds of these that it waited for an engine' })),
-    tokens: Type.Optional(Loose({ in: Count, cached: Count, out: Count }, { description: 'cached are part of in' })),
+    target: Type.Optional(Type.String({ description: 'Anything else the request was about, as the client sent it' })),
+    status: Type.Optional(
+      Type.Integer({ description: `Of the reply; ${CLIENT_LEFT} if the client disconnected first` })
+    ),
+    code: Type.Optional(Type.String({ description: 'Error code' })),
+    ms: Type.Optional(Type.Integer({ description: 'Duration of the request in milliseconds' })),
+    wait: Type.Optional(Type.Integer({ description: 'Milliseconds of that spent waiting for an engine' })),
+    tokens: Type.Optional(
+      Loose({ in: Count, cached: Count, out: Count }, { description: '"cached" is included in "in"' })
+    ),
     event: Type.Optional(
       Type.String({
         description:
-          'In the place of a request: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, refusals_omitted, lines_lost, capture_ended …'
+          'For entries that are not requests: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, refusals_omitted, lines_lost, capture_ended …'
       })
     ),
-    by: Type.Optional(Type.String({ description: 'What an event came from, such as keys.json' }))
+    by: Type.Optional(Type.String({ description: 'What caused the event, such as keys.json' }))
   },
   { title: 'AuditEntry' }
 )
 export type AuditEntry = Static<typeof AuditEntrySchema>
 
-/** How a request is told: not at all, always, or as one of many that were refused. */
+/** Whether a request is logged: never, always, or only within the limit for refusals. */
 export type Telling = 'no' | 'yes' | 'refusal'
 
 const READS = new Set(['GET', 'HEAD', 'OPTIONS'])
 const DENIED = new Set([401, 403, 429])
 
 /**
- * Whether the audit log has a request that is over.
- * @param reads whether it has those too that change nothing and ask no model
+ * Decides whether a finished request goes into the audit log.
+ * @param reads whether to include requests that change nothing and run no model
  */
 export function tellingOf({ method, routeOptions, record }: FastifyRequest, reads: boolean): Telling {
   const { role, audited = !READS.has(method) } = routeOptions.config ?? {}
@@ -63,23 +68,23 @@ export function tellingOf({ method, routeOptions, record }: FastifyRequest, read
   const isDenied = DENIED.has(status)
   if (role === 'anyone' && !isDenied) return 'no'
   if (!audited && !reads && !isDenied) return 'no'
-  // What was asked for may have been done although its client did not wait for the reply.
+  // The action may have taken effect although the client did not wait for the reply.
   return status >= 400 && status !== CLIENT_LEFT && leased === undefined ? 'refusal' : 'yes'
 }
 
-/** What the audit log says of a request that is over: who, what, how it ended; nothing of what was said. */
+/** Builds the audit entry for a finished request: who, what and how it ended, but no prompts or answers. */
 export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
   const { id, method, caller, record, routeOptions } = request
   const { use, status, failure, began, ended, waitBegan, leased, tokens } = record
   const code = failure?.code ?? (status === CLIENT_LEFT ? 'client_left' : undefined)
-  // What is undefined is not written.
+  // JSON.stringify leaves out undefined fields.
   return {
     time: now.toISOString(),
     requestId: id,
     traceId: record.trace?.traceId,
     key: caller.name,
     session: caller.session?.id,
-    // Of a caller who is not known, it would only say what others may without a key.
+    // An unknown caller has no role of its own, only that of keyless callers.
     role: status === 401 ? undefined : caller.role,
     address: caller.address,
     surface: use?.surface,
@@ -96,10 +101,12 @@ export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
   }
 }
 
-/** Fields of a body that say what it is about; the first that are given count. */
+/** Body fields that name the target. The first group that is present is used. */
 const TARGETS = [['model'], ['name'], ['source', 'destination'], ['part', 'level'], ['runtime', 'version'], ['id']]
 
-/** What an action is about: what its path names, else its body. Addresses lose what may be secret in them. */
+/**
+ * Names the target of an action from its path or else its body. Query strings and credentials are removed from URLs.
+ */
 function targetOf({ params, body }: FastifyRequest): string | undefined {
   const inPath = Object.values((params ?? {}) as Record<string, unknown>).join('/')
   const fields = (body ?? {}) as Record<string, unknown>

@@ -3,22 +3,21 @@ import { open } from 'node:fs/promises'
 import { isSystemError } from '../../../core/errors.ts'
 import type { AuditEntry } from './audit-entry.ts'
 
-/** Bytes that are read at once. */
 const CHUNK = 256 * 1024
 const LINE_END = 10
 
 export interface AuditQuery {
-  /** Only what was over at this moment or later; milliseconds since the epoch. */
+  /** Only requests that ended at this time or later, in milliseconds since the epoch. */
   since?: number
-  /** Only what a caller with a key of this name did. */
+  /** Only requests with the key of this name. */
   key?: string
   limit: number
 }
 
 /**
- * The latest entries that fit, oldest first. Reads no further back than it has to.
- * @param files the newest first
- * @throws the signal's reason, and as the disk does
+ * Returns the latest matching entries, oldest first, without reading further back than necessary.
+ * @param files newest first
+ * @throws the signal's reason, or a file system error
  */
 export async function readAudit(
   files: readonly string[],
@@ -34,7 +33,7 @@ export async function readAudit(
       const entry = parseEntry(line)
       if (!entry) continue
       if (Date.parse(entry.time) < since) return found.reverse()
-      // The text is looked at first: most lines are of others.
+      // Search the text first: most lines belong to other keys.
       if (wanted !== undefined && !(line.includes(wanted) && entry.key === key)) continue
       found.push(entry)
       if (found.length >= limit) return found.reverse()
@@ -43,7 +42,7 @@ export async function readAudit(
   return found.reverse()
 }
 
-/** An entry; undefined for a line that a kill left in its middle. */
+/** Parses an entry. Returns undefined for a line that was truncated by a crash. */
 function parseEntry(line: string): AuditEntry | undefined {
   try {
     const entry = JSON.parse(line)
@@ -54,12 +53,12 @@ function parseEntry(line: string): AuditEntry | undefined {
 }
 
 /**
- * The lines of a file, the last one first.
- * @param seen files that were read already, by their inodes: one may have got another name meanwhile
+ * Yields the lines of a file, last line first.
+ * @param seen inodes of files that were already read, since a file may be renamed during the read
  */
 async function* linesFromEnd(path: string, seen: Set<number>): AsyncGenerator<string> {
   const handle = await open(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0)).catch(error => {
-    // It was old enough to be removed, or nothing was written yet.
+    // The file was deleted because of its age, or nothing has been written yet.
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
     throw error
   })
@@ -75,7 +74,7 @@ async function* linesFromEnd(path: string, seen: Set<number>): AsyncGenerator<st
       const piece = Buffer.concat([buffer.subarray(0, bytesRead), rest])
       end = start
       const first = start === 0 ? -1 : piece.indexOf(LINE_END)
-      // The beginning of its first line is in the piece before.
+      // The first line starts in the preceding chunk.
       rest = first === -1 && start > 0 ? piece : piece.subarray(0, first + 1)
       const whole = start === 0 ? piece : first === -1 ? Buffer.alloc(0) : piece.subarray(first + 1)
       const lines = whole.toString('utf8').split('\n')

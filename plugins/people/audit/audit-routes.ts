@@ -11,30 +11,31 @@ import { readAudit } from './audit-reader.ts'
 import type { AuditTrail } from './audit-trail.ts'
 
 const USUAL_LIMIT = 100
-/** Entries that a follower may be behind; it does not get what comes while it is further. */
+/** A follower that falls further behind misses the entries beyond this many. */
 const MAX_BEHIND = 10_000
 
-/** What was done, for admins. */
 export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const closing = new AbortController()
     app.addHook('preClose', async () => closing.abort())
 
-    const audit = nativeRoute('Server', 'getAudit', 'Show who did what', {
+    const audit = nativeRoute('Server', 'getAudit', 'Show the audit log', {
       role: 'admin',
       description:
-        'The latest entries, oldest first: who asked what, how it ended and what it took, never what was said. With `follow` it is a stream of new ones, after those that `since` or `limit` ask for, until the client leaves.',
+        'The latest entries, oldest first: who called what, how it ended and how much it used, but no prompts or answers. With `follow` the reply is a stream that starts with the entries selected by `since` or `limit` and continues with new ones until the client disconnects.',
       querystring: Type.Object({
         since: Type.Optional(
           Type.String({
-            description: 'How long ago, such as 1h or 7d, or a date or moment such as 2025-12-31T12:00:00Z'
+            description: 'How long ago, such as 1h or 7d, or a date or time such as 2025-12-31T12:00:00Z'
           })
         ),
-        key: Type.Optional(Type.String({ description: 'Only what the key of this name did' })),
-        limit: Type.Optional(Type.String({ pattern: '^[1-9]\\d{0,4}$', description: `Most entries (${USUAL_LIMIT})` })),
+        key: Type.Optional(Type.String({ description: 'Only entries for the key of this name' })),
+        limit: Type.Optional(
+          Type.String({ pattern: '^[1-9]\\d{0,4}$', description: `Maximum number of entries (${USUAL_LIMIT})` })
+        ),
         follow: Type.Optional(
-          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new entries until the client leaves' })
+          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new entries until the client disconnects' })
         )
       }),
       response: {
@@ -68,7 +69,7 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
         try {
           const first = since === undefined && limit === undefined ? [] : await latest()
           await stream.send(...first)
-          // What ended meanwhile may be in the files already.
+          // Entries that arrived during the read may already be in the files.
           const sent = new Set(first.map(entry => JSON.stringify(entry)))
           while (!gone.aborted) {
             const entries = await news.next(gone)
@@ -83,7 +84,7 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
   }
 }
 
-/** What a follower has still to get. */
+/** Entries that are still to be sent to a follower. */
 class Backlog {
   #entries: AuditEntry[] = []
   #wake = () => {}
@@ -93,7 +94,7 @@ class Backlog {
     this.#wake()
   }
 
-  /** All that there are, once there are some; none when the signal is aborted. */
+  /** Waits for entries and returns all of them, or none if the signal is aborted. */
   async next(gone: AbortSignal): Promise<AuditEntry[]> {
     if (this.#entries.length === 0) {
       await new Promise<void>(resolve => {

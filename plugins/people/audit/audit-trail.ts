@@ -5,15 +5,15 @@ import { type AuditEntry, entryOf, tellingOf } from './audit-entry.ts'
 import { LineLog, type LineLogLimits } from './line-log.ts'
 import { RefusalLimit } from './refusal-limit.ts'
 
-/** How often files are looked at that have become old without being written (milliseconds). */
+/** Interval for deleting expired files when nothing is written, in milliseconds. */
 const TIDY_INTERVAL = 3_600_000
 
 export interface AuditOptions extends LineLogLimits {
-  /** Whether requests that change nothing and ask no model are told too. */
+  /** Whether to log requests that change nothing and run no model. */
   reads: boolean
 }
 
-/** Writes down who did what. */
+/** Writes the audit log and notifies followers. */
 export class AuditTrail {
   readonly #lines: LineLog
   readonly #refusals = new RefusalLimit(omitted => this.note({ event: 'refusals_omitted', ...omitted }))
@@ -40,7 +40,7 @@ export class AuditTrail {
     this.#lines.limit(limits)
   }
 
-  /** Takes a request that is over. */
+  /** Records a finished request. */
   take(request: FastifyRequest): void {
     const telling = tellingOf(request, this.#reads)
     if (telling === 'no') return
@@ -48,7 +48,7 @@ export class AuditTrail {
     this.#push(entryOf(request, new Date()))
   }
 
-  /** Takes what did not come by a request. */
+  /** Records an event that is not a request. */
   note({ target, ...event }: Omit<AuditEntry, 'time'> & { event: string }): void {
     this.#push({
       time: new Date().toISOString(),
@@ -57,7 +57,7 @@ export class AuditTrail {
     })
   }
 
-  /** @returns ends it */
+  /** @returns a function that stops following */
   follow(follower: (entry: AuditEntry) => void): () => void {
     this.#followers.add(follower)
     return () => this.#followers.delete(follower)
@@ -67,7 +67,7 @@ export class AuditTrail {
     return this.#lines.flush()
   }
 
-  /** Paths of the files, the newest first. */
+  /** Paths of the log files, newest first. */
   files(): Promise<string[]> {
     return this.#lines.files()
   }

@@ -14,13 +14,17 @@ const AuditSection = Type.Object(
   {
     reads: Type.Boolean({
       default: false,
-      description: 'Also write down requests that change nothing and ask no model, such as lists'
+      description: 'Also log requests that change nothing and run no model, such as lists'
     }),
     max_size: Bytes({
       default: '64MiB',
-      description: 'Size at which a new file is begun; one is begun each day too'
+      description: 'Size at which a new file is started; a new one is also started every day'
     }),
-    max_files: Type.Integer({ default: 16, minimum: 1, description: 'Most full files; the oldest ones go' }),
+    max_files: Type.Integer({
+      default: 16,
+      minimum: 1,
+      description: 'Maximum number of full files; the oldest are deleted'
+    }),
     keep: Type.Integer({ default: 30, minimum: 1, maximum: 36_500, description: 'Days that full files are kept' }),
     capture_keep: Type.Integer({
       default: 7,
@@ -36,7 +40,7 @@ type AuditSection = Static<typeof AuditSection>
 export default definePlugin({
   name: 'audit',
   api: 1,
-  description: 'Who did what, in files under logs/audit; what was said only where an admin captures it',
+  description: 'Audit log under logs/audit; prompts and answers are recorded only during a capture',
   optional: true,
   needs: ['nativeApi', 'access', 'catalog'],
   options: AuditSection,
@@ -65,7 +69,7 @@ export default definePlugin({
       ),
       hooks: observe,
       routes: async app => {
-        // Requests go on while plugins stop.
+        // Requests are still answered while plugins stop.
         app.addHook('onClose', async () => {
           await captures.close()
           await trail.close()

@@ -6,38 +6,37 @@ import { errorMessage } from '../../../core/errors.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 
 /*
- * Lines that are only ever added to files, in order, in batches and behind the requests that they tell of. A library that
- * rotates files stops at its first error or forgets what it could not write; here the disk may be full or the folder gone
- * for a while, and the file afterwards says how many lines are missing.
+ * An append-only log of lines. Lines are written in order, in batches, and without delaying the requests that they
+ * describe. Libraries that rotate files stop at their first error or drop what they could not write. This log survives
+ * a full disk or a missing folder, and the file then says how many lines are missing.
  */
 
-/** Milliseconds in which lines gather to one write. */
+/** How long lines are collected before they are written, in milliseconds. */
 const BATCH_TIME = 200
-/** Milliseconds between attempts while the files cannot be written. */
+/** Retry interval while the files cannot be written, in milliseconds. */
 const RETRY_TIME = 1000
-/** Characters of lines that are kept meanwhile; what comes after them is lost. */
+/** Characters of lines held in memory during that time. Further lines are lost. */
 const MAX_WAITING = 4 * 2 ** 20
 const DAY = 86_400_000
 
 const lostText = (lost: number) => (lost === 1 ? '1 line was lost' : `${lost} lines were lost`)
 
-/** How much is kept. */
 export interface LineLogLimits {
-  /** Bytes at which a new file is begun; one is begun each day too. */
+  /** Size in bytes at which a new file is started. A new one is also started every day. */
   maxSize: number
   /** Days that full files are kept. */
   keep: number
-  /** Most full files. */
+  /** Maximum number of full files. */
   maxFiles: number
 }
 
 export interface LineLogOptions {
   folder: string
-  /** The file is `<name>.jsonl`; full ones are beside it as `<name>-<time>.jsonl`. */
+  /** The current file is `<name>.jsonl`. Full files are renamed to `<name>-<time>.jsonl`. */
   name: string
   limits: LineLogLimits
   log: Pick<FastifyBaseLogger, 'info' | 'error' | 'warn'>
-  /** The line that says how many lines could not be written. */
+  /** The line that reports how many lines could not be written. */
   lossLine(lost: number): string
 }
 
@@ -45,7 +44,7 @@ interface OpenFile {
   handle: FileHandle
   ino: number
   size: number
-  /** When its first line was written; milliseconds since the epoch. */
+  /** When the first line was written, in milliseconds since the epoch. */
   began: number
 }
 
@@ -55,7 +54,7 @@ export class LineLog {
   readonly #path: string
   #waiting: string[] = []
   #length = 0
-  /** Lines that could not be kept for writing. */
+  /** Lines dropped because too many were waiting. */
   #lost = 0
   #file: OpenFile | undefined
   #timer: NodeJS.Timeout | undefined
@@ -69,13 +68,13 @@ export class LineLog {
     this.#path = join(options.folder, `${options.name}.jsonl`)
   }
 
-  /** Keeps more or less from now on. */
+  /** Changes the limits. */
   limit(limits: LineLogLimits): void {
     this.#limits = limits
     void this.tidy()
   }
 
-  /** Takes a line without its end. Never fails; what goes wrong behind it is logged. */
+  /** Adds a line, given without its line break. Never fails; write errors are logged. */
   push(line: string): void {
     if (this.#closed) {
       this.#pushLate(line)
@@ -90,14 +89,14 @@ export class LineLog {
     this.#schedule(this.#fault === '' ? BATCH_TIME : RETRY_TIME)
   }
 
-  /** Settles once all lines are in the files, or cannot be written now. Never rejects. */
+  /** Resolves once all lines are in the files or cannot be written for now. Never rejects. */
   flush(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
     return this.#inTurn(() => this.#write())
   }
 
-  /** Begins a new file where the present one is too large or too old, and removes those that need not be kept. */
+  /** Starts a new file if the current one is too old, and deletes expired files. */
   tidy(): Promise<void> {
     return this.#inTurn(async () => {
       this.#file ??= await this.#open()
@@ -106,9 +105,9 @@ export class LineLog {
     })
   }
 
-  /** Writes what waits and closes the file. What cannot be written now is lost, and logged as such. */
+  /** Writes the remaining lines and closes the file. Lines that cannot be written are lost, and logged as lost. */
   async close(): Promise<void> {
-    // What ends while lines are written adds some.
+    // Requests that end during the write may add lines.
     do await this.flush()
     while (this.#fault === '' && this.#waiting.length > 0)
     this.#closed = true
@@ -117,13 +116,13 @@ export class LineLog {
     await this.#release()
   }
 
-  /** Paths of all files, the newest first. */
+  /** Paths of all files, newest first. */
   async files(): Promise<string[]> {
     const full = await this.#full()
     return [this.#path, ...full.reverse().map(file => join(this.#options.folder, file))]
   }
 
-  /** What ends behind everything else has no time to wait. */
+  /** Writes a line that arrives after close, synchronously because the process is about to exit. */
   #pushLate(line: string): void {
     try {
       appendFileSync(this.#path, `${line}\n`, { mode: 0o600 })
@@ -136,7 +135,7 @@ export class LineLog {
     this.#timer ??= setTimeout(() => void this.flush(), time).unref()
   }
 
-  /** One thing at a time. */
+  /** Runs one task at a time. */
   #inTurn(work: () => Promise<void>): Promise<void> {
     this.#working = this.#working.then(work).catch(error => this.#fail(error))
     return this.#working
@@ -146,7 +145,7 @@ export class LineLog {
     const fault = errorMessage(error)
     if (this.#fault === '' && !this.#closed) {
       this.#options.log.error(
-        `${this.#path} cannot be written: ${fault}. Lines wait (as many as fit into ${formatBytes(MAX_WAITING)}) until it can be; later ones are counted.`
+        `${this.#path} cannot be written: ${fault}. Up to ${formatBytes(MAX_WAITING)} of lines are held in memory until it can be; further lines are only counted.`
       )
     }
     this.#fault = fault
@@ -156,7 +155,7 @@ export class LineLog {
   async #write(): Promise<void> {
     if (this.#waiting.length === 0 && this.#lost === 0) return
     const file = await this.#opened()
-    // Others come meanwhile.
+    // More lines may arrive during the write.
     const lines = [...this.#waiting]
     const lost = this.#lost
     const text = [...lines, ...(lost > 0 ? [this.#options.lossLine(lost)] : []), ''].join('\n')
@@ -164,7 +163,7 @@ export class LineLog {
     try {
       await writeAll(file.handle, bytes)
     } catch (error) {
-      // A part of it may be there. The same lines come once more.
+      // The write may have been partial. Remove it, since the same lines are written again.
       await file.handle.truncate(file.size).catch(() => this.#release())
       throw error
     }
@@ -174,7 +173,7 @@ export class LineLog {
     this.#lost -= lost
     if (this.#fault !== '') {
       this.#fault = ''
-      this.#options.log.info(`${this.#path} is written again; ${lostText(lost)}.`)
+      this.#options.log.info(`${this.#path} can be written again; ${lostText(lost)}.`)
     }
     if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
       await this.#rotate()
@@ -182,7 +181,7 @@ export class LineLog {
     }
   }
 
-  /** The file, anew where somebody has moved or removed it. */
+  /** Returns the open file, and reopens it if it was moved or removed. */
   async #opened(): Promise<OpenFile> {
     if (this.#file) {
       const found = await stat(this.#path).catch(() => undefined)
@@ -199,7 +198,7 @@ export class LineLog {
     const handle = await open(this.#path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0o600)
     try {
       const found = await handle.stat()
-      if (!found.isFile()) throw new Error('it is no file')
+      if (!found.isFile()) throw new Error('it is not a regular file')
       await handle.chmod(0o600)
       const ended = await this.#endLine(handle, found)
       return { handle, ino: found.ino, size: found.size + ended, began: found.size > 0 ? beganOf(found) : Date.now() }
@@ -209,7 +208,7 @@ export class LineLog {
     }
   }
 
-  /** Ends a line that a kill left in its middle. @returns the bytes that this took */
+  /** Ends a line that was truncated by a crash. @returns the number of bytes written */
   async #endLine(handle: FileHandle, { size }: Stats): Promise<number> {
     if (size === 0) return 0
     const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, size - 1)
@@ -223,7 +222,7 @@ export class LineLog {
     if (!this.#file || this.#file.size === 0) return
     await this.#release()
     const taken = new Set(await this.#full())
-    // Names sort by time; two files may be full within one millisecond.
+    // Names sort by time, and two files may fill up within one millisecond.
     let at = Date.now()
     const nameOf = () => `${name}-${new Date(at).toISOString().replaceAll(':', '-')}.jsonl`
     while (taken.has(nameOf())) at++
@@ -242,7 +241,7 @@ export class LineLog {
     }
   }
 
-  /** Names of the full files, the oldest first. */
+  /** Names of the full files, oldest first. */
   async #full(): Promise<string[]> {
     const { folder, name } = this.#options
     const files = await readdir(folder).catch(() => [])
@@ -256,7 +255,7 @@ export class LineLog {
   }
 }
 
-/** Some file systems do not know when a file was made. */
+/** Some file systems do not record when a file was created. */
 const beganOf = ({ birthtimeMs, mtimeMs }: Stats) => (birthtimeMs > 0 ? birthtimeMs : mtimeMs)
 
 async function writeAll(handle: FileHandle, bytes: Buffer): Promise<void> {

@@ -1,17 +1,17 @@
-/** Lines about refusals a minute: of one caller, and of all together. */
+/** Refusals logged per minute: for one caller, and in total. */
 const MAX_PER_CLIENT = 30
 const MAX_COUNT = 600
 const MINUTE = 60_000
 
-/** What was refused beyond that, by status. */
+/** Refusals beyond the limit, by status. */
 export interface OmittedRefusals {
   omitted: number
   statuses: Record<string, number>
 }
 
 /**
- * Refusals cost a caller nothing, so that a flood of them would fill the log and push out what is in it: of each caller so
- * many a minute are told one by one, the others are counted.
+ * Limits how many refusals are logged. Refusals cost a caller nothing, so a flood of them would push older entries out
+ * of the log. Beyond the limit they are only counted.
  */
 export class RefusalLimit {
   readonly #omitted: (refusals: OmittedRefusals) => void
@@ -21,12 +21,12 @@ export class RefusalLimit {
   #count = 0
   #timer: NodeJS.Timeout | undefined
 
-  /** @param omitted called with what was left out, at the end of a minute in which something was */
+  /** @param omitted called with the omitted refusals at the end of each minute that had any */
   constructor(omitted: (refusals: OmittedRefusals) => void) {
     this.#omitted = omitted
   }
 
-  /** @param caller a key, or the network of an address. @returns whether this one is told by itself */
+  /** @param caller a key, or the network of an address. @returns whether to log this refusal individually */
   take(caller: string, status: number): boolean {
     this.#timer ??= setTimeout(() => this.end(), MINUTE).unref()
     const of = this.#byCaller.get(caller) ?? 0

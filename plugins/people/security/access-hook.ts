@@ -14,7 +14,7 @@ import {
 } from './host-and-origin.ts'
 
 interface AccessRules {
-  /** Whether the `Host` header of a request must name this machine, and whether an address will do as a name. */
+  /** Whether the `Host` header of a request must name this machine, and whether an IP address is accepted as a name. */
   hostCheck(request: FastifyRequest): 'names' | 'names and addresses' | 'none'
   /** This machine's names besides loopback ones, normalized by `nameKey`. */
   hostNames(): ReadonlySet<string>
@@ -24,7 +24,7 @@ interface AccessRules {
 }
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
-/** What a page's script may read of a reply besides the usual headers. */
+/** Response headers that a page's script may read besides the default ones. */
 const EXPOSED_HEADERS = [
   'x-request-id, request-id, retry-after, x-should-retry',
   'x-corral-dropped-messages, x-corral-unenforced-schema, x-corral-unheeded-schema, x-corral-clamped, x-corral-captured',
@@ -33,17 +33,17 @@ const EXPOSED_HEADERS = [
 ].join(', ')
 
 /**
- * Checks that come before every route. They throw: the error handler of the route's own surface formats the answer.
- * Headers are set before any reply is taken over, so that streamed answers carry them too.
+ * Checks that run before every route. They throw, so that the error handler of the route's own API formats the answer.
+ * Headers are set before a reply is taken over, so that streamed answers have them too.
  */
 export function accessHooks(rules: AccessRules): FastifyPluginAsync {
   return async app => {
     app.addHook('onRequest', async (request, reply) => {
-      // Whoever sent it was let in before.
+      // The sender of this inner request was already authorized.
       if (innerCaller(request.raw)) return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
       const { headers, method } = request
       const { host, origin } = headers
-      // A web page cannot open the private socket; what passes its requests on must not make an admin of it.
+      // A web page cannot open the private socket. A proxy in front of the socket must not turn a page into an admin.
       const { isLocal = false } = request.caller
       if (isLocal && origin !== undefined) {
         throw new CorralError(
@@ -96,7 +96,7 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
   }
 }
 
-/** Which methods a path has, for programs that ask before they call. @throws CorralError `route_not_found` */
+/** Answers OPTIONS with the methods of a path. @throws CorralError `route_not_found` */
 function answerOptions(app: FastifyInstance, { url }: FastifyRequest, reply: FastifyReply): FastifyReply {
   const refusal = app.noRouteError('OPTIONS', url)
   const { allow } = (refusal.details ?? {}) as { allow?: string[] }
@@ -111,10 +111,10 @@ function answerPreflight({ headers }: FastifyRequest, reply: FastifyReply): Fast
   reply.vary('Access-Control-Request-Headers')
   const wanted = headers['access-control-request-headers']
   if (wanted !== undefined) reply.header('access-control-allow-headers', wanted)
-  // A public page that calls a private address asks for this (Private Network Access).
+  // Private Network Access: a public page that calls a private address needs this header.
   if (headers['access-control-request-private-network'] === 'true') {
     reply.header('access-control-allow-private-network', 'true')
   }
-  // Browsers may remember the answer for ten minutes.
+  // Browsers may cache the answer for ten minutes.
   return reply.code(204).headers({ 'access-control-allow-methods': METHODS, 'access-control-max-age': '600' }).send()
 }

@@ -2,14 +2,17 @@ import { createHash } from 'node:crypto'
 import { clientNetwork } from '../../../core/system/client-network.ts'
 import { setNewest } from '../../../core/system/newest-entries.ts'
 
-/** Wrong keys that an address may send at once; this many a second are forgiven. */
+/** Wrong keys that an address may send in a row, and how many are forgiven per second. */
 const BURST = 30
 const FORGIVEN = 0.5
-/** What sending the same wrong key again counts: a program with an old key is no guesser, but is not free either. */
+/**
+ * Cost of sending the same wrong key again. A program with an outdated key is not guessing, but repeats are not free
+ * either.
+ */
 const REPEATED = 0.2
-/** Addresses that are remembered; those that failed longest ago are forgotten first. */
+/** Addresses that are remembered. The one that failed longest ago is forgotten first. */
 const MAX_ADDRESSES = 10_000
-/** Keys that an address is remembered to have used. */
+/** Short keys remembered as valid for one address. */
 const MAX_GOOD_KEYS = 100
 
 interface Failures {
@@ -17,21 +20,21 @@ interface Failures {
   count: number
   at: number
   last: string
-  /** Owners of short keys that were right from this address before. */
+  /** Owners of short keys that were accepted from this address. */
   good: Set<string>
 }
 
 /**
- * Wrong keys by the addresses that sent them. Only wrong keys are refused for it: whoever has a right one is let in from
- * the same address all the time, so that nobody can shut others out by sending wrong ones.
+ * Counts wrong keys per address. Valid keys are always accepted from the same address, so that nobody can lock others
+ * out by sending wrong keys.
  */
 export class FailedAttempts {
   readonly #failures = new Map<string, Failures>()
 
   /**
    * Counts a wrong key.
-   * @returns seconds to wait where there were too many of them, else 0; `first` for the first one that is too many, and
-   *   where the address was not known
+   * @returns seconds to wait if there were too many, else 0; `first` is true for the first wrong key of a new address
+   * and for the first one over the limit
    */
   fail(address: string, key: string, now = performance.now()): { wait: number; first: boolean } {
     const entry = this.#entry(address, now)
@@ -45,24 +48,24 @@ export class FailedAttempts {
     return { wait: Math.ceil((entry.count - BURST) / FORGIVEN), first: before <= BURST }
   }
 
-  /** Whether an address has sent so many wrong keys that short ones are not tried for it, right or wrong. */
+  /** Whether the address sent so many wrong keys that its short keys are no longer tried, valid or not. */
   isGuessing(address: string, now = performance.now()): boolean {
     const entry = this.#failures.get(clientNetwork(address))
     return entry !== undefined && decayed(entry, now) > BURST - 1
   }
 
-  /** Whether this key was right from this address before the guessing began. */
+  /** Whether this key was accepted from this address before the guessing started. */
   wasGood(address: string, owner: string): boolean {
     return this.#failures.get(clientNetwork(address))?.good.has(owner) ?? false
   }
 
-  /** Remembers that a short key was right. */
+  /** Remembers that a short key was valid. */
   succeed(address: string, owner: string, now = performance.now()): void {
     const { good } = this.#entry(address, now)
     if (good.size < MAX_GOOD_KEYS) good.add(owner)
   }
 
-  /** How many addresses are remembered. */
+  /** Number of remembered addresses. */
   get size(): number {
     return this.#failures.size
   }

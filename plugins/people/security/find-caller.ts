@@ -10,21 +10,21 @@ import { isLoopbackHost } from './host-and-origin.ts'
 import type { KeyStore, KnownCredential } from './key-store.ts'
 import { endedSession, isSessionText, type SessionStore } from './session-store.ts'
 
-/** Tells whether an address is one of a proxy whose word for the client's address counts. */
+/** Whether an address belongs to a proxy whose X-Forwarded-For header is trusted. */
 export type TrustedProxies = (address: string, hop: number) => boolean
 
 interface CallerRules {
   keys: KeyStore
   sessions: Pick<SessionStore, 'find'>
   guesses: Guesses
-  /** Requests that need no key where they come from this machine. */
+  /** Requests that need no key if they come from this machine. */
   keyless: Pick<WeakSet<IncomingMessage>, 'has'>
-  /** Callers of other machines need no key, as long as there is none. */
+  /** Whether callers on other machines need no key as long as none exists. */
   insecure(): boolean
   proxies: TrustedProxies
 }
 
-/** Who sends a request, and the key or session that shows it. */
+/** The sender of a request, and the key or session that identified it. */
 export interface Found {
   caller: Caller
   key?: KnownCredential
@@ -32,12 +32,12 @@ export interface Found {
 
 type Pending<Value> = Value | Promise<Value>
 
-/** Wrong keys and links by the addresses that sent them. */
+/** Counts wrong keys and links per address. */
 export interface Guesses {
   attempts: FailedAttempts
   /**
-   * Counts one.
-   * @returns what it is refused for: that, or `rate_limited` where there were too many
+   * Counts a wrong key or link.
+   * @returns the error to throw: the given one, or `rate_limited` after too many
    */
   refuse(address: string, sent: string, refusal: CorralError): CorralError
 }
@@ -50,13 +50,18 @@ export function countGuesses(log: Pick<FastifyBaseLogger, 'warn'>): Guesses {
     refuse(address, sent, refusal) {
       const { wait, first } = attempts.fail(address, sent)
       if (wait === 0) {
-        if (first) say({ address, code: refusal.code }, 'A request had a wrong API key, or a link that was used up.')
+        if (first)
+          say({ address, code: refusal.code }, 'A request had a wrong API key or a link that was already used.')
         return refusal
       }
-      if (first) say({ address }, 'Too many wrong API keys from one address: its wrong ones are refused for a while.')
+      if (first)
+        say(
+          { address },
+          'Too many wrong API keys from one address: further wrong keys from it are refused for a while.'
+        )
       return new CorralError(
         'rate_limited',
-        `Too many requests with wrong API keys came from ${address}. Wait ${wait} s, and send a key that this server knows; with one, requests are answered all the time.`,
+        `Too many requests with wrong API keys came from ${address}. Wait ${wait} s, or send a valid key: requests with a valid key are not delayed.`,
         { retryAfter: wait }
       )
     }
@@ -64,13 +69,13 @@ export function countGuesses(log: Pick<FastifyBaseLogger, 'warn'>): Guesses {
 }
 
 /**
- * Finds out who sends a request.
- * @throws CorralError `unauthorized` without a key where one is needed; `rate_limited` after too many wrong ones
+ * Returns a function that identifies the caller of a request.
+ * @throws CorralError `unauthorized` without a required key, `rate_limited` after too many wrong ones
  */
 export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxies }: CallerRules) {
   const { attempts, refuse } = guesses
 
-  /** The first of the keys that were sent that is right. */
+  /** Returns the first of the sent keys that is valid. */
   function rightKey(sent: readonly string[], address: string): Pending<KnownCredential | undefined> {
     for (let at = 0; at < sent.length; at++) {
       const text = sent[at]!
@@ -85,28 +90,28 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
 
   function mayUse(key: KnownCredential | undefined, address: string): key is KnownCredential {
     if (!key || key.isLong) return key !== undefined
-    // Whether a guess was right must not show while an address guesses.
+    // While an address is guessing, the answer must not reveal whether a guess was right.
     const { owner } = key.caller
     if (attempts.isGuessing(address) && !attempts.wasGood(address, owner)) return false
     attempts.succeed(address, owner)
     return true
   }
 
-  // Nothing is waited for but a key that may have been made a moment ago: this comes before every request.
+  // Synchronous unless the key may have been created a moment ago, because this runs before every request.
   return (request: FastifyRequest): Pending<Found> => {
-    // Core knows its private socket; whoever can open it could read the key file as well.
+    // Only the core creates requests from the private socket. Whoever can open it could read the key file as well.
     if (request.caller.isLocal) return { caller: { ...request.caller, role: 'admin' } }
     const { raw } = request
     const peer = raw.socket.remoteAddress ?? ''
     const isProxied = proxies(peer, 0)
     const address = isProxied ? forwardedAddress(raw, proxies, peer) : peer
-    // For the logs, where it is refused.
+    // For the logs, in case the request is refused.
     if (isProxied) request.caller = keylessCaller(address)
-    // These look at no key: they have nothing to protect, and are asked by programs that have none.
+    // These routes ignore keys: they have nothing to protect, and their callers have no keys.
     if (request.routeOptions.config?.role === 'anyone') return { caller: { ...keylessCaller(address), role: 'user' } }
 
     const sent = sentKeys(raw.headers)
-    // Also where no key is required yet: the first one may have been made a moment ago.
+    // Also while no key is required: the first one may have been created a moment ago.
     const key = sent.length > 0 ? rightKey(sent, address) : undefined
     const origin = { raw, peer, address, isProxied }
     return key instanceof Promise ? key.then(found => callerWith(found, sent, origin)) : callerWith(key, sent, origin)
@@ -118,24 +123,24 @@ export function callerFinder({ keys, sessions, guesses, keyless, insecure, proxi
     { raw, peer, address, isProxied }: { raw: IncomingMessage; peer: string; address: string; isProxied: boolean }
   ): Found {
     if (key) return { caller: callerAt(key, address), key }
-    // Whoever had one is told that it ended, rather than taken for somebody else.
+    // Tell the owner of a session that it ended instead of treating the request as keyless.
     if (sent.some(isSessionText)) throw refuse(address, sent[0]!, endedSession())
-    // Behind a proxy nobody counts as this machine, whatever address is forwarded: clients can write that header too.
+    // Behind a proxy nobody counts as local, whatever the forwarded address: clients can forge that header.
     const isNear = isLoopbackHost(peer) && !isProxied
     if (isNear && sent.length === 0 && keyless.has(raw)) return { caller: keylessCaller(address) }
     if (keys.required) {
       if (sent.length > 0) throw refuse(address, sent[0]!, wrongKey())
-      throw new CorralError('unauthorized', `This server needs an API key, and the request has none. ${HOW_TO_SEND}`)
+      throw new CorralError('unauthorized', `This server requires an API key, and the request has none. ${HOW_TO_SEND}`)
     }
     if (insecure() || isNear) return { caller: keylessCaller(address) }
     throw new CorralError(
       'unauthorized',
-      `Without an API key only programs on the server's own machine may use it${isProxied ? ', not those behind a proxy' : ''}. Ask its admin for a key (corral key create <name>). ${HOW_TO_SEND}`
+      `Without an API key, only programs on the server's own machine may use it${isProxied ? ', not those behind a proxy' : ''}. Ask its admin for a key (corral key create <name>). ${HOW_TO_SEND}`
     )
   }
 }
 
-/** What callers are, by their keys and sessions, at the address that these were used from last: mostly it is the same. */
+/** The last caller per key or session. The address rarely changes between requests. */
 const latest = new WeakMap<KnownCredential['caller'], Caller>()
 
 function callerAt({ caller }: KnownCredential, address: string): Caller {
@@ -149,28 +154,28 @@ function callerAt({ caller }: KnownCredential, address: string): Caller {
 function wrongKey(): CorralError {
   return new CorralError(
     'unauthorized',
-    `The API key of the request is none that this server knows: it may be mistyped, revoked or expired. ${HOW_TO_SEND}`
+    `This server does not know the API key of the request: it may be mistyped, revoked or expired. ${HOW_TO_SEND}`
   )
 }
 
 const HOW_TO_SEND = 'Send "Authorization: Bearer <key>" or "x-api-key: <key>".'
 
-/** The address that the nearest proxy which is not trusted, or the client itself, called from. */
+/** The address that the client, or the nearest proxy that is not trusted, called from. */
 function forwardedAddress(raw: IncomingMessage, proxies: TrustedProxies, peer: string): string {
   const address = proxyAddress(raw, proxies)
   return isIP(address) === 0 ? peer : address
 }
 
-/** The keys in a request: `Authorization: Bearer <key>` and `x-api-key: <key>`. */
+/** Returns the keys in a request: `Authorization: Bearer <key>` and `x-api-key: <key>`. */
 export function sentKeys({ authorization, 'x-api-key': header }: IncomingHttpHeaders): string[] {
   const bearer = /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
   return [bearer, [header].flat()[0]].filter(key => key !== undefined && key !== '') as string[]
 }
 
-/** Lines about refusals a minute, from all addresses together. */
+/** Log lines about refusals per minute, for all addresses together. */
 const MAX_LINES = 60
 
-/** Logs no more than so many lines a minute; the first line of the next minute says how many were left out. */
+/** Logs at most this many lines per minute. The first line of the next minute says how many were left out. */
 function boundedLog(log: Pick<FastifyBaseLogger, 'warn'>): (fields: object, message: string) => void {
   let since = Number.NEGATIVE_INFINITY
   let lines = 0
@@ -178,7 +183,7 @@ function boundedLog(log: Pick<FastifyBaseLogger, 'warn'>): (fields: object, mess
     const now = performance.now()
     if (now - since >= 60_000) {
       const omitted = lines - MAX_LINES
-      if (omitted > 0) log.warn({ omitted }, 'More lines about wrong API keys were left out.')
+      if (omitted > 0) log.warn({ omitted }, 'Further log lines about wrong API keys were left out.')
       since = now
       lines = 0
     }

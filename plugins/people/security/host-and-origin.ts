@@ -2,13 +2,13 @@ import { BlockList, isIP } from 'node:net'
 import { CorralError } from '../../../core/errors.ts'
 
 /*
- * Whether a request was meant for this server, and by a page that may use it: the `Host` and `Origin` headers.
+ * Checks the `Host` and `Origin` headers: whether a request was meant for this server, and whether its page may use it.
  */
 
 /** A host name, or an IPv6 address without brackets. */
 export const HOST_PATTERN = '^([^\\s:/?#@\\[\\]\\\\]+|[0-9A-Fa-f:.]+)$'
 
-/** An entry of `origins` must be `*`, `null`, or `scheme://host[:port]` where `*` matches any characters of a host. */
+/** An entry of `origins` is `*`, `null`, or `scheme://host[:port]` where `*` matches any characters of a host. */
 export const ORIGIN_PATTERN = '^(\\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\\s/?#@\\\\]+)$'
 
 const LOOPBACK = new BlockList()
@@ -16,36 +16,35 @@ LOOPBACK.addSubnet('127.0.0.0', 8)
 LOOPBACK.addAddress('::1', 'ipv6')
 
 /**
- * Whether a host, without port and brackets, is this machine's loopback: `localhost`, `*.localhost`, 127.0.0.0/8, `::1`
- * and its IPv4-mapped form. Only whole addresses count (`127.1` does not), and names are not looked up.
+ * Whether a host, without port and brackets, is a loopback host: `localhost`, `*.localhost`, 127.0.0.0/8, `::1` or its
+ * IPv4-mapped form. Only complete addresses match (`127.1` does not), and names are not resolved.
  */
 export function isLoopbackHost(host: string): boolean {
   const version = isIP(host)
   if (version === 4) return host.startsWith('127.')
-  // A zone (`::1%lo`) is for connecting and has no place in a name that others use.
+  // A zone (`::1%lo`) is for connecting and must not appear in a name that others use.
   if (version === 6) return !host.includes('%') && LOOPBACK.check(host, 'ipv6')
   const name = nameKey(host)
   return name === 'localhost' || /^([a-z0-9_-]+\.)+localhost$/.test(name)
 }
 
-/** The host of a `Host` header, without port and brackets; undefined when it is malformed. */
+/** Returns the host of a `Host` header without port and brackets, or undefined if it is malformed. */
 export function hostOf(header: string): string | undefined {
   const match = /^(?:\[([0-9A-Fa-f:.]+)\]|([^\s:/?#@[\]\\]+))(?::\d{1,5})?$/.exec(header)
   return match?.[1] ?? match?.[2]
 }
 
-/** What two spellings of one host name share: case and the dot of the root do not count. */
+/** Normalizes a host name: lower case, without the trailing dot. */
 export function nameKey(name: string): string {
   return name.toLowerCase().replace(/\.$/, '')
 }
 
 /**
- * Whether a `Host` header names this machine, so that the request was not sent to it through a foreign name that was
- * pointed here (DNS rebinding).
- * @param header undefined where there is none (HTTP/1.0)
- * @param names this machine's own host names and those that were configured, normalized by `nameKey`
- * @param addresses whether an address will do, of whatever interface: a page of a stranger has a name that was pointed
- *   here, and where its address is in the place of the name, it is this server's own page
+ * Whether a `Host` header names this machine. A foreign name that resolves to this machine is refused (DNS rebinding).
+ * @param header undefined without the header (HTTP/1.0)
+ * @param names this machine's host names and the configured ones, normalized by `nameKey`
+ * @param addresses whether any IP address is accepted: a DNS rebinding attack always uses a name, and a page loaded
+ * from an address is this server's own page
  */
 export function hostAllowed(
   header: string | undefined,
@@ -58,16 +57,16 @@ export function hostAllowed(
   return isLoopbackHost(host) || names.has(nameKey(host)) || (addresses && isIP(host) !== 0)
 }
 
-/** Schemes of local applications that show pages of their own. */
+/** Schemes of desktop applications that show their own pages. */
 const APPLICATION_SCHEMES = new Set(['app', 'tauri', 'vscode-webview'])
 const DEFAULT_PORTS: Record<string, string> = { http: '80', https: '443' }
 
-/** Tells whether an origin was configured as allowed. */
+/** Whether an origin is allowed by an entry of `origins`. */
 export type OriginPattern = (origin: string) => boolean
 
 /**
- * Reads an entry of `origins`. In a host `*` matches at least one character, dots included: `https://*.example.org`
- * is all names below it, not itself. As a port it matches any port.
+ * Parses an entry of `origins`. In a host, `*` matches one or more characters including dots: `https://*.example.org`
+ * covers all subdomains but not example.org. As a port it matches any port.
  */
 export function originPattern(entry: string): OriginPattern {
   if (entry === '*') return () => true
@@ -82,7 +81,7 @@ export function originPattern(entry: string): OriginPattern {
 
 /**
  * Whether pages of this origin may use the server.
- * @param header the `Origin` header; undefined where there is none: no page of a browser sent the request
+ * @param header the `Origin` header, undefined if no browser page sent the request
  * @param host the `Host` header
  */
 export function originAllowed(
@@ -104,15 +103,16 @@ export function originAllowed(
 }
 
 /**
- * Whether a request without an `Origin` may come from a page, by its `Sec-Fetch-Site`: browsers leave `Origin` out of what
- * images, frames and links of any site fetch, and of what a page fetches from its own server. Other programs send neither.
- * @param isPublic whether the route is for anyone and only reads, such as the server's page: other sites may link to it
+ * Whether a request without `Origin` is allowed, judged by its `Sec-Fetch-Site`. Browsers omit `Origin` for images,
+ * frames and links of any site, and for fetches of a page from its own server. Other programs send neither header.
+ * @param isPublic whether the route is for anyone and read-only, such as the server's page, which other sites may link
+ * to
  */
 export function siteAllowed(header: string | undefined, isPublic: boolean): boolean {
   return isPublic || header === undefined || header === 'same-origin' || header === 'none'
 }
 
-/** Whether a page of this origin came from where its request goes to. */
+/** Whether a page of this origin was loaded from the server that the request goes to. */
 function isSameOrigin(origin: string, host: string | undefined): boolean {
   const [, scheme, authority] = /^(https?):\/\/([^\s/?#@\\]+)$/i.exec(origin) ?? []
   if (scheme === undefined || host === undefined) return false
@@ -120,19 +120,18 @@ function isSameOrigin(origin: string, host: string | undefined): boolean {
 }
 
 /**
- * Refuses what pages of other origins send, also of those that may use the server otherwise: sessions are for the
- * server's own page.
+ * Refuses pages of other origins, including allowed ones: sessions are for the server's own page.
  * @throws CorralError `origin_not_allowed`
  */
 export function requireSameOrigin(origin: string, host: string | undefined): void {
   if (isSameOrigin(origin, host)) return
   throw new CorralError(
     'origin_not_allowed',
-    `Pages from ${quoted(origin)} may have no session here: sessions are for the server's own page. Use an API key there; a proxy must pass on the header Host.`
+    `Pages from ${quoted(origin)} cannot have a session here: sessions are for the server's own page. Use an API key there. A proxy must pass on the Host header.`
   )
 }
 
-/** A header for an error, cut where it is long. */
+/** Quotes a header for an error message and truncates it if it is long. */
 export function quoted(header: string | undefined): string {
   const text = header ?? ''
   return JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)

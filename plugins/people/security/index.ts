@@ -28,24 +28,25 @@ export default definePlugin({
         {
           default: [],
           description:
-            'Origins whose pages may call, besides those of this machine, such as https://chat.example.org or https://*.example.org; "*" is all, "null" is pages without an origin'
+            'Origins whose pages may call, besides those of this machine, such as https://chat.example.org or https://*.example.org; "*" allows all, "null" allows pages without an origin'
         }
       ),
       hosts: Type.Array(Type.String({ pattern: HOST_PATTERN, title: 'a host name without scheme and port' }), {
         default: [],
-        description: "Host names of this server besides localhost and the machine's own, such as behind a proxy"
+        description:
+          "Host names of this server besides localhost and the machine's own, such as its name behind a proxy"
       }),
-      api_keys: Type.Array(Type.String({ pattern: '^\\S+$', writeOnly: true, title: 'a text without spaces' }), {
+      api_keys: Type.Array(Type.String({ pattern: '^\\S+$', writeOnly: true, title: 'text without spaces' }), {
         default: [],
         description:
-          'API keys of admins, besides those that "corral key create" makes; with any, every request needs one'
+          'API keys of admins, besides those made with "corral key create"; once there is a key, every request needs one'
       }),
       trusted_proxies: Type.Array(
         Type.String({ pattern: '^[0-9A-Fa-f:.]+(/\\d{1,3})?$', title: 'an address, or a range such as 10.0.0.0/8' }),
         {
           default: [],
           description:
-            "Addresses of reverse proxies: the client's address is then that of X-Forwarded-For, and requests from there need a key"
+            "Addresses of reverse proxies: their X-Forwarded-For header is used as the client's address, and requests through them need a key"
         }
       ),
       insecure: Type.Boolean({
@@ -66,18 +67,18 @@ export default definePlugin({
     const sessions = new SessionStore(log, (change, target, by) => hooks.administered({ change, target, by }))
     const guesses = countGuesses(log)
     let { hosts } = options
-    /** Addresses of further listeners, with the settings that name them. */
+    /** Addresses of additional listeners, with the settings that name them. */
     const admitted: { host: string; setting: string }[] = []
     const judge = (host: string, port: number, setting?: string): Exposure => {
       const exposure = judgeBind(host, { keys: keys.required, insecure }, setting)
       if (exposure === 'open') {
         log.warn(
-          `INSECURE: everyone who can reach ${host}:${port} can use, load and delete models. Make a key to require keys: corral key create <name>`
+          `INSECURE: everyone who can reach ${host}:${port} can use, load and delete models. Create a key to require keys: corral key create <name>`
         )
       }
       if (exposure === 'keys' && config.tls.certificate === '' && options.trusted_proxies.length === 0) {
         log.info(
-          `Keys, prompts and answers come to ${host}:${port} without encryption. Set tls.certificate and tls.key, or put a proxy with TLS in front and name it in security.trusted_proxies.`
+          `Keys, prompts and answers are sent to ${host}:${port} without encryption. Set tls.certificate and tls.key, or put a proxy with TLS in front and name it in security.trusted_proxies.`
         )
       }
       return exposure
@@ -86,9 +87,9 @@ export default definePlugin({
     const namesOf = ({ hosts }: { hosts: string[] }) => new Set([hostname(), ...hosts].map(nameKey))
     let hostNames = namesOf(options)
     let origins = options.origins.map(originPattern)
-    /** Exposures of requests that came by other listeners. */
+    /** Exposures of requests that came through other listeners. */
     const exposures = new WeakMap<IncomingMessage, Exposure>()
-    /** Requests that came by a listener of this machine which asks for no key. */
+    /** Requests that came through a local listener that requires no key. */
     const keyless = new WeakSet<IncomingMessage>()
     return {
       services: {
@@ -111,7 +112,7 @@ export default definePlugin({
         accessHooks({
           hostCheck({ raw }) {
             if ((exposures.get(raw) ?? own) === 'local') return 'names'
-            // With keys no page of a stranger gets anywhere, by whatever name it calls.
+            // With keys, a malicious page cannot do anything, whatever name it calls.
             return keys.required ? 'none' : 'names and addresses'
           },
           hostNames: () => hostNames,
@@ -126,7 +127,7 @@ export default definePlugin({
       },
       check(next: typeof options) {
         trustedProxies(next.trusted_proxies)
-        // Keys stay required once there was one.
+        // Once there was a key, keys stay required.
         const allowed = { keys: keys.required || next.api_keys.length > 0, insecure: next.insecure }
         for (const { host, setting } of [{ host: config.host, setting: 'host' }, ...admitted]) {
           judgeBind(host, allowed, setting)
@@ -152,11 +153,11 @@ function warnOfShort(keys: readonly string[], log: Pick<FastifyBaseLogger, 'warn
   const short = keys.filter(key => key.length < LONG_KEY).length
   if (short === 0) return
   log.warn(
-    `${short} of the keys in security.api_keys (or CORRAL_API_KEYS) ${short === 1 ? 'is' : 'are'} shorter than ${LONG_KEY} characters, and can be guessed. Make keys with: corral key create <name> --role admin`
+    `${short} of the keys in security.api_keys (or CORRAL_API_KEYS) ${short === 1 ? 'is' : 'are'} shorter than ${LONG_KEY} characters and can be guessed. Create keys with: corral key create <name> --role admin`
   )
 }
 
-/** Behind a trusted proxy are many clients, whose connections are all its own. */
+/** Exempts trusted proxies from the connection limits, since all of their clients share their connections. */
 function guarded(proxies: TrustedProxies, hooks: FastifyPluginAsync): FastifyPluginAsync {
   return async (app, options) => {
     app.connectionGuard.exempt(address => address !== '' && proxies(address, 0))
@@ -164,7 +165,7 @@ function guarded(proxies: TrustedProxies, hooks: FastifyPluginAsync): FastifyPlu
   }
 }
 
-/** @throws ConfigError for what is no address or range of addresses */
+/** @throws ConfigError if an entry is not an address or range */
 function trustedProxies(addresses: readonly string[]): TrustedProxies {
   const setting = 'security.trusted_proxies'
   try {
@@ -175,13 +176,13 @@ function trustedProxies(addresses: readonly string[]): TrustedProxies {
   }
 }
 
-/** Who may reach the server: only programs of this machine, or others too; those with or without a key. */
+/** Who can reach an address: only local programs, anyone with a key, or anyone. */
 type Exposure = 'local' | 'keys' | 'open'
 
 /**
- * Decides how exposed an address to listen on is.
- * @param setting the path of the setting that names it
- * @throws ConfigError when everybody in the network could use the server and the configuration does not allow that
+ * Returns how exposed a listening address is.
+ * @param setting path of the setting that names it
+ * @throws ConfigError if the whole network could use the server and the configuration does not allow that
  */
 export function judgeBind(host: string, options: { keys: boolean; insecure: boolean }, setting = 'host'): Exposure {
   if (isLoopbackHost(host)) return 'local'
@@ -191,7 +192,7 @@ export function judgeBind(host: string, options: { keys: boolean; insecure: bool
     {
       where: setting,
       setting,
-      message: `Listening on ${host} lets every machine that can reach it use this server, and no API key protects it. Make one with "corral key create <name>", or set security.api_keys (or CORRAL_API_KEYS), or listen on 127.0.0.1, or allow this with security.insecure: true (or CORRAL_INSECURE=1).`
+      message: `Listening on ${host} lets every machine that can reach it use this server, and no API key protects it. Create one with "corral key create <name>", or set security.api_keys (or CORRAL_API_KEYS), or listen on 127.0.0.1, or allow this with security.insecure: true (or CORRAL_INSECURE=1).`
     }
   ])
 }

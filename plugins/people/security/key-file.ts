@@ -15,21 +15,21 @@ import { withShortLock } from '../../../core/system/short-lock.ts'
 import { KeyLimitsSchema } from './key-limits.ts'
 
 /*
- * The keys that `corral key` and /api/keys make, in a file of the data directory. Both change the file under a lock; a
- * server that runs reads it again whenever it has changed (key-store.ts).
+ * The keys made by `corral key` and /api/keys, in a file of the data directory. Both change the file under a lock, and
+ * a running server reloads it after each change (key-store.ts).
  */
 
-/** What a key may be called: it stands in logs, and in addresses. */
+/** Key names appear in logs and URLs. */
 const KEY_NAME_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'
 
-/** Checked by its beginning: a key whose end cannot be read must not live for ever. */
+/** The pattern checks the start, so that a key never lives for ever because its expiry cannot be parsed. */
 const Moment = Type.String({
   format: 'date-time',
   pattern: '^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d',
-  title: 'a moment in ISO 8601'
+  title: 'a time in ISO 8601'
 })
 
-/** What may be told of a key. */
+/** The public fields of a key. */
 const about = {
   name: Type.String({ pattern: KEY_NAME_PATTERN, title: 'a name of at most 64 letters, digits and . _ @ -' }),
   role: Type.Enum([...ROLES]),
@@ -46,31 +46,31 @@ export type KeyRecord = Static<typeof KeyRecordSchema>
 const KeyEntrySchema = Type.Object({ id: Type.String(), salt: Type.String(), hash: Type.String(), ...about })
 export type KeyEntry = Static<typeof KeyEntrySchema>
 
-/** Where there is this file keys are required, though it may list none: revoking the last key does not open the server. */
+/** While this file exists keys are required, even if it lists none: revoking the last key does not open the server. */
 const KeyFileSchema = Type.Object({ version: Type.Literal(1), keys: Type.Array(KeyEntrySchema) })
 
 export function keyFilePath({ home }: Pick<DataPaths, 'home'>): string {
   return join(home, 'keys.json')
 }
 
-/** Larger ones are no lists of keys; to read one would hold up everybody (bytes). */
+/** A larger file cannot be a list of keys, and reading it would block the server. */
 const MAX_FILE = 64 * 2 ** 20
 
 /**
- * What changes when the file does; undefined where there never was one.
- * @throws Error naming the file where it cannot be read
+ * Returns a value that changes with the file, or undefined if the file never existed.
+ * @throws Error naming the file if it cannot be read
  */
 export async function keyFileMark(path: string): Promise<string | undefined> {
   const found = await stat(path, { bigint: true }).catch(error => {
     if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw unusable(path, errorMessage(error))
   })
   if (!found) {
-    // On a disk that is not mounted, keys are as secret as ever: without them the server would be open.
-    if (await isLink(path)) throw unusable(path, 'it is a symbolic link to a file that is not there')
+    // The link may point to an unmounted disk. Ignoring it would open the server.
+    if (await isLink(path)) throw unusable(path, 'it is a symbolic link to a file that does not exist')
     return undefined
   }
-  // Reading a pipe would wait for ever.
-  if (!found.isFile()) throw unusable(path, 'it is no regular file')
+  // Reading a pipe would block for ever.
+  if (!found.isFile()) throw unusable(path, 'it is not a regular file')
   if (found.size > MAX_FILE) throw unusable(path, `it is larger than ${formatBytes(MAX_FILE)}`)
   return `${found.ino}:${found.size}:${found.mtimeNs}`
 }
@@ -83,8 +83,8 @@ async function isLink(path: string): Promise<boolean> {
 }
 
 /**
- * The keys in the file; undefined where there never was one.
- * @throws Error naming the file where it cannot be used: keys must not be lost by a typing mistake
+ * Returns the keys in the file, or undefined if it never existed.
+ * @throws Error naming the file if it is invalid, so that a typing mistake does not lose keys
  */
 export async function readKeys(path: string): Promise<KeyEntry[] | undefined> {
   if ((await keyFileMark(path)) === undefined) return undefined
@@ -95,11 +95,11 @@ export async function readKeys(path: string): Promise<KeyEntry[] | undefined> {
 
 function unusable(path: string, fault: string): Error {
   return new Error(
-    `The file of API keys, ${path}, cannot be used: ${fault}. Mend it, or delete it to begin without keys.`
+    `The file of API keys, ${path}, cannot be used: ${fault}. Fix it, or delete it to start without keys.`
   )
 }
 
-/** Changes the file while nobody else does. */
+/** Changes the file under a lock. */
 async function changeKeys<Result>(
   path: string,
   change: (keys: KeyEntry[]) => { keys: KeyEntry[]; result: Result }
@@ -116,7 +116,7 @@ async function changeKeys<Result>(
   }
 }
 
-/** What a key is made of; all but the name may be left out. */
+/** Fields for a new key. Only the name is required. */
 export const NewKeySchema = Type.Object(
   {
     name: about.name,
@@ -129,16 +129,16 @@ export const NewKeySchema = Type.Object(
 )
 export type NewKey = Static<typeof NewKeySchema>
 
-/** A key in clear: shown once, when it is made, and kept nowhere. */
+/** A key in clear text. It is shown once, on creation, and stored nowhere. */
 export interface MadeKey {
   key: string
   record: KeyRecord
 }
 
 /**
- * Makes a key.
- * @param wanted a `NewKey`, which is checked
- * @throws CorralError `key_exists` where the name is taken; `invalid_request` or `invalid_option`
+ * Creates a key.
+ * @param wanted a `NewKey`, validated here
+ * @throws CorralError `key_exists`, `invalid_request` or `invalid_option`
  */
 export async function createKey(path: string, wanted: object): Promise<MadeKey> {
   checkNewKey(wanted)
@@ -147,7 +147,7 @@ export async function createKey(path: string, wanted: object): Promise<MadeKey> 
     if (keys.some(key => sameName(key.name, name))) {
       throw new CorralError(
         'key_exists',
-        `There is a key named "${name}" already. Choose another name, or replace that key with: corral key rotate ${name}`,
+        `A key named "${name}" already exists. Choose another name, or replace that key with: corral key rotate ${name}`,
         { param: 'name' }
       )
     }
@@ -173,11 +173,11 @@ function checkNewKey(wanted: object): asserts wanted is NewKey {
   const { limits, expires } = wanted as NewKey
   parseKeepAlive(limits?.keep_alive)
   if (expires !== undefined && !(Date.parse(expires) > Date.now())) {
-    throw refuse(`"expires" must be a moment to come, in ISO 8601; ${expires} is not.`, 'expires')
+    throw refuse(`"expires" must be a future time in ISO 8601; ${expires} is not.`, 'expires')
   }
 }
 
-/** Forgets a key. @throws CorralError `key_not_found` */
+/** Deletes a key. @throws CorralError `key_not_found` */
 export async function revokeKey(path: string, name: string): Promise<KeyRecord> {
   return await changeKeys(path, keys => {
     const entry = named(keys, name)
@@ -186,7 +186,7 @@ export async function revokeKey(path: string, name: string): Promise<KeyRecord> 
 }
 
 /**
- * Gives a key another secret. It keeps its id, and so all that belongs to its owner.
+ * Gives a key a new secret. It keeps its id, and with it everything that belongs to its owner.
  * @throws CorralError `key_not_found`
  */
 export async function rotateKey(path: string, name: string): Promise<MadeKey> {
@@ -201,7 +201,7 @@ export async function rotateKey(path: string, name: string): Promise<MadeKey> {
   })
 }
 
-/** What may be told of a key: neither its hash nor its salt. */
+/** The public fields of a key, without hash and salt. */
 export function recordOf({ id: _, salt: __, hash: ___, ...record }: KeyEntry): KeyRecord {
   return record
 }
@@ -211,14 +211,14 @@ const sameName = (one: string, other: string) => one.toLowerCase() === other.toL
 function named(keys: readonly KeyEntry[], name: string): KeyEntry {
   const entry = keys.find(key => sameName(key.name, name))
   if (entry) return entry
-  throw new CorralError('key_not_found', `There is no key named "${name}". "corral key list" shows those there are.`, {
+  throw new CorralError('key_not_found', `There is no key named "${name}". "corral key list" shows the keys.`, {
     param: 'name'
   })
 }
 
 const keyText = (id: string, secret: string) => `corral_${id}_${secret}`
 
-/** The id and the secret in a key of corral's; undefined for any other text. */
+/** Splits a corral key into id and secret. Returns undefined for any other text. */
 export function parseKey(text: string): { id: string; secret: string } | undefined {
   const [, id, secret] = /^corral_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/.exec(text) ?? []
   return id === undefined ? undefined : { id, secret: secret! }
@@ -231,16 +231,15 @@ function newSecret() {
 }
 
 /**
- * A fast hash, on purpose. Slow ones (scrypt, Argon2) protect passwords that people choose, of which there are few
- * enough to try them all. A secret here is 256 random bits: nobody can try those, however fast the hash is, and a slow
- * one would be computed for each request.
+ * A fast hash, on purpose. Slow hashes (scrypt, Argon2) protect passwords chosen by people, which can be found by
+ * trying. A secret here has 256 random bits, so trying is hopeless with any hash, and a slow one would delay every
+ * request.
  */
 function hashOf(salt: string, secret: string): Buffer {
-  // In one call, which costs a third less than `createHash`: this runs for each request.
+  // A third faster than `createHash`, and this runs for every request.
   return hash('sha256', salt + secret, 'buffer')
 }
 
-/** Whether this is the secret of a key. */
 export function isSecretOf({ salt, hash }: Pick<KeyEntry, 'salt' | 'hash'>, secret: string): boolean {
   const known = Buffer.from(hash, 'base64url')
   const sent = hashOf(salt, secret)

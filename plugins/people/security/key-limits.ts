@@ -4,7 +4,7 @@ import type { BudgetKind, Budgets, RequestBounds } from '../../../core/contracts
 import { parseMoment } from '../../../core/system/duration.ts'
 import { faultSentence, findFault } from '../../../core/system/schema-check.ts'
 
-/** What a key may take in time, and what one request may ask for, in the place of what `limits` says. */
+/** Budgets and request limits of one key. They replace those in `limits`. */
 export const KeyLimitsSchema = Type.Object(
   {
     ...BudgetsSchema.properties,
@@ -19,11 +19,11 @@ export const KeyLimitsSchema = Type.Object(
 )
 export type KeyLimits = Static<typeof KeyLimitsSchema>
 
-/** What was asked for a key cannot be: a limit or an end that cannot be read. The message says why. */
+/** A limit or expiry that cannot be parsed. The message says why. */
 export class LimitMistake extends Error {}
 
 /**
- * Reads `60/min,100000tok/day,20000tok-in/min,max_tokens=4096`.
+ * Parses `60/min,100000tok/day,20000tok-in/min,max_tokens=4096`.
  * @throws LimitMistake
  */
 export function parseKeyLimits(text: string): KeyLimits {
@@ -59,12 +59,12 @@ function parseLimit(text: string): [name: string, value: unknown] {
   }
   throw new LimitMistake(
     `"${text}" is not a limit. Write 60/min or 1000/day (requests), 100000tok/day, 20000tok-in/min or 5000tok-out/min ` +
-      `(tokens, those that models read, those that they write), or one of ` +
+      `(tokens in total, input tokens, output tokens), or one of ` +
       `${Object.keys(RequestBoundsSchema.properties).join(', ')} with a value such as max_tokens=4096.`
   )
 }
 
-/** The parts of a key's limits: what each request is held to, and what all of them together may take in time. */
+/** Splits a key's limits into the limits of one request and the budgets over time. */
 export function partsOf(limits: KeyLimits): { bounds: Partial<RequestBounds>; budgets: Budgets } {
   const part = (schema: { properties: object }) =>
     Object.fromEntries(Object.entries(limits).filter(([name]) => name in schema.properties))
@@ -72,15 +72,15 @@ export function partsOf(limits: KeyLimits): { bounds: Partial<RequestBounds>; bu
 }
 
 /**
- * Reads how long a key is to live: `90d`, `12h`, `30m`, `2w`, or a date such as 2026-12-31.
- * @returns when it ends, as ISO 8601
+ * Parses how long a key is valid: `90d`, `12h`, `30m`, `2w`, or a date such as 2026-12-31.
+ * @returns the expiry as ISO 8601
  * @throws LimitMistake
  */
 export function parseExpiry(text: string, now: Date): string {
   const end = parseMoment(text, now.getTime(), 'future')
   if (end === undefined) {
-    throw new LimitMistake(`"${text}" is no length of time or date. Write 90d, 12h, 30m or a date such as 2030-12-31.`)
+    throw new LimitMistake(`"${text}" is not a duration or date. Write 90d, 12h, 30m or a date such as 2030-12-31.`)
   }
-  if (end <= now.getTime()) throw new LimitMistake(`"${text}" is over already. Choose a moment to come.`)
+  if (end <= now.getTime()) throw new LimitMistake(`"${text}" is already over. Choose a future time.`)
   return new Date(end).toISOString()
 }

@@ -18,14 +18,14 @@ import type { KeyStore } from './key-store.ts'
 const TAG = 'Keys'
 const MadeKeySchema = Type.Object(
   {
-    key: Type.String({ description: 'To be sent as "Authorization: Bearer …"; it is in this reply only' }),
+    key: Type.String({ description: 'To be sent as "Authorization: Bearer …"; returned only once' }),
     record: KeyRecordSchema
   },
   { title: 'MadeKey' }
 )
 const params = Type.Object({ name: Type.String({ description: 'The name of a key' }) })
 
-/** The keys in the file of the data directory, for admins. What they change holds when they answer. */
+/** Manages the key file, for admins. Changes are in effect before the reply is sent. */
 export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
   const made = async (reply: FastifyReply, key: MadeKey) => {
     await store.refresh()
@@ -36,10 +36,10 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
 
     const list = nativeRoute(TAG, 'listKeys', 'List the API keys', {
       role: 'admin',
-      description: 'Those of `security.api_keys` and `CORRAL_API_KEYS` are not listed.',
+      description: 'Keys from `security.api_keys` and `CORRAL_API_KEYS` are not listed.',
       response: {
         200: json(
-          'The keys, without what could be sent',
+          'The keys, without their secrets',
           Type.Object({
             required: Type.Boolean({ description: 'Whether every request needs a key' }),
             keys: Type.Array(KeyRecordSchema)
@@ -52,10 +52,10 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
       return { required: store.required, keys: ((await readKeys(path)) ?? []).map(recordOf) }
     })
 
-    const create = nativeRoute(TAG, 'createKey', 'Make an API key', {
+    const create = nativeRoute(TAG, 'createKey', 'Create an API key', {
       role: 'admin',
-      description: 'The first key shuts out all who call without one. The role is `user` where none is given.',
-      // Checked when the key is made, as keys of the command line are.
+      description: 'The first key locks out all callers without one. The default role is `user`.',
+      // Validated by createKey, as for the command line.
       body: Type.Object({}, { ...loose, documented: NewKeySchema }),
       response: { 200: json('The key', MadeKeySchema) },
       errors: ['key_exists', 'invalid_option', ...DISK_ERRORS]
@@ -67,7 +67,7 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
 
     const revoke = nativeRoute(TAG, 'revokeKey', 'Revoke an API key', {
       role: 'admin',
-      description: 'Its answers end. Revoking the last key does not let anybody in without one.',
+      description: 'Running answers to the key are ended. Revoking the last key does not allow requests without one.',
       params,
       response: { 200: json('Revoked', Type.Object({ status: Type.Literal('revoked'), record: KeyRecordSchema })) },
       errors: ['key_not_found', ...DISK_ERRORS]
@@ -78,9 +78,9 @@ export function keyRoutes(path: string, store: KeyStore): FastifyPluginAsync {
       return { status: 'revoked', record }
     })
 
-    const rotate = nativeRoute(TAG, 'rotateKey', 'Replace an API key by a new one of its name', {
+    const rotate = nativeRoute(TAG, 'rotateKey', 'Replace an API key by a new one with the same name', {
       role: 'admin',
-      description: 'The old one is revoked. Role, models, limits and what belongs to the key stay.',
+      description: 'The old key is revoked. Role, models, limits and everything that belongs to the key are kept.',
       params,
       response: { 200: json('The new key', MadeKeySchema) },
       errors: ['key_not_found', ...DISK_ERRORS]

@@ -10,49 +10,52 @@ import { OpenSet } from '../../../core/system/open-tables.ts'
 import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
 
-/** How often it is looked for keys that end, and at the file where the system does not tell of changes (milliseconds). */
+/**
+ * Interval for ending expired keys, and for checking the file if the system does not report changes, in milliseconds.
+ */
 const LOOK_INTERVAL = 250
-/** How often the file is looked at where the system does tell: some changes, as over a network, it does not see. */
+/** Interval for checking the file if the system reports changes. It misses some, for example over a network. */
 const WATCHED_INTERVAL = 2000
-/** How long answers of a key that was revoked have to say so before their connections are cut (milliseconds). */
+/** How long answers to a revoked key may take to report the error before they are disconnected, in milliseconds. */
 const LAST_WORDS = 400
 
-/** What requests may show to be let in: a key, or a session of a browser. */
+/** A credential that the server accepts: a key, or a browser session. */
 export interface KnownCredential {
-  /** What callers with it are, wherever they call from. */
+  /** The caller apart from its address. */
   readonly caller: Omit<Caller, 'turn' | 'address'>
-  /** Whether it is so long that nobody finds it by trying. */
+  /** Whether it is too long to be found by guessing. */
   readonly isLong: boolean
-  /** Has the answer cut off soon after the key is revoked, if it has not ended by itself. */
+  /** Disconnects the answer shortly after the credential is revoked, unless it has ended. */
   track(response: ServerResponse): void
 }
 
-/** A key that the server accepts. */
 export interface KnownKey extends KnownCredential {
   readonly caller: KnownCredential['caller'] & { readonly name: string }
 }
 
-/** The keys that the server accepts: those of the configuration, and those in the key file. */
+/** The keys that the server accepts, from the configuration and from the key file. */
 export interface KeyStore {
-  /** Whether every request needs a key: there is one, or there was one. */
+  /** Whether every request needs a key, because there is or was one. */
   readonly required: boolean
-  /** How many there are. */
+  /** Number of keys. */
   readonly count: number
   /**
-   * The key that a client sent, undefined where there is none such. A key that was just made counts at once.
-   * @throws CorralError `unauthorized` for one that has expired
+   * Returns the key that a client sent, or undefined if it is unknown. Finds keys that were created a moment ago.
+   * @throws CorralError `unauthorized` if it has expired
    */
   find(sent: string): KnownKey | undefined | Promise<KnownKey | undefined>
-  /** The owner of what belongs to the key of this name. */
+  /** Returns the owner id of the key with this name. */
   ownerOf(name: string): string | undefined
-  /** What callers of this owner are now; undefined where its key is no more, or for keyless ones where keys are required. */
+  /**
+   * Returns the current caller for an owner, or undefined if its key no longer exists or keyless callers are refused.
+   */
   callerOf(owner: string): Omit<Caller, 'turn' | 'address'> | undefined
   /**
-   * Takes other keys of the configuration; answers of those that are not among them end.
+   * Replaces the configured keys and ends the answers to removed ones.
    * @returns whether there are new ones
    */
   configure(keys: readonly string[]): boolean
-  /** Reads the file again if it has changed. */
+  /** Reloads the file if it has changed. */
   refresh(): Promise<void>
   close(): void
 }
@@ -64,11 +67,11 @@ interface RevocableKey extends KnownKey {
 
 interface StoredKey extends RevocableKey {
   readonly entry: KeyEntry
-  /** Milliseconds since the epoch; infinite where it does not expire. */
+  /** Expiry in milliseconds since the epoch, or infinite. */
   readonly end: number
 }
 
-/** @throws Error when the key file cannot be used */
+/** @throws Error if the key file cannot be used */
 export async function openKeyStore(
   path: string,
   configured: readonly string[],
@@ -77,27 +80,27 @@ export async function openKeyStore(
 ): Promise<KeyStore> {
   let own = configured.map(configuredKey)
   /**
-   * Those of the configuration, and those of the file that were sent before, by the digests of their texts: nobody can
-   * choose a digest, so that the time of a look tells nothing.
+   * Configured keys, and keys from the file that were already used, by the digest of their text. Nobody can choose a
+   * digest, so lookup times reveal nothing.
    */
   let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
-  /** Whether no file has been read yet. */
+  /** True until the file was read for the first time. */
   let isEmpty = true
   let required = own.length > 0
   let seen = ''
   let fault = ''
-  /** Runs while there are keys that expire: it wakes a server that rests. */
+  /** Runs only while some keys expire, since it wakes an idle server. */
   let ends: NodeJS.Timeout | undefined
 
   async function look(): Promise<void> {
-    // Before it is read: a change in between is seen by the next look.
+    // Taken before reading, so that the next check notices a change during the read.
     const mark = (await keyFileMark(path)) ?? 'absent'
     if (mark === seen) return
     const entries = await readKeys(path)
     seen = mark
     fault = ''
-    // Keys are required for as long as this server runs, even where somebody deletes the file.
+    // Keys stay required while this server runs, even if the file is deleted.
     if (entries) required = true
     const before = stored
     const isFirst = isEmpty
@@ -126,13 +129,13 @@ export async function openKeyStore(
   let latest: Promise<void> = look()
   await latest
   let waiting: Promise<void> | undefined
-  /** One look at a time. Whoever calls while one goes on gets the next one, which sees what is there now. */
+  /** Reloads one at a time. A call during a reload gets the next one, which sees the current file. */
   function refresh(): Promise<void> {
     waiting ??= latest = latest.then(async () => {
       waiting = undefined
       await look().catch(error => {
-        // What is in force stays so: by a file that is half edited nobody comes in, and nobody is shut out.
-        if (fault !== errorMessage(error)) log.error(`${errorMessage(error)} Until then the keys stay as they were.`)
+        // Keep the current keys: a half-edited file must neither let anybody in nor lock anybody out.
+        if (fault !== errorMessage(error)) log.error(`${errorMessage(error)} Until then the keys stay unchanged.`)
         fault = errorMessage(error)
       })
     })
@@ -155,11 +158,11 @@ export async function openKeyStore(
     return valid
   }
 
-  /** @throws CorralError `unauthorized` for one that has expired */
+  /** @throws CorralError `unauthorized` if it has expired */
   function asValid(key: StoredKey): StoredKey {
     if (key.end <= Date.now()) throw endedKey(key.caller.name, `valid until ${key.entry.expires}`)
     if (!key.caller.revoked!.aborted) return key
-    // The clock went ahead, which ended its answers, and back.
+    // The clock jumped ahead, which revoked the key, and back.
     const valid = storedKey(key.entry)
     stored.set(key.entry.id, valid)
     return valid
@@ -176,7 +179,7 @@ export async function openKeyStore(
       const digest = digestOf(sent)
       const known = byDigest.get(digest)
       if (known && !('entry' in known)) return known
-      // One that ended is looked for as if it had never been sent.
+      // Look up revoked keys as if they had never been used.
       if (known && !known.caller.revoked!.aborted) return asValid(known)
       const parts = parseKey(sent)
       if (!parts) return undefined
@@ -191,7 +194,7 @@ export async function openKeyStore(
     ownerOf: name => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
     configure(keys) {
       const before = own
-      // One that is still there keeps its answers; its place in the list is its name.
+      // Unchanged keys keep their answers, but their name is their position in the list.
       own = keys.map((key, index) => {
         const known = before.find(({ digest }) => digest === digestOf(key))
         return known
@@ -210,13 +213,13 @@ export async function openKeyStore(
     close() {
       clearInterval(looks)
       watcher?.close()
-      // A look that goes on may begin it once more.
+      // A running reload may start it again.
       void latest.then(() => clearInterval(ends))
     }
   }
 }
 
-/** What owners begin with; behind it is what identifies the key. */
+/** Prefix of owner ids of keys. */
 const OWNER = 'key:'
 
 const indexOf = (keys: readonly ConfiguredKey[]) =>
@@ -224,7 +227,7 @@ const indexOf = (keys: readonly ConfiguredKey[]) =>
 
 const digestOf = (text: string) => hash('sha256', text, 'hex')
 
-/** Shorter keys can be guessed by trying. */
+/** Shorter keys can be guessed. */
 export const LONG_KEY = 20
 
 const nameOfConfigured = (index: number) => `api_keys[${index}]`
@@ -238,7 +241,7 @@ function configuredKey(key: string, index: number): ConfiguredKey {
   const { signal, ...revocable } = revocation()
   return {
     digest,
-    // By its digest, so that what belongs to a key does not change hands when the list does.
+    // Derived from the digest, so that data does not change owners when the list is reordered.
     caller: {
       role: 'admin',
       owner: `${OWNER}${digest.slice(0, 16)}`,
@@ -250,10 +253,10 @@ function configuredKey(key: string, index: number): ConfiguredKey {
   }
 }
 
-/** What ends the answers of a key or session. */
+/** Tracks the answers to a key or session, and ends them when it is revoked. */
 export function revocation(): Pick<RevocableKey, 'track' | 'revoke'> & { signal: AbortSignal } {
   const controller = new AbortController()
-  // One listener for each open request.
+  // One listener per open request.
   setMaxListeners(0, controller.signal)
   const open = new OpenSet<ServerResponse>()
   return {
@@ -277,7 +280,7 @@ function storedKey(entry: KeyEntry): StoredKey {
   const { signal, ...revocable } = revocation()
   return {
     entry,
-    // One that is no date, such as the 31st of June, has passed.
+    // An impossible date, such as 31 June, has expired.
     end: entry.expires === undefined ? Number.POSITIVE_INFINITY : Date.parse(entry.expires) || 0,
     caller: {
       role: entry.role,
@@ -300,11 +303,11 @@ function endedKey(name: string, how: string): CorralError {
   )
 }
 
-/** Tells of changes at once where the system can; elsewhere looking at intervals must do. */
+/** Watches the file if the system can. Otherwise the interval has to do. */
 function watchFile(path: string, changed: () => void): FSWatcher | undefined {
   try {
     const name = basename(path)
-    // The folder: the file is replaced by others of its name.
+    // Watch the folder, because the file is replaced on each change.
     const watcher = watch(dirname(path), { persistent: false }, (_event, file) => {
       if (file === null || file === name) changed()
     })

@@ -3,14 +3,14 @@ import { isIPv4, isIPv6, type Socket } from 'node:net'
 import { endianness } from 'node:os'
 
 /**
- * The user id of the program at the other end of a connection from this machine, as Linux lists it; undefined where that
- * cannot be told: on other systems, and for programs of other machines.
+ * Returns the user id of the program at the other end of a local connection, or undefined if it is unknown: on systems
+ * other than Linux, and for other machines.
  */
 export async function userOfPeer(socket: Pick<Socket, 'remoteAddress' | 'remotePort' | 'localAddress' | 'localPort'>) {
   if (process.platform !== 'linux') return undefined
   const { remoteAddress, remotePort, localAddress, localPort } = socket
   if (remoteAddress === undefined || localAddress === undefined || !remotePort || !localPort) return undefined
-  // The program's own end: what is remote here is local there.
+  // The program's end of the connection: our remote address is its local address.
   const own = placeOf(remoteAddress, remotePort)
   const other = placeOf(localAddress, localPort)
   for (const table of ['tcp', 'tcp6']) {
@@ -25,7 +25,7 @@ interface Place {
   port: number
 }
 
-/** An address as the tables of Linux may have it: an IPv4 address may stand in that of IPv6. */
+/** An address in the forms of the Linux tables. An IPv4 address may be listed as IPv6. */
 function placeOf(address: string, port: number): Place {
   const plain = address.replace(/^::ffff:(?=\d+\.)/i, '')
   if (isIPv4(plain)) {
@@ -46,14 +46,14 @@ function bytesOfIPv6(address: string): Buffer {
   return bytes
 }
 
-/** Linux writes each four bytes as a number of the processor. */
+/** Linux prints each group of four bytes in the byte order of the processor. */
 function words(bytes: Buffer): string {
   const swapped = Buffer.from(bytes)
   if (endianness() === 'LE') swapped.swap32()
   return swapped.toString('hex').toUpperCase()
 }
 
-/** The user of the connection between two places in a table of /proc/net. Pure. */
+/** Returns the user of the connection between two addresses in a table of /proc/net. */
 export function userIn(table: string, own: Place, other: Place): number | undefined {
   const at = ({ hex, port }: Place, text: string | undefined) => {
     const [address = '', digits = ''] = text?.split(':') ?? []

@@ -20,38 +20,38 @@ export const SessionRecordSchema = Type.Object(
     created_at: Time(),
     expires_at: Time(),
     last_used_at: Time(),
-    key: Type.Optional(Type.String({ description: 'Name of the key whose admin made it; absent for "corral open"' })),
-    address: Type.String({ description: 'Where it was begun from' }),
-    user_agent: Type.Optional(Type.String({ description: 'What the browser said of itself' }))
+    key: Type.Optional(Type.String({ description: 'Name of the admin key that created it; absent for "corral open"' })),
+    address: Type.String({ description: 'Address it was started from' }),
+    user_agent: Type.Optional(Type.String({ description: 'User-Agent header of the browser' }))
   },
   { title: 'Session' }
 )
 
 interface SessionRules {
   sessions: SessionStore
-  /** The address that the server itself listens on, as it is configured. */
+  /** The configured listening address of the server. */
   host: string
-  /** Names of this server that were configured. */
+  /** Configured names of this server. */
   names(): readonly string[]
-  /** Counts a wrong link as a wrong key. @returns what it is refused for */
+  /** Counts a wrong link as a wrong key. @returns the error to throw */
   refuse(address: string, token: string, refusal: CorralError): CorralError
 }
 
-/** Links for browsers, and the sessions that begin by them. */
+/** Links that open the page, and the browser sessions they start. */
 export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    const link = nativeRoute(TAG, 'createSessionLink', 'Make a link that opens the page as an admin', {
+    const link = nativeRoute(TAG, 'createSessionLink', 'Create a link that opens the page as an admin', {
       role: 'admin',
       description:
-        'The page trades what is in the link for a session (`POST /api/sessions`), once, within a minute. `corral open` does both.',
+        'The page exchanges the token in the link for a session (`POST /api/sessions`), once and within a minute. `corral open` does both.',
       body: Type.Object(
         {
           uid: Given(
             Type.Integer({
               minimum: 0,
-              description: 'Only programs of this user of the same machine may use it (Linux)'
+              description: 'Restricts the link to programs of this user on the same machine (Linux)'
             })
           )
         },
@@ -61,8 +61,8 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
         200: json(
           'The link',
           Type.Object({
-            address: Type.String({ description: 'To be opened in a browser; whoever has it is an admin' }),
-            expires_at: Time('When it cannot be used any longer')
+            address: Type.String({ description: 'To be opened in a browser; anyone who has it is an admin' }),
+            expires_at: Time('When the link expires')
           })
         )
       }
@@ -74,15 +74,15 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
       return { address, expires_at: ends.toISOString() }
     })
 
-    const begin = nativeRoute(TAG, 'createSession', 'Begin a session by a link', {
+    const begin = nativeRoute(TAG, 'createSession', 'Start a session with a link', {
       role: 'anyone',
-      description: "For the server's own page: pages of other origins are refused. The session is sent as a key is.",
-      body: Type.Object({ token: Type.String({ description: 'What follows "#open=" in the link' }) }, loose),
+      description: "For the server's own page: pages of other origins are refused. The session is sent like a key.",
+      body: Type.Object({ token: Type.String({ description: 'The text after "#open=" in the link' }) }, loose),
       response: {
         200: json(
           'The session',
           Type.Object({
-            key: Type.String({ description: 'To be sent as "Authorization: Bearer …"; it is in this reply only' }),
+            key: Type.String({ description: 'To be sent as "Authorization: Bearer …"; returned only once' }),
             role: Type.Enum([...ROLES]),
             expires_at: Time()
           })
@@ -103,10 +103,10 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
       return { key, role: 'admin' as const, expires_at: record.expires_at }
     })
 
-    const list = nativeRoute(TAG, 'listSessions', 'List the sessions of browsers', {
+    const list = nativeRoute(TAG, 'listSessions', 'List browser sessions', {
       role: 'admin',
       response: {
-        200: json('The newest first', Type.Object({ sessions: Type.Array(SessionRecordSchema) }))
+        200: json('Newest first', Type.Object({ sessions: Type.Array(SessionRecordSchema) }))
       }
     })
     app.get('/api/sessions', list, async (_request, reply) => {
@@ -115,20 +115,23 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
     })
 
     const ended = json('Ended', Type.Object({ status: Type.Literal('ended'), session: SessionRecordSchema }))
-    const endOwn = nativeRoute(TAG, 'endOwnSession', 'End the session that the request came by', {
+    const endOwn = nativeRoute(TAG, 'endOwnSession', 'End the session of this request', {
       response: { 200: ended },
       errors: ['session_not_found']
     })
     app.delete('/api/sessions/current', endOwn, async ({ caller }) => {
       if (!caller.session) {
-        throw new CorralError('session_not_found', 'This request came by no session, so there is none to end.')
+        throw new CorralError(
+          'session_not_found',
+          'This request does not belong to a session, so there is none to end.'
+        )
       }
       return { status: 'ended' as const, session: sessions.end(caller.session.id, 'its browser') }
     })
 
-    const end = nativeRoute(TAG, 'endSession', 'End a session of a browser', {
+    const end = nativeRoute(TAG, 'endSession', 'End a browser session', {
       role: 'admin',
-      description: 'Its answers end.',
+      description: 'Running answers are ended.',
       params: Type.Object({ id: Type.String({ description: 'The id of a session' }) }),
       response: { 200: ended },
       errors: ['session_not_found']
@@ -139,7 +142,7 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
   }
 }
 
-/** How a browser reaches the server: as whoever asks has reached it, or for the private socket as it listens. */
+/** The origin for the browser: the one that the caller used, or the listening address for the private socket. */
 function originFor(
   app: FastifyInstance,
   { caller, headers }: FastifyRequest,
@@ -150,7 +153,7 @@ function originFor(
   if (!caller.isLocal && headers.host !== undefined) return `${scheme}://${headers.host}`
   const { port } = app.server.address() as AddressInfo
   const isGeneral = host === '0.0.0.0' || host === '::' || isLoopbackHost(host)
-  // A certificate is made out to a name.
+  // Certificates are issued for names.
   if (encrypts && isGeneral) return httpOrigin({ host: names[0] ?? 'localhost', port }, true)
   const reached = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
   return httpOrigin({ host: reached, port }, encrypts)

@@ -8,30 +8,30 @@ import { printable } from '../../../core/system/printable.ts'
 import { type KnownCredential, revocation } from './key-store.ts'
 
 /*
- * Sessions of browsers: an admin asks for a link (`corral open`), and the page that is opened by it trades what is in the
- * link for a session, with which it is what that admin is. Both are in memory only: they end with the server.
+ * Browser sessions. An admin asks for a link (`corral open`), and the page exchanges the token in it for a session with
+ * the rights of that admin. Links and sessions are only in memory and end with the server.
  */
 
-/** How long a link can be used (milliseconds). */
+/** How long a link is valid, in milliseconds. */
 export const LINK_LIFE = 60_000
-/** How long a session lasts (milliseconds). */
+/** How long a session lasts, in milliseconds. */
 const SESSION_LIFE = 12 * 3_600_000
-/** Links and sessions at once; one more ends the oldest. Only admins make them. */
+/** Maximum number of links, and of sessions. Another one ends the oldest. Only admins create them. */
 const MAX_COUNT = 100
 const MAX_AGENT = 200
 
 const SESSION_TEXT = /^corral_session_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/
 
-/** Whether a credential is one of a session, known or not. */
+/** Whether a credential looks like a session, known or not. */
 export const isSessionText = (text: string) => SESSION_TEXT.test(text)
 
-/** What a link, and a session by it, may do: what the admin who asked for it may. */
+/** The admin who asked for the link. The session gets the same rights. */
 type Maker = Omit<Caller, 'turn' | 'address' | 'isLocal'>
 
 interface Link {
   readonly maker: Maker
   readonly ends: number
-  /** The user of this machine whose programs alone may use it; whose they are does not matter where absent. */
+  /** Only programs of this local user may use the link. Undefined means any user. */
   readonly uid: number | undefined
 }
 
@@ -52,22 +52,20 @@ interface Session extends KnownCredential {
   end(reason: CorralError): void
 }
 
-/** Who uses a link. */
 export interface LinkUser {
   address: string
   userAgent: string | undefined
-  /** The user of this machine whose program it is; undefined where that cannot be told. */
+  /** The local user running the program, or undefined if unknown. */
   uid(): Promise<number | undefined>
 }
 
-/** Links and sessions of a server. */
 export class SessionStore {
   readonly #links = new Map<string, Link>()
   readonly #sessions = new Map<string, Session>()
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #changed: (change: 'session_created' | 'session_ended', id: string, by: string) => void
 
-  /** @param changed is told of each session that begins or ends, and by whom */
+  /** @param changed called for each session that starts or ends, with the cause */
   constructor(
     log: Pick<FastifyBaseLogger, 'info' | 'warn'>,
     changed: (change: 'session_created' | 'session_ended', id: string, by: string) => void
@@ -77,9 +75,9 @@ export class SessionStore {
   }
 
   /**
-   * Makes a link for what an admin is.
+   * Creates a link with the rights of an admin.
    * @param uid as in `Link`
-   * @returns the secret that it is made of, and the date on which it ends
+   * @returns its token and expiry
    */
   makeLink({ turn: _, address: __, isLocal: ___, ...maker }: Caller, uid?: number): { token: string; ends: Date } {
     const now = performance.now()
@@ -91,8 +89,8 @@ export class SessionStore {
   }
 
   /**
-   * Begins a session by a link, which then can be used no more: of two at once one gets it.
-   * @throws CorralError `link_ended`; `link_refused` where it is for another user's browser
+   * Starts a session with a link and uses it up: only one of two simultaneous requests gets it.
+   * @throws CorralError `link_ended`, or `link_refused` if it is for another user's browser
    */
   async begin(token: string, user: LinkUser): Promise<{ key: string; record: SessionRecord }> {
     const place = digestOf(token).toString('hex')
@@ -100,10 +98,13 @@ export class SessionStore {
     if (link?.uid !== undefined) {
       const uid = await user.uid()
       if (uid !== link.uid) {
-        this.#log.warn({ uid, address: user.address }, 'A link of "corral open" was used by a program of another user.')
+        this.#log.warn(
+          { uid, address: user.address },
+          'A program of another user tried to use a link of "corral open".'
+        )
         throw new CorralError(
           'link_refused',
-          'This link is for a browser of the user who ran "corral open", on the same machine, and this one is not known to be that. For another browser, take the link of: corral open --print'
+          'This link is for a browser of the user who ran "corral open", on the same machine, and this browser is not known to be one. For another browser, use the link of: corral open --print'
         )
       }
     }
@@ -112,12 +113,12 @@ export class SessionStore {
     return this.#begin(link.maker, user)
   }
 
-  /** The session of a credential; undefined where there is none such. */
+  /** Returns the session of a credential, or undefined if it is unknown. */
   find(text: string): KnownCredential | undefined {
     const [, id, secret] = SESSION_TEXT.exec(text) ?? []
     const session = id === undefined ? undefined : this.#sessions.get(id)
     if (!session || !timingSafeEqual(session.digest, digestOf(secret!))) return undefined
-    // Timers run late on a machine that slept.
+    // Timers run late after the machine slept.
     if (session.ends <= Date.now()) {
       this.#expire(session)
       return undefined
@@ -126,14 +127,14 @@ export class SessionStore {
     return session
   }
 
-  /** The sessions, the newest first. */
+  /** The sessions, newest first. */
   list(): SessionRecord[] {
     return [...this.#sessions.values()].reverse().map(({ record }) => record)
   }
 
   /**
    * Ends a session and its answers.
-   * @param by who says so, for the log
+   * @param by who ended it, for the log
    * @throws CorralError `session_not_found`
    */
   end(id: string, by: string): SessionRecord {
@@ -141,7 +142,7 @@ export class SessionStore {
     if (!session) {
       throw new CorralError(
         'session_not_found',
-        'There is no such session; it may have ended. GET /api/sessions has those there are.'
+        'There is no such session. It may have ended. GET /api/sessions lists the sessions.'
       )
     }
     this.#end(session, by)
@@ -160,7 +161,7 @@ export class SessionStore {
     const id = randomBytes(8).toString('hex')
     const secret = randomBytes(32).toString('base64url')
     const now = Date.now()
-    // It ends with what made it.
+    // It ends with the key or session that created it.
     const others = [maker.expires, maker.session?.expires]
       .map(moment => Date.parse(moment ?? ''))
       .filter(Number.isFinite)
@@ -193,7 +194,7 @@ export class SessionStore {
     }
     this.#sessions.set(id, session)
     const by = maker.name ?? 'corral open'
-    this.#log.info({ session: id, key: maker.name, address }, 'A session of a browser began.')
+    this.#log.info({ session: id, key: maker.name, address }, 'A browser session has started.')
     this.#changed('session_created', id, by)
     return { key: `corral_session_${id}_${secret}`, record }
   }
@@ -206,7 +207,7 @@ export class SessionStore {
     const { id } = session.record
     if (!this.#sessions.delete(id)) return
     session.end(endedSession())
-    this.#log.info({ session: id }, `A session of a browser was ended by ${by}.`)
+    this.#log.info({ session: id }, `A browser session was ended by ${by}.`)
     this.#changed('session_ended', id, by)
   }
 }
@@ -216,15 +217,15 @@ const digestOf = (text: string) => createHash('sha256').update(text).digest()
 function endedLink(): CorralError {
   return new CorralError(
     'link_ended',
-    `This link was used already, or is older than ${LINK_LIFE / 1000} s: each works once. Run "corral open" again.`
+    `This link was already used, or is older than ${LINK_LIFE / 1000} s. Each link works once. Run "corral open" again.`
   )
 }
 
-/** What a session that has ended is answered; programs tell it from a wrong key by `session`. */
+/** The error for a session that has ended. The `session` detail tells it apart from a wrong key. */
 export function endedSession(): CorralError {
   return new CorralError(
     'unauthorized',
-    'This session has ended: sessions last 12 hours at most, and no longer than the server runs. Run "corral open" again, or send an API key.',
+    'This session has ended: sessions last 12 hours at most, and end with the server. Run "corral open" again, or send an API key.',
     { details: { session: 'ended' } }
   )
 }

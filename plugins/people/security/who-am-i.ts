@@ -15,7 +15,7 @@ const BudgetSchema = Type.Object(
     name: Type.String({ description: 'The limit, such as tokens_per_day' }),
     limit: Type.Integer(),
     remaining: Type.Integer({ minimum: 0 }),
-    resets_at: Type.String({ format: 'date-time', description: 'When all of it is there again' })
+    resets_at: Type.String({ format: 'date-time', description: 'When the full budget is available again' })
   },
   { title: 'Budget' }
 )
@@ -23,9 +23,9 @@ const BudgetSchema = Type.Object(
 const WhoAmISchema = Type.Object(
   {
     role: Type.Enum([...ROLES]),
-    how: Type.Enum(['key', 'session', 'keyless', 'private_socket'], { description: 'What the request was let in for' }),
-    keyless: Type.Boolean({ description: 'Whether it was let in with neither a key nor a session' }),
-    keys_required: Type.Boolean({ description: 'Whether this server answers nobody without a key' }),
+    how: Type.Enum(['key', 'session', 'keyless', 'private_socket'], { description: 'Why the request was accepted' }),
+    keyless: Type.Boolean({ description: 'Whether it was accepted without a key or session' }),
+    keys_required: Type.Boolean({ description: 'Whether this server requires a key' }),
     key: Type.Optional(
       Type.Object({
         name,
@@ -34,20 +34,19 @@ const WhoAmISchema = Type.Object(
         limits
       })
     ),
-    budgets: Type.Array(BudgetSchema, { description: 'What is left of the limits in time, over all models' }),
+    budgets: Type.Array(BudgetSchema, { description: 'Remaining budgets, over all models' }),
     session: Type.Optional(Type.Object({ id: Type.String(), expires_at: Type.String({ format: 'date-time' }) })),
-    more: Type.Optional(Type.String({ description: 'How to become admin, for all who are not' }))
+    more: Type.Optional(Type.String({ description: 'How to become admin, for callers who are not' }))
   },
   { title: 'WhoAmI' }
 )
 type WhoAmI = Static<typeof WhoAmISchema>
 
-const route = nativeRoute('Keys', 'whoAmI', 'Who the caller is to this server, and what it may take', {
-  description: 'Without a key where one is needed: `unauthorized`, as everywhere.',
+const route = nativeRoute('Keys', 'whoAmI', 'Show who the caller is and what it may use', {
+  description: 'Without a required key: `unauthorized`, as everywhere.',
   response: { 200: json('The caller', WhoAmISchema) }
 })
 
-/** Tells callers what they are. */
 export function whoAmIRoute(keys: Pick<KeyStore, 'required'>): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()

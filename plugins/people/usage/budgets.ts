@@ -2,17 +2,17 @@ import type { BudgetKind, BudgetName, Budgets, Caller } from '../../../core/cont
 import { CorralError } from '../../../core/errors.ts'
 import { type BudgetState, moment } from '../../../core/http/rate-limit-headers.ts'
 
-/** What a client may take in time. */
+/** A limit over time, for one client. */
 export interface Budget {
   readonly name: BudgetName
   readonly kind: BudgetKind
-  /** Seconds. A minute begins with its first request, a day at 00:00 UTC. */
+  /** In seconds. A minute starts with its first request, a day at 00:00 UTC. */
   readonly window: typeof MINUTE | typeof DAY
   readonly limit: number
   readonly owner: string
-  /** The model that it is for; all together where absent. */
+  /** The model it applies to. Absent for all models together. */
   readonly model?: string | undefined
-  /** Where it is counted, without the day. */
+  /** Name of the counter, without the date. */
   readonly place: string
 }
 
@@ -26,8 +26,8 @@ const ALL = KINDS.flatMap(kind => [
 ])
 
 /**
- * The budgets that hold for a caller and a model: over all models what its key says, else what `limits` says; and of
- * this model what the model's section says. Callers without a key are one client.
+ * Returns the budgets that apply to a caller and a model. Over all models: the limits of the key, else `limits`. For
+ * this model: the model's section. Callers without a key share one client.
  */
 export function budgetsFor(
   { owner, budgets: own }: Pick<Caller, 'owner' | 'budgets'>,
@@ -47,10 +47,10 @@ export function budgetsFor(
   return found
 }
 
-/** Most owners and models whose budgets are remembered. */
+/** Maximum number of cached combinations of owner and model. */
 const MAX_REMEMBERED = 1000
 
-/** As `budgetsFor`, which is asked only where something has changed: clients ask for the same model again and again. */
+/** Caches `budgetsFor`, since clients call the same model again and again. */
 export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) => readonly Budget[] {
   type Found = { own: Budgets | undefined; general: Budgets; ofModel: Budgets; budgets: readonly Budget[] }
   const known = new Map<string, Found>()
@@ -67,9 +67,9 @@ export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) =>
 }
 
 /**
- * The budget for which a request is refused: of those that are used up the one that takes longest to be refilled.
- * Requests are counted before this is decided, tokens after their answers.
- * @param reads whether the request has models read or write
+ * Returns the budget that a request exceeds. If there are several, it is the one that is refilled last. Requests are
+ * counted before this check, tokens after the answer.
+ * @param reads whether the request uses tokens
  */
 export function exhausted(states: readonly BudgetState[], reads: boolean): BudgetState | undefined {
   let longest: BudgetState | undefined
@@ -88,7 +88,7 @@ const TAKES: Record<BudgetKind, (limit: number) => string> = {
   tokens_out: limit => `have ${limit} tokens written`
 }
 
-/** @param name of the key; absent for callers without one. @param now milliseconds since the epoch */
+/** @param name of the key, absent for callers without one. @param now milliseconds since the epoch */
 export function rateLimited(
   { name: limit, ...state }: BudgetState,
   name: string | undefined,
@@ -97,12 +97,12 @@ export function rateLimited(
   const wait = Math.max(1, Math.ceil(state.reset / 1000))
   const who = name === undefined ? 'Callers without a key' : `The API key "${name}"`
   const together = name === undefined ? ' together' : ''
-  const of = state.model === undefined ? '' : ` ${state.kind === 'requests' ? 'to' : 'by'} the model "${state.model}"`
+  const of = state.model === undefined ? '' : ` ${state.kind === 'requests' ? 'to' : 'with'} the model "${state.model}"`
   const span = state.window === DAY ? 'day' : 'minute'
   const when = state.window === DAY ? `at ${moment(now + state.reset)}` : `in ${wait} s`
   return new CorralError(
     'rate_limited',
-    `${who} may${together} ${TAKES[state.kind](state.limit)}${of} a ${span}, and this budget is used up. It is refilled ${when}: wait until then, or ask the admin of this server for more (${limit}).`,
+    `${who} may${together} ${TAKES[state.kind](state.limit)}${of} per ${span}, and this budget is used up. It is refilled ${when}: wait until then, or ask the admin of this server for a higher limit (${limit}).`,
     { retryAfter: wait, details: { limit, value: state.limit } }
   )
 }

@@ -10,7 +10,7 @@ import { usageRoutes } from './usage-routes.ts'
 export default definePlugin({
   name: 'usage',
   api: 1,
-  description: 'What each key takes of models: books of it, and the limits in time',
+  description: 'Usage of models by each key, and limits per minute and per day',
   offers: ['usage'],
   options: Type.Object(
     {
@@ -18,7 +18,7 @@ export default definePlugin({
         default: 365,
         minimum: 1,
         maximum: 36_500,
-        description: 'How many days the books are kept'
+        description: 'Days that usage is stored'
       }),
       redis: Type.String({
         default: '',
@@ -27,8 +27,7 @@ export default definePlugin({
         writeOnly: true,
         restart: true,
         needsTrust: true,
-        description:
-          'Redis or Valkey in which several servers count the limits in time together; empty counts in this server alone'
+        description: 'Redis or Valkey for counting limits across several servers; empty counts in this server alone'
       })
     },
     { additionalProperties: false }
@@ -37,7 +36,7 @@ export default definePlugin({
     let { keep_days: keepDays } = options
     const books = new UsageBooks(join(context.paths.home, 'usage'), () => keepDays, context.log)
     if (options.redis !== '' && !URL.canParse(options.redis)) {
-      const message = 'It is no address. Write one such as redis://10.0.0.7:6379, or leave it empty.'
+      const message = 'It is not an address. Write one such as redis://10.0.0.7:6379, or leave it empty.'
       throw new ConfigError([{ where: 'usage.redis', setting: 'usage.redis', message }])
     }
     const local = localCounters(books)

@@ -1,33 +1,32 @@
 import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { Taken, UsageBooks } from './usage-books.ts'
 
-/** What was taken of a budget. */
+/** The used part of a budget. */
 export interface Count {
   used: number
   /** Milliseconds until it is refilled. */
   reset: number
 }
 
-/** Counts what is taken of budgets. */
 export interface Counters {
-  /** Adds to what was taken of a budget (0 only looks) and tells what that comes to. Never fails. */
+  /** Adds to a budget (0 only reads it) and returns the new count. Never fails. */
   add(budget: Budget, amount: number): Count | Promise<Count>
   close(): Promise<void>
 }
 
 const MINUTE_MS = MINUTE * 1000
 
-/** Counts of this server, which are there at once. */
+/** Counters of this server, which answer synchronously. */
 export interface LocalCounters extends Counters {
   add(budget: Budget, amount: number): Count
 }
 
 /**
- * Daily counts are today's entries in the books, which record all usage anyway: so they survive a restart, and a limit
- * that is set in the middle of a day applies at once.
+ * Counts budgets in this server. Daily counts are today's entries in the usage ledger, so that they survive a restart
+ * and a limit that is set during the day applies immediately.
  */
 export function localCounters(books: UsageBooks): LocalCounters {
-  /** Minutes that have begun, the oldest first. */
+  /** Minutes that have started, oldest first. */
   const minutes = new Map<string, { used: number; end: number }>()
 
   function minuteOf(place: string, now: number) {

@@ -6,37 +6,36 @@ import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { Count, Counters, LocalCounters } from './local-counters.ts'
 import { dateOf } from './usage-books.ts'
 
-/** How long Redis may take for an answer (milliseconds): requests wait for it. */
+/** How long to wait for an answer of Redis, in milliseconds. Requests are delayed by it. */
 const PATIENCE = 2000
 const NO_LIMIT = { points: Number.MAX_SAFE_INTEGER, duration: MINUTE }
-/** How often a Redis that does not answer is asked again (milliseconds). */
+/** How often to retry a Redis that does not answer, in milliseconds. */
 const LOOK_INTERVAL = 1000
-/** How long counts of a day stay after it: clocks of several servers are not the same (seconds). */
+/** How long daily counts outlive the day, since the clocks of several servers differ (seconds). */
 const SPARE = 600
 
 interface Debt {
   readonly budget: Budget
   amount: number
-  /** After that it is of no more use; milliseconds since the epoch. */
+  /** When the debt expires, in milliseconds since the epoch. */
   readonly until: number
 }
 
 /**
- * Counts of all servers that use the same Redis or Valkey.
+ * Counts budgets for all servers that share a Redis or Valkey.
  *
- * While it does not answer, requests go on, and each server counts what it sees by itself: budgets share out what there
- * is among people who have keys, and are no reason for all of them to stop working. So each server then allows no more
- * than a whole budget. What was taken meanwhile is added in Redis when it answers again.
+ * Requests continue while it does not answer, and each server counts on its own. Budgets share capacity among people
+ * who have keys, and must not stop all of them. In that time each server allows at most one whole budget. The counts
+ * are added to Redis when it answers again.
  *
  * @param url as `redis://…` or `rediss://…`
- * @param local counts of this server
+ * @param local counters of this server
  */
 export async function sharedCounters(
   url: string,
   local: LocalCounters,
   log: Pick<FastifyBaseLogger, 'error' | 'info'>
 ): Promise<Counters> {
-  // Only loaded where it is used.
   const { Redis } = await import('ioredis')
   const client = new Redis(url, {
     lazyConnect: true,
@@ -48,7 +47,7 @@ export async function sharedCounters(
   const where = new URL(url).host
   const limiter = new RateLimiterRedis({ ...NO_LIMIT, storeClient: client, keyPrefix: 'corral' })
   const debts = new Map<string, Debt>()
-  /** Looks for Redis while it does not answer. */
+  /** Retries while Redis does not answer. */
   let looking: NodeJS.Timeout | undefined
   let lastFault = ''
 
@@ -62,7 +61,7 @@ export async function sharedCounters(
   function goOnAlone(error: unknown): void {
     if (looking) return
     log.error(
-      `The Redis at ${where} does not answer (${lastFault || errorMessage(error)}). Until it does, this server counts what is taken of budgets by itself, and goes on answering.`
+      `The Redis at ${where} does not answer (${lastFault || errorMessage(error)}). Until it does, this server counts budgets on its own and continues to answer.`
     )
     looking = setInterval(() => void comeBack(), LOOK_INTERVAL).unref()
   }
@@ -85,7 +84,7 @@ export async function sharedCounters(
     clearInterval(looking)
     looking = undefined
     lastFault = ''
-    log.info(`The Redis at ${where} answers again; what was taken of budgets meanwhile is added there.`)
+    log.info(`The Redis at ${where} answers again. Counts made in the meantime are added to it.`)
   }
 
   function owe(key: string, budget: Budget, amount: number): void {
@@ -121,17 +120,17 @@ export async function sharedCounters(
   }
 }
 
-/** A minute that has not begun is whole. The clock may have been set meanwhile. */
+/** A minute that has not started is unused. The clock may have been changed since. */
 function countOf(found: { consumedPoints: number; msBeforeNext: number } | null): Count {
   if (!found) return { used: 0, reset: MINUTE * 1000 }
   return { used: found.consumedPoints, reset: Math.min(Math.max(0, found.msBeforeNext), DAY * 1000) }
 }
 
-/** Waits for an answer of Redis, but not for ever. @throws Error */
+/** Waits for an answer of Redis up to the timeout. @throws Error */
 function inTime<T>(answer: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     const late = () => reject(new Error(`it took longer than ${formatDuration(PATIENCE)}`))
-    // Where this process was busy itself, the answer may be there and only has to be read, which is done before that.
+    // If this process was busy, the answer may already be there. setImmediate lets it be read first.
     const timer = setTimeout(() => setImmediate(late), PATIENCE)
     answer.then(resolve, reject).finally(() => clearTimeout(timer))
   })

@@ -5,34 +5,34 @@ import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import { errorMessage, isSystemError } from '../../../core/errors.ts'
 
-/** What was taken. */
+/** Amounts used. */
 export interface Taken {
   requests: number
-  /** Tokens that models read, those that they had in their caches included. */
+  /** Input tokens, including cached ones. */
   tokens_in: number
-  /** Those of them that were in caches. */
+  /** Input tokens that were cached. */
   tokens_cached: number
-  /** Tokens that models wrote. */
+  /** Output tokens. */
   tokens_out: number
 }
 
-/** Whom it is written down for. */
+/** Who is charged. */
 export interface Account {
   /** `Caller.owner`. */
   readonly owner: string
-  /** What people call it. */
+  /** Name of the key. */
   readonly name: string
 }
 
-/** What one account took of one model in a day. */
+/** Usage of one model by one account on one day. */
 export interface UsageRow extends Account, Taken {
   readonly model: string
 }
 
 interface Line {
-  /** All that was taken in the day. */
+  /** Total of the day. */
   readonly row: UsageRow
-  /** What of it is not in the file yet. */
+  /** The part that is not in the file yet. */
   unsaved: Taken
 }
 
@@ -41,21 +41,20 @@ interface DayBook {
   readonly date: string
   readonly accounts: Map<string, { total: Taken; models: Map<string, Line> }>
   readonly unsaved: Set<Line>
-  /** Bytes that were appended since the file was last written whole. */
+  /** Bytes appended since the file was last rewritten. */
   appended: number
-  /** Its file, once something was appended to it. */
+  /** Open once something was appended. */
   file?: FileHandle | undefined
 }
 
 const DAY = 86_400_000
-/** How long what happens is gathered before it is written (milliseconds): what a kill can cost. */
+/** How long usage is collected before it is written, in milliseconds. A kill loses this much. */
 const BATCH_DELAY = 100
-/** Bytes that are appended until the file of the day is written anew, with a line for each account and model. */
+/** Bytes appended before the file is rewritten with one line for each account and model. */
 const MAX_APPENDED = 4 * 1024 * 1024
 const FILE = /^(\d{4}-\d\d-\d\d)\.jsonl$/
 const MODE = { encoding: 'utf8', mode: 0o600 } as const
 
-/** Nothing, or what is named. */
 export const taken = (some: Partial<Taken> = {}): Taken => ({
   requests: 0,
   tokens_in: 0,
@@ -73,33 +72,32 @@ function addTo(sum: Taken, more: Taken): void {
 
 const isSome = (some: Taken) => some.requests !== 0 || some.tokens_in !== 0 || some.tokens_out !== 0
 
-/** The day (UTC) of a moment, in milliseconds since the epoch. */
+/** The day (UTC) of a time in milliseconds since the epoch. */
 export const dateOf = (time: number) => new Date(time).toISOString().slice(0, 10)
 
 /**
- * What each account took of each model on each day: a file for each day, in which every line is a list of rows to be
- * added up. Lines are appended as things happen; one that a crash has torn is read over. When its day is over, and when
- * it has grown, a file is written anew with the sums alone, whole or not at all. So each file has at most one row for
- * each account and model, besides what the running day appends.
+ * Records the usage of each model by each account and day. There is one file for each day. Each line is a list of rows,
+ * and rows of the same account and model are added up. Lines are appended as usage happens, and lines truncated by a
+ * crash are skipped. After the day, and when it has grown, a file is atomically rewritten with the sums alone.
  */
 export class UsageBooks {
   readonly #folder: string
   readonly #keepDays: () => number
   readonly #log: Pick<FastifyBaseLogger, 'error' | 'warn' | 'info'>
-  /** Days that are in memory: today, and others until they are written. */
+  /** Days in memory: today, and earlier days until they are written. */
   readonly #days = new Map<string, DayBook>()
   #today: DayBook
-  /** When today began, in milliseconds since the epoch. */
+  /** Start of today in milliseconds since the epoch. */
   #began = Number.NaN
   #timer: NodeJS.Timeout | undefined
-  /** One write and one reading of the past at a time. */
+  /** Writes run one at a time, and so do reads of past days. */
   #writing: Promise<void> = Promise.resolve()
   #reading: Promise<void> = Promise.resolve()
   #fault = ''
 
   /**
-   * @param keepDays how many days are kept, today included
-   * @throws when today's file cannot be read
+   * @param keepDays number of days to keep, including today
+   * @throws if today's file cannot be read
    */
   constructor(folder: string, keepDays: () => number, log: Pick<FastifyBaseLogger, 'error' | 'warn' | 'info'>) {
     this.#folder = folder
@@ -108,7 +106,7 @@ export class UsageBooks {
     this.#today = this.#open(Date.now())
   }
 
-  /** Adds to what an account took of a model today. */
+  /** Adds to today's usage of a model by an account. */
   add(account: Account, model: string, more: Taken): void {
     const day = this.#now()
     const line = lineOf(day, account, model)
@@ -119,25 +117,25 @@ export class UsageBooks {
     this.#timer ??= setTimeout(() => void this.flush(), BATCH_DELAY).unref()
   }
 
-  /** What an account took today, of one model or of all. */
+  /** Returns what an account used today, of one model or of all. */
   today(owner: string, model?: string): Readonly<Taken> {
     const account = this.#now().accounts.get(owner)
     return (model === undefined ? account?.total : account?.models.get(model)?.row) ?? NOTHING
   }
 
-  /** Milliseconds until the next day begins. */
+  /** Milliseconds until the next day starts. */
   untilTomorrow(): number {
     this.#now()
     return this.#began + DAY - Date.now()
   }
 
-  /** Calls `each` with all rows since a day (such as 2030-12-31), today's included; the days come in order. */
+  /** Calls `each` with all rows since a date (such as 2030-12-31), day by day, including today. */
   async read(since: string, each: (date: string, row: UsageRow) => void): Promise<void> {
     const reading = this.#reading.then(async () => {
       const today = this.#now()
       const dates = new Set([...(await this.#dates()), ...this.#days.keys()].filter(date => date >= since))
       for (const date of [...dates].sort()) {
-        // In memory is more than in the file.
+        // Memory is more up to date than the file.
         const day = date === today.date ? today : (this.#days.get(date) ?? this.#parse(date, await this.#text(date)))
         for (const { row } of linesOf(day)) if (isSome(row)) each(date, row)
       }
@@ -146,7 +144,7 @@ export class UsageBooks {
     await reading
   }
 
-  /** Writes what is not written yet. Resolves when it is, or when that failed. */
+  /** Writes unsaved usage. Resolves when it is written or could not be written. */
   async flush(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
@@ -154,14 +152,14 @@ export class UsageBooks {
     await this.#writing
   }
 
-  /** Writes what is not written yet, for the last time. */
+  /** Writes unsaved usage for the last time. */
   async close(): Promise<void> {
     await this.flush()
     clearTimeout(this.#timer)
     for (const day of this.#days.values()) await closeFile(day)
   }
 
-  /** Deletes what is older than it is to be kept. */
+  /** Deletes expired days. */
   async forget(): Promise<void> {
     const oldest = dateOf(this.#began - (this.#keepDays() - 1) * DAY)
     for (const date of await this.#dates()) {
@@ -171,7 +169,7 @@ export class UsageBooks {
 
   #now(): DayBook {
     const now = Date.now()
-    // A clock may also go back.
+    // Clocks may go back.
     if (now >= this.#began && now < this.#began + DAY) return this.#today
     const before = this.#today
     this.#today = this.#open(now)
@@ -187,7 +185,7 @@ export class UsageBooks {
     if (!day) {
       let text = ''
       try {
-        // Read at once: budgets of the day must hold for the next request.
+        // Synchronous: daily budgets must apply to the next request.
         text = readFileSync(this.#path(date), 'utf8')
       } catch (error) {
         if (!isSystemError(error, 'ENOENT')) throw error
@@ -214,7 +212,7 @@ export class UsageBooks {
         torn++
       }
     }
-    if (torn > 0) this.#log.info({ date, lines: torn }, 'Lines of the usage that a crash had torn were read over.')
+    if (torn > 0) this.#log.info({ date, lines: torn }, 'Usage lines that were truncated by a crash were skipped.')
     return day
   }
 
@@ -227,7 +225,7 @@ export class UsageBooks {
       try {
         if (whole || day.appended > MAX_APPENDED) await this.#writeWhole(day)
         else await this.#append(day, batch)
-        if (this.#fault) this.#log.info('The usage is written again.')
+        if (this.#fault) this.#log.info('Usage can be written again.')
         this.#fault = ''
         if (day !== this.#today && day.unsaved.size === 0) {
           this.#days.delete(day.date)
@@ -245,19 +243,19 @@ export class UsageBooks {
   }
 
   async #append(day: DayBook, batch: { line: Line; more: Taken }[]): Promise<void> {
-    // What was counted and given back at once, as for requests that were refused, comes to nothing.
+    // Refused requests are counted and given back, which adds up to nothing.
     const rows = batch.filter(({ more }) => isSome(more)).map(({ line, more }) => shortRow({ ...line.row, ...more }))
     if (rows.length === 0) return
-    // What comes first ends a line that was torn.
+    // Starts with a line break, to end a truncated line.
     const text = `\n${JSON.stringify(rows)}`
     const file = await this.#fileOf(day)
     await file.appendFile(text)
     day.appended += Buffer.byteLength(text)
   }
 
-  /** The file of a day, kept open: to open it for each batch would take most of the time of a batch. */
+  /** Returns the file of a day, which stays open: opening it would take most of the time of a batch. */
   async #fileOf(day: DayBook): Promise<FileHandle> {
-    // It has no name any more once it was deleted, or another one was put in its place.
+    // The file has no links left if it was deleted or replaced.
     if (day.file && (await day.file.stat()).nlink === 0) await closeFile(day)
     if (!day.file) {
       await mkdir(this.#folder, { recursive: true, mode: 0o700 })
@@ -278,7 +276,7 @@ export class UsageBooks {
     if (this.#fault === errorMessage(error)) return
     this.#fault = errorMessage(error)
     this.#log.error(
-      `The usage cannot be written to ${this.#folder}: ${this.#fault}. It is tried again; what is not written by the end of the server is lost.`
+      `Usage cannot be written to ${this.#folder}: ${this.#fault}. It will be tried again. Usage that is still unwritten when the server stops is lost.`
     )
   }
 
@@ -295,7 +293,7 @@ export class UsageBooks {
     try {
       return await readFile(this.#path(date), 'utf8')
     } catch (error) {
-      // It was too old meanwhile.
+      // It was deleted because of its age.
       if (isSystemError(error, 'ENOENT')) return ''
       throw error
     }
@@ -332,7 +330,7 @@ function* linesOf(day: DayBook): Generator<Line> {
   for (const { models } of day.accounts.values()) yield* models.values()
 }
 
-/** Without what is nought. */
+/** Leaves out zeros. */
 function shortRow(row: UsageRow): Partial<UsageRow> {
   return Object.fromEntries(Object.entries(row).filter(([, value]) => value !== 0))
 }

@@ -12,19 +12,19 @@ import { type Account, type Taken, taken, type UsageBooks } from './usage-books.
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Of one that budgets hold for, and that was let in. */
+    /** Set for accepted requests that have budgets. */
     admission: Admission | undefined
   }
 }
 
-/** What a request that was let in took from. */
+/** What an accepted request used. */
 interface Admission {
   budgets: readonly Budget[]
-  /** When each of them is refilled, in milliseconds since the epoch: after that nothing is given back. */
+  /** When each budget is refilled, in milliseconds since the epoch. Nothing is given back after that. */
   ends: readonly number[]
-  /** When the next day begins. */
+  /** When the next day starts. */
   tomorrow: number
-  /** What it was charged so far. */
+  /** What has been charged so far. */
   charged: Taken
 }
 
@@ -32,17 +32,17 @@ const ONE_REQUEST = Object.freeze(taken({ requests: 1 }))
 const NOTHING = Object.freeze(taken())
 const REQUEST_BACK = Object.freeze(taken({ requests: -1 }))
 
-/** The name of what callers without a key take together. */
+/** The account name of callers without a key. */
 const KEYLESS = '(no key)'
 
 const accountOf = ({ owner, name = KEYLESS }: Caller): Account => ({ owner, name })
 
 /**
- * The one place that decides whether a request is within its budgets, and writes down what it took.
+ * Decides whether a request is within its budgets, and records its usage.
  *
- * A request is counted before it waits for an engine; while budgets of tokens are used up, none is let in. Since it may
- * wait for long, it is asked once more when it has its engine. Its tokens are charged when it is over, whatever became of
- * it. So nobody ever gets more than a budget and what was being answered when that was used up.
+ * A request is counted before it waits for an engine. While a token budget is used up, all requests are refused. Since
+ * the wait may be long, budgets are checked again when the request gets its engine. Tokens are charged when the request
+ * ends, however it ends. So a client can exceed a budget at most by the answers that were running when it was used up.
  */
 export class UsageGate implements Usage {
   readonly #config: () => CoreConfig
@@ -51,7 +51,7 @@ export class UsageGate implements Usage {
   readonly #budgetsFor = rememberedBudgets()
   /** Requests with budgets that have an engine, or had one a moment ago. */
   readonly #answering = new OpenSet<FastifyRequest>()
-  /** Charges that are on their way to a counter elsewhere. */
+  /** Charges on their way to a remote counter. */
   readonly #charging = new Set<Promise<unknown>>()
 
   constructor(config: () => CoreConfig, books: UsageBooks, counters: Counters) {
@@ -77,7 +77,7 @@ export class UsageGate implements Usage {
     }
   }
 
-  /** Has what each request took charged, once it is over. */
+  /** Charges each request when it ends. */
   attach(app: FastifyInstance): void {
     app.decorateRequest('admission', undefined)
     app.onRequestEnd(request => {
@@ -86,7 +86,7 @@ export class UsageGate implements Usage {
     })
   }
 
-  /** Charges what a request took and was not charged before. */
+  /** Charges the usage of a request that was not charged before. */
   charge(request: FastifyRequest): void {
     const { record, admission } = request
     const { use, tokens } = record
@@ -129,7 +129,7 @@ export class UsageGate implements Usage {
   }
 
   #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> | undefined {
-    // Before the counts are asked for, so that no moment in which they are refilled is said too late.
+    // Taken before the counts are read, so that refill times are never too late.
     const now = Date.now()
     const moment = performance.now()
     const tomorrow = now + this.#books.untilTomorrow()
@@ -145,7 +145,7 @@ export class UsageGate implements Usage {
   }
 
   #recheck(hooked: HookedRequest, asking: FastifyRequest, admission: Admission): Promise<void> | undefined {
-    // Whose slot this one has may not have reached its client's end yet.
+    // The request that freed this slot may not have been charged yet.
     for (const request of this.#answering) if (request.record.answered !== undefined) this.charge(request)
     this.#answering.add(asking)
     const now = Date.now()
@@ -154,7 +154,7 @@ export class UsageGate implements Usage {
     )
   }
 
-  /** What was taken of budgets. @param requests how many requests are added */
+  /** Reads the budgets. @param requests number of requests to add */
   #look(budgets: readonly Budget[], requests: number): BudgetState[] | Promise<BudgetState[]> {
     const counts = budgets.map(budget => this.#counters.add(budget, budget.kind === 'requests' ? requests : 0))
     return counts.some(isPending)
@@ -163,7 +163,7 @@ export class UsageGate implements Usage {
   }
 
   /**
-   * @param deciding those of the states that may refuse it
+   * @param deciding the budgets that may refuse the request
    * @throws CorralError `rate_limited`; the request is then not counted
    */
   #refuseExhausted(
@@ -198,7 +198,7 @@ function statesOf(budgets: readonly Budget[], counts: readonly Count[]): BudgetS
   })
 }
 
-/** Goes on with what is there, at once where nothing is to be waited for. */
+/** Calls `next` with the value, synchronously unless there is something to wait for. */
 function soon<Value>(value: Value | Promise<Value>, next: (value: Value) => void): Promise<void> | undefined {
   if (value instanceof Promise) return value.then(next)
   next(value)

@@ -9,18 +9,18 @@ import { dateOf, type Taken, taken, type UsageBooks } from './usage-books.ts'
 const count = (description: string) => Type.Integer({ description })
 
 const counts = {
-  requests: count('Requests that asked a model'),
-  tokens_in: count('Tokens that models read, those in their caches included'),
-  tokens_cached: count('Those of them that were in caches'),
-  tokens_out: count('Tokens that models wrote')
+  requests: count('Requests that ran a model'),
+  tokens_in: count('Input tokens, including cached ones'),
+  tokens_cached: count('Input tokens that were cached'),
+  tokens_out: count('Output tokens')
 }
 const date = (description: string) => Type.String({ pattern: '^\\d{4}-\\d\\d-\\d\\d$', description })
 
 export const UsageReplySchema = Type.Object(
   {
     by: Type.Enum(['key', 'model', 'day']),
-    since: date('The first day (UTC) that is counted'),
-    until: date('The last one: today'),
+    since: date('First day (UTC) of the report'),
+    until: date('Last day: today'),
     usage: Type.Array(
       Type.Object({
         name: Type.String({ description: 'A key, "(no key)", a model or a day' }),
@@ -33,8 +33,8 @@ export const UsageReplySchema = Type.Object(
 )
 export type UsageReply = Static<typeof UsageReplySchema>
 
-const route = nativeRoute('Usage', 'getUsage', 'What was taken of models', {
-  description: 'By key, model or day. Callers with the role `user` see what their own key took.',
+const route = nativeRoute('Usage', 'getUsage', 'Report the usage of models', {
+  description: 'By key, model or day. Callers with the role `user` see the usage of their own key.',
   querystring: Type.Object({
     by: Type.Optional(Type.Enum(['key', 'model', 'day'], { default: 'key' })),
     since: Type.Optional(
@@ -44,11 +44,10 @@ const route = nativeRoute('Usage', 'getUsage', 'What was taken of models', {
       })
     )
   }),
-  response: { 200: json('What was taken, sorted by name', UsageReplySchema) },
+  response: { 200: json('Usage, sorted by name', UsageReplySchema) },
   errors: ['invalid_request']
 })
 
-/** The books, for whoever may see them. */
 export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -61,7 +60,7 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
       const total = taken()
       await books.read(since, (day, row) => {
         if (!seesAll && row.owner !== caller.owner) return
-        // Two keys may have had the same name, one after another.
+        // Two keys may have had the same name at different times.
         const id = by === 'key' ? row.owner : by === 'model' ? row.model : day
         const group = groups.get(id) ?? { name: by === 'key' ? row.name : id, sum: taken() }
         groups.set(id, group)

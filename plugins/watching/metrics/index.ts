@@ -16,14 +16,14 @@ const LISTEN = { setting: 'metrics.listen', served: 'Metrics are', path: PATH, e
 const route = (isPublic: boolean) =>
   nativeRoute('Server', 'getMetrics', 'Metrics for Prometheus', {
     role: isPublic ? 'anyone' : 'operator',
-    description: 'In the text format of Prometheus 0.0.4. docs/monitoring.md lists them.',
+    description: 'In the Prometheus text format 0.0.4. docs/monitoring.md lists the metrics.',
     response: { 200: { description: 'The metrics', content: { 'text/plain': { schema: Type.String() } } } }
   })
 
 export default definePlugin({
   name: 'metrics',
   api: 1,
-  description: 'Metrics for Prometheus, under /metrics and at an address of their own',
+  description: 'Metrics for Prometheus, under /metrics and optionally at a separate address',
   optional: true,
   needs: ['access', 'catalog', 'engines', 'scheduler', 'downloads', 'conversion'],
   options: Type.Object(
@@ -33,12 +33,12 @@ export default definePlugin({
         pattern: LISTEN_PATTERN,
         title: 'an address with a port such as 127.0.0.1:9464',
         description:
-          'Additional address for /metrics alone, such as 127.0.0.1:9464, where programs of this machine need no key; empty is none'
+          'Separate address for /metrics, such as 127.0.0.1:9464, where local programs need no key; empty for none'
       }),
       public: Type.Boolean({
         default: false,
         description:
-          'Whether /metrics needs no key, for routers and scrapers that send none: names of models and of keys are in it'
+          'Whether /metrics needs no key, for routers and scrapers that cannot send one; it contains names of models and keys'
       })
     },
     { additionalProperties: false, restart: true, needsTrust: true }
@@ -52,7 +52,7 @@ export default definePlugin({
     const scheduler = context.service('scheduler')
     const downloads = context.service('downloads')
     const conversion = context.service('conversion')
-    // Not before a server starts: commands read this plugin's options only.
+    // Loaded only when a server starts: commands only read the options of this plugin.
     const [{ createMetrics }, { withMembers }] = await Promise.all([
       import('./metrics.ts'),
       import('./server-metrics.ts')
@@ -71,7 +71,7 @@ export default definePlugin({
       conversions: () => conversion.counts(),
       freeSpace: () => freeSpace(paths.models).catch(() => undefined)
     })
-    /** Requests that came by the address for metrics alone. */
+    /** Requests that came through the separate address. */
     const own = new WeakSet<IncomingMessage>()
     let app: FastifyInstance
     let listener: FurtherListener | undefined
@@ -82,7 +82,7 @@ export default definePlugin({
         if (!address) return
         instance.addHook('onRequest', async ({ raw, routeOptions }) => {
           if (!own.has(raw) || routeOptions.url === PATH) return
-          throw new CorralError('route_not_found', `This address serves ${PATH} alone. Use the server's own address.`)
+          throw new CorralError('route_not_found', `This address serves only ${PATH}. Use the server's own address.`)
         })
       },
       routes: async instance => {

@@ -1,22 +1,21 @@
-/** Stands for all names beyond those that are counted apart. */
+/** Label for all names beyond the limits. */
 export const OTHER = 'other'
 
-/** Most models that are counted apart: each has some hundred series. */
+/** Maximum number of models with their own label: each has hundreds of series. */
 const MAX_MODELS = 100
-/** Most pairs of a model and a key that are counted apart. */
+/** Maximum number of pairs of model and key with their own label. */
 const MAX_PAIRS = 1000
 
 /**
- * Keeps the number of series bounded, however many models and keys there are: the first ones to be used are counted by
- * their names, until the restart, and all others together.
+ * Limits the number of series. The first names to be used get their own label until the restart. All further ones share
+ * a label.
  */
 export class LabelValues {
   readonly #models = new Set<string>()
-  /** Keys by model. */
   readonly #pairs = new Map<string, Set<string>>()
   #count = 0
 
-  /** The label of a model that exists. */
+  /** The label of an existing model. */
   model(name: string): string {
     if (this.#models.has(name)) return name
     if (this.#models.size >= MAX_MODELS) return OTHER
@@ -25,8 +24,8 @@ export class LabelValues {
   }
 
   /**
-   * The label of a key that exists, beside that of the model it was used for.
-   * @param model as `model` gave it, or empty
+   * The label of an existing key used with a model.
+   * @param model the result of `model`, or empty
    */
   key(name: string, model: string): string {
     let keys = this.#pairs.get(model)

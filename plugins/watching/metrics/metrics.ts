@@ -6,18 +6,18 @@ import { LabelValues } from './label-values.ts'
 import { requestMetrics } from './request-metrics.ts'
 import { modelMetrics, type Sources, stateMetrics } from './server-metrics.ts'
 
-/** How often the event loop's delay is looked at, by a timer outside of JavaScript (milliseconds). */
+/** How often a native timer measures the delay of the event loop, in milliseconds. */
 const LAG_PRECISION = 20
 
 export interface Metrics {
   readonly contentType: string
   readonly observe: RequestObserver
   readonly hooks: PluginHooks
-  /** All metrics as Prometheus reads them. Those who ask at once get the same text. */
+  /** All metrics in the Prometheus format. Concurrent callers get the same text. */
   text(): Promise<string>
 }
 
-/** All metrics of this server, in a registry of its own. */
+/** All metrics of this server, in their own registry. */
 export function createMetrics(sources: Sources): Metrics {
   const registry = new Registry()
   const values = new LabelValues()
@@ -25,7 +25,7 @@ export function createMetrics(sources: Sources): Metrics {
   let scraping: Promise<string> | undefined
   let watching: Promise<void> | undefined
 
-  /** A timer and an observer of V8's collections of garbage, which a server that nobody scrapes goes without. */
+  /** Starts measuring the event loop and garbage collection. Only servers that are scraped pay for it. */
   async function watchProcess(): Promise<void> {
     collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: LAG_PRECISION })
     // The minimum is valid only after the second tick. One longer sleep would not do: when the machine is busy, overdue

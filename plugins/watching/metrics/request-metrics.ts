@@ -5,12 +5,12 @@ import type { RequestObserver, RequestRecord } from '../../../core/http/request-
 import type { LabelValues } from './label-values.ts'
 import { SeriesCounter, SeriesHistogram } from './series.ts'
 
-/** The names that OpenTelemetry has for operations; the others keep corral's. */
+/** OpenTelemetry's names for operations. The others keep corral's names. */
 const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
 
 /*
- * Buckets in seconds, or tokens. Those of `gen_ai_…` are the conventions' own, with a few more at the ends: small models
- * take less than 10 ms for a token, and the wait for a model that is loaded counts.
+ * Buckets in seconds or tokens. Those of `gen_ai_…` come from the OpenTelemetry conventions, extended at the ends:
+ * small models need less than 10 ms per token, and waits include the loading of models.
  */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 120]
 const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
@@ -19,42 +19,42 @@ const TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_57
 const WAIT = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 const OVERHEAD = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1]
 
-/** Seconds of so many milliseconds; 0 for what is no length of time, which would spoil a sum for good. */
+/** Converts milliseconds to seconds. Anything but a duration becomes 0, since it would spoil a sum for good. */
 function seconds(milliseconds: number): number {
   return milliseconds > 0 ? milliseconds / 1000 : 0
 }
 
-/** Requests that end alike count in the same series. */
+/** Requests of the same kind share their series. */
 interface Kind {
   surface: string
   operation: Operation
   model: string
   key: string
   status: number
-  /** The error code of those that failed. */
+  /** Error code of failed requests. */
   code: string
 }
 
-/** Counts requests as they end. @returns the observer, which never throws */
+/** Counts requests when they end. @returns the observer, which never throws */
 export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
   const requests = new SeriesCounter(
     {
       name: 'corral_requests_total',
-      help: 'Requests that have ended, by API, model, name of the key, status (499: the client left) and error code'
+      help: 'Finished requests by API, model, name of the key, status (499: the client disconnected) and error code'
     },
     registry
   )
   const tokens = new SeriesCounter(
     {
       name: 'corral_tokens_total',
-      help: 'Tokens of requests that have ended, by model, name of the key and type: input (cached ones included), cached, output'
+      help: 'Tokens of finished requests by model, name of the key and type: input (including cached), cached, output'
     },
     registry
   )
   const wait = new SeriesHistogram(
     {
       name: 'corral_queue_wait_seconds',
-      help: 'Time that requests waited for an engine, its load included, also where they got none',
+      help: 'Time that requests waited for an engine, including its load and waits that ended without an engine',
       buckets: WAIT
     },
     registry
@@ -62,7 +62,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
   const overhead = new SeriesHistogram(
     {
       name: 'corral_overhead_seconds',
-      help: "Time that corral itself took for requests to models: neither the client's sending, nor the wait for an engine, nor the engine's work",
+      help: "Time that corral itself added to requests: without receiving the body, the wait for an engine and the engine's work",
       buckets: OVERHEAD
     },
     registry
@@ -70,7 +70,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
   const duration = new SeriesHistogram(
     {
       name: 'gen_ai_server_request_duration_seconds',
-      help: 'Time from a request to the end of its answer; error_type is the error code of those that failed',
+      help: 'Time from a request to the end of its answer; error_type is the error code of failed requests',
       buckets: DURATION
     },
     registry
@@ -78,7 +78,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
   const firstToken = new SeriesHistogram(
     {
       name: 'gen_ai_server_time_to_first_token_seconds',
-      help: 'Time from a request to the first token of its answer, the wait included, of successful answers',
+      help: 'Time from a request to the first token of its answer, including the wait, of successful answers',
       buckets: FIRST_TOKEN
     },
     registry
@@ -94,7 +94,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
   const usage = new SeriesHistogram(
     {
       name: 'gen_ai_client_token_usage',
-      help: 'Tokens of requests that have ended, by type: input or output',
+      help: 'Tokens of finished requests by type: input or output',
       buckets: TOKENS
     },
     registry
@@ -121,7 +121,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
       tokensOut: tokens.with({ model, key, type: 'output' })
     }
   }
-  /** By all that tells kinds apart; the labels bound how many there are. */
+  /** Series by kind. The labels limit their number. */
   const known = new Map<string, ReturnType<typeof seriesOf>>()
 
   function observeUse(record: RequestRecord, kind: Kind): void {
@@ -152,7 +152,7 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
   return (request: FastifyRequest) => {
     const { record, caller } = request
     const { use, status, failure } = record
-    // Only models that exist are in the record: what else clients name becomes no label.
+    // The record only names existing models, so names invented by clients do not become labels.
     const model = use ? values.model(use.model) : ''
     const key = values.key(caller?.name ?? '', model)
     const surface = use?.surface ?? request.routeOptions.config?.plugin ?? ''

@@ -1,14 +1,14 @@
 import type { Metric, Registry } from 'prom-client'
 
 /*
- * Counters and histograms for what is counted with each request. prom-client's own look up their series by all labels each
- * time, and buckets by their numbers as text, which takes a microsecond for a value; here whoever counts keeps the series.
- * The registry prints them like its own.
+ * Counters and histograms that are updated with each request. prom-client looks up series by all labels on each update,
+ * and buckets by their numbers as text, which takes a microsecond per value. Here the caller holds the series. The
+ * registry prints them like its own.
  */
 
 type Labels = Readonly<Record<string, string>>
 
-/** A line of what the registry prints. */
+/** One sample in the output of the registry. */
 interface Value {
   metricName?: string
   labels: Record<string, string | number>
@@ -21,11 +21,11 @@ export interface CounterSeries {
   value: number
 }
 
-/** The distribution of values under one combination of labels. */
+/** The distribution of values for one combination of labels. */
 export class HistogramSeries {
   readonly labels: Labels
   readonly #bounds: readonly number[]
-  /** How many values each bucket has, without those of the buckets below; the last one has no bound. */
+  /** Number of values in each bucket alone. The last bucket has no upper limit. */
   readonly counts: number[]
   sum = 0
 
@@ -44,7 +44,7 @@ export class HistogramSeries {
   }
 }
 
-/** A metric with one series for each combination of labels; those that have counted nothing are not printed. */
+/** A metric with one series for each combination of labels. Series without values are not printed. */
 abstract class SeriesMetric<Series extends { labels: Labels }> {
   abstract readonly type: 'counter' | 'histogram'
   readonly name: string
@@ -57,7 +57,7 @@ abstract class SeriesMetric<Series extends { labels: Labels }> {
     registry.registerMetric(this as unknown as Metric)
   }
 
-  /** The series of these labels, which must come in the same order each time. */
+  /** Returns the series for these labels, which must always be in the same order. */
   with(labels: Labels): Series {
     const key = JSON.stringify(Object.values(labels))
     let series = this.#series.get(key)
@@ -94,7 +94,7 @@ export class SeriesHistogram extends SeriesMetric<HistogramSeries> {
   readonly type = 'histogram'
   readonly #bounds: readonly number[]
 
-  /** @param options `buckets`: their upper bounds, rising */
+  /** @param options `buckets`: their upper limits, ascending */
   constructor(options: { name: string; help: string; buckets: readonly number[] }, registry: Registry) {
     super(options, registry)
     this.#bounds = options.buckets

@@ -8,51 +8,51 @@ import type { EngineStats, SchedulerStats } from '../../../core/contracts/schedu
 import { version } from '../../../core/system/package-info.ts'
 import { type LabelValues, OTHER } from './label-values.ts'
 
-/** What a model in one mode does now, here or at members of a cluster. */
+/** The state of a model in one mode, here or on the nodes of a cluster. */
 export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
-  /** Undefined where members do not tell. */
+  /** Undefined if the nodes do not report it. */
   readonly longestWait: number | undefined
 }
 
-/** Where figures are read from at a scrape. */
+/** Where the values of a scrape come from. */
 export interface Sources {
   scheduler(): Omit<SchedulerStats, 'engines'> & { readonly engines: readonly MeasuredEngine[] }
   pulls(): readonly Pick<PullRecord, 'state'>[]
   /** Bytes. */
   received(): number
   conversions(): ConversionCounts
-  /** Bytes free on the disk of the models; undefined where that is unknown. */
+  /** Free bytes on the disk of the models, or undefined if unknown. */
   freeSpace(): Promise<number | undefined>
 }
 
 const LOAD = [0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
 const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
 
-/** Counts what happens to models. @returns the hooks that do */
+/** Counts what happens to models. @returns the hooks for it */
 export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
   const registers = [registry]
   const loads = new Histogram({
     name: 'corral_load_seconds',
-    help: 'Time that loads of models took, from the room for them to the engine that answers',
+    help: 'Time that model loads took, from available memory to an engine that answers',
     labelNames: ['model'] as const,
     buckets: LOAD,
     registers
   })
   const loadFailures = new Counter({
     name: 'corral_load_failures_total',
-    help: 'Loads that failed, by error code and cause (docs/failures.md)',
+    help: 'Failed loads by error code and cause (docs/failures.md)',
     labelNames: ['model', 'code', 'cause'] as const,
     registers
   })
   const unloads = new Counter({
     name: 'corral_unloads_total',
-    help: 'Engines that have ended, by reason: idle, evicted, reload, stopped or failed',
+    help: 'Stopped engines by reason: idle, evicted, reload, stopped or failed',
     labelNames: ['model', 'reason'] as const,
     registers
   })
   const engineFailures = new Counter({
     name: 'corral_engine_failures_total',
-    help: 'Engines that ended while they served, by cause such as stuck, hung or over_memory (docs/failures.md)',
+    help: 'Engines that failed while serving, by cause such as stuck, hung or over_memory (docs/failures.md)',
     labelNames: ['model', 'cause'] as const,
     registers
   })
@@ -79,9 +79,9 @@ export function modelMetrics(registry: Registry, values: LabelValues): PluginHoo
 }
 
 /**
- * What models of members do, at all of them together, whoever asked for it: what this server keeps of them itself says only
- * that requests are passed on.
- * @param named the public name of a model here; undefined where it is none of the members'
+ * Adds the models on the nodes of a cluster, summed over all nodes and whoever called them. The local statistics of
+ * such a model only count passed requests, so they are replaced.
+ * @param named the public name of a model here, or undefined if the nodes do not have it
  */
 export function withMembers(
   own: readonly EngineStats[],
@@ -122,7 +122,7 @@ export function withMembers(
   return [...here, ...there.values()]
 }
 
-/** What there is at the moment of a scrape. */
+/** The state at the time of a scrape. */
 interface Snapshot {
   engines: readonly MeasuredEngine[]
   memory: SchedulerStats['memory']
@@ -143,7 +143,7 @@ interface Family {
   read(snapshot: Snapshot): readonly Sample[]
 }
 
-/** A gauge of each model in each mode. */
+/** A gauge for each model in each mode. */
 function perEngine(name: string, help: string, value: (engine: MeasuredEngine) => number | undefined): Family {
   const read = ({ engines }: Snapshot) =>
     engines.flatMap(engine => {
@@ -153,14 +153,17 @@ function perEngine(name: string, help: string, value: (engine: MeasuredEngine) =
   return { name, help, labels: ['model', 'mode'], read }
 }
 
-/** A gauge of each model by the name that vLLM has for it, which load balancers read, as the Gateway API's extension. */
+/**
+ * A gauge for each model under the name that vLLM uses, which load balancers such as the Gateway API extension read.
+ */
 function perModel(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
   return {
     name: `vllm:${name}`,
     help,
     labels: ['model_name'],
     read({ engines }) {
-      // Before its first load a server has room, and no metric at all would read as a server that is broken.
+      // Before its first load the server has free capacity. Without any sample, load balancers would treat it as
+      // broken.
       if (engines.length === 0) return [[{ model_name: '' }, value([])]]
       const models = new Map<string, MeasuredEngine[]>()
       for (const engine of engines) models.set(engine.model, [...(models.get(engine.model) ?? []), engine])
@@ -175,7 +178,7 @@ function byPool(name: string, help: string, read: (memory: Snapshot['memory']) =
   return { name, help, labels: ['pool'], read: samples }
 }
 
-/** A gauge of the server as a whole, for load balancers that read one value of each server. */
+/** A gauge of the whole server, for load balancers that read a single value. */
 function ofServer(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
   return { name, help, read: ({ engines }) => [[{}, value(engines)]] }
 }
@@ -185,7 +188,7 @@ const sum = (values: readonly number[]) => values.reduce((total, value) => total
 const allRunning = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ running }) => running))
 const allWaiting = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ waiting }) => waiting))
 
-/** The share of slots that requests have, from 0 to 1; 0 where nothing is loaded. */
+/** The share of slots in use, from 0 to 1, or 0 if nothing is loaded. */
 function usedSlots(engines: readonly MeasuredEngine[]): number {
   const slots = sum(engines.map(each => each.slots))
   return slots === 0 ? 0 : 1 - sum(engines.map(each => each.freeSlots)) / slots
@@ -201,69 +204,67 @@ const FAMILIES: readonly Family[] = [
   perEngine('corral_model_loaded', '1 while the model is loaded', ({ isLoaded }) => Number(isLoaded)),
   perEngine(
     'corral_model_blocked',
-    '1 while requests for the model are refused, since its loads failed repeatedly',
+    '1 while requests for the model are refused because its loads failed repeatedly',
     ({ isBlocked }) => Number(isBlocked)
   ),
-  perEngine('corral_slots', 'Requests that the loaded model answers at once', ({ slots }) => slots),
-  perEngine('corral_slots_free', 'Slots that no request has', ({ freeSlots }) => freeSlots),
-  perEngine('corral_requests_running', 'Requests that the model answers', ({ running }) => running),
-  perEngine('corral_requests_waiting', 'Requests that wait for the model or a slot of it', ({ waiting }) => waiting),
-  perEngine(
-    'corral_queue_oldest_seconds',
-    'Time that the oldest of the waiting requests has waited',
-    ({ longestWait }) => (longestWait === undefined ? undefined : longestWait / 1000)
+  perEngine('corral_slots', 'Requests that the loaded model can answer at the same time', ({ slots }) => slots),
+  perEngine('corral_slots_free', 'Free slots', ({ freeSlots }) => freeSlots),
+  perEngine('corral_requests_running', 'Requests that the model is answering', ({ running }) => running),
+  perEngine('corral_requests_waiting', 'Requests waiting for the model or one of its slots', ({ waiting }) => waiting),
+  perEngine('corral_queue_oldest_seconds', 'Longest time that a waiting request has waited', ({ longestWait }) =>
+    longestWait === undefined ? undefined : longestWait / 1000
   ),
   {
     name: 'corral_model_memory_bytes',
-    help: 'Memory that is kept for the model, by pool: host or a GPU',
+    help: 'Memory reserved for the model, by pool: host or a GPU',
     labels: ['model', 'mode', 'pool'],
     read: ({ engines }) =>
       engines.flatMap(({ model, mode, reserved }) =>
         Object.entries(reserved).map(([pool, bytes]) => [{ model, mode, pool }, bytes] as const)
       )
   },
-  byPool('corral_memory_reserved_bytes', 'Memory that is kept for all models, by pool', ({ reserved, budget }) => ({
+  byPool('corral_memory_reserved_bytes', 'Memory reserved for all models, by pool', ({ reserved, budget }) => ({
     ...Object.fromEntries(Object.keys(budget).map(pool => [pool, 0])),
     ...reserved
   })),
-  byPool('corral_memory_budget_bytes', 'Memory that all models together may have, by pool', ({ budget }) => budget),
-  ofServer('corral_server_requests_running', 'Requests that models of the server answer', allRunning),
-  ofServer('corral_server_requests_waiting', 'Requests that wait for models of the server', allWaiting),
+  byPool('corral_memory_budget_bytes', 'Memory that all models together may use, by pool', ({ budget }) => budget),
+  ofServer('corral_server_requests_running', 'Requests that models of the server are answering', allRunning),
+  ofServer('corral_server_requests_waiting', 'Requests waiting for models of the server', allWaiting),
   ofServer(
     'corral_server_slots_used_ratio',
-    'Share of the slots of all loaded models that requests have; 1 is all',
+    'Share of the slots of all loaded models that are in use; 1 is all',
     usedSlots
   ),
-  // By the names that llama-server has for them.
-  ofServer('llamacpp:requests_processing', 'Requests that models of the server answer', allRunning),
-  ofServer('llamacpp:requests_deferred', 'Requests that wait for models of the server', allWaiting),
-  perModel('num_requests_running', 'Requests that the model answers', allRunning),
-  perModel('num_requests_waiting', 'Requests that wait for the model', allWaiting),
+  // Under the names that llama-server uses.
+  ofServer('llamacpp:requests_processing', 'Requests that models of the server are answering', allRunning),
+  ofServer('llamacpp:requests_deferred', 'Requests waiting for models of the server', allWaiting),
+  perModel('num_requests_running', 'Requests that the model is answering', allRunning),
+  perModel('num_requests_waiting', 'Requests waiting for the model', allWaiting),
   perModel(
     'kv_cache_usage_perc',
-    "Share of the model's slots that requests have, each of which has its part of the KV cache; 1 is all",
+    "Share of the model's slots in use, each with its part of the KV cache; 1 is all",
     usedSlots
   ),
   {
     name: 'corral_downloads_unfinished',
-    help: 'Downloads that are not done, by state',
+    help: 'Unfinished downloads, by state',
     labels: ['state'],
     read: ({ pulls }) => PULL_STATES.map(state => [{ state }, pulls.get(state) ?? 0])
   },
   {
     name: 'corral_download_bytes_total',
-    help: 'Bytes of files that downloads got',
+    help: 'Bytes of files received by downloads',
     isCounter: true,
     read: ({ received }) => [[{}, received]]
   },
   {
     name: 'corral_conversions_running',
-    help: 'Conversions of SafeTensors models that run',
+    help: 'Running conversions of SafeTensors models',
     read: ({ conversions }) => [[{}, conversions.running]]
   },
   {
     name: 'corral_conversions_total',
-    help: 'Conversions that have ended, by outcome',
+    help: 'Finished conversions, by outcome',
     labels: ['outcome'],
     isCounter: true,
     read: ({ conversions: { finished, failed } }) => [
@@ -273,14 +274,14 @@ const FAMILIES: readonly Family[] = [
   },
   {
     name: 'corral_disk_free_bytes',
-    help: 'Bytes free on the disk of the models',
+    help: 'Free bytes on the disk of the models',
     read: ({ freeSpace }) => (freeSpace === undefined ? [] : [[{}, freeSpace]])
   }
 ]
 
 /**
- * What there is now, which is read at each scrape and never before.
- * @returns reads it; to be called before the registry is written out
+ * Gauges of the current state, which is read at each scrape and never otherwise.
+ * @returns a function that reads the state, to be called before the registry is printed
  */
 export function stateMetrics(registry: Registry, values: LabelValues, sources: Sources): () => Promise<void> {
   const metrics = FAMILIES.map(({ name, help, labels = [], isCounter, read }) => {
@@ -300,7 +301,7 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
       conversions: sources.conversions(),
       freeSpace
     }
-    // From here on nothing waits: two scrapes at once must not count twice.
+    // Everything from here on is synchronous, so that concurrent scrapes do not count twice.
     for (const { metric, read } of metrics) {
       metric.reset()
       for (const [labels, value] of read(snapshot)) metric.inc(labels, value)
@@ -308,7 +309,7 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
   }
 }
 
-/** Those of models that are not counted apart as one of each mode. */
+/** Merges the models without their own label into one of each mode. */
 function bounded(engines: readonly MeasuredEngine[], values: LabelValues): MeasuredEngine[] {
   const named: MeasuredEngine[] = []
   const others = new Map<string, MeasuredEngine>()

@@ -21,32 +21,32 @@ import type { TraceParent } from '../../../core/http/trace-parent.ts'
 import { version } from '../../../core/system/package-info.ts'
 
 export interface RequestSpans {
-  /** Sends what is left, and waits for it for a moment. */
+  /** Sends the remaining spans, within a short time limit. */
   close(): Promise<void>
 }
 
 interface TracingOptions {
-  /** Of the collector, without the path of its signal. */
+  /** Address of the collector, without the path of the signal. */
   endpoint: string
   /** Share of requests without a caller's trace. */
   ratio: number
   log: Pick<FastifyBaseLogger, 'warn'>
 }
 
-/** Milliseconds that a collector has to take what is left at the shutdown. */
+/** How long a collector may take for the remaining spans at shutdown, in milliseconds. */
 const CLOSE_GRACE = 2000
-/** Milliseconds between two lines about a collector that does not take spans. */
+/** Interval between log lines about a collector that does not accept spans, in milliseconds. */
 const LOG_INTERVAL = 60_000
-/** The names that OpenTelemetry has for operations; the others keep corral's. */
+/** OpenTelemetry's names for operations. The others keep corral's names. */
 const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
 
 /**
- * Traces requests to models: a span for each, with one for each part of it. Spans are made when a request is over, of what
- * its record says, so that nothing is done while it runs.
+ * Traces requests to models: one span for each request, with child spans for its phases. Spans are created from the
+ * record of a finished request, so that tracing costs nothing while it runs.
  */
 export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: TracingOptions): RequestSpans {
   logFailures(log)
-  /** The ids of the next span, where they are known already: others may have been told of them. */
+  /** The ids of the next span, if they were already passed on to others. */
   let next: TraceParent | undefined
   const provider = new TracerProvider({
     resource: resourceFromAttributes({
@@ -62,7 +62,7 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
     ]
   })
   const tracer = provider.getTracer('corral', version)
-  /** The callers' spans of requests that are traced. */
+  /** The callers' spans of traced requests. */
   const parents = new WeakMap<RequestRecord, TraceParent | undefined>()
 
   app.addHook('onRequest', (request, _reply, done) => {
@@ -76,10 +76,10 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
 
   app.onRequestEnd(request => {
     const { record } = request
-    // Those that were refused before the hook have no span.
+    // Requests that were refused before the hook have no span.
     if (!record.use || !record.trace?.sampled || !parents.has(record)) return
     const { began, ended, waitBegan, leased, loadDuration, firstPiece, failure } = record
-    // The clock of moments stands still while the machine sleeps.
+    // The monotonic clock stops while the machine sleeps.
     const zero = Date.now() - performance.now()
     const at = (moment: number) => zero + moment
     const { operation, model } = record.use
@@ -104,7 +104,7 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
     }
     if (leased !== undefined) part('engine', leased, Math.min(record.answered ?? ended, ended))
     if (firstPiece !== undefined) span.addEvent('first token', at(firstPiece))
-    // Messages of errors may quote the request; their codes do not.
+    // Error messages may quote the request, but error codes do not.
     if (record.status >= 500) span.setStatus({ code: SpanStatusCode.ERROR, message: failure?.code ?? '' })
     span.end(at(ended))
   })
@@ -129,7 +129,9 @@ function contextOf(parent: TraceParent | undefined): Context {
   return trace.setSpanContext(ROOT_CONTEXT, { traceId, spanId, traceFlags: TraceFlags.SAMPLED, isRemote: true })
 }
 
-/** By the names of OpenTelemetry's conventions for GenAI and HTTP; nothing of prompts, answers and addresses. */
+/**
+ * Attributes with the names of OpenTelemetry's conventions for GenAI and HTTP, without prompts, answers and addresses.
+ */
 function attributesOf({ record, caller, method, routeOptions, id }: FastifyRequest): Attributes {
   const { operation, model, surface } = record.use!
   const { tokens, status, failure } = record
@@ -150,7 +152,7 @@ function attributesOf({ record, caller, method, routeOptions, id }: FastifyReque
   }
 }
 
-/** A collector that cannot be had is no failure of requests; the log says so now and then. */
+/** Logs failures of the collector at intervals. They do not affect requests. */
 function logFailures(log: Pick<FastifyBaseLogger, 'warn'>): void {
   let last = Number.NEGATIVE_INFINITY
   const say = (message: string) => {

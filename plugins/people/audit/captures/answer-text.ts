@@ -2,7 +2,7 @@ import type { Delta } from '../../../../core/contracts/engines.ts'
 import type { CapturedChoice } from '../../../../core/contracts/hooks.ts'
 import type { CopyBudget } from './bounded-copy.ts'
 
-/** The text of one answer, gathered piece by piece as far as the budget goes. */
+/** Collects the text of one answer piece by piece, within the budget. */
 export class AnswerText {
   readonly #choices: CapturedChoice[] = []
   readonly #budget: CopyBudget
@@ -33,7 +33,7 @@ export class AnswerText {
     budget.left -= (content?.length ?? 0) + (thinking?.length ?? 0)
   }
 
-  /** Of several attempts only the last one counts. */
+  /** Only the last of several attempts is recorded. */
   reset(): void {
     this.#choices.length = 0
   }

@@ -1,16 +1,16 @@
-/** How a text begins that is the content of a file: an address with the data in it, or base64. */
+/** How text starts that is a file: a data URL, or base64. */
 const DATA = /^(?:data:[^,]{0,200},|[A-Za-z0-9+/_-]{4096})/
 
-/** What may still be copied, in characters; it counts down. */
+/** How many more characters may be copied. */
 export interface CopyBudget {
   left: number
-  /** Whether something was left out. */
+  /** Whether anything was left out. */
   cut: boolean
 }
 
 /**
- * Copies a JSON value as far as the budget goes, so that what it costs depends on what is kept and not on what there is.
- * Files in texts, such as images, are left out and counted.
+ * Copies a JSON value within the budget, so that the cost depends on what is copied and not on the size of the value.
+ * Files inside texts, such as images, are replaced by their length.
  */
 export function boundedCopy(value: unknown, budget: CopyBudget): unknown {
   if (typeof value === 'string') return boundedText(value, budget)

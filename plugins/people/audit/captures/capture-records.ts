@@ -3,35 +3,33 @@ import type { CaptureRecord } from '../../../../core/contracts/hooks.ts'
 import { Time } from '../../../../core/contracts/native-records.ts'
 import { Loose } from '../../../../core/http/request-fields.ts'
 
-/** A capture as it is listed. */
 export const CaptureSchema = Loose(
   {
     id: Type.String(),
     key: Type.Optional(Type.String({ description: 'Name of the key whose requests are captured' })),
-    model: Type.Optional(Type.String({ description: 'The model; all of its variants where it names none' })),
-    by: Type.String({ description: 'Who began it' }),
+    model: Type.Optional(Type.String({ description: 'The model; all of its variants if it names none' })),
+    by: Type.String({ description: 'Who started the capture' }),
     startedAt: Time(),
-    endsAt: Time('When it ends by itself'),
+    endsAt: Time('When the capture ends automatically'),
     endedAt: Type.Optional(Time()),
     endReason: Type.Optional(
       Type.String({ description: 'time, stopped, size, restart (of the server) or key_revoked' })
     ),
     records: Type.Integer({ minimum: 0 }),
     bytes: Type.Integer({ minimum: 0 }),
-    maxBytes: Type.Integer({ minimum: 0, description: 'Bytes at which it ends' }),
+    maxBytes: Type.Integer({ minimum: 0, description: 'Size in bytes at which the capture ends' }),
     dropped: Type.Integer({
       minimum: 0,
-      description: 'Records that are not kept: a plugin left them out or failed, or the disk did'
+      description: 'Records that were not stored because a plugin left them out or failed, or because of a disk error'
     })
   },
   { title: 'Capture' }
 )
 export type Capture = Static<typeof CaptureSchema>
 
-/** The file of a capture. */
 export const CaptureFileSchema = Type.Object({
   version: Type.Literal(1),
-  /** Owner of the key, which stays the same when the key is replaced. */
+  /** Owner of the key. It stays the same when the key is replaced. */
   owner: Type.Optional(Type.String()),
   capture: CaptureSchema
 })
@@ -39,17 +37,17 @@ export type CaptureFile = Static<typeof CaptureFileSchema>
 
 const Count = Type.Integer({ minimum: 0 })
 
-/** A captured request, as `GET /api/captures/:id` gives it. */
+/** A captured request, as returned by `GET /api/captures/:id`. */
 export const CaptureRecordSchema = Loose(
   {
-    time: Time('When the request was over'),
+    time: Time('When the request ended'),
     requestId: Type.String(),
     key: Type.Optional(Type.String()),
     address: Type.String(),
     surface: Type.String(),
     operation: Type.String(),
     model: Type.String(),
-    body: Type.Unknown({ description: 'The request in the hosted-chat shape, whichever API it came by' }),
+    body: Type.Unknown({ description: 'The request in the OpenAI chat format, whichever API it came through' }),
     answer: Type.Array(
       Loose({
         content: Type.Optional(Type.String()),
@@ -57,15 +55,15 @@ export const CaptureRecordSchema = Loose(
         toolCalls: Type.Optional(Type.Array(Loose({ name: Type.String(), arguments: Type.String() }))),
         finish: Type.Optional(Type.String())
       }),
-      { description: 'The choices of an answer in text; empty for vectors and scores' }
+      { description: 'Text of each choice of the answer; empty for vectors and scores' }
     ),
     status: Type.Integer(),
     code: Type.Optional(Type.String()),
     tokens: Loose({ in: Count, cached: Count, out: Count }),
-    cut: Type.Optional(Type.Literal(true, { description: 'Something of it was too long, or a file' }))
+    cut: Type.Optional(Type.Literal(true, { description: 'Part of the record was too long, or a file' }))
   },
   { title: 'CaptureRecord' }
 )
 
-/** A record without what plugins may have put into it that JSON has no word for. */
+/** Serializes a record. Values that plugins added and JSON cannot represent are dropped. */
 export const lineOf = (record: CaptureRecord) => `${JSON.stringify(record)}\n`

@@ -27,24 +27,23 @@ export interface CaptureDependencies {
   streams: EventStreams
 }
 
-/** Captures of requests, for admins. */
 export function captureRoutes({ captures, access, catalog, streams }: CaptureDependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const params = Type.Object({ id: Type.String() })
 
-    const start = nativeRoute(TAG, 'startCapture', 'Write requests and answers down for a while', {
+    const start = nativeRoute(TAG, 'startCapture', 'Start recording requests and answers', {
       role: 'admin',
       description:
-        'Those of a key, of a model, or of a key to a model. Their answers have the header `x-corral-captured`. It ends by itself, and with the server.',
+        'Records the requests of a key, to a model, or of a key to a model. Their answers have the header `x-corral-captured`. The capture ends automatically, at the latest when the server stops.',
       body: Loose({
         key: Given(Type.String({ description: 'Name of a key' })),
         model: Given(Type.String({ description: '<owner>/<name>, or <owner>/<name>:<variant> for one variant' })),
-        for: Given(
-          Type.Union([Type.String(), Type.Number()], { description: 'Such as 10m; at most 24h. It cannot be left out' })
-        ),
+        for: Given(Type.Union([Type.String(), Type.Number()], { description: 'Such as 10m; at most 24h. Required' })),
         max_bytes: Given(
-          Type.Union([Type.String(), Type.Number()], { description: `Bytes at which it ends (${USUAL_SIZE})` })
+          Type.Union([Type.String(), Type.Number()], {
+            description: `Size in bytes at which the capture ends (${USUAL_SIZE})`
+          })
         )
       }),
       response: { 200: json('The capture', CaptureSchema) },
@@ -54,16 +53,14 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
       const key = body.key ?? undefined
       const owner = key === undefined ? undefined : access.ownerOf(key)
       if (key !== undefined && owner === undefined) {
-        throw new CorralError(
-          'key_not_found',
-          'There is no key of that name. "corral key list" shows those there are.',
-          {
-            param: 'key'
-          }
-        )
+        throw new CorralError('key_not_found', 'There is no key with that name. "corral key list" shows the keys.', {
+          param: 'key'
+        })
       }
       if (key === undefined && body.model == null) {
-        throw new CorralError('invalid_option', 'Say whose requests: give "key", "model" or both.', { param: 'key' })
+        throw new CorralError('invalid_option', 'Say which requests to capture: give "key", "model" or both.', {
+          param: 'key'
+        })
       }
       return await captures.start({
         key,
@@ -78,10 +75,7 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
     const list = nativeRoute(TAG, 'listCaptures', 'List captures', {
       role: 'admin',
       response: {
-        200: json(
-          'Those that go on and those that are kept, the latest first',
-          Loose({ captures: Type.Array(CaptureSchema) })
-        )
+        200: json('Active and stored captures, newest first', Loose({ captures: Type.Array(CaptureSchema) }))
       }
     })
     app.get('/api/captures', list, async () => ({ captures: captures.list() }))
@@ -92,7 +86,7 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
       params,
       response: {
         200: jsonOrStream('Never', CaptureRecordSchema, {
-          event: 'A request, once it was over',
+          event: 'A request, once it has ended',
           item: CaptureRecordSchema,
           types: streams.types
         })
@@ -115,14 +109,14 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
 
     const stop = nativeRoute(TAG, 'stopCapture', 'End a capture', {
       role: 'admin',
-      description: 'What it has is kept for `audit.capture_keep` days.',
+      description: 'The records are stored for `audit.capture_keep` days.',
       params,
       response: { 200: json('The capture', CaptureSchema) },
       errors: ['capture_not_found']
     })
     app.post('/api/captures/:id/stop', stop, async ({ params: { id } }) => await captures.stop(id))
 
-    const remove = nativeRoute(TAG, 'deleteCapture', 'End a capture and delete what it has', {
+    const remove = nativeRoute(TAG, 'deleteCapture', 'End a capture and delete its records', {
       role: 'admin',
       params,
       response: { 200: json('Deleted', Type.Object({ status: Type.Literal('deleted') })) },
@@ -135,7 +129,7 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
   }
 }
 
-/** A record; undefined for a line that a kill left in its middle. */
+/** Parses a record. Returns undefined for a line that was truncated by a crash. */
 function parsed(line: string): unknown {
   try {
     return JSON.parse(line)
@@ -144,7 +138,7 @@ function parsed(line: string): unknown {
   }
 }
 
-/** The public name of a model that is here. @throws CorralError */
+/** Returns the public name of an installed model. @throws CorralError */
 function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
   const name = parseRequestedName(text)
   const { publicName, model } = catalog.get(name)
@@ -154,19 +148,15 @@ function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
 function timeOf(text: string | number | null | undefined): number {
   const time = parseDuration(text)
   if (time !== undefined && time > 0 && time <= MAX_TIME) return time
-  throw new CorralError(
-    'invalid_option',
-    '"for" is no length of time up to 24h. Write 10m, 2h or a number of seconds.',
-    {
-      param: 'for'
-    }
-  )
+  throw new CorralError('invalid_option', '"for" is not a duration up to 24h. Write 10m, 2h or a number of seconds.', {
+    param: 'for'
+  })
 }
 
 function sizeOf(text: string | number): number {
   const size = parseBytes(text)
   if (size !== undefined && size > 0 && size <= MAX_SIZE) return size
-  throw new CorralError('invalid_option', '"max_bytes" is no size up to 1GiB. Write 64MiB or a number of bytes.', {
+  throw new CorralError('invalid_option', '"max_bytes" is not a size up to 1GiB. Write 64MiB or a number of bytes.', {
     param: 'max_bytes'
   })
 }

@@ -12,18 +12,17 @@ import { boundedCopy, type CopyBudget } from './bounded-copy.ts'
 import { type Capture, type CaptureFile, CaptureFileSchema, lineOf } from './capture-records.ts'
 
 /*
- * What was asked and answered, written down for a while because an admin says so. Captured answers say it in a header, the
- * log when it begins and ends; nothing goes on after a restart, and files go after some days.
+ * An admin can have requests and answers recorded for a limited time. Captured answers carry a header, and the log says
+ * when a capture starts and ends. Captures do not survive a restart, and their files are deleted after a few days.
  */
 
 export const CAPTURED_HEADER = 'x-corral-captured'
-/** Captures that go on at once. */
 const MAX_ACTIVE = 16
-/** Characters of a request, and of its answer, that are kept. */
+/** Maximum characters stored per request, and per answer. */
 const MAX_LENGTH = 2 ** 20
-/** Characters that requests which go on may hold together. */
+/** Maximum characters that unfinished requests may hold in memory together. */
 const MAX_HELD = 64 * 2 ** 20
-/** Milliseconds that plugins may look at a record. */
+/** How long plugins may take to filter a record, in milliseconds. */
 const FILTER_TIME = 10_000
 const DAY = 86_400_000
 const SWEEP_INTERVAL = 3_600_000
@@ -34,7 +33,7 @@ interface ActiveCapture {
   timer: NodeJS.Timeout | undefined
 }
 
-/** A captured request that is not over. */
+/** A captured request that has not ended yet. */
 interface CapturedRequest {
   by: ActiveCapture[]
   hooked: HookedRequest
@@ -48,17 +47,16 @@ export interface CaptureOptions {
   folder: string
   log: FastifyBaseLogger
   hooks: Pick<Hooks, 'capture'>
-  /** Writes beginnings and ends into the audit log. */
+  /** Writes the start and end of captures into the audit log. */
   note(event: { event: string; target: string; by: string }): void
 }
 
-/** What is to be captured. */
 export interface NewCapture {
   key?: string | undefined
   /** Owner of that key. */
   owner: string | undefined
   model?: string | undefined
-  /** Milliseconds. */
+  /** Duration in milliseconds. */
   time: number
   maxBytes: number
   by: string
@@ -72,7 +70,7 @@ export class Captures {
   #held = 0
   #working: Promise<unknown> = Promise.resolve()
   #sweeping: NodeJS.Timeout | undefined
-  /** Days that those are kept which have ended. */
+  /** Days to keep captures that have ended. */
   keep: number
 
   constructor(options: CaptureOptions, keep: number) {
@@ -80,14 +78,14 @@ export class Captures {
     this.keep = keep
   }
 
-  /** Reads what there is. What had not ended has ended with the server. */
+  /** Loads the stored captures. Captures that were active when the server stopped are ended. */
   async open(): Promise<void> {
     const { folder, log } = this.#options
     const files = await readdir(folder).catch(() => [])
     for (const file of files.filter(name => name.endsWith('.json'))) {
       const read = await readJsonFile(join(folder, file), CaptureFileSchema).catch(() => undefined)
       if (!read?.value || `${read.value.capture.id}.json` !== file) {
-        log.warn({ file }, 'The description of a capture cannot be read; it is left as it is.')
+        log.warn({ file }, 'The description of a capture cannot be read. It is left unchanged.')
         continue
       }
       const { capture, owner } = read.value
@@ -101,10 +99,10 @@ export class Captures {
     await this.sweep()
   }
 
-  /** @throws CorralError `invalid_option`, and as the disk does */
+  /** @throws CorralError `invalid_option`, or a file system error */
   async start({ key, owner, model, time, maxBytes, by }: NewCapture): Promise<Capture> {
     if (this.#active().length >= MAX_ACTIVE) {
-      throw new CorralError('invalid_option', `${MAX_ACTIVE} captures go on already. Stop one of them first.`)
+      throw new CorralError('invalid_option', `${MAX_ACTIVE} captures are already active. Stop one of them first.`)
     }
     const now = Date.now()
     const capture: Capture = {
@@ -125,11 +123,16 @@ export class Captures {
     await appendFile(this.#recordsPath(capture), '', { mode: 0o600 })
     entry.timer = setTimeout(() => void this.#end(entry, 'time'), time).unref()
     this.#all.set(capture.id, entry)
-    this.#tell(entry, 'capture_started', by, `begins, until ${capture.endsAt}: requests and answers are written down.`)
+    this.#tell(
+      entry,
+      'capture_started',
+      by,
+      `has started and runs until ${capture.endsAt}: requests and answers are recorded.`
+    )
     return capture
   }
 
-  /** The latest first. */
+  /** Newest first. */
   list(): Capture[] {
     const all = [...this.#all.values()].map(({ capture }) => capture)
     return all.sort((a, b) => (a.startedAt < b.startedAt ? 1 : -1))
@@ -146,21 +149,21 @@ export class Captures {
     return entry.capture
   }
 
-  /** Ends it and deletes what it has. */
+  /** Ends a capture and deletes its records. */
   async remove(id: string): Promise<void> {
     const entry = this.#find(id)
     await this.#end(entry, 'stopped')
     await this.#delete(entry)
   }
 
-  /** Path of the records of a capture, once all that are over are in it. */
+  /** Path of the records of a capture, after all finished requests have been written to it. */
   async recordsOf(id: string): Promise<string> {
     const { capture } = this.#find(id)
     await this.#working
     return this.#recordsPath(capture)
   }
 
-  /** Ends the captures of a key that was revoked: a new one of its name may be somebody else's. */
+  /** Ends the captures of a revoked key, because a new key of that name may belong to somebody else. */
   keyRevoked(name: string): void {
     for (const entry of this.#active()) if (entry.capture.key === name) void this.#end(entry, 'key_revoked')
   }
@@ -178,7 +181,7 @@ export class Captures {
     }
   }
 
-  /** What is captured is complete. */
+  /** Ends all captures after the last records are written. */
   async close(): Promise<void> {
     clearInterval(this.#sweeping)
     for (const { timer } of this.#active()) clearTimeout(timer)
@@ -187,7 +190,7 @@ export class Captures {
 
   // ---- requests --------------------------------------------------------------------------------------------------
 
-  /** The hooks that captures need; while nothing is captured there are none, so that no request waits for them. */
+  /** The hooks that captures need. Without active captures there are none, so that requests are not delayed. */
   get hooks(): Pick<PluginHooks, 'request' | 'leased' | 'event' | 'eventsOf'> {
     const captures = this
     return {
@@ -219,7 +222,7 @@ export class Captures {
     const room = Math.min(MAX_LENGTH, (MAX_HELD - this.#held) / 2)
     const budget: CopyBudget = { left: room, cut: false }
     const copy = boundedCopy(body, budget)
-    // As much again for the answer, which may not take what the request did not need: both are counted as held.
+    // Reserves the same amount for the answer, which may not use what the request left over.
     const held = 2 * room
     budget.left = room
     this.#held += held
@@ -233,7 +236,7 @@ export class Captures {
     if (reply) this.#going.get(reply.request)?.answer.add(event)
   }
 
-  /** Takes a request that is over. */
+  /** Records a finished request. */
   take(request: FastifyRequest): void {
     const going = this.#goingCount === 0 ? undefined : this.#going.get(request)
     if (!going) return
@@ -269,7 +272,10 @@ export class Captures {
       const kept = await within(FILTER_TIME, () => this.#options.hooks.capture(made))
       line = kept && lineOf(kept)
     } catch (error) {
-      this.#options.log.error({ err: error, requestId: id }, 'A captured request is not kept: a plugin took too long.')
+      this.#options.log.error(
+        { err: error, requestId: id },
+        'A captured request was not stored: a plugin took too long.'
+      )
     }
     for (const entry of by) await this.#append(entry, line)
   }
@@ -287,7 +293,7 @@ export class Captures {
         capture.records++
       } catch (error) {
         capture.dropped++
-        const message = `A captured request is not kept: ${errorMessage(error)}`
+        const message = `A captured request was not stored: ${errorMessage(error)}`
         if (capture.dropped === 1) this.#options.log.error({ capture: capture.id }, message)
       }
     }
@@ -304,7 +310,7 @@ export class Captures {
     capture.endedAt = new Date().toISOString()
     capture.endReason = reason
     const { records, dropped } = capture
-    this.#tell(entry, 'capture_ended', reason, `has ended (${reason}): ${records} records, ${dropped} not kept.`)
+    this.#tell(entry, 'capture_ended', reason, `has ended (${reason}): ${records} records, ${dropped} not stored.`)
     await this.#save(entry).catch(error => {
       this.#options.log.error({ capture: capture.id }, `The end of a capture cannot be written: ${errorMessage(error)}`)
     })
@@ -344,11 +350,11 @@ export class Captures {
   #find(id: string): ActiveCapture {
     const found = this.#all.get(id)
     if (found) return found
-    throw new CorralError('capture_not_found', 'There is no such capture. "corral capture list" shows those there are.')
+    throw new CorralError('capture_not_found', 'There is no such capture. "corral capture list" shows the captures.')
   }
 }
 
-/** What a server that was killed had written down. */
+/** Counts the records that a killed server had written. */
 async function countLines(path: string): Promise<Pick<Capture, 'records' | 'bytes'>> {
   let records = 0
   let bytes = 0

@@ -13,7 +13,7 @@ const entries = async (corral: Corral, query = ''): Promise<any[]> =>
 const auditFile = ({ home }: Corral) => join(home, 'logs', 'audit', 'audit.jsonl')
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 
-t.test('it says who asked what, how it ended and what it took, and nothing of what was said', async t => {
+t.test('audit log records who called what, how it ended and its usage, but no prompts or answers', async t => {
   const corral = await startCorral(t)
   const made = await corral.json('/api/keys', { name: 'alice', role: 'operator' }, { local: true })
   const alice = bearer(made.body.key)
@@ -32,7 +32,7 @@ t.test('it says who asked what, how it ended and what it took, and nothing of wh
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers: alice, signal: gone.signal })
   await answer.body!.getReader().read()
   gone.abort()
-  const all = await until('the entry of a client that left', async () => {
+  const all = await until('the entry of a disconnected client', async () => {
     const found = await entries(corral, 'limit=50')
     return found.some(({ status }) => status === 499) ? found : undefined
   })
@@ -58,13 +58,13 @@ t.test('it says who asked what, how it ended and what it took, and nothing of wh
       { operation: 'setLogLevel', target: 'audit info', address: 'local', status: 200 },
       { ...byAlice, operation: 'chat', status: 499, code: 'client_left' }
     ],
-    'reads and health checks are left out'
+    'reads and health checks are not logged'
   )
-  t.match(all, [{ event: 'started' }, { event: 'key_created', target: 'alice', by: 'keys.json' }], 'and events')
-  t.ok(all.at(-1).tokens.out > 0, 'also what a client took that left')
+  t.match(all, [{ event: 'started' }, { event: 'key_created', target: 'alice', by: 'keys.json' }], 'events')
+  t.ok(all.at(-1).tokens.out > 0, 'tokens generated for a disconnected client are included')
   t.ok(
     all.every(({ wait, ms }) => wait === undefined || (wait >= 0 && wait <= ms + 1)),
-    'the wait is a part of the time'
+    'the wait is part of the duration'
   )
   const text = readFileSync(auditFile(corral), 'utf8')
   for (const secret of [CAPITAL_QUESTION.content, body.choices[0].message.content, made.body.key, 'wrong']) {
@@ -79,7 +79,7 @@ t.test('it says who asked what, how it ended and what it took, and nothing of wh
   t.equal((await corral.json('/api/audit', undefined, { headers: alice })).status, 403)
 })
 
-t.test('a flood of refusals is counted, and hides neither others nor what came before', async t => {
+t.test('audit log counts a flood of refusals without hiding other callers or earlier entries', async t => {
   const corral = await startCorral(t)
   const key = (await corral.json('/api/keys', { name: 'bob' }, { local: true })).body.key
   const flood = async (count: number, headers: Record<string, string>) => {
@@ -105,7 +105,7 @@ t.test('a flood of refusals is counted, and hides neither others nor what came b
   t.match(last, [{ event: 'refusals_omitted', omitted: 370 }, { event: 'stopped' }])
 })
 
-t.test('refusals do not hide what a caller did without waiting for the reply', async t => {
+t.test('refusals do not hide an action whose client did not wait for the reply', async t => {
   const corral = await startCorral(t)
   const { key } = (await corral.json('/api/keys', { name: 'eve', role: 'operator' }, { local: true })).body
   await Promise.all(Array.from({ length: 40 }, () => corral.json('/api/keys', undefined, { headers: bearer(key) })))
@@ -113,16 +113,16 @@ t.test('refusals do not hide what a caller did without waiting for the reply', a
   const socket = connect(Number(port), hostname)
   const head = [`authorization: Bearer ${key}`, 'host: localhost', 'content-length: 9', 'expect: 100-continue']
   socket.write(`POST /api/blobs/sha256:${'a'.repeat(64)} HTTP/1.1\r\n${head.join('\r\n')}\r\n\r\n`)
-  // "100 Continue": it is at work on it.
+  // "100 Continue": the server is working on it.
   await once(socket, 'data')
   socket.destroy()
-  const upload = await until('the upload is told', async () =>
+  const upload = await until('the upload is logged', async () =>
     (await entries(corral, 'key=eve&limit=100')).find(({ operation }) => operation === 'storeBlob')
   )
   t.match(upload, { key: 'eve', status: 499, code: 'client_left' })
 })
 
-t.test('files are rotated by size, kept as configured, and read in order', async t => {
+t.test('audit files are rotated by size, pruned as configured and read in order', async t => {
   const corral = await startCorral(t, { config: 'audit: { max_size: 2000, max_files: 3, reads: true }' })
   for (let at = 0; at < 60; at += 6) {
     await Promise.all(Array.from({ length: 6 }, () => corral.json('/api/tags')))
@@ -145,7 +145,7 @@ t.test('files are rotated by size, kept as configured, and read in order', async
   t.match(await corral.json('/api/audit?key=nobody', undefined, { local: true }), { body: { entries: [] } })
 })
 
-t.test('a reload is written down, and changes what is', async t => {
+t.test('reload is logged and changes what is logged', async t => {
   const corral = await startCorral(t, { config: 'audit: { reads: false }' })
   await corral.json('/api/tags')
   const file = join(corral.home, 'config.yaml')
@@ -160,7 +160,7 @@ t.test('a reload is written down, and changes what is', async t => {
   t.ok(all.some(({ event, target }) => event === 'config_reloaded' && target === file))
 })
 
-t.test('what a kill left in the middle of a line hides no other line', async t => {
+t.test('a line truncated by a kill hides no other line', async t => {
   const corral = await startCorral(t)
   await ask(corral)
   await entries(corral)
@@ -175,12 +175,12 @@ t.test('what a kill left in the middle of a line hides no other line', async t =
   t.match(all.map(({ event }) => event).filter(event => event === 'started').length, 2)
 })
 
-t.test('where it cannot be written, answers go on; it says so once, and what is missing once it can be', async t => {
+t.test('requests continue while the log cannot be written, with one error and a count of lost lines', async t => {
   const corral = await startCorral(t)
   await ask(corral)
   await entries(corral)
   const folder = join(corral.home, 'logs', 'audit')
-  // A file in the place of the folder: permissions do not bind those who run tests as root.
+  // A file in place of the folder, because permissions do not restrict root.
   rmSync(folder, { recursive: true })
   writeFileSync(folder, '')
   for (let at = 0; at < 3; at++) {
@@ -192,13 +192,13 @@ t.test('where it cannot be written, answers go on; it says so once, and what is 
   t.equal(complaints(), 1)
   rmSync(folder)
   await until(
-    'lines that waited',
+    'lines that were waiting',
     async () => (await entries(corral)).filter(({ operation }) => operation).length === 3
   )
-  t.match(corral.log(), /is written again; 0 lines were lost/)
+  t.match(corral.log(), /can be written again; 0 lines were lost/)
 })
 
-t.test('links: a folder elsewhere is used, a link in the place of the file is not followed', async t => {
+t.test('a linked folder is used, a link in place of the file is not followed', async t => {
   const corral = await startCorral(t)
   await corral.end()
   const { home } = corral
@@ -222,7 +222,7 @@ t.test('links: a folder elsewhere is used, a link in the place of the file is no
   t.equal(readFileSync(join(home, 'victim'), 'utf8'), 'mine')
 })
 
-t.test('an admin follows it', async t => {
+t.test('an admin can follow the audit log', async t => {
   const corral = await startCorral(t)
   await ask(corral)
   const answer = await corral.send('/api/audit?follow=1&limit=1', undefined, { local: true })

@@ -28,7 +28,7 @@ const keyOf = async (corral: Corral, name: string) => {
   return { authorization: `Bearer ${body.key}` }
 }
 
-t.test('requests and answers of a key are written down, and of nobody else', async t => {
+t.test('capture records requests and answers of one key only', async t => {
   const corral = await startCorral(t)
   const alice = await keyOf(corral, 'alice')
   const bob = await keyOf(corral, 'bob')
@@ -37,7 +37,7 @@ t.test('requests and answers of a key are written down, and of nobody else', asy
     await response.text()
     return response.headers.get('x-corral-captured')
   }
-  t.equal(await ask(alice), null, 'nothing is captured unless somebody says so')
+  t.equal(await ask(alice), null, 'nothing is captured by default')
   t.match(await corral.json('/api/captures', { for: '1m' }, local), { status: 400, body: { code: 'invalid_option' } })
   t.match(await corral.json('/api/captures', { key: 'eve', for: '1m' }, local), { body: { code: 'key_not_found' } })
   t.match(await corral.json('/api/captures', { key: 'bob', for: '25h' }, local), { body: { code: 'invalid_option' } })
@@ -46,7 +46,7 @@ t.test('requests and answers of a key are written down, and of nobody else', asy
   const { id } = await begin(corral, { key: 'alice' })
 
   t.equal(await ask(alice), '1')
-  t.equal(await ask(alice, { stream: true }), '1', 'also where bytes would be passed on')
+  t.equal(await ask(alice, { stream: true }), '1', 'also for answers that are passed through as bytes')
   t.equal(await ask(bob), null)
   await ask(alice, { messages: [{ role: 'user', content: 'A'.repeat(100_000) }] })
   await corral.json('/v1/embeddings', { model: DEMO, input: ['one', 'two'] }, { headers: alice })
@@ -82,31 +82,31 @@ t.test('requests and answers of a key are written down, and of nobody else', asy
   t.same(readdirSync(folder), [])
 })
 
-t.test('a capture of a model ends with its size, with its key, with its time and with the server', async t => {
+t.test('capture of a model ends by size, key, time or server stop', async t => {
   const corral = await startCorral(t)
   const { id: small } = await begin(corral, { model: DEMO, max_bytes: 1000 })
   const long = [{ role: 'user', content: 'word '.repeat(100) }]
   for (let at = 0; at < 3; at++) await corral.json('/api/chat', { model: DEMO, messages: long })
-  t.match(await until('the end by size', async () => (await listed(corral, small)).endedAt && listed(corral, small)), {
+  t.match(await until('ended by size', async () => (await listed(corral, small)).endedAt && listed(corral, small)), {
     endReason: 'size'
   })
   t.ok((await listed(corral, small)).bytes <= 1000)
 
   const { id: short } = await begin(corral, { model: DEMO, for: 0.2 })
-  t.match(await until('the end by time', async () => (await listed(corral, short)).endedAt && listed(corral, short)), {
+  t.match(await until('ended by time', async () => (await listed(corral, short)).endedAt && listed(corral, short)), {
     endReason: 'time'
   })
 
   const alice = await keyOf(corral, 'alice')
   const { id: ofAlice } = await begin(corral, { key: 'alice' })
   await corral.json('/api/keys/alice/rotate', {}, local)
-  t.notOk((await listed(corral, ofAlice)).endedAt, 'it goes on with the new key')
+  t.notOk((await listed(corral, ofAlice)).endedAt, 'it continues with the new key')
   const headers = await keyOf(corral, 'carol')
   const { id: ofCarol } = await begin(corral, { key: 'carol' })
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers })
   await answer.body!.getReader().read()
   await corral.json('/api/keys/carol', undefined, { ...local, method: 'DELETE' })
-  const cut = await until('the record of the answer that was cut', async () => (await records(corral, ofCarol))[0])
+  const cut = await until('the record of the interrupted answer', async () => (await records(corral, ofCarol))[0])
   t.match(cut, { key: 'carol', status: 401, code: 'unauthorized', answer: [{ content: String }] })
   t.match(await listed(corral, ofCarol), { endReason: 'key_revoked' })
   t.equal((await corral.json('/api/tags', undefined, { headers: alice })).status, 401)
@@ -115,10 +115,10 @@ t.test('a capture of a model ends with its size, with its key, with its time and
   const again = await startCorral(t, { home: corral.home })
   t.match(await listed(again, ofAlice), { endReason: 'restart' })
   t.match(again.log(), new RegExp(`Capture ${ofAlice} of key alice has ended \\(restart\\)`))
-  t.equal((await records(again, ofCarol)).length, 1, 'what was written stays')
+  t.equal((await records(again, ofCarol)).length, 1, 'written records are kept')
 })
 
-t.test('a copy of a value costs what is kept of it', t => {
+t.test('copying a value costs as much as is kept of it', t => {
   const budget = (left: number) => ({ left, cut: false })
   const whole = budget(1000)
   const value = { a: [1, 'two', null, { b: true }] }

@@ -28,7 +28,6 @@ t.test('close reports how many lines were lost', async t => {
     const said: string[] = []
     const say = (line: string) => void said.push(line)
     const log = { info: say, warn: say, error: say } as never
-    // A file is where the folder should be.
     const folder = join(t.testdir({ file: '' }), 'file')
     const lines = new LineLog({ folder, name: 'lines', limits: LIMITS, log, lossLine: lost => `lost ${lost}` })
     for (let index = 0; index < count; index++) lines.push('line')

@@ -16,7 +16,7 @@ import {
 import { judgeBind } from '../../../../plugins/people/security/index.ts'
 import { openKeyStore } from '../../../../plugins/people/security/key-store.ts'
 
-t.test('loopback hosts', async t => {
+t.test('isLoopbackHost accepts loopback names and addresses', async t => {
   const loopback = [
     'localhost',
     'LOCALHOST',
@@ -63,7 +63,7 @@ t.test('loopback hosts', async t => {
   for (const host of others) t.equal(isLoopbackHost(host), false, host)
 })
 
-t.test('Host headers', async t => {
+t.test('hostAllowed checks Host headers', async t => {
   const names = new Set(['my-machine', 'models.example.org'])
   const allowed = [
     undefined,
@@ -115,17 +115,17 @@ t.test('Host headers', async t => {
   ]
   for (const header of refused) t.equal(hostAllowed(header, names), false, header)
   for (const header of ['192.168.1.7:11435', '[fe80::1]:1', '10.0.0.1']) {
-    t.equal(hostAllowed(header, names, { addresses: true }), true, `${header} where addresses will do`)
+    t.equal(hostAllowed(header, names, { addresses: true }), true, `${header} if addresses are accepted`)
   }
   for (const header of ['evil.com', '192.168.1.7.evil.com', '192.168.1', '[::1', 'fe80::1']) {
-    t.equal(hostAllowed(header, names, { addresses: true }), false, `${header} is no address`)
+    t.equal(hostAllowed(header, names, { addresses: true }), false, `${header} is not an address`)
   }
   t.equal(hostOf('[::1]:11435'), '::1')
   t.equal(hostOf('a.b:1'), 'a.b')
   t.equal(nameKey('A.B.'), 'a.b')
 })
 
-t.test('origins', async t => {
+t.test('originAllowed checks origins', async t => {
   const host = 'box.lan:11435'
   const allowed = [
     undefined,
@@ -178,7 +178,7 @@ t.test('origins', async t => {
   ]
   for (const origin of refused) t.equal(originAllowed(origin, host, []), false, origin)
 
-  // The port that a scheme implies may be left out on either side.
+  // The default port of a scheme may be omitted on either side.
   t.equal(originAllowed('http://box.lan', 'box.lan:80', []), true)
   t.equal(originAllowed('http://box.lan:80', 'box.lan', []), true)
   t.equal(originAllowed('https://box.lan', 'box.lan', []), true)
@@ -224,11 +224,11 @@ t.test('origins', async t => {
     for (const origin of no) t.equal(originAllowed(origin, host, [originPattern(entry)]), false, `${entry} ${origin}`)
   }
   for (const entry of ['', 'example.org', 'https://', 'https://a/b', 'https://a b', 'https://u@a', '**']) {
-    t.notMatch(entry, new RegExp(ORIGIN_PATTERN), `no entry: ${entry}`)
+    t.notMatch(entry, new RegExp(ORIGIN_PATTERN), `invalid entry: ${entry}`)
   }
 })
 
-t.test('keys', async t => {
+t.test('sentKeys reads keys from headers', async t => {
   const log = { info() {}, error() {} }
   const keys = await openKeyStore(join(t.testdir({}), 'keys.json'), ['first-key', 'second-key'], log)
   t.teardown(() => keys.close())
@@ -259,7 +259,7 @@ t.test('keys', async t => {
   }
 })
 
-t.test('the address to listen on', async t => {
+t.test('judgeBind decides which addresses may be listened on', async t => {
   const closed = { keys: false, insecure: false }
   for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.53']) {
     t.equal(judgeBind(host, closed), 'local', host)

@@ -13,7 +13,7 @@ import { parseExpiry, parseKeyLimits, partsOf } from '../../../../plugins/people
 import { openKeyStore } from '../../../../plugins/people/security/key-store.ts'
 import { until } from '../../../support/corral.ts'
 
-t.test('limits as they are written', async t => {
+t.test('parseKeyLimits parses limits', async t => {
   const table: [string, object][] = [
     ['60/min', { requests_per_minute: 60 }],
     ['60/min,100000tok/day', { requests_per_minute: 60, tokens_per_day: 100_000 }],
@@ -54,7 +54,7 @@ t.test('limits as they are written', async t => {
   })
 })
 
-t.test('when a key ends', async t => {
+t.test('parseExpiry parses when a key expires', async t => {
   const now = new Date('2030-01-01T00:00:00.000Z')
   t.equal(parseExpiry('90d', now), '2030-04-01T00:00:00.000Z')
   t.equal(parseExpiry('2h', now), '2030-01-01T02:00:00.000Z')
@@ -84,7 +84,7 @@ const model = (name: string, label = 'Q8_0'): Model =>
     publicName: name
   }) as Model
 
-t.test('the models that a key allows', async t => {
+t.test('keys restrict models by name and alias', async t => {
   const table: [string[], string, boolean][] = [
     [['a/b'], 'a/b', true],
     [['A/B'], 'a/b', true],
@@ -108,13 +108,13 @@ t.test('the models that a key allows', async t => {
     [['a/b', 'c/d'], 'c/d', true]
   ]
   for (const [allowed, name, is] of table) t.equal(isAllowed(allowed, model(name)), is, `${allowed} ${name}`)
-  t.equal(isAllowed(undefined, model('a/b')), true, 'no list, no limit')
+  t.equal(isAllowed(undefined, model('a/b')), true, 'no list, no restriction')
   t.equal(isAllowed([], model('a/b')), false, 'an empty list allows nothing')
 
   for (const present of [model('c/d'), undefined]) {
     t.throws(() => requireAllowed(['a/b'], parseModelName('c/d'), present), { code: 'forbidden_model' })
   }
-  t.doesNotThrow(() => requireAllowed(['a/b'], parseModelName('a/b')), 'that it is missing, others say')
+  t.doesNotThrow(() => requireAllowed(['a/b'], parseModelName('a/b')), 'a missing model is reported later')
   t.doesNotThrow(() => requireAllowed(['my/alias'], parseModelName('my/alias'), model('a/b')), 'by an alias')
   t.doesNotThrow(
     () => requireAllowed(['gpt-4o'], parseRequestedName('GPT-4o:latest'), model('a/b')),
@@ -134,36 +134,36 @@ t.test('the models that a key allows', async t => {
   t.equal(catalogFor(catalog, {}), catalog)
 })
 
-t.test('wrong keys by address', async t => {
+t.test('FailedAttempts limits wrong keys per address', async t => {
   const attempts = new FailedAttempts()
   const tries = (address: string, keys: (at: number) => string, count: number, now: number) =>
     Array.from({ length: count }, (_, at) => attempts.fail(address, keys(at), now).wait).filter(wait => wait === 0)
       .length
   const admitted = tries('192.0.2.1', at => `guess-${at}`, 1000, 0)
-  t.ok(admitted > 5 && admitted < 100, `${admitted} of 1000 guesses are looked at`)
+  t.ok(admitted > 5 && admitted < 100, `${admitted} of 1000 guesses are checked`)
   t.ok(attempts.isGuessing('192.0.2.1', 0))
-  t.notOk(attempts.isGuessing('192.0.2.2', 0), 'another address is another one')
-  t.equal(tries('192.0.2.1', at => `more-${at}`, 100, 10_000) < 20, true, 'some are forgiven with time')
+  t.notOk(attempts.isGuessing('192.0.2.2', 0), 'another address is independent')
+  t.equal(tries('192.0.2.1', at => `more-${at}`, 100, 10_000) < 20, true, 'some are forgiven over time')
   t.notOk(attempts.isGuessing('192.0.2.1', 3_600_000))
-  const repeated = tries('192.0.2.3', () => 'an old key', 1000, 0)
+  const repeated = tries('192.0.2.3', () => 'an outdated key', 1000, 0)
   t.ok(repeated > admitted && repeated < 500, `${repeated} of 1000 with the same key`)
 
   tries('2001:db8::1', at => `guess-${at}`, 1000, 0)
   t.ok(attempts.isGuessing('2001:db8:0:0:ffff::2', 0), 'of the same network')
   t.notOk(attempts.isGuessing('2001:db8:0:1::1', 0))
   tries('::ffff:192.0.2.9', at => `guess-${at}`, 1000, 0)
-  t.ok(attempts.isGuessing('192.0.2.9', 0), 'an IPv4 address in the form of IPv6')
+  t.ok(attempts.isGuessing('192.0.2.9', 0), 'an IPv4 address in IPv6 form')
 
   attempts.succeed('192.0.2.50', 'key:1')
   t.ok(attempts.wasGood('192.0.2.50', 'key:1'))
   t.notOk(attempts.wasGood('192.0.2.51', 'key:1'))
   for (let at = 0; at < 30_000; at++) attempts.fail(`2001:db8:${at.toString(16)}::1`, 'x', 0)
-  t.ok(attempts.size <= 10_000, 'memory is bounded')
+  t.ok(attempts.size <= 10_000, 'memory is limited')
 })
 
 const log = { info() {}, error() {} }
 
-t.test('the file: hashes, names, one id for life', async t => {
+t.test('key file stores hashes and names, and an id that never changes', async t => {
   const home = t.testdir({})
   const path = join(home, 'new', 'keys.json')
   t.equal(await readKeys(path), undefined)
@@ -177,7 +177,7 @@ t.test('the file: hashes, names, one id for life', async t => {
     await t.rejects(createKey(path, { name }), { code: 'invalid_request' }, JSON.stringify(name))
   }
   await t.rejects(createKey(path, { name: 'late', expires: '2001-01-01T00:00:00.000Z' }), { code: 'invalid_request' })
-  await t.rejects(createKey(path, { name: 'x', models: ['no name'] }), { code: 'invalid_request' })
+  await t.rejects(createKey(path, { name: 'x', models: ['invalid name'] }), { code: 'invalid_request' })
   await t.rejects(revokeKey(path, 'nobody'), { code: 'key_not_found' })
   await t.rejects(rotateKey(path, 'nobody'), { code: 'key_not_found' })
 
@@ -185,13 +185,13 @@ t.test('the file: hashes, names, one id for life', async t => {
   t.equal(parseKey(rotated.key)!.id, parseKey(key)!.id)
   t.not(rotated.key, key)
   await Promise.all(['b', 'c', 'd', 'e'].map(name => createKey(path, { name })))
-  t.same((await readKeys(path))!.map(({ name }) => name).sort(), ['alice', 'b', 'c', 'd', 'e'], 'none is lost')
+  t.same((await readKeys(path))!.map(({ name }) => name).sort(), ['alice', 'b', 'c', 'd', 'e'], 'no key is lost')
   for (const text of ['', 'corral_', `${key}x`, key.slice(1), `corral_${'g'.repeat(16)}_${'a'.repeat(43)}`]) {
     t.equal(parseKey(text), undefined, text)
   }
 })
 
-t.test('the store follows the file, and never opens again', async t => {
+t.test('key store follows the file and stays closed once it had keys', async t => {
   const home = t.testdir({})
   const path = join(home, 'keys.json')
   const store = await openKeyStore(path, [], log)
@@ -199,7 +199,7 @@ t.test('the store follows the file, and never opens again', async t => {
   t.equal(store.required, false)
   const one = await createKey(path, { name: 'one', role: 'admin' })
   const two = await createKey(path, { name: 'two' })
-  t.equal((await store.find(one.key))?.caller.name, 'one', 'at once')
+  t.equal((await store.find(one.key))?.caller.name, 'one', 'immediately')
   t.equal(store.required, true)
   const known = (await store.find(two.key))!
   t.match(known.caller, { role: 'user', owner: `key:${parseKey(two.key)!.id}` })
@@ -227,7 +227,7 @@ t.test('the store follows the file, and never opens again', async t => {
   await store.refresh()
   t.equal(store.required, true, 'not even without the file')
 
-  // A mistake in the file changes nothing while the server runs, and is said at the next start.
+  // A mistake in the file changes nothing in a running server, and is reported at the next start.
   const three = await createKey(path, { name: 'three' })
   await store.refresh()
   writeFileSync(path, '{ "version": 1, "keys": [')
@@ -240,8 +240,8 @@ t.test('the store follows the file, and never opens again', async t => {
     rmSync(path)
     execFileSync('mkfifo', [path])
     await store.refresh()
-    t.ok(await store.find(three.key), 'a pipe in its place is not waited for')
-    await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is no regular file/)
+    t.ok(await store.find(three.key), 'a pipe in its place does not block')
+    await t.rejects(openKeyStore(path, [], log), /keys\.json, cannot be used: it is not a regular file/)
     rmSync(path)
   }
   async function entry() {
@@ -252,10 +252,10 @@ t.test('the store follows the file, and never opens again', async t => {
   }
 })
 
-t.test('a file that cannot be read does not open the server', async t => {
+t.test('an unreadable key file does not open the server', async t => {
   const home = t.testdir({})
   const path = join(home, 'keys.json')
-  // As where the keys are on a disk that is not mounted.
+  // As if the keys were on an unmounted disk.
   symlinkSync(join(home, 'nowhere', 'keys.json'), path)
   await t.rejects(
     openKeyStore(path, [], log),
@@ -272,20 +272,20 @@ t.test('a file that cannot be read does not open the server', async t => {
   writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...entry, expires: '2026-13-45T99:99:99Z' }] }))
   const store = await openKeyStore(path, [], log)
   t.teardown(() => store.close())
-  await t.rejects(async () => await store.find(key), { code: 'unauthorized' }, 'an end that is no date has passed')
+  await t.rejects(async () => await store.find(key), { code: 'unauthorized' }, 'an invalid expiry has passed')
 })
 
-t.test('a key ends', async t => {
+t.test('answers end when their key expires', async t => {
   const path = join(t.testdir({}), 'keys.json')
   const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 300).toISOString() })
   const store = await openKeyStore(path, [], log)
   t.teardown(() => store.close())
   const known = (await store.find(key))!
-  await until('the key ends', () => known.caller.revoked!.aborted)
+  await until('the key expires', () => known.caller.revoked!.aborted)
   await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
 })
 
-t.test('a key that is made while the server runs ends too, and one beside it stays', async t => {
+t.test('a key created on a running server expires, and others stay', async t => {
   const path = join(t.testdir({}), 'keys.json')
   const { key: lasting } = await createKey(path, { name: 'lasting' })
   const store = await openKeyStore(path, [], log)
@@ -293,11 +293,11 @@ t.test('a key that is made while the server runs ends too, and one beside it sta
   const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 1000).toISOString() })
   const known = (await store.find(key))!
   t.notOk(known.caller.revoked!.aborted)
-  await until('the key ends', () => known.caller.revoked!.aborted)
+  await until('the key expires', () => known.caller.revoked!.aborted)
   t.notOk((await store.find(lasting))!.caller.revoked!.aborted)
 })
 
-t.test('a clock that went ahead and back', async t => {
+t.test('a key is valid again after the clock jumped ahead and back', async t => {
   const path = join(t.testdir({}), 'keys.json')
   const { key } = await createKey(path, { name: 'lasting', expires: new Date(Date.now() + 3_600_000).toISOString() })
   const store = await openKeyStore(path, [], log)
@@ -306,7 +306,7 @@ t.test('a clock that went ahead and back', async t => {
   const { now } = Date
   t.teardown(() => Object.assign(Date, { now }))
   Date.now = () => now() + 7_200_000
-  await until('the key ends', () => known.caller.revoked!.aborted)
+  await until('the key expires', () => known.caller.revoked!.aborted)
   await t.rejects(async () => await store.find(key), { code: 'unauthorized' })
   Date.now = now
   const again = (await store.find(key))!
@@ -317,7 +317,7 @@ t.test('a clock that went ahead and back', async t => {
   t.equal(again.caller.revoked?.aborted, true)
 })
 
-t.test('clients by their addresses', t => {
+t.test('clients without keys are told apart by their network', t => {
   const table: [string, string][] = [
     ['192.0.2.1', '192.0.2.1'],
     ['::ffff:192.0.2.1', '192.0.2.1'],
@@ -330,11 +330,11 @@ t.test('clients by their addresses', t => {
   t.equal(turnOf('2001:db8::1'), turnOf('2001:db8:0:0:ffff::2'), 'one network')
   t.not(turnOf('2001:db8::1'), turnOf('2001:db8:0:1::1'))
   t.equal(turnOf('fe80::1%eth0'), turnOf('fe80::2%eth0'))
-  t.equal(keylessCaller('2001:db8::1').address, '2001:db8::1', 'which logs show')
+  t.equal(keylessCaller('2001:db8::1').address, '2001:db8::1', 'as shown in logs')
   t.end()
 })
 
-t.test('keys in a file that others can read', async t => {
+t.test('config check warns about keys in a file that others can read', async t => {
   const home = t.testdir({ 'config.yaml': 'security: { api_keys: [a-key-of-more-than-20-characters] }' })
   const file = join(home, 'config.yaml')
   const origins = { 'security.api_keys': 'config.yaml:1:13' }
@@ -349,7 +349,7 @@ t.test('keys in a file that others can read', async t => {
   t.equal(
     await exposedKeysWarning({ file, origins, sections: { security: { api_keys: [] } } }),
     undefined,
-    'no keys in it, as in the config.yaml that comes with corral'
+    'a config.yaml without keys, like the one that comes with corral'
   )
   chmodSync(file, 0o600)
   t.equal(await exposedKeysWarning({ file, origins, sections }), undefined)

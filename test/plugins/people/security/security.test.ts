@@ -20,7 +20,7 @@ interface Setting {
   options?: { origins?: string[]; hosts?: string[]; api_keys?: string[]; insecure?: boolean }
 }
 
-/** The plugin on an application with a few routes, and what it logged. */
+/** The plugin in an application with a few routes, and its log. */
 async function application(t: Test, { host = '127.0.0.1', options = {} }: Setting) {
   const lines: string[] = []
   const log = pino({ level: 'trace' }, { write: line => void lines.push(line) })
@@ -72,7 +72,7 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
   return { app, lines }
 }
 
-t.test('an unknown Host is refused on a loopback address, on every route', async t => {
+t.test('unknown Host is refused on a loopback address, on every route', async t => {
   const { app } = await application(t, { options: { hosts: ['proxy.example.org'] } })
   for (const url of ['/api/health', '/api/echo', '/nothing', '/v1/models', '/v1/nothing']) {
     const reply = await app.inject({
@@ -90,7 +90,7 @@ t.test('an unknown Host is refused on a loopback address, on every route', async
   }
 })
 
-t.test('HTTP/1.0 without a Host is answered; HTTP/1.1 needs one', async t => {
+t.test('HTTP/1.0 needs no Host, HTTP/1.1 needs exactly one', async t => {
   const { app } = await application(t, {})
   await app.listen({ port: 0, host: '127.0.0.1' })
   const { port } = app.server.address() as AddressInfo
@@ -111,7 +111,7 @@ t.test('HTTP/1.0 without a Host is answered; HTTP/1.1 needs one', async t => {
   )
 })
 
-t.test('beyond loopback any Host is allowed with keys; with "insecure" names must be this machine\'s', async t => {
+t.test('beyond loopback any Host is accepted with keys, and only this machine\'s names with "insecure"', async t => {
   const hosts = ['box.lan:11435', '192.168.1.7:11435', `${hostname()}:1`, 'localhost']
   for (const options of [{ insecure: true }, { api_keys: ['secret-key-1'] }]) {
     const { app, lines } = await application(t, { host: '0.0.0.0', options })
@@ -128,7 +128,7 @@ t.test('beyond loopback any Host is allowed with keys; with "insecure" names mus
   await t.rejects(application(t, { host: '::' }), ConfigError)
 })
 
-t.test('origins over HTTP: CORS on replies, errors and streams', async t => {
+t.test('CORS headers are set on replies, errors and streams', async t => {
   const { app } = await application(t, { options: { origins: ['https://*.example.org'] } })
   for (const [origin, status] of [
     ['https://chat.example.org', 200],
@@ -146,7 +146,7 @@ t.test('origins over HTTP: CORS on replies, errors and streams', async t => {
   t.match((await app.inject({ url: '/v1/models', headers: { origin: 'https://evil.com' } })).json(), {
     error: { type: 'permission_error', code: 'origin_not_allowed', param: null }
   })
-  // A form of a foreign page needs no preflight and sends any content type.
+  // A form on a foreign page needs no preflight and can send any content type.
   const form = await app.inject({
     method: 'POST',
     url: '/api/echo',
@@ -168,7 +168,7 @@ t.test('origins over HTTP: CORS on replies, errors and streams', async t => {
   t.ok(streamed.headers.get('x-request-id'))
 })
 
-t.test('preflight requests', async t => {
+t.test('preflight requests are answered', async t => {
   const { app } = await application(t, { options: { api_keys: ['secret-key-1'] } })
   const ask = (url: string, headers: Record<string, string>) => app.inject({ method: 'OPTIONS', url, headers })
   for (const url of ['/v1/chat/completions', '/api/echo', '/nothing']) {
@@ -192,12 +192,12 @@ t.test('preflight requests', async t => {
   t.equal(foreign.statusCode, 403)
   t.notOk(foreign.headers['access-control-allow-origin'])
   const plain = await ask('/api/echo', { origin: 'http://localhost:5173' })
-  t.equal(plain.statusCode, 204, 'one that is no preflight learns which methods there are')
+  t.equal(plain.statusCode, 204, 'OPTIONS without a preflight lists the methods')
   t.match(plain.headers, { allow: /OPTIONS/ })
   t.equal((await ask('/nothing', { origin: 'http://localhost:5173' })).statusCode, 404)
 })
 
-t.test('with keys configured every route but those for anyone requires one', async t => {
+t.test('with configured keys every route needs one, except routes for anyone', async t => {
   const { app, lines } = await application(t, { options: { api_keys: ['secret-key-1', 'secret-key-2'] } })
   t.equal((await app.inject('/api/health')).statusCode, 200)
   t.equal((await app.inject('/api/health?x=1')).statusCode, 200)
@@ -216,7 +216,7 @@ t.test('with keys configured every route but those for anyone requires one', asy
       const reply = await app.inject({ method, url, headers: { ...headers, origin: 'http://localhost:1' } })
       t.equal(reply.statusCode, 401, `${method} ${url}`)
       t.equal(reply.headers['www-authenticate'], 'Bearer')
-      t.equal(reply.headers['access-control-allow-origin'], 'http://localhost:1', 'a page can read why')
+      t.equal(reply.headers['access-control-allow-origin'], 'http://localhost:1', 'a page can read the reason')
       if (url.startsWith('/v1')) {
         t.match(reply.json(), { error: { type: 'authentication_error', code: 'unauthorized', param: null } })
       } else {
@@ -239,7 +239,7 @@ t.test('keys are marked as secret in the schema', async t => {
   t.notOk(security.optional, 'the server does not start without it')
 })
 
-t.test('the server itself: a start that is refused, and keys that are never shown', async t => {
+t.test('server refuses to start when it would be open, and never prints keys', async t => {
   const run = (args: string[], env: Record<string, string>) =>
     execa(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), ...args], {
       env: { ...env, CORRAL_HOME: t.testdir({}) },
@@ -261,7 +261,7 @@ t.test('the server itself: a start that is refused, and keys that are never show
   }
   const wrong = await run(['config', 'check'], { CORRAL_API_KEYS: 'secret key', CORRAL_ORIGINS: 'example.org' })
   t.equal(wrong.exitCode, 2)
-  t.match(wrong.all, 'a text without spaces')
+  t.match(wrong.all, 'text without spaces')
   t.match(wrong.all, 'an origin such as https://chat.example.org')
   t.notMatch(wrong.all, /secret key/)
 })

@@ -12,7 +12,7 @@ const bearer = (key: string, more: Record<string, string> = {}) => ({
 })
 const local = { local: true }
 
-/** What follows "#open=" in a new link. */
+/** The token of a new link, from after "#open=". */
 async function newToken(corral: Corral, init: SendOptions = local, body: object = {}): Promise<string> {
   const reply = await corral.json('/api/sessions/links', body, init)
   if (reply.status !== 200) throw new Error(JSON.stringify(reply))
@@ -31,7 +31,7 @@ async function newSession(corral: Corral, init?: SendOptions): Promise<string> {
 const newKey = async (corral: Corral, name: string, more: object = {}): Promise<string> =>
   (await corral.json('/api/keys', { name, ...more }, local)).body.key
 
-t.test('a link becomes a session of an admin, once', async t => {
+t.test('a link starts one admin session, once', async t => {
   const corral = await startCorral(t)
   const link = await corral.json('/api/sessions/links', {}, local)
   t.match(link.body.address, /^http:\/\/127\.0\.0\.1:\d+\/#open=[\w-]{43}$/)
@@ -54,16 +54,16 @@ t.test('a link becomes a session of an admin, once', async t => {
   t.notOk('key' in who.body)
   const listed = await corral.json('/api/sessions', undefined, bearer(key, { 'user-agent': 'a page' }))
   t.match(listed.body.sessions, [{ id: who.body.session.id, address: '127.0.0.1' }])
-  t.notOk(JSON.stringify(listed.body).includes(key.split('_')[3]!), 'nothing of what is sent')
+  t.notOk(JSON.stringify(listed.body).includes(key.split('_')[3]!), 'no credential')
 
-  t.comment('an admin, but not one of the private socket')
+  t.comment('an admin, but not through the private socket')
   const path = '/etc/hostname'
   t.match(await corral.json('/api/import', { model: 'a/b', path }, bearer(key)), {
     status: 403,
     body: { code: 'path_not_allowed' }
   })
 
-  t.comment('what was asked for is in the audit log, with the session')
+  t.comment('the audit log has the request with its session')
   await corral.json('/api/stop', { model: DEMO }, bearer(key))
   const audited = async () => (await corral.json('/api/audit?limit=100', undefined, local)).body.entries as any[]
   const entries = await until('the audit log has it', async () => {
@@ -90,14 +90,14 @@ t.test('a link becomes a session of an admin, once', async t => {
   })
   for (const path of ['/api/whoami', '/api/tags', '/v1/models']) {
     const after = await corral.json(path, undefined, bearer(key))
-    t.equal(after.status, 401, `${path}: nobody is taken for somebody else`)
+    t.equal(after.status, 401, `${path}: a stale session is not treated as another caller`)
   }
   t.match((await corral.json('/api/whoami', undefined, bearer(key))).body, { code: 'unauthorized', session: 'ended' })
   t.equal((await corral.json('/api/tags', undefined, bearer('what SDKs send'))).status, 200)
   t.same((await corral.json('/api/sessions', undefined, local)).body.sessions, [])
 })
 
-t.test('sessions are for the pages of this server alone, whatever pages are allowed else', async t => {
+t.test("sessions are limited to the server's own page, even if other origins are allowed", async t => {
   const corral = await startCorral(t, {
     config: 'security:\n  origins: ["*", "null"]\napi-ollama:\n  listen: 127.0.0.1:0\n'
   })
@@ -122,7 +122,7 @@ t.test('sessions are for the pages of this server alone, whatever pages are allo
     )
     for (const path of ['/api/whoami', '/api/keys', '/api/tags', '/v1/models']) {
       const refused = await corral.json(path, undefined, bearer(session, { origin }))
-      t.equal(refused.status, 403, `${origin} has no use for one: ${path}`)
+      t.equal(refused.status, 403, `${origin} cannot use one: ${path}`)
       t.match(JSON.stringify(refused.body), /origin_not_allowed/)
     }
   }
@@ -131,8 +131,8 @@ t.test('sessions are for the pages of this server alone, whatever pages are allo
     status: 403,
     body: { code: 'origin_not_allowed' }
   })
-  t.equal((await corral.json('/api/sessions', { token }, proxied)).status, 403, 'also by the private socket')
-  t.equal((await begin(corral, token, { origin: corral.url })).status, 200, 'the link was not used up by them')
+  t.equal((await corral.json('/api/sessions', { token }, proxied)).status, 403, 'also through the private socket')
+  t.equal((await begin(corral, token, { origin: corral.url })).status, 200, 'those attempts did not use up the link')
   t.equal((await corral.json('/api/keys', undefined, bearer(session, { origin: corral.url }))).status, 200)
 
   const other = await until('the other listener', () => /served at (http:\S+) too/.exec(corral.log())?.[1])
@@ -146,7 +146,7 @@ t.test('sessions are for the pages of this server alone, whatever pages are allo
   }
 })
 
-t.test("a key's sessions are what the key is, and end with it", async t => {
+t.test('sessions of a key have its rights and end with it', async t => {
   const corral = await startCorral(t)
   const expires = new Date(Date.now() + 3_600_000).toISOString()
   const root = await newKey(corral, 'root', { role: 'admin', expires })
@@ -172,7 +172,7 @@ t.test("a key's sessions are what the key is, and end with it", async t => {
   for (const key of [session, child]) {
     t.match(await corral.json('/api/whoami', undefined, bearer(key)), { status: 401, body: { session: 'ended' } })
   }
-  t.match(await begin(corral, waiting), { status: 410, body: { code: 'link_ended' } }, 'a link of it too')
+  t.match(await begin(corral, waiting), { status: 410, body: { code: 'link_ended' } }, 'so does its link')
   t.match(await corral.json('/api/whoami', undefined, bearer(byName)), { status: 200, body: { role: 'admin' } })
 
   const [{ id }] = (await corral.json('/api/sessions', undefined, local)).body.sessions
@@ -185,18 +185,22 @@ t.test("a key's sessions are what the key is, and end with it", async t => {
   t.equal((await corral.json('/api/whoami', undefined, bearer(byName))).status, 401)
 })
 
-t.test('links are neither guessed nor used by others', async t => {
+t.test('links cannot be guessed or used by other users', async t => {
   const corral = await startCorral(t)
-  t.comment('for one user of the machine')
+  t.comment('for one local user')
   const mine = process.getuid!()
   const foreign = await newToken(corral, local, { uid: mine + 1 })
   t.match(await begin(corral, foreign), { status: 403, body: { code: 'link_refused', error: /--print/ } })
   t.match(corral.log(), /program of another user/)
   const own = await newToken(corral, local, { uid: mine })
-  t.match(await corral.json('/api/sessions', { token: own }, local), { status: 403 }, 'by the socket nobody knows')
-  t.equal((await begin(corral, own)).status, 200, 'who tries it does not use it up')
+  t.match(
+    await corral.json('/api/sessions', { token: own }, local),
+    { status: 403 },
+    'the user of the socket is unknown'
+  )
+  t.equal((await begin(corral, own)).status, 200, 'a failed attempt does not use it up')
 
-  t.comment('by trying')
+  t.comment('by guessing')
   const token = await newToken(corral)
   for (const [wrong, status] of [
     [{}, 400],
@@ -213,10 +217,10 @@ t.test('links are neither guessed nor used by others', async t => {
   }
   t.same(Object.keys(found).sort(), ['410 link_ended', '429 rate_limited'])
   t.ok(found['429 rate_limited']! > 30, JSON.stringify(found))
-  t.equal((await begin(corral, token)).status, 200, 'a right one is taken all the time')
+  t.equal((await begin(corral, token)).status, 200, 'a valid one is always accepted')
 })
 
-t.test('the user at the other end of a connection', async t => {
+t.test('userOfPeer finds the user at the other end of a connection', async t => {
   const header = '  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode'
   const row = (own: string, other: string, uid: number) =>
     `   0: ${own} ${other} 01 00000000:00000000 00:00000000 00000000  ${uid}        0 12345 1 0 100 0 0 10 0`
@@ -244,7 +248,7 @@ t.test('the user at the other end of a connection', async t => {
     const { connect } = await import('node:net')
     const socket = connect(Number(String(port)), host === '::' ? '127.0.0.1' : host)
     await once(socket, 'connect')
-    // Seen from the other side: what is remote here is local there.
+    // Seen from the other end: our remote address is its local address.
     const { remoteAddress, remotePort, localAddress, localPort } = socket
     const mapped = (address: string | undefined) => (host === '::' ? `::ffff:${address}` : address)
     const seen = {
@@ -262,7 +266,7 @@ t.test('the user at the other end of a connection', async t => {
 const user: LinkUser = { address: '127.0.0.1', userAgent: 'a\nbrowser', uid: async () => undefined }
 const log = { info: () => {}, warn: () => {} }
 
-t.test('links and sessions have their time, and are bounded in number', async t => {
+t.test('links and sessions expire and are limited in number', async t => {
   const told: string[] = []
   const store = new SessionStore(log, (change, _id, by) => told.push(`${change} ${by}`))
   t.teardown(() => store.close())
@@ -301,7 +305,7 @@ t.test('links and sessions have their time, and are bounded in number', async t 
   t.ok(store.find(keys[1]!) && store.find(keys[100]!))
 })
 
-t.test('a session ends by itself', async t => {
+t.test('session ends when it or its key expires', async t => {
   const ended: string[] = []
   const store = new SessionStore(log, (change, id) => change === 'session_ended' && ended.push(id))
   const key = { ...localCaller(), name: 'brief', expires: new Date(Date.now() + 200).toISOString() }

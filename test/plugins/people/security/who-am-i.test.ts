@@ -5,7 +5,7 @@ const whoAmI = (corral: Corral, init: { headers?: Record<string, string>; local?
   corral.json('/api/whoami', undefined, init)
 const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 
-t.test('callers are told who they are, before and after there are keys', async t => {
+t.test('whoami describes the caller, before and after keys exist', async t => {
   const corral = await startCorral(t, { config: 'limits:\n  requests_per_day: 100\n' })
   const { status, body } = await whoAmI(corral)
   t.equal(status, 200)
@@ -44,7 +44,7 @@ t.test('callers are told who they are, before and after there are keys', async t
     { name: 'tokens_per_minute', limit: 1000 }
   ])
   t.ok(budgets.every((budget: any) => Date.parse(budget.resets_at) > Date.now()))
-  t.equal((await whoAmI(corral, alice)).body.budgets[0].remaining, 4, 'the question itself costs nothing')
+  t.equal((await whoAmI(corral, alice)).body.budgets[0].remaining, 4, 'whoami itself costs nothing')
 
   const root = await corral.json('/api/keys', { name: 'root', role: 'admin' }, { local: true })
   const { body: admin } = await whoAmI(corral, bearer(root.body.key))
@@ -52,7 +52,7 @@ t.test('callers are told who they are, before and after there are keys', async t
   t.notOk('more' in admin)
 })
 
-t.test('without the books there are no budgets to tell of', async t => {
+t.test('whoami lists no budgets without the usage plugin', async t => {
   const corral = await startCorral(t, { config: 'usage:\n  enabled: false\n' })
   t.match(await whoAmI(corral), { status: 200, body: { role: 'operator', budgets: [] } })
 })

@@ -52,7 +52,7 @@ async function rowsOf(books: UsageBooks, since = '2000-01-01'): Promise<string[]
   return rows
 }
 
-/** Sets the clocks for one test; the monotonic one is never set back. */
+/** Sets the clock for one test. The monotonic clock never goes back. */
 function clock(t: Test, start: string) {
   const { now } = Date
   const monotonic = performance.now
@@ -71,7 +71,7 @@ function clock(t: Test, start: string) {
   }
 }
 
-t.test('what was taken is added up, and outlives a restart', async t => {
+t.test('usage adds up and survives a restart', async t => {
   const { books, folder, file } = opened(t)
   for (let at = 0; at < 3; at++) books.add(ALICE, 'a/b', ONE)
   books.add(ALICE, 'a/b', SOME)
@@ -79,7 +79,7 @@ t.test('what was taken is added up, and outlives a restart', async t => {
   books.add(BOB, 'a/b', ONE)
   t.same(books.today('key:1'), taken({ requests: 3, tokens_in: 20, tokens_cached: 8, tokens_out: 6 }))
   t.match(books.today('key:1', 'c/d'), SOME)
-  t.same(books.today('key:9'), taken(), 'nothing of somebody who was never here')
+  t.same(books.today('key:9'), taken(), 'nothing for an unknown account')
   await books.flush()
   books.add(ALICE, 'a/b', SOME)
   await books.flush()
@@ -91,7 +91,7 @@ t.test('what was taken is added up, and outlives a restart', async t => {
   t.same(await rowsOf(books), expected)
 })
 
-t.test('lines that are torn or mean nothing are read over, and what comes behind them is not', async t => {
+t.test('truncated and invalid lines are skipped, and later lines are read', async t => {
   const { books, folder, file, lines } = opened(t)
   books.add(ALICE, 'a/b', ONE)
   await books.flush()
@@ -102,11 +102,11 @@ t.test('lines that are torn or mean nothing are read over, and what comes behind
   appendFileSync(file(), '\nnull\n{}\n7\n\u0000\u0000\n')
   const third = opened(t, folder)
   t.equal(third.books.today('key:1').requests, 2)
-  t.match(third.lines[0], /torn/)
+  t.match(third.lines[0], /truncated/)
   t.same(lines, [])
 })
 
-t.test('each day has a file, and a day that is over one row for each account and model', async t => {
+t.test('each day has a file, reduced to one row per account and model when the day is over', async t => {
   const go = clock(t, '2030-01-01T23:59:00Z')
   const { books, folder, file } = opened(t)
   for (let at = 0; at < 5; at++) {
@@ -116,7 +116,7 @@ t.test('each day has a file, and a day that is over one row for each account and
   t.equal(readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 5)
   books.add(BOB, 'a/b', ONE)
   go(120_000)
-  t.same(books.today('key:1'), taken(), 'a new day begins with nothing')
+  t.same(books.today('key:1'), taken(), 'a new day starts at zero')
   books.add(ALICE, 'a/b', SOME)
   await books.flush()
   t.same(readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 2)
@@ -125,15 +125,15 @@ t.test('each day has a file, and a day that is over one row for each account and
   t.same(await rowsOf(books, '2030-01-02'), expected.slice(2))
 
   go(-120_000)
-  t.equal(books.today('key:1').requests, 5, 'a clock that goes back finds the day before as it was')
+  t.equal(books.today('key:1').requests, 5, 'after the clock goes back, the previous day is unchanged')
   books.add(ALICE, 'a/b', ONE)
   go(120_000)
-  t.same(books.today('key:1'), SOME, 'and forth')
+  t.same(books.today('key:1'), SOME, 'and forward again')
   await books.flush()
   t.same(await rowsOf(opened(t, folder).books), ['2030-01-01 alice a/b 6 0 0 0', ...expected.slice(1)])
 })
 
-t.test('days are kept as long as they are to be', async t => {
+t.test('days are deleted after keep_days', async t => {
   const go = clock(t, '2030-01-01T12:00:00Z')
   const { books, folder } = opened(t, newFolder(t), 3)
   for (let day = 0; day < 6; day++) {
@@ -148,7 +148,7 @@ t.test('days are kept as long as they are to be', async t => {
   t.same(readdirSync(folder).sort(), ['2030-01-05.jsonl', '2030-01-06.jsonl', '2030-01-07.jsonl', 'notes.txt'])
 })
 
-t.test('a file that grows is written anew with the sums alone', async t => {
+t.test('a file that grows is rewritten with the sums alone', async t => {
   const { books, file } = opened(t)
   const model = `a/${'b'.repeat(90)}`
   const accounts = Array.from({ length: 400 }, (_, at) => ({ owner: `key:${at}`, name: `client-${at}` }))
@@ -163,15 +163,15 @@ t.test('a file that grows is written anew with the sums alone', async t => {
   t.ok((await rowsOf(books)).every(row => / 200 0 0 0$/.test(row)))
 })
 
-t.test('what cannot be written now is written later', async t => {
+t.test('usage that cannot be written is written later', async t => {
   const { books, folder, lines } = opened(t)
-  // Also root cannot make a folder where a file is.
+  // Not even root can create a folder in place of a file.
   writeFileSync(folder, '')
   books.add(ALICE, 'a/b', ONE)
   await books.flush()
   books.add(ALICE, 'a/b', ONE)
   await books.flush()
-  t.match(lines, [/cannot be written to .*usage/], 'said once')
+  t.match(lines, [/cannot be written to .*usage/], 'logged once')
   t.equal(books.today('key:1').requests, 2)
   rmSync(folder)
   await books.flush()
@@ -179,7 +179,7 @@ t.test('what cannot be written now is written later', async t => {
   t.equal(opened(t, folder).books.today('key:1').requests, 2)
 })
 
-t.test('a file that is deleted or replaced while the server runs', async t => {
+t.test('usage file may be deleted or replaced while the server runs', async t => {
   const { books, folder, file } = opened(t)
   const add = async () => {
     books.add(ALICE, 'a/b', ONE)
@@ -188,14 +188,14 @@ t.test('a file that is deleted or replaced while the server runs', async t => {
   await add()
   rmSync(folder, { recursive: true })
   await add()
-  t.equal(opened(t, folder).books.today('key:1').requests, 1, 'what comes after is written to a new one')
+  t.equal(opened(t, folder).books.today('key:1').requests, 1, 'later usage goes to a new file')
   writeFileSync(`${file()}.new`, '[{"owner":"key:1","name":"alice","model":"a/b","requests":40}]\n')
   renameSync(`${file()}.new`, file())
   await add()
   t.equal(opened(t, folder).books.today('key:1').requests, 41)
 })
 
-t.test('counts of a budget', async t => {
+t.test('local counters count minutes and days', async t => {
   const go = clock(t, '2030-01-01T23:59:30Z')
   const { books } = opened(t)
   const counters = localCounters(books)
@@ -203,9 +203,9 @@ t.test('counts of a budget', async t => {
   t.same(counters.add(minute, 0), { used: 0, reset: 60_000 })
   t.match(counters.add(minute, 1), { used: 1 })
   go(10_000)
-  t.match(counters.add(minute, 1), { used: 2, reset: 50_000 }, 'a minute begins with its first request')
+  t.match(counters.add(minute, 1), { used: 2, reset: 50_000 }, 'a minute starts with its first request')
   books.add(ALICE, 'a/b', SOME)
-  t.same(counters.add(day, 13), { used: 13, reset: 20_000 }, 'of a day the books know')
+  t.same(counters.add(day, 13), { used: 13, reset: 20_000 }, 'daily counts come from the ledger')
   go(-3_600_000)
   t.same(counters.add(minute, 1), { used: 3, reset: 50_000 }, 'the clock was set back')
   go('2030-01-02T00:00:00Z')
@@ -213,7 +213,7 @@ t.test('counts of a budget', async t => {
   t.same(counters.add(minute, 0), { used: 0, reset: 60_000 })
 })
 
-t.test('rows of models and names with odd characters', async t => {
+t.test('rows may have unusual characters in model and key names', async t => {
   const { books, folder } = opened(t)
   const odd = { owner: 'key:"\n\\', name: '__proto__' } as UsageRow
   books.add(odd, 'constructor/__proto__', ONE)

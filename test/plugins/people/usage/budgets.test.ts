@@ -8,19 +8,19 @@ const named = (own: Budgets | undefined, general: Budgets, ofModel?: Budgets) =>
     ({ name, limit, model }) => `${model ?? 'all'} ${name} ${limit}`
   )
 
-t.test('which budgets hold', async t => {
+t.test('budgetsFor finds the budgets for a caller and a model', async t => {
   t.same(named(undefined, {}), [], 'none by default')
-  t.same(named(undefined, { requests_per_minute: 0 }), [], '0 is none')
+  t.same(named(undefined, { requests_per_minute: 0 }), [], '0 means none')
   t.same(named(undefined, { requests_per_minute: 5 }), ['all requests_per_minute 5'])
   t.same(named({ requests_per_minute: 9 }, { requests_per_minute: 5, tokens_per_day: 7 }), [
     'all requests_per_minute 9',
     'all tokens_per_day 7'
   ])
-  t.same(named({ requests_per_minute: 0 }, { requests_per_minute: 5 }), [], "a key's own 0 lifts the general one")
+  t.same(named({ requests_per_minute: 0 }, { requests_per_minute: 5 }), [], "a key's own 0 removes the general one")
   t.same(
     named({ tokens_per_day: 9 }, {}, { tokens_per_day: 3, tokens_in_per_minute: 4 }),
     ['all tokens_per_day 9', 'a/b tokens_per_day 3', 'a/b tokens_in_per_minute 4'],
-    "a model's budgets hold beside"
+    "a model's budgets apply in addition"
   )
 })
 
@@ -36,29 +36,29 @@ const state = (more: Partial<BudgetState>): BudgetState => ({
 const tokens = (more: Partial<BudgetState>) =>
   state({ name: 'tokens_per_day', kind: 'tokens', window: 86_400, limit: 100, reset: 7_261_000, ...more })
 
-t.test('which budget refuses a request', async t => {
-  t.equal(exhausted([state({ used: 10 })], true), undefined, 'its own request is counted already')
+t.test('exhausted picks the budget that refuses a request', async t => {
+  t.equal(exhausted([state({ used: 10 })], true), undefined, 'its own request is already counted')
   t.match(exhausted([state({ used: 11 })], true), { name: 'requests_per_minute' })
   t.equal(exhausted([tokens({ used: 99 })], true), undefined)
   t.match(exhausted([tokens({ used: 100 })], true), { name: 'tokens_per_day' })
-  t.equal(exhausted([tokens({ used: 100 })], false), undefined, 'what reads nothing goes on')
+  t.equal(exhausted([tokens({ used: 100 })], false), undefined, 'a request without tokens continues')
   t.match(exhausted([state({ used: 11 }), tokens({ used: 500 })], true), { name: 'tokens_per_day' }, 'the longest wait')
 })
 
-t.test('what a refusal says', async t => {
+t.test('refusals name the budget and when it is refilled', async t => {
   const now = Date.parse('2030-01-01T21:58:59.000Z')
   const minute = rateLimited(state({ used: 11, reset: 29_100 }), 'alice', now)
   t.match(minute, { code: 'rate_limited', status: 429, retryAfter: 30, details: { limit: 'requests_per_minute' } })
-  t.match(minute.message, /^The API key "alice" may send 10 requests a minute, .*refilled in 30 s.*requests_per_minute/)
+  t.match(minute.message, /^The API key "alice" may send 10 requests per minute, .*refilled in 30 s.*requests_per_minute/)
   const day = rateLimited(tokens({ used: 100, model: 'a/b' }), undefined, now)
   t.match(
     day.message,
-    /^Callers without a key may together have 100 tokens read and written by the model "a\/b" a day, .*at 2030-01-02T00:00:00Z/
+    /^Callers without a key may together have 100 tokens read and written with the model "a\/b" per day, .*at 2030-01-02T00:00:00Z/
   )
-  t.equal(rateLimited(state({ used: 11, reset: 0 }), 'a', now).retryAfter, 1, 'no client comes back at once')
+  t.equal(rateLimited(state({ used: 11, reset: 0 }), 'a', now).retryAfter, 1, 'no client retries immediately')
 })
 
-t.test('headers', async t => {
+t.test('rate limit headers describe the budgets', async t => {
   const now = Date.parse('2030-01-01T00:00:00.400Z')
   const states = [
     state({ used: 4 }),

@@ -1,6 +1,5 @@
 import { DEMO } from '../../../support/corral.ts'
 
-/** A key of the configuration. */
 export const ADMIN = 'the-long-key-of-the-admin'
 
 interface Server {
@@ -34,7 +33,7 @@ const WAYS = [
   ['/api/chat', { ...QUESTION, stream: true }]
 ] as const
 
-/** Sends questions at once, by all surfaces in turn and to all servers in turn. @returns the statuses, sorted */
+/** Sends requests concurrently, through all APIs and to all servers in turn. @returns the statuses, sorted */
 export async function sendMany(servers: readonly Server[], key: string, count: number): Promise<number[]> {
   const statuses = await Promise.all(
     Array.from({ length: count }, async (_, at) => {
@@ -42,7 +41,7 @@ export async function sendMany(servers: readonly Server[], key: string, count: n
       const { url } = servers[Math.floor(at / WAYS.length) % servers.length] ?? servers[0]!
       const reply = await fetch(url + path, { method: 'POST', headers: headers(key), body: JSON.stringify(body) })
       const text = await reply.text()
-      // A stream may have begun before it was refused.
+      // A stream may have started before it was refused.
       return /"rate_limit(ed|_error)"/.test(text) ? 429 : reply.status
     })
   )

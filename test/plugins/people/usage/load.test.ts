@@ -5,11 +5,10 @@ import { startTestCorral, type TestCorral } from '../../../../testing/test-corra
 import { config, newKey, sendMany, usageOf } from './clients.ts'
 import { startRedis } from './redis-server.ts'
 
-/** Requests of each key. */
+/** Requests per key. */
 const EACH = 200
-/** What the echo engine reads and writes for the question, each. */
+/** Input tokens of the question, and output tokens of the echo engine. */
 const WORDS = 3
-/** Answers at once: an engine's slots. */
 const SLOTS = 4
 
 const LIMITS = {
@@ -20,7 +19,7 @@ const LIMITS = {
   free: { requests_per_minute: 0 }
 }
 
-/** A thousand requests at once, of five keys, on all servers; checks what was let in and what is in the books. */
+/** Sends a thousand concurrent requests with five keys to all servers, and checks which were accepted and recorded. */
 async function thousand(t: Test, servers: readonly TestCorral[]): Promise<void> {
   const [first, ...others] = servers
   const keys = new Map<string, string>()
@@ -35,9 +34,9 @@ async function thousand(t: Test, servers: readonly TestCorral[]): Promise<void> 
     )
     return statuses.filter(status => status === 200).length
   })
-  t.equal(minute, 50, 'exactly the requests of the minute')
-  t.equal(day, 30, 'exactly the requests of the day')
-  t.equal(free, EACH, "0 lifts the server's limit")
+  t.equal(minute, 50, 'exactly the requests per minute')
+  t.equal(day, 30, 'exactly the requests per day')
+  t.equal(free, EACH, "0 removes the server's limit")
   const mostAbove = SLOTS * servers.length
   t.ok(tokens! * 2 * WORDS >= 300 && tokens! * 2 * WORDS < 300 + mostAbove * 2 * WORDS, `${tokens} answers of 6 tokens`)
   t.ok(out! * WORDS >= 150 && out! * WORDS < 150 + mostAbove * WORDS, `${out} answers of 3 tokens`)
@@ -55,7 +54,7 @@ async function thousand(t: Test, servers: readonly TestCorral[]): Promise<void> 
     t.same(
       sums.get(name),
       { requests: count, tokens_in: count! * WORDS, tokens_out: count! * WORDS },
-      `the books of ${name} are exact`
+      `the usage of ${name} is exact`
     )
   }
   for (const name of ['minute', 'day', 'tokens', 'out']) {
@@ -63,13 +62,13 @@ async function thousand(t: Test, servers: readonly TestCorral[]): Promise<void> 
   }
 }
 
-t.test('a thousand requests of five keys against their budgets', async t => {
+t.test('budgets are exact for a thousand concurrent requests with five keys', async t => {
   const corral = await startTestCorral({ config: config('requests_per_minute: 20') })
   t.teardown(() => corral.close())
   await thousand(t, [corral])
 })
 
-t.test('the same on two servers that share a Redis', async t => {
+t.test('budgets are exact for two servers that share a Redis', async t => {
   const redis = await startRedis(t)
   if (!redis) return
   const text = config('requests_per_minute: 20', `usage: { redis: "${redis.url}" }`)
@@ -78,7 +77,7 @@ t.test('the same on two servers that share a Redis', async t => {
   await thousand(t, servers)
 })
 
-t.test('a Redis that goes away in the middle, and comes back', async t => {
+t.test('budgets survive a Redis that stops and comes back', async t => {
   const redis = await startRedis(t)
   if (!redis) return
   const text = config('', `usage: { redis: "${redis.url}" }`)
@@ -90,20 +89,20 @@ t.test('a Redis that goes away in the middle, and comes back', async t => {
 
   t.same(await sendMany([one], key, 4), [200, 200, 200, 200])
   redis.freeze()
-  t.same(await sendMany([one], key, 3), [200, 200, 200], 'requests go on')
-  t.same(await sendMany([one], key, 5), [200, 200, 200, 429, 429], 'what this server saw counts meanwhile')
+  t.same(await sendMany([one], key, 3), [200, 200, 200], 'requests continue')
+  t.same(await sendMany([one], key, 5), [200, 200, 200, 429, 429], 'this server counts on its own in the meantime')
   redis.thaw()
   await t.resolves(redis.until(one, /answers again/))
-  t.same(await sendMany([two], key, 2), [429, 429], 'the other server knows what was taken meanwhile')
-  t.equal(one.log().match(/does not answer/g)?.length, 1, 'said once')
+  t.same(await sendMany([two], key, 2), [429, 429], 'the other server knows those counts afterwards')
+  t.equal(one.log().match(/does not answer/g)?.length, 1, 'logged once')
 
   await redis.kill()
   const other = await newKey(two, 'bob', { requests_per_minute: 2 })
-  t.same(await sendMany([two], other, 3), [200, 200, 429], 'a budget holds without it')
+  t.same(await sendMany([two], other, 3), [200, 200, 429], 'a budget applies without it')
   t.notMatch(one.log() + two.log(), /secret-of-redis/)
 })
 
-t.test('a Redis that is not there at the start', async t => {
+t.test('server starts without its Redis', async t => {
   const corral = await startTestCorral({
     config: config('', 'usage: { redis: "redis://:secret-of-redis@127.0.0.1:9" }')
   })
@@ -114,7 +113,7 @@ t.test('a Redis that is not there at the start', async t => {
   t.same(await sendMany([corral], key, 3), [200, 200, 429])
 })
 
-t.test('an address of Redis that is none', async t => {
+t.test('invalid Redis address is refused', async t => {
   for (const redis of ['redis://[', 'http://127.0.0.1:6379', 'redis://a b']) {
     await t.rejects(startTestCorral({ config: config('', `usage: { redis: "${redis}" }`) }), /usage\.redis/, redis)
   }

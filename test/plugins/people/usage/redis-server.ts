@@ -11,11 +11,11 @@ import { until } from '../../../support/corral.ts'
 const PROGRAMS = ['redis-server', 'valkey-server']
 const PASSWORD = 'secret-of-redis'
 
-/** A real Redis or Valkey; undefined, and the test skipped, where the machine has none. */
+/** Starts a real Redis or Valkey. Skips the test and returns undefined if neither is installed. */
 export async function startRedis(t: Test) {
   const program = PROGRAMS.find(name => spawnSync(name, ['--version']).status === 0)
   if (!program) {
-    t.comment(`${PROGRAMS.join(' or ')} is not installed, so that there is nothing to share budgets by`)
+    t.comment(`${PROGRAMS.join(' or ')} is not installed`)
     t.pass('skipped: there is no redis-server on this machine', { skip: 'no redis-server' })
     return undefined
   }

@@ -9,16 +9,16 @@ import { failure } from '../../../support/failure.ts'
 import { ADMIN, config, newKey, usageOf } from './clients.ts'
 
 const DEFAULTS = 'defaults: { temperature: 0, num_ctx: 2048 }'
-/** Answers at once: an engine's slots. */
+/** The engine's slots. */
 const SLOTS = 4
 const question = { role: 'user' as const, content: 'What is the capital of France?' }
 const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 
-/** What one key took so far; of answers whose clients left, the count comes a moment later. */
+/** Usage of one key so far. Answers to disconnected clients are counted a moment later. */
 const rowOf = async (corral: Corral, name: string) =>
   (await usageOf(corral)).usage.find((row: { name: string }) => row.name === name) ?? { tokens_in: 0, tokens_out: 0 }
 
-t.test('tokens are those that the engine counts, on every surface', async t => {
+t.test('usage has the token counts of the engine, on every API', async t => {
   const corral = await startCorral(t, { config: config('', DEFAULTS) })
   const key = await newKey(corral, 'alice')
   const ask = async (path: string, body: object) => (await corral.json(path, body, bearer(key))).body
@@ -32,7 +32,7 @@ t.test('tokens are those that the engine counts, on every surface', async t => {
   const hosted = { model: DEMO, messages: [question], max_tokens: 20 }
 
   const whole = await ask('/v1/chat/completions', hosted)
-  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'hosted chat')
+  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'OpenAI chat')
   await corral.events('/v1/chat/completions', { ...hosted, stream: true }, bearer(key))
   t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'the same as a stream')
   await corral.events(
@@ -40,11 +40,7 @@ t.test('tokens are those that the engine counts, on every surface', async t => {
     { ...hosted, stream: true, stream_options: { include_usage: true } },
     bearer(key)
   )
-  t.same(
-    await took(),
-    [whole.usage.prompt_tokens, whole.usage.completion_tokens],
-    'and as one that ends with its usage'
-  )
+  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'a stream that ends with its usage')
   const native = await ask('/api/chat', { ...hosted, stream: false })
   t.same(await took(), [native.prompt_eval_count, native.eval_count], 'native')
   const message = await ask('/v1/messages', hosted)
@@ -63,19 +59,19 @@ t.test('tokens are those that the engine counts, on every surface', async t => {
   t.same(await took(), [vectors.usage.prompt_tokens, 0], 'embeddings in several parts')
   await ask('/v1/messages/count_tokens', { model: DEMO, messages: [question] })
   await ask('/v1/tokenize', { model: DEMO, content: 'one two' })
-  t.same(await took(), [0, 0], 'counting tokens takes none')
+  t.same(await took(), [0, 0], 'counting tokens is free')
   t.match(await rowOf(corral, 'alice'), { requests: 10 })
 })
 
-t.test('whoever leaves before the end pays for the prompt all the same', async t => {
+t.test('clients that disconnect early are charged for the prompt', async t => {
   const corral = await startCorral(t, { config: config('', DEFAULTS) })
   const key = await newKey(corral, 'alice')
   const count = async () => (await rowOf(corral, 'alice')).tokens_in
   const long = { ...endlessHosted(DEMO), messages: [{ role: 'user', content: 'Count to 30. '.repeat(40) }] }
   const ways: [string, string, object][] = [
-    ['hosted chat', '/v1/chat/completions', long],
+    ['OpenAI chat', '/v1/chat/completions', long],
     [
-      'hosted completions',
+      'OpenAI completions',
       '/v1/completions',
       { model: DEMO, prompt: 'Count. '.repeat(60), max_tokens: 1000, ignore_eos: true, stream: true }
     ],
@@ -108,10 +104,10 @@ t.test('whoever leaves before the end pays for the prompt all the same', async t
   for await (const piece of listed.body!) if (`${Buffer.from(piece)}`.includes('"finish_reason":"length"')) break
   leaveList.abort()
   await until('the second of two prompts is counted', async () => (await count()) - before > 600)
-  t.pass('of a list, the prompt that was being read is counted too')
+  t.pass('the unfinished prompt of a list is counted')
 })
 
-t.test('embeddings that are cut in the middle are counted', async t => {
+t.test('interrupted embeddings are counted', async t => {
   const corral = await startCorral(t, { config: config('', DEFAULTS) })
   const key = await newKey(corral, 'alice')
   const count = async () => (await rowOf(corral, 'alice')).tokens_in
@@ -119,16 +115,16 @@ t.test('embeddings that are cut in the middle are counted', async t => {
   const leave = new AbortController()
   const input = Array(2000).fill('quite a long text that takes the engine a while to read, again and again')
   const asking = corral.send('/v1/embeddings', { model: DEMO, input }, { ...bearer(key), signal: leave.signal })
-  await until('embeddings are made', async () =>
+  await until('embeddings are computed', async () =>
     (await corral.json('/api/ps', undefined, bearer(ADMIN))).body.models.some((model: any) => model.running > 0)
   )
   leave.abort()
   await asking.catch(() => {})
   await until('embeddings are counted', async () => (await count()) > before)
-  t.pass('embeddings that were cut in the middle are counted')
+  t.pass('interrupted embeddings are counted')
 })
 
-t.test('a restart and a kill in between', async t => {
+t.test('usage survives a restart and a kill', async t => {
   const text = config('', DEFAULTS)
   const first = await startCorral(t, { config: text })
   const { home } = first
@@ -145,7 +141,7 @@ t.test('a restart and a kill in between', async t => {
         .flatMap(line => (line === '' ? [] : (JSON.parse(line) as { tokens_out?: number }[])))
     )
   const written = () => onDisk().reduce((sum, { tokens_out = 0 }) => sum + tokens_out, 0)
-  await until('all is written', () => written() === before.tokens_out)
+  await until('everything is written', () => written() === before.tokens_out)
   await first.end('SIGKILL')
 
   const second = await startCorral(t, { config: text, home })
@@ -166,11 +162,11 @@ t.test('a restart and a kill in between', async t => {
   t.equal(
     (await third.json('/v1/chat/completions', { model: DEMO, messages: [question] }, bearer(rotated.body.key))).status,
     429,
-    'a new key of the name is the same client'
+    'a new key with the same name is the same client'
   )
 })
 
-t.test('kills in the middle of answers: of the engine, and of the server', async t => {
+t.test('usage stays correct when the engine or the server is killed during answers', async t => {
   const text = config('', DEFAULTS)
   const first = await startCorral(t, { config: text })
   const { home } = first
@@ -183,7 +179,7 @@ t.test('kills in the middle of answers: of the engine, and of the server', async
   })
   process.kill(first.enginePids()[0]!, 'SIGKILL')
   const { status, body } = await asking
-  t.equal(status, 200, 'it is asked once more')
+  t.equal(status, 200, 'the request is retried')
   t.match(await rowOf(first, 'alice'), {
     requests: 1,
     tokens_in: body.usage.prompt_tokens,
@@ -192,7 +188,7 @@ t.test('kills in the middle of answers: of the engine, and of the server', async
 
   let answered = 0
   const many = Array.from({ length: 40 }, async () => {
-    // The server is killed under those that are still waiting.
+    // Kill the server while some requests are waiting.
     const reply = await first
       .json('/v1/chat/completions', { ...ask, max_tokens: 5 }, bearer(key))
       .catch(() => undefined)
@@ -204,11 +200,11 @@ t.test('kills in the middle of answers: of the engine, and of the server', async
   const second = await startCorral(t, { config: text, home })
   const { requests, tokens_out } = await rowOf(second, 'alice')
   t.ok(requests >= 1 && requests <= 41, `${requests} requests`)
-  t.equal((tokens_out - body.usage.completion_tokens) % 5, 0, 'whole answers')
+  t.equal((tokens_out - body.usage.completion_tokens) % 5, 0, 'complete answers')
   t.ok(tokens_out - body.usage.completion_tokens <= 5 * (answered + SLOTS), `${tokens_out} tokens`)
 })
 
-t.test('limits that change while the server runs', async t => {
+t.test('limits can be changed while the server runs', async t => {
   const corral = await startCorral(t, { config: config('', DEFAULTS) })
   const key = await newKey(corral, 'alice')
   const ask = async () =>
@@ -218,13 +214,13 @@ t.test('limits that change while the server runs', async t => {
   const before = readFileSync(path, 'utf8')
   writeFileSync(path, before.replace('limits: {', 'limits: { requests_per_day: 3'))
   t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
-  t.same([await ask(), await ask()], [200, 429], 'what was taken before counts')
+  t.same([await ask(), await ask()], [200, 429], 'earlier usage counts')
   writeFileSync(path, before)
   t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
   t.equal(await ask(), 200)
 })
 
-t.test('what the official clients read', async t => {
+t.test('rate limit headers are those that the official clients read', async t => {
   const corral = await startCorral(t, {
     config: config('', `${DEFAULTS}\nmodels: { ${DEMO}: { limits: { tokens_out_per_day: 12 } } }`)
   })
@@ -237,7 +233,7 @@ t.test('what the official clients read', async t => {
   t.equal(whole.response.headers.get('x-ratelimit-limit-requests'), '5')
   t.equal(whole.response.headers.get('x-ratelimit-remaining-requests'), '4')
   t.match(whole.response.headers.get('x-ratelimit-reset-requests'), /^(1m0s|\d+s)$/)
-  t.equal(whole.response.headers.get('x-ratelimit-limit-tokens'), '12', 'of several the one with the least left')
+  t.equal(whole.response.headers.get('x-ratelimit-limit-tokens'), '12', 'the one with the least left')
   t.match(whole.response.headers.get('ratelimit-policy'), /"model_tokens_out_per_day";q=12;w=86400;qu="tokens"/)
   const streamed = await openai.chat.completions.create({ ...ask, stream: true }).withResponse()
   t.equal(streamed.response.headers.get('x-ratelimit-remaining-requests'), '3', 'also on streams')
@@ -245,7 +241,7 @@ t.test('what the official clients read', async t => {
   for await (const _ of streamed.data);
   const message = await anthropic.messages.create(ask).withResponse()
   t.equal(message.response.headers.get('anthropic-ratelimit-requests-remaining'), '2')
-  t.equal(message.response.headers.get('anthropic-ratelimit-output-tokens-remaining'), '2', 'ten were written')
+  t.equal(message.response.headers.get('anthropic-ratelimit-output-tokens-remaining'), '2', 'ten were generated')
   t.match(message.response.headers.get('anthropic-ratelimit-requests-reset'), /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/)
   t.equal(message.response.headers.get('x-ratelimit-limit-requests'), null)
 
@@ -253,17 +249,17 @@ t.test('what the official clients read', async t => {
   t.ok(refused instanceof OpenAI.RateLimitError)
   t.ok(Number(refused.headers.get('retry-after')) > 0)
   t.equal(refused.headers.get('x-ratelimit-remaining-tokens'), '0')
-  t.match(refused.message, /may have 12 tokens written by the model "corral\/tiny-chat" a day.*T00:00:00Z/)
+  t.match(refused.message, /may have 12 tokens written with the model "corral\/tiny-chat" per day.*T00:00:00Z/)
   const other = (await failure(anthropic.messages.create(ask))) as InstanceType<typeof Anthropic.RateLimitError>
   t.ok(other instanceof Anthropic.RateLimitError)
   t.equal(other.headers.get('anthropic-ratelimit-output-tokens-remaining'), '0')
-  t.equal(other.headers.get('anthropic-ratelimit-requests-remaining'), '2', 'what was refused is not charged')
+  t.equal(other.headers.get('anthropic-ratelimit-requests-remaining'), '2', 'refused requests are not charged')
   t.match(await rowOf(corral, 'alice'), { requests: 3, tokens_out: 15 })
   const tokens = await openai.post('/tokenize', { body: { model: DEMO, content: 'x' } })
-  t.ok(tokens, 'what takes no tokens goes on')
+  t.ok(tokens, 'requests without tokens continue')
 })
 
-t.test('who sees the books, and on the command line', async t => {
+t.test('usage is shown by role, also on the command line', async t => {
   const corral = await startCorral(t, { config: DEFAULTS })
   const ask = { model: DEMO, messages: [question], stream: false, options: { max_tokens: 3 } }
   t.equal((await corral.json('/api/chat', ask)).status, 200)

@@ -46,7 +46,7 @@ function metricsOf(engines: { model: string }[] = []) {
   })
 }
 
-/** What an observer gets of a request that has ended. */
+/** The record of a finished request, as passed to an observer. */
 function ended(
   model: string | undefined,
   key: string | undefined,
@@ -63,7 +63,7 @@ function ended(
   return [request as unknown as FastifyRequest, {} as FastifyReply]
 }
 
-t.test('names with quotes, line breaks and more cannot add or break a line', async t => {
+t.test('names with quotes, line breaks and other special characters cannot add or break a line', async t => {
   const metrics = metricsOf(ODD.map(model => ({ model })))
   for (const name of ODD) metrics.observe(...ended(name, name))
   const text = await metrics.text()
@@ -78,11 +78,11 @@ t.test('names with quotes, line breaks and more cannot add or break a line', asy
     input: text,
     encoding: 'utf8'
   })
-  // 3 is what its taste in names objects to.
+  // 3 means that promtool lints the names.
   if (!error) t.ok(status === 0 || status === 3, stdout + stderr)
 })
 
-t.test('ten thousand models and keys: a bounded number of series, and nothing is lost', async t => {
+t.test('number of series is limited for ten thousand models and keys, and no request is lost', async t => {
   const names = Array.from({ length: 10_000 }, (_, at) => `owner/model-${at}`)
   const metrics = metricsOf(names.map(model => ({ model })))
   for (const [at, name] of names.entries()) {
@@ -99,12 +99,12 @@ t.test('ten thousand models and keys: a bounded number of series, and nothing is
   t.equal(found.sum('corral_requests_running'), 10_000)
   t.equal(found.sum('vllm:num_requests_waiting'), 10_000)
   t.equal(found.sum('corral_memory_reserved_bytes'), found.sum('corral_model_memory_bytes'))
-  t.equal(found.sum('corral_queue_oldest_seconds', { model: 'other' }), 9.999, 'the oldest of all, not their sum')
+  t.equal(found.sum('corral_queue_oldest_seconds', { model: 'other' }), 9.999, 'the longest wait, not the sum')
   t.ok(found.sum('corral_requests_total', { model: 'other' }) > 9000)
   t.ok(found.samples.size < 20_000, `${found.samples.size} samples`)
 })
 
-t.test('moments that are missing, or were not in order, are counted without an error', async t => {
+t.test('requests with missing or misordered times are counted without an error', async t => {
   const metrics = metricsOf()
   const [request, reply] = ended('a/b', undefined)
   for (const broken of [{ waitBegan: undefined }, { leased: undefined }, { answered: 0 }, { ended: Number.NaN }]) {
@@ -116,7 +116,7 @@ t.test('moments that are missing, or were not in order, are counted without an e
   t.notMatch(text, /^(corral|gen_ai).* NaN$/m)
 })
 
-t.test('scrapes beside 16 streams, two at once, and some that nobody reads', async t => {
+t.test('scrapes work beside 16 streams, concurrently, and with readers that stop reading', async t => {
   const corral = await startCorral(t)
   const streams = Array.from({ length: 16 }, () => corral.events('/api/chat', endless(DEMO, { max_tokens: 150 })))
   const { hostname, port } = new URL(corral.url)

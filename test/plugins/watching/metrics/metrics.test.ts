@@ -11,7 +11,7 @@ const chat = (more: object = {}) => ({
   ...more
 })
 
-/** A scrape that has what is awaited: a request counts once its connection has seen the end of the answer. */
+/** Scrapes until the condition is true: a request counts once its connection has seen the end of the answer. */
 async function scrapeWith(corral: Corral, what: string, has: (scrape: Scrape) => boolean): Promise<Scrape> {
   return await until(what, async () => {
     const found = await scrape(corral, { local: true })
@@ -22,16 +22,20 @@ async function scrapeWith(corral: Corral, what: string, has: (scrape: Scrape) =>
 t.test('requests are counted by API, model, status and code, and measured once', async t => {
   const corral = await startCorral(t)
   const before = await scrape(corral)
-  t.notOk(before.has('gen_ai_server_request_duration_seconds_count'), 'nothing has been asked')
+  t.notOk(before.has('gen_ai_server_request_duration_seconds_count'), 'before the first request')
   t.equal(before.sum('corral_build_info'), 1)
   const leastDelay = before.sum('nodejs_eventloop_lag_min_seconds')
-  t.ok(leastDelay > 0 && leastDelay < 60, 'the first scrape has looked at the event loop already')
+  t.ok(leastDelay > 0 && leastDelay < 60, 'the first scrape already measured the event loop')
   t.ok(before.sum('corral_memory_budget_bytes', { pool: 'host' }) >= 0)
   for (const name of ['requests_running', 'requests_waiting', 'slots_used_ratio']) {
-    t.equal(before.samples.get(`corral_server_${name}`), 0, `${name} is there before any model is loaded`)
+    t.equal(before.samples.get(`corral_server_${name}`), 0, `${name} is present before any model is loaded`)
   }
   for (const name of ['num_requests_running', 'num_requests_waiting', 'kv_cache_usage_perc']) {
-    t.equal(before.samples.get(`vllm:${name}{model_name=""}`), 0, `${name} too: routers take none for a broken server`)
+    t.equal(
+      before.samples.get(`vllm:${name}{model_name=""}`),
+      0,
+      `${name} too: routers treat its absence as a broken server`
+    )
   }
 
   t.equal((await corral.json('/api/chat', chat())).status, 200)
@@ -50,7 +54,7 @@ t.test('requests are counted by API, model, status and code, and measured once',
   t.equal(after.sum('corral_requests_total', { ...ok, surface: 'api-openai' }), 1)
   t.equal(after.sum('corral_requests_total', { surface: 'api-native', model: '', code: 'model_not_found' }), 1)
   t.equal(after.sum('corral_requests_total', { surface: 'api-native', model: DEMO, code: 'over_limit' }), 1)
-  t.notMatch(after.text, 'no/such', 'what clients invent becomes no label')
+  t.notMatch(after.text, 'no/such', 'invented names do not become labels')
 
   const of = { gen_ai_operation_name: 'chat', gen_ai_provider_name: 'corral', gen_ai_request_model: DEMO }
   t.equal(after.sum('gen_ai_server_request_duration_seconds_count', { ...of, error_type: '' }), 2)
@@ -64,7 +68,7 @@ t.test('requests are counted by API, model, status and code, and measured once',
   const output = after.sum('corral_tokens_total', { model: DEMO, type: 'output' })
   t.equal(after.sum('gen_ai_client_token_usage_sum', { ...of, gen_ai_token_type: 'output' }), output)
   const native = (await corral.json('/api/chat', chat())).body
-  t.equal(output, 2 * native.eval_count, 'what the engine counted, for bytes that are passed on too')
+  t.equal(output, 2 * native.eval_count, 'the counts of the engine, also for answers passed through as bytes')
   t.equal(after.sum('gen_ai_client_token_usage_count', { ...of, gen_ai_token_type: 'input' }), 2)
 
   t.equal(after.sum('corral_load_seconds_count', { model: DEMO }), 1)
@@ -77,7 +81,7 @@ t.test('requests are counted by API, model, status and code, and measured once',
   t.ok(after.sum('corral_disk_free_bytes') > 0)
 })
 
-t.test('what runs and waits, a client that leaves, and unloads by their reasons', async t => {
+t.test('running and waiting requests, disconnects and unloads are measured', async t => {
   const corral = await startCorral(t)
   const leaving = new AbortController()
   const options = { num_ctx: 32_000, num_parallel: 1 }
@@ -87,7 +91,7 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
       const { body } = await corral.send('/api/chat', endless(DEMO, options), { signal: leaving.signal })
       for await (const chunk of body!) received += Buffer.from(chunk).toString()
     } catch {
-      // It leaves.
+      // It disconnects.
     }
   })
   const busy = await scrapeWith(corral, 'one runs, two wait', found => {
@@ -99,7 +103,7 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
   t.equal(busy.sum('vllm:num_requests_running', { model_name: DEMO }), 1)
   t.equal(busy.sum('vllm:num_requests_waiting', { model_name: DEMO }), 2)
   t.equal(busy.sum('vllm:kv_cache_usage_perc', { model_name: DEMO }), 1)
-  t.notOk(busy.has('vllm:num_requests_running', { model_name: '' }), 'which stands for no model in memory')
+  t.notOk(busy.has('vllm:num_requests_running', { model_name: '' }), 'which means that no model is in memory')
   t.match(busy.text, /^corral_server_requests_running 1$/m)
   t.match(busy.text, /^corral_server_requests_waiting 2$/m)
   t.match(busy.text, /^llamacpp:requests_processing 1$/m)
@@ -110,12 +114,12 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
   await Promise.all(streams)
   const left = await scrapeWith(
     corral,
-    'the clients have left',
+    'the clients have disconnected',
     found => found.sum('corral_requests_total', { model: DEMO, status: '499' }) === 3
   )
-  t.equal(left.sum('corral_queue_wait_seconds_count', { model: DEMO }), 3, 'those that got no engine have waited too')
-  t.equal(left.sum('gen_ai_server_time_to_first_token_seconds_count'), 0, 'of answers that succeed only')
-  t.ok(left.sum('corral_tokens_total', { type: 'output' }) > 0, 'what was generated counts')
+  t.equal(left.sum('corral_queue_wait_seconds_count', { model: DEMO }), 3, 'requests without an engine have waited too')
+  t.equal(left.sum('gen_ai_server_time_to_first_token_seconds_count'), 0, 'successful answers only')
+  t.ok(left.sum('corral_tokens_total', { type: 'output' }) > 0, 'generated tokens count')
 
   t.equal((await corral.json('/api/stop', { model: DEMO })).status, 200)
   const stopped = await scrapeWith(corral, 'it is unloaded', found => found.sum('corral_unloads_total') === 1)
@@ -125,12 +129,12 @@ t.test('what runs and waits, a client that leaves, and unloads by their reasons'
 
   await corral.json('/api/load', { model: DEMO })
   process.kill(corral.enginePids()[0]!, 'SIGKILL')
-  const died = await scrapeWith(corral, 'it has died', found => found.sum('corral_engine_failures_total') === 1)
+  const died = await scrapeWith(corral, 'it has crashed', found => found.sum('corral_engine_failures_total') === 1)
   t.equal(died.sum('corral_unloads_total', { model: DEMO, reason: 'failed' }), 1)
   t.match(died.text, /corral_engine_failures_total\{model="corral\/tiny-chat",cause="\w+"\} 1/)
 })
 
-t.test('who may read it, by which methods', async t => {
+t.test('/metrics requires a key except on its own local address', async t => {
   const key = 'k'.repeat(40)
   const corral = await startCorral(t, { config: 'metrics: { listen: "127.0.0.1:0" }', env: { CORRAL_API_KEYS: key } })
   const local = { local: true }
@@ -156,7 +160,7 @@ t.test('who may read it, by which methods', async t => {
     return { status: reply.status, text: await reply.text() }
   }
   const keyless = await there('/metrics')
-  t.equal(keyless.status, 200, 'programs of this machine need no key there')
+  t.equal(keyless.status, 200, 'local programs need no key there')
   t.match(keyless.text, 'corral_requests_total{surface="metrics",model="",key="Prometheus_1@x.y",status="200",code=""}')
   t.equal((await there('/metrics?x=1')).status, 200)
   t.equal((await there('/metrics', { authorization: `Bearer ${'wrong'.repeat(10)}` })).status, 401)
@@ -165,7 +169,7 @@ t.test('who may read it, by which methods', async t => {
   const rebound = await new Promise(resolve => {
     httpRequest(`${own}/metrics`, { headers: { host: 'evil.example' } }, ({ statusCode }) => resolve(statusCode)).end()
   })
-  t.equal(rebound, 403, 'a name that an attacker has made this address of')
+  t.equal(rebound, 403, 'a name that an attacker pointed at this address')
   for (const path of [
     '/',
     '/api/tags',
@@ -180,10 +184,10 @@ t.test('who may read it, by which methods', async t => {
     t.equal((await there(path, { authorization: `Bearer ${key}` })).status, 404, `${path} with the key of an admin`)
   }
   t.equal((await there('/api/stop', {}, 'POST')).status, 404)
-  t.equal((await corral.json('/api/tags')).status, 401, 'elsewhere a key is needed as before')
+  t.equal((await corral.json('/api/tags')).status, 401, 'other routes still need a key')
 })
 
-t.test('where the settings say so, everybody may read it, and nothing else', async t => {
+t.test('/metrics, and nothing else, is public if configured', async t => {
   const corral = await startCorral(t, { config: 'metrics: { public: true }', env: { CORRAL_API_KEYS: 'k'.repeat(40) } })
   const headers = { authorization: 'Bearer wrong' }
   for (const init of [{}, { headers }]) t.equal((await corral.send('/metrics', undefined, init)).status, 200)

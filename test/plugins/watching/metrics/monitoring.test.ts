@@ -34,7 +34,7 @@ t.test('each alert fires when it should, and not before', { skip }, async t => {
 const namesIn = (text: string) =>
   [...text.matchAll(/\b(?:corral|gen_ai|process|nodejs|vllm|llamacpp)[:_]\w+/g)].map(([name]) => name)
 
-t.test('all that the dashboard, the alerts and the document name is in a scrape', async t => {
+t.test('every metric in the dashboard, alerts and documentation is in a scrape', async t => {
   const corral = await startCorral(t)
   const chat = { model: DEMO, messages: [{ role: 'user', content: 'Hi' }], stream: false }
   t.equal((await corral.json('/api/chat', chat)).status, 200)
@@ -56,13 +56,13 @@ t.test('all that the dashboard, the alerts and the document name is in a scrape'
   }
   const document = readFileSync(join(packageRoot, 'docs', 'monitoring.md'), 'utf8')
   const described = [...document.matchAll(/`((?:corral|gen_ai|vllm|llamacpp)[:_]\w+)`/g)].map(([, name]) => name!)
-  for (const name of described) t.ok(types.has(name), `${name}, which the document describes`)
+  for (const name of described) t.ok(types.has(name), `${name}, which the documentation describes`)
   for (const name of types.keys()) {
     if (/^(corral|gen_ai|vllm|llamacpp)/.test(name)) t.ok(described.includes(name), `${name} is described`)
   }
 })
 
-t.test('Prometheus can evaluate what the dashboard asks', { skip }, async t => {
+t.test('Prometheus can evaluate the expressions of the dashboard', { skip }, async t => {
   const { panels } = JSON.parse(readFileSync(join(FOLDER, 'dashboard.json'), 'utf8'))
   const rules = panels.flatMap(({ targets }: any) =>
     targets.map(({ expr }: any, at: number) => {

@@ -10,7 +10,7 @@ import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/cor
 const skip = spawnSync('prometheus', ['--version']).status === 0 ? false : 'prometheus (Debian) is not installed'
 const OTHER = 'x/copy'
 
-/** A real Prometheus that looks every second, with the alert rules in a hurry. */
+/** Starts a real Prometheus that scrapes every second, with shortened alert rules. */
 async function startPrometheus(t: Test, target: string) {
   const rules = readFileSync(join(packageRoot, 'docs', 'monitoring', 'alerts.yml'), 'utf8')
     .replaceAll('for: 2m', 'for: 1s')
@@ -47,7 +47,7 @@ async function startPrometheus(t: Test, target: string) {
     return (await fetch(`http://127.0.0.1:${port}/-/ready`).catch(() => undefined))?.ok
   })
   return {
-    /** The sum of what an expression finds; undefined where it finds nothing. */
+    /** Sum of the samples of an expression, or undefined without samples. */
     async value(expression: string): Promise<number | undefined> {
       const { result } = await ask(`query?query=${encodeURIComponent(expression)}`)
       if (result.length === 0) return undefined
@@ -90,8 +90,8 @@ t.test('Prometheus sees an eviction, a limit, a frozen model, and alerts', { ski
   t.same(statuses, [200, 200, 429, 429, 429, 429])
   const limited = 'sum(corral_requests_total{key="team",code="rate_limited"})'
   await until('the limit is seen', async () => (await prometheus.value(limited)) === 4)
-  t.match(await until('the alert on it', () => prometheus.firing('CorralBudgetExhausted')), { key: 'team' })
-  t.equal(await prometheus.firing('CorralQueueTimeHigh'), undefined, 'nothing waits so far')
+  t.match(await until('the alert for it', () => prometheus.firing('CorralBudgetExhausted')), { key: 'team' })
+  t.equal(await prometheus.firing('CorralQueueTimeHigh'), undefined, 'nothing is queued yet')
 
   const [pid] = corral.enginePids()
   process.kill(pid!, 'SIGSTOP')
@@ -100,12 +100,12 @@ t.test('Prometheus sees an eviction, a limit, a frozen model, and alerts', { ski
     prometheus.value(`vllm:num_requests_waiting{model_name="${OTHER}"} > 1`)
   )
   t.equal(waiting, 2)
-  t.match(await until('the alert on the queue', () => prometheus.firing('CorralQueueTimeHigh')), { model: OTHER })
-  const failed = await until('the alert on the engine', () => prometheus.firing('CorralEngineFailed'))
+  t.match(await until('the alert for the queue', () => prometheus.firing('CorralQueueTimeHigh')), { model: OTHER })
+  const failed = await until('the alert for the engine', () => prometheus.firing('CorralEngineFailed'))
   t.match(failed, { model: OTHER, cause: 'hung' })
   t.ok(
     (await Promise.all(asked)).some(({ status }) => status === 200),
-    'who waited is answered by the next engine'
+    'waiting requests are answered by the next engine'
   )
-  await until('the alert on the queue ends', async () => !(await prometheus.firing('CorralQueueTimeHigh')), 120_000)
+  await until('the alert for the queue ends', async () => !(await prometheus.firing('CorralQueueTimeHigh')), 120_000)
 })

@@ -1,6 +1,6 @@
 import type { Corral, SendOptions } from '../../../support/corral.ts'
 
-/** The samples of a scrape, by name and labels as they are written. */
+/** The samples of a scrape, by name and printed labels. */
 export class Scrape {
   readonly samples = new Map<string, number>()
   /** Names of the families, with their types. */
@@ -19,7 +19,7 @@ export class Scrape {
     }
   }
 
-  /** The sum of the samples of a name that have all of these labels. */
+  /** Sum of the samples of this name that have all of these labels. */
   sum(name: string, labels: Record<string, string> = {}): number {
     let sum = 0
     for (const [sample, value] of this.samples) if (matches(sample, name, labels)) sum += value

@@ -12,7 +12,7 @@ const labels = [
   { model: '', kind: 'x' }
 ]
 
-t.test('series are printed as those of prom-client are', async t => {
+t.test('series are printed like those of prom-client', async t => {
   const own = new Registry()
   const theirs = new Registry()
   const histogram = new SeriesHistogram({ ...options, buckets }, own)
@@ -21,7 +21,7 @@ t.test('series are printed as those of prom-client are', async t => {
   const other = new Histogram({ ...options, buckets, labelNames, registers: [theirs] })
   const otherCounter = new Counter({ ...total, labelNames, registers: [theirs] })
   t.equal(await own.metrics(), await theirs.metrics(), 'none')
-  // One that has counted nothing is not there yet.
+  // A series without values is not printed.
   histogram.with({ model: 'c', kind: 'd' })
   counter.with({ model: 'c', kind: 'd' })
   for (const [at, value] of values.entries()) {
