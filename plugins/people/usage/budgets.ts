@@ -83,9 +83,9 @@ export function exhausted(states: readonly BudgetState[], reads: boolean): Budge
 
 const TAKES: Record<BudgetKind, (limit: number) => string> = {
   requests: limit => `send ${limit} requests`,
-  tokens: limit => `have ${limit} tokens read and written`,
-  tokens_in: limit => `have ${limit} tokens read`,
-  tokens_out: limit => `have ${limit} tokens written`
+  tokens: limit => `use ${limit} tokens`,
+  tokens_in: limit => `use ${limit} input tokens`,
+  tokens_out: limit => `use ${limit} output tokens`
 }
 
 /** @param name of the key, absent for callers without one. @param now milliseconds since the epoch */

@@ -65,7 +65,7 @@ t.test('capture records requests and answers of one key only', async t => {
   const folder = join(corral.home, 'logs', 'captures')
   t.equal(statSync(folder).mode & 0o777, 0o700)
   for (const file of readdirSync(folder)) t.equal(statSync(join(folder, file)).mode & 0o777, 0o600)
-  t.match(corral.log(), /Capture c\w+ of key alice begins/)
+  t.match(corral.log(), /Capture c\w+ of key alice has started/)
   t.equal((await corral.json('/api/captures', undefined, { headers: alice })).status, 403)
   t.match(await corral.json('/api/captures/..%2fc', undefined, local), {
     status: 404,

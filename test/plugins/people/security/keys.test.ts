@@ -259,7 +259,7 @@ t.test('an unreadable key file does not open the server', async t => {
   symlinkSync(join(home, 'nowhere', 'keys.json'), path)
   await t.rejects(
     openKeyStore(path, [], log),
-    /keys\.json, cannot be used: it is a symbolic link to a file that is not/
+    /keys\.json, cannot be used: it is a symbolic link to a file that does not/
   )
   await t.rejects(createKey(path, { name: 'one' }), /symbolic link/, 'nor is it replaced')
   rmSync(path)

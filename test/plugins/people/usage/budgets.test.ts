@@ -53,7 +53,7 @@ t.test('refusals name the budget and when it is refilled', async t => {
   const day = rateLimited(tokens({ used: 100, model: 'a/b' }), undefined, now)
   t.match(
     day.message,
-    /^Callers without a key may together have 100 tokens read and written with the model "a\/b" per day, .*at 2030-01-02T00:00:00Z/
+    /^Callers without a key may together use 100 tokens with the model "a\/b" per day, .*at 2030-01-02T00:00:00Z/
   )
   t.equal(rateLimited(state({ used: 11, reset: 0 }), 'a', now).retryAfter, 1, 'no client retries immediately')
 })

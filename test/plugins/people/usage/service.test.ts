@@ -155,7 +155,7 @@ t.test('usage survives a restart and a kill', async t => {
   t.match(await ask(third), {
     status: 429,
     body: {
-      error: { type: 'rate_limit_error', message: /"alice" may send 6 requests a day, .* refilled at .*T00:00:00Z/ }
+      error: { type: 'rate_limit_error', message: /"alice" may send 6 requests per day, .* refilled at .*T00:00:00Z/ }
     }
   })
   const rotated = await third.json('/api/keys/alice/rotate', {}, bearer(ADMIN))
@@ -249,7 +249,7 @@ t.test('rate limit headers are those that the official clients read', async t =>
   t.ok(refused instanceof OpenAI.RateLimitError)
   t.ok(Number(refused.headers.get('retry-after')) > 0)
   t.equal(refused.headers.get('x-ratelimit-remaining-tokens'), '0')
-  t.match(refused.message, /may have 12 tokens written with the model "corral\/tiny-chat" per day.*T00:00:00Z/)
+  t.match(refused.message, /may use 12 output tokens with the model "corral\/tiny-chat" per day.*T00:00:00Z/)
   const other = (await failure(anthropic.messages.create(ask))) as InstanceType<typeof Anthropic.RateLimitError>
   t.ok(other instanceof Anthropic.RateLimitError)
   t.equal(other.headers.get('anthropic-ratelimit-output-tokens-remaining'), '0')
