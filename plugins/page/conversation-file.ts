@@ -3,7 +3,7 @@ import { StringDecoder } from 'node:string_decoder'
 import { type Static, Type } from 'typebox'
 import { type ParsedJson, parseJson } from '../../core/system/json-file.ts'
 
-/** In lower case, so that no file system takes two ids for one. */
+/** Lower case, because some file systems ignore case. */
 export const ID_PATTERN = '^[a-z0-9][a-z0-9_-]{0,63}$'
 
 const HeadSchema = Type.Object({
@@ -16,7 +16,7 @@ const HeadSchema = Type.Object({
   text: Type.String()
 })
 
-/** The first line of a conversation's file. The text is kept for searches. */
+/** The first line of a conversation's file. The text is stored for searches. */
 export type ConversationHead = Static<typeof HeadSchema>
 
 const PIECE_BYTES = 64 * 1024
@@ -25,9 +25,9 @@ const [QUOTE, BACKSLASH] = [0x22, 0x5c]
 
 /**
  * Reads the head of a conversation's file piece by piece, since its text may have many megabytes.
- * @param onText gets the text in pieces
- * @param signal ends the reading between two pieces
- * @returns the head without its text, and the byte at which the document begins
+ * @param onText receives the text in pieces
+ * @param signal stops reading between two pieces
+ * @returns the head without its text, and the offset of the document
  */
 export async function readHead(
   file: FileHandle,
@@ -36,9 +36,9 @@ export async function readHead(
 ): Promise<ParsedJson<{ head: ConversationHead; documentAt: number }>> {
   const pieces = piecesOf(file, signal)
   const first: Buffer = (await pieces.next()).value ?? Buffer.alloc(0)
-  // A quote within a string is escaped, so that these characters begin the text and nothing else.
+  // Quotes inside strings are escaped, so this sequence can only be the start of the text.
   const begins = first.indexOf(TEXT_BEGINS) + TEXT_BEGINS.length
-  if (begins < TEXT_BEGINS.length) return { fault: 'it does not begin as a conversation' }
+  if (begins < TEXT_BEGINS.length) return { fault: 'it does not start like a conversation' }
   const readText = onText && textReader(onText)
   let at = begins
   let piece = first.subarray(begins)
@@ -70,12 +70,12 @@ async function* piecesOf(file: FileHandle, signal: AbortSignal | undefined): Asy
   }
 }
 
-/** The place of the quote that ends a string of JSON, or -1, and whether the byte after the piece is escaped. */
+/** Finds the quote that ends a JSON string, or -1, and whether the byte after the piece is escaped. */
 function endOfString(piece: Buffer, isEscaped: boolean): [end: number, isEscaped: boolean] {
   const backslashesBefore = (at: number) => {
     let count = 0
     while (at - count > 0 && piece[at - count - 1] === BACKSLASH) count += 1
-    // The first byte may itself be escaped by the piece before.
+    // The first byte may be escaped by the previous piece.
     return count === at && isEscaped ? count + 1 : count
   }
   for (let at = piece.indexOf(QUOTE); at >= 0; at = piece.indexOf(QUOTE, at + 1)) {
@@ -84,7 +84,7 @@ function endOfString(piece: Buffer, isEscaped: boolean): [end: number, isEscaped
   return [-1, backslashesBefore(piece.length) % 2 === 1]
 }
 
-/** Decodes a string of JSON that comes in pieces. No character and no escape is cut. */
+/** Decodes a JSON string that arrives in pieces, without splitting characters or escapes. */
 function textReader(onText: (piece: string) => void): (bytes: Buffer) => void {
   const decoder = new StringDecoder('utf8')
   let kept = ''
@@ -100,7 +100,7 @@ function textReader(onText: (piece: string) => void): (bytes: Buffer) => void {
     try {
       onText(JSON.parse(`"${whole}"`))
     } catch {
-      // Somebody has changed the file by hand.
+      // The file was edited by hand.
       onText(whole)
     }
   }

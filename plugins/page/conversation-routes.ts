@@ -17,8 +17,8 @@ const about = {
   title: Type.String(),
   pinned: Type.Boolean(),
   updated_at: Time(),
-  version: Type.Integer({ minimum: 1, description: 'One more at each change' }),
-  size: Type.Integer({ minimum: 0, description: 'Bytes on disk' })
+  version: Type.Integer({ minimum: 1, description: 'Increases with each change' }),
+  size: Type.Integer({ minimum: 0, description: 'Size on disk in bytes' })
 }
 const ConversationSchema = Type.Object(about, { title: 'KeptConversation' })
 const params = Type.Object({
@@ -26,8 +26,8 @@ const params = Type.Object({
 })
 
 /**
- * What the page keeps on the server where that is set: for each owner (`Caller.owner`) its own.
- * @param isOn whether they are kept here
+ * Stores the page's conversations on the server, separately for each owner (`Caller.owner`).
+ * @param isOn whether the server stores conversations
  */
 export function conversationRoutes(store: ConversationStore, isOn: () => boolean): FastifyPluginAsync {
   return async instance => {
@@ -37,15 +37,15 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       if (isOn()) return
       throw new CorralError(
         'conversations_off',
-        'This server keeps no conversations: they stay in browsers. Its admin may have it keep them: web.conversations: server.'
+        'This server does not store conversations; they stay in browsers. Its admin can change that with web.conversations: server.'
       )
     })
 
-    const list = nativeRoute(TAG, 'listConversations', 'List the conversations that the page keeps on the server', {
+    const list = nativeRoute(TAG, 'listConversations', 'List stored conversations of the page', {
       description:
-        'Pinned ones first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
+        'Pinned conversations first, then the newest. Each key has its own; callers without a key share theirs. Searches of one key run one after another: further ones get 429.',
       querystring: Type.Object({
-        q: Type.Optional(Type.String({ maxLength: 200, description: 'Words that the title or text must have' })),
+        q: Type.Optional(Type.String({ maxLength: 200, description: 'Words that the title or text must contain' })),
         limit: Type.Optional(
           Type.String({ pattern: '^([1-9]\\d?|[1-4]\\d\\d|500)$', title: 'a number from 1 to 500', default: '100' })
         ),
@@ -54,16 +54,16 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
             pattern: '^\\d{1,9}$',
             title: 'a number',
             default: '0',
-            description: 'How many are left out before'
+            description: 'Number of conversations to skip'
           })
         )
       }),
       response: {
         200: json(
-          'Some of them',
+          'A page of the list',
           Type.Object({
             conversations: Type.Array(ConversationSchema),
-            total: Type.Integer({ minimum: 0, description: 'How many there are in all' })
+            total: Type.Integer({ minimum: 0, description: 'Total number of conversations' })
           })
         )
       },
@@ -86,7 +86,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
       const start = `${JSON.stringify(about).slice(0, -1)},"document":`
       reply.type('application/json; charset=utf-8')
       reply.header('content-length', String(Buffer.byteLength(start) + length + 1))
-      // From the file as fast as the client reads it: a conversation has many megabytes.
+      // Stream the file at the speed of the client, since a conversation may have many megabytes.
       async function* pieces() {
         yield start
         yield* document
@@ -98,7 +98,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
 
     const put = nativeRoute(TAG, 'putConversation', 'Keep a conversation', {
       description:
-        'Send the version that it was made of as `version` or as `If-Match`. Without one it must be new. If another tab or machine was quicker, the answer is 409 with the present `version`, and with `deleted_at` if it was deleted there: sent with that version, it comes back.',
+        'Send the version it is based on as `version` or as `If-Match`. Without one the conversation must be new. If another tab or machine was faster, the reply is 409 with the current `version`, and with `deleted_at` if the conversation was deleted: sending it with that version restores it.',
       params,
       audited: false,
       bodySize: 'large',
@@ -106,14 +106,14 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
         {
           title: Type.String({ maxLength: 500 }),
           pinned: Given(Type.Boolean({ default: false })),
-          updated_at: Given(Type.String({ format: 'date-time', description: 'Now, where absent' })),
-          text: Given(Type.String({ description: 'What searches look at, beside the title' })),
-          version: Given(Type.Integer({ minimum: 0, description: '0 for one that is new' })),
-          document: Type.Unknown({ description: 'Of no meaning to the server' })
+          updated_at: Given(Type.String({ format: 'date-time', description: 'Default is now' })),
+          text: Given(Type.String({ description: 'Searched in addition to the title' })),
+          version: Given(Type.Integer({ minimum: 0, description: '0 for a new conversation' })),
+          document: Type.Unknown({ description: 'Opaque to the server' })
         },
         loose
       ),
-      response: { 200: json('What is known of it now', ConversationSchema) },
+      response: { 200: json('The stored conversation', ConversationSchema) },
       errors: ['conversations_off', 'conversation_not_found', 'conversation_changed', 'over_limit', ...DISK_ERRORS]
     })
     app.put('/api/conversations/:id', put, async request => {
@@ -151,7 +151,7 @@ export function conversationRoutes(store: ConversationStore, isOn: () => boolean
   }
 }
 
-/** The version in `If-Match: "3"`; undefined where there is no such header. @throws CorralError `invalid_request` */
+/** Returns the version in `If-Match: "3"`, or undefined without the header. @throws CorralError `invalid_request` */
 function matchOf({ headers }: FastifyRequest): number | undefined {
   const header = headers['if-match']
   if (header === undefined) return undefined

@@ -12,16 +12,16 @@ import { setNewest } from '../../core/system/newest-entries.ts'
 import { plural } from '../../core/system/plural.ts'
 import { type ConversationHead, readHead } from './conversation-file.ts'
 
-/** One conversation: it is written as a whole. */
+/** A conversation is rewritten as a whole. */
 const MAX_CONVERSATION_BYTES = 16 * 2 ** 20
 const MAX_TITLE_LENGTH = 500
-/** Searches of one owner that wait while another one runs. */
+/** Searches of one owner that may wait for another. */
 const MAX_WAITING_SEARCHES = 4
-/** Deleted conversations of one owner that are remembered, so that no other browser brings them back. */
+/** Deleted conversations remembered for each owner, so that other browsers do not bring them back. */
 const MAX_TOMBSTONES = 5000
 
 export interface ListedConversation extends Omit<ConversationHead, 'format' | 'text'> {
-  /** Bytes on disk. */
+  /** Size on disk. */
   size: number
 }
 
@@ -29,18 +29,17 @@ export interface NewConversation {
   title: string
   pinned: boolean
   updated_at: string
-  /** What searches look at, beside the title. */
+  /** Searched in addition to the title. */
   text: string
   document: unknown
 }
 
-/** What one owner may keep. */
 export interface Quota {
   count: number
   bytes: number
 }
 
-/** A conversation that was deleted. The version is its last change. */
+/** A deleted conversation. The version is that of its deletion. */
 const TombstoneSchema = Type.Object({ id: Type.String(), version: Type.Integer(), deleted_at: Type.String() })
 const TombstonesSchema = Type.Object({ version: Type.Literal(1), deleted: Type.Array(TombstoneSchema) })
 type Tombstone = Static<typeof TombstoneSchema>
@@ -57,8 +56,8 @@ interface Searches {
 }
 
 /**
- * Conversations of the page, each in a file that is replaced as a whole: what is known of it on the first line, itself on
- * the second one. Owners see their own only.
+ * The page's conversations, one file each that is replaced as a whole: the head on the first line, the document on the
+ * second. Owners only see their own.
  */
 export class ConversationStore {
   readonly #home: string
@@ -66,10 +65,10 @@ export class ConversationStore {
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #shelves = new Map<string, Promise<Shelf>>()
   readonly #searches = new Map<string, Searches>()
-  /** The last change of each owner: one after another. */
+  /** The last change of each owner. Changes run one after another. */
   readonly #changes = new Map<string, Promise<unknown>>()
 
-  /** @param home the folder that all are kept in */
+  /** @param home folder of all conversations */
   constructor(home: string, quota: () => Quota, log: Pick<FastifyBaseLogger, 'error'>) {
     this.#home = home
     this.#quota = quota
@@ -77,10 +76,10 @@ export class ConversationStore {
   }
 
   /**
-   * An owner's conversations, pinned ones first, then the newest.
-   * @param wanted words that all must be in the title or text; all conversations if it is empty
-   * @param signal ends the search
-   * @throws CorralError `rate_limited` if too many searches of the owner wait
+   * Lists an owner's conversations, pinned ones first, then the newest.
+   * @param wanted words that must all be in the title or text; empty for all conversations
+   * @param signal stops the search
+   * @throws CorralError `rate_limited` if too many searches of the owner are waiting
    */
   async list(owner: string, wanted: string, signal: AbortSignal): Promise<ListedConversation[]> {
     const { folder, listed } = await this.#shelfOf(owner)
@@ -96,13 +95,13 @@ export class ConversationStore {
     })
   }
 
-  /** Runs one search of an owner after another: each reads all of the owner's conversations. */
+  /** Runs searches of an owner one after another, since each reads all conversations. */
   async #searchInTurn<Result>(owner: string, search: () => Promise<Result>): Promise<Result> {
     const searches = this.#searches.get(owner) ?? { waiting: 0, last: Promise.resolve() }
     if (searches.waiting > MAX_WAITING_SEARCHES) {
       throw new CorralError(
         'rate_limited',
-        `${searches.waiting} of your searches are running or waiting already. Try again once they have ended.`,
+        `${searches.waiting} of your searches are already running or waiting. Try again when they have ended.`,
         { retryAfter: 2 }
       )
     }
@@ -139,7 +138,7 @@ export class ConversationStore {
 
   /**
    * Reads a conversation.
-   * @returns what is known of it, and its document as a stream of JSON that must be read or destroyed
+   * @returns its head, and its document as a JSON stream that must be read or destroyed
    * @throws CorralError `conversation_not_found`
    */
   async get(owner: string, id: string): Promise<{ about: ListedConversation; document: Readable; length: number }> {
@@ -150,7 +149,7 @@ export class ConversationStore {
       const read = await this.#read(folder, id, file)
       if (!read) throw notFound(id)
       const { about, documentAt: start } = read
-      // Without the end of its line.
+      // Without the final line break.
       const end = about.size - 2
       return { about, document: file.createReadStream({ start, end }), length: end + 1 - start }
     } catch (error) {
@@ -160,10 +159,10 @@ export class ConversationStore {
   }
 
   /**
-   * Keeps a conversation.
-   * @param based the version that it was made of; 0 for a new one; that of its deletion to bring one back
-   * @throws CorralError `conversation_changed` if there is another version or it was deleted; `conversation_not_found` if
-   *   nothing is known of it; `over_limit`
+   * Stores a conversation.
+   * @param based the version it is based on: 0 for a new one, or the version of its deletion to restore it
+   * @throws CorralError `conversation_changed` if there is another version or it was deleted; `conversation_not_found`;
+   * `over_limit`
    */
   put(owner: string, id: string, based: number, next: NewConversation): Promise<ListedConversation> {
     return this.#change(owner, async ({ folder, listed, deleted }) => {
@@ -193,7 +192,7 @@ export class ConversationStore {
     })
   }
 
-  /** Deletes all of an owner. @returns how many there were */
+  /** Deletes all conversations of an owner. @returns how many there were */
   deleteAll(owner: string): Promise<number> {
     return this.#change(owner, async shelf => {
       const ids = [...shelf.listed.keys()]
@@ -202,7 +201,7 @@ export class ConversationStore {
     })
   }
 
-  /** Files go first: a full disk has room for the note then. */
+  /** Delete the files first, so that a full disk has space for the note. */
   async #delete({ folder, listed, deleted }: Shelf, ids: readonly string[]): Promise<void> {
     const deleted_at = new Date().toISOString()
     for (const id of ids) {
@@ -220,23 +219,23 @@ export class ConversationStore {
       new CorralError('over_limit', message, { details: { limit, value } })
     if (size > MAX_CONVERSATION_BYTES) {
       throw refuse(
-        `The conversation has ${formatBytes(size)}, and one may have ${formatBytes(MAX_CONVERSATION_BYTES)}. Begin a new one, or leave out its largest files.`,
+        `The conversation has ${formatBytes(size)}, and the limit is ${formatBytes(MAX_CONVERSATION_BYTES)}. Start a new one, or remove its largest files.`,
         'conversation size',
         MAX_CONVERSATION_BYTES
       )
     }
     if (!known && listed.size >= quota.count) {
       throw refuse(
-        `You keep ${plural(listed.size, 'conversation')}, and may keep ${quota.count} (web.conversation_count). Delete some, or ask the admin of this server for more.`,
+        `You have ${plural(listed.size, 'conversation')} on this server, and the limit is ${quota.count} (web.conversation_count). Delete some, or ask the admin of this server for a higher limit.`,
         'web.conversation_count',
         quota.count
       )
     }
     const others = [...listed.values()].reduce((sum, each) => sum + (each === known ? 0 : each.size), 0)
-    // One that becomes smaller is always kept: it makes room.
+    // A conversation that shrinks is always stored, since it frees space.
     if (others + size > quota.bytes && size > (known?.size ?? 0)) {
       throw refuse(
-        `Your conversations would have ${formatBytes(others + size)}, and may have ${formatBytes(quota.bytes)} (web.conversation_bytes). Delete some, or ask the admin of this server for more.`,
+        `Your conversations would have ${formatBytes(others + size)}, and the limit is ${formatBytes(quota.bytes)} (web.conversation_bytes). Delete some, or ask the admin of this server for a higher limit.`,
         'web.conversation_bytes',
         quota.bytes
       )
@@ -260,7 +259,7 @@ export class ConversationStore {
     if (known) return known
     const shelf = this.#open(owner)
     this.#shelves.set(owner, shelf)
-    // Where the disk failed, it is tried again.
+    // Try again after a disk error.
     shelf.catch(() => this.#shelves.delete(owner))
     return shelf
   }
@@ -274,18 +273,18 @@ export class ConversationStore {
         const read = await this.#look(folder, id)
         if (read) listed.set(id, read.about)
       }
-      // What a kill left of a file that was being written.
+      // A partly written file, left by a kill.
       else if (name !== TOMBSTONES) await rm(join(folder, name), { force: true, recursive: true })
     }
     const noted = await readJsonFile(join(folder, TOMBSTONES), TombstonesSchema)
     if (noted?.fault) this.#log.error({ folder }, `The list of deleted conversations cannot be used: ${noted.fault}.`)
     const deleted = new Map(noted?.value?.deleted.map(each => [each.id, each]))
-    // A conversation that was brought back.
+    // A conversation that was restored.
     for (const id of listed.keys()) deleted.delete(id)
     return { folder, listed, deleted }
   }
 
-  /** What is known of a conversation. Undefined if it is gone or cannot be read, which the log says. */
+  /** Returns the head of a conversation, or undefined if it is missing or unreadable, which is logged. */
   async #look(folder: string, id: string, onText?: (piece: string) => void, signal?: AbortSignal) {
     const file = await openIfThere(join(folder, fileOf(id)))
     try {
@@ -301,7 +300,10 @@ export class ConversationStore {
       return { about: listedOf(value.head, (await file.stat()).size), documentAt: value.documentAt }
     }
     const path = join(folder, fileOf(id))
-    this.#log.error({ path }, `A conversation cannot be used: ${fault ?? 'it has another id'}. Its file stays.`)
+    this.#log.error(
+      { path },
+      `A conversation cannot be used: ${fault ?? 'it has another id'}. Its file is left unchanged.`
+    )
     return undefined
   }
 }
@@ -322,11 +324,14 @@ const listedOf = ({ format: _, text: __, ...about }: ConversationHead, size: num
   size
 })
 
-/** With a beginning of its own: some names are devices on Windows. */
+/** With a prefix, because some names are devices on Windows. */
 const fileOf = (id: string) => `c-${id}.json`
 
 function notFound(id: string): CorralError {
-  return new CorralError('conversation_not_found', `You keep no conversation "${id}" here; it may have been deleted.`)
+  return new CorralError(
+    'conversation_not_found',
+    `There is no conversation "${id}" on this server. It may have been deleted.`
+  )
 }
 
 function changed(there: ListedConversation | Tombstone): CorralError {
@@ -334,12 +339,12 @@ function changed(there: ListedConversation | Tombstone): CorralError {
   return 'deleted_at' in there
     ? new CorralError(
         'conversation_changed',
-        `The conversation "${id}" was deleted elsewhere. Delete it here too, or send it with version ${version} to bring it back.`,
+        `The conversation "${id}" was deleted elsewhere. Delete it here too, or send it with version ${version} to restore it.`,
         { details: { version, deleted_at: there.deleted_at } }
       )
     : new CorralError(
         'conversation_changed',
-        `The conversation "${id}" was changed elsewhere: it has version ${version} now. Read it again, and send the merged one with that version.`,
+        `The conversation "${id}" was changed elsewhere and now has version ${version}. Read it again, and send the merged conversation with that version.`,
         { details: { version, updated_at: there.updated_at } }
       )
 }

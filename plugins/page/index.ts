@@ -13,7 +13,7 @@ const PATH_PATTERN = '^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$'
 export default definePlugin({
   name: 'web',
   api: 1,
-  description: 'The page for browsers: chat, models, what the server does',
+  description: 'The web page: chat, models and server state',
   optional: true,
   offers: ['web'],
   options: Type.Object(
@@ -22,20 +22,20 @@ export default definePlugin({
         default: '/',
         pattern: PATH_PATTERN,
         title: 'a path such as / or /chat',
-        description: 'Where the page is',
+        description: 'Path of the page',
         restart: true
       }),
       conversations: Type.Enum(['browser', 'server'], {
         default: 'browser',
-        description: 'Where the page keeps conversations: each browser its own, or the server for each key'
+        description: 'Where the page stores conversations: in each browser, or on the server for each key'
       }),
       conversation_count: Type.Integer({
         default: 2000,
         minimum: 1,
         maximum: 100_000,
-        description: 'Most conversations of a key that the server keeps'
+        description: 'Maximum number of conversations stored per key'
       }),
-      conversation_bytes: Bytes({ default: '256MiB', description: 'Most bytes of these' })
+      conversation_bytes: Bytes({ default: '256MiB', description: 'Maximum size of the conversations stored per key' })
     },
     { additionalProperties: false }
   ),
@@ -53,7 +53,7 @@ export default definePlugin({
       },
       routes: async app => {
         await app.register(conversationRoutes(conversations, () => now.conversations === 'server'))
-        // At the root, `GET /` belongs to programs too: the native API decides between them and browsers.
+        // At the root, `GET /` also belongs to programs. The native API tells them from browsers.
         if (path !== '/') {
           app.get(path, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
             sendPage(reply)
@@ -69,12 +69,12 @@ export default definePlugin({
   }
 })
 
-/** Where the page's files are, seen from the page. */
+/** Path of the page's files, relative to the page. */
 function filesOf(path: string): string {
   return path === '/' ? './page/' : `./${path.slice(path.lastIndexOf('/') + 1)}/page/`
 }
 
-/** Where the server's own addresses begin, seen from the page: relative, so that a proxy may put both below a path. */
+/** Path of the server's API relative to the page, so that a proxy may put both below a path. */
 function baseOf(path: string): string {
   const depth = path.split('/').length - 2
   return depth === 0 ? './' : '../'.repeat(depth)

@@ -6,7 +6,10 @@ import type { FastifyReply } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 
-/** What the page may do: run and show what comes from this server, and turn no text into code or HTML. */
+/**
+ * Content security policy: the page may run and load only what this server sends, and may not turn text into code or
+ * HTML.
+ */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -20,10 +23,10 @@ const POLICY = [
   "form-action 'none'",
   "frame-ancestors 'none'",
   "require-trusted-types-for 'script'",
-  // The page makes one address of a script: that of the worker that reads PDFs.
+  // The only script URL that the page creates is that of the PDF worker.
   'trusted-types corral-worker'
 ].join('; ')
-/** What a worker may do, which has the policy of its own file: run. */
+/** The policy of the page's files. A worker uses the policy of its own file. */
 const FILE_POLICY = "default-src 'none'; script-src 'self'"
 
 const TYPES: Record<string, string> = {
@@ -33,12 +36,15 @@ const TYPES: Record<string, string> = {
 }
 
 const GZIP = { name: 'gzip', end: '.gz', compress: gzipSync }
-/** How files were compressed when the page was built, the smallest first, and the ends of their names. */
+/** Compressions made when the page was built, smallest first, with their file name suffixes. */
 const ENCODINGS = [{ name: 'br', end: '.br', compress: brotliCompressSync }, GZIP]
 
 const folder = join(packageRoot, 'dist', 'plugins', 'page', 'browser')
 
-/** The page and its files, as `scripts/build-page.mjs` has left them: names with hashes, each compressed once, and only so. */
+/**
+ * The built page and its files (`scripts/build-page.mjs`). Names contain hashes, and each file is stored only
+ * compressed.
+ */
 export class PageFiles {
   readonly #html: string
   readonly #names: ReadonlySet<string>
@@ -49,9 +55,9 @@ export class PageFiles {
   }
 
   /**
-   * @param base where the server's own addresses begin, seen from the page, such as `./`
-   * @param path what the addresses of the page's files begin with, seen from the page, such as `page/`
-   * @throws Error where the page was not built
+   * @param base path of the server's API relative to the page, such as `./`
+   * @param path prefix of the page's files relative to the page, such as `page/`
+   * @throws Error if the page was not built
    */
   static async read(base: string, path: string): Promise<PageFiles> {
     const names: string[] = JSON.parse(await readFile(join(folder, 'files.json'), 'utf8'))
@@ -59,7 +65,7 @@ export class PageFiles {
     return new PageFiles(html.replaceAll('{base}', base).replaceAll('{files}', path), new Set(names))
   }
 
-  /** Sends the page itself, which browsers ask for anew each time. @param conversations where it keeps them */
+  /** Sends the page, which browsers always revalidate. @param conversations where the page stores them */
   sendPage(reply: FastifyReply, conversations: 'browser' | 'server'): FastifyReply {
     reply.type('text/html; charset=utf-8').headers({
       'content-security-policy': POLICY,
@@ -74,12 +80,12 @@ export class PageFiles {
   }
 
   /**
-   * Sends a file of the page, which browsers keep: its name has a hash of what is in it.
+   * Sends a file of the page, which browsers cache for ever, since its name contains a hash.
    * @throws CorralError `route_not_found`
    */
   async sendFile(name: string, reply: FastifyReply): Promise<FastifyReply> {
     if (!this.#names.has(name)) {
-      throw new CorralError('route_not_found', 'The page has no such file any more. Load the page again.')
+      throw new CorralError('route_not_found', 'The page no longer has this file. Reload the page.')
     }
     const encoding = encodingFor(reply)
     const packed = await readFile(join(folder, name + (encoding ?? GZIP).end))
@@ -95,10 +101,10 @@ export class PageFiles {
   }
 }
 
-/** Chooses how a reply is compressed, and says so in its headers. */
+/** Chooses the compression of a reply and sets its headers. */
 function encodingFor(reply: FastifyReply): (typeof ENCODINGS)[number] | undefined {
   const accepted = String(reply.request.headers['accept-encoding'] ?? '')
-  // A client that rules one out with `q=0` gets what is not compressed.
+  // A client that excludes an encoding with `q=0` gets the file uncompressed.
   const encoding = accepted.includes('q=0') ? undefined : ENCODINGS.find(({ name }) => accepted.includes(name))
   reply.vary('Accept-Encoding')
   if (encoding) reply.header('content-encoding', encoding.name)

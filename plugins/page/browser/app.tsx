@@ -14,7 +14,7 @@ import { route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
 import { texts } from './texts/texts.ts'
 
-/** What is loaded when it is first shown. @param meanwhile whether a view stands in its place until then */
+/** A component that is loaded when it is first rendered. @param meanwhile shown until then */
 function later(
   load: () => Promise<ComponentType<{ path: string[] }>>,
   meanwhile = true
@@ -38,7 +38,7 @@ function later(
   }
 }
 
-/** The views, by the first part of the address. */
+/** The views, by the first part of the route. */
 const VIEWS: Record<string, ComponentType<{ path: string[] }>> = {
   chat: ({ path }) => <ChatView ids={path} />,
   models: later(async () => (await import('./models/models-view.tsx')).ModelsView),
@@ -46,7 +46,6 @@ const VIEWS: Record<string, ComponentType<{ path: string[] }>> = {
   playground: later(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
 }
 
-/** The palette is loaded when it is first wanted. */
 const PaletteLater = later(async () => {
   const { Palette } = await import('./parts/palette.tsx')
   const close = () => {
@@ -89,7 +88,7 @@ function App() {
   )
 }
 
-/** Says so where a view fails, so that the others can still be used. */
+/** Shows a message if a view throws, so that the other views can still be used. */
 class Guard extends Component<{ children: ComponentChildren }, { fault: string }> {
   override state = { fault: '' }
   override componentDidCatch(error: unknown) {
@@ -102,14 +101,14 @@ class Guard extends Component<{ children: ComponentChildren }, { fault: string }
   }
 }
 
-/** The address is the view's, so that a link into the page must not change it. */
+/** The hash is the route, so an in-page link must not change it. */
 function skip(event: MouseEvent): void {
   event.preventDefault()
   const field = document.getElementById('message') ?? document.getElementById('content')
   field?.focus()
 }
 
-/** What concerns every view. */
+/** Warnings that concern every view. */
 function Banner() {
   const t = texts.value
   const text =
@@ -131,7 +130,7 @@ function Banner() {
   )
 }
 
-/** Names the tab after the view, or the chats that are shown. */
+/** Sets the tab title to the view or the open chats. */
 function nameTab(): void {
   const [name = 'chat', ...ids] = route.value
   const t = texts.value
@@ -140,7 +139,6 @@ function nameTab(): void {
   document.title = [shown.join(' · '), 'corral'].filter(part => part !== '').join(' – ')
 }
 
-/** Shows the page. */
 export function showApp(): void {
   effect(nameTab)
   render(<App />, document.getElementById('page')!)

@@ -16,7 +16,7 @@ followServer()
 followMe()
 showApp()
 if (fault) notify(fault, true)
-// Where the server is away, the chats of whoever was here last are shown.
+// If the server cannot be reached, show the chats of the last user.
 await new Promise<void>(resolve => {
   effect(() => {
     if (me.value || connection.value === 'offline') resolve()
@@ -26,11 +26,11 @@ if (me.value) chatsOwner.value = me.value.key?.name ?? ''
 const owner = chatsOwner.value
 await openChats(owner)
 effect(() => {
-  // Another person has come.
+  // Another user has signed in.
   if (me.value && (me.value.key?.name ?? '') !== owner) location.reload()
 })
 keepChats()
-// What browsers take long for when they first do it is done before an answer needs it, step by step.
+// Run slow first-time browser work before an answer needs it, step by step.
 const atIdle = globalThis.requestIdleCallback ?? setTimeout
 for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS]) {
   await new Promise(resolve => atIdle(resolve))
@@ -40,5 +40,5 @@ for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS]) {
     // It is tried again when it is needed.
   }
 }
-// Seen among the timings of browsers' own tools.
+// Visible in the browser's developer tools.
 performance.mark('corral-ready')

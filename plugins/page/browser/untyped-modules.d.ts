@@ -1,6 +1,6 @@
 declare module 'temml' {
   const temml: {
-    /** Shows a formula in an element. @throws for one that cannot be read, if `throwOnError` */
+    /** Renders a formula into an element. @throws if it is invalid and `throwOnError` is set */
     render(
       text: string,
       element: HTMLElement,

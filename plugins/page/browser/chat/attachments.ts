@@ -1,16 +1,16 @@
 import type { Attachment } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Bytes of a file that is taken: what is larger does not fit a request. */
+/** Larger files do not fit into a request. */
 const LARGEST = 20_000_000
-/** Characters of a text that is taken; models would not read more. */
+/** Models would not read more characters. */
 const MAX_TEXT_LENGTH = 400_000
 
 /**
  * Reads files that were dropped, pasted or chosen.
- * @param capabilities of the model that will be asked
- * @param signal ends the reading; files that were read until then count
- * @returns what goes with the message, and why others do not
+ * @param capabilities of the current model
+ * @param signal stops reading; files that were read before are returned
+ * @returns the attachments, and why other files were rejected
  */
 export async function readFiles(
   files: readonly File[],
@@ -45,7 +45,7 @@ export async function readFiles(
   return { attachments, refused }
 }
 
-/** @throws TypeError for what is no text */
+/** @throws TypeError if the file is not text */
 async function readText(file: File): Promise<string> {
   const text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer())
   if (text.includes('\0')) throw new TypeError('binary')

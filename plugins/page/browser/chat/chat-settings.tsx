@@ -3,7 +3,7 @@ import { Dialog, IconButton } from '../parts/controls.tsx'
 import { deletePreset, type Preset, presets, type Settings, takePresets } from '../state/presets.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Options that have fields of their own, with what they may be. */
+/** Options with their own fields and allowed values. */
 const OPTIONS = [
   { name: 'temperature', step: 'any', min: 0, max: 5 },
   { name: 'top_p', step: 'any', min: 0, max: 1 },
@@ -17,13 +17,13 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
   const { onClose } = props
   const t = texts.value
   const [chat, setChat] = useState(props.settings)
-  /** The preset whose settings are in the fields, and how often one was put there. */
+  /** The preset shown in the fields, and how often one was applied. */
   const [preset, setPreset] = useState({ name: '', count: 0 })
   const known = new Set<string>(OPTIONS.map(({ name }) => name))
   const others = Object.fromEntries(Object.entries(chat.options ?? {}).filter(([name]) => !known.has(name)))
   const [fault, setFault] = useState('')
   const form = useRef<HTMLFormElement>(null)
-  /** What is in the fields; undefined where that is said to be wrong. */
+  /** The settings in the fields. Returns undefined after reporting an invalid field. */
   const settingsOf = (form: FormData): Settings | undefined => {
     const text = (name: string) => String(form.get(name) ?? '').trim()
     const options: Record<string, unknown> = {}
@@ -132,12 +132,12 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
   )
 }
 
-/** Settings by name: one is put into the fields, or what is in them becomes one. */
+/** Applies a preset to the fields, or saves the fields as a preset. */
 function Presets(props: {
-  /** The one that was chosen or saved last. */
+  /** The preset that was applied or saved last. */
   name: string
   onChoose: (preset: Preset) => void
-  /** What is in the fields. */
+  /** The settings in the fields. */
   settings: () => Settings | undefined
   onSaved: (name: string) => void
 }) {
@@ -211,7 +211,7 @@ function Presets(props: {
   )
 }
 
-/** @throws SyntaxError for what is no JSON object */
+/** @throws SyntaxError unless the text is a JSON object */
 function objectOf(text: string): object {
   const value: unknown = JSON.parse(text)
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new SyntaxError('{ … }')

@@ -26,10 +26,9 @@ import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
 import { ModelPicker } from './model-picker.tsx'
 
-/** Most chats side by side. */
 const MAX_PANES = 4
 
-/** Chats side by side, one, or the beginning of one. @param ids of the chats; none for a new one */
+/** Shows chats side by side. @param ids of the chats; empty for a new chat */
 export function ChatView({ ids }: { ids: string[] }) {
   const t = texts.value
   const isLinked = useSignal(true)
@@ -84,7 +83,7 @@ function NewChat() {
   const t = texts.value
   const chosen = useSignal('')
   const settings = useSignal<Settings>({})
-  /** The name of the preset that the settings are of. */
+  /** Name of the preset that the settings come from. */
   const preset = useSignal('')
   const [isOpen, setOpen] = useState(false)
   const model = chosen.value || defaultModel.value
@@ -140,7 +139,6 @@ function NewChat() {
   )
 }
 
-/** The presets, where there are any. */
 function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Preset) => void }) {
   const t = texts.value
   if (presets.value.length === 0) return null
@@ -174,7 +172,7 @@ function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Prese
 
 function OldChat(props: {
   id: string
-  /** Which one of those side by side it is. */
+  /** Index among the chats side by side. */
   place: number
   onSend: (text: string, attachments: Attachment[]) => void
   onCompare?: () => Promise<void>
@@ -196,7 +194,7 @@ function OldChat(props: {
   const isBusy = busyWith.value !== undefined
   useEffect(() => {
     if (!isBusy) return
-    // The tab that takes the answer may have crashed.
+    // The tab that was receiving the answer may have crashed.
     const timer = setInterval(() => void resumeAnswers(id), 3000)
     return () => clearInterval(timer)
   }, [id, isBusy])
@@ -205,7 +203,7 @@ function OldChat(props: {
     if (!busyWith.value) return
     const answer = busyWith.value
     const onKey = (event: KeyboardEvent) => {
-      // What is open is closed first, and of chats side by side the one that has the focus is meant.
+      // Escape closes open dialogs first. With several chats side by side it stops the one with the focus.
       if (event.key !== 'Escape' || event.isComposing || document.querySelector('dialog[open]')) return
       const focused = (event.target as Element).closest?.('section.chat') ?? section.current
       if (focused === section.current) stop(answer)
@@ -246,13 +244,13 @@ function OldChat(props: {
   )
 }
 
-/** Characters of an answer that screen readers say by themselves. */
+/** Characters of an answer that are announced to screen readers automatically. */
 const SAID = 400
 
-/** Messages of a chat that are shown at once, the last ones, and more before them in each frame that follows. */
+/** Messages rendered at first, from the end, and added in each following frame. */
 const MESSAGES_A_FRAME = 6
 
-/** Pixels from the end within which a reader follows what comes. */
+/** Distance from the end, in pixels, within which the view follows new text. */
 const FOLLOW_DISTANCE = 40
 
 function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) {
@@ -262,7 +260,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
   const branch = useComputed(() => {
     const leaf = chats.value.get(id)?.leaf
     const messages = new Map<string, Message>()
-    // Only the tree counts here: each message follows its own signal.
+    // This effect depends only on the tree: each message subscribes to its own signal.
     for (const [id, message] of opened.value.messages) messages.set(id, message.peek())
     return branchTo(messages, leaf).map(message => opened.value.messages.get(message.id)!)
   })
@@ -275,7 +273,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     [branch.value, count]
   )
   const last = useComputed(() => branch.value.at(-1)?.value)
-  /** Where the list was scrolled to in order to follow. */
+  /** The scroll position that was set to follow the text. */
   const followed = useRef(0)
   const toEnd = () => {
     isFollowing.value = true
@@ -294,7 +292,8 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
   })
   const column = useRef<HTMLDivElement>(null)
   useLayoutEffect(() => {
-    // Once it is laid out, first and whenever it has become longer: the end is known then without another layout.
+    // Runs after layout, when the chat is first shown and whenever it grows. The end is known then without another
+    // layout.
     const observer = new ResizeObserver(() => isFollowing.peek() && toEnd())
     observer.observe(column.current!)
     observer.observe(list.current!)
@@ -310,7 +309,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
         aria-live="off"
         aria-label={t.chat}
         onScroll={({ currentTarget: { scrollTop, scrollHeight, clientHeight } }) => {
-          // Text that came since then has moved the end away, which is no reason to stop.
+          // New text has moved the end away. The reader did not scroll, so keep following.
           if (scrollTop === followed.current) return
           isFollowing.value = scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE
         }}

@@ -23,7 +23,9 @@ import yaml from 'highlight.js/lib/languages/yaml'
 import { createLowlight, type LanguageFn } from 'lowlight'
 import { type ComponentChild, h } from 'preact'
 
-/** What there are colours for; each is made ready when it is first met, since all of them take longer than a frame. */
+/**
+ * Highlighted languages. Each is prepared when it first appears, since preparing all of them takes longer than a frame.
+ */
 const GRAMMARS: Record<string, LanguageFn> = {
   bash,
   c,
@@ -47,7 +49,7 @@ const GRAMMARS: Record<string, LanguageFn> = {
   xml,
   yaml
 }
-/** Other names that they go by behind the signs of code. */
+/** Other names of these languages in code fences. */
 const ALIASES: Record<string, string> = {
   sh: 'bash',
   shell: 'bash',
@@ -84,7 +86,7 @@ const ALIASES: Record<string, string> = {
 }
 const lowlight = createLowlight()
 
-/** The name of a language that has colours. */
+/** The canonical name of a highlighted language. */
 function known(language: string): string | undefined {
   const lower = language.toLowerCase()
   const name = Object.hasOwn(ALIASES, lower) ? ALIASES[lower]! : lower
@@ -93,24 +95,24 @@ function known(language: string): string | undefined {
   return name
 }
 
-/** Characters that are coloured at once: far less work than a frame has room for. */
+/** Characters highlighted at a time, far less than a frame allows. */
 const PIECE = 2000
-/** Characters after which lines that are all within one colour, such as a long comment, are cut all the same. */
+/** Text without a break between tokens, such as a long comment, is split after this many characters. */
 const MAX_PIECE_LENGTH = 4 * PIECE
 
-/** Lines of code as nodes with classes. */
+/** Highlighted lines of code. */
 export interface ColouredPiece {
-  /** Characters that it covers, with the end of its last line. */
+  /** Number of characters covered, including the last line break. */
   length: number
   nodes: ComponentChild[]
-  /** Whether it stays as it is when more code follows. */
+  /** Whether it stays the same when more code follows. */
   isSettled: boolean
 }
 
 /**
- * Colours the beginning of a code: some lines behind which no colour goes on, or all of it where it is short.
- * @param isComplete whether nothing will follow it
- * @returns undefined where its language is not known
+ * Highlights the start of a code block: some lines that end between tokens, or all of a short block.
+ * @param isComplete whether the code has ended
+ * @returns undefined if the language is unknown
  */
 export function colourPiece(code: string, language: string, isComplete: boolean): ColouredPiece | undefined {
   const name = known(language)
@@ -123,7 +125,7 @@ export function colourPiece(code: string, language: string, isComplete: boolean)
       return { length: end + 1, nodes: nodesOf(coloured(lines.slice(0, end))), isSettled: true }
     }
     if (size < MAX_PIECE_LENGTH) continue
-    // One colour over all of it, or one line: that is shown without.
+    // A single token covers everything, or there is only one line: show it without colours.
     const cut = lines.lastIndexOf('\n') > 0 ? lines.lastIndexOf('\n') : code.indexOf('\n', size)
     if (cut > 0) return { length: cut + 1, nodes: [code.slice(0, cut)], isSettled: true }
     return { length: code.length, nodes: [code], isSettled: isComplete }
@@ -131,7 +133,10 @@ export function colourPiece(code: string, language: string, isComplete: boolean)
   return { length: code.length, nodes: nodesOf(coloured(code)), isSettled: isComplete }
 }
 
-/** Where the last line ends that has no colour over its end; no empty one, which would not be seen at the end of a piece. */
+/**
+ * Returns the end of the last line that no token crosses. Empty lines are skipped, since they would be invisible at the
+ * end of a piece.
+ */
 function lastFreeEnd({ children }: Root, lines: string): number | undefined {
   let at = lines.length
   for (const child of children.toReversed()) {

@@ -10,18 +10,18 @@ import { texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
 import { loadMarkdown } from './markdown-view.tsx'
 
-/** Characters of a text that is pasted from which on it goes with the message as a file: the field stays readable. */
+/** Longer pasted text is attached as a file, so that the field stays readable. */
 const LONG_PASTE = 4000
 
-/** The message field. Enter sends, Shift+Enter breaks the line, Escape stops the answer. */
+/** The message field. Enter sends, Shift+Enter starts a new line, Escape stops the answer. */
 export function Composer(props: {
-  /** The chat; undefined for a new one. */
+  /** The chat, or undefined for a new one. */
   id: string | undefined
-  /** The answer that comes at the moment. */
+  /** Id of the answer that is being received. */
   busyWith: string | undefined
   model: string
   onSend: (text: string, attachments: Attachment[]) => Promise<void>
-  /** Arrow up in an empty field. */
+  /** Called for the Up arrow in an empty field. */
   onEditLast?: () => void
 }) {
   const t = texts.value
@@ -41,7 +41,7 @@ export function Composer(props: {
   const picker = useRef<HTMLInputElement>(null)
   const field = useRef<HTMLTextAreaElement>(null)
   useEffect(() => {
-    // On a phone the keyboard would hide half of the page. Browsers lay out what is new for it, which is work of its own.
+    // On a phone the keyboard would hide half of the page. Focus later, since browsers need time to lay out a new chat.
     if (matchMedia('(hover: hover)').matches) setTimeout(() => field.current?.focus())
   }, [props.id])
   const { busyWith } = props
@@ -59,7 +59,7 @@ export function Composer(props: {
     attachments.value = [...attachments.peek(), ...read.attachments]
     if (read.refused.length > 0) notify(read.refused.join(' '), true)
   }
-  // Who is quicker than the list of models has the message sent as soon as that is here.
+  // The message was submitted before the list of models arrived, and is sent when it does.
   const isEager = useRef(false)
   useEffect(() => {
     if (isEager.current && isReady) send()
@@ -73,7 +73,7 @@ export function Composer(props: {
     attachments.value = []
     void props.onSend(said, [...given])
   }
-  // A file may be dropped anywhere: browsers would leave the page and open it.
+  // Files can be dropped anywhere. Otherwise browsers would leave the page and open the file.
   const taken = useRef(take)
   taken.current = take
   useEffect(() => {
@@ -183,7 +183,7 @@ export function Composer(props: {
             void loadMarkdown().catch(() => undefined)
           }}
           onKeyDown={event => {
-            // Enter that only accepts what an input method suggests sends nothing.
+            // Enter that confirms an input method's suggestion does not send.
             if (event.isComposing || event.keyCode === 229) return
             if (event.key === 'Enter' && !event.shiftKey) {
               event.preventDefault()

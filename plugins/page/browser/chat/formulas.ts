@@ -1,12 +1,12 @@
 import temml from 'temml'
 
-/** Characters of a formula that is shown as one, and milliseconds of a task that formulas take. */
+/** Maximum characters of a formula, and milliseconds spent on formulas per task. */
 const MAX_LENGTH = 4000
 const MAX_TASK_MS = 8
 
 const waiting: (() => void)[] = []
 
-/** Shows a formula as MathML in an element, in its turn. A formula that cannot be read stays as it was written. */
+/** Renders a formula as MathML in an element when its turn comes. An invalid formula is shown as written. */
 export function showFormula(element: HTMLElement, text: string, isDisplayed: boolean): void {
   if (text.length > MAX_LENGTH) return
   waiting.push(() => {

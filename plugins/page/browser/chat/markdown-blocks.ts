@@ -1,6 +1,6 @@
 import { Lexer, Marked, type Token, type Tokens, type TokensList } from 'marked'
 
-/** A formula between `$` or `$$`, or between `\\(` and `\\)` or `\\[` and `\\]`. */
+/** A formula between `$` or `$$`, `\\(` and `\\)`, or `\\[` and `\\]`. */
 export interface FormulaToken extends Tokens.Generic {
   type: 'formula'
   text: string
@@ -9,10 +9,10 @@ export interface FormulaToken extends Tokens.Generic {
 }
 
 const BLOCK = /^(?:\$\$([^$]{1,4000}?)\$\$|\\\[([\s\S]{1,4000}?)\\\]) *(?:\n+|$)/
-// What stands between two amounts of money is no formula: no space inside of the signs, no digit behind.
+// Text between two amounts of money is not a formula: no space just inside the signs, and no digit after the last one.
 const INLINE = /^(?:\$\$([^$\n]+?)\$\$|\\\[([^\n]+?)\\\]|\\\(([^\n]+?)\\\)|\$(?!\s)([^$\n]+?)(?<!\s)\$(?!\d))/
 
-/** Characters of a paragraph within which a formula on lines of its own is looked for. */
+/** Maximum characters between the signs of a formula that spans lines. */
 const MAX_FORMULA_DISTANCE = 4000
 
 const markdown = new Marked({
@@ -47,27 +47,29 @@ const markdown = new Marked({
   ]
 })
 
-/** Text that is shown as it was written. */
+/** Text that is shown as written. */
 const plain = (text: string): Token => ({ type: 'plain', raw: text, text })
 
-/** Signs that a reader looks at in paragraphs, times characters: reading takes time in proportion to it. */
+/**
+ * Limit for the number of special characters in a paragraph times its length, to which parsing time is proportional.
+ */
 const MAX_INLINE_WORK = 1e7
 const SIGN = /[\\[\]*_`~<$!&@]| {2,}\n/g
-/** Characters before an `@` that are looked at for an address. */
+/** Characters before an `@` that are searched for an address. */
 const MAX_ADDRESS = 100
 const LONG_ADDRESS = new RegExp(`[^\\s@]{${MAX_ADDRESS}}$`)
-/** Blocks times the characters up to the next blank line, that may be read of any text and for each of its characters. */
+/** Limit for the number of blocks times the characters up to the next blank line, for any text and per character. */
 const MAX_BLOCK_WORK = 4e6
 const MAX_BLOCK_WORK_A_CHARACTER = 50
-/** Quotes and lists in each other: each is read once more with the one around it. */
+/** Maximum depth of nested quotes and lists. Each level is parsed once more by the level around it. */
 const MAX_DEPTH = 16
 
-/** A reader that shows text as it was written if it would take long to read it: many signs take time by their square. */
+/** A lexer that leaves text unparsed if parsing would take too long. Many special characters take quadratic time. */
 class LimitedLexer extends Lexer {
   #work = 0
   #maxWork = 0
   #depth = 0
-  /** Characters that are left after the next blank line. */
+  /** Remaining characters at the next blank line. */
   #leftAfterBlank = Infinity
 
   override lex(source: string) {
@@ -92,7 +94,10 @@ class LimitedLexer extends Lexer {
     return tokens
   }
 
-  /** Notes that a block is read. @param source from its beginning to the end @returns whether that is too much work */
+  /**
+   * Counts the work for a block. @param source rest of the text, from the start of the block @returns whether it
+   * exceeds the limit
+   */
   isTooMuch(source: string): boolean {
     if (source.length <= this.#leftAfterBlank) {
       const blank = source.indexOf('\n\n')
@@ -117,7 +122,7 @@ function isCostly(text: string): boolean {
   return false
 }
 
-/** Text is shown as it was written where it cannot be read. */
+/** Tokenizes a text. Text that cannot be parsed is shown as written. */
 function lexer(text: string): Token[] {
   try {
     return new LimitedLexer(markdown.defaults).lex(text)
@@ -126,56 +131,58 @@ function lexer(text: string): Token[] {
   }
 }
 
-/** Quotes and lists in each other that are read as such; a reader would run out of stack on a line of 10,000 `>`. */
+/** Maximum nesting that is passed to the lexer, which would overflow its stack on a line of 10,000 `>`. */
 const DEEPEST = 24
 const TOO_DEEP = new RegExp(
   `^((?:[ \\t]*(?:>|[-*+][ \\t]|\\d{1,9}[.)][ \\t])){${DEEPEST}})(?=[ \\t]*(?:>|[-*+\\d]))`,
   'gm'
 )
-/** A space without width, behind which nothing begins. */
+/** Inserts a zero-width space, after which no block can start. */
 const tame = (text: string) => text.replace(TOO_DEEP, '$1\u200b')
 
 /**
- * Blocks that a text's end may still change: the last one, and the one before it. Blank lines are none: the `4` below a
- * list is a paragraph until `4. ` makes it the list's next item.
+ * Number of last blocks that further text may still change. Blank lines do not count: the `4` after a list is a
+ * paragraph until `4. ` turns it into the next item.
  */
 const UNFINISHED = 2
 const isBlank = ({ type }: Token) => type === 'space'
-/** Characters after which a part is full: about a screen. */
+/** Characters after which a part is full, about one screen. */
 const PART_SIZE = 1500
-/** A line that may say where `[links]` of other lines lead. */
+/** A line that may define where `[links]` in other lines point. */
 const LINK_DEFINITION = /^[ \t>]*\[[^\]\n]+\]:/m
 
-/** A list, table or paragraph of more characters is not read at each frame, but once it has grown by a part of itself. */
+/**
+ * A longer list, table or paragraph is not parsed in each frame, but each time it has grown by a share of its length.
+ */
 const MAX_READ_OFTEN = 8000
 const GROWTH = 1.15
 
-/** Blocks that follow each other, about a screen of them. */
+/** Consecutive blocks, about one screen of them. */
 export type Part = readonly Token[]
 
 /**
- * The blocks of a Markdown text that grows, in parts. Only the text's end is read again; a part or a block that is done
- * stays the same object, so that what shows it need not be looked at again.
+ * Parses a growing Markdown text into parts. Only the end of the text is parsed again. Finished parts and blocks stay
+ * the same objects, so that their views need not be rendered again.
  */
 export class MarkdownBlocks {
   #text = ''
   #isComplete = false
-  /** Parts that cannot change any more. */
+  /** Parts that are final. */
   #done: Part[] = []
-  /** Blocks after them that cannot change any more, and those that may. */
+  /** Blocks after the final parts that are final too, and blocks that may still change. */
   #settled: Token[] = []
   #tail: Token[] = []
-  /** Characters of the text before the tail, and of the tail as it was read last. */
+  /** Length of the text before the tail, and of the tail when it was last parsed. */
   #length = 0
   #readLength = 0
   /** All parts. */
   #parts: Part[] = []
 
-  /** The parts of a text. @param isComplete whether nothing follows */
+  /** Parses a text. @param isComplete whether the text has ended */
   update(written: string, isComplete: boolean): readonly Part[] {
     const text = written.replace(/\r\n?/g, '\n')
     if (text === this.#text && isComplete === this.#isComplete) return this.#parts
-    // Where links lead may be said by the last line.
+    // The last line may define where links point.
     if (!text.startsWith(this.#text) || (isComplete && LINK_DEFINITION.test(text))) {
       this.#done = []
       this.#settled = []
@@ -203,7 +210,7 @@ export class MarkdownBlocks {
     return this.#parts
   }
 
-  /** Whether the tail takes long to read. Code does not. */
+  /** Whether parsing the tail takes long. Code does not. */
   #isLong(): boolean {
     const last = this.#tail.at(-1)
     return this.#readLength - (last?.type === 'code' ? last.raw.length : 0) > MAX_READ_OFTEN
@@ -213,7 +220,7 @@ export class MarkdownBlocks {
     let count = 0
     let at = this.#length
     const unfinished = this.#tail.filter(block => !isBlank(block)).at(-UNFINISHED)
-    // A block that does not stand in the text as it was read does not tell where the next one begins.
+    // A block whose source differs from the text does not tell where the next one starts.
     for (const block of unfinished ? this.#tail : []) {
       const { raw } = block
       if (block === unfinished) break
@@ -228,8 +235,8 @@ export class MarkdownBlocks {
 }
 
 /**
- * Cuts blocks into parts. A part ends some blocks after it is full: those that may still change, and are shown in it
- * already, stay in it.
+ * Splits blocks into parts. A part ends a few blocks after it is full: blocks that may still change and are already
+ * shown in it stay there.
  */
 function cut(blocks: readonly Token[]): Token[][] {
   const parts: Token[][] = [[]]
@@ -247,7 +254,7 @@ function cut(blocks: readonly Token[]): Token[][] {
   return parts
 }
 
-/** The new blocks, with those of before where they are the same, and so are the items and rows of what has grown. */
+/** Replaces new blocks by equal old ones, and also the items and rows of a block that has grown. */
 function withKnown(before: readonly Token[], now: readonly Token[]): Token[] {
   return now.map((block, index) => {
     const known = before[index]

@@ -7,15 +7,15 @@ import { useGradually } from '../parts/use-gradually.ts'
 import { texts } from '../texts/texts.ts'
 import type { FormulaToken, MarkdownBlocks, Part } from './markdown-blocks.ts'
 
-/** What reads Markdown, which is loaded when it is first needed. */
+/** The Markdown parser, once it is loaded. */
 const reader = signal<typeof MarkdownBlocks | undefined>(undefined)
 
-/** Loads what reads Markdown, so that it is there when an answer comes. */
+/** Loads the Markdown parser before an answer needs it. */
 export async function loadMarkdown(): Promise<void> {
   reader.value ??= (await import('./markdown-blocks.ts')).MarkdownBlocks
 }
 
-/** Texts whose rules and fonts browsers make ready when they first meet them. */
+/** Samples that make browsers prepare the fonts and rules for each kind of block. */
 const SAMPLES = [
   '# a',
   'a',
@@ -28,28 +28,28 @@ const SAMPLES = [
   '```python\ndef a():\n```'
 ]
 
-/** What makes it ready to show Markdown, in steps of which none is long. */
+/** Prepares the rendering of Markdown, in short steps. */
 export const MARKDOWN_STEPS: readonly (() => unknown)[] = [
   loadMarkdown,
   () => import('./code-colours.ts'),
   ...SAMPLES.map(text => () => showUnseen(<Markdown text={text} isComplete />))
 ]
 
-/** Has something laid out where nobody sees or hears it, and drops it. */
+/** Renders something off-screen and hidden from screen readers, and removes it. */
 async function showUnseen(shown: ComponentChild): Promise<void> {
   const place = document.createElement('div')
   place.className = 'unseen'
   document.body.append(place)
   render(shown, place)
-  // After its colours and a frame.
+  // Waits for the highlighting and one frame.
   await new Promise(resolve => setTimeout(resolve, 50))
   render(null, place)
   place.remove()
 }
 
 /**
- * Markdown as nodes, never as a string of HTML: what a model writes is shown, and does nothing. Images become links, since
- * their addresses would tell somebody else what was said.
+ * Renders Markdown as nodes, never as an HTML string, so that model output cannot run anything. Images become links,
+ * because loading them would reveal the conversation to other servers.
  */
 export function Markdown({ text, isComplete }: { text: string; isComplete: boolean }) {
   const blocks = useRef<MarkdownBlocks | undefined>(undefined)
@@ -66,7 +66,7 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
   return <Parts parts={blocks.current.update(text, isComplete)} isComplete={isComplete} />
 }
 
-/** Parts of a text that are shown at once, the last ones, and more before them in each frame that follows. */
+/** Parts rendered at first, from the end, and added in each following frame. */
 const PARTS_A_FRAME = 2
 
 function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: boolean }) {
@@ -80,8 +80,8 @@ function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: bool
 }
 
 /**
- * The nodes of parts and blocks. What is the same object as before is not looked at again, neither by us nor by Preact;
- * browsers lay out only the parts that are seen.
+ * Cached nodes of parts and blocks. Unchanged objects are skipped by this code and by Preact, and browsers lay out only
+ * the visible parts.
  */
 const known = new WeakMap<object, { isComplete: boolean; node: ComponentChild }>()
 
@@ -103,7 +103,7 @@ const partOf = (part: Part, key: number, isComplete: boolean) =>
 const nodeOf = (token: Token, isComplete: boolean, depth: number) =>
   remembered(token, isComplete, () => <Fragment>{blockOf(token, isComplete, depth)}</Fragment>)
 
-/** Nodes in each other that are shown; browsers run out of stack on thousands. */
+/** Maximum depth of rendered nodes. Browsers overflow their stack on thousands. */
 const DEEPEST = 40
 
 function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChild {
@@ -113,7 +113,7 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
     case 'def':
       return null
     case 'heading': {
-      // Headings of answers stand below that of the page.
+      // Headings of answers rank below the heading of the page.
       const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 1)}` as 'h2'
       return <Heading>{inline(token.tokens)}</Heading>
     }
@@ -134,7 +134,7 @@ function blockOf(token: Token, isComplete: boolean, depth: number): ComponentChi
     case 'text':
       return token.tokens ? inline(token.tokens) : withEntities((token as Tokens.Text).text)
     default:
-      // Raw HTML, and what takes too long to read, is shown as it was written.
+      // Raw HTML and unparsed text are shown as written.
       return <p class="is-plain">{token.raw}</p>
   }
 }
@@ -240,7 +240,7 @@ function Link({ href, children }: { href: string; children: ComponentChild }) {
 
 const ENTITIES: Record<string, string> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0' }
 
-/** The characters that entities such as `&lt;` and `&#39;` stand for. */
+/** Decodes entities such as `&lt;` and `&#39;`. */
 function withEntities(text: string): string {
   if (!text.includes('&')) return text
   return text.replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|([a-z]+));/gi, (whole, decimal, hexadecimal, name) => {
@@ -250,7 +250,7 @@ function withEntities(text: string): string {
   })
 }
 
-/** A formula, as MathML once the library for it is there; as it was written until then, or where it is wrong. */
+/** A formula as MathML, or as written until the library is loaded or if it is invalid. */
 function Formula({ text, isDisplayed }: { text: string; isDisplayed: boolean }) {
   const element = useRef<HTMLSpanElement>(null)
   useEffect(() => {
@@ -269,17 +269,17 @@ function Formula({ text, isDisplayed }: { text: string; isDisplayed: boolean }) 
   )
 }
 
-/** Milliseconds between two times that code which still grows is coloured, and that colours take of a frame. */
+/** Interval for highlighting code that still grows, and time per frame for it, in milliseconds. */
 const COLOUR_INTERVAL = 300
 const COLOUR_BUDGET = 4
 
-/** The beginning of a code in its colours. What has them already is not looked at again. */
+/** Highlights the start of a code block. Finished pieces are kept. */
 function useColours(code: string, language: string, isComplete: boolean): { text: string; nodes: ComponentChild[] } {
   const [coloured, setColoured] = useState({ text: '', nodes: [] as ComponentChild[] })
   const settled = useRef(coloured)
   const last = useRef(performance.now())
   useEffect(() => {
-    // It is there when the first lines are, and a frame need not both make it ready and use it.
+    // Loaded before the first lines arrive, so that one frame need not both load and use it.
     if (language) void import('./code-colours.ts').catch(() => undefined)
   }, [language])
   useEffect(() => {

@@ -23,10 +23,10 @@ import { Markdown } from './markdown-view.tsx'
 import { beingRead, canSpeak, readAloud } from './read-aloud.ts'
 import { statusText } from './status-text.ts'
 
-/** The message that is edited; empty where none is. */
+/** Id of the message that is being edited, or empty. */
 export const edited = signal('')
 
-/** One message of the branch that is shown. */
+/** One message of the current branch. */
 export function MessageView(props: { message: Signal<Message>; opened: Signal<OpenChat> }) {
   const message = props.message.value
   const t = texts.value
@@ -143,7 +143,7 @@ function AnswerBody({ message }: { message: Message }) {
   )
 }
 
-/** Whether an answer that broke off has text to go on from. */
+/** Whether an interrupted answer has text to continue from. */
 const canGoOn = ({ content, toolCalls }: Message) => content !== '' && !toolCalls
 
 function Continue({ message }: { message: Message }) {
@@ -189,7 +189,7 @@ function Failure({
   )
 }
 
-/** Calls of tools, whose results the user gives: all of them, then the model goes on. */
+/** Tool calls, for which the user enters the results. The model continues once all are entered. */
 function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; calls: readonly ToolCall[] }) {
   const t = texts.value
   const isOpen = chats.value.get(chat)?.leaf === id && !state
@@ -230,7 +230,7 @@ function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; 
 /** The arrows between versions of a message. */
 function Versions({ message, opened }: { message: Message; opened: Signal<OpenChat> }) {
   const t = texts.value
-  // Read so that a new version is counted.
+  // Subscribes to the tree, to count new versions.
   opened.value
   const versions = siblingsOf(messagesOf(message.chat), message)
   if (versions.length < 2) return null
@@ -250,7 +250,7 @@ function Versions({ message, opened }: { message: Message; opened: Signal<OpenCh
   )
 }
 
-/** Asks once more: the same model, or another one. */
+/** Regenerates the answer, with the same model or another one. */
 function Again({ message }: { message: Message }) {
   const t = texts.value
   if (message.parent === undefined) return null
@@ -280,7 +280,7 @@ function Again({ message }: { message: Message }) {
   )
 }
 
-/** How many tokens an answer took, more exactly than there is room for below it. */
+/** The token counts of an answer, in more detail than the line below it has space for. */
 function TokenNote({ timing: { promptTokens, cachedTokens, answerTokens, promptSpeed } }: { timing: Timing }) {
   const t = texts.value
   const took = t.tookTokens(formatNumber(promptTokens), formatNumber(cachedTokens), formatNumber(answerTokens))
@@ -291,7 +291,7 @@ function TokenNote({ timing: { promptTokens, cachedTokens, answerTokens, promptS
   )
 }
 
-/** What the answer took. */
+/** Time and tokens of an answer. */
 function Figures({ message: { timing, model } }: { message: Message }) {
   const t = texts.value
   if (!timing) return null
@@ -323,7 +323,7 @@ function Figures({ message: { timing, model } }: { message: Message }) {
   )
 }
 
-/** A message that is edited: sent, it becomes a new version; saved, it replaces this one. */
+/** Edits a message. Sending creates a new version, saving replaces this one. */
 function Editor({ message, onClose }: { message: Message; onClose: () => void }) {
   const t = texts.value
   const [text, setText] = useState(message.content)

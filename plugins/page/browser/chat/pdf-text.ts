@@ -1,6 +1,6 @@
 import { getDocument, PDFWorker } from 'pdfjs-dist'
 
-/** Limits of what is read: models would not read more. */
+/** Models would not read more. */
 const MAX_PAGES = 1000
 const MAX_TIME_MS = 60_000
 
@@ -13,17 +13,17 @@ interface TrustedTypes {
   createPolicy(name: string, rules: { createScriptURL(): string }): { createScriptURL(input: string): string }
 }
 
-/** Browsers with trusted types start a worker by such an address only. */
+/** With trusted types, browsers start workers only from such a URL. */
 const policy = (globalThis as { trustedTypes?: TrustedTypes }).trustedTypes?.createPolicy('corral-worker', {
   createScriptURL: () => address
 })
 
 /**
- * Reads the text of a PDF, page by page, in a worker.
- * @param maxLength characters after which reading ends; it also ends after many pages, and after a minute
- * @param stopped ends the reading
- * @returns the text, and how many pages were read if there are more
- * @throws Error if it is not a PDF, or needs a password; the reason of `stopped`
+ * Extracts the text of a PDF, page by page, in a worker.
+ * @param maxLength stops after this many characters; it also stops after many pages, and after a minute
+ * @param stopped cancels
+ * @returns the text, and the number of pages read if there are more
+ * @throws Error if it is not a PDF or needs a password; the reason of `stopped`
  */
 export async function textOfPdf(
   data: ArrayBuffer,
@@ -34,7 +34,7 @@ export async function textOfPdf(
   const port = new Worker(policy?.createScriptURL(address) ?? address, { type: 'module' })
   const slow = new Error('slow')
   let timer: ReturnType<typeof setTimeout> | undefined
-  // Whatever the worker does, it is not waited for any longer.
+  // Stops waiting even if the worker hangs.
   const end = new Promise<never>((_, reject) => {
     stopped.addEventListener('abort', () => reject(stopped.reason))
     timer = setTimeout(() => reject(slow), MAX_TIME_MS)

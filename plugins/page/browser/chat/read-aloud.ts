@@ -1,14 +1,13 @@
 import { signal } from '@preact/signals'
 
-/** Whether this browser has voices at all. */
 export const canSpeak = 'speechSynthesis' in globalThis
 
-/** The message that is read aloud; empty where none is. */
+/** Id of the message that is being read aloud, or empty. */
 export const beingRead = signal('')
 
 /**
- * Reads a message by the browser's own voice, or stops where it is read already. Code and formulas are left out.
- * @param shown where the message is shown
+ * Reads a message with the browser's own voice, or stops if it is being read. Code and formulas are left out.
+ * @param shown the element of the message
  */
 export function readAloud(id: string, shown: HTMLElement | null): void {
   const isStop = beingRead.peek() === id
@@ -16,7 +15,7 @@ export function readAloud(id: string, shown: HTMLElement | null): void {
   beingRead.value = isStop ? '' : id
   if (isStop || !shown) return
   const text = shown.querySelector(':scope > .markdown, .question-text')
-  // Some voices stop in the midst of long texts, so that each part is said by itself.
+  // Some voices stop in the middle of long texts, so each part is spoken separately.
   const parts = text ? partsOf(text).filter(part => part !== '') : []
   for (const [at, part] of parts.entries()) {
     const spoken = new SpeechSynthesisUtterance(part)
@@ -30,7 +29,7 @@ export function readAloud(id: string, shown: HTMLElement | null): void {
   if (parts.length === 0) beingRead.value = ''
 }
 
-/** The texts of a message's paragraphs, headings, lists and tables, of which long answers have many in a group. */
+/** The texts of a message's paragraphs, headings, lists and tables. Long answers have many of them in a group. */
 function partsOf(element: Element): string[] {
   if (element.matches('.code')) return []
   const isGroup = element.matches('.markdown, .markdown :is(div, ul, ol, blockquote, table, thead, tbody)')

@@ -1,6 +1,6 @@
 import { texts } from '../texts/texts.ts'
 
-/** What the server says that it does for an answer or a load, in the user's language where it is something that the page knows. */
+/** Translates the server's progress reports for an answer or a load, if they are known. */
 export function statusText(status = ''): string {
   const t = texts.value
   const percent = /(\d+)%/.exec(status)?.[0]

@@ -1,14 +1,14 @@
 import { texts } from '../texts/texts.ts'
 import { useReply } from './use-reply.ts'
 
-/** An entry of the audit log, as far as it is shown. */
+/** The fields of an audit entry that are shown. */
 interface AuditEntry {
   time: string
   key?: string
   address?: string
   method?: string
   route?: string
-  /** Of answers, which have no route here: what was asked for, and the API that it was asked by. */
+  /** For requests to models, which have no route here: the operation and API. */
   operation?: string
   surface?: string
   event?: string
@@ -17,7 +17,7 @@ interface AuditEntry {
   status?: number
 }
 
-/** Who did what, the newest first. */
+/** The audit log, newest first. */
 export function AuditTab() {
   const t = texts.value
   const { reply, fault, again } = useReply<{ entries: AuditEntry[] }>('api/audit?limit=200')

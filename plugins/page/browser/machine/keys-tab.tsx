@@ -18,7 +18,7 @@ interface MadeKey {
   record: KeyRecord
 }
 
-/** The keys of the server: making, replacing and revoking them. */
+/** Creates, replaces and revokes the keys of the server. */
 export function KeysTab() {
   const t = texts.value
   const { reply, fault, again } = useReply<{ required: boolean; keys: KeyRecord[] }>('api/keys')

@@ -3,9 +3,9 @@ import type uPlot from 'uplot'
 import { formatNumber, formatSize } from '../parts/formats.ts'
 import { type LoadSample, samples } from '../state/recent-load.ts'
 
-/** Seconds that a chart shows from the beginning. */
+/** Minimum width of a chart in seconds. */
 const MIN_LENGTH = 60
-/** Steps between the numbers at its side. */
+/** Possible distances between the axis labels. */
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /** @param at epoch seconds */
@@ -17,7 +17,7 @@ const formatTime = (at: number) =>
     hourCycle: 'h23'
   })
 
-/** The last minutes of one figure. Its library is loaded when the first one is shown. */
+/** The last minutes of one value. The chart library is loaded when the first chart is shown. */
 export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> }) {
   const element = useRef<HTMLDivElement>(null)
   useEffect(() => {
@@ -49,7 +49,7 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
               incrs: [10, 30, 60, 120],
               values: (_chart, times) => times.map(formatTime)
             },
-            // Nobody has half a request.
+            // Requests are whole numbers.
             {
               ...axis,
               size: 64,

@@ -3,7 +3,7 @@ import { type ApiError, send, streamOf } from '../state/api.ts'
 import { engines, models } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Lines that are kept on the page. */
+/** Lines kept on the page. */
 const MAX_COUNT = 2000
 
 interface LogEvent {
@@ -15,7 +15,7 @@ interface LogEvent {
   exit?: unknown
 }
 
-/** What the engines of a model print, as it comes. */
+/** The live output of a model's engines. */
 export function LogsTab() {
   const t = texts.value
   const names = [...new Set([...engines.value, ...models.value].map(({ name }) => name))]

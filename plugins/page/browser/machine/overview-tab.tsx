@@ -8,7 +8,7 @@ import { texts } from '../texts/texts.ts'
 import { LiveChart } from './live-chart.tsx'
 import { useReply } from './use-reply.ts'
 
-/** What the server does now, what it runs on, and who one is to it. */
+/** The current load of the server, its hardware, and the caller's role. */
 export function OverviewTab() {
   const t = texts.value
   useEffect(collectSamples, [])
@@ -117,7 +117,7 @@ function Chart({ title, value, field }: { title: string; value: string; field: E
   )
 }
 
-/** What the machine has, which builds fit it, and what is missing for a better one. */
+/** The hardware, the builds that fit it, and what is missing for a better build. */
 function Hardware() {
   const t = texts.value
   const { reply, fault } = useReply<RuntimesReport>('api/runtimes')

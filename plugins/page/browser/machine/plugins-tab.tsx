@@ -5,7 +5,6 @@ import { base } from '../state/api.ts'
 import { texts } from '../texts/texts.ts'
 import { useReply } from './use-reply.ts'
 
-/** The plugins with their states. */
 export function PluginsTab() {
   const t = texts.value
   const { reply, fault } = useReply<{ plugins: PluginReport[] }>('api/plugins')

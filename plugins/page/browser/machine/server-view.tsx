@@ -10,7 +10,7 @@ import { OverviewTab } from './overview-tab.tsx'
 import { PluginsTab } from './plugins-tab.tsx'
 import { UsageTab } from './usage-tab.tsx'
 
-/** What the server does and is, as far as one's role may see it. */
+/** The tabs about the server, with the role that each requires. */
 const TABS: { id: string; title: keyof Texts & string; role: 'user' | 'operator' | 'admin'; view: ComponentType }[] = [
   { id: 'overview', title: 'overview', role: 'user', view: OverviewTab },
   { id: 'logs', title: 'logs', role: 'admin', view: LogsTab },

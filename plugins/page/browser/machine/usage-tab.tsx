@@ -15,7 +15,7 @@ interface UsageReply {
 }
 const FIELDS = ['requests', 'tokens_in', 'tokens_cached', 'tokens_out'] as const
 
-/** What was taken of models in the last days. */
+/** Usage of models in the last days. */
 export function UsageTab() {
   const t = texts.value
   const [by, setBy] = useState<'key' | 'model' | 'day'>('model')

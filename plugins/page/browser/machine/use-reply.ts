@@ -1,7 +1,7 @@
 import { useEffect, useState } from 'preact/hooks'
 import { ask, key } from '../state/api.ts'
 
-/** What a route of the server answers, asked when the view is shown, and again by `again`. */
+/** Requests a route when the view is shown, and again on each call of `again`. */
 export function useReply<Reply>(path: string): { reply: Reply | undefined; fault: string; again: () => void } {
   const [round, setRound] = useState(0)
   const [reply, setReply] = useState<Reply | undefined>(undefined)

@@ -7,7 +7,7 @@ import { linkTo } from '../state/route.ts'
 import { models, pools, pulls } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Searching the hubs, and what is being downloaded. @param wanted a model to look at at once */
+/** Searches the hubs, and lists the running downloads. @param wanted a model to show first */
 export function GetModels({ wanted }: { wanted: string | undefined }) {
   const t = texts.value
   const [words, setWords] = useState(wanted ?? '')
@@ -42,7 +42,7 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
         class="row search-line"
         onSubmit={event => {
           event.preventDefault()
-          // A name or an address is looked at without a search.
+          // A name or URL is shown without a search.
           if (/^\S+\/\S+$/.test(words.trim())) setChosen(words.trim())
           else void search()
         }}
@@ -116,7 +116,7 @@ function FoundLine({ found, onChoose }: { found: FoundRepository; onChoose: () =
   )
 }
 
-/** Whether a model fits the machine's memory, and whether beside what is loaded. */
+/** Whether a model fits into memory, alone or beside the loaded models. */
 function Fit({ required, available }: { required: number; available: number }) {
   const t = texts.value
   const reserved = pools.value.reduce((sum, pool) => sum + pool.reserved, 0)
@@ -129,13 +129,13 @@ function Fit({ required, available }: { required: number; available: number }) {
   return <span class={`chip ${kind}`}>{text}</span>
 }
 
-/** What a repository offers, and the download of one of it. */
+/** The variants in a repository, and the download of one. */
 function Choice({ reference, onDone }: { reference: string; onDone: () => void }) {
   const t = texts.value
   const [plan, setPlan] = useState<PlanReply | undefined>(undefined)
   const [fault, setFault] = useState('')
   const [variant, setVariant] = useState('')
-  /** In the order in which the server named them first: they do not change places when one is chosen. */
+  /** In the order in which the server first listed them, so that choosing one does not reorder them. */
   const [choices, setChoices] = useState<PlanReply['choices']>([])
   const addChoices = (more: PlanReply['choices']) =>
     setChoices(known => [...known, ...more.filter(({ label }) => !known.some(other => other.label === label))])
@@ -151,7 +151,7 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
       (error: ApiError) => {
         if (controller.signal.aborted) return
         setFault(error.message)
-        // The name may mean several models of the repository.
+        // The name may match several models of the repository.
         if (Array.isArray(error.body.choices)) addChoices(error.body.choices as PlanReply['choices'])
       }
     )
@@ -212,13 +212,13 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
   )
 }
 
-/** Memory that a variant will need, from what the chosen one needs beside its files. */
+/** Estimates the memory of a variant from the overhead of the chosen one. */
 const estimate = (size: number, { size: known, memory }: PlanReply) => size + Math.max(0, memory.required - known)
 
-/** A reference without the variant: `hf:owner/name:Q4_K_M` is `hf:owner/name`. */
+/** Removes the variant from a reference: `hf:owner/name:Q4_K_M` becomes `hf:owner/name`. */
 const withoutVariant = (reference: string) => reference.replace(/(\/[^/:@]+):[^/:@]+/, '$1')
 
-/** A download: how far it is, and what can be done with it. */
+/** A download with its progress and controls. */
 function PullLine({ pull }: { pull: PullReply }) {
   const t = texts.value
   const act = (action: string) => void attempt(() => ask('POST', `api/pulls/${action}`, { body: { id: pull.id } }))

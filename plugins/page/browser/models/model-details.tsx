@@ -5,7 +5,7 @@ import { ask } from '../state/api.ts'
 import { engineOf } from '../state/server-state.ts'
 import { texts } from '../texts/texts.ts'
 
-/** What is known of a model: where it is from, its files, its metadata, template and licence. */
+/** Details of a model: its source, files, metadata, template and license. */
 export function ModelDetails({ name }: { name: string }) {
   const t = texts.value
   const [shown, setShown] = useState<ShownModel | undefined>(undefined)

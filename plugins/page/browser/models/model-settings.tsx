@@ -12,17 +12,17 @@ interface ModelSettings {
   revision: string
 }
 
-/** Options of a model that have fields of their own, with what they may be. */
+/** Options with their own fields and allowed values. */
 const OPTIONS = [
   { name: 'num_ctx', step: 1, min: 0 },
   { name: 'num_parallel', step: 1, min: 1 },
   { name: 'n_gpu_layers', step: 1, min: -1 },
   { name: 'temperature', step: 'any', min: 0 }
 ] as const
-/** Settings beside the options that have fields of their own. */
+/** Settings other than options that have their own fields. */
 const OWN_FIELDS = ['keep_alive', 'pin', 'aliases']
 
-/** What the configuration file sets for a model, to be changed there. */
+/** Edits the settings of a model in the configuration file. */
 export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () => void }) {
   const t = texts.value
   const { reply, fault, again } = useReply<ModelSettings>(`api/models/settings?model=${encodeURIComponent(name)}`)
@@ -58,7 +58,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
     }
   }
   return (
-    // Read again, the fields show what the file has now.
+    // A new key makes the fields show the reloaded settings.
     <form
       key={revision}
       class="form"
@@ -149,13 +149,13 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
 const objectOrNone = (value: unknown) =>
   typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {}
 
-/** The options that have no fields, as a part of settings. */
+/** Options and settings without a field. */
 function without(options: Record<string, unknown>, isField: (option: string) => boolean) {
   const left = Object.fromEntries(Object.entries(options).filter(([option]) => !isField(option)))
   return Object.keys(left).length > 0 ? { options: left } : {}
 }
 
-/** What the fields say; those left empty are not set. @throws SyntaxError where the last one is no JSON object */
+/** Reads the fields. Empty ones are not set. @throws SyntaxError unless the last field is a JSON object */
 function settingsOf(form: FormData): Record<string, unknown> {
   const text = (field: string) => String(form.get(field) ?? '').trim()
   const written: unknown = text('others') ? JSON.parse(text('others')) : {}
@@ -163,7 +163,7 @@ function settingsOf(form: FormData): Record<string, unknown> {
   const settings: Record<string, unknown> = { ...written }
   const options: Record<string, unknown> = { ...objectOrNone(settings.options) }
   for (const { name } of OPTIONS) if (text(name) !== '') options[name] = Number(text(name))
-  // What is no group is for the server to refuse.
+  // Keep invalid groups, so that the server can refuse them.
   if (Object.keys(options).length > 0) settings.options = options
   const keepAlive = text('keep_alive')
   if (keepAlive !== '') settings.keep_alive = /^-?\d+(\.\d+)?$/.test(keepAlive) ? Number(keepAlive) : keepAlive

@@ -18,7 +18,7 @@ import { ModelSettingsForm } from './model-settings.tsx'
 type ModelState = (typeof models.value)[number]
 type EngineState = (typeof engines.value)[number]
 
-/** What is here, what is in memory, and what can be had. */
+/** The installed models, the memory they use, and the hubs. */
 export function ModelsView({ path }: { path: string[] }) {
   const t = texts.value
   const [tab = 'here'] = path
@@ -67,10 +67,10 @@ function ModelsHere() {
   )
 }
 
-/** Colours of the parts of a memory bar, in turn. */
+/** Number of colours in a memory bar. */
 const SHADES = 4
 
-/** What models hold of each pool of memory. */
+/** The memory of each pool that models use. */
 function Memory() {
   const t = texts.value
   if (pools.value.length === 0) return null
@@ -249,7 +249,7 @@ function ModelLine({ model }: { model: ModelState }) {
   )
 }
 
-/** What is done to a model, and how far it is. */
+/** The progress of a task for a model. */
 function WorkLine({ status, progress }: { status: string; progress: number | undefined }) {
   return (
     <div class="engine-line">
@@ -259,7 +259,7 @@ function WorkLine({ status, progress }: { status: string; progress: number | und
   )
 }
 
-/** What an engine of a model does: how far it is loaded, or how busy it is. */
+/** The state of a model's engine: loading progress, or busy slots. */
 function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
   const t = texts.value
   if (engine.state !== 'loaded') {

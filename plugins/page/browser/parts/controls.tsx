@@ -4,7 +4,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { texts } from '../texts/texts.ts'
 import { Icon, type IconName } from './icons.tsx'
 
-/** A button with an icon; its label is read out, and shown as a tip. */
+/** A button with an icon. Its label is announced and shown as a tooltip. */
 export function IconButton(props: {
   icon: IconName
   label: string
@@ -28,10 +28,10 @@ export function IconButton(props: {
   )
 }
 
-/** How many dialogs are open: what is said then is said in them, since they cover all else. */
+/** Number of open dialogs. Messages are shown inside the dialog, since it covers everything else. */
 export const openDialogs = signal(0)
 
-/** A field whose words choose among what is shown. Its label is its placeholder too. */
+/** A field that filters a list. Its label is also its placeholder. */
 export function SearchField(props: { label: string; value: string; onInput: (text: string) => void; class?: string }) {
   return (
     <input
@@ -45,10 +45,10 @@ export function SearchField(props: { label: string; value: string; onInput: (tex
   )
 }
 
-/** A modal dialog: Escape closes it, and the focus goes back to where it was. */
+/** A modal dialog. Escape closes it, and the focus returns to where it was. */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; class?: string }) {
   const element = useRef<HTMLDialogElement>(null)
-  // Before the next key is pressed, which is meant for it.
+  // A layout effect, to run before the next key is pressed.
   useLayoutEffect(() => {
     element.current?.showModal()
     openDialogs.value += 1
@@ -63,7 +63,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
       aria-label={props.title}
       onClose={props.onClose}
       onClick={event => {
-        // Outside of it: the backdrop belongs to the dialog itself.
+        // A click on the backdrop targets the dialog itself.
         if (event.target === element.current) element.current?.close()
       }}
     >
@@ -79,7 +79,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   )
 }
 
-/** A button that opens a small list beneath it. Closed by Escape, a choice, or a click elsewhere. */
+/** A button that opens a menu below it. Escape, a choice or a click elsewhere closes it. */
 export function Menu(props: {
   label: string
   /** Shown on the button instead of an icon. */
@@ -91,7 +91,8 @@ export function Menu(props: {
   const [isOpen, setOpen] = useState(false)
   const element = useRef<HTMLDivElement>(null)
   const button = useRef<HTMLButtonElement>(null)
-  // Before the next key is pressed: later, the focus could go to what is closed by then.
+  // A layout effect, to run before the next key is pressed. Later, the focus could move to a menu that was already
+  // closed.
   useLayoutEffect(() => {
     if (!isOpen) return
     const leave = (event: Event) => {
@@ -99,7 +100,7 @@ export function Menu(props: {
     }
     addEventListener('pointerdown', leave)
     const list = element.current?.querySelector('.menu-list')
-    // One that opens upwards, and has no room there.
+    // A menu that opens upwards may not have enough space there.
     const top = element.current?.closest('.messages')?.getBoundingClientRect().top ?? 0
     if (list && list.getBoundingClientRect().top < top) list.classList.add('is-below')
     list?.querySelector<HTMLElement>(':is(input,button,a)')?.focus()
@@ -147,7 +148,6 @@ function moveFocus(list: HTMLElement, by: number): void {
   all[(at + by + all.length) % all.length]?.focus()
 }
 
-/** One line of a menu. */
 export function MenuItem(props: {
   icon?: IconName
   onSelect: () => void
@@ -171,13 +171,13 @@ export function MenuItem(props: {
   )
 }
 
-/** Copies a text, also where the page came over plain http and browsers keep the clipboard from it. */
+/** Copies a text, even over plain HTTP, where browsers provide no clipboard API. */
 export async function copyText(text: string): Promise<void> {
   if (navigator.clipboard) return navigator.clipboard.writeText(text)
   const field = document.createElement('textarea')
   field.value = text
   field.className = 'visually-hidden'
-  // Inside of an open dialog, since all else is inert then.
+  // Inside an open dialog, since everything else is inert then.
   const parent = document.querySelector('dialog[open]') ?? document.body
   parent.append(field)
   field.select()
@@ -185,7 +185,7 @@ export async function copyText(text: string): Promise<void> {
   field.remove()
 }
 
-/** Copies a text and shows for a moment that it did. */
+/** Copies a text and confirms it for a moment. */
 export function CopyButton({ text, label }: { text: () => string; label?: string }) {
   const [done, setDone] = useState(false)
   return (
@@ -201,20 +201,22 @@ export function CopyButton({ text, label }: { text: () => string; label?: string
   )
 }
 
-/** What screen readers say next; changed once a thing is complete, since text that streams would be stuttered. */
+/**
+ * The next text for screen readers. It is set when something is complete, because streamed text would be announced in
+ * fragments.
+ */
 export const announcement = signal('')
 
-/** Says something to screen readers. */
+/** Announces something to screen readers. */
 export function announce(text: string): void {
-  // The same text twice is said twice.
+  // Add a space, so that the same text is announced again.
   announcement.value = announcement.value === text ? `${text} ` : text
 }
 
-/** What went wrong or was done a moment ago, at the top of the page. */
+/** The current message at the top of the page. */
 export const toast = signal<{ text: string; isError: boolean } | undefined>(undefined)
 let toastTimer: ReturnType<typeof setTimeout> | undefined
 
-/** Shows what `notify` says. */
 export function Toast() {
   if (!toast.value) return null
   const { text, isError } = toast.value
@@ -236,7 +238,7 @@ export function Toast() {
   )
 }
 
-/** Shows a sentence for a while; an error stays until it is closed. */
+/** Shows a message for a while. Errors stay until they are closed. */
 export function notify(text: string, isError = false): void {
   toast.value = { text, isError }
   clearTimeout(toastTimer)
@@ -247,7 +249,7 @@ export function notify(text: string, isError = false): void {
   }
 }
 
-/** Runs what may fail, and shows its error. @returns whether it worked */
+/** Runs a task and shows its error. @returns whether it succeeded */
 export async function attempt(work: () => Promise<unknown>): Promise<boolean> {
   try {
     await work()
@@ -258,7 +260,7 @@ export async function attempt(work: () => Promise<unknown>): Promise<boolean> {
   }
 }
 
-/** A view that has nothing but a sentence. */
+/** A view with only one sentence. */
 export function Note({ text }: { text: string }) {
   return (
     <main class="view is-centred">
@@ -267,7 +269,7 @@ export function Note({ text }: { text: string }) {
   )
 }
 
-/** Asks before something is done that cannot be undone. */
+/** Asks for confirmation of something that cannot be undone. */
 export function ConfirmDialog(props: {
   title: string
   text: string

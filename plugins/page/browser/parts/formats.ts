@@ -1,6 +1,6 @@
 import { shownLanguage } from '../texts/texts.ts'
 
-/** Formats by language and options: to make one takes longer than all that it formats. */
+/** Cached by language and options, since creating a format is slower than using it. */
 const formats = new Map<string, Intl.NumberFormat>()
 
 function format(value: number, options: Intl.NumberFormatOptions): string {
@@ -10,7 +10,7 @@ function format(value: number, options: Intl.NumberFormatOptions): string {
   return format.format(value)
 }
 
-/** Bytes as people read them, such as 1.2 GB. */
+/** Formats a size, such as 1.2 GB. */
 export function formatSize(bytes: number): string {
   const units = ['byte', 'kilobyte', 'megabyte', 'gigabyte', 'terabyte']
   const step = bytes < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(bytes) / 3))
@@ -27,7 +27,7 @@ export function formatNumber(value: number, digits = 0): string {
   return format(value, { maximumFractionDigits: digits })
 }
 
-/** A duration, such as 0.3 s or 4 min. @param ms milliseconds */
+/** Formats a duration, such as 0.3 s or 4 min. @param ms milliseconds */
 export function formatDuration(ms: number): string {
   const seconds = ms / 1000
   const [value, unit] =
@@ -40,7 +40,10 @@ export function formatDuration(ms: number): string {
   })
 }
 
-/** How long ago something was, such as yesterday; empty where that is not known. @param at epoch milliseconds */
+/**
+ * Formats how long ago something was, such as yesterday, or returns an empty text if unknown. @param at epoch
+ * milliseconds
+ */
 export function formatAgo(at: number): string {
   if (!Number.isFinite(at)) return ''
   const seconds = (at - Date.now()) / 1000

@@ -1,4 +1,4 @@
-/** Icons of one weight, drawn in a square of 24. */
+/** Icon paths with the same stroke, in a square of 24. */
 const PATHS = {
   plus: 'M12 5v14M5 12h14',
   send: 'M12 19V5M6 11l6-6 6 6',
@@ -34,7 +34,7 @@ const PATHS = {
 
 export type IconName = keyof typeof PATHS
 
-/** An icon; what it means is said by the text or label beside it. */
+/** A decorative icon. The text or label beside it has the meaning. */
 export function Icon({ name, size = 18 }: { name: IconName; size?: number }) {
   return (
     <svg

@@ -4,7 +4,7 @@ import { may } from '../state/me.ts'
 import { texts } from '../texts/texts.ts'
 import { attempt } from './controls.tsx'
 
-/** The button that installs what SafeTensors models are converted with. Its place shows how far that is. */
+/** A button that installs the converter for SafeTensors models, and then shows its progress. */
 export function InstallConverter({ onDone }: { onDone: () => void }) {
   const [status, setStatus] = useState('')
   if (!may('operator')) return null

@@ -2,7 +2,7 @@ import { useState } from 'preact/hooks'
 import { key, useKey } from '../state/api.ts'
 import { texts } from '../texts/texts.ts'
 
-/** Asks for a key. It covers the page, since nothing works without. */
+/** Asks for a key and covers the page, since nothing works without it. */
 export function KeyDialog() {
   const t = texts.value
   const [text, setText] = useState('')

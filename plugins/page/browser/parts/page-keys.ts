@@ -1,7 +1,7 @@
 import { sidebarHidden } from '../state/preferences.ts'
 import { go } from '../state/route.ts'
 
-/** Makes the keys of the whole page work. Single keys only count outside of fields. */
+/** Handles the keyboard shortcuts of the page. Single keys are ignored in fields. */
 export function listenToKeys(openPalette: () => void): () => void {
   const onKey = (event: KeyboardEvent) => {
     const withControl = event.ctrlKey || event.metaKey

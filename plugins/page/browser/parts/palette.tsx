@@ -14,15 +14,14 @@ interface Entry {
   id: string
   icon: IconName
   text: string
-  /** The keys that do the same. */
+  /** The keyboard shortcut for it. */
   keys?: string
   run: () => void
 }
 
-/** Most entries that are shown. */
 const MAX_COUNT = 40
 
-/** Everything by the keyboard: views, chats by what was said in them, models. */
+/** The command palette: views, models, and chats found by their text. */
 export function Palette({ onClose }: { onClose: () => void }) {
   const t = texts.value
   const wanted = useSignal('')

@@ -15,7 +15,7 @@ import { Icon, type IconName } from './icons.tsx'
 import { useFoundChats } from './use-found-chats.ts'
 import { useGradually } from './use-gradually.ts'
 
-/** The views and the chats; on narrow screens behind a button. */
+/** The views and chats, hidden behind a button on narrow screens. */
 export function Sidebar() {
   const t = texts.value
   const isOpen = useSignal(false)
@@ -65,7 +65,7 @@ export function Sidebar() {
   )
 }
 
-/** Colours, language, files with chats, and the end of a session. */
+/** Theme, language, import and export, and sign-out. */
 function PageMenu() {
   const t = texts.value
   const picker = useRef<HTMLInputElement>(null)
@@ -164,7 +164,7 @@ function PageMenu() {
 
 const THEMES = ['', 'light', 'dark'] as const
 
-/** Three rails and three posts. */
+/** The logo: three rails and three posts. */
 function Brand() {
   return (
     <svg
@@ -193,7 +193,7 @@ function ViewLink({ view, icon, text }: { view: string; icon: IconName; text: st
   )
 }
 
-/** Lines that are shown at once, and more in each frame that follows. */
+/** Lines rendered at first, and added in each following frame. */
 const LINES_A_FRAME = 100
 
 function ChatList({ chats }: { chats: readonly Chat[] }) {
@@ -201,7 +201,7 @@ function ChatList({ chats }: { chats: readonly Chat[] }) {
   return <ul class="chat-list">{chats.slice(0, count).map(lineOf)}</ul>
 }
 
-/** The lines of chats: one whose chat is the same as before is not looked at again. */
+/** Cached lines. A line is rendered again only if its chat has changed. */
 const lines = new WeakMap<Chat, ComponentChild>()
 
 function lineOf(chat: Chat): ComponentChild {
@@ -214,7 +214,7 @@ function ChatLine({ chat }: { chat: Chat }) {
   const t = texts.value
   const [state, setState] = useState<'' | 'renaming' | 'deleting'>('')
   const title = chat.title || t.untitled
-  // Of a thousand lines only those that it concerns are looked at when another chat is opened.
+  // Computed per line, so that opening a chat updates only the affected lines out of a thousand.
   const isCurrent = useComputed(() => route.value[0] === 'chat' && route.value[1] === chat.id).value
   if (state === 'renaming') {
     return (

@@ -2,10 +2,10 @@ import { useEffect, useState } from 'preact/hooks'
 import { findInMessages, sortedChats } from '../state/chats.ts'
 import type { Chat } from '../state/conversation-tree.ts'
 
-/** Milliseconds without another key before messages are searched. */
+/** Messages are searched after this many milliseconds without a key press. */
 const DELAY = 200
 
-/** The chats whose titles or messages have some words: those by title at once, the others a moment later. */
+/** The chats whose title or messages contain the words. Titles match immediately, messages a moment later. */
 export function useFoundChats(wanted: string): Chat[] {
   const words = wanted.toLowerCase().trim()
   const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())

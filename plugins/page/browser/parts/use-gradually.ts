@@ -1,9 +1,9 @@
 import { useEffect, useState } from 'preact/hooks'
 
 /**
- * How many of many things are shown: some at once, and more after each frame, so that none is late.
- * @param total of those that there are; it begins with the first ones
- * @returns infinite once all have been shown: what is added then is shown at once
+ * Returns how many items of a long list to render: some at first and more after each frame, so that no frame is late.
+ * @param total number of items
+ * @returns infinity once all have been rendered, so that later items appear immediately
  */
 export function useGradually(total: number, step: number): number {
   const [count, setCount] = useState(step)

@@ -1,6 +1,6 @@
 import type { Me } from '../state/me.ts'
 
-/** A route of the API document, as far as a request is made of it. */
+/** The parts of an API document's route that are needed for a request. */
 export interface Operation {
   id: string
   method: string
@@ -8,11 +8,11 @@ export interface Operation {
   tag: string
   summary: string
   description: string
-  /** That its caller needs. */
+  /** The role that it requires. */
   role: Me['role']
-  /** Names of what stands in the path and behind it. */
+  /** Path and query parameters. */
   parameters: { name: string; in: 'path' | 'query'; isRequired: boolean; description: string }[]
-  /** An example of its body, in JSON; undefined where it has none. */
+  /** An example body in JSON, if the route has a body. */
   example?: string
 }
 
@@ -31,7 +31,7 @@ interface ApiOperation {
 
 const METHODS = ['get', 'post', 'put', 'delete']
 
-/** The routes of an API document that take JSON or nothing, in its order. */
+/** Lists the routes of an API document that take JSON or no body. */
 export function operationsOf({ paths }: ApiDocument): Operation[] {
   return Object.entries(paths).flatMap(([path, methods]) =>
     METHODS.flatMap(method => {
@@ -63,7 +63,7 @@ export function operationsOf({ paths }: ApiDocument): Operation[] {
   )
 }
 
-/** The path of a request with its parameters in their places. */
+/** Builds the path of a request from its parameters. */
 export function pathWith({ path, parameters }: Operation, given: Readonly<Record<string, string>>): string {
   let filled = path
   const query: string[] = []
@@ -76,18 +76,18 @@ export function pathWith({ path, parameters }: Operation, given: Readonly<Record
   return filled + (query.length > 0 ? `?${query.join('&')}` : '')
 }
 
-/** A request as it is shown in other languages. */
+/** A request that is shown as code. */
 export interface ShownRequest {
   method: string
-  /** The whole address. */
+  /** The complete URL. */
   url: string
-  /** JSON, as it was written. */
+  /** JSON as written. */
   body?: string
-  /** Whether it must be sent with a key. */
+  /** Whether it needs a key. */
   hasKey: boolean
 }
 
-/** A request as a command line. */
+/** Formats a request as a command line. */
 export function asCurl({ method, url, body, hasKey }: ShownRequest): string {
   const quoted = (text: string) => `'${text.replaceAll("'", String.raw`'\''`)}'`
   return [
@@ -98,7 +98,7 @@ export function asCurl({ method, url, body, hasKey }: ShownRequest): string {
   ].join(' \\\n')
 }
 
-/** A request in Python, with nothing that must be installed. */
+/** Formats a request in Python, using only the standard library. */
 export function asPython({ method, url, body, hasKey }: ShownRequest): string {
   const headers = [
     ...(body === undefined ? [] : ['"Content-Type": "application/json"']),
@@ -121,7 +121,7 @@ export function asPython({ method, url, body, hasKey }: ShownRequest): string {
   ].join('\n')
 }
 
-/** A request in JavaScript, for Node.js and browsers. */
+/** Formats a request in JavaScript for Node.js and browsers. */
 export function asJavaScript({ method, url, body, hasKey }: ShownRequest): string {
   const headers = [
     ...(body === undefined ? [] : ["'Content-Type': 'application/json'"]),

@@ -8,14 +8,13 @@ import { go } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'
 import { asCurl, asJavaScript, asPython, type Operation, operationsOf, pathWith } from './operations.ts'
 
-/** Where the choice begins. */
 const FIRST = 'chat'
 
-/** Any request of the API: filled in, sent from here, shown as code. */
+/** Fills in and sends any request of the API, and shows it as code. */
 export function PlaygroundView({ path }: { path: string[] }) {
   const t = texts.value
   const [all, setAll] = useState<Operation[] | undefined>(undefined)
-  // What others may do would only be refused.
+  // Other routes would refuse this caller.
   const operations = all?.filter(({ role }) => may(role))
   const [fault, setFault] = useState('')
   useEffect(() => {
@@ -66,7 +65,7 @@ export function PlaygroundView({ path }: { path: string[] }) {
   )
 }
 
-/** Characters of a reply that are shown. */
+/** Maximum characters of a reply that are shown. */
 const MAX_LENGTH = 500_000
 
 function RequestForm({ operation }: { operation: Operation }) {
@@ -217,7 +216,7 @@ const modelOf = (body: unknown) => {
   return typeof model === 'string' ? { model } : {}
 }
 
-/** Where a native reply says its time went, in ms. */
+/** The timings in a native reply, in ms. */
 function phasesOf(text: string): { load?: number; prompt?: number; generation?: number; tokens?: number } {
   const number = (field: string) => {
     const found = [...text.matchAll(new RegExp(`"${field}": ?(\\d+)`, 'g'))].at(-1)?.[1]
@@ -236,7 +235,7 @@ function phasesOf(text: string): { load?: number; prompt?: number; generation?: 
   return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined))
 }
 
-/** What this browser asked, and where its time went. */
+/** The recent requests of this browser and how long each phase took. */
 function RecentRequests() {
   const t = texts.value
   if (recentRequests.value.length === 0) return null
@@ -281,6 +280,6 @@ function RecentRequests() {
   )
 }
 
-/** A description of the API's document, with what stands between backticks as code. */
+/** Renders a description of the API document, with text in backticks as code. */
 const withCode = (text: string) =>
   text.split('`').map((part, at) => (at % 2 === 0 ? part : <code key={at}>{part}</code>))

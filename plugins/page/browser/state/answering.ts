@@ -13,34 +13,39 @@ import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
 
 /*
- * Asking a model, and taking its answer: over a connection that may be lost, and by a page that may be loaded again.
+ * Requests and receives answers. The connection may be lost, and the page may be reloaded in the middle of an answer.
  */
 
-/** Answers that this tab takes, by the ids of their messages. */
+/** Answers that this tab receives, by message id. */
 const running = new Map<string, { chat: string; controller: AbortController }>()
-/** Answers that other tabs take, as far as they have said so since it was asked last. */
+/** Answers that other tabs reported as theirs after the last request. */
 const elsewhere = new Set<string>()
 
-/** Milliseconds between two tries to get back to a stream: the first, and the longest. */
+/** First and maximum delay before reconnecting to a stream, in milliseconds. */
 const RETRY = 500
 const MAX_RETRY = 5000
-/** Milliseconds for other tabs to say that an answer is theirs. */
+/** How long to wait for other tabs to claim an answer, in milliseconds. */
 const CLAIM = 200
-/** Milliseconds within which a question that the server has not begun to answer is asked again by a page that was loaded. */
+/**
+ * After a reload, a request that the server has not started to answer is repeated within this time, in milliseconds.
+ */
 const FRESH = 120_000
 
-/** The server gives a stream to one connection, so that of all tabs one takes an answer, and tells the others. */
+/**
+ * Messages between tabs. The server gives a stream to one connection, so one tab receives each answer and tells the
+ * others.
+ */
 type Sign = { asking: true } | { taken: string[] } | { stop: string } | { left: string[] }
 const { post } = openChannel<Sign>('corral-answers', sign => {
   if ('asking' in sign) post({ taken: [...running.keys()] })
   else if ('taken' in sign) for (const id of sign.taken) elsewhere.add(id)
   else if ('stop' in sign) running.get(sign.stop)?.controller.abort()
-  // Only chats that are open here have messages to go on with.
+  // Only open chats have messages to resume.
   else for (const chat of sign.left) void resumeAnswers(chat)
 })
 addEventListener('pagehide', () => post({ left: [...new Set([...running.values()].map(({ chat }) => chat))] }))
 
-/** Says something in a chat and has it answered. */
+/** Adds a message to a chat and requests an answer. */
 export async function say(
   chatId: string,
   text: string,
@@ -60,8 +65,8 @@ export async function say(
 const leafOf = (chat: string) => chats.peek().get(chat)?.leaf
 
 /**
- * Has a message answered; the answer becomes the end of the branch.
- * @param parent the message; the answer is a sibling of others that it has
+ * Requests an answer to a message, and shows the branch that ends with it.
+ * @param parent the message; the answer becomes a sibling of its other answers
  * @param model if not the chat's
  */
 export async function answer(chatId: string, parent: string, model?: string): Promise<void> {
@@ -81,7 +86,7 @@ export async function answer(chatId: string, parent: string, model?: string): Pr
   await receive(message, requestMessages(branch, chat.system))
 }
 
-/** Goes on with an answer that was cut off. */
+/** Continues an interrupted answer. */
 export async function continueAnswer(message: Message): Promise<void> {
   const { system } = chats.peek().get(message.chat)!
   const branch = branchTo(messagesOf(message.chat), message.id)
@@ -89,20 +94,20 @@ export async function continueAnswer(message: Message): Promise<void> {
   await receive(message, requestMessages(branch, system))
 }
 
-/** Ends an answer: the model stops, and what it has said stays. */
+/** Stops an answer. The model stops, and the text so far is kept. */
 export function stop(id: string): void {
   const own = running.get(id)
   if (own) own.controller.abort()
   else post({ stop: id })
 }
 
-/** Takes up the answers of a chat that were under way when the page was left, and that no other tab takes. */
+/** Resumes the answers of a chat that were unfinished when the page was closed and that no other tab receives. */
 export async function resumeAnswers(chatId: string): Promise<void> {
   const left = () => [...messagesOf(chatId).values()].filter(each => isUnderWay(each) && !running.has(each.id))
   if (left().length === 0) return
   elsewhere.clear()
   post({ asking: true })
-  // Two tabs that begin at the same moment do not end at the same one.
+  // A random delay, so that two tabs that start together do not both take it.
   await pause(CLAIM * (1 + Math.random()))
   for (const message of left()) {
     if (elsewhere.has(message.id)) continue
@@ -117,16 +122,16 @@ export async function resumeAnswers(chatId: string): Promise<void> {
 
 const pause = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 
-/** Characters that are shown at a time: more than models write meanwhile, and less than makes a frame late. */
+/** Maximum characters shown per update: more than models write in that time, and few enough for one frame. */
 const MAX_AT_ONCE = 1000
-/** Milliseconds of a frame. */
+/** Duration of a frame in milliseconds. */
 const FRAME = 16
 
 /**
- * Shows what comes: in tasks apart from those in which browsers lay it out, since both together make frames late; and
- * after each of them not before the page has had as much time for everything else, such as keys and clicks.
- * @param show returns false once there is nothing more to show
- * @returns what is called when there is something to show
+ * Schedules updates of the page. Each runs in its own task, apart from layout, since both together would delay frames.
+ * The next one waits until the page had as much time for everything else, such as keys and clicks.
+ * @param show returns false when there is nothing left to show
+ * @returns a function to call when there is something to show
  */
 function showing(show: () => boolean): () => void {
   let isBusy = false
@@ -134,7 +139,7 @@ function showing(show: () => boolean): () => void {
     await pause(0)
     let began = performance.now()
     while (show()) {
-      // The page does its own part of it in microtasks.
+      // The page renders in microtasks.
       await undefined
       let took = performance.now() - began
       began = await new Promise<number>(resolve =>
@@ -159,7 +164,7 @@ function showing(show: () => boolean): () => void {
   }
 }
 
-/** What has come and is not shown yet. */
+/** Received text that is not shown yet. */
 interface Pending {
   content: string
   thinking: string
@@ -167,9 +172,9 @@ interface Pending {
 }
 
 /**
- * Takes an answer. What comes is shown, and written down together with the number of its last event, so that
- * nothing is lost or doubled when the stream is taken up again.
- * @param messages what is asked; undefined where the answer is under way already
+ * Receives an answer. Text is stored together with the number of its last event, so that nothing is lost or doubled
+ * when the stream is resumed.
+ * @param messages the request, or undefined to resume an answer
  */
 async function receive(message: Message, messages: unknown[] | undefined): Promise<void> {
   const controller = new AbortController()
@@ -183,7 +188,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
   let stream = message.stream
   const change = (more: Partial<Message>, often: boolean) => {
     current = { ...current, ...more }
-    // What was deleted needs no answer.
+    // The message was deleted, so its answer is not needed.
     if (!changeMessage(message, more, often)) controller.abort()
   }
   const show = () => {
@@ -276,7 +281,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         const id = response.headers.get('x-corral-stream-id')
         if (id && !stream) {
           stream = { id, last: 0 }
-          // From now on a page that is loaded again can go on.
+          // From here on the answer can be resumed after a reload.
           change({ stream: { ...stream } }, false)
         }
         const dropped = Number(response.headers.get('x-corral-dropped-messages') ?? 0)
@@ -285,7 +290,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         for await (const items of streamOf(response, stopped)) {
           for (const item of items) {
             isDone = take(item) || isDone
-            // An answer that is taken up again comes all at once.
+            // A resumed answer arrives all at once.
             while (pending.content.length + pending.thinking.length > MAX_AT_ONCE && !stopped.aborted) {
               await pause(FRAME)
               if (document.hidden) show()
@@ -295,7 +300,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         if (isDone) break
         throw new ApiError('The connection was lost.', 0, 'connection_lost')
       } catch (error) {
-        // What has a stream can be taken up again; what has none was never asked, or its server is another one now.
+        // Only an answer with a stream can be resumed. Without one the request was never sent, or the server is a
+        // different one.
         if (stopped.aborted || !(error instanceof ApiError) || error.status !== 0 || !stream) throw error
         change({ status: 'reconnecting' }, true)
         await pause(wait)
@@ -317,12 +323,12 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
   } finally {
     if (messages) noteAnswer(current, performance.now() - began)
     running.delete(message.id)
-    // The chat has changed once more, which those who keep it must know.
+    // The finished answer is a change of the chat that the server must store.
     void changeChat(message.chat, { updatedAt: Date.now() })
   }
 }
 
-/** Keeps where an answer's time went. @param total ms */
+/** Records how long the phases of an answer took. @param total ms */
 function noteAnswer({ model, timing, error }: Message, total: number): void {
   noteRequest({
     at: Date.now(),
@@ -336,7 +342,7 @@ function noteAnswer({ model, timing, error }: Message, total: number): void {
   })
 }
 
-/** A chunk of a hosted-chat stream, as far as the page reads it. */
+/** The fields of an OpenAI chat chunk that the page reads. */
 interface ChunkEvent {
   choices?: {
     delta?: {

@@ -2,14 +2,14 @@ import { signal } from '@preact/signals'
 import { createParser } from 'eventsource-parser'
 import { tabTexts } from './browser-storage.ts'
 
-/** What the server refused, or why it was not reached. */
+/** An error reply of the server, or the reason why it could not be reached. */
 export class ApiError extends Error {
   override name = 'ApiError'
-  /** HTTP status; 0 where the server was not reached. */
+  /** HTTP status, or 0 if the server was not reached. */
   readonly status: number
-  /** Stable id, such as `model_not_found`. */
+  /** Stable error code, such as `model_not_found`. */
   readonly code: string
-  /** The server's whole reply, such as its `choices`. */
+  /** The complete reply, for fields such as `choices`. */
   readonly body: Record<string, unknown>
 
   constructor(message: string, status: number, code: string, body: Record<string, unknown> = {}) {
@@ -20,7 +20,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Where the server's addresses begin: with a slash at the end. */
+/** Base URL of the server, ending with a slash. */
 export const base = new URL(
   document.querySelector<HTMLMetaElement>('meta[name=corral-base]')?.content ?? './',
   document.baseURI
@@ -28,12 +28,12 @@ export const base = new URL(
 
 const STORED_KEY = 'corral-key'
 
-/** The key that requests are sent with; empty where there is none. Kept until the tab is closed. */
+/** The API key for requests, or empty. Kept until the tab is closed. */
 export const key = signal(tabTexts.get(STORED_KEY) ?? '')
-/** The server has asked for a key, or for another one. */
+/** Whether the server has asked for a key, or for another one. */
 export const isKeyWanted = signal(false)
 
-/** Takes a key for this tab; an empty one forgets it. */
+/** Sets the key of this tab; an empty one removes it. */
 export function useKey(value: string): void {
   key.value = value
   isKeyWanted.value = false
@@ -50,7 +50,7 @@ export interface RequestOptions {
 /**
  * Sends a request to the server.
  * @param path such as `api/tags`
- * @throws ApiError where it refuses, or cannot be reached; the signal's reason
+ * @throws ApiError if it refuses or cannot be reached; the signal's reason
  */
 export async function send(method: string, path: string, options: RequestOptions = {}): Promise<Response> {
   const { body, headers, signal } = options
@@ -74,14 +74,14 @@ export async function send(method: string, path: string, options: RequestOptions
   if (response.ok) return response
   const error = await errorOf(response)
   if (response.status === 401 && used === key.value) {
-    // A session that has ended is dropped first: the server may want no key at all.
+    // Remove an ended session first: the server may not require a key at all.
     if (used.startsWith('corral_session_')) useKey('')
     else isKeyWanted.value = true
   }
   throw error
 }
 
-/** As `send`, for replies in JSON. */
+/** Like `send`, for JSON replies. */
 export async function ask<Reply>(method: string, path: string, options?: RequestOptions): Promise<Reply> {
   return (await send(method, path, options)).json() as Promise<Reply>
 }
@@ -98,12 +98,12 @@ async function errorOf(response: Response): Promise<ApiError> {
   }
 }
 
-/** An event of a stream, or what the server says in a comment while it works. */
+/** An event of a stream, or a comment with the server's progress. */
 export type StreamItem = { data: string; event?: string | undefined; id?: string | undefined } | { comment: string }
 
 /**
- * Reads a stream of events. Ends with it.
- * @throws ApiError `connection_lost` where it is cut off; the signal's reason
+ * Reads the events of a stream until it ends.
+ * @throws ApiError `connection_lost` if it is interrupted; the signal's reason
  */
 export async function* streamOf(response: Response, signal?: AbortSignal): AsyncGenerator<StreamItem[]> {
   let items: StreamItem[] = []

@@ -1,19 +1,19 @@
 import { signal } from '@preact/signals'
 
 /*
- * What the browser keeps for the page. It may refuse to, for all pages or once its room is used up: then the page works with
- * memory alone, and says so.
+ * The browser's storage for the page. A browser may refuse to store anything, or run out of space. The page then works
+ * in memory and shows a warning.
  */
 
-/** Why nothing more is kept in this browser. Empty as long as it is. */
+/** Why the browser stores nothing more. Empty while it works. */
 export const storageFault = signal('')
 
-/** Notes that the browser refused to keep something. The first reason counts. */
+/** Records that the browser refused to store something. The first reason is kept. */
 export function noteStorageFault(error: unknown): void {
   storageFault.value ||= String((error as Error).message || error)
 }
 
-/** One of the browser's two stores of texts, with memory for what it does not take. */
+/** One of the browser's two text stores. Values that it refuses are kept in memory. */
 class TextStorage {
   readonly #of: () => Storage
   readonly #refused = new Map<string, string>()
@@ -22,7 +22,7 @@ class TextStorage {
     this.#of = of
   }
 
-  /** Null if there is none. */
+  /** Returns null if there is none. */
   get(name: string): string | null {
     const refused = this.#refused.get(name)
     if (refused !== undefined) return refused
@@ -34,7 +34,7 @@ class TextStorage {
     }
   }
 
-  /** Keeps a text; an empty one is forgotten. */
+  /** Stores a text. An empty one is removed. */
   set(name: string, text: string): void {
     this.#refused.delete(name)
     try {
@@ -46,7 +46,7 @@ class TextStorage {
     }
   }
 
-  /** A value that was kept as JSON, or another one if there is none or somebody has changed it by hand. */
+  /** Returns a stored JSON value, or the default if it is missing or was edited by hand. */
   getJson<Value>(name: string, otherwise: Value): Value {
     try {
       return (JSON.parse(this.get(name) || 'null') as Value | null) ?? otherwise
@@ -56,12 +56,15 @@ class TextStorage {
   }
 }
 
-/** Kept until the browser's data are deleted. */
+/** Kept until the browser's data is deleted. */
 export const localTexts = new TextStorage(() => localStorage)
 /** Kept until the tab is closed. */
 export const tabTexts = new TextStorage(() => sessionStorage)
 
-/** A channel between the tabs of the browser. Without storage some browsers have none: then this tab is alone. */
+/**
+ * Opens a channel between the tabs of the browser. Without storage some browsers have no channels, and the tab is on
+ * its own.
+ */
 export function openChannel<Sign>(
   name: string,
   onSign: (sign: Sign) => void

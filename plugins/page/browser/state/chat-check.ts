@@ -1,13 +1,11 @@
 import { texts } from '../texts/texts.ts'
 import type { Chat, Message } from './conversation-tree.ts'
 
-/*
- * Whether chats that came from a file or a server are what they should be, so that no view fails on them later.
- */
+/* Validates chats from files and servers, so that no view fails on them later. */
 
-/** Messages of one chat. */
+/** Maximum messages of one chat. */
 const MAX_MESSAGES = 20_000
-/** Objects in each other. */
+/** Maximum depth of nested objects. */
 const MAX_DEPTH = 32
 
 type Check = (value: unknown) => boolean
@@ -47,7 +45,7 @@ function isShallow(value: unknown, depth = MAX_DEPTH): boolean {
 
 const attachment: Check = value =>
   shape({ name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text })(value) &&
-  // An address that leads elsewhere would say there what was looked at.
+  // Loading a URL on another server would reveal what is being read.
   ((value as Record<string, string>).kind === 'text' ||
     (value as Record<string, string>).data!.startsWith(`data:${(value as Record<string, string>).kind}/`))
 
@@ -86,7 +84,7 @@ const MESSAGE_MORE: Shape = {
   error: shape({ message: text, code: text })
 }
 
-/** The first field that is missing or of a wrong type. */
+/** Returns the first field that is missing or has the wrong type. */
 function wrongField(value: Record<string, unknown>, required: Shape, more: Shape): string | undefined {
   const wrong = ([field, check]: [string, Check]) => !check(value[field])
   const found =
@@ -97,13 +95,13 @@ function wrongField(value: Record<string, unknown>, required: Shape, more: Shape
   return found?.[0]
 }
 
-/** The fields of a value that are known. */
+/** Copies the known fields of a value. */
 function picked<Value>(value: object, ...shapes: Shape[]): Value {
   const known = shapes.flatMap(fields => Object.keys(fields))
   return Object.fromEntries(Object.entries(value).filter(([field]) => known.includes(field))) as Value
 }
 
-/** A chat that cannot be used: which one, and what is wrong with it, in the user's language. */
+/** A chat that cannot be used, with the reason in the user's language. */
 export class ChatFault extends Error {
   constructor(title: unknown, fault: string) {
     super(texts.peek().brokenChat(typeof title === 'string' ? title.slice(0, 80) : '', fault))
@@ -111,9 +109,9 @@ export class ChatFault extends Error {
 }
 
 /**
- * Checks chats and their messages.
- * @param isWhole whether a message that others follow must be there, or must have been deleted
- * @returns them without unknown fields
+ * Validates chats and their messages.
+ * @param isWhole whether each parent must be present or recorded as deleted
+ * @returns the chats without unknown fields
  * @throws ChatFault
  */
 export function checkedChats(
@@ -152,8 +150,8 @@ export function checkedChats(
 }
 
 /**
- * Checks that the parents of messages form a tree.
- * @param gone ids of parents that may be missing; any may if it is undefined
+ * Validates that messages form a tree.
+ * @param gone ids of parents that may be missing; undefined allows any
  * @throws ChatFault
  */
 export function checkTree(
@@ -178,5 +176,5 @@ export function checkTree(
   }
 }
 
-/** Whether these are presets of this page. */
+/** Validates presets. */
 export const arePresets = listOf(value => isObject(value) && wrongField(value, { name: text }, SETTINGS) === undefined)

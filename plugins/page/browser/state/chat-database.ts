@@ -7,21 +7,21 @@ interface Schema extends DBSchema {
   messages: { key: string; value: Message; indexes: { chat: string } }
 }
 
-/** Changes that are written together. */
+/** Changes that are written in one transaction. */
 export interface Changes {
   chats?: readonly Chat[]
   messages?: readonly Message[]
   /** Ids. */
   goneMessages?: readonly string[]
-  /** An id: its messages go too. */
+  /** Id of a chat to delete with its messages. */
   goneChat?: string
 }
 
 let database: IDBPDatabase<Schema> | undefined
-/** Rows that the browser did not take, in memory. Undefined stands for a deleted one. */
+/** Rows that the browser refused to store, kept in memory. Undefined marks a deleted row. */
 const refused = { chats: new Map<string, Chat | undefined>(), messages: new Map<string, Message | undefined>() }
 
-/** Opens the browser's database. Without one, all is in memory. @param owner the name of a key; empty without one */
+/** Opens the browser's database. Without one, everything is kept in memory. @param owner name of the key, or empty */
 export async function openDatabase(owner: string): Promise<void> {
   try {
     database = await openDB<Schema>(owner ? `corral ${owner}` : 'corral', 1, {
@@ -54,21 +54,21 @@ async function rowsOf<Row extends { id: string }>(
 /** All chats. */
 export const storedChats = (): Promise<Chat[]> => rowsOf(database?.getAll('chats'), refused.chats)
 
-/** The messages of a chat, or all of them. */
+/** The messages of one chat, or of all. */
 export const storedMessages = (chat?: string): Promise<Message[]> =>
   chat === undefined
     ? rowsOf(database?.getAll('messages'), refused.messages)
     : rowsOf(database?.getAllFromIndex('messages', 'chat', chat), refused.messages, message => message.chat === chat)
 
-/** One chat; undefined if it is gone. */
+/** One chat, or undefined. */
 export const storedChat = async (id: string): Promise<Chat | undefined> =>
   refused.chats.has(id) ? refused.chats.get(id) : await database?.get('chats', id)
 
-/** One message; undefined if it is gone. */
+/** One message, or undefined. */
 export const storedMessage = async (id: string): Promise<Message | undefined> =>
   refused.messages.has(id) ? refused.messages.get(id) : await database?.get('messages', id)
 
-/** Writes changes, all or none of them. What the browser refuses stays in memory. */
+/** Writes all or none of the changes. Rows that the browser refuses are kept in memory. */
 export async function writeChanges(changes: Changes): Promise<void> {
   const { chats = [], messages = [], goneMessages = [], goneChat } = changes
   for (const { id } of chats) refused.chats.delete(id)

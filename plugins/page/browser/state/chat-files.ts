@@ -4,7 +4,7 @@ import { branchTo, type Chat, type Message } from './conversation-tree.ts'
 import { type Preset, presets, takePresets } from './presets.ts'
 import { chatModels, defaultModel } from './server-state.ts'
 
-/** What an export holds: everything, so that nothing is lost by an import. */
+/** An export contains everything, so that an import loses nothing. */
 interface ChatFile {
   corral: 'chats'
   version: 1
@@ -13,7 +13,7 @@ interface ChatFile {
   presets?: readonly Preset[]
 }
 
-/** Offers a text as a file. */
+/** Offers a text as a download. */
 function download(name: string, type: string, text: string): void {
   const address = URL.createObjectURL(new Blob([text], { type }))
   const link = document.createElement('a')
@@ -25,7 +25,7 @@ function download(name: string, type: string, text: string): void {
 
 const today = () => new Date().toISOString().slice(0, 10)
 
-/** Offers all chats, or one, as JSON with all branches. */
+/** Exports one chat, or all, as JSON with all branches. */
 export async function exportChats(id?: string): Promise<void> {
   const all = await readAll()
   const file: ChatFile = {
@@ -38,7 +38,7 @@ export async function exportChats(id?: string): Promise<void> {
   download(`corral-chats-${today()}.json`, 'application/json', JSON.stringify(file, undefined, 2))
 }
 
-/** Offers the branch of a chat that is shown, as Markdown. */
+/** Exports the current branch of a chat as Markdown. */
 export async function exportMarkdown(chat: Chat, you: string): Promise<void> {
   const { messages } = await readAll()
   const own = new Map(messages.filter(message => message.chat === chat.id).map(message => [message.id, message]))
@@ -55,13 +55,13 @@ const fileName = (title: string) =>
     .replace(/^-|-$/g, '')
     .slice(0, 60) || 'chat'
 
-/** Bytes of a file, and of what is unpacked from it. */
+/** Maximum size of a file, and of its unpacked contents. */
 const MAX_FILE_BYTES = 512 * 2 ** 20
 
 /**
- * Takes the chats of a file: an export of this page or of another program. Chats that are here already are replaced.
- * @returns how many there were
- * @throws Error for a file that has none, or one that cannot be used: then nothing of the file is taken
+ * Imports the chats of a file, exported by this page or another program. Chats with the same ids are replaced.
+ * @returns the number of chats
+ * @throws Error if the file has no chats or is invalid; nothing is imported then
  */
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
@@ -86,7 +86,7 @@ export async function importChats(file: File): Promise<number> {
   }
   if (!found) throw new Error(t.noKnownChats(file.name))
   const here = new Set(chatModels.peek().map(({ name }) => name))
-  // Whoever continues a chat of another program has a model that is here answer.
+  // Continue chats of other programs with an installed model.
   const modelOf = ({ model = '' }: Chat) => (here.has(model) ? model : defaultModel.peek())
   await storeAll({
     chats: own ? found.chats : found.chats.map(chat => ({ ...chat, model: modelOf(chat) })),
@@ -96,7 +96,7 @@ export async function importChats(file: File): Promise<number> {
   return found.chats.length
 }
 
-/** What an export of this page has; undefined for another file. @throws SyntaxError if it has no lists */
+/** Parses an export of this page. Returns undefined for other files. @throws SyntaxError if the lists are missing */
 function ownChatsOf(text: string): ChatFile | undefined {
   let file: Partial<ChatFile> | undefined
   try {

@@ -15,36 +15,36 @@ import { newId } from './identifier.ts'
 import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-chats.ts'
 
 /*
- * The chats of this browser: the one place that changes them, in memory and in its database. Messages are signals of their
- * own, so that a token changes one message on the page and nothing else.
+ * The chats in this browser. This module alone changes them, in memory and in the database. Each message is its own
+ * signal, so that a token updates one message and nothing else.
  */
 
-/** All chats by their ids. */
+/** All chats by id. */
 export const chats = signal<ReadonlyMap<string, Chat>>(new Map())
 /** Whether `chats` has been read. */
 export const isReady = signal(false)
-/** Pinned ones first, then the newest. */
+/** Pinned chats first, then the newest. */
 export const sortedChats = computed(() =>
   [...chats.value.values()].sort(
     (a, b) => Number(b.pinned ?? false) - Number(a.pinned ?? false) || b.updatedAt - a.updatedAt
   )
 )
 
-/** The messages of one chat that is open. */
+/** The messages of an open chat. */
 export interface OpenChat {
   readonly messages: ReadonlyMap<string, Signal<Message>>
 }
 /** Chats whose messages are in memory. */
 const open = new Map<string, Signal<OpenChat>>()
 
-/** Tells the other tabs what has changed. */
+/** Messages to other tabs about changes. */
 type Notice = { chat: string; changed?: string[]; gone?: string[] } | { all: true }
 const { post } = openChannel<Notice>('corral-chats', notice => {
   if ('all' in notice) void readAllAgain()
   else void readAgain(notice.chat, notice.changed ?? [], notice.gone ?? [])
 })
 
-/** Opens the database and reads the list. @param owner the name of the key whose chats they are; empty without one */
+/** Opens the database and reads the list of chats. @param owner name of the key that the chats belong to, or empty */
 export async function openChats(owner: string): Promise<void> {
   await openDatabase(owner)
   await readChats()
@@ -55,13 +55,13 @@ async function readChats(): Promise<void> {
   chats.value = new Map((await storedChats()).map(chat => [chat.id, chat]))
 }
 
-/** Takes what another tab has imported. */
+/** Reloads everything after an import in another tab. */
 async function readAllAgain(): Promise<void> {
   await readChats()
   for (const id of open.keys()) show(id, await storedMessages(id), [])
 }
 
-/** Takes what another tab has changed: the chat, and those of its messages. */
+/** Reloads a chat and its messages that another tab changed. */
 async function readAgain(id: string, changed: string[], gone: string[]): Promise<void> {
   const chat = await storedChat(id)
   const next = new Map(chats.value)
@@ -71,7 +71,7 @@ async function readAgain(id: string, changed: string[], gone: string[]): Promise
   if (!chat) open.delete(id)
   const messages = opened ? await Promise.all(changed.map(storedMessage)) : []
   batch(() => {
-    // The branch that is shown may end with one of the messages.
+    // The current branch may end with one of these messages.
     show(
       id,
       messages.filter(message => message !== undefined),
@@ -81,7 +81,7 @@ async function readAgain(id: string, changed: string[], gone: string[]): Promise
   })
 }
 
-/** Changes the messages of a chat that is open. */
+/** Updates the messages of an open chat. */
 function show(id: string, changed: readonly Message[], gone: readonly string[]): void {
   const opened = open.get(id)
   if (!opened) return
@@ -95,10 +95,10 @@ function show(id: string, changed: readonly Message[], gone: readonly string[]):
   if (gone.length > 0 || messages.size !== opened.peek().messages.size) opened.value = { messages }
 }
 
-/** What is to be written, by id, until the next time. */
+/** Messages by id that are written at the next interval. */
 const dirty = new Map<string, Message>()
 let timer: ReturnType<typeof setTimeout> | undefined
-/** Milliseconds between two writes of what changes all the time. */
+/** Interval for writing messages that change all the time, in milliseconds. */
 const WRITE_INTERVAL = 1000
 
 function writeSoon(message: Message, now: boolean): void {
@@ -118,10 +118,10 @@ async function writeDirty(): Promise<void> {
     post({ chat, changed: messages.filter(message => message.chat === chat).map(({ id }) => id) })
   }
 }
-// What was said last is there when the page is opened again.
+// Save the latest text when the page is closed.
 addEventListener('pagehide', () => void writeDirty())
 
-/** The messages of a chat, read at the first time. */
+/** Returns the messages of a chat, and reads them on the first call. */
 export async function openChat(id: string): Promise<Signal<OpenChat>> {
   const known = open.get(id)
   if (known) return known
@@ -131,13 +131,13 @@ export async function openChat(id: string): Promise<Signal<OpenChat>> {
   return opened
 }
 
-/** The messages of a chat that is open, as they are now. */
+/** The current messages of an open chat. */
 export function messagesOf(id: string): Map<string, Message> {
   const messages = open.get(id)?.peek().messages ?? new Map<string, Signal<Message>>()
   return new Map([...messages].map(([id, message]) => [id, message.peek()]))
 }
 
-/** Makes a chat, which is kept once something is said in it. */
+/** Creates a chat. It is stored once it has a message. */
 export async function createChat(from: Partial<Chat>): Promise<Chat> {
   const now = Date.now()
   const chat: Chat = { title: '', ...from, id: newId(), createdAt: now, updatedAt: now }
@@ -146,10 +146,10 @@ export async function createChat(from: Partial<Chat>): Promise<Chat> {
   return chat
 }
 
-/** Changes some of a chat's fields; without any, notes that something of it has changed. */
+/** Changes fields of a chat. Without fields, only records that its messages changed. */
 export async function changeChat(id: string, change: Partial<Chat> = {}): Promise<void> {
   const known = chats.peek().get(id)
-  // A chat that was deleted elsewhere stays away.
+  // Do not bring back a chat that was deleted elsewhere.
   if (!known && change.id === undefined) return
   const chat = known ? withChange(known, change, Date.now()) : (change as Chat)
   chats.value = new Map(chats.peek()).set(id, chat)
@@ -161,7 +161,7 @@ export async function changeChat(id: string, change: Partial<Chat> = {}): Promis
 export async function addMessage(message: Omit<Message, 'id' | 'at'>): Promise<Message> {
   const opened = await openChat(message.chat)
   const newest = Math.max(0, ...[...opened.peek().messages.values()].map(each => each.peek().at))
-  // Of two in one millisecond the order counts.
+  // The next millisecond, to keep the order of two messages in the same one.
   const added: Message = { ...message, id: newId(), at: Math.max(Date.now(), newest + 1) }
   batch(() => {
     opened.value = { messages: new Map(opened.peek().messages).set(added.id, signal(added)) }
@@ -174,8 +174,8 @@ export async function addMessage(message: Omit<Message, 'id' | 'at'>): Promise<M
 }
 
 /**
- * Changes a message. What changes while it streams (`often`) is written once a second.
- * @returns false where it has been deleted
+ * Changes a message. Frequent changes during streaming (`often`) are written once a second.
+ * @returns false if the message was deleted
  */
 export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Partial<Message>, often = false): boolean {
   const known = open.get(message.chat)?.peek().messages.get(message.id)
@@ -192,12 +192,12 @@ export async function editMessage(message: Message, content: string): Promise<vo
   await changeChat(message.chat)
 }
 
-/** Shows the branch that goes through a message. */
+/** Shows the branch that contains a message. */
 export async function showBranch(message: Message): Promise<void> {
   await changeChat(message.chat, { leaf: newestLeafBelow(messagesOf(message.chat), message.id) })
 }
 
-/** Deletes a message with all that follows it; the branch ends before it then, or goes on with a sibling. */
+/** Deletes a message and everything after it. The branch then ends before it, or continues with a sibling. */
 export async function deleteMessage(message: Message): Promise<void> {
   const messages = messagesOf(message.chat)
   const gone = withDescendants(messages, message.id)
@@ -232,12 +232,12 @@ export async function deleteChat(id: string): Promise<void> {
   post({ chat: id })
 }
 
-/** A chat with its messages; undefined if it is not here. */
+/** Reads a chat with its messages, or returns undefined. */
 export async function readChat(id: string): Promise<ChatDocument | undefined> {
   await writeDirty()
   const messages = await storedMessages(id)
   const chat = chats.peek().get(id)
-  // What was said while they were read is newer in memory.
+  // Messages in memory are newer than those read.
   return (
     chat && {
       chat,
@@ -247,8 +247,8 @@ export async function readChat(id: string): Promise<ChatDocument | undefined> {
 }
 
 /**
- * Merges what another browser has of a chat with what is here.
- * @returns the chat, and whether the other browser has all of it
+ * Merges another browser's version of a chat into the local one.
+ * @returns the chat, and whether the other version has everything
  */
 export async function mergeIn(other: ChatDocument): Promise<{ chat: Chat; isSame: boolean }> {
   const { id } = other.chat
@@ -261,7 +261,7 @@ export async function mergeIn(other: ChatDocument): Promise<{ chat: Chat; isSame
   return { chat: merged.chat, isSame: isSameChat(merged, other) }
 }
 
-/** A chat with the same messages on one branch. @param end the message that it ends with; by default of the branch shown */
+/** Copies one branch of a chat into a new chat. @param end last message; default is the end of the current branch */
 export async function forkChat(id: string, change: Partial<Chat>, end?: string): Promise<Chat> {
   const { leaf, stamps: _stamps, gone: _gone, changedAt: _changedAt, ...from } = chats.peek().get(id)!
   const fork = await createChat({ ...from, ...change })
@@ -274,16 +274,16 @@ export async function forkChat(id: string, change: Partial<Chat>, end?: string):
   return fork
 }
 
-/** All chats with their messages, for export and search. */
+/** Reads all chats with their messages, for export and search. */
 export async function readAll(): Promise<{ chats: Chat[]; messages: Message[] }> {
   await writeDirty()
   return { chats: [...chats.peek().values()], messages: await storedMessages() }
 }
 
-/** Stores chats of a file with their messages. Those that are here under the same ids are replaced. */
+/** Stores imported chats with their messages. Chats with the same ids are replaced. */
 export async function storeAll({ chats: all, messages }: { chats: Chat[]; messages: Message[] }): Promise<void> {
   const now = Date.now()
-  // What is replaced counts more than what other browsers have of it.
+  // Imported chats take precedence over the versions of other browsers.
   const replaced = new Set(all.filter(({ id }) => chats.peek().has(id)).map(({ id }) => id))
   const stampsOf = (chat: Chat) => Object.fromEntries(Object.keys(chat).map(field => [field, now]))
   await store({
@@ -313,7 +313,7 @@ async function store(changes: { chats: Chat[]; messages: Message[]; goneMessages
   else for (const { id: chat } of changes.chats) post({ chat, changed: messages.map(({ id }) => id), gone: [...gone] })
 }
 
-/** The chats in whose messages a text stands. @param words in lower case */
+/** Returns the ids of chats whose messages contain a text. @param words in lower case */
 export async function findInMessages(words: string): Promise<Set<string>> {
   const { messages } = await readAll()
   const found = messages.filter(({ content }) => content.toLowerCase().includes(words))

@@ -1,61 +1,61 @@
 /*
- * A conversation is a tree: each message has a parent, one that is asked or answered again becomes a sibling, and the chat
+ * A conversation is a tree. Each message has a parent, an edited or regenerated message becomes a sibling, and the chat
  * points to the leaf that is shown.
  */
 
 export interface Chat {
   id: string
   title: string
-  /** Message at the end of the branch that is shown. */
+  /** The last message of the current branch. */
   leaf?: string
   pinned?: boolean
-  /** Epoch milliseconds, as all times here. */
+  /** Epoch milliseconds, like all times here. */
   createdAt: number
-  /** When something was said last. */
+  /** Time of the last message. */
   updatedAt: number
-  /** When anything was changed last, and when each field was. */
+  /** Time of the last change of anything, and of each field. */
   changedAt?: number
   stamps?: Record<string, number>
-  /** When messages were deleted, by their ids. */
+  /** Times at which messages were deleted, by id. */
   gone?: Record<string, number>
   model?: string
   system?: string
-  /** Options of its requests that differ from the server's. */
+  /** Options that differ from the server's defaults. */
   options?: Record<string, unknown>
-  /** JSON schema that answers follow, as it was written. */
+  /** JSON schema for answers, as written. */
   schema?: string
-  /** Tools as they were written: a list in JSON. */
+  /** Tools as written: a JSON list. */
   tools?: string
 }
 
-/** A file that goes with a message. */
+/** A file attached to a message. */
 export interface Attachment {
   name: string
   kind: 'image' | 'audio' | 'text'
   /** Media type. */
   type: string
-  /** A `data:` address; of texts the text itself. */
+  /** A `data:` URL, or the text itself for text files. */
   data: string
 }
 
 export interface ToolCall {
   id: string
   name: string
-  /** JSON, as the model wrote it. */
+  /** JSON as written by the model. */
   arguments: string
 }
 
-/** What an answer took. */
+/** Time and tokens of an answer. */
 export interface Timing {
   promptTokens: number
-  /** Of those, tokens that the slot had read before. */
+  /** Prompt tokens that the slot had cached. */
   cachedTokens: number
   answerTokens: number
-  /** Milliseconds until the first text came, with all waiting. */
+  /** Milliseconds until the first text, including all waits. */
   firstText?: number
-  /** Tokens a second. */
+  /** Tokens per second. */
   speed?: number
-  /** Tokens of the prompt a second, without those from a cache. */
+  /** Prompt tokens per second, without cached ones. */
   promptSpeed?: number
 }
 
@@ -66,34 +66,36 @@ export interface Message {
   role: 'user' | 'assistant' | 'tool'
   content: string
   at: number
-  /** When it was edited. */
+  /** Time of the last edit. */
   rev?: number
   attachments?: Attachment[]
-  /** Of a tool's answer: the call that it answers. */
+  /** For tool results: the id of the tool call. */
   callId?: string
 
-  /** Of answers: the model that gave it. */
+  /** For answers: the model. */
   model?: string
   thinking?: string
   toolCalls?: ToolCall[]
-  /** Absent once it is complete. */
+  /** Absent when the answer is complete. */
   state?: 'waiting' | 'answering' | 'stopped' | 'failed'
-  /** What it is waiting for, as the server says it. */
+  /** The server's description of what the answer is waiting for. */
   status?: string
-  /** The stream that it comes by, and the last event that is in it. */
+  /** The stream of the answer, and the last event that was stored. */
   stream?: { id: string; last: number }
-  /** Why the model stopped: `stop`, `length`, `tool_calls`. */
+  /** Why the model stopped: `stop`, `length` or `tool_calls`. */
   finish?: string
   timing?: Timing
-  /** Messages that were left out because the context is full. */
+  /** Number of messages dropped because the context was full. */
   dropped?: number
   error?: { message: string; code: string }
 }
 
-/** Whether a message is an answer that has not ended. */
+/** Whether a message is an unfinished answer. */
 export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
 
-/** The messages from the first one to this one. If it was deleted, another browser has said what is newest. */
+/**
+ * The messages from the root to a leaf. If the leaf was deleted in another browser, the newest message is used instead.
+ */
 export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {
   if (leaf === undefined) return []
   const branch = new Set<Message>()
@@ -103,14 +105,14 @@ export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | 
   return [...branch].reverse()
 }
 
-/** The messages that have the same parent, this one included, the oldest first. */
+/** Messages with the same parent, including this one, oldest first. */
 export function siblingsOf(messages: ReadonlyMap<string, Message>, { parent, chat }: Message): Message[] {
   return [...messages.values()]
     .filter(message => message.parent === parent && message.chat === chat)
     .sort((a, b) => a.at - b.at)
 }
 
-/** The leaf that is reached from a message by its newest descendants. */
+/** Follows the newest descendants of a message down to a leaf. */
 export function newestLeafBelow(messages: ReadonlyMap<string, Message>, id: string): string {
   const newestChild = new Map<string, Message>()
   for (const message of messages.values()) {
@@ -126,7 +128,7 @@ export function newestLeafBelow(messages: ReadonlyMap<string, Message>, id: stri
   return leaf
 }
 
-/** A message and everything that follows it on any branch. */
+/** A message and all of its descendants. */
 export function withDescendants(messages: ReadonlyMap<string, Message>, id: string): Message[] {
   const children = new Map<string, Message[]>()
   for (const message of messages.values()) {
@@ -134,22 +136,22 @@ export function withDescendants(messages: ReadonlyMap<string, Message>, id: stri
     if (siblings) siblings.push(message)
     else children.set(message.parent ?? '', [message])
   }
-  // It grows while it is gone through.
+  // The set grows during the iteration.
   const found = new Set([messages.get(id)!])
   for (const { id } of found) for (const child of children.get(id) ?? []) found.add(child)
   return [...found]
 }
 
-/** A title made of what was asked first. */
+/** Makes a title from the first message. */
 export function titleOf(text: string): string {
   const line = text.trim().split('\n', 1)[0]!.replace(/\s+/g, ' ')
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
 }
 
-/** A message of a request, in the hosted-chat shape. */
+/** A message in the OpenAI chat format. */
 type WireMessage = Record<string, unknown>
 
-/** What the server is asked with: the branch that ends before the answer. Failed and empty answers are left out. */
+/** Builds the request for an answer from the branch before it. Failed and empty answers are left out. */
 export function requestMessages(branch: readonly Message[], system: string | undefined): WireMessage[] {
   const messages: WireMessage[] = system?.trim() ? [{ role: 'system', content: system }] : []
   for (const message of branch) {

@@ -4,8 +4,8 @@ import { ChatFault, checkTree } from './chat-check.ts'
 import { type Attachment, type Chat, type Message, type ToolCall, titleOf } from './conversation-tree.ts'
 
 /*
- * Chats that other programs have exported: llama.cpp's own page (a file of lines, several of them in an archive, or JSON as
- * of 2025), Open WebUI (JSON), ChatGPT (its archive, or the conversations.json in it) and LM Studio (a file for each chat).
+ * Parses chats exported by other programs: llama.cpp's own page (a file of lines, an archive of several, or JSON as of
+ * 2025), Open WebUI (JSON), ChatGPT (its archive, or the conversations.json in it) and LM Studio (one file per chat).
  */
 
 /** Chats with all their messages. */
@@ -14,11 +14,11 @@ export interface ForeignChats {
   messages: Message[]
 }
 
-/** Fields of somebody else's file, of which nothing is certain. */
+/** Fields of an untrusted file, which may have any type. */
 // biome-ignore lint/suspicious/noExplicitAny: each field is looked at before it is used
 type Fields = Record<string, any>
 
-/** A message as those programs have it: linked to the one before. */
+/** A message in the common form of those programs, linked to its parent. */
 interface Node {
   id: string
   parent?: string | undefined
@@ -39,15 +39,15 @@ interface Conversation {
   createdAt?: number | undefined
   pinned?: boolean | undefined
   system?: string | undefined
-  /** The message that the branch ends with that was shown last. */
+  /** Last message of the branch that was shown last. */
   current?: string | undefined
   nodes: Node[]
 }
 
 /**
- * The chats of a file; undefined if it has none that are known.
- * @param maxBytes of all files that are unpacked
- * @throws Error for a file that is broken
+ * Parses the chats in a file. Returns undefined if it has none in a known format.
+ * @param maxBytes total of all unpacked files
+ * @throws Error if the file is broken
  */
 export function foreignChatsOf(bytes: Uint8Array, name: string, maxBytes: number): ForeignChats | undefined {
   const isArchive = bytes[0] === 0x50 && bytes[1] === 0x4b
@@ -67,7 +67,7 @@ export function foreignChatsOf(bytes: Uint8Array, name: string, maxBytes: number
 
 function conversationsOf(text: string, name: string): Conversation[] {
   const records = recordsOf(text)
-  // llama.cpp: a line for the chat, then one for each message.
+  // llama.cpp: one line for the chat, then one for each message.
   if (records[0]?.type === 'session') {
     const chats: { conv: Fields; messages: Fields[] }[] = []
     for (const record of records) {
@@ -87,7 +87,7 @@ function conversationsOf(text: string, name: string): Conversation[] {
   })
 }
 
-/** What a file has: one value of JSON, a list, or one in each line. */
+/** Parses a file with one JSON value, a list, or one value per line. */
 function recordsOf(text: string): Fields[] {
   let value: unknown
   try {
@@ -106,7 +106,7 @@ const isFields = (value: unknown): value is Fields =>
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : '')
 const numberOf = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isFinite(value) && value > 0 ? value : undefined
-/** Epoch milliseconds of a time in seconds. */
+/** Converts seconds to epoch milliseconds. */
 const msOf = (seconds: unknown): number | undefined => {
   const known = numberOf(seconds)
   return known === undefined ? undefined : Math.round(known * 1000)
@@ -190,7 +190,7 @@ function openWebUiChat({ id, title, pinned, created_at, chat }: Fields): Convers
   }
 }
 
-/** An answer that has its thoughts in itself, as Open WebUI keeps them. */
+/** Separates the thoughts that Open WebUI stores inside the answer. */
 function withoutThoughts(text: string): Pick<Node, 'content' | 'thinking'> {
   const found = /^\s*<details type="reasoning"[^>]*>\s*(?:<summary>.*?<\/summary>)?([\s\S]*?)<\/details>/.exec(text)
   if (!found) return { content: text }
@@ -208,7 +208,7 @@ function chatGptChat({ id, conversation_id, title, create_time, current_node, ma
     return {
       id,
       parent: optional(node?.parent),
-      // What its own tools were told and said belongs to an answer that follows.
+      // Calls and results of its built-in tools belong to the answer that follows.
       role: message.author?.role === 'tool' ? '' : textOf(message.author?.role),
       content: texts.join('\n\n'),
       at: msOf(message.create_time),
@@ -224,7 +224,7 @@ function chatGptChat({ id, conversation_id, title, create_time, current_node, ma
   }
 }
 
-/** @param name of the file, which its chats are called by */
+/** @param name of the file, used as the title of its chats */
 function lmStudioChat({ name: title, createdAt, pinned, systemPrompt, messages }: Fields, name: string): Conversation {
   const id = `lm-studio-${name.replace(/\..*/, '')}`
   let parent: string | undefined
@@ -268,12 +268,12 @@ function lmStudioChat({ name: title, createdAt, pinned, systemPrompt, messages }
 }
 
 const ROLES = ['user', 'assistant', 'tool']
-/** Roles of messages that are not taken; a system message is a setting of its chat. */
+/** Roles that are not imported. A system message becomes a setting of the chat. */
 const OTHER_ROLES = ['', 'system', 'developer', 'function', 'root']
-/** Characters of a title that a server keeps. */
+/** Maximum characters of a title on the server. */
 const MAX_TITLE_LENGTH = 500
 
-/** A conversation as it is kept here: without what nobody said, each message newer than the one before it. */
+/** Converts a conversation. Empty nodes are skipped, and each message is newer than its parent. */
 function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] } {
   const { nodes, title, pinned, system, current } = conversation
   const chatId = idOf(conversation.id)
@@ -285,7 +285,7 @@ function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] }
   }
   const isSaid = ({ role, content, thinking, attachments, toolCalls }: Node) =>
     ROLES.includes(role) && Boolean(content || thinking || attachments?.length || toolCalls?.length)
-  /** The nearest message that was said, from a node upwards. */
+  /** Returns the nearest ancestor with content. */
   const saidFrom = (id: string | undefined): Node | undefined => {
     const seen = new Set<Node>()
     for (let at = byId.get(id ?? ''); at && !seen.has(at); at = byId.get(at.parent ?? '')) {
@@ -305,7 +305,7 @@ function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] }
     conversation.createdAt && Number.isFinite(conversation.createdAt) ? conversation.createdAt : Date.now()
   const messages: Message[] = []
   const waiting = (children.get(undefined) ?? []).map(node => ({ node, after: undefined as Message | undefined }))
-  // In the order of the file, so that of two that are as old the later one counts as newer.
+  // In file order, so that the later of two simultaneous messages counts as newer.
   for (const { node, after } of waiting) {
     const newest = messages.at(-1)?.at ?? 0
     const { role, content, model, thinking, attachments, toolCalls, callId } = node
@@ -343,7 +343,10 @@ function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] }
   }
 }
 
-/** An id as servers keep chats by: the same for the same chat, so that a file that is taken again brings nothing twice. */
+/**
+ * Converts an id to the server's format. The same chat always gets the same id, so that importing a file twice adds
+ * nothing.
+ */
 function idOf(id: string): string {
   return `from-${id.toLowerCase().replace(/[^a-z0-9]+/g, '-')}`.slice(0, 64)
 }

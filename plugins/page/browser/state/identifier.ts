@@ -1,4 +1,4 @@
-/** A random id. (`crypto.randomUUID` is not there over plain http.) */
+/** Creates a random id. `crypto.randomUUID` is not available over plain HTTP. */
 export function newId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), byte => byte.toString(16).padStart(2, '0')).join('')
 }

@@ -7,11 +7,11 @@ import { type ChatDocument, lastChange } from './merge-chats.ts'
 import { chatsOwner } from './preferences.ts'
 
 /*
- * Chats that the server keeps, if its configuration says so: they follow a person from browser to browser. What is here and
- * what is there are merged (`merge-chats.ts`).
+ * Synchronizes chats with the server, if its configuration stores them, so that they are available in every browser of
+ * the same user. Local and remote versions are merged (`merge-chats.ts`).
  */
 
-/** Why the server does not keep the last changes yet. */
+/** Why the latest changes are not on the server yet. */
 export const keepFault = signal<{ message: string; code?: string } | undefined>(undefined)
 
 interface Kept {
@@ -20,13 +20,13 @@ interface Kept {
   version: number
 }
 
-/** What this browser and the server have both seen of a chat. */
+/** The last version of a chat that this browser and the server both had. */
 interface SeenChat {
   version: number
-  /** When something was said in it last, and when it was changed last, as it was then. Both by the clock of a browser. */
+  /** Times of the last message and the last change in that version, by the clock of a browser. */
   updatedAt: number
   changedAt?: number
-  /** It was deleted here, and the server does not know yet. A chat that is merely missing here was lost, and comes back. */
+  /** Deleted here, but not on the server yet. A chat that is only missing here was lost and is downloaded again. */
   isDeleted?: true
 }
 let seen: Record<string, SeenChat> = {}
@@ -35,27 +35,27 @@ const storedAs = () => `corral-kept ${chatsOwner.peek()}`
 const readSeen = () => localTexts.getJson<typeof seen>(storedAs(), {})
 
 function note(id: string, entry: SeenChat | undefined): void {
-  // Another tab may have noted something.
+  // Another tab may have updated it.
   seen = readSeen()
   if (entry) seen[id] = entry
   else delete seen[id]
   localTexts.set(storedAs(), JSON.stringify(seen))
 }
 
-/** Milliseconds between a change and its way to the server, and until that is tried again. */
+/** Delay before changes are uploaded, and before a retry, in milliseconds. */
 const DELAY = 2000
 const RETRY = 30_000
 let timer: ReturnType<typeof setTimeout> | undefined
-/** One exchange at a time. */
+/** One synchronization at a time. */
 let working: Promise<void> = Promise.resolve()
 
-/** Exchanges what has changed, now or after a while; what fails is said, and tried again. */
+/** Synchronizes now or after a delay. Failures are shown and retried. */
 function exchange(delay: number): void {
   clearTimeout(timer)
   timer = setTimeout(() => {
     working = working.then(async () => {
       let fault: ApiError | undefined
-      // One chat that cannot be exchanged keeps no other one from it.
+      // A chat that fails must not block the others.
       const attempt = async (work: Promise<unknown>) => {
         await work.catch(error => {
           fault ??= error
@@ -72,7 +72,10 @@ function exchange(delay: number): void {
 
 const isOn = document.querySelector<HTMLMetaElement>('meta[name=corral-conversations]')?.content === 'server'
 
-/** Brings what the server has, and from then on takes changes to it. Does nothing if the server keeps none. */
+/**
+ * Downloads the chats from the server and from then on uploads changes. Does nothing if the server does not store
+ * chats.
+ */
 export function keepChats(): void {
   if (!isOn) return
   exchange(0)
@@ -93,7 +96,7 @@ export async function deleteEverywhere(id: string): Promise<void> {
 
 type Attempt = (work: Promise<unknown>) => Promise<void>
 
-/** @throws ApiError if the server gives no list */
+/** @throws ApiError if the server returns no list */
 async function takeFromServer(attempt: Attempt): Promise<void> {
   const kept: Kept[] = []
   for (let total = 1; kept.length < total; ) {
@@ -107,8 +110,8 @@ async function takeFromServer(attempt: Attempt): Promise<void> {
   const there = new Set(kept.map(({ id }) => id))
   for (const [id, entry] of Object.entries(seen)) {
     if (there.has(id) || entry.isDeleted) continue
-    // It was deleted by another browser. If something was said here since, that one had not seen it: it comes back, as the
-    // version after its deletion, which most likely followed what was seen here.
+    // Another browser deleted the chat. If it was changed here since, that browser did not know the change, so the chat
+    // is brought back with the version after its deletion.
     const here = chats.peek().get(id)
     if (here && here.updatedAt !== entry.updatedAt) note(id, { ...entry, version: entry.version + 1, changedAt: 0 })
     else await deleteHere(id)
@@ -125,15 +128,15 @@ async function deleteHere(id: string): Promise<void> {
   note(id, undefined)
 }
 
-/** Merges what the server has of a chat with what is here. @returns the version that it has there */
+/** Merges the server's version of a chat into the local one. @returns the server's version number */
 async function fetchOne(id: string): Promise<number> {
   const { document, version } = await ask<{ document: ChatDocument; version: number }>('GET', `api/conversations/${id}`)
   const { checkedChats } = await import('./chat-check.ts')
   checkedChats([document.chat], document.messages, false)
-  // It may have been deleted here while it was on its way.
+  // It may have been deleted here during the download.
   if (readSeen()[id]?.isDeleted) return version
   const { chat, isSame } = await mergeIn(document)
-  // What is more here is still to be taken there.
+  // Local changes that the server lacks still have to be uploaded.
   note(id, { version, updatedAt: document.chat.updatedAt, changedAt: isSame ? lastChange(chat) : 0 })
   return version
 }
@@ -156,7 +159,7 @@ async function deleteThere(id: string): Promise<void> {
 
 async function putOne(id: string, version: number): Promise<void> {
   const document = await readChat(id)
-  // A chat in which nothing was said is not kept; an answer that still comes is, once it has ended.
+  // Chats without messages are not stored, nor chats with an unfinished answer until it ends.
   if (!document || document.messages.length === 0 || document.messages.some(isUnderWay)) return
   const { chat, messages } = document
   const body = {
@@ -176,7 +179,7 @@ async function putOne(id: string, version: number): Promise<void> {
     if (code === 'conversation_not_found' && version > 0) return await putOne(id, 0)
     if (code !== 'conversation_changed') throw error
     const { version: there, deleted_at } = reply as { version: number; deleted_at?: string }
-    // Another tab or browser was quicker: what both have is put together.
+    // Another tab or browser was faster: merge both versions.
     if (deleted_at === undefined) return await putOne(id, await fetchOne(id))
     const entry = seen[id]
     const isNew = entry ? entry.updatedAt !== chat.updatedAt : lastChange(chat) > Date.parse(deleted_at)

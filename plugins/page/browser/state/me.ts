@@ -2,21 +2,21 @@ import { effect, signal } from '@preact/signals'
 import { ask, isKeyWanted, key } from './api.ts'
 import { connection } from './server-state.ts'
 
-/** Who the server takes this browser for. */
+/** The reply of /api/whoami. */
 export interface Me {
   role: 'user' | 'operator' | 'admin'
   keyless: boolean
   key?: { name: string }
-  /** How to be allowed more. */
+  /** How to get a higher role. */
   more?: string
-  /** Where it is a session of `corral open`. */
+  /** Present for a session of `corral open`. */
   session?: { expires_at: string }
 }
 
-/** Undefined until the server has said it. */
+/** Undefined until the server has replied. */
 export const me = signal<Me | undefined>(undefined)
 
-/** Asks the server who one is, at the start and whenever that may have changed. */
+/** Asks for the role at the start and whenever it may have changed. */
 export function followMe(): void {
   effect(() => {
     key.value
@@ -32,5 +32,5 @@ export function followMe(): void {
 
 const ROLES = ['user', 'operator', 'admin'] as const
 
-/** Whether one may do what needs a role. */
+/** Whether the user has a role. */
 export const may = (role: Me['role']) => me.value !== undefined && ROLES.indexOf(me.value.role) >= ROLES.indexOf(role)

@@ -1,8 +1,8 @@
 import type { Chat, Message } from './conversation-tree.ts'
 
 /*
- * Merging what two browsers have of a chat. Each field of it has the time of its last change, each message may have one, and
- * deleted messages leave theirs. So the result is the same in whatever order browsers meet.
+ * Merges two browsers' versions of a chat. Each field has the time of its last change, each message may have one, and
+ * deleted messages leave theirs behind. The result does not depend on the order in which browsers synchronize.
  */
 
 /** A chat with all its messages. */
@@ -11,13 +11,13 @@ export interface ChatDocument {
   messages: Message[]
 }
 
-/** Fields that have no change of their own, or are merged in another way. */
+/** Fields that never change or are merged separately. */
 const UNSTAMPED = new Set(['id', 'createdAt', 'updatedAt', 'changedAt', 'stamps', 'gone'])
 
-/** When something of a chat was changed last. Chats of before have only the time at which something was said. */
+/** Time of the last change of a chat. Old chats only have the time of their last message. */
 export const lastChange = ({ changedAt, updatedAt }: Chat): number => changedAt ?? updatedAt
 
-/** A chat with some of its fields changed now. A change counts more than the one it was made after, whatever clocks say. */
+/** Changes fields of a chat. The change is always later than the previous one, whatever the clock says. */
 export function withChange(chat: Chat, change: Partial<Chat>, now: number): Chat {
   const stamps = { ...chat.stamps }
   for (const [field, value] of Object.entries(change)) {
@@ -27,7 +27,7 @@ export function withChange(chat: Chat, change: Partial<Chat>, now: number): Chat
   return { ...chat, ...change, stamps, changedAt: Math.max(now, lastChange(chat) + 1) }
 }
 
-/** What two browsers have of a chat, put together: nothing that was said or set is lost, nothing deleted comes back. */
+/** Merges two versions of a chat. Nothing that was written or set is lost, and nothing deleted comes back. */
 export function mergeChats(a: ChatDocument, b: ChatDocument): ChatDocument {
   const chat: Record<string, unknown> = {
     id: a.chat.id,
@@ -54,7 +54,7 @@ export function mergeChats(a: ChatDocument, b: ChatDocument): ChatDocument {
   return { chat: chat as unknown as Chat, messages: [...messages.values()].sort(byAge) }
 }
 
-/** Whether two browsers have the same of a chat. */
+/** Whether two versions of a chat are the same. */
 export const isSameChat = (a: ChatDocument, b: ChatDocument): boolean =>
   canonical({ ...a, messages: a.messages.toSorted(byAge) }) ===
   canonical({ ...b, messages: b.messages.toSorted(byAge) })
@@ -70,12 +70,12 @@ function latest(a: Record<string, number> = {}, b: Record<string, number> = {}):
 function newerField(a: Chat, b: Chat, field: keyof Chat): unknown {
   const [inA, inB] = [a.stamps?.[field] ?? 0, b.stamps?.[field] ?? 0]
   if (inA !== inB) return (inA > inB ? a : b)[field]
-  // Chats of before have no times of fields: the one in which something was said last counts.
+  // Old chats have no times of fields. The chat with the later message takes precedence.
   if (inA === 0 && a.updatedAt !== b.updatedAt) return (a.updatedAt > b.updatedAt ? a : b)[field]
   return canonical(a[field]) >= canonical(b[field]) ? a[field] : b[field]
 }
 
-/** The message that was edited last, or the longer one: an answer grows. */
+/** Returns the message that was edited later, or else the longer one, since answers grow. */
 function newerMessage(a: Message, b: Message): Message {
   const size = ({ content, thinking = '' }: Message) => content.length + thinking.length
   const isComplete = ({ state }: Message) => Number(state === undefined)
@@ -87,7 +87,7 @@ function newerMessage(a: Message, b: Message): Message {
   return order > 0 ? a : b
 }
 
-/** JSON with fields in order, so that equal values have equal texts. */
+/** JSON with sorted fields, so that equal values have equal texts. */
 function canonical(value: unknown): string {
   const ordered = (_: string, field: unknown) =>
     typeof field === 'object' && field !== null && !Array.isArray(field)

@@ -1,7 +1,7 @@
 import { effect, signal } from '@preact/signals'
 import { localTexts } from './browser-storage.ts'
 
-/** What this browser remembers of how its user wants the page. */
+/** A preference stored in this browser. */
 function remembered(name: string, initial: string) {
   const stored = `corral-${name}`
   const value = signal(localTexts.get(stored) ?? initial)
@@ -9,16 +9,16 @@ function remembered(name: string, initial: string) {
   return value
 }
 
-/** `light`, `dark`, or empty for the system's colours. */
+/** `light`, `dark`, or empty for the system's theme. */
 export const theme = remembered('theme', '')
-/** Such as `en`; empty for the browser's. */
+/** Such as `en`, or empty for the browser's language. */
 export const language = remembered('language', '')
-/** The model that new chats begin with. */
+/** The model for new chats. */
 export const lastModel = remembered('model', '')
-/** Whether the list of chats is hidden, on wide screens: `yes` or empty. */
+/** Whether the sidebar is hidden on wide screens: `yes` or empty. */
 export const sidebarHidden = remembered('sidebar-hidden', '')
 
-/** The name of the key whose chats are shown; empty without one. What one person said is not shown to another. */
+/** Name of the key whose chats are shown, or empty. Chats of one user are never shown to another. */
 export const chatsOwner = remembered('owner', '')
 
 effect(() => {

@@ -3,17 +3,17 @@ import { localTexts } from './browser-storage.ts'
 import type { Chat } from './conversation-tree.ts'
 import { chatsOwner } from './preferences.ts'
 
-/** What a chat's requests have besides its messages. */
+/** The parts of a chat's requests other than messages. */
 export type Settings = Pick<Chat, 'system' | 'schema' | 'tools' | 'options'>
 
-/** Settings of chats that were given a name, to be used again. */
+/** Named settings that can be reused. */
 export interface Preset extends Settings {
   name: string
 }
 
 const storedAs = () => `corral-presets ${chatsOwner.value}`
 
-/** The presets of this browser, apart for each key as chats are; by their names. */
+/** The presets in this browser by name, separate for each key like chats. */
 export const presets = signal<readonly Preset[]>([])
 effect(() => {
   presets.value = localTexts.getJson<Preset[]>(storedAs(), [])
@@ -22,7 +22,7 @@ addEventListener('storage', ({ key }) => {
   if (key === storedAs()) presets.value = localTexts.getJson<Preset[]>(key, [])
 })
 
-/** Adds presets; those of the same names are replaced. */
+/** Adds presets and replaces those with the same names. */
 export function takePresets(added: readonly Preset[]): void {
   const names = new Set(added.map(({ name }) => name))
   keep([...presets.peek().filter(({ name }) => !names.has(name)), ...added])

@@ -1,7 +1,7 @@
 import { signal } from '@preact/signals'
 import { tabTexts } from './browser-storage.ts'
 
-/** A request of this browser, with where its time went. All times in ms. */
+/** A request of this browser and the durations of its phases, in ms. */
 export interface RecentRequest {
   /** Epoch milliseconds. */
   at: number
@@ -11,24 +11,24 @@ export interface RecentRequest {
   status: number | string
   /** Until the first byte of the body. */
   firstByte?: number
-  /** Waiting for the model to load, or for a slot, as the server says it. */
+  /** Waiting for the model to load or for a slot, as reported by the server. */
   load?: number
-  /** Reading the prompt. */
+  /** Prompt processing. */
   prompt?: number
-  /** Generating the answer. */
+  /** Generation. */
   generation?: number
   total: number
   tokens?: number
 }
 
-/** Requests that are kept. */
+/** Number of requests kept. */
 const MAX_COUNT = 50
 const STORED = 'corral-requests'
 
-/** The last requests for models, the newest first; kept until the tab is closed. */
+/** The last requests to models, newest first. Kept until the tab is closed. */
 export const recentRequests = signal(tabTexts.getJson<readonly RecentRequest[]>(STORED, []))
 
-/** Notes a request that has ended. */
+/** Records a finished request. */
 export function noteRequest(request: RecentRequest): void {
   recentRequests.value = [request, ...recentRequests.peek()].slice(0, MAX_COUNT)
   tabTexts.set(STORED, JSON.stringify(recentRequests.peek()))

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 
-/** The parts of the address behind `#/`, such as `['chat', '<id>']`. */
+/** The parts of the URL after `#/`, such as `['chat', '<id>']`. */
 export const route = signal(read())
 addEventListener('hashchange', () => {
   route.value = read()
@@ -15,16 +15,16 @@ function read(): string[] {
       try {
         return decodeURIComponent(part)
       } catch {
-        // Somebody's own address, such as `#/100%`.
+        // A URL typed by hand, such as `#/100%`.
         return part
       }
     })
 }
 
-/** The address of a view, for links. */
+/** The URL of a view, for links. */
 export const linkTo = (...parts: string[]) => `#/${parts.map(encodeURIComponent).join('/')}`
 
-/** Shows a view. With `replace`, the one before is not come back to. */
+/** Shows a view. `replace` replaces the current history entry. */
 export function go(parts: string[], replace = false): void {
   const address = linkTo(...parts)
   if (replace) history.replaceState(null, '', address)

@@ -6,8 +6,8 @@ import { newId } from './identifier.ts'
 import { lastModel } from './preferences.ts'
 
 /*
- * What the server is like now, as its feed tells it. One tab of the browser reads the feed and passes it on to the others,
- * since browsers open six connections to a server and then wait.
+ * The current state of the server from its event feed. One tab reads the feed and shares it with the others, because
+ * browsers limit connections to a server to six.
  */
 
 type Records = { [T in StateTopic]: ReadonlyMap<string, StateValue<T>> }
@@ -42,10 +42,10 @@ export const server = computed(() => only(records.value.server))
 export const requests = computed(() => only(records.value.requests))
 export const build = computed(() => only(records.value.build))
 
-/** Models that answer chats. */
+/** Models that can chat. */
 export const chatModels = computed(() => models.value.filter(({ capabilities }) => capabilities.includes('completion')))
 
-/** The model that a new chat begins with: the one that was used last, else one in memory, else the first. */
+/** The model for new chats: the last used one, else one in memory, else the first. */
 export const defaultModel = computed(() => {
   const names = chatModels.value.map(({ name }) => name)
   if (names.includes(lastModel.value)) return lastModel.value
@@ -53,11 +53,11 @@ export const defaultModel = computed(() => {
   return loaded?.name ?? names[0] ?? ''
 })
 
-/** The engine that a model has for chats, loaded or on its way. */
+/** The engine for chats with a model, loaded or loading. */
 export const engineOf = (model: string) =>
   engines.value.find(({ name, mode }) => mode === 'chat' && name.toLowerCase() === model.toLowerCase())
 
-/** Tokens that a conversation with a model may have, where it is loaded. */
+/** Context size in tokens of a loaded model. */
 export function contextOf(model: string): number | undefined {
   const engine = engineOf(model)
   return engine?.state === 'loaded' ? engine.context_length : undefined
@@ -81,15 +81,15 @@ function takeChange({ removed, set }: StateChange): void {
   records.value = next as Records
 }
 
-/** Milliseconds between two signs of the tab that reads the feed. */
+/** Heartbeat interval of the tab that reads the feed, in milliseconds. */
 const SIGN = 1000
-/** Times without a sign until a tab asks for one; browsers slow the timers of tabs that are hidden, not their answers. */
+/** Missed heartbeats before a tab asks for one. Browsers slow down timers of hidden tabs, but not their replies. */
 const ASK_AFTER = 2
-/** Times without a sign until a tab takes the feed over. */
+/** Missed heartbeats before a tab takes over the feed. */
 const READ_AFTER = 4
-/** Milliseconds for another tab to say that it reads the feed. */
+/** How long another tab has to answer that it reads the feed, in milliseconds. */
 const ANSWER = 120
-/** Milliseconds until the feed is asked for again. */
+/** Delay before the feed is opened again, in milliseconds. */
 const RETRY = 1000
 
 type Sign = { from: string } & (
@@ -99,13 +99,13 @@ type Sign = { from: string } & (
   | { kind: 'change'; data: StateChange }
 )
 
-/** Follows the feed, by this tab or by another one, until the key changes. */
+/** Follows the feed, in this tab or through another one, until the key changes. */
 function follow(usedKey: string): () => void {
   const ended = new AbortController()
   const from = newId()
-  // Tabs with other keys may see other things.
+  // Tabs with other keys may see different records.
   const { post, close } = openChannel<Sign>(`corral-state ${base} ${digest(usedKey)}`, take)
-  /** How often a sign was missed. */
+  /** Number of missed heartbeats. */
   let missed = READ_AFTER
   let reading: AbortController | undefined
   const ask = () => post({ from, kind: 'asking', hasNothing: connection.peek() !== 'online' })
@@ -119,11 +119,11 @@ function follow(usedKey: string): () => void {
     if (sign.kind === 'leaving') {
       if (reading) return
       missed = READ_AFTER
-      // The first one says so before the others begin.
+      // A random delay: the first tab announces itself before the others start.
       setTimeout(beat, Math.random() * 5 * ANSWER)
       return
     }
-    // Of two tabs that read, one stops.
+    // If two tabs read the feed, one stops.
     if (reading && sign.from > from) return
     reading?.abort()
     reading = undefined
@@ -147,7 +147,7 @@ function follow(usedKey: string): () => void {
       if (missed > ASK_AFTER || connection.peek() !== 'online') ask()
     }
   }
-  /** Another tab goes on at once. */
+  /** Another tab can take over immediately. */
   const leave = () => {
     if (!reading) return
     reading.abort()
@@ -175,13 +175,13 @@ function snapshot(): StateSnapshot {
   return { records: all as StateSnapshot['records'] }
 }
 
-/** Reads the feed, and asks for it again whenever it ends. */
+/** Reads the feed and reopens it whenever it ends. */
 async function read(signal: AbortSignal, post: (sign: Sign) => void, from: string): Promise<void> {
   let last: string | undefined
   while (!signal.aborted) {
     try {
       const response = await send('GET', 'api/events', { signal, ...(last && { headers: { 'last-event-id': last } }) })
-      // Nothing may have changed since.
+      // There may be no changes since.
       connection.value = 'online'
       for await (const items of streamOf(response, signal)) {
         batch(() => {
@@ -215,7 +215,7 @@ function digest(text: string): string {
   return value.toString(36)
 }
 
-/** Follows the server's state for as long as the page is open. */
+/** Follows the server's state while the page is open. */
 export function followServer(): void {
   effect(() => {
     if (isKeyWanted.value) return

@@ -1,10 +1,10 @@
 import { type ApiError, ask, useKey } from './api.ts'
 
-/** Why the link that opened the page gave no session; empty where there was none, or it did. */
+/** Exchanges the link that opened the page for a session. @returns why that failed, or an empty text */
 export async function redeemLink(): Promise<string> {
   const token = /^#open=(.+)$/.exec(location.hash)?.[1]
   if (token === undefined) return ''
-  // It works once, and does not belong in the history.
+  // It works only once and must not stay in the history.
   history.replaceState(null, '', '#/')
   dispatchEvent(new HashChangeEvent('hashchange'))
   try {
@@ -16,7 +16,7 @@ export async function redeemLink(): Promise<string> {
   }
 }
 
-/** Ends the session of this tab, or forgets its key. */
+/** Ends the session of this tab, or removes its key. */
 export async function signOut(): Promise<void> {
   await ask('DELETE', 'api/sessions/current').catch(() => undefined)
   useKey('')

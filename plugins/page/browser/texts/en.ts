@@ -1,6 +1,6 @@
 /*
- * Every text of the page in English; the other languages have the same fields. Where something is put into a sentence it
- * is a function, since its place differs between languages.
+ * All texts of the page in English. The other languages have the same fields. Texts with values are functions, since
+ * word order differs between languages.
  */
 export const en = {
   // Everywhere
@@ -126,7 +126,7 @@ export const en = {
   answered: (text: string) => `Answer complete. ${text}`,
   stoppedNote: 'Stopped.',
   cutNote: 'The answer reached its longest length.',
-  // What went wrong, by codes, in other words than the server has for programs.
+  // Error messages for people by code. The server's own messages are for programs.
   failures: {
     stream_not_found:
       'The server was restarted while it answered, or the connection was lost for too long. What had arrived is shown. Try again, or continue from here.',
@@ -338,5 +338,4 @@ export const en = {
   tokenCount: 'Tokens'
 }
 
-/** All texts of the page, in one language. */
 export type Texts = typeof en

@@ -2,7 +2,7 @@ import { signal } from '@preact/signals'
 import { language } from '../state/preferences.ts'
 import { en, type Texts } from './en.ts'
 
-/** The languages that there are, by their codes. English is there at once, the others are loaded when chosen. */
+/** Available languages by code. English is built in, the others are loaded when chosen. */
 export const LANGUAGES = { en: 'English', zh: '中文' } as const
 type Language = keyof typeof LANGUAGES
 
@@ -11,13 +11,13 @@ const loaders: Record<Language, () => Promise<Texts>> = {
   zh: async () => (await import('./zh.ts')).zh
 }
 
-/** The texts of the language that is shown. */
+/** The texts of the current language. */
 export const texts = signal<Texts>(en)
 
-/** The language that is shown: the chosen one, else the first of the browser's that there is. */
+/** The chosen language, else the first available language of the browser. */
 export const shownLanguage = signal<Language>('en')
 
-/** Shows the page in its user's language. */
+/** Loads the user's language. */
 export async function loadLanguage(): Promise<void> {
   const wanted = [language.value, ...navigator.languages].map(code => code.toLowerCase().split('-')[0]!)
   const found = (wanted.find(code => code in LANGUAGES) ?? 'en') as Language

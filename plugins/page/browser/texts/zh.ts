@@ -1,6 +1,5 @@
 import type { Texts } from './en.ts'
 
-/** The page in Chinese. */
 export const zh: Texts = {
   // Everywhere
   close: '关闭',
