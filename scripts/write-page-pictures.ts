@@ -77,7 +77,7 @@ async function takePictures(): Promise<void> {
   await page.getByRole('heading', { name: PICTURE_MODEL }).waitFor()
   await take(page, 'page-models')
   await page.goto(`${corral.url}/#/models/get`)
-  await page.getByLabel('Search the hubs').fill('qwen3')
+  await page.getByLabel('Search hubs').fill('qwen3')
   await page.keyboard.press('Enter')
   await page.getByText('Qwen/Qwen3-8B-GGUF').waitFor()
   await take(page, 'page-get')
@@ -222,7 +222,7 @@ async function openPage(browser: Browser, corral: Corral, options: BrowserContex
 }
 
 async function takeChats(page: Page): Promise<void> {
-  await page.locator('input[aria-label="Take chats from a file"]').setInputFiles({
+  await page.locator('input[aria-label="Import chats"]').setInputFiles({
     name: 'chats.json',
     mimeType: 'application/json',
     buffer: Buffer.from(JSON.stringify(pictureChats(Date.now())))

@@ -20,7 +20,7 @@ t.test(
     t.match((await failure.textContent()) ?? '', /about \d\.\d GB/)
     // What the installation would have made; then the button has nothing left to do but to go on.
     await placeEnvironment(corral, scriptedPython(t).path)
-    await failure.getByRole('button', { name: 'Install them' }).click()
+    await failure.getByRole('button', { name: 'Install' }).click()
     await page.getByText(CAPITAL_ANSWER, { exact: true }).waitFor()
     t.ok(await ended(page, MODEL))
   }

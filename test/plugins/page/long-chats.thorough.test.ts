@@ -166,7 +166,7 @@ t.test(
     t.equal(await answer.locator('.markdown').textContent(), shown)
     await showsEnd(page)
     // Who scrolls up stays there.
-    const toEnd = page.getByRole('button', { name: 'To the end' })
+    const toEnd = page.getByRole('button', { name: 'Jump to the end' })
     await page.locator('.messages').hover()
     await page.mouse.wheel(0, -1000)
     await toEnd.click()
@@ -248,8 +248,8 @@ t.test('a thousand chats', { skip: browser.skip }, async t => {
     mimeType: 'application/json',
     buffer: Buffer.from(JSON.stringify({ corral: 'chats', version: 1, chats, messages }))
   }
-  await page.getByLabel('Take chats from a file').setInputFiles(file)
-  await page.getByText('1000 chats were taken.').waitFor()
+  await page.getByLabel('Import chats').setInputFiles(file)
+  await page.getByText('1000 chats imported.').waitFor()
   await page.reload()
   const lines = page.locator('.chat-line')
   await until('all chats are listed', async () => (await lines.count()) === 1000)

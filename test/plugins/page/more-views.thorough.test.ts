@@ -49,12 +49,12 @@ for (const { colorScheme, viewport } of LOOKS) {
     await page.getByText('Calls look_up').waitFor()
     await check('a call of a tool')
     await page.getByLabel('Result of look_up').fill('sun')
-    await page.getByRole('button', { name: 'Give the result' }).click()
+    await page.getByRole('button', { name: 'Submit result' }).click()
     await page.getByRole('article').getByText('It is sunny.').waitFor()
     await check('the result of a tool')
 
-    await page.getByRole('button', { name: 'Another model beside it' }).click()
-    await page.getByRole('checkbox', { name: 'Send each message to all' }).waitFor()
+    await page.getByRole('button', { name: 'Compare with another model' }).click()
+    await page.getByRole('checkbox', { name: 'Send to all' }).waitFor()
     await check('two chats beside each other')
     await page.keyboard.press('Control+k')
     await page.getByRole('option').first().waitFor()
@@ -63,7 +63,7 @@ for (const { colorScheme, viewport } of LOOKS) {
 
     await page.goto(`${corral.url}/#/models/get`)
     await page.getByRole('region', { name: 'Downloads' }).getByRole('progressbar').waitFor()
-    await page.getByRole('searchbox', { name: 'Search the hubs' }).fill('bird')
+    await page.getByRole('searchbox', { name: 'Search hubs' }).fill('bird')
     await page.keyboard.press('Enter')
     await page.getByRole('button', { name: 'Choose' }).click()
     await page.getByRole('dialog').getByRole('radio').first().waitFor()
@@ -75,7 +75,7 @@ for (const { colorScheme, viewport } of LOOKS) {
     await page.getByRole('button', { name: 'Settings', exact: true }).last().click()
     await page
       .getByRole('dialog')
-      .getByText(/are written into/)
+      .getByText(/^Saved to/)
       .waitFor()
     await check('the settings of a model')
     await page

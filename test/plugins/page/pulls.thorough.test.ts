@@ -31,7 +31,7 @@ const corral = await corralWithHub(t, hub, {
 
 /** Searches, and opens the choices of what was found first. */
 async function look(page: Page): Promise<void> {
-  await page.getByRole('searchbox', { name: 'Search the hubs' }).fill('bird')
+  await page.getByRole('searchbox', { name: 'Search hubs' }).fill('bird')
   await page.keyboard.press('Enter')
   await page.getByRole('listitem').filter({ hasText: BIRD }).getByRole('button', { name: 'Choose' }).click()
   await page.getByRole('dialog').getByRole('radio').first().waitFor()
@@ -44,7 +44,7 @@ t.test(
   { skip: browser.skip },
   async t => {
     const { page, complaints, refusals } = await browser.open(t, `${corral.url}/#/models`)
-    await page.getByText('No model is here yet.').waitFor()
+    await page.getByText('No models installed yet.').waitFor()
     await page.getByRole('link', { name: 'Get a model' }).click()
     // As a smaller machine would answer.
     await page.route('**/api/pull', async route => {
@@ -92,7 +92,7 @@ t.test(
     await downloads.getByText(/^paused/).waitFor()
     t.ok((await done()) >= paused, 'what had come stays')
     hub.bandwidth = {}
-    await downloads.getByRole('button', { name: 'Go on' }).click()
+    await downloads.getByRole('button', { name: 'Resume' }).click()
     await downloads.waitFor({ state: 'hidden' })
     t.ok(
       hub.traffic.requests
@@ -100,9 +100,9 @@ t.test(
         .every(({ status }) => status === 206 || status === 200)
     )
 
-    await page.getByRole('navigation', { name: 'Models' }).getByRole('link', { name: 'Here' }).click()
+    await page.getByRole('navigation', { name: 'Models' }).getByRole('link', { name: 'Installed' }).click()
     const line = page.getByRole('listitem').filter({ hasText: BIRD })
-    await line.getByText('sees').waitFor()
+    await line.getByText('vision').waitFor()
     await line.getByRole('button', { name: 'Load' }).click()
     await line.getByText(/^in memory/).waitFor()
     await page
@@ -119,14 +119,14 @@ t.test(
     await line.getByRole('button', { name: 'Delete' }).click()
     await page
       .getByRole('dialog')
-      .getByText(/are removed from the disk/)
+      .getByText(/deletes its files from disk/)
       .waitFor()
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click()
     t.ok(await line.isVisible(), 'nothing is deleted without a yes')
     await line.getByRole('button', { name: /^More/ }).click()
     await line.getByRole('button', { name: 'Delete' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
-    await page.getByText('No model is here yet.').waitFor()
+    await page.getByText('No models installed yet.').waitFor()
     t.strictSame((await corral.json('/api/tags')).body.models, [])
     t.strictSame(complaints, [])
     t.strictSame(refusals, [])
@@ -155,17 +155,17 @@ t.test('downloads that fail, are looked at again, cancelled; a hub that is away'
   await page.locator('.dialog-head').getByRole('button', { name: 'Close' }).click()
   fault.remove()
   hub.bandwidth = SLOW
-  await downloads.getByRole('button', { name: 'Go on' }).click()
-  await downloads.getByText(/^downloads/).waitFor()
-  await downloads.getByRole('button', { name: 'Cancel the download' }).click()
+  await downloads.getByRole('button', { name: 'Resume' }).click()
+  await downloads.getByText(/^downloading/).waitFor()
+  await downloads.getByRole('button', { name: 'Cancel download' }).click()
   await downloads.waitFor({ state: 'hidden' })
   t.strictSame((await corral.json('/api/pulls')).body.pulls, [])
 
   await hub.goDown()
-  await page.getByRole('searchbox', { name: 'Search the hubs' }).fill('bird')
+  await page.getByRole('searchbox', { name: 'Search hubs' }).fill('bird')
   await page.keyboard.press('Enter')
   await page.getByText(/^Hugging Face at .* cannot be used/).waitFor()
-  await page.getByRole('searchbox', { name: 'Search the hubs' }).fill(BIRD)
+  await page.getByRole('searchbox', { name: 'Search hubs' }).fill(BIRD)
   await page.keyboard.press('Enter')
   await page.getByRole('dialog').locator('.is-error').waitFor()
   t.strictSame(await accessibilityFaults(page), [])

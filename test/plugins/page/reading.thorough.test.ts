@@ -87,7 +87,7 @@ t.test('Escape stops an answer from everywhere, and closes what is open first', 
     const answer = answersOf(page, 'far/writer').last()
     await answer.getByText('It has begun').waitFor()
     if (place === 'the messages') {
-      await page.getByRole('button', { name: 'Settings of this chat' }).click()
+      await page.getByRole('button', { name: 'Chat settings' }).click()
       await page.keyboard.press('Escape')
       await page.getByRole('dialog').waitFor({ state: 'hidden' })
       await page.getByRole('button', { name: /^Model:/ }).click()

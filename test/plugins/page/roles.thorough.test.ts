@@ -18,7 +18,7 @@ t.test('a wrong key is said, the right one opens the page, a new tab asks again'
   const field = page.getByLabel('Key', { exact: true })
   await field.fill('ck_wrong')
   await page.keyboard.press('Enter')
-  await page.getByRole('alert').getByText('The server does not know this key.').waitFor()
+  await page.getByRole('alert').getByText('This key is not valid.').waitFor()
   t.strictSame(await accessibilityFaults(page), [])
   await enter(page, guest)
   await ask(page, 'What is the capital of France?')
@@ -49,12 +49,12 @@ t.test('each role sees what it may do and nothing else', { skip: browser.skip },
     await page.goto(`${corral.url}/#/server/keys`)
     const keys = await page
       .locator('main')
-      .getByText(/There is nothing under this address\.|boss/)
+      .getByText(/Page not found\.|boss/)
       .first()
       .innerText()
     await page.goto(`${corral.url}/#/models/get`)
     await page.getByRole('heading', { name: 'Models', level: 1 }).waitFor()
-    const search = await page.getByRole('searchbox', { name: 'Search the hubs' }).count()
+    const search = await page.getByRole('searchbox', { name: 'Search hubs' }).count()
     await page.keyboard.press('Control+k')
     await page.getByRole('option').first().waitFor()
     const get = await page.getByRole('option', { name: 'Get a model' }).count()
@@ -78,7 +78,7 @@ t.test('each role sees what it may do and nothing else', { skip: browser.skip },
   })
   t.match(await see(boss), {
     menu: ['Details', 'Settings', 'Delete'],
-    models: ['Here', 'Get more'],
+    models: ['Here', 'Discover'],
     load: 1,
     server: ['Overview', 'Logs', 'Usage', 'Keys', 'Audit', 'Plugins'],
     keys: true,
@@ -96,11 +96,11 @@ t.test('a key that is revoked while the page is open, in the middle of an answer
   await ask(page, 'Tell me a story.')
   await answersOf(page).locator('p').first().waitFor()
   await corral.json('/api/keys/short', undefined, { method: 'DELETE', local: true })
-  await page.getByRole('alert').getByText('The server does not know this key.').waitFor()
+  await page.getByRole('alert').getByText('This key is not valid.').waitFor()
   t.strictSame(await accessibilityFaults(page), [])
   t.comment('whoever comes next sees nothing of it')
   await enter(page, guest)
-  await page.getByText('This chat is not in this browser.').waitFor()
+  await page.getByText('This chat was not found in this browser.').waitFor()
   t.equal(await page.getByText('Tell me a story.').count(), 0)
   await page.getByRole('link', { name: 'New chat' }).click()
   await ask(page, 'What is the capital of France?')

@@ -19,7 +19,7 @@ export async function enter(page: Page, key: string): Promise<void> {
 
 /** The answers of a model that are shown. */
 export const answersOf = (page: Page, model = 'corral/tiny-chat'): Locator =>
-  page.getByRole('article', { name: `Answer of ${model}` })
+  page.getByRole('article', { name: `Answer from ${model}` })
 
 /** Waits until the last answer has ended. */
 export async function ended(page: Page, model?: string): Promise<Locator> {
@@ -30,7 +30,7 @@ export async function ended(page: Page, model?: string): Promise<Locator> {
 
 /** Sets options of the chat that is open, by the fields of its settings. */
 export async function setOptions(page: Page, fields: Record<string, string>): Promise<void> {
-  await page.getByRole('button', { name: 'Settings of this chat' }).click()
+  await page.getByRole('button', { name: 'Chat settings' }).click()
   const dialog = page.getByRole('dialog')
   await dialog.locator('details').evaluate(details => details.setAttribute('open', ''))
   for (const [name, value] of Object.entries(fields)) await dialog.locator(`[name=${name}]`).fill(value)

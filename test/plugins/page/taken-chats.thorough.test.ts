@@ -134,15 +134,15 @@ const json = (name: string, value: unknown) => ({
 
 t.test('chats of other programs are taken and gone on with', { skip: browser.skip }, async t => {
   const { page, complaints, refusals } = await browser.open(t, corral.url)
-  const picker = page.getByLabel('Take chats from a file')
+  const picker = page.getByLabel('Import chats')
   const open = (title: string) => page.getByRole('link', { name: title, exact: true }).click()
   const settings = async () => {
-    await page.getByRole('button', { name: 'Settings of this chat' }).click()
+    await page.getByRole('button', { name: 'Chat settings' }).click()
     const system = await page.getByLabel('System message').inputValue()
     await page.keyboard.press('Escape')
     return system
   }
-  const answer = page.getByRole('article', { name: /^Answer of/ })
+  const answer = page.getByRole('article', { name: /^Answer from/ })
 
   const archive = zipped({ '2026_conv_A1_rivers.jsonl': LLAMA, 'conversations.json': JSON.stringify(CHATGPT) })
   await picker.setInputFiles([
@@ -150,7 +150,7 @@ t.test('chats of other programs are taken and gone on with', { skip: browser.ski
     json('chat-export-1.json', WEBUI),
     json('1750000000000.conversation.json', LM_STUDIO)
   ])
-  await page.getByText('4 chats were taken.').waitFor()
+  await page.getByText('4 chats imported.').waitFor()
 
   await open('Rivers')
   await answer.locator('strong').waitFor()
@@ -178,7 +178,7 @@ t.test('chats of other programs are taken and gone on with', { skip: browser.ski
   t.match(await (await ended(page)).innerText(), CAPITAL_ANSWER)
 
   await picker.setInputFiles(json('chat-export-1.json', WEBUI))
-  await page.getByText('1 chat was taken.').waitFor()
+  await page.getByText('1 chat imported.').waitFor()
   t.equal(await page.getByRole('link', { name: 'Soup', exact: true }).count(), 1, 'nothing is there twice')
   for (const [name, value] of [
     ['recipes.json', [{ title: 'Bread' }]],
@@ -186,7 +186,7 @@ t.test('chats of other programs are taken and gone on with', { skip: browser.ski
     ['broken.zip', 'PK\u0003\u0004 and no more']
   ] as const) {
     await picker.setInputFiles(json(name, value))
-    await page.getByRole('alert').getByText(`${name} has no chats that are known here`).waitFor()
+    await page.getByRole('alert').getByText(`${name} has no chats in a known format`).waitFor()
     await page.getByRole('alert').getByRole('button', { name: 'Close' }).click()
   }
   t.strictSame(complaints, [])
@@ -211,7 +211,7 @@ const BROKEN: Record<string, [file: unknown, fault: RegExp]> = {
   'a leaf that is a list': [ownFile({ leaf: [] }), /"Bad".*"leaf"/],
   'options that are text': [ownFile({ options: 'zzz' }), /"Bad".*"options"/],
   'options in options in options': [ownFile({ options: nested(1000) }), /"Bad".*"options"/],
-  'attachments that are text': [ownFile({}, own('a', { attachments: 'zzz' })), /"Bad".*"attachments" of the message a/],
+  'attachments that are text': [ownFile({}, own('a', { attachments: 'zzz' })), /"Bad".*"attachments" of message a/],
   'an attachment that is text': [ownFile({}, own('a', { attachments: ['zzz'] })), /"attachments"/],
   'an image that is elsewhere': [
     ownFile(
@@ -223,25 +223,22 @@ const BROKEN: Record<string, [file: unknown, fault: RegExp]> = {
   'tool calls that are none': [ownFile({}, own('a', { toolCalls: [{ id: 1 }] })), /"toolCalls"/],
   'figures that are none': [ownFile({}, own('a', { timing: 'fast' })), /"timing"/],
   'an error that is none': [ownFile({}, own('a', { error: 'oops' })), /"error"/],
-  'a wrong role': [ownFile({}, own('a', { role: 'wizard' })), /"role" of the message a/],
+  'a wrong role': [ownFile({}, own('a', { role: 'wizard' })), /"role" of message a/],
   'content that is a list': [ownFile({}, own('a', { content: [] })), /"content"/],
-  'no message at all': [ownFile({}, null as never), /belongs to no chat/],
-  'a message of another chat': [ownFile({}, own('a', { chat: 'none' })), /belongs to no chat/],
+  'no message at all': [ownFile({}, null as never), /does not belong to any chat/],
+  'a message of another chat': [ownFile({}, own('a', { chat: 'none' })), /does not belong to any chat/],
   'a message that follows itself': [ownFile({}, own('a', { parent: 'a' })), /"Bad".*follows itself/],
   'messages that follow each other': [
     ownFile({ leaf: 'c' }, own('a', { parent: 'c' }), own('b', { parent: 'a' }), own('c', { parent: 'b' })),
     /"Bad".*follows itself/
   ],
-  'a message whose parent is missing': [
-    ownFile({}, own('a', { parent: 'z' })),
-    /follows the message z, which is missing/
-  ],
-  'a message that is there twice': [ownFile({}, own('a'), own('a')), /the id a is there twice/],
+  'a message whose parent is missing': [ownFile({}, own('a', { parent: 'z' })), /follows message z, which is missing/],
+  'a message that is there twice': [ownFile({}, own('a'), own('a')), /the id a occurs twice/],
   'more messages than can be shown': [
     ownFile({}, ...Array.from({ length: 20_001 }, (_, at) => own(`m${at}`))),
     /more than 20000 messages/
   ],
-  'lists that are none': [{ corral: 'chats', chats: {}, messages: [] }, /no chats that are known/],
+  'lists that are none': [{ corral: 'chats', chats: {}, messages: [] }, /no chats in a known format/],
   'presets that are none': [{ ...ownFile({}, own('a')), presets: [{ name: 1 }] }, /"presets"/],
   'a circle in llama.cpp': [
     lines(
@@ -270,7 +267,7 @@ t.test(
   { skip: browser.skip },
   async t => {
     const { page, complaints } = await browser.open(t, corral.url)
-    const picker = page.getByLabel('Take chats from a file')
+    const picker = page.getByLabel('Import chats')
     for (const [name, [file, fault]] of Object.entries(BROKEN)) {
       await picker.setInputFiles(json('broken.json', file))
       const alert = page.getByRole('alert')

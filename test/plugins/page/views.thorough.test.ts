@@ -25,18 +25,18 @@ const open = async (t: Test, look?: OpenOptions) => {
 /** Each view, and what shows that it is there. */
 const VIEWS: [address: string, text: string | RegExp][] = [
   ['#/chat', 'What is on your mind?'],
-  ['#/chat/none', 'This chat is not in this browser.'],
+  ['#/chat/none', 'This chat was not found in this browser.'],
   ['#/models', 'corral/tiny-chat'],
   ['#/models/get', 'Search'],
   ['#/server', 'This server'],
   ['#/server/logs', 'Model'],
-  ['#/server/usage', 'In all'],
+  ['#/server/usage', 'Total'],
   ['#/server/keys', 'boss'],
   ['#/server/audit', 'Refresh'],
   ['#/server/plugins', 'security'],
   ['#/playground', 'Send'],
-  ['#/constructor', 'There is nothing under this address.'],
-  ['#/100%', 'There is nothing under this address.']
+  ['#/constructor', 'Page not found.'],
+  ['#/100%', 'Page not found.']
 ]
 
 const LOOKS = [
@@ -75,7 +75,7 @@ for (const { colorScheme, viewport } of LOOKS) {
     await answer.getByRole('button', { name: 'Edit' }).click()
     await check('a message that is edited')
     await page.keyboard.press('Escape')
-    await page.getByRole('button', { name: 'Settings of this chat' }).click()
+    await page.getByRole('button', { name: 'Chat settings' }).click()
     await page.getByText('More options').click()
     await check('the settings of a chat')
     await page.keyboard.press('Escape')
@@ -91,7 +91,7 @@ for (const { colorScheme, viewport } of LOOKS) {
     await check('the question before a model is deleted')
     await page.getByRole('button', { name: 'Cancel' }).click()
     await page.goto(`${corral.url}/#/server/keys`)
-    await page.getByRole('button', { name: 'Make a key' }).click()
+    await page.getByRole('button', { name: 'Create key' }).click()
     await check('a new key')
     await page.keyboard.press('Escape')
     t.strictSame(complaints, [])
@@ -169,7 +169,7 @@ t.test('a whole task by the keyboard alone', { skip: browser.skip }, async t => 
   t.equal(await focused(), 'Edit', 'the field has the focus')
   await page.keyboard.press('Escape')
   await page.getByRole('textbox', { name: 'Edit' }).waitFor({ state: 'hidden' })
-  await tabTo(/^Answer again$/)
+  await tabTo(/^Regenerate$/)
   await page.keyboard.press('Enter')
   await page.getByText('2 of 2').waitFor()
   await ended(page)

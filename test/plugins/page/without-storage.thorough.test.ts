@@ -38,7 +38,7 @@ for (const [name, script] of Object.entries({
     await ask(page, 'What is the capital of France?')
     await ended(page)
     await answersOf(page).getByText('Paris').waitFor()
-    const note = page.getByText(/This browser stores nothing more for this page/)
+    const note = page.getByText(/This browser no longer stores data for this page/)
     await note.waitFor()
     t.equal(await note.count(), 1, 'it says so once')
 
@@ -56,12 +56,12 @@ for (const [name, script] of Object.entries({
     const question = page.getByRole('article', { name: 'You' })
     await question.hover()
     await question.getByRole('button', { name: 'More' }).click()
-    await question.getByRole('button', { name: 'Delete with what follows' }).click()
+    await question.getByRole('button', { name: 'Delete from here' }).click()
     await question.waitFor({ state: 'hidden' })
 
     await page.getByRole('button', { name: 'Settings', exact: true }).click()
     const download = page.waitForEvent('download')
-    await page.getByRole('button', { name: 'Save all chats' }).click()
+    await page.getByRole('button', { name: 'Export all chats' }).click()
     const parts: Buffer[] = []
     for await (const part of await (await download).createReadStream()) parts.push(part as Buffer)
     const file = JSON.parse(Buffer.concat(parts).toString())
