@@ -19,13 +19,14 @@ export default definePlugin({
         title: 'an address such as http://127.0.0.1:4318, or nothing',
         needsTrust: true,
         description:
-          'Address of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318; empty is OTEL_EXPORTER_OTLP_ENDPOINT, and without that nothing is traced'
+          'Address of an OTLP collector over HTTP, such as http://127.0.0.1:4318; if empty, OTEL_EXPORTER_OTLP_ENDPOINT is used, and without that nothing is traced'
       }),
       ratio: Type.Number({
         default: 1,
         minimum: 0,
         maximum: 1,
-        description: 'Share of requests that are traced; those with a traceparent are where their caller traces them'
+        description:
+          'Share of requests that are traced; requests with a traceparent follow the decision of their caller'
       })
     },
     { additionalProperties: false, restart: true }
@@ -53,7 +54,7 @@ export default definePlugin({
   }
 })
 
-/** The command that installs OpenTelemetry's packages where this corral finds them. */
+/** Returns the command that installs OpenTelemetry's packages where corral finds them. */
 function installCommand(): string {
   const { peerDependencies } = JSON.parse(readFileSync(join(packageRoot, 'package.json'), 'utf8'))
   const packages = Object.entries(peerDependencies).map(([name, version]) => `${name}@${version}`)
