@@ -49,7 +49,10 @@ t.test('refusals name the budget and when it is refilled', async t => {
   const now = Date.parse('2030-01-01T21:58:59.000Z')
   const minute = rateLimited(state({ used: 11, reset: 29_100 }), 'alice', now)
   t.match(minute, { code: 'rate_limited', status: 429, retryAfter: 30, details: { limit: 'requests_per_minute' } })
-  t.match(minute.message, /^The API key "alice" may send 10 requests per minute, .*refilled in 30 s.*requests_per_minute/)
+  t.match(
+    minute.message,
+    /^The API key "alice" may send 10 requests per minute, .*refilled in 30 s.*requests_per_minute/
+  )
   const day = rateLimited(tokens({ used: 100, model: 'a/b' }), undefined, now)
   t.match(
     day.message,
