@@ -6,11 +6,11 @@ import { baseText, type ChatSession } from './chat-session.ts'
 import {
   allowedFor,
   applySetting,
+  completeValue,
   describeSettings,
   SETTING_NAMES,
   shownSetting,
-  shownSettings,
-  valuesOf
+  shownSettings
 } from './chat-settings.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import { formatModel } from './commands/stored-models.ts'
@@ -56,7 +56,8 @@ const COMMANDS: readonly ChatCommand[] = [
     names: ['set'],
     takes: '<name> <value>',
     help: 'change a setting; without a name, list all settings; the value "default" resets one',
-    complete: (_chat, words) => (words.length === 1 ? SETTING_NAMES : words.length === 2 ? valuesOf(words[0]!) : []),
+    complete: (_chat, words) =>
+      words.length === 1 ? SETTING_NAMES : words.length === 2 ? completeValue(words[0]!) : [],
     run: ({ session }, text) => set(session, text)
   },
   {

@@ -191,7 +191,7 @@ export class ChatSession {
     let expected = this.#measured.tokens + question.prompt.length * rate
     const room = this.#contextLength * (1 - ANSWER_SHARE)
     for (; expected > room && begin < this.#turns.length; begin++) {
-      expected -= charactersOf(this.#turns[begin]!) * rate
+      expected -= countCharacters(this.#turns[begin]!) * rate
     }
     return begin
   }
@@ -213,7 +213,7 @@ export class ChatSession {
     const { prompt_eval_count: promptTokens = 0, eval_count: answerTokens = 0, done_reason: reason } = event
     const answer = this.#last!.answer.length
     const kept = answer === 0 ? 0 : (answerTokens * answer) / (answer + thought)
-    const characters = this.#turns.slice(this.#sentFrom).reduce((sum, turn) => sum + charactersOf(turn), 0)
+    const characters = this.#turns.slice(this.#sentFrom).reduce((sum, turn) => sum + countCharacters(turn), 0)
     this.#measured =
       answer === 0
         ? undefined
@@ -325,7 +325,7 @@ export class ChatSession {
   }
 }
 
-const charactersOf = ({ prompt, answer }: Turn) => prompt.length + answer.length
+const countCharacters = ({ prompt, answer }: Turn) => prompt.length + answer.length
 
 function loadStatus({ status, completed, total }: WorkStep): string {
   return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status

@@ -102,7 +102,7 @@ function optionValue(name: string, schema: JsonSchema, text: string): unknown {
   const isNumber = schema.type === 'integer' || schema.type === 'number'
   const lower = schema.enum || name === 'dtype' ? text.toLowerCase() : text
   const value = isNumber ? (text.trim() === '' ? undefined : Number(text)) : name === 'stop' ? unescaped(text) : lower
-  if (!fits(schema as never, value)) throw refused(name, allowedOf(name, schema), text)
+  if (!fits(schema as never, value)) throw refused(name, describeAllowed(name, schema), text)
   return value
 }
 
@@ -115,7 +115,7 @@ function unescaped(text: string): string {
   }
 }
 
-function allowedOf(name: string, schema: JsonSchema): string {
+function describeAllowed(name: string, schema: JsonSchema): string {
   if (name === 'dtype') return 'a type such as f32, f16, bf16, q8_0 or q4_k_m'
   if (schema.type === 'boolean') return 'on or off'
   return allowedBy(schema).replaceAll('"', '')
@@ -123,7 +123,7 @@ function allowedOf(name: string, schema: JsonSchema): string {
 
 function optionSetting(name: string, schema: JsonSchema): Setting {
   return {
-    allowed: allowedOf(name, schema),
+    allowed: describeAllowed(name, schema),
     description: schema.description ?? '',
     values: schema.type === 'boolean' ? ['on', 'off'] : (schema.enum ?? []).map(String),
     set: (settings, text) => {
@@ -214,12 +214,12 @@ const SETTINGS: Record<string, Setting> = {
 
 export const SETTING_NAMES = Object.keys(SETTINGS)
 
-export function valuesOf(name: string): string[] {
-  const setting = settingOf(name)
+export function completeValue(name: string): string[] {
+  const setting = findSetting(name)
   return setting ? [...setting.values, 'default'] : []
 }
 
-const settingOf = (name: string) => {
+const findSetting = (name: string) => {
   const known = optionName(name.toLowerCase().replaceAll('-', '_'))
   return Object.hasOwn(SETTINGS, known) ? { ...SETTINGS[known]!, name: known } : undefined
 }
@@ -233,7 +233,7 @@ const UNSET: Record<string, string[]> = { system: ['off', 'default'], format: ['
  * @throws CommandFailure if the setting does not exist or the value is invalid
  */
 export function applySetting(settings: ChatSettings, spelled: string, text: string): string {
-  const setting = settingOf(spelled)
+  const setting = findSetting(spelled)
   if (!setting) {
     const near = nearest(spelled, SETTING_NAMES)
     const hint = near ? `Did you mean ${near}?` : '/set lists all settings.'
@@ -246,12 +246,12 @@ export function applySetting(settings: ChatSettings, spelled: string, text: stri
 }
 
 export function allowedFor(spelled: string): string | undefined {
-  return settingOf(spelled)?.allowed
+  return findSetting(spelled)?.allowed
 }
 
 /** The value of a setting as the user would type it. Undefined if it has its default. */
 export function shownSetting(settings: ChatSettings, spelled: string): string | undefined {
-  return settingOf(spelled)?.shown(settings)
+  return findSetting(spelled)?.shown(settings)
 }
 
 /** Names and values of all changed settings. */

@@ -16,7 +16,7 @@ import { CommandFailure, EXIT } from './command-failure.ts'
 import { withPlugins } from './local-service.ts'
 
 /** Minimum level of warnings in the log. */
-const WARN = 40
+const WARN_LEVEL = 40
 
 /**
  * Performs the checks of a server start in a temporary data directory, without starting plugins or listening.
@@ -29,7 +29,9 @@ export async function checkStart(config: LoadedConfig, definitions: readonly Plu
   const shown = (text: string) => text.replaceAll(home, paths.home)
   const exposed = await exposedKeysWarning(config)
   const warnings = [...config.unknown.map(unknownWarning), ...(exposed ? [exposed] : [])]
-  const log = createLogger('warn', { show: ({ level, msg = '' }) => void (level >= WARN && warnings.push(shown(msg))) })
+  const log = createLogger('warn', {
+    show: ({ level, msg = '' }) => void (level >= WARN_LEVEL && warnings.push(shown(msg)))
+  })
   try {
     await checkDataDirectory(paths)
     // The server's allowed addresses depend on whether there are keys. A broken link counts as an error, not as a

@@ -20,7 +20,7 @@ export interface CommandContext {
   trustChanged(): void
 }
 
-export const placesOf = (context: CommandContext): ConfigPlaces => ({
+export const configPlaces = (context: CommandContext): ConfigPlaces => ({
   flags: context.flags(),
   env: context.env,
   cwd: context.cwd,
@@ -29,7 +29,7 @@ export const placesOf = (context: CommandContext): ConfigPlaces => ({
 
 export async function openConfig(context: CommandContext): Promise<LoadedConfig> {
   const [{ loadConfig }, definitions] = await Promise.all([import('../core/config/load.ts'), context.definitions()])
-  return await loadConfig({ ...placesOf(context), definitions })
+  return await loadConfig({ ...configPlaces(context), definitions })
 }
 
 /**

@@ -70,7 +70,7 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
     formatPairs([
       ['system', `${platform} ${arch}${glibc === undefined ? '' : `, glibc ${glibc}`}`],
       ['processor', `${cpu.model}, ${cores}${cpu.threads} threads${features}`],
-      ['memory', memory.total > 0 ? `${freeOf(memory.available, memory.total)}${limit}` : 'unknown'],
+      ['memory', memory.total > 0 ? `${formatFree(memory.available, memory.total)}${limit}` : 'unknown'],
       ...(devices.length > 0 ? devices : [['GPU', 'none found'] as [string, string]])
     ]),
     ...problems.flatMap(({ message, advice }) => [`  ! ${message}`, ...(advice ? [`    → ${advice}`] : [])]),
@@ -80,7 +80,7 @@ function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, 
   ]
 }
 
-function freeOf(free: number | undefined, total: number): string {
+function formatFree(free: number | undefined, total: number): string {
   return free === undefined ? formatBytes(total) : `${formatBytes(free)} free of ${formatBytes(total)}`
 }
 
@@ -89,7 +89,7 @@ function formatGpu(gpu: Gpu): string {
   const facts = [
     gpu.type !== 'unknown' && gpu.type,
     gpu.architecture,
-    totalMemory === undefined ? gpu.unifiedMemory && 'uses system memory' : freeOf(gpu.freeMemory, totalMemory),
+    totalMemory === undefined ? gpu.unifiedMemory && 'uses system memory' : formatFree(gpu.freeMemory, totalMemory),
     driver?.version && `driver ${driver.version}`,
     driver?.cuda && `CUDA up to ${driver.cuda}`,
     apis.length > 0 && `reached through ${apis.join(', ')}`,

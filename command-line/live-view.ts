@@ -7,7 +7,7 @@ import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 import { shorten } from './display-width.ts'
 import { formatTable, printable, relativeTime } from './output.ts'
-import { formatTimeLeft, percentOf, type ScreenSize, speedOf } from './progress-display.ts'
+import { formatPercent, formatTimeLeft, measureSpeed, type ScreenSize } from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 import { withServer } from './server-connection.ts'
 
@@ -26,10 +26,10 @@ export type LiveState = { address: string; reply: PsReply } | { waiting: string 
 /** Subscribed topics. Only operators get `build`, which shows whether the client is one. */
 const FEED = '/api/events?topics=engine,pull,memory,build'
 /** Interval between reports without news, and between attempts to find a server that has gone. */
-const INTERVAL = 1000
+const REPORT_INTERVAL_MS = 1000
 /** Time without events after which the server is checked, and time limit of that check. */
-const SILENCE = 15_000
-const ANSWER_LIMIT = 5000
+const MAX_SILENCE_MS = 15_000
+const ANSWER_TIMEOUT_MS = 5000
 
 /**
  * Reports changes, and the current state every second, until the command is interrupted or `ended`. Waits for a server
@@ -48,7 +48,7 @@ async function follow(context: CommandContext, ended: AbortSignal, report: (stat
       if (error instanceof ServerRefusal && error.code !== 'shutting_down') throw error
       report({ waiting: error.message })
     }
-    await sleep(INTERVAL, undefined, { signal }).catch(() => undefined)
+    await sleep(REPORT_INTERVAL_MS, undefined, { signal }).catch(() => undefined)
     interruption().throwIfAborted()
   }
 }
@@ -67,15 +67,18 @@ async function followServer(
     heardAt = performance.now()
   }
   const asking = setInterval(async () => {
-    if (records.size > 0) report({ address, reply: replyOf(records) })
-    if (performance.now() - heardAt < SILENCE) return
+    if (records.size > 0) report({ address, reply: toReply(records) })
+    if (performance.now() - heardAt < MAX_SILENCE_MS) return
     heard()
     const answer = AbortSignal.any([signal, silent.signal])
-    const timer = setTimeout(() => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')), ANSWER_LIMIT)
+    const timer = setTimeout(
+      () => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')),
+      ANSWER_TIMEOUT_MS
+    )
     // The stream reports all other failures.
     await client.json('GET', '/api/health', undefined, answer).catch(() => undefined)
     clearTimeout(timer)
-  }, INTERVAL)
+  }, REPORT_INTERVAL_MS)
   try {
     const events = client.stream<StateSnapshot | StateChange>(FEED, undefined, {
       signal: AbortSignal.any([signal, silent.signal]),
@@ -84,7 +87,7 @@ async function followServer(
     for await (const event of events) {
       heard()
       apply(event, records)
-      report({ address, reply: replyOf(records) })
+      report({ address, reply: toReply(records) })
     }
   } finally {
     clearInterval(asking)
@@ -95,22 +98,22 @@ async function followServer(
 type StateRecords = Map<string, StateRecord>
 
 function apply(event: StateSnapshot | StateChange, records: StateRecords): void {
-  const idOf = ({ topic, key }: StateKey) => `${topic} ${key}`
+  const toId = ({ topic, key }: StateKey) => `${topic} ${key}`
   if ('records' in event) {
     records.clear()
-    for (const record of event.records) records.set(idOf(record), record)
+    for (const record of event.records) records.set(toId(record), record)
     return
   }
-  for (const key of event.removed) records.delete(idOf(key))
+  for (const key of event.removed) records.delete(toId(key))
   for (const patch of event.set) {
-    const fields = Object.entries({ ...records.get(idOf(patch))?.value, ...patch.value })
+    const fields = Object.entries({ ...records.get(toId(patch))?.value, ...patch.value })
     const value = Object.fromEntries(fields.filter(([, field]) => field !== null))
-    records.set(idOf(patch), { ...patch, value } as StateRecord)
+    records.set(toId(patch), { ...patch, value } as StateRecord)
   }
 }
 
 /** The records in the format of `GET /api/ps`. */
-function replyOf(records: StateRecords): PsReply {
+function toReply(records: StateRecords): PsReply {
   const reply: PsReply = { models: [], loading: [] }
   for (const { topic, value } of records.values()) {
     if (topic === 'memory') reply.memory = [...(reply.memory ?? []), value]
@@ -135,20 +138,20 @@ export class Rates {
   add(models: Pick<RunningRecord, 'name' | 'mode' | 'member' | 'generated_tokens'>[], now: number): void {
     const next = new Map<string, { at: number; moved: number }[]>()
     for (const { generated_tokens: moved = 0, ...model } of models) {
-      const before = this.#samples.get(keyOf(model)) ?? []
+      const before = this.#samples.get(toKey(model)) ?? []
       // The count restarts when a model is reloaded.
       const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-60)
-      next.set(keyOf(model), [...kept, { at: now, moved }])
+      next.set(toKey(model), [...kept, { at: now, moved }])
     }
     this.#samples = next
   }
 
   of(model: Pick<RunningRecord, 'name' | 'mode' | 'member'>, now: number): number | undefined {
-    return speedOf(this.#samples.get(keyOf(model)) ?? [], now)
+    return measureSpeed(this.#samples.get(toKey(model)) ?? [], now)
   }
 }
 
-const keyOf = ({ name, mode, member = '' }: Pick<RunningRecord, 'name' | 'mode' | 'member'>) =>
+const toKey = ({ name, mode, member = '' }: Pick<RunningRecord, 'name' | 'mode' | 'member'>) =>
   `${name} ${mode} ${member}`
 
 /** Name of a model with its cluster node. */
@@ -156,7 +159,7 @@ const placed = ({ name, member }: { name: string; member?: string | undefined })
   member === undefined ? name : `${name} @${member}`
 
 /** Narrower terminals show each model in two lines. */
-const MIN_TABLE = 64
+const MIN_TABLE_COLUMNS = 64
 
 /** Renders the state as lines that fit the terminal. */
 export function liveLines(state: LiveState, rates: Rates, { columns, rows }: ScreenSize, now: number): string[] {
@@ -168,7 +171,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   const busy = models.reduce((sum, { running }) => sum + running, 0)
   const queued = [...models, ...loading].reduce((sum, { queued }) => sum + queued, 0)
   const speed = models.reduce((sum, model) => sum + (rates.of(model, now) ?? 0), 0)
-  const wide = width >= MIN_TABLE
+  const wide = width >= MIN_TABLE_COLUMNS
   const short = (text: string) => wrap(text, width - 2).map(line => `  ${line}`)
   const sums = `${busy} running, ${queued} waiting, ${speed.toFixed(1)} tokens/s`
   const lines = wide ? [`${state.address}  ${sums}`] : wrap(sums, width)
@@ -179,7 +182,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   lines.push('')
   if (models.length + loading.length === 0) lines.push('No model is loaded.')
   else if (wide) {
-    const rowsOf = [
+    const modelRows = [
       ...models.map(model => [
         placed(model),
         `${model.running}/${model.slots}`,
@@ -201,10 +204,10 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
     const others = titles
       .slice(1)
       .reduce(
-        (sum, title, index) => sum + 4 + Math.max(title.length, ...rowsOf.map(cells => cells[index + 1]!.length)),
+        (sum, title, index) => sum + 4 + Math.max(title.length, ...modelRows.map(cells => cells[index + 1]!.length)),
         0
       )
-    const table = rowsOf.map(([name, ...cells]) => [shorten(name!, Math.max(12, width - others)), ...cells])
+    const table = modelRows.map(([name, ...cells]) => [shorten(name!, Math.max(12, width - others)), ...cells])
     lines.push(...formatTable(titles, table).split('\n'))
   } else {
     for (const model of models) {
@@ -218,7 +221,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   for (const { model, state, completed, total, speed } of pulls) {
     const left = formatTimeLeft(total - completed, speed)
     const pace = left === undefined ? [] : [`${formatBytes(Math.round(speed))}/s`, `${left} left`]
-    const text = [`${state} ${percentOf(completed, total)}`, ...pace].join(', ')
+    const text = [`${state} ${formatPercent(completed, total)}`, ...pace].join(', ')
     if (wide) lines.push(`${shorten(model, width - text.length - 2)}  ${text}`)
     else lines.push(model, ...short(text))
   }
@@ -254,7 +257,7 @@ export async function showLive(
   const screen = fullScreen ? takeScreen(() => ended.abort()) : await drawInPlace()
   const rates = new Rates()
   let state: LiveState = { waiting: '' }
-  const draw = () => screen.draw(liveLines(state, rates, sizeOf(), performance.now()))
+  const draw = () => screen.draw(liveLines(state, rates, getSize(), performance.now()))
   process.stdout.on('resize', draw)
   const following = follow(context, ended.signal, next => {
     if (ended.signal.aborted) return
@@ -274,7 +277,7 @@ export async function showLive(
   }
 }
 
-const sizeOf = (): ScreenSize => ({ columns: process.stdout.columns || 80, rows: process.stdout.rows || 24 })
+const getSize = (): ScreenSize => ({ columns: process.stdout.columns || 80, rows: process.stdout.rows || 24 })
 
 interface Screen {
   draw(lines: string[]): void

@@ -3,13 +3,13 @@ import { CommanderError } from 'commander'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { exitOnClosedTerminal } from './closed-terminal.ts'
 import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
-import { type CommandContext, placesOf } from './context.ts'
+import { type CommandContext, configPlaces } from './context.ts'
 import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'
 import { createProgram } from './program.ts'
 
 /** The process exits this long after its command has ended, even if something keeps it alive. */
-const EXIT_TIMEOUT = 1000
+const EXIT_TIMEOUT_MS = 1000
 
 /** The only place where core meets the plugins. Only commands that need plugins import them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
@@ -22,7 +22,7 @@ async function findPlugins(): Promise<PluginDefinition[]> {
     letPluginsImportCorral()
     watchPlugins()
   }
-  return [...builtInPlugins, ...(await outsidePlugins(placesOf(context), builtInPlugins, prepareForPlugins))]
+  return [...builtInPlugins, ...(await outsidePlugins(configPlaces(context), builtInPlugins, prepareForPlugins))]
 }
 
 /** Commands about the configuration itself. */
@@ -72,4 +72,4 @@ async function run(argv: string[]): Promise<number> {
 endOnClosedOutput()
 exitOnClosedTerminal()
 process.exitCode = await run(process.argv)
-setTimeout(() => process.exit(), EXIT_TIMEOUT).unref()
+setTimeout(() => process.exit(), EXIT_TIMEOUT_MS).unref()

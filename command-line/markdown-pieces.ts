@@ -311,10 +311,10 @@ export class Layout {
   table({ header, align, rows }: Tokens.Table, place: Place = TOP): string[] {
     const { bold, dim } = this.#colors
     const room = this.#columns - 1 - displayWidth(place.next)
-    const cellsOf = (row: Tokens.TableCell[], style: Style) =>
+    const toCells = (row: Tokens.TableCell[], style: Style) =>
       header.map((_, index) => this.#words(row[index]?.tokens ?? [], style, false))
-    const titles = cellsOf(header, bold)
-    const body = rows.map(row => cellsOf(row, text => text))
+    const titles = toCells(header, bold)
+    const body = rows.map(row => toCells(row, text => text))
     const SEPARATOR = 3
     const available = room - SEPARATOR * (header.length - 1)
     const columns = header.map((_, index) => [titles, ...body].map(row => row[index]!))

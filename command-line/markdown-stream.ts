@@ -25,8 +25,8 @@ const MAYBE_DELIMITER_ROW = /^[\s>]*[|:\-\s]*$/
  * A longer unfinished block is parsed again only after it has grown noticeably, because parsing time is proportional to
  * length.
  */
-const READ_ALWAYS = 1024
-const GROWN_BY = 16
+const MAX_ALWAYS_PARSED = 1024
+const MIN_GROWTH_PART = 16
 
 /**
  * Prints Markdown while it is generated. Printed text never changes: words appear when they are complete and their
@@ -57,7 +57,7 @@ export class MarkdownStream {
     const kind = this.#read(held(this.#tail), false)
     this.#awaited = kind === 'code' || kind === 'table' ? /\n/ : /[^!-~]/
     const { length } = this.#tail
-    this.#nextReading = length < READ_ALWAYS ? 0 : length + length / GROWN_BY
+    this.#nextReading = length < MAX_ALWAYS_PARSED ? 0 : length + length / MIN_GROWTH_PART
   }
 
   /** Prints the remaining text, even if unfinished, and ends the line. */
@@ -76,7 +76,7 @@ export class MarkdownStream {
     const base = this.#options.base ?? (text => text)
     const layout = new Layout(look, base, this.#gap)
     layout.blocks(tokens.slice(0, open), TOP, false)
-    const boundary = { pieces: layout.pieces.length, gap: layout.gap, text: rawOf(tokens.slice(0, open)) }
+    const boundary = { pieces: layout.pieces.length, gap: layout.gap, text: joinRaw(tokens.slice(0, open)) }
     const last = tokens[open]
     if (last?.type === 'list') this.#layItems(layout, last as Tokens.List, boundary)
     else if (last) layout.blocks([last], TOP, true)
@@ -155,7 +155,7 @@ function openBlock(tokens: readonly Token[]): number {
   return tokens[last - 1]?.type === 'list' ? last - 1 : tokens.length
 }
 
-const rawOf = (tokens: readonly Token[]) => tokens.map(({ raw }) => raw).join('')
+const joinRaw = (tokens: readonly Token[]) => tokens.map(({ raw }) => raw).join('')
 
 /** Leaves out an unfinished line while its meaning depends on the rest. */
 function held(text: string): string {
@@ -221,7 +221,7 @@ class Printer {
   draw(lines: readonly string[]): void {
     let room = Math.max(1, (this.#output.rows || 24) - 2)
     const hidden = lines.findLastIndex(line => {
-      room -= this.#rowsOf(line)
+      room -= this.#countRows(line)
       return room < 0
     })
     const visible = lines.slice(hidden + 1)
@@ -248,12 +248,12 @@ class Printer {
   #erased(): string {
     if (this.#drawn.length === 0) return ''
     // A terminal that became narrower shows more rows than were written.
-    const rows = this.#drawn.reduce((sum, line) => sum + this.#rowsOf(line), 0)
+    const rows = this.#drawn.reduce((sum, line) => sum + this.#countRows(line), 0)
     this.#drawn = []
     return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J`
   }
 
-  #rowsOf(line: string): number {
+  #countRows(line: string): number {
     return Math.max(1, Math.ceil(displayWidth(line) / this.columns))
   }
 

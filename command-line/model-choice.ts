@@ -53,7 +53,7 @@ export async function offerPull(
     throw new CommandFailure(missing.exitCode, `${missing.message}${command} Add --yes to pull it now.`, missing)
   }
   return await withChosenModel(model, async chosen => {
-    const plan = await planOf(client, chosen, missing)
+    const plan = await getPlan(client, chosen, missing)
     if (!yes) {
       printNote(fitText(printable(describe(plan, chosen)), outputWidth(process.stderr)))
       if (!plan.disk.fits)
@@ -71,7 +71,7 @@ export async function offerPull(
 }
 
 /** What a pull would download. @throws CommandFailure with the hub's message if there is nothing */
-async function planOf(client: ServerClient, model: string, missing: ServerRefusal): Promise<PlanReply> {
+async function getPlan(client: ServerClient, model: string, missing: ServerRefusal): Promise<PlanReply> {
   const progress = await showProgress(`looking for ${model}, which is not on this machine`, { plain: 'nothing' })
   try {
     return await client.json<PlanReply>('POST', '/api/pull', { model, dry_run: true })

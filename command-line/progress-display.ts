@@ -20,9 +20,9 @@ interface Sample {
 }
 
 /** The speed is averaged over this time: long enough to be steady, short enough to follow a slower line. */
-const SPEED_WINDOW = 10_000
+const SPEED_WINDOW_MS = 10_000
 /** Shorter observations give no speed. */
-const MIN_LENGTH = 1000
+const MIN_OBSERVATION_MS = 1000
 
 /** The state of all transfers of a command. Times are epoch milliseconds. */
 export class Transfers {
@@ -57,7 +57,7 @@ export class Transfers {
     this.#items.set(key, { name, completed, total })
     this.#moved += gain
     this.#samples.push({ at: now, moved: this.#moved })
-    const old = this.#samples.findLastIndex(({ at }) => at <= now - SPEED_WINDOW)
+    const old = this.#samples.findLastIndex(({ at }) => at <= now - SPEED_WINDOW_MS)
     if (old > 0) this.#samples = this.#samples.slice(old)
   }
 
@@ -69,7 +69,7 @@ export class Transfers {
   }
 
   speed(now: number): number | undefined {
-    return speedOf(this.#samples, now)
+    return measureSpeed(this.#samples, now)
   }
 }
 
@@ -77,12 +77,12 @@ export class Transfers {
  * Units per second over the last ten seconds before `now`. Undefined after too short an observation.
  * @param samples samples in order of time, starting with the first
  */
-export function speedOf(samples: readonly Sample[], now: number): number | undefined {
-  const begin = now - SPEED_WINDOW
+export function measureSpeed(samples: readonly Sample[], now: number): number | undefined {
+  const begin = now - SPEED_WINDOW_MS
   const from = samples.findLast(({ at }) => at <= begin) ?? samples[0]
   if (!from) return undefined
   const elapsed = now - Math.max(from.at, begin)
-  return elapsed < MIN_LENGTH ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
+  return elapsed < MIN_OBSERVATION_MS ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
 }
 
 /** Formats the time left, such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`. Undefined while nothing moves. */
@@ -96,7 +96,7 @@ export function formatTimeLeft(remaining: number, speed: number | undefined): st
 }
 
 /** Whole percent, 100 only when complete. Empty while the total is unknown. */
-export function percentOf(completed: number, total: number): string {
+export function formatPercent(completed: number, total: number): string {
   if (total <= 0) return completed > 0 ? '' : '100%'
   return `${Math.min(100, Math.floor((completed / total) * 100))}%`
 }
@@ -128,7 +128,7 @@ export interface ScreenSize {
 }
 
 const REFRESH_MS = 100
-const PLAIN_MS = 5000
+const PLAIN_INTERVAL_MS = 5000
 const SPINNER = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']
 
 /** A spinner with a text and its duration: `⠹ building (12 s)`. @param elapsed milliseconds */
@@ -203,7 +203,7 @@ function writeNowAndThen(line: (now: number) => string, patient: boolean): () =>
   const write = () => {
     const now = performance.now()
     const text = line(now)
-    if (text === written || now - last < PLAIN_MS) return
+    if (text === written || now - last < PLAIN_INTERVAL_MS) return
     last = now
     written = text
     process.stderr.write(`${text}\n`)
@@ -225,7 +225,7 @@ const PERCENT_WIDTH = 4
 /** Maximum widths of amounts below 10 GB and above: `999 MB`, `12.3 GB`. */
 const AMOUNT_WIDTHS = [6, 7] as const
 /** Narrower lines omit the amounts. */
-const MIN_WITH_AMOUNT = 33
+const MIN_COLUMNS_WITH_AMOUNT = 33
 /** Maximum width of speed and time left: `999 MB/s  59 min 59 s left`. */
 const PACE_WIDTH = 26
 const GAP = 2
@@ -263,7 +263,7 @@ export function transferLines(transfers: Transfers, { unit, status }: Shown, siz
 export function transferText(transfers: Transfers, { unit, status }: Shown, now: number): string {
   const { completed, total } = transfers
   return [
-    percentOf(completed, total),
+    formatPercent(completed, total),
     unit === 'bytes' ? `${formatBytes(completed)} of ${formatBytes(total)}` : '',
     status ?? paceText(transfers, unit, ', ', now)
   ]
@@ -291,7 +291,7 @@ interface Columns {
 function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Shown['unit'], width: number): Columns {
   const longest = Math.max(...items.map(({ name }) => displayWidth(name)))
   const large = items.some(({ total }) => total >= 9.95e9)
-  const amount = unit === 'bytes' && width >= MIN_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
+  const amount = unit === 'bytes' && width >= MIN_COLUMNS_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
   const room = width - GAP - PERCENT_WIDTH - (amount > 0 ? GAP + 2 * amount + ' / '.length : 0)
   const beside = room - GAP - BAR.least
   if (beside < Math.min(longest, 20)) return { name: Math.max(1, Math.min(longest, room)), bar: 0, amount }
@@ -304,7 +304,7 @@ function transferLine({ name, completed, total }: Transfer, columns: Columns): s
   return [
     pad(shorten(name, columns.name), columns.name),
     ...(columns.bar > 0 ? ['█'.repeat(full) + '░'.repeat(columns.bar - full)] : []),
-    percentOf(completed, total).padStart(PERCENT_WIDTH),
+    formatPercent(completed, total).padStart(PERCENT_WIDTH),
     ...(columns.amount > 0
       ? [`${formatBytes(completed).padStart(columns.amount)} / ${formatBytes(total).padStart(columns.amount)}`]
       : [])

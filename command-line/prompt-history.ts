@@ -5,11 +5,11 @@ import { isSystemError } from '../core/errors.ts'
 import { withShortLock } from '../core/system/short-lock.ts'
 
 /** Number of prompts available through the arrow keys. */
-const MAX_COUNT = 1000
+const MAX_PROMPTS = 1000
 /** A larger file is truncated to the newest half of its prompts. */
 const MAX_BYTES = 2 ** 20
 /** Longer prompts are kept only for this chat. */
-const MAX_LENGTH = 2 ** 17
+const MAX_STORED_LENGTH = 2 ** 17
 
 /**
  * Prompts of this chat and earlier ones, stored as one JSON string per line in a file that only its owner can read.
@@ -25,7 +25,7 @@ export class PromptHistory {
   }
 
   async open(): Promise<void> {
-    this.prompts.push(...(await readPrompts(this.#file)).reverse().slice(0, MAX_COUNT))
+    this.prompts.push(...(await readPrompts(this.#file)).reverse().slice(0, MAX_PROMPTS))
   }
 
   /**
@@ -36,8 +36,8 @@ export class PromptHistory {
   async add(prompt: string, keep: boolean): Promise<void> {
     if (/^\s/.test(prompt) || prompt === '' || prompt === this.prompts[0]) return
     this.prompts.unshift(prompt)
-    this.prompts.length = Math.min(this.prompts.length, MAX_COUNT)
-    if (!keep || prompt.length > MAX_LENGTH) return
+    this.prompts.length = Math.min(this.prompts.length, MAX_PROMPTS)
+    if (!keep || prompt.length > MAX_STORED_LENGTH) return
     await mkdir(dirname(this.#file), { recursive: true })
     await withShortLock(this.#file, async () => {
       await appendFile(this.#file, `${JSON.stringify(prompt)}\n`, { mode: 0o600 })
@@ -46,7 +46,7 @@ export class PromptHistory {
   }
 
   async #shorten(): Promise<void> {
-    const lines = (await readPrompts(this.#file)).map(prompt => `${JSON.stringify(prompt)}\n`).slice(-MAX_COUNT)
+    const lines = (await readPrompts(this.#file)).map(prompt => `${JSON.stringify(prompt)}\n`).slice(-MAX_PROMPTS)
     let size = lines.reduce((sum, line) => sum + Buffer.byteLength(line), 0)
     while (size > MAX_BYTES / 2) size -= Buffer.byteLength(lines.shift()!)
     await writeFileAtomic(this.#file, lines.join(''), { mode: 0o600 })

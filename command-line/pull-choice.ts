@@ -21,13 +21,13 @@ export async function withChosenModel<T>(model: string, work: (model: string) =>
   try {
     return await work(model)
   } catch (error) {
-    const choices = choicesOf(error)
+    const choices = parseChoices(error)
     if (choices.length === 0 || !atTerminal()) throw error
     return await work(await pick(printable(model), choices))
   }
 }
 
-function choicesOf(error: unknown): PullChoice[] {
+function parseChoices(error: unknown): PullChoice[] {
   const found = error instanceof ServerRefusal ? error.details.choices : undefined
   if (!Array.isArray(found)) return []
   return found.filter(

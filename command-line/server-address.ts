@@ -83,7 +83,7 @@ const isPort = (value: unknown): value is number =>
   typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= 65_535
 
 /** The same settings from a loaded configuration. */
-export function serverSettingsOf({ core, sections, paths, origins }: LoadedConfig): ServerSettings {
+export function toServerSettings({ core, sections, paths, origins }: LoadedConfig): ServerSettings {
   const keys = sections.security?.api_keys
   const apiKey = Array.isArray(keys) && typeof keys[0] === 'string' ? keys[0] : undefined
   return { host: core.host, port: core.port, secure: core.tls.certificate !== '', apiKey, paths, origins }
@@ -144,7 +144,7 @@ export function recordedAddress(address: string): string | undefined {
  * How to reach a server at this address. The private socket is used only for the server that claims the data directory.
  * @param owner that server, if any
  */
-export function placeOf(
+export function toServerPlace(
   address: string,
   home: string,
   owner: Pick<Owner, 'host' | 'address' | 'socket'> | undefined

@@ -57,13 +57,13 @@ export interface ClientOptions extends ServerAccess {
 
 const NEVER = new AbortController().signal
 /** Maximum number of moves to another server. */
-const MOVES = 3
+const MAX_MOVES = 3
 
 export function createClient({ signal: ended, elsewhere, ...found }: ClientOptions): ServerClient {
   let access: ServerAccess = found
 
   async function send(method: string, path: string, body: unknown, signal: AbortSignal): Promise<IncomingMessage> {
-    for (let left = MOVES; ; left--) {
+    for (let left = MAX_MOVES; ; left--) {
       try {
         return await sendOnce(method, path, body, signal)
       } catch (error) {
@@ -251,13 +251,13 @@ function unreachable(address: string, error: unknown): CommandFailure {
   if (fault !== undefined) return failure(fault, error)
   return new CommandFailure(
     EXIT.noServer,
-    `No server is running at ${address} (${reasonOf(error)}). Start one with: corral serve`,
+    `No server is running at ${address} (${formatReason(error)}). Start one with: corral serve`,
     error
   )
 }
 
 /** Node.js gives no message if a name has several addresses and none answers. */
-function reasonOf(error: unknown): string {
+function formatReason(error: unknown): string {
   return errorMessage(error) || String((error as NodeJS.ErrnoException).code)
 }
 

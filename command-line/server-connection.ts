@@ -7,15 +7,15 @@ import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import type { Owner } from '../core/system/data-directory.ts'
 import { dataPaths } from '../core/system/data-paths.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
-import { type CommandContext, openConfig, placesOf } from './context.ts'
+import { type CommandContext, configPlaces, openConfig } from './context.ts'
 import {
   namesServer,
-  placeOf,
   planAddresses,
   readServerSettings,
   recordedAddress,
   type ServerSettings,
-  serverSettingsOf
+  toServerPlace,
+  toServerSettings
 } from './server-address.ts'
 import { createClient, healthAt, type ServerAccess, type ServerClient, type ServerPlace } from './server-client.ts'
 
@@ -38,9 +38,9 @@ export type WhenNone = 'fail' | 'aside' | 'usual'
 type Without = string | { why: string; or: (home: string) => string }
 
 /** A server under load answers late. */
-const HEALTH_TIMEOUT = 10_000
+const HEALTH_TIMEOUT_MS = 10_000
 /** How long a server that has claimed the data directory may take to answer, because it may be starting. */
-const START_TIMEOUT = 30_000
+const START_TIMEOUT_MS = 30_000
 
 /**
  * Finds or starts a server, passes it to `use`, and stops it if it was started here. With `aside`, a request refused by
@@ -60,9 +60,9 @@ export async function withServer<Result>(
   const loadWhole = async () => (config ??= await openConfig(context))
 
   async function findOrStart(): Promise<ServerAccess> {
-    const settings = (await readServerSettings(placesOf(context))) ?? serverSettingsOf(await loadWhole())
+    const settings = (await readServerSettings(configPlaces(context))) ?? toServerSettings(await loadWhole())
     const { apiKey } = settings
-    const deadline = performance.now() + START_TIMEOUT
+    const deadline = performance.now() + START_TIMEOUT_MS
     for (;;) {
       signal.throwIfAborted()
       const place = await findServer(settings, deadline)
@@ -113,7 +113,7 @@ export async function ask<Reply>(
  * @throws ConfigError if a configuration file is named and cannot be read
  */
 async function serverOfDataDirectory(context: CommandContext): Promise<ServerPlace | undefined> {
-  const places = placesOf(context)
+  const places = configPlaces(context)
   if (namesServer(places)) return undefined
   const paths = dataPaths(findHome(places).home, undefined)
   await findFile(places, paths.home)
@@ -121,7 +121,7 @@ async function serverOfDataDirectory(context: CommandContext): Promise<ServerPla
   const owner = await readOwner(paths)
   const address = owner && recordedAddress(owner.address)
   if (address === undefined) return undefined
-  const place = placeOf(address, paths.home, owner)
+  const place = toServerPlace(address, paths.home, owner)
   const way = place.socket === undefined ? undefined : await answering(place, paths.home, owner)
   // Its TCP address may require a key from the configuration.
   return way?.socket === undefined ? undefined : way
@@ -135,7 +135,7 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
   if (plan.named) {
     // An unreadable data directory is irrelevant if a server was named.
     const owner = plan.local ? await readOwner(paths).catch(() => undefined) : undefined
-    const place = await answering(placeOf(plan.named, paths.home, owner), paths.home, owner)
+    const place = await answering(toServerPlace(plan.named, paths.home, owner), paths.home, owner)
     if (place) return place
   }
   if (!plan.local) throw noServer(settings)
@@ -143,7 +143,7 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
     const owner = await readOwner(paths)
     if (!owner) break
     const address = recordedAddress(owner.address)
-    const place = address && (await answering(placeOf(address, paths.home, owner), paths.home, owner))
+    const place = address && (await answering(toServerPlace(address, paths.home, owner), paths.home, owner))
     if (place) {
       if (!plan.named || !plan.byFlag || plan.named === address) return place
       throw new CommandFailure(
@@ -160,7 +160,7 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
     }
     await sleep(100)
   }
-  return plan.usual ? await answering(placeOf(plan.usual, paths.home, undefined), paths.home) : undefined
+  return plan.usual ? await answering(toServerPlace(plan.usual, paths.home, undefined), paths.home) : undefined
 }
 
 /**
@@ -171,13 +171,13 @@ async function findServer(settings: ServerSettings, deadline: number): Promise<S
 async function answering(place: ServerPlace, home: string, owner?: Owner): Promise<ServerPlace | undefined> {
   const byAddress = { address: place.address, why: `this user cannot open ${place.socket}` }
   for (const way of place.socket === undefined ? [place] : [place, byAddress]) {
-    const health = await healthAt(way, HEALTH_TIMEOUT)
+    const health = await healthAt(way, HEALTH_TIMEOUT_MS)
     if (health === 'ok') return way
     if (health === 'silent' && owner && recordedAddress(owner.address) === place.address) {
       throw new CommandFailure(
         EXIT.noServer,
         `The server of ${home} (process ${owner.pid} on ${owner.host}) is running, but has not answered for ` +
-          `${HEALTH_TIMEOUT / 1000} s. It is stopped or overloaded. Wait and try again, or restart it.`
+          `${HEALTH_TIMEOUT_MS / 1000} s. It is stopped or overloaded. Wait and try again, or restart it.`
       )
     }
   }

@@ -6,7 +6,7 @@ import { outputWidth, wrapLines } from './output.ts'
 import { spinnerText } from './progress-display.ts'
 
 /** Pino's number for the level `info`. */
-const INFO = 30
+const INFO_LEVEL = 30
 const REFRESH_MS = 200
 
 /**
@@ -27,7 +27,7 @@ export class ServerScreen {
   }
 
   readonly show = (record: LogRecord): void => {
-    if (record.part === 'runtimes' && record.level <= INFO) {
+    if (record.part === 'runtimes' && record.level <= INFO_LEVEL) {
       if (typeof record.phase === 'string') {
         this.#begin(record)
         return

@@ -12,7 +12,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { formatTable } from '../command-line/output.ts'
 import { packageRoot } from '../core/system/package-info.ts'
-import { type Load, waysOf } from './bench/loads.ts'
+import { type Load, listWays } from './bench/loads.ts'
 import { describeMachine, type Estimate } from './bench/measuring.ts'
 import { compare } from './bench/rounds.ts'
 import { withServers } from './bench/servers.ts'
@@ -21,7 +21,7 @@ import { warmUp } from './bench/warmth.ts'
 
 const KEPT = join(packageRoot, 'scripts', 'bench', 'figures.json')
 /** Ratio to the stored figures that counts as a failure. */
-const TOO_MUCH = 2
+const MAX_RATIO = 2
 /** Number of measurements that must all fail. */
 const ATTEMPTS = 3
 /** Requests before the measurement: enough for V8 to compile most code. */
@@ -37,7 +37,7 @@ async function measure(load: Load, what: string, rounds: number): Promise<Ratios
   const home = mkdtempSync(join(tmpdir(), 'corral-bench-'))
   try {
     return await withServers(home, load.engines[0]!, ['pipe', 'corral'], async ({ contenders }) => {
-      const ways = contenders.flatMap(contender => waysOf(contender, load))
+      const ways = contenders.flatMap(contender => listWays(contender, load))
       if (!load.stream) await warmUp(ways, WARM_UP)
       const figures = await compare(ways, load, rounds)
       return Object.fromEntries(
@@ -61,7 +61,7 @@ if (process.platform !== 'linux') {
 const { values } = parseArgs({ options: { write: { type: 'boolean', default: false } } })
 const kept = values.write ? {} : (JSON.parse(readFileSync(KEPT, 'utf8')).ratios as Record<string, number>)
 const tooMuch = (ratios: Ratios) =>
-  Object.keys(kept).filter(name => !(name in ratios) || ratios[name]!.median > TOO_MUCH * kept[name]!)
+  Object.keys(kept).filter(name => !(name in ratios) || ratios[name]!.median > MAX_RATIO * kept[name]!)
 
 console.log(`Processor time relative to the bare pipe (${describeMachine()})`)
 let ratios = await measureAll()

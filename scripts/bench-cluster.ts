@@ -15,9 +15,9 @@ const MODEL = modelKey('corral/tiny-chat:f16', 'chat')
 const SLOTS = 8
 const CONTEXT = 16_384
 const ROUNDS = 1000
-const SYSTEM = textOf(2000, 1)
+const SYSTEM = randomText(2000, 1)
 
-function textOf(length: number, seed: number): string {
+function randomText(length: number, seed: number): string {
   let text = ''
   for (let number = seed * 1e7; text.length < length; number++) text += `${number.toString(36)} `
   return text.slice(0, length)
@@ -27,8 +27,8 @@ function textOf(length: number, seed: number): string {
 function conversation(number: number, turns: number): PromptBlocks {
   const messages = [{ role: 'system', content: SYSTEM }]
   for (let turn = 0; turn < turns; turn++) {
-    if (turn > 0) messages.push({ role: 'assistant', content: textOf(800, number * 20 + turn + 10) })
-    messages.push({ role: 'user', content: textOf(200, number * 20 + turn) })
+    if (turn > 0) messages.push({ role: 'assistant', content: randomText(800, number * 20 + turn + 10) })
+    messages.push({ role: 'user', content: randomText(200, number * 20 + turn) })
   }
   return promptBlocks({ messages }, { model: MODEL, owner: `owner ${number % 1000}` })
 }
@@ -82,7 +82,7 @@ if (!global.gc) throw new Error('This benchmark needs --expose-gc. Start it with
 process.stdout.write(`${describeMachine()}\n`)
 
 const sizes = [1, 10, 100].map(kilobytes => {
-  const content = textOf(kilobytes * 1000, 3)
+  const content = randomText(kilobytes * 1000, 3)
   const [median, p99] = times(
     repeat(index => () => promptBlocks({ messages: [{ role: 'user', content }] }, { model: MODEL, owner: `${index}` }))
   )

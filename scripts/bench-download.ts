@@ -15,11 +15,11 @@ import { TransferThread } from '../plugins/models/download/transfer/transfers.ts
 import { describeMachine, median } from './bench/measuring.ts'
 import { contenders, findTools, measure, OTHERS, type Run, type Source } from './bench-download/contenders.ts'
 import { clientReport, compareClients, receiveOne } from './bench-download/http-clients.ts'
-import { DELAY, LIMIT, serveDelayed, startLines } from './bench-download/web-server.ts'
+import { DELAY_MS, LIMIT_BYTES_PER_SECOND, serveDelayed, startLines } from './bench-download/web-server.ts'
 
 const MiB = 1024 * 1024
 /** Time for a hub to list a repository. */
-const HUB = 300
+const HUB_DELAY_MS = 300
 
 function makeFile(path: string, size: number): Source {
   const hash = createHash('sha256')
@@ -61,8 +61,8 @@ async function run(): Promise<void> {
       ['No limit, over TLS', lines.secure]
     ] as const
     const slow = [
-      [`${LIMIT / 1e6} MB/s per connection`, lines.limited],
-      [`${2 * DELAY} ms round trip, at most 1 MiB in flight per connection`, lines.delayed]
+      [`${LIMIT_BYTES_PER_SECOND / 1e6} MB/s per connection`, lines.limited],
+      [`${2 * DELAY_MS} ms round trip, at most 1 MiB in flight per connection`, lines.delayed]
     ] as const
     const env = { ...process.env, NODE_EXTRA_CA_CERTS: lines.certificate }
     try {
@@ -169,7 +169,7 @@ async function fetchOne([url, target, size, sha256]: string[]): Promise<void> {
   })
   // A pull does this while it requests the list of files.
   transfers.prepare()
-  await sleep(HUB)
+  await sleep(HUB_DELAY_MS)
   const before = process.memoryUsage.rss() / MiB
   const began = performance.now()
   await transfers.run({

@@ -10,7 +10,7 @@ import { init, use } from 'echarts/core'
 import { SVGRenderer } from 'echarts/renderers'
 import { formatTable } from '../command-line/output.ts'
 import { packageRoot } from '../core/system/package-info.ts'
-import { OPERATIONS, timeOf } from './bench/growth.ts'
+import { measureTime, OPERATIONS } from './bench/growth.ts'
 import { describeMachine, short } from './bench/measuring.ts'
 
 const COUNTS = [10, 1000, 10_000]
@@ -29,7 +29,7 @@ interface Row {
 }
 
 /** Chart of all operations on logarithmic axes. An operation with constant cost is a horizontal line. */
-function pictureOf(rows: readonly Row[], date: string): string {
+function drawPicture(rows: readonly Row[], date: string): string {
   use([LineChart, GridComponent, LegendComponent, TitleComponent, SVGRenderer])
   const chart = init(null, null, { renderer: 'svg', ssr: true, width: 1040, height: 420 })
   const names = rows.map(({ name, of }) => `${name} (${of})`)
@@ -67,9 +67,9 @@ for (const operation of OPERATIONS) {
   process.stderr.write(`${operation.name} …\n`)
   const { name, of } = operation
   // Compiles the code before the first measurement.
-  await timeOf(operation, COUNTS[0]!, 1000, 3)
+  await measureTime(operation, COUNTS[0]!, 1000, 3)
   const times: number[] = []
-  for (const count of COUNTS) times.push(await timeOf(operation, count, 50, 5))
+  for (const count of COUNTS) times.push(await measureTime(operation, count, 50, 5))
   rows.push({ name, of, times })
 }
 const date = new Date().toISOString()
@@ -83,7 +83,7 @@ console.log(table)
 if (values.json) writeFileSync(values.json, `${JSON.stringify({ counts: COUNTS, microseconds: rows }, undefined, 2)}\n`)
 if (values.docs) {
   const docs = `${packageRoot}/docs/measurements`
-  writeFileSync(`${docs}/pictures/bench-growth.svg`, `${pictureOf(rows, date)}\n`)
+  writeFileSync(`${docs}/pictures/bench-growth.svg`, `${drawPicture(rows, date)}\n`)
   const page = readFileSync(`${docs}/growth.md`, 'utf8')
   const written = page
     .replace(/`npm run bench:growth` printed \(.*?\):/, () => `\`npm run bench:growth\` printed (${circumstances}):`)

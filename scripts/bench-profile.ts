@@ -20,14 +20,14 @@ import { formatTable } from '../command-line/output.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { until } from '../test/support/corral.ts'
 import { ENGINES } from './bench/benched-engines.ts'
-import { LOADS, titleOf, waysOf } from './bench/loads.ts'
+import { formatTitle, LOADS, listWays } from './bench/loads.ts'
 import { describeMachine } from './bench/measuring.ts'
 import { runRound } from './bench/rounds.ts'
 import { withServers } from './bench/servers.ts'
 import { warmUp } from './bench/warmth.ts'
 
 /** Minimum duration of the profile. */
-const MIN_COUNT = 5000
+const MIN_PROFILE_MS = 5000
 
 const { values } = parseArgs({
   options: {
@@ -46,7 +46,7 @@ function usageError(text: string): never {
 
 /** Self time of each function in microseconds, largest first. */
 function selfTimes({ nodes, samples = [], timeDeltas = [] }: Profiler.Profile): [place: string, time: number][] {
-  const places = new Map(nodes.map(({ id, callFrame }) => [id, placeOf(callFrame)]))
+  const places = new Map(nodes.map(({ id, callFrame }) => [id, formatPlace(callFrame)]))
   const times = new Map<string, number>()
   for (const [index, id] of samples.entries()) {
     const place = places.get(id)!
@@ -61,14 +61,14 @@ function oldBytes({ head }: HeapProfiler.SamplingHeapProfile): [place: string, b
   const sums = new Map<string, number>()
   const open = [head]
   for (let node = open.pop(); node; node = open.pop()) {
-    const place = placeOf(node.callFrame)
+    const place = formatPlace(node.callFrame)
     sums.set(place, (sums.get(place) ?? 0) + node.selfSize)
     open.push(...node.children)
   }
   return [...sums].sort((a, b) => b[1] - a[1])
 }
 
-function placeOf({ functionName, url, lineNumber }: Profiler.Profile['nodes'][number]['callFrame']): string {
+function formatPlace({ functionName, url, lineNumber }: Profiler.Profile['nodes'][number]['callFrame']): string {
   const name = functionName || '(anonymous)'
   if (url === '') return name
   const file = url.startsWith('file:') ? relative(packageRoot, fileURLToPath(url)) : url
@@ -95,9 +95,9 @@ process.env.BENCH_PROFILE = file
 process.env.BENCH_PROFILE_OF = values.of
 process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --import=${hook}`
 try {
-  console.log(`${titleOf(load)}, ${values.way} (${describeMachine()})`)
+  console.log(`${formatTitle(load)}, ${values.way} (${describeMachine()})`)
   await withServers(home, kind, [values.way === 'front' ? 'front' : 'corral'], async ({ contenders }) => {
-    const ways = contenders.flatMap(contender => waysOf(contender, load))
+    const ways = contenders.flatMap(contender => listWays(contender, load))
     const way = ways.find(({ name }) => name === values.way)
     if (!way)
       throw new Error(`--way cannot be "${values.way}". Use one of: ${ways.map(({ name }) => name).join(', ')}.`)
@@ -108,7 +108,7 @@ try {
     await until('the profile to start', () => readable(`${file}.started`))
     const began = performance.now()
     let answers = 0
-    while (performance.now() - began < MIN_COUNT) answers += (await runRound(way, load)).answers
+    while (performance.now() - began < MIN_PROFILE_MS) answers += (await runRound(way, load)).answers
     process.kill(profiled, 'SIGURG')
     await until('the profile to be written', () => readable(file))
     const profile = JSON.parse(readFileSync(file, 'utf8'))

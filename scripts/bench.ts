@@ -18,7 +18,7 @@ import { version } from '../core/system/package-info.ts'
 import { ENGINES, type EngineKind, PACES } from './bench/benched-engines.ts'
 import { ENGINE_THREADS, withCorral } from './bench/corral-server.ts'
 import { type KeysCost, measureKeys } from './bench/keys.ts'
-import { LOAD_GROUPS, LOADS, type Load, titleOf, waysOf } from './bench/loads.ts'
+import { formatTitle, LOAD_GROUPS, LOADS, type Load, listWays } from './bench/loads.ts'
 import { describeMachine, short } from './bench/measuring.ts'
 import { measureMemory } from './bench/memory.ts'
 import { compare, type Figures } from './bench/rounds.ts'
@@ -130,14 +130,14 @@ async function measureLoads(kind: EngineKind): Promise<void> {
     names,
     async ({ contenders }) => {
       progress(`${engineNames[kind]}: warming up …`)
-      const waysFor = (load: Load) => contenders.flatMap(contender => waysOf(contender, load))
+      const waysFor = (load: Load) => contenders.flatMap(contender => listWays(contender, load))
       await warmUp(waysFor({ ...loads[0]!, stream: false, tokens: 8 }), quick ? 200 : undefined)
       for (const load of loads) {
-        progress(`${engineNames[kind]}: ${titleOf(load)} …`)
+        progress(`${engineNames[kind]}: ${formatTitle(load)} …`)
         const figures = await compare(waysFor(load), load, rounds)
         report.results.push({ load, engine: kind, figures })
         print(
-          `${formatFigures(`${titleOf(load)}, ${rounds} rounds of ${load.requests} (${engineNames[kind]})`, figures)}\n`
+          `${formatFigures(`${formatTitle(load)}, ${rounds} rounds of ${load.requests} (${engineNames[kind]})`, figures)}\n`
         )
       }
     },

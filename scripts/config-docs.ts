@@ -84,11 +84,11 @@ beside \`config.yaml\`: engines, hubs, filters for requests and answers, APIs, o
 const cell = (text: string) => text.replaceAll('|', '\\|').replaceAll('<', '&lt;')
 
 /** Settings of a group. Inner groups are flattened into paths. */
-function settingsOf(schema: JsonSchema, defaults: unknown, path: string): [string, JsonSchema, unknown][] {
+function flattenSettings(schema: JsonSchema, defaults: unknown, path: string): [string, JsonSchema, unknown][] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, inner]): [string, JsonSchema, unknown][] => {
     const value = (defaults as Record<string, unknown> | undefined)?.[name]
     const at = path === '' ? name : `${path}.${name}`
-    return inner.properties ? settingsOf(inner, value, at) : [[at, inner, value]]
+    return inner.properties ? flattenSettings(inner, value, at) : [[at, inner, value]]
   })
 }
 
@@ -131,7 +131,7 @@ export function renderConfigDocs(definitions: readonly PluginDefinition[]): { 'c
         `${schema.description ?? ''}.${schema.restart ? ' Changes to any of it need a *restart*.' : ''}${schema.needsTrust ? ' All of it needs *trust*.' : ''}`,
         ''
       )
-    const rows = entry ? settingsOf(entry, undefined, '') : settingsOf(schema, defaults[name], '')
+    const rows = entry ? flattenSettings(entry, undefined, '') : flattenSettings(schema, defaults[name], '')
     // Groups with user-defined names are shown by the settings of an entry.
     lines.push(table(rows.flatMap(row => [row, ...filled(row)])))
   }
@@ -140,5 +140,5 @@ export function renderConfigDocs(definitions: readonly PluginDefinition[]): { 'c
 
 function filled([path, schema]: [string, JsonSchema, unknown]): [string, JsonSchema, unknown][] {
   const entry = Object.values(schema.patternProperties ?? {})[0]
-  return entry ? settingsOf(entry, undefined, `${path}.<name>`) : []
+  return entry ? flattenSettings(entry, undefined, `${path}.<name>`) : []
 }

@@ -34,12 +34,12 @@ const both = [...corral.values()].filter(
   ({ id, outcome }) => outcome === 'failed' && engine.get(id)?.outcome === 'failed'
 )
 
-const nameOf = (id: string) => id.replace(/^unit\//, '').replace(/\[.*$/s, '')
+const testName = (id: string) => id.replace(/^unit\//, '').replace(/\[.*$/s, '')
 /** Tests by reason for the failure. Tests that differ only in parameters share a name. */
 const reasons = new Map<string, string[]>()
 for (const { id } of alone) {
   const reason = reasonFor(id) ?? 'Not explained yet.'
-  reasons.set(reason, [...(reasons.get(reason) ?? []), nameOf(id)])
+  reasons.set(reason, [...(reasons.get(reason) ?? []), testName(id)])
 }
 const rows = [...reasons].map(([reason, names]) => [
   reason,

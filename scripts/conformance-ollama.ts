@@ -14,7 +14,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { packageRoot } from '../core/system/package-info.ts'
 import { OLLAMA_VERSION } from '../plugins/apis/ollama/routes.ts'
-import { explanationOf, isShort, wholeTests } from './conformance/ollama-explained.ts'
+import { findExplanation, isShort, wholeTests } from './conformance/ollama-explained.ts'
 import { modelNames } from './conformance/ollama-models.ts'
 import { type Outcomes, runExamples, runTests } from './conformance/ollama-outcomes.ts'
 import { clientPrograms, ollamaServer } from './conformance/ollama-programs.ts'
@@ -61,7 +61,7 @@ try {
   writeFileSync(path, renderReport(sittings))
   console.log(`Wrote ${path}`)
   const [{ tests }] = sittings as [Sitting]
-  const unexplained = failures(tests).filter(test => explanationOf(test) === undefined)
+  const unexplained = failures(tests).filter(test => findExplanation(test) === undefined)
   if (unexplained.length > 0) {
     console.error(
       `These tests fail on corral without an explanation: ${unexplained.join(', ')}. Fix corral, or explain them in ollama-explained.ts.`

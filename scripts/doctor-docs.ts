@@ -41,7 +41,7 @@ verified build: it started, listed its devices and, if corral installed it, answ
 /** Generates the documents about the report of \`corral doctor\` from its schema. */
 export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json': string } {
   const schema: Schema = JSON.parse(JSON.stringify(DoctorReportSchema))
-  const lines = rowsOf(schema, '', new Map()).map(
+  const lines = toRows(schema, '', new Map()).map(
     ({ field, type, meaning }) => `| \`${field}\` | ${type} | ${meaning} |`
   )
   const described = { $schema: 'https://json-schema.org/draft/2020-12/schema', ...schema }
@@ -54,29 +54,29 @@ export function renderDoctorDocs(): { 'doctor.md': string; 'doctor.schema.json':
 /** A repeated object with at least this many fields is described once and referenced. */
 const WORTH_NAMING = 4
 
-function rowsOf(schema: Schema, prefix: string, documented: Map<string, string>): Row[] {
+function toRows(schema: Schema, prefix: string, documented: Map<string, string>): Row[] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
     const optional = !schema.required?.includes(name)
     const field = `${prefix}${name}${property.type === 'array' ? '[]' : ''}`
-    const type = `${typeOf(property)}${optional ? ', may be absent' : ''}`
+    const type = `${formatType(property)}${optional ? ', may be absent' : ''}`
     const shape = [property, property.items, ...(property.anyOf ?? [])].find(candidate => candidate?.properties)
-    if (!shape) return [{ field, type, meaning: meaningOf(property) }]
+    if (!shape) return [{ field, type, meaning: formatMeaning(property) }]
     const text = JSON.stringify(shape)
     const before = documented.get(text)
     if (before !== undefined) return [{ field, type, meaning: `As \`${before}\`` }]
     if (Object.keys(shape.properties!).length >= WORTH_NAMING) documented.set(text, field)
-    return [{ field, type, meaning: meaningOf(property) }, ...rowsOf(shape, `${field}.`, documented)]
+    return [{ field, type, meaning: formatMeaning(property) }, ...toRows(shape, `${field}.`, documented)]
   })
 }
 
-function typeOf({ type, items, anyOf, enum: values }: Schema): string {
-  if (anyOf) return anyOf.map(typeOf).join(' or ')
+function formatType({ type, items, anyOf, enum: values }: Schema): string {
+  if (anyOf) return anyOf.map(formatType).join(' or ')
   if (values) return 'text'
-  if (type === 'array') return `list of ${items?.properties ? 'objects' : `${typeOf(items ?? {})}s`}`
+  if (type === 'array') return `list of ${items?.properties ? 'objects' : `${formatType(items ?? {})}s`}`
   return type === 'string' ? 'text' : type === 'integer' ? 'whole number' : (type ?? 'any')
 }
 
-function meaningOf({ description, enum: values, items }: Schema): string {
+function formatMeaning({ description, enum: values, items }: Schema): string {
   const choice = values ?? items?.enum
   const words = [
     description ?? items?.description,

@@ -32,9 +32,9 @@ const TENSOR: Record<TensorFill, { type: number; bytes: (weights: number) => num
   ones: { type: 0, bytes: weights => weights * 4 }
 }
 
-const formatOf = ({ fill }: OutputTensor) => TENSOR[typeof fill === 'string' ? fill : 'f16']
+const getFormat = ({ fill }: OutputTensor) => TENSOR[typeof fill === 'string' ? fill : 'f16']
 
-export function weightsOf({ shape }: OutputTensor): number {
+export function countWeights({ shape }: OutputTensor): number {
   return shape.reduce((all, length) => all * length, 1)
 }
 
@@ -48,13 +48,13 @@ export function* ggufPieces(
   seed: number,
   kept: readonly Uint8Array[] = []
 ): Generator<Buffer> {
-  const pairs = [...kept, ...pairsOf(metadata)]
+  const pairs = [...kept, ...encodePairs(metadata)]
   const infos: Buffer[] = []
   let offset = 0
   for (const tensor of tensors) {
-    const { type, bytes } = formatOf(tensor)
+    const { type, bytes } = getFormat(tensor)
     infos.push(text(tensor.name), u32(tensor.shape.length), ...tensor.shape.map(u64), u32(type), u64(offset))
-    offset += padded(bytes(weightsOf(tensor)))
+    offset += padded(bytes(countWeights(tensor)))
   }
   const count = kept.length + Object.keys(metadata).length
   const header = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(count), ...pairs, ...infos])
@@ -63,7 +63,7 @@ export function* ggufPieces(
   for (const tensor of tensors) yield* dataOf(tensor, random)
 }
 
-function pairsOf(metadata: Record<string, OutputValue>): Buffer[] {
+function encodePairs(metadata: Record<string, OutputValue>): Buffer[] {
   return Object.entries(metadata).map(([key, value]) => Buffer.concat([text(key), typedValue(value)]))
 }
 
@@ -76,24 +76,24 @@ export interface KeptParts {
 }
 
 export function ggufWith(metadata: Record<string, OutputValue>, { pairs, tensors, infos, data }: KeptParts): Buffer {
-  const all = [...pairs, ...pairsOf(metadata)]
+  const all = [...pairs, ...encodePairs(metadata)]
   const header = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors), u64(all.length), ...all, infos])
   return Buffer.concat([Buffer.concat([header], padded(header.length)), data])
 }
 
 function* dataOf(tensor: OutputTensor, random: (bytes: Buffer) => void): Generator<Buffer> {
-  const weights = weightsOf(tensor)
+  const weights = countWeights(tensor)
   // Keeps the scale of activations constant from layer to layer. Biases have the scale of their layer.
   const scale = 1 / Math.sqrt(tensor.shape.length > 1 ? weights / tensor.shape.at(-1)! : weights) / SPREAD
   const { fill } = tensor
   if (typeof fill === 'string') {
-    for (let left = weights; left > 0; left -= CHUNK) yield pieceOf(fill, Math.min(CHUNK, left), scale, random)
+    for (let left = weights; left > 0; left -= CHUNK) yield createPiece(fill, Math.min(CHUNK, left), scale, random)
   } else yield Buffer.from(Uint16Array.from(fill, half).buffer)
-  const size = formatOf(tensor).bytes(weights)
+  const size = getFormat(tensor).bytes(weights)
   yield Buffer.alloc(padded(size) - size)
 }
 
-function pieceOf(fill: TensorFill, weights: number, scale: number, random: (bytes: Buffer) => void): Buffer {
+function createPiece(fill: TensorFill, weights: number, scale: number, random: (bytes: Buffer) => void): Buffer {
   if (fill === 'ones') return Buffer.from(new Float32Array(weights).fill(1).buffer)
   if (fill === 'q8_0') {
     const blocks = Buffer.alloc(TENSOR.q8_0.bytes(weights))

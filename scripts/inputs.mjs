@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 
 export const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 
-const stateOf = path => {
+const hashState = path => {
   const { mtimeMs, size } = statSync(join(root, path))
   return `${mtimeMs} ${size}`
 }
@@ -14,7 +14,7 @@ export function noteInputs(folder, paths) {
   const inputs = [...paths, 'package-lock.json'].filter(path => !path.includes(':')).sort()
   writeFileSync(
     join(folder, 'inputs.json'),
-    JSON.stringify(Object.fromEntries(inputs.map(path => [path, stateOf(path)])))
+    JSON.stringify(Object.fromEntries(inputs.map(path => [path, hashState(path)])))
   )
 }
 
@@ -22,7 +22,7 @@ export function noteInputs(folder, paths) {
 export function isUpToDate(folder) {
   try {
     const inputs = JSON.parse(readFileSync(join(folder, 'inputs.json'), 'utf8'))
-    return Object.entries(inputs).every(([path, state]) => stateOf(path) === state)
+    return Object.entries(inputs).every(([path, state]) => hashState(path) === state)
   } catch (error) {
     if (error.code !== 'ENOENT') throw error
     return false

@@ -79,14 +79,14 @@ if (process.argv.includes('--ray')) process.exit()
 const { directory } = await cachedRuntimes().conversionTools({})
 const wanted = await readRequirements(directory)
 const packages = resolved([...wanted.flatMap(line => EXCEPTIONS[line] ?? [line]), ...MORE])
-const textOf = (isWanted: (name: string) => boolean) =>
+const joinTexts = (isWanted: (name: string) => boolean) =>
   packages
     .filter(({ name }) => isWanted(name))
     .map(({ text }) => text)
     .join('\n')
-const version = /^torch==([\d.]+)/m.exec(textOf(name => name === 'torch'))![1]!
+const version = /^torch==([\d.]+)/m.exec(joinTexts(name => name === 'torch'))![1]!
 const madeFor = wanted.map(line => `# for ${line}`).join('\n')
-writeFileSync(join(folder, LOCKS.packages), `${madeFor}\n${textOf(name => !CUDA.test(name))}\n`)
-writeFileSync(join(folder, LOCKS.torch), `${textOf(name => CUDA.test(name))}\n`)
+writeFileSync(join(folder, LOCKS.packages), `${madeFor}\n${joinTexts(name => !CUDA.test(name))}\n`)
+writeFileSync(join(folder, LOCKS.torch), `${joinTexts(name => CUDA.test(name))}\n`)
 writeFileSync(join(folder, LOCKS.torchCpu), await cpuTorch(version))
 console.log(`Wrote ${folder} (${packages.length} packages, torch ${version})`)

@@ -27,7 +27,7 @@ function literal(text: string): string {
 const tagged = (pairs: { term: string; description: string }[]) =>
   pairs.map(({ term, description }) => `.TP\n.B ${escaped(term)}\n${escaped(description)}\n`).join('')
 
-function sectionOf(command: Command, parents: string): string {
+function formatSection(command: Command, parents: string): string {
   const help = command.createHelp()
   const name = `${parents} ${command.name()}`
   const options = help.visibleOptions(command).filter(option => option.long !== '--help')
@@ -41,7 +41,7 @@ function sectionOf(command: Command, parents: string): string {
     ...help
       .visibleCommands(command)
       .filter(each => each.name() !== 'help')
-      .map(each => sectionOf(each, name))
+      .map(each => formatSection(each, name))
   ].join('')
 }
 
@@ -68,7 +68,7 @@ corral \\- runs language models on this machine and serves them over REST
 ${tagged(help.visibleOptions(program).map(each => ({ term: each.flags, description: help.optionDescription(each) })))}.SH COMMANDS
 ${help
   .visibleCommands(program)
-  .map(each => sectionOf(each, 'corral'))
+  .map(each => formatSection(each, 'corral'))
   .join('')}.SH MORE
 ${literal(textAfter(program))}`
   return { 'corral.1': page }

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { open, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
-import { ggufPieces, ggufWith, type OutputTensor, type OutputValue, padded, weightsOf } from './gguf-output.ts'
+import { countWeights, ggufPieces, ggufWith, type OutputTensor, type OutputValue, padded } from './gguf-output.ts'
 
 /*
  * GGUF files with random weights, whose output is meaningless. They are for measurements, and to test that all kinds of
@@ -229,7 +229,7 @@ export async function writeRandomModel(
     shape,
     keys.get('llama.vocab_size')!.readUInt32LE(keys.get('llama.vocab_size')!.length - 4)
   )
-  const parameters = tensors.reduce((sum, tensor) => sum + weightsOf(tensor), 0)
+  const parameters = tensors.reduce((sum, tensor) => sum + countWeights(tensor), 0)
   const own: Record<string, OutputValue> = {
     'general.name': 'Random',
     'general.basename': 'random',

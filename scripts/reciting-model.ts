@@ -63,10 +63,10 @@ export async function recitingModel(name: string, says: readonly string[]): Prom
     ]
   }
   const kept = [...keys].filter(([key]) => !(key in own)).map(([, pair]) => pair)
-  return Buffer.concat([...ggufPieces(own, tensorsOf(tokens.length, ids, end), 1, kept)])
+  return Buffer.concat([...ggufPieces(own, createTensors(tokens.length, ids, end), 1, kept)])
 }
 
-function tensorsOf(vocabulary: number, ids: readonly number[], end: number): OutputTensor[] {
+function createTensors(vocabulary: number, ids: readonly number[], end: number): OutputTensor[] {
   const embeddings = new Float32Array(vocabulary * WIDTH)
   const output = new Float32Array(vocabulary * WIDTH)
   for (let token = 0; token < vocabulary; token++) embeddings[token * WIDTH + ids.indexOf(token) + 1] = 1

@@ -26,11 +26,11 @@ const outputs = join(packageRoot, '.cache', 'failed-tests')
 /** Time limit of a test in seconds, unless it sets its own. */
 const TIMEOUT = '300'
 /** A file is killed after this time. All of its tests have timed out long before. */
-const KILL_AFTER = 3_600_000
+const FILE_TIMEOUT_MS = 3_600_000
 /** The output of an ended test may stay open for this long. */
-const OUTPUT_LIMIT = 2000
+const OUTPUT_TIMEOUT_MS = 2000
 /** Maximum number of lines printed per failure. */
-const FAILURE_LINES = 40
+const MAX_FAILURE_LINES = 40
 
 const { values: flags, positionals: paths } = parseArgs({
   options: {
@@ -117,13 +117,13 @@ async function runFile(file: string): Promise<Result> {
       output += text
     })
   }
-  const killing = setTimeout(() => end(child, 'SIGKILL'), KILL_AFTER)
+  const killing = setTimeout(() => end(child, 'SIGKILL'), FILE_TIMEOUT_MS)
   const closed = once(child, 'close')
   const [code] = (await once(child, 'exit')) as [number | null]
   clearTimeout(killing)
   // Processes left behind would keep the output open.
   end(child, 'SIGKILL')
-  await Promise.race([closed, sleep(OUTPUT_LIMIT, undefined, { ref: false })])
+  await Promise.race([closed, sleep(OUTPUT_TIMEOUT_MS, undefined, { ref: false })])
   running.delete(child)
   removeFixtures(file)
   const lines = output.split('\n')
@@ -152,9 +152,9 @@ function failuresIn(output: string): string {
   const failures = lines.flatMap((line, index) => {
     if (!/^ *not ok/.test(line)) return []
     const end = lines.findIndex((later, at) => at > index && /^ *(\.\.\.$|(not )?ok )/.test(later))
-    return lines.slice(index, Math.min(end === -1 ? lines.length : end, index + FAILURE_LINES))
+    return lines.slice(index, Math.min(end === -1 ? lines.length : end, index + MAX_FAILURE_LINES))
   })
-  return (failures.length > 0 ? failures : lines.slice(-FAILURE_LINES)).join('\n')
+  return (failures.length > 0 ? failures : lines.slice(-MAX_FAILURE_LINES)).join('\n')
 }
 
 const begun = performance.now()

@@ -51,16 +51,16 @@ interface Shipped {
  * @throws Error if a licence is missing or not allowed
  */
 export function shippedPackages(lock: Lock): Shipped[] {
-  return packagesOf(lock, (_name, { dev, devOptional }) => !dev && !devOptional)
+  return listPackages(lock, (_name, { dev, devOptional }) => !dev && !devOptional)
 }
 
 /** Packages that are built into the page and not installed with corral. @throws Error like `shippedPackages` */
 export function pagePackages(lock: Lock): Shipped[] {
   const inPage = new Set<string>(readJson('dist', 'plugins', 'page', 'browser', 'packages.json'))
-  return packagesOf(lock, (name, { dev }) => dev === true && inPage.has(name))
+  return listPackages(lock, (name, { dev }) => dev === true && inPage.has(name))
 }
 
-function packagesOf({ packages }: Lock, isWanted: (name: string, locked: LockedPackage) => boolean): Shipped[] {
+function listPackages({ packages }: Lock, isWanted: (name: string, locked: LockedPackage) => boolean): Shipped[] {
   const shipped = new Map<string, Shipped>()
   for (const [path, locked] of Object.entries(packages)) {
     const name = path.slice(path.lastIndexOf('node_modules/') + 'node_modules/'.length)
@@ -77,11 +77,11 @@ function packagesOf({ packages }: Lock, isWanted: (name: string, locked: LockedP
     if (known) known.paths.push(path)
     else shipped.set(`${name}@${version}`, { name, version, license, paths: [path], locked })
   }
-  return [...shipped.values()].sort((a, b) => (refOf(a) < refOf(b) ? -1 : 1))
+  return [...shipped.values()].sort((a, b) => (toRef(a) < toRef(b) ? -1 : 1))
 }
 
-const refOf = ({ name, version }: { name: string; version: string }) => `${name}@${version}`
-const purlOf = ({ name, version }: { name: string; version: string }) =>
+const toRef = ({ name, version }: { name: string; version: string }) => `${name}@${version}`
+const toPurl = ({ name, version }: { name: string; version: string }) =>
   `pkg:npm/${name.replace('@', '%40')}@${version}`
 
 /** Resolves a dependency of a package: in its own folder, or in that of an outer package. */
@@ -136,10 +136,10 @@ export function renderBillOfMaterials(): string {
     version: 1,
     metadata: {
       component: {
-        'bom-ref': refOf(component),
+        'bom-ref': toRef(component),
         type: 'application',
         ...component,
-        purl: purlOf(component),
+        purl: toPurl(component),
         licenses: licenses(own.license)
       }
     },
@@ -149,7 +149,7 @@ export function renderBillOfMaterials(): string {
         type: 'library',
         name,
         version,
-        purl: purlOf({ name, version }),
+        purl: toPurl({ name, version }),
         ...(integrity?.startsWith('sha512-') && {
           hashes: [{ alg: 'SHA-512', content: Buffer.from(integrity.slice(7), 'base64').toString('hex') }]
         }),
@@ -162,7 +162,7 @@ export function renderBillOfMaterials(): string {
         name,
         version,
         description: why,
-        purl: purlOf({ name, version }),
+        purl: toPurl({ name, version }),
         licenses: licenses(license)
       })),
       ...pagePackages(lock).map(({ name, version, license }) => ({
@@ -171,7 +171,7 @@ export function renderBillOfMaterials(): string {
         name,
         version,
         description: 'built into the page',
-        purl: purlOf({ name, version }),
+        purl: toPurl({ name, version }),
         licenses: licenses(license)
       })),
       {
@@ -184,7 +184,7 @@ export function renderBillOfMaterials(): string {
       }
     ],
     dependencies: [
-      { ref: refOf(own), dependsOn: dependsOn(lock, '') },
+      { ref: toRef(own), dependsOn: dependsOn(lock, '') },
       ...shipped.map(({ name, version, paths }) => ({
         ref: `${name}@${version}`,
         dependsOn: [...new Set(paths.flatMap(path => dependsOn(lock, path)))].sort()

@@ -19,7 +19,7 @@ export interface Summary extends Interval {
   values: number[]
 }
 
-export function medianOf(values: readonly number[]): number {
+export function computeMedian(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b)
   const middle = sorted.length >> 1
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2
@@ -37,7 +37,7 @@ export function meanInterval(values: readonly number[]): Interval & { mean: numb
 
 /** @param values at least one */
 export function summarize(values: readonly number[]): Summary {
-  const median = medianOf(values)
+  const median = computeMedian(values)
   const { low, high } = meanInterval(values)
   const known = values.length > 1
   return {
@@ -74,11 +74,11 @@ export interface Verdict {
 }
 
 /** A smaller gain is not worth a setting. */
-export const MARGIN = 0.03
+export const MIN_GAIN = 0.03
 /** Minimum number of pairs before a setting can be called faster. */
 const MIN_PAIRS = 4
 /** Minimum number of pairs before a setting can be given up. */
-const MIN_TO_GIVE_UP = 2
+const MIN_PAIRS_TO_GIVE_UP = 2
 
 /**
  * Decides whether a setting is faster than the current one. The first matching rule applies:
@@ -92,25 +92,25 @@ const MIN_TO_GIVE_UP = 2
 export function judge(pairs: readonly Pair[], work: Readonly<Record<string, number>>, most: number): Verdict {
   const parts: Record<string, Ratio> = {}
   for (const part of Object.keys(work))
-    parts[part] = ratioOf(pairs.map(({ present, trial }) => trial[part]! / present[part]!))
+    parts[part] = geometricMean(pairs.map(({ present, trial }) => trial[part]! / present[part]!))
   const timeOf = (speeds: Speeds) => Object.entries(work).reduce((sum, [part, units]) => sum + units / speeds[part]!, 0)
   const ratios = pairs.map(({ present, trial }) => timeOf(present) / timeOf(trial))
-  const overall = ratioOf(ratios)
+  const overall = geometricMean(ratios)
   const verdict = (result: Verdict['result']): Verdict => ({ result, overall, parts })
 
-  const hopeless = pairs.length >= MIN_TO_GIVE_UP && Math.max(...ratios) <= 1 + MARGIN
+  const hopeless = pairs.length >= MIN_PAIRS_TO_GIVE_UP && Math.max(...ratios) <= 1 + MIN_GAIN
   const isLast = pairs.length >= most
-  if (hopeless) return verdict(overall.mean < 1 - MARGIN ? 'slower' : 'same')
+  if (hopeless) return verdict(overall.mean < 1 - MIN_GAIN ? 'slower' : 'same')
   if (pairs.length < MIN_PAIRS && !isLast) return verdict('undecided')
-  const partSlower = Object.values(parts).some(({ mean, high }) => high < 1 || mean < 1 - MARGIN / 2)
-  const isFaster = pairs.length >= MIN_PAIRS && overall.low > 1 + MARGIN
+  const partSlower = Object.values(parts).some(({ mean, high }) => high < 1 || mean < 1 - MIN_GAIN / 2)
+  const isFaster = pairs.length >= MIN_PAIRS && overall.low > 1 + MIN_GAIN
   if (isFaster && !partSlower) return verdict('faster')
-  if (!isLast && overall.mean > 1 + MARGIN) return verdict('undecided')
+  if (!isLast && overall.mean > 1 + MIN_GAIN) return verdict('undecided')
   return verdict(overall.high < 1 || (overall.mean > 1 && partSlower) ? 'slower' : 'same')
 }
 
 /** Geometric mean: twice as fast and half as fast cancel each other out. */
-function ratioOf(ratios: readonly number[]): Ratio {
+function geometricMean(ratios: readonly number[]): Ratio {
   const { mean, low, high } = meanInterval(ratios.map(Math.log))
   return { mean: Math.exp(mean), low: Math.exp(low), high: Math.exp(high) }
 }

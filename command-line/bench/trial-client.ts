@@ -25,9 +25,9 @@ export interface BenchServer {
 }
 
 /** Maximum number of repeated measurements. */
-const MAX_AGAIN = 20
+const MAX_REPEATS = 20
 /** Interval between checks of a busy server. */
-const LOOK = 500
+const POLL_INTERVAL_MS = 500
 
 /**
  * @param anyway measures while other requests are running
@@ -52,7 +52,7 @@ export function benchServer(
       say(
         `waiting until ${plural(others, 'other request')} ${others === 1 ? 'ends' : 'end'} (use --anyway to skip this)`
       )
-      await sleep(LOOK)
+      await sleep(POLL_INTERVAL_MS)
     }
   }
 
@@ -91,7 +91,7 @@ export function benchServer(
         const others = after.requests - before.requests - (sent() - sentBefore) + after.running + after.waiting
         if (others <= 0 || anyway) return result
         disturbed++
-        if (again >= MAX_AGAIN) {
+        if (again >= MAX_REPEATS) {
           throw failure('The server is never idle. Measure again when nobody uses it, or add --anyway.')
         }
       }

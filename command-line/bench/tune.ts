@@ -77,7 +77,7 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
         note({ name, value: label, result: 'changes answers', reason: changes })
         continue
       }
-      const settings = await settingsOf(bench, kept, name, index, label, next)
+      const settings = await mergeSettings(bench, kept, name, index, label, next)
       if (!settings) continue
       say?.(`${name}: ${label}`)
       const found = await compare(bench, kept, settings, seed, options)
@@ -98,7 +98,7 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
 }
 
 /** Merges a value's settings into the adopted ones, which may already contain an earlier value of the same setting. */
-async function settingsOf(
+async function mergeSettings(
   bench: TuningBench,
   kept: TrialSettings,
   name: string,

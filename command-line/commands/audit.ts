@@ -48,7 +48,7 @@ Examples:
           if (follow) {
             query.set('follow', '1')
             for await (const entry of client.stream<AuditEntry>(`/api/audit?${query}`)) {
-              printText(printable(json ? JSON.stringify(entry) : cellsOf(entry).join('  ')))
+              printText(printable(json ? JSON.stringify(entry) : toCells(entry).join('  ')))
             }
             return
           }
@@ -63,10 +63,10 @@ Examples:
 
 export function formatEntries(entries: readonly AuditEntry[]): string {
   if (entries.length === 0) return 'No entries match. Try a longer --since, or leave out --key.'
-  return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(cellsOf))
+  return formatTable(['TIME', 'WHO', 'WHAT', 'MODEL', 'OUTCOME', '>TOKENS', '>TIME TAKEN'], entries.map(toCells))
 }
 
-function cellsOf(entry: AuditEntry): string[] {
+function toCells(entry: AuditEntry): string[] {
   const { time, key, address, event, by, operation, surface, method, route, model, target, status, code, ms } = entry
   const { tokens, omitted, statuses, lost } = entry as AuditEntry & Record<'omitted' | 'statuses' | 'lost', unknown>
   const counts = [omitted, lost, statuses && JSON.stringify(statuses)].filter(each => each !== undefined)

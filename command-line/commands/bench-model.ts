@@ -35,11 +35,11 @@ const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
 const SLOTS = [1, 2, 4]
 const REPEAT = { usual: 5, quick: 2 }
 /** A default context is skipped if one answer would take longer than this. */
-const MAX_LENGTH = 20
+const MAX_ANSWER_SECONDS = 20
 /** Target duration of an answer, and its limits in tokens. */
 const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
 /** A wider 95 % interval is worth a warning. */
-const NOISY = 0.1
+const MAX_SPREAD = 0.1
 
 export function defineBench(program: CorralCommand, context: CommandContext): void {
   program
@@ -137,11 +137,11 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
 }
 
 /** Runnable processes per processor above which measurements become slow. */
-const BUSY = 0.5
+const MAX_LOAD_PER_PROCESSOR = 0.5
 
 /** Warns when other programs use the processors. Windows does not report this. */
 export function busyMachine(load: number, processors: number): string | undefined {
-  if (load <= BUSY * processors) return undefined
+  if (load <= MAX_LOAD_PER_PROCESSOR * processors) return undefined
   return `Other programs are using this machine (load ${load.toFixed(1)} with ${processors} processors). Results, including which settings are faster, may not apply once they have ended.`
 }
 
@@ -191,7 +191,7 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
     if (!named && last) {
       const seconds =
         wanted / last.row.prompt.median + last.row.answer_tokens / (last.row.answer?.median ?? Number.POSITIVE_INFINITY)
-      if (seconds > MAX_LENGTH) {
+      if (seconds > MAX_ANSWER_SECONDS) {
         notes.push(
           `Longer contexts were skipped: an answer at ${wanted} tokens would take about ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
         )
@@ -225,13 +225,13 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
         say(`context ${size}, ${plural(slots, 'slot')}: ${run + 1} of ${repeat}`)
         samples.push(await server.alone(meter.sent, () => meter!.sample(workload)))
       }
-      const row = rowOf(size, slots, answer, samples)
+      const row = toRow(size, slots, answer, samples)
       rows.push(row)
       if (slots === 1) last = { row, sample: samples.at(-1)! }
     }
   }
   if (!record) throw failure('There is nothing to measure.')
-  warnOf(work, rows)
+  warnAbout(work, rows)
   return {
     model: record.model,
     label: record.label,
@@ -250,7 +250,7 @@ function answerTokens(warm: Sample, context: number, quick: boolean): number {
   return Math.max(1, Math.min(Math.max(least, Math.min(most, wanted)), context >> 2))
 }
 
-function rowOf(context: number, slots: number, answer: number, samples: readonly Sample[]): BenchRow {
+function toRow(context: number, slots: number, answer: number, samples: readonly Sample[]): BenchRow {
   const of = (values: (number | undefined)[]) => summarize(values as number[])
   const generates = samples[0]!.answer !== undefined
   return {
@@ -263,8 +263,8 @@ function rowOf(context: number, slots: number, answer: number, samples: readonly
   }
 }
 
-function warnOf({ server, notes }: Work, rows: readonly BenchRow[]): void {
-  const noisy = rows.filter(({ prompt, answer }) => Math.max(prompt.spread, answer?.spread ?? 0) > NOISY)
+function warnAbout({ server, notes }: Work, rows: readonly BenchRow[]): void {
+  const noisy = rows.filter(({ prompt, answer }) => Math.max(prompt.spread, answer?.spread ?? 0) > MAX_SPREAD)
   if (noisy.length > 0) {
     notes.push(
       'The measurements vary by more than 10 %. Another program uses this machine, or its speed changes. Close other programs, or repeat more often (--repeat 15).'

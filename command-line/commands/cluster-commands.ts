@@ -24,11 +24,11 @@ import { ask } from '../server-connection.ts'
 const RAY_PORT = 6379
 const MEMBER_PORT = 11500
 /** Ray starts processes, which takes long on a loaded machine. */
-const RAY_LIMIT = 300_000
+const RAY_TIMEOUT_MS = 300_000
 /** Delay before a failed node is restarted, the first time and at most. */
-const FIRST_WAIT = 1000
-const MAX_WAIT = 30_000
-const LOOK_EVERY = 250
+const MIN_RESTART_DELAY_MS = 1000
+const MAX_RESTART_DELAY_MS = 30_000
+const POLL_INTERVAL_MS = 250
 
 interface UpOptions {
   ray?: string
@@ -183,7 +183,7 @@ async function openRay(context: CommandContext): Promise<RayContext> {
       const options = { settings, directory: join(home, 'python'), env, log }
       const python = await prepareRay(options, { signal, onProgress: notedProgress() })
       const variables = { ...rayVariables(env, tokenFile), ...more }
-      return { python, variables, cwd: places.folder, env, log, signal, timeout: RAY_LIMIT }
+      return { python, variables, cwd: places.folder, env, log, signal, timeout: RAY_TIMEOUT_MS }
     }
   }
 }
@@ -208,7 +208,7 @@ async function asked<Result>(work: () => Promise<Result>): Promise<Result> {
   }
 }
 
-function portOf(text: string, option: string): number {
+function parsePort(text: string, option: string): number {
   const port = Number(text)
   if (/^\d+$/.test(text) && port >= 1 && port <= 65535) return port
   throw usageFailure(`${option} must be a port from 1 to 65535; got "${text}".`)
@@ -257,7 +257,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
   }
   const [oldHost, oldPort] = known?.address.split(/:(?=\d+$)/) ?? []
   const bind = async () => checkBind(options.bind ?? oldHost ?? (await privateAddress()))
-  const rayPort = options.rayPort === undefined ? Number(oldPort ?? RAY_PORT) : portOf(options.rayPort, '--ray-port')
+  const rayPort = options.rayPort === undefined ? Number(oldPort ?? RAY_PORT) : parsePort(options.rayPort, '--ray-port')
   const address = isLocal ? `${await bind()}:${rayPort}` : options.ray!
   if (known && known.address !== address) {
     throw failure(`The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`)
@@ -272,7 +272,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
       port:
         options.memberPort === undefined
           ? (known?.members.port ?? MEMBER_PORT)
-          : portOf(options.memberPort, '--member-port'),
+          : parsePort(options.memberPort, '--member-port'),
       ...(memberHome !== undefined && { home: memberHome }),
       command: cluster.ownCommand()
     }
@@ -290,7 +290,7 @@ async function up(context: CommandContext, options: UpOptions): Promise<void> {
     await askRay('up', cluster.upOptions(places, record), call)
     await cluster.writeRecord(places, record)
     const status = await askRay<RayStatus>('status', { address }, call)
-    warnOf(status)
+    warnAbout(status)
     const nodes = status.nodes.filter(node => node.corral).length
     const count = plural(nodes, 'node')
     printNote(`Members start on ${count}, and on every node that joins. Follow them with "corral cluster status".`)
@@ -358,7 +358,7 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
     void untilIdle(config).finally(() => ending.abort())
   }
   asked.addEventListener('abort', onStop, { once: true })
-  let wait = FIRST_WAIT
+  let wait = MIN_RESTART_DELAY_MS
   let hasJoined = false
   while (!asked.aborted) {
     const began = performance.now()
@@ -372,10 +372,10 @@ async function joinCluster(context: CommandContext, address: string, options: Jo
     if (asked.aborted) break
     const isLasting = 'code' in fault && ['refused', 'joined'].includes(fault.code as string)
     if (isLasting || !hasJoined) throw failure(errorMessage(fault), fault)
-    if (performance.now() - began > MAX_WAIT) wait = FIRST_WAIT
+    if (performance.now() - began > MAX_RESTART_DELAY_MS) wait = MIN_RESTART_DELAY_MS
     printNote(`The Ray node has ended and will be restarted. (${errorMessage(fault).slice(0, 300)})`)
     await sleep(wait, undefined, { signal: asked }).catch(() => undefined)
-    wait = Math.min(MAX_WAIT, wait * 2)
+    wait = Math.min(MAX_RESTART_DELAY_MS, wait * 2)
   }
   if (!ending.signal.aborted) await new Promise(resolve => ending.signal.addEventListener('abort', resolve))
 }
@@ -390,7 +390,7 @@ async function untilIdle(config: LoadedConfig): Promise<void> {
   const client = createClient({ address: owner.address, socket: owner.socket, apiKey: undefined, signal: limit })
   try {
     for (let { open } = await client.json<DrainState>('POST', '/api/drain'); open > 0; ) {
-      await sleep(LOOK_EVERY, undefined, { signal: limit })
+      await sleep(POLL_INTERVAL_MS, undefined, { signal: limit })
       open = (await client.json<DrainState>('GET', '/api/drain')).open
     }
   } catch {
@@ -414,7 +414,7 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
   const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
   const call = await ray.call(findToken(ray.places, ray.settings.token_file, context.env))
   const status = await asked(() => askRay<RayStatus>('status', { address }, call))
-  const front = await frontOf(context)
+  const front = await readFront(context)
   if (json) return printJson({ ...status, front: front ?? null })
   const head = status.nodes.find(node => node.head)
   printText(
@@ -449,7 +449,7 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
     ])
     printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
   }
-  warnOf(status)
+  warnAbout(status)
   if (!front) printNote('The server in front of the members is not running. Start it with: corral serve')
   for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
   for (const { name, reason, notes } of front?.members ?? []) {
@@ -461,7 +461,7 @@ async function showStatus(context: CommandContext, json: boolean): Promise<void>
 type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { name: string; fault?: string }[] }
 
 /** Undefined if no server is running. */
-async function frontOf(context: CommandContext): Promise<Front | undefined> {
+async function readFront(context: CommandContext): Promise<Front | undefined> {
   return await ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' }).catch(error => {
     if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
     throw error
@@ -474,7 +474,7 @@ function fromFront(member: MemberRecord | undefined): [state: string, running: s
   return [member.state, String(member.running), member.build ?? '']
 }
 
-function warnOf({ address, authentication, controller, nodes }: RayStatus): void {
+function warnAbout({ address, authentication, controller, nodes }: RayStatus): void {
   if (authentication === false) {
     printNote(
       `warning: Ray at ${address} has no authentication. Everyone who can reach it can run programs on all nodes and read ` +

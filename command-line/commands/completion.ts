@@ -114,11 +114,11 @@ async function valuesFor(name: string, choices: readonly string[] | undefined, c
 }
 
 /** How long a shell may wait for names. */
-const NAMES_LIMIT = 1500
+const NAMES_TIMEOUT_MS = 1500
 
 /** Names of the local models, from the running server or else from the disk. Empty if that fails or takes too long. */
 async function modelNames(context: CommandContext): Promise<string[]> {
-  const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_LIMIT, []).unref())
+  const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_TIMEOUT_MS, []).unref())
   const asked = askNames(context).catch(() => namesOnDisk(context).catch(() => []))
   const names = await Promise.race([asked, late])
   return names

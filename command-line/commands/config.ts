@@ -4,7 +4,7 @@ import { findHome } from '../../core/config/config-file.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { plural } from '../../core/system/plural.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
-import { type CommandContext, openConfig, openTrusted, placesOf } from '../context.ts'
+import { type CommandContext, configPlaces, openConfig, openTrusted } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { displayWidth } from '../display-width.ts'
 import { formatTable, outputWidth, printJson, printNote, printText, wrapLines } from '../output.ts'
@@ -50,7 +50,7 @@ Exit codes: 0 no errors, 2 errors (with line and column in the file), or warning
     .option('--list', 'list the trusted files')
     .action(async ({ yes, remove, list }: { yes?: boolean; remove?: boolean; list?: boolean }) => {
       const { setTrust, trustedFiles } = await import('../../core/config/trust.ts')
-      const { home } = dataPaths(findHome(placesOf(context)).home, undefined)
+      const { home } = dataPaths(findHome(configPlaces(context)).home, undefined)
       const path = join(context.cwd, 'config.yaml')
       if (list) return printText(Object.keys(await trustedFiles(home)).join('\n') || 'No file is trusted.')
       if (remove) {

@@ -18,13 +18,13 @@ import type { DoctorReport } from '../doctor-schema.ts'
 import { withLocalService } from '../local-service.ts'
 import { printJson, printText } from '../output.ts'
 import { type Progress, showProgress } from '../progress-display.ts'
-import { planAddresses, serverSettingsOf } from '../server-address.ts'
+import { planAddresses, toServerSettings } from '../server-address.ts'
 import { type ServerConnection, withServer } from '../server-connection.ts'
 
 /** Interval between progress requests to a server that is looking for a build. */
-const POLL_INTERVAL = 500
+const POLL_INTERVAL_MS = 500
 /** Time limit for the server, which first detects the hardware and lists the releases. */
-const ANSWER_TIMEOUT = 45_000
+const ANSWER_TIMEOUT_MS = 45_000
 
 interface DoctorFlags {
   json?: boolean
@@ -107,7 +107,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   const free = await examined(async () => await freeSpace(await existing(models)))
   if (free !== undefined) report.models = { directory: models, free }
   const before = report.problems.length
-  const { local } = planAddresses(serverSettingsOf(config))
+  const { local } = planAddresses(toServerSettings(config))
   const otherRoot = flags.sysroot !== undefined
   const progress = await showProgress('looking for llama.cpp', { plain: flags.build ? 'lines' : 'nothing' })
   try {
@@ -179,14 +179,14 @@ async function reportOfServer(
 ): Promise<RuntimesReport | undefined> {
   const poll = async ({ client }: ServerConnection) => {
     for (;;) {
-      const timeout = abortAfter(ANSWER_TIMEOUT)
+      const timeout = abortAfter(ANSWER_TIMEOUT_MS)
       const report = await client.json<RuntimesReport>('GET', '/api/runtimes', undefined, timeout)
       if (!Array.isArray(report.ranking)) {
         throw failure(`The server at ${client.address} has a different version of corral. Update one of them.`)
       }
       if (!build || report.state !== 'searching') return report
       if (report.progress) progress.status(progressText(report.progress))
-      await sleep(POLL_INTERVAL, undefined, { signal: interruption() })
+      await sleep(POLL_INTERVAL_MS, undefined, { signal: interruption() })
     }
   }
   try {

@@ -9,7 +9,7 @@ import { printNote } from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
-const LOOK_EVERY = 250
+const POLL_INTERVAL_MS = 250
 
 interface DrainOptions {
   wait?: boolean
@@ -65,7 +65,7 @@ async function untilEnded(client: ServerClient, limit: number): Promise<void> {
         `The drain timed out: ${openText(open)}. The server still accepts no new requests. Wait longer, or end the drain with: corral drain --undo`
       )
     }
-    await sleep(LOOK_EVERY, undefined, { signal }).catch(() => signal.throwIfAborted())
+    await sleep(POLL_INTERVAL_MS, undefined, { signal }).catch(() => signal.throwIfAborted())
   }
 }
 

@@ -2,10 +2,10 @@ import { CorralError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-after.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
 import { EXIT, failure, Interrupted } from '../command-failure.ts'
-import { type CommandContext, placesOf, usageFailure } from '../context.ts'
+import { type CommandContext, configPlaces, usageFailure } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
-import { planAddresses, readServerSettings, recordedAddress, serverSettingsOf } from '../server-address.ts'
+import { planAddresses, readServerSettings, recordedAddress, toServerSettings } from '../server-address.ts'
 import { healthAt } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
 
@@ -18,7 +18,7 @@ interface CreateOptions {
   json?: boolean
 }
 
-const HEALTH_TIMEOUT = 5000
+const HEALTH_TIMEOUT_MS = 5000
 
 export function defineKey(program: CorralCommand, context: CommandContext): void {
   const key = program
@@ -151,7 +151,7 @@ function show(made: MadeKey, json = false): void {
 }
 
 async function openKeys(context: CommandContext): Promise<Keys> {
-  const settings = (await readServerSettings(placesOf(context))) ?? (await wholeSettings(context))
+  const settings = (await readServerSettings(configPlaces(context))) ?? (await wholeSettings(context))
   const [{ readOwner }, file] = await Promise.all([
     import('../../core/system/data-directory.ts'),
     import('../../plugins/people/security/key-file.ts')
@@ -159,7 +159,7 @@ async function openKeys(context: CommandContext): Promise<Keys> {
   const owner = await readOwner(settings.paths)
   const { named, local, byFlag } = planAddresses(settings)
   const isHere = named === undefined || (owner !== undefined && recordedAddress(owner.address) === named)
-  if (!isHere && !(local && !byFlag && (await healthAt({ address: named }, HEALTH_TIMEOUT)) !== 'ok'))
+  if (!isHere && !(local && !byFlag && (await healthAt({ address: named }, HEALTH_TIMEOUT_MS)) !== 'ok'))
     return keysElsewhere(context)
 
   const path = file.keyFilePath(settings.paths)
@@ -184,7 +184,7 @@ async function openKeys(context: CommandContext): Promise<Keys> {
 
 async function wholeSettings(context: CommandContext) {
   const { openConfig } = await import('../context.ts')
-  return serverSettingsOf(await openConfig(context))
+  return toServerSettings(await openConfig(context))
 }
 
 function keysElsewhere(context: CommandContext): Keys {
@@ -210,7 +210,7 @@ async function askToLook(socket: string): Promise<void> {
     address: 'http://localhost',
     socket,
     apiKey: undefined,
-    signal: abortAfter(HEALTH_TIMEOUT)
+    signal: abortAfter(HEALTH_TIMEOUT_MS)
   })
   // A server that cannot be asked notices the change within a second.
   await client.json('GET', '/api/keys').catch(() => sleep(1000))
@@ -230,9 +230,9 @@ function formatKeys(records: KeyRecord[], now: Date): string {
   return formatTable(['NAME', 'ROLE', 'MODELS', 'LIMITS', 'CREATED', 'EXPIRES'], rows)
 }
 
-const TWO_DAYS = 2 * 24 * 3_600_000
+const TWO_DAYS_MS = 2 * 24 * 3_600_000
 
 /** A distant date is shown in full, because "in 2 months" is too vague to plan with. */
 function expiryText(expires: string, now: Date): string {
-  return Date.parse(expires) - now.getTime() > TWO_DAYS ? expires.slice(0, 10) : relativeTime(expires, now)
+  return Date.parse(expires) - now.getTime() > TWO_DAYS_MS ? expires.slice(0, 10) : relativeTime(expires, now)
 }

@@ -47,22 +47,22 @@ Examples:
 
 export function formatRunning({ models, loading }: PsReply, now: Date): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
-  const memberOf = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
+  const memberCell = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
   return formatTable(
     ['NAME', ...(hasMembers ? ['MEMBER'] : []), 'ID', '>MEMORY', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
     [
       ...models.map(({ name, member, digest, size, size_vram, context_length, expires_at }) => [
         name,
-        ...memberOf({ member }),
+        ...memberCell({ member }),
         digest.slice(0, 12),
         formatBytes(size),
-        processorOf(size, size_vram),
+        formatProcessor(size, size_vram),
         String(context_length),
         relativeTime(expires_at, now)
       ]),
       ...loading.map(({ name, member, state, status }) => [
         name,
-        ...memberOf({ member }),
+        ...memberCell({ member }),
         '',
         '',
         '',
@@ -74,7 +74,7 @@ export function formatRunning({ models, loading }: PsReply, now: Date): string {
 }
 
 /** Share of a model's memory on each device: `100% GPU`, `100% CPU` or `48%/52% CPU/GPU`. */
-export function processorOf(size: number, vram: number): string {
+export function formatProcessor(size: number, vram: number): string {
   if (vram <= 0 || size <= 0) return '100% CPU'
   if (vram >= size) return '100% GPU'
   const cpu = Math.min(99, Math.max(1, Math.round((1 - vram / size) * 100)))
@@ -127,7 +127,7 @@ Examples:
     .action(async (model: string, options: { follow?: boolean; lines?: number; raw?: boolean; json?: boolean }) => {
       const { follow, lines, raw = false, json } = options
       // Few raw lines become an event, so all of them are requested and the last events are printed.
-      const asked = raw || json ? lines : follow ? (lines ?? ALL_LINES) : undefined
+      const asked = raw || json ? lines : follow ? (lines ?? MAX_ENGINE_LINES) : undefined
       const query = asked === undefined ? '' : `lines=${asked}`
       const path = `/api/logs/${model}`
       await withServer(
@@ -166,7 +166,7 @@ function ending({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'e
 }
 
 /** Number of lines that the server keeps per engine. */
-const ALL_LINES = 500
+const MAX_ENGINE_LINES = 500
 
 /** Describes the events of each engine, newest last. @param most maximum number of events per engine */
 export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE_INFINITY): string {

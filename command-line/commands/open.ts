@@ -14,7 +14,7 @@ import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
 /** Time in which an opener can fail. Some openers run for as long as the browser. */
-const PATIENCE = 3000
+const OPENER_TIMEOUT_MS = 3000
 
 export function defineOpen(program: CorralCommand, context: CommandContext): void {
   program
@@ -41,7 +41,7 @@ async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boo
   const way = print ? { missing: undefined } : wayToOpen(process.platform, env)
   if ('missing' in way) return await printLink(client, way.missing)
   // On Linux, other users can read the arguments of programs. The link must be useless to them.
-  const link = await linkOf(client, process.platform === 'linux' ? process.getuid!() : undefined)
+  const link = await getLink(client, process.platform === 'linux' ? process.getuid!() : undefined)
   const place = process.platform === 'darwin' ? await privatePage(link) : link.href
   const failure = await run(way.command, [...way.arguments, place])
   if (failure !== undefined) return await printLink(client, `${way.command} failed (${failure})`)
@@ -50,13 +50,13 @@ async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boo
 
 /** @param why reason why the link is not opened, without a full stop. Undefined if the user asked for the link */
 async function printLink(client: ServerClient, why: string | undefined): Promise<void> {
-  const link = await linkOf(client, undefined)
+  const link = await getLink(client, undefined)
   const reason = why === undefined ? 'Open this link' : `${why}. Open this link yourself`
   printNote(`${reason}; it works once, within a minute, and makes whoever opens it an admin:`)
   printText(link.href)
 }
 
-async function linkOf(client: ServerClient, uid: number | undefined): Promise<URL> {
+async function getLink(client: ServerClient, uid: number | undefined): Promise<URL> {
   const { address } = await client.json<{ address: string }>('POST', '/api/sessions/links', {
     ...(uid !== undefined && { uid })
   })
@@ -99,7 +99,7 @@ async function run(command: string, args: string[]): Promise<string | undefined>
     const ended = once(child, 'exit', { signal: patience.signal }).then(([code, signal]) =>
       code === 0 ? undefined : `it ended with ${signal ?? `code ${code}`}`
     )
-    return await Promise.race([ended, sleep(PATIENCE, undefined, { signal: patience.signal })])
+    return await Promise.race([ended, sleep(OPENER_TIMEOUT_MS, undefined, { signal: patience.signal })])
   } catch (error) {
     return errorMessage(error)
   } finally {

@@ -16,7 +16,7 @@ import {
   printText,
   wrapLines
 } from '../output.ts'
-import { formatTimeLeft, type Progress, percentOf, showProgress } from '../progress-display.ts'
+import { formatPercent, formatTimeLeft, type Progress, showProgress } from '../progress-display.ts'
 import { withChosenModel } from '../pull-choice.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
@@ -188,7 +188,7 @@ function introduction(name: string, { reason, size, warnings = [] }: PullEvent):
 }
 
 /** Time limit for the server to report the state of an abandoned download. */
-const LEAVE_TIMEOUT = 5000
+const LEAVE_TIMEOUT_MS = 5000
 
 /**
  * Pauses a download immediately, unless other clients need it. Otherwise the server would pause it some seconds after
@@ -198,7 +198,7 @@ const LEAVE_TIMEOUT = 5000
 async function leave(client: ServerClient, name: string, reference: string): Promise<string> {
   const again = `continue with: corral pull ${reference}`
   const tooLate = new AbortController()
-  const timer = setTimeout(() => tooLate.abort(), LEAVE_TIMEOUT)
+  const timer = setTimeout(() => tooLate.abort(), LEAVE_TIMEOUT_MS)
   try {
     const body = { model: name, unless_shared: true }
     const { state, detached, completed, total } = await client.json<PullReply>(
@@ -207,7 +207,7 @@ async function leave(client: ServerClient, name: string, reference: string): Pro
       body,
       tooLate.signal
     )
-    const amount = completed > 0 ? ` at ${percentOf(completed, total)} (${formatBytes(completed)})` : ''
+    const amount = completed > 0 ? ` at ${formatPercent(completed, total)} (${formatBytes(completed)})` : ''
     if (state === 'paused' || state === 'failed') return `paused${amount}. The downloaded part is kept; ${again}`
     if (detached) return `left${amount}. The server continues the download. See "corral pulls", or ${again}`
     return `left${amount}. The server continues the download for another client. To pause it, run: corral pulls pause ${name}`
@@ -342,7 +342,7 @@ export function formatPulls(pulls: PullReply[]): string {
       pulls.map(({ model, state, completed, total, speed, reason }) => [
         model,
         state,
-        percentOf(completed, total),
+        formatPercent(completed, total),
         `${formatBytes(completed)} of ${formatBytes(total)}`,
         speed > 0 ? `${formatBytes(Math.round(speed))}/s` : '',
         formatTimeLeft(total - completed, speed) ?? '',

@@ -70,7 +70,7 @@ Examples:
     .action((model: string | undefined, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 
-async function settingsOf(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
+async function parseSettings(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
   const { applySetting } = await import('../chat-settings.ts')
   const {
     temperature,
@@ -103,7 +103,7 @@ async function run(context: CommandContext, named: string | undefined, words: st
       'No model was given. Use: corral run <model> [prompt]. At a terminal, "corral run" lets you choose one.'
     )
   }
-  const settings = await settingsOf(named ?? '', options, context.env)
+  const settings = await parseSettings(named ?? '', options, context.env)
   const parts = [words.join(' '), stdin.isTTY ? '' : await readAll(stdin)]
   const prompt = parts.filter(part => part.trim() !== '').join('\n\n')
   const chatting = prompt === '' && stdin.isTTY && stdout.isTTY

@@ -17,7 +17,7 @@ interface InstallOptions {
   runtime?: string
 }
 
-const RETRIES = 3
+const MAX_RETRIES = 3
 
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
 
@@ -120,7 +120,7 @@ async function workOn<Result extends { status: 'success' }>(
   body: object,
   labels: { first: string; what: string }
 ): Promise<Result> {
-  for (let left = RETRIES; ; left--) {
+  for (let left = MAX_RETRIES; ; left--) {
     try {
       return await streamWork<Result>(client, path, body, labels)
     } catch (error) {

@@ -72,23 +72,23 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
   const table = formatTable(
     titles,
     models.map(model => {
-      const { size, variant, downloads, updated, license, fits } = textsOf(model, now)
+      const { size, variant, downloads, updated, license, fits } = toTexts(model, now)
       const answer = [fits === undefined ? '' : fits ? 'yes' : 'no', ...(model.gated ? ['gated'] : [])]
-      return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullOf(model)]
+      return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullCommand(model)]
     }),
     Number.POSITIVE_INFINITY
   )
   const isWide = width !== undefined && table.split('\n').some(line => line.length > width)
-  const shown = isWide ? models.map(model => blockOf(model, width, now)).join('\n') : table
+  const shown = isWide ? models.map(model => formatBlock(model, width, now)).join('\n') : table
   const unknown = models.filter(({ problem }) => problem !== undefined)
   const notes = unknown.map(({ model, problem }) => `${model}: ${problem}`).join('\n')
   const parts = notes === '' ? [shown] : [shown, fitText(notes, width ?? Number.POSITIVE_INFINITY)]
   return printable(parts.join('\n\n'))
 }
 
-const pullOf = ({ model }: FoundRepository) => `corral pull ${model}`
+const pullCommand = ({ model }: FoundRepository) => `corral pull ${model}`
 
-function textsOf({ size, variant = '', memory, downloads, updated_at, license = '' }: FoundRepository, now: Date) {
+function toTexts({ size, variant = '', memory, downloads, updated_at, license = '' }: FoundRepository, now: Date) {
   return {
     size: size === undefined ? undefined : formatBytes(size),
     variant,
@@ -100,8 +100,8 @@ function textsOf({ size, variant = '', memory, downloads, updated_at, license = 
 }
 
 /** The pull command, with as many facts about the model per line as fit below it. */
-function blockOf(model: FoundRepository, width: number, now: Date): string {
-  const { size, variant, fits, downloads, updated, license } = textsOf(model, now)
+function formatBlock(model: FoundRepository, width: number, now: Date): string {
+  const { size, variant, fits, downloads, updated, license } = toTexts(model, now)
   const facts = [
     size ?? 'size unknown',
     variant,
@@ -111,7 +111,7 @@ function blockOf(model: FoundRepository, width: number, now: Date): string {
     updated,
     license
   ]
-  const lines = [pullOf(model)]
+  const lines = [pullCommand(model)]
   for (const fact of facts.filter(Boolean)) {
     const longer = `${lines.at(-1)}${GAP}${fact}`
     if (lines.length > 1 && longer.length <= width) lines[lines.length - 1] = longer

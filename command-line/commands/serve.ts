@@ -3,7 +3,7 @@ import type { Runtimes } from '../../core/contracts/builds.ts'
 import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
-import { type CommandContext, openTrusted, placesOf } from '../context.ts'
+import { type CommandContext, configPlaces, openTrusted } from '../context.ts'
 import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, wrapLines } from '../output.ts'
 import type { ServerScreen } from '../server-screen.ts'
@@ -68,7 +68,7 @@ async function serve(context: CommandContext): Promise<never> {
   if (exposed) log.warn(exposed)
   const load = async (file: string | undefined, text?: string) => {
     const { loadConfig } = await import('../../core/config/load.ts')
-    return await loadConfig({ ...placesOf(context), definitions, file, text })
+    return await loadConfig({ ...configPlaces(context), definitions, file, text })
   }
   const starting = startServer({ config, definitions, logs, load })
   if (!onTerminal) {

@@ -62,7 +62,7 @@ Examples:
       const place = servicePlace(context)
       const system = isSystem(place, scope)
       const file = serviceFile(place, system)
-      const written = await textOf(file)
+      const written = await readText(file)
       if (written === undefined) return printNote(`There is no service to remove: ${file} does not exist.`)
       refuseOther(file, written)
       const steps = uninstallSteps(place, system)
@@ -182,7 +182,7 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
   await openConfig({ ...where, flags: () => ({ ...context.flags(), ...pathFlags(given, cwd) }) })
 
   const file = serviceFile(place, system)
-  const before = await textOf(file)
+  const before = await readText(file)
   if (before !== undefined) refuseOther(file, before)
   const log = join(dataPaths(home, undefined).logs, 'service.log')
   const steps = installSteps(place, service, log, isNamedIn('/etc/passwd', SERVICE))
@@ -251,7 +251,7 @@ function isNamedIn(file: string, name: string): boolean {
   }
 }
 
-async function textOf(file: string): Promise<string | undefined> {
+async function readText(file: string): Promise<string | undefined> {
   try {
     return await readFile(file, 'utf8')
   } catch (error) {
@@ -330,7 +330,7 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
   const place = servicePlace(context)
   const system = isSystem(place, scope)
   const file = serviceFile(place, system)
-  const text = await textOf(file)
+  const text = await readText(file)
   if (text === undefined) {
     throw new CommandFailure(
       EXIT.notFound,
@@ -338,8 +338,8 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
     )
   }
   await requireManager(place, system)
-  const state = await stateOf(place, system)
-  const missing = commandOf(text).filter(path => !existsSync(path))
+  const state = await readState(place, system)
+  const missing = parseCommand(text).filter(path => !existsSync(path))
   const log = logCommand(place, system, join(dataPaths(undefined, undefined).logs, 'service.log'))
   if (json) printJson({ file, ...state, missing, log })
   else {
@@ -360,7 +360,7 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
   process.exitCode = state.running ? EXIT.ok : EXIT.noServer
 }
 
-function commandOf(text: string): string[] {
+function parseCommand(text: string): string[] {
   const line = /^ExecStart=(.*)$/m.exec(text)?.[1]
   const words =
     line === undefined
@@ -373,7 +373,7 @@ function commandOf(text: string): string[] {
   return words.slice(0, 2)
 }
 
-async function stateOf({ platform, uid }: ServicePlace, system: boolean) {
+async function readState({ platform, uid }: ServicePlace, system: boolean) {
   if (platform === 'darwin') {
     const lines = await run(['launchctl', 'print', `gui/${uid}/${SERVICE}`]).then(
       ({ stdout }) => stdout,

@@ -28,7 +28,7 @@ export interface Run {
 }
 
 /** Interval between two samples of a process. */
-const LOOK = 10
+const POLL_INTERVAL_MS = 10
 
 /** @param certificate file with the certificate to trust over TLS */
 export function contenders({ aria2c, ...tools }: Tools, source: Source, certificate: string): Contender[] {
@@ -77,7 +77,7 @@ export async function measure(contender: Contender, url: string, target: string,
       } catch {
         // The process has just ended.
       }
-    }, LOOK)
+    }, POLL_INTERVAL_MS)
     const [code] = await exit
     clearInterval(timer)
     if (code !== 0) throw new Error(`${contender.name} failed with ${code}`)

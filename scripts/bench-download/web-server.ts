@@ -7,9 +7,9 @@ import { localhostCertificate } from '../../test/support/localhost-certificate.t
 import { freePort } from '../free-port.ts'
 
 /** Bytes per second of each limited connection. */
-export const LIMIT = 25_000_000
+export const LIMIT_BYTES_PER_SECOND = 25_000_000
 /** Delay in each direction, and maximum bytes in flight of each delayed connection. */
-export const DELAY = 20
+export const DELAY_MS = 20
 const WINDOW = 1024 * 1024
 
 /** The kinds of connection and their ports. */
@@ -65,7 +65,7 @@ http {
   tcp_nopush on;
   ${temporary}
   ${server(plain, '')}
-  ${server(limited, `limit_rate ${LIMIT};`)}
+  ${server(limited, `limit_rate ${LIMIT_BYTES_PER_SECOND};`)}
   ${server(`${secure} ssl`, `ssl_certificate ${certificate}; ssl_certificate_key ${key}; ssl_protocols TLSv1.3;`)}
 }
 `
@@ -105,12 +105,12 @@ export function serveDelayed(port: number, to: number): void {
           setTimeout(() => {
             onTheWay -= bytes.length
             if (onTheWay < WINDOW) from.resume()
-          }, DELAY)
-        }, DELAY)
+          }, DELAY_MS)
+        }, DELAY_MS)
       })
-      from.on('end', () => setTimeout(() => target.end(), DELAY))
+      from.on('end', () => setTimeout(() => target.end(), DELAY_MS))
       from.on('error', () => target.destroy())
-      from.on('close', () => setTimeout(() => target.destroy(), DELAY * 4))
+      from.on('close', () => setTimeout(() => target.destroy(), DELAY_MS * 4))
     }
     pass(client, server)
     pass(server, client)

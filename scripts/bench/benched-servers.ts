@@ -17,7 +17,7 @@ export interface Contender {
   /**
    * Processor time of a process in microseconds. It has a resolution of 10 ms if the process starts and ends threads.
    */
-  timeOf: (pid: number) => number
+  measureTime: (pid: number) => number
   close(): Promise<void>
 }
 
@@ -38,7 +38,7 @@ export function direct({ socketPath, key }: EngineSocket): Contender {
     client,
     headers: { authorization: `Bearer ${key}` },
     pids: [],
-    timeOf: threadTime,
+    measureTime: threadTime,
     close: () => client.close()
   }
 }
@@ -51,7 +51,7 @@ export function corralItself(corral: Corral, headers: Record<string, string> = {
     client,
     headers,
     pids: [corral.process.pid!],
-    timeOf: threadTime,
+    measureTime: threadTime,
     close: () => client.close()
   }
 }
@@ -71,7 +71,7 @@ export async function startPipe({ socketPath, key }: EngineSocket): Promise<Cont
     client,
     headers: {},
     pids: [child.pid!],
-    timeOf: threadTime,
+    measureTime: threadTime,
     async close() {
       await client.close()
       child.kill()

@@ -239,7 +239,12 @@ function metricsWith(count: number) {
  * Processor time of an operation with this many items in microseconds: the minimum of several rounds of about `budget`
  * ms.
  */
-export async function timeOf(operation: Operation, count: number, budget: number, rounds: number): Promise<number> {
+export async function measureTime(
+  operation: Operation,
+  count: number,
+  budget: number,
+  rounds: number
+): Promise<number> {
   const folder = mkdtempSync(join(tmpdir(), 'corral-growth-'))
   try {
     const run = await operation.prepare(count, folder)

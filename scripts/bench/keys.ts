@@ -6,7 +6,7 @@ import type { Corral } from '../../test/support/corral.ts'
 import { withEngineBuild } from './benched-engines.ts'
 import { corralItself } from './benched-servers.ts'
 import { MODEL, withCorral } from './corral-server.ts'
-import { type Load, type Way, waysOf } from './loads.ts'
+import { type Load, listWays, type Way } from './loads.ts'
 import { type Estimate, estimate, median } from './measuring.ts'
 import { runRound } from './rounds.ts'
 import { warmUp } from './warmth.ts'
@@ -23,7 +23,7 @@ export const LOAD: Load = { group: 'short', engines: ['burst'], stream: false, c
 /** Requests to each server before the measurement. */
 const WARM_UP = 4000
 /** Measures until the half-width of the ratio's 95 % interval is at most this. */
-const PRECISION = 0.02
+const MAX_INTERVAL_HALF_WIDTH = 0.02
 /** Minimum number of process pairs for such an interval. */
 const MIN_PAIRS = 6
 
@@ -71,7 +71,7 @@ export async function withBoth(home: string, use: (without: Kind, withAll: Kind)
             const contenders = [corralItself(without), corralItself(withAll, bearer(key))] as const
             try {
               for (const corral of [without, withAll]) await load(corral)
-              const [first, second] = contenders.map(contender => waysOf(contender, LOAD)[0]!)
+              const [first, second] = contenders.map(contender => listWays(contender, LOAD)[0]!)
               await use({ ...first!, home: homes.without }, { ...second!, home: homes.withAll })
             } finally {
               for (const contender of contenders) await contender.client.close()
@@ -84,7 +84,7 @@ export async function withBoth(home: string, use: (without: Kind, withAll: Kind)
   })
 }
 
-const isPrecise = ({ median, low, high }: Estimate) => Math.max(high - median, median - low) <= PRECISION
+const isPrecise = ({ median, low, high }: Estimate) => Math.max(high - median, median - low) <= MAX_INTERVAL_HALF_WIDTH
 
 /**
  * Measures the cost of keys, limits, audit and metrics for a short answer. Identical processes differ by some percent
@@ -104,15 +104,15 @@ export async function measureKeys(
   while (ratios.length < most && !(ratios.length >= MIN_PAIRS && isPrecise(estimate(ratios)))) {
     await withBoth(home, async (without, withAll) => {
       await warmUp([without, withAll], WARM_UP)
-      const costOf = async (way: Way) => {
+      const measureCost = async (way: Way) => {
         const { processor, answers } = await runRound(way, LOAD)
         return processor / answers
       }
       const own: number[] = []
       for (let round = 0; round < rounds; round++) {
         const isFirst = round % 2 === 0
-        const one = await costOf(isFirst ? without : withAll)
-        const other = await costOf(isFirst ? withAll : without)
+        const one = await measureCost(isFirst ? without : withAll)
+        const other = await measureCost(isFirst ? withAll : without)
         const [off, on] = isFirst ? [one, other] : [other, one]
         times.without.push(off)
         times.with.push(on)

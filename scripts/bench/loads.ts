@@ -51,7 +51,7 @@ export const LOADS: readonly Load[] = [
 
 const thousands = (value: number) => value.toLocaleString('en')
 
-export function titleOf({ stream, concurrent, rate, tokens, bytes, turns }: Load): string {
+export function formatTitle({ stream, concurrent, rate, tokens, bytes, turns }: Load): string {
   const parts = [
     rate === undefined ? `${concurrent} concurrent` : `${rate} per second`,
     `${tokens} tokens each`,
@@ -64,7 +64,7 @@ export function titleOf({ stream, concurrent, rate, tokens, bytes, turns }: Load
 const QUESTION = 'What is the capital of France?'
 const ANSWER = 'The capital of France is Paris, which lies on the river Seine in the north of the country.'
 
-function messagesOf({ bytes, turns = 1 }: Load): { role: string; content: string }[] {
+function createMessages({ bytes, turns = 1 }: Load): { role: string; content: string }[] {
   const question = bytes === undefined ? QUESTION : QUESTION.padEnd(bytes, ' And that of Spain?')
   // The last message is the user's.
   return Array.from({ length: turns }, (_, index) =>
@@ -82,19 +82,19 @@ export interface Way {
 /** Everything that affects the engine's work is explicit, so that all ways give it the same work. */
 const SAMPLING = { temperature: 0, top_p: 0.9, top_k: 40, seed: -1, ignore_eos: true }
 
-const fieldsOf: Record<string, (sampling: typeof SAMPLING & { max_tokens: number }) => object> = {
+const OPTION_FIELDS: Record<string, (sampling: typeof SAMPLING & { max_tokens: number }) => object> = {
   '/v1/chat/completions': sampling => sampling,
   '/api/chat': options => ({ options }),
   '/v1/messages': ({ max_tokens, ...options }) => ({ max_tokens, options })
 }
 
 /** The ways to send a load to a contender. All have the OpenAI API. corral has others too. */
-export function waysOf(contender: Contender, load: Load): Way[] {
+export function listWays(contender: Contender, load: Load): Way[] {
   const { stream } = load
-  const messages = messagesOf(load)
+  const messages = createMessages(load)
   const way = (name: string, path: string, headers: Record<string, string> = {}): Way => {
     const sampling = { ...SAMPLING, max_tokens: load.tokens }
-    const body = JSON.stringify({ model: MODEL, messages, stream, ...fieldsOf[path]!(sampling) })
+    const body = JSON.stringify({ model: MODEL, messages, stream, ...OPTION_FIELDS[path]!(sampling) })
     const all = { 'content-type': 'application/json', ...contender.headers, ...headers }
     return { name, contender, request: { method: 'POST', path, headers: all, body, stream } }
   }

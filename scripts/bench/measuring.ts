@@ -94,7 +94,7 @@ export function residentMemory(pid: number): number {
   return Number(kilobytes) / 1024
 }
 
-export function startOf(pid: number): { command: string; args: string[]; env: Record<string, string> } {
+export function readStart(pid: number): { command: string; args: string[]; env: Record<string, string> } {
   const strings = (file: string) => readFileSync(`/proc/${pid}/${file}`, 'utf8').split('\0').slice(0, -1)
   const [command = '', ...args] = strings('cmdline')
   const env = strings('environ').map(entry => {

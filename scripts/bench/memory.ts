@@ -5,24 +5,24 @@ import { COMMAND, type Corral } from '../../test/support/corral.ts'
 import { type EngineKind, withEngineBuild } from './benched-engines.ts'
 import { corralItself } from './benched-servers.ts'
 import { MODEL, withCorral } from './corral-server.ts'
-import { type Load, waysOf } from './loads.ts'
+import { type Load, listWays } from './loads.ts'
 import { median, REST, residentMemory, short } from './measuring.ts'
 import { runRound } from './rounds.ts'
 import type { Row } from './starts.ts'
 
 const SHORT: Load = { group: 'short', engines: ['burst'], stream: false, concurrent: 16, requests: 5000, tokens: 8 }
 /** Minimum duration of each stream in seconds. */
-const STREAM_LASTS = 30
+const MIN_STREAM_SECONDS = 30
 /** Time for memory to settle after a load, and interval between samples while streams run. */
-const SETTLE = 5000
-const LOOK = 500
+const SETTLE_MS = 5000
+const POLL_INTERVAL_MS = 500
 /** Number of streams started at the same time. */
-const BEGUN_AT_ONCE = 50
+const MAX_STARTED_TOGETHER = 50
 /** Runs per measurement, because processor time has a resolution of 10 ms. */
 const RUNS = 5
 
 const mib = (value: number) => `${short(value)} MiB`
-const memoryOf = ({ process: { pid } }: Corral) => residentMemory(pid!)
+const readMemory = ({ process: { pid } }: Corral) => residentMemory(pid!)
 
 /** Runs `use` with the bundle, like `npm start`, with the model loaded in a stand-in engine. */
 async function withBundle<T>(home: string, kind: EngineKind, slots: number, use: (corral: Corral) => Promise<T>) {
@@ -59,20 +59,20 @@ export async function memoryOfStreams(
   return await withBundle(home, 'paced', count, async corral => {
     const contender = corralItself(corral)
     const load: Load = { ...SHORT, stream: true, concurrent: count, requests: count, tokens: seconds }
-    const { request } = waysOf(contender, load)[0]!
-    const before = memoryOf(corral)
+    const { request } = listWays(contender, load)[0]!
+    const before = readMemory(corral)
     let ended = 0
     const streams: Promise<{ status: number; events: number }>[] = []
     while (streams.length < count) {
-      for (let begun = 0; begun < BEGUN_AT_ONCE && streams.length < count; begun++) {
+      for (let begun = 0; begun < MAX_STARTED_TOGETHER && streams.length < count; begun++) {
         streams.push(contender.client.send(request).finally(() => ended++))
       }
-      await sleep(LOOK / 10)
+      await sleep(POLL_INTERVAL_MS / 10)
     }
     const looks: number[] = []
     while (ended === 0) {
-      looks.push(memoryOf(corral))
-      await sleep(LOOK)
+      looks.push(readMemory(corral))
+      await sleep(POLL_INTERVAL_MS)
     }
     const outcomes = await Promise.all(streams)
     await contender.client.close()
@@ -124,20 +124,20 @@ export async function measureMemory(home: string, streams: number, idleSeconds: 
     home,
     async corral => {
       await sleep(idleSeconds * 1000)
-      return memoryOf(corral)
+      return readMemory(corral)
     },
     { program: COMMAND }
   )
   const { after, rested, commands } = await withBundle(home, 'burst', SHORT.concurrent, async corral => {
     const contender = corralItself(corral)
-    await runRound(waysOf(contender, SHORT)[0]!, SHORT)
+    await runRound(listWays(contender, SHORT)[0]!, SHORT)
     await contender.client.close()
-    await sleep(SETTLE)
-    const after = memoryOf(corral)
+    await sleep(SETTLE_MS)
+    const after = readMemory(corral)
     await sleep(REST)
-    return { after, rested: memoryOf(corral), commands: await measureCommands(home, 3) }
+    return { after, rested: readMemory(corral), commands: await measureCommands(home, 3) }
   })
-  const many = await memoryOfStreams(home, streams, STREAM_LASTS)
+  const many = await memoryOfStreams(home, streams, MIN_STREAM_SECONDS)
   return [
     ['memory when idle', mib(idle)],
     [`memory after ${SHORT.requests} short answers`, `${mib(after)}, half a minute later ${mib(rested)}`],

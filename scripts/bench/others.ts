@@ -11,7 +11,7 @@ import type { EngineKind } from './benched-engines.ts'
 import type { Contender, EngineSocket } from './benched-servers.ts'
 import { createClient } from './client.ts'
 import { MODEL } from './corral-server.ts'
-import { processorTime, startOf, threadTime } from './measuring.ts'
+import { processorTime, readStart, threadTime } from './measuring.ts'
 
 /** Where `npm run bench:contenders` installs products that are not system packages. */
 export const CACHE = join(packageRoot, '.cache', 'contenders')
@@ -20,7 +20,7 @@ const LITELLM_KEY = 'sk-bench-litellm-does-not-start-without-a-key'
 const PORTKEY = join(CACHE, 'portkey', 'node_modules', '@portkey-ai', 'gateway', 'build', 'start-server.js')
 const VLLM_ROUTER = join(packageRoot, '.cache', 'clients-python', 'vllm-router', 'bin', 'vllm-router')
 /** LiteLLM imports modules for half a minute on a busy machine. */
-const START_LIMIT = 180_000
+const START_TIMEOUT_MS = 180_000
 
 /** How to start another product in front of an engine. */
 interface Product {
@@ -71,7 +71,7 @@ http {
   router: {
     missing: kind => (kind === 'real' ? undefined : "llama-server's router can only start llama-servers"),
     plan({ pid }, port, folder) {
-      const { args } = startOf(pid)
+      const { args } = readStart(pid)
       const after = (flag: string) => args[args.indexOf(flag) + 1]!
       const preset = join(folder, 'models.ini')
       const settings = ['--model', '--ctx-size', '--parallel', '--threads', '--threads-batch'].map(
@@ -155,7 +155,7 @@ async function startProgram({ command: [program, ...args], env, ready }: Plan, u
   }
   const exited = once(child, 'exit')
   const client = createClient({ origin: url })
-  const end = Date.now() + START_LIMIT
+  const end = Date.now() + START_TIMEOUT_MS
   const close = async () => {
     await client.close()
     child.kill()
@@ -178,7 +178,7 @@ async function startProgram({ command: [program, ...args], env, ready }: Plan, u
 
 /** Starts another engine like this one, at a TCP port and without a key. */
 async function engineAtPort(pid: number, folder: string) {
-  const { command, args, env } = startOf(pid)
+  const { command, args, env } = readStart(pid)
   const port = await freePort()
   const at = args.indexOf('--host')
   const own = [...args.slice(0, at), '--host', '127.0.0.1', '--port', `${port}`, ...args.slice(at + 2)]
@@ -213,8 +213,8 @@ export async function startProduct(name: string, engine: EngineSocket & { pid: n
     const isRouter = name === 'router'
     const pids = isRouter ? [pid] : family(pid)
     // The router has one thread per request. Only ticks include ended threads.
-    const timeOf = isRouter ? processorTime : threadTime
-    return { name, client, headers: plan.headers ?? {}, pids, timeOf, close }
+    const measureTime = isRouter ? processorTime : threadTime
+    return { name, client, headers: plan.headers ?? {}, pids, measureTime, close }
   } catch (error) {
     await close()
     throw error

@@ -52,7 +52,7 @@ export async function runRound({ name, contender, request }: Way, load: Load): P
     round.errors[what] = (round.errors[what] ?? 0) + 1
   }
   const machine = machineTicks()
-  const processor = sum(contender.pids.map(contender.timeOf))
+  const processor = sum(contender.pids.map(contender.measureTime))
   const began = performance.now()
   /** @param due scheduled start. Waiting for this process counts as part of the request's time */
   const ask = async (due = performance.now()) => {
@@ -74,7 +74,7 @@ export async function runRound({ name, contender, request }: Way, load: Load): P
   else await inOpenLoop(load.requests, load.rate, ask)
   if (round.answers === 0) throw new Error(`${name} gave no answer: ${JSON.stringify(round.errors)}`)
   round.seconds = (performance.now() - began) / 1000
-  round.processor = sum(contender.pids.map(contender.timeOf)) - processor
+  round.processor = sum(contender.pids.map(contender.measureTime)) - processor
   round.memory = sum(contender.pids.map(residentMemory))
   const after = machineTicks()
   round.busy = (after.busy - machine.busy) / Math.max(1, after.all - machine.all)
@@ -115,13 +115,13 @@ export async function compare(ways: readonly Way[], load: Load, rounds: number):
       results.get(way)!.push(await runRound(way, load))
     }
   }
-  const roundsOf = (found: Way | undefined) => found && results.get(found)
-  const engine = roundsOf(ways.find(isDirect))
-  const pipe = roundsOf(ways.find(({ contender }) => contender.name === BASELINE))
-  return ways.map(way => figuresOf(way, load, results.get(way)!, engine, pipe))
+  const getRounds = (found: Way | undefined) => found && results.get(found)
+  const engine = getRounds(ways.find(isDirect))
+  const pipe = getRounds(ways.find(({ contender }) => contender.name === BASELINE))
+  return ways.map(way => toFigures(way, load, results.get(way)!, engine, pipe))
 }
 
-function figuresOf(way: Way, load: Load, rounds: Round[], engine?: Round[], pipe?: Round[]): Figures {
+function toFigures(way: Way, load: Load, rounds: Round[], engine?: Round[], pipe?: Round[]): Figures {
   const first = rounds.flatMap(round => round.first)
   const gaps = rounds.flatMap(round => round.gaps)
   const errors: Record<string, number> = {}

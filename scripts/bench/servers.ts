@@ -2,7 +2,7 @@ import type { Corral } from '../../test/support/corral.ts'
 import { type EngineKind, withEngineBuild } from './benched-engines.ts'
 import { type Contender, corralItself, direct, type EngineSocket, startPipe } from './benched-servers.ts'
 import { MODEL, withCorral, withFront } from './corral-server.ts'
-import { startOf } from './measuring.ts'
+import { readStart } from './measuring.ts'
 import { PRODUCTS, startProduct } from './others.ts'
 
 /** Enough slots for all concurrent requests, so that streams are compared and not queues. */
@@ -46,7 +46,7 @@ export async function withServers<T>(
   }
   const withContenders = async (corral: Corral, front?: Corral) => {
     const pid = corral.enginePids()[0]!
-    const { args, env } = startOf(pid)
+    const { args, env } = readStart(pid)
     const engine = { socketPath: args[args.indexOf('--host') + 1]!, key: env.LLAMA_API_KEY!, pid }
     const contenders: Contender[] = []
     try {

@@ -69,9 +69,9 @@ function remembered<T>(make: (tokens: number) => T): (tokens: number) => T {
     return value
   }
 }
-const wholeOf = remembered(wholeAnswer)
-const endOf = remembered(tokens => Buffer.concat([finish(tokens), END]))
-const burstOf = remembered(tokens => Buffer.concat([ROLE, ...Array(tokens).fill(TOKEN), finish(tokens), END]))
+const cachedWhole = remembered(wholeAnswer)
+const cachedEnd = remembered(tokens => Buffer.concat([finish(tokens), END]))
+const cachedBurst = remembered(tokens => Buffer.concat([ROLE, ...Array(tokens).fill(TOKEN), finish(tokens), END]))
 
 const PROPS = reply(JSON.stringify({ default_generation_settings: { n_ctx: contextSize }, total_slots: slots }))
 const HEALTH = reply('{"status":"ok"}')
@@ -101,8 +101,8 @@ if (pace !== 'burst') {
         continue
       }
       running.delete(answer)
-      if (streamed) to.socket.end(Buffer.concat([TOKEN, endOf(tokens)]))
-      else send(to, wholeOf(tokens))
+      if (streamed) to.socket.end(Buffer.concat([TOKEN, cachedEnd(tokens)]))
+      else send(to, cachedWhole(tokens))
     }
     busy = running.size
   }, 1000 / Number(pace))
@@ -122,8 +122,8 @@ function answer(to: Client, body: Buffer): void {
     running.add({ left: tokens, tokens, to, streamed })
   } else if (streamed) {
     // llama-server closes the connection after every stream.
-    to.socket.end(Buffer.concat([...head, burstOf(tokens)]))
-  } else send(to, wholeOf(tokens))
+    to.socket.end(Buffer.concat([...head, cachedBurst(tokens)]))
+  } else send(to, cachedWhole(tokens))
 }
 
 function handle(to: Client, path: string, body: Buffer): void {

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { COMMAND, type Corral } from '../../test/support/corral.ts'
 import { createClient } from './client.ts'
 import { MODEL, withCorral } from './corral-server.ts'
-import { estimate, median, percentile, REST, residentMemory, short, startOf } from './measuring.ts'
+import { estimate, median, percentile, REST, readStart, residentMemory, short } from './measuring.ts'
 
 export type Row = [what: string, result: string]
 
@@ -46,7 +46,7 @@ export async function measureStarts(home: string, turns: number, idleSeconds: nu
 const READY = '"state":"ready"'
 
 /** Starts llama-server as corral does, at its own address. @returns milliseconds until it is ready */
-async function loadDirectly({ command, args, env }: ReturnType<typeof startOf>, folder: string): Promise<number> {
+async function loadDirectly({ command, args, env }: ReturnType<typeof readStart>, folder: string): Promise<number> {
   const socketPath = join(folder, 'direct.sock')
   const own = args.map(argument => (argument.endsWith('engine.sock') ? socketPath : argument))
   const began = performance.now()
@@ -85,7 +85,7 @@ export async function measureColdLoads(corral: Corral, turns: number): Promise<R
   const times: Record<string, number[]> = { 'POST /api/load': [], 'the first chat': [] }
   try {
     const first = await timed('/api/load', {})
-    const started = startOf(corral.enginePids()[0]!)
+    const started = readStart(corral.enginePids()[0]!)
     await stop()
     for (let turn = 0; turn < turns; turn++) {
       direct.push(await loadDirectly(started, folder))
@@ -129,13 +129,13 @@ function multiplyModel(home: string, count: number): void {
 }
 
 /** A start caches the content of folders that have not changed for this long. Others are read again. */
-const SETTLED = 3000
+const SETTLED_MS = 3000
 
 /** Measures how a corral with this many models starts and lists them, and its memory afterwards. */
 export async function measureManyModels(home: string, count: number, turns: number): Promise<Row[]> {
   await withCorral(home, async () => {})
   multiplyModel(home, count)
-  await sleep(SETTLED)
+  await sleep(SETTLED_MS)
   let first = Number.NaN
   await withCorral(
     home,

@@ -1,5 +1,5 @@
 import { BASELINE } from './benched-servers.ts'
-import { type Load, type Way, waysOf } from './loads.ts'
+import { type Load, listWays, type Way } from './loads.ts'
 import { type Estimate, estimate, median } from './measuring.ts'
 import { runRound } from './rounds.ts'
 import type { Servers } from './servers.ts'
@@ -20,12 +20,12 @@ export interface Warmth {
 }
 
 /** Maximum time to warm up a slow way. */
-const WARM_LIMIT = 20_000
+const WARM_UP_TIMEOUT_MS = 20_000
 
 export async function warmUp(ways: readonly Way[], requests = WARM_AFTER): Promise<void> {
   const part = 100
   for (const way of ways) {
-    const end = performance.now() + WARM_LIMIT
+    const end = performance.now() + WARM_UP_TIMEOUT_MS
     for (let sent = 0; sent < requests && performance.now() < end; sent += part) {
       await runRound(way, { ...SHORT, stream: way.request.stream, concurrent: 4, requests: part, tokens: 0 })
     }
@@ -48,7 +48,7 @@ export async function measureWarmth(
   }
   for (let turn = 0; turn < turns; turn++) {
     await withFresh(async ({ contenders }) => {
-      const ways = contenders.map(contender => waysOf(contender, SHORT)[0]!)
+      const ways = contenders.map(contender => listWays(contender, SHORT)[0]!)
       for (const way of ways) await measure(way, cold)
       await warmUp(ways)
       for (let round = 0; round < WARM_ROUNDS; round++) {

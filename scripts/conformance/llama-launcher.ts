@@ -60,8 +60,8 @@ function readFlags(args: readonly string[], cwd: string): { flags: Map<string, s
 
 /** Settings of the single model that llama-server would serve. */
 function modelSettings(flags: ReadonlyMap<string, string>, passed: readonly string[], cwd: string): object {
-  const numberOf = (flag: string, otherwise: number) => Number(flags.get(flag) ?? otherwise)
-  const slots = numberOf('--parallel', 4)
+  const getNumber = (flag: string, otherwise: number) => Number(flags.get(flag) ?? otherwise)
+  const slots = getNumber('--parallel', 4)
   const lora = flags.get('--lora')
   const idle = flags.get('--sleep-idle-seconds')
   return {
@@ -73,12 +73,12 @@ function modelSettings(flags: ReadonlyMap<string, string>, passed: readonly stri
     ...(flags.has('--no-mmproj') && { projector: '' }),
     options: {
       // llama-server's flag is the total of all slots.
-      num_ctx: Math.floor(numberOf('--ctx-size', 4096) / slots),
+      num_ctx: Math.floor(getNumber('--ctx-size', 4096) / slots),
       num_parallel: slots,
-      temperature: numberOf('--temp', 0.8),
+      temperature: getNumber('--temp', 0.8),
       top_p: 0.95,
-      seed: numberOf('--seed', -1),
-      max_tokens: numberOf('--n-predict', -1),
+      seed: getNumber('--seed', -1),
+      max_tokens: getNumber('--n-predict', -1),
       ...(flags.has('-ctk') && { cache_type_k: flags.get('-ctk') }),
       ...(flags.has('-ctv') && { cache_type_v: flags.get('-ctv') })
     }

@@ -31,7 +31,7 @@ const TESTS = join('tools', 'server', 'tests')
 export const PYTHON = join(packageRoot, '.cache', 'clients-python', 'llama-server', 'bin', 'python')
 const OWN = join(packageRoot, 'scripts', 'conformance')
 /** Time limit of one test in seconds. */
-const TEST_LIMIT = 120
+const TEST_TIMEOUT_SECONDS = 120
 /** Number of parallel test processes per server. */
 const PROCESSES = 2
 /** Images that the tests download from the hub. */
@@ -215,7 +215,7 @@ async function runPytest({ name, source, files, env }: Part): Promise<Outcomes> 
   const outcomes = join(copy, 'outcomes.jsonl')
   const log = join(copy, 'pytest.log')
   const args = ['-m', 'pytest', '-p', 'outcomes', '-p', 'no:cacheprovider', '-m', 'not slow', '-q', '--tb=short']
-  const limits = ['-o', 'timeout_func_only=true', `--timeout=${TEST_LIMIT}`]
+  const limits = ['-o', 'timeout_func_only=true', `--timeout=${TEST_TIMEOUT_SECONDS}`]
   const { exitCode } = await execa(PYTHON, [...args, ...limits, ...files], {
     cwd: folder,
     reject: false,

@@ -51,7 +51,7 @@ export function wholeTests(outcomes: Outcomes): string[] {
 }
 
 /** The explanation of a test that fails, if there is one. */
-export function explanationOf(test: string): Explanation | undefined {
+export function findExplanation(test: string): Explanation | undefined {
   return EXPLAINED.find(({ tests }) =>
     tests.some(start => test === start || (/[/_]/.test(start) && test.startsWith(start)))
   )

@@ -12,7 +12,7 @@ export interface Outcome {
 export type Outcomes = Map<string, Outcome>
 
 /** Ends a test that hangs. Tests of contexts and of many models take minutes. */
-const LIMIT = 600_000
+const TIMEOUT_MS = 600_000
 const RESULT = { PASS: 'passed', FAIL: 'failed', SKIP: 'skipped' } as const
 const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=='
 
@@ -21,7 +21,7 @@ async function run(program: string, args: string[], host: string, directory: str
     cwd: directory,
     env: { ...process.env, OLLAMA_HOST: host, OLLAMA_TEST_EXISTING: '1', OLLAMA_MAX_VRAM: '' },
     stdio: ['ignore', 'pipe', 'pipe'],
-    timeout: LIMIT,
+    timeout: TIMEOUT_MS,
     killSignal: 'SIGKILL'
   })
   const text = { out: '', err: '' }

@@ -1,6 +1,6 @@
 import { OLLAMA_VERSION } from '../../plugins/apis/ollama/routes.ts'
 import { describeMachine } from '../bench/measuring.ts'
-import { EXPLAINED, explanationOf, wholeTests } from './ollama-explained.ts'
+import { EXPLAINED, findExplanation, wholeTests } from './ollama-explained.ts'
 import type { Outcomes } from './ollama-outcomes.ts'
 
 /** What all tests and programs said of one server. */
@@ -21,25 +21,25 @@ const short = (text: string) => text.replaceAll('|', '\\|').replace(/\s+/g, ' ')
 /** The document about how corral does in Ollama's own tests. The first sitting is corral's. Pure. */
 export function renderReport([corral, ollama]: readonly Sitting[]): string {
   const all = wholeTests(corral!.tests)
-  const resultOf = (sitting: Sitting | undefined, test: string) => sitting?.tests.get(test)?.result ?? 'not run'
+  const getResult = (sitting: Sitting | undefined, test: string) => sitting?.tests.get(test)?.result ?? 'not run'
   const counts = [corral!, ...(ollama ? [ollama] : [])].map(({ name, tests, examples, seconds }) => [
     name,
     ...RESULTS.map(result => wholeTests(tests).filter(test => tests.get(test)!.result === result).length),
     `${[...examples.values()].filter(({ result }) => result === 'passed').length} of ${examples.size}`,
     `${seconds} s`
   ])
-  const failed = all.filter(test => resultOf(corral, test) === 'failed')
+  const failed = all.filter(test => getResult(corral, test) === 'failed')
   const explained = EXPLAINED.map(explanation => ({
     ...explanation,
-    tests: failed.filter(test => explanationOf(test) === explanation)
+    tests: failed.filter(test => findExplanation(test) === explanation)
   })).filter(({ tests }) => tests.length > 0)
-  const rest = failed.filter(test => explanationOf(test) === undefined)
+  const rest = failed.filter(test => findExplanation(test) === undefined)
   const alone = ollama
     ? wholeTests(ollama.tests).filter(
-        test => resultOf(ollama, test) === 'failed' && resultOf(corral, test) === 'passed'
+        test => getResult(ollama, test) === 'failed' && getResult(corral, test) === 'passed'
       )
     : []
-  const skipped = all.filter(test => resultOf(corral, test) === 'skipped')
+  const skipped = all.filter(test => getResult(corral, test) === 'skipped')
   const programs = [...corral!.examples].map(([name, { result }]) => [
     `\`${name}\``,
     result,
@@ -54,7 +54,7 @@ export function renderReport([corral, ollama]: readonly Sitting[]): string {
         '',
         table(
           ['test', 'message', 'on Ollama'],
-          tests.map(test => [`\`${test}\``, short(corral!.tests.get(test)!.said), resultOf(ollama, test)])
+          tests.map(test => [`\`${test}\``, short(corral!.tests.get(test)!.said), getResult(ollama, test)])
         )
       ].join('\n')
     ),

@@ -19,7 +19,7 @@ type Owner = Pick<Test, 'teardown'>
  * @returns the address for Ollama's clients
  */
 export async function corralWithModels(t: Owner, names: ModelNames): Promise<string> {
-  const repositoryOf = (name: string) => {
+  const toRepository = (name: string) => {
     const [bare = '', variant] = name.split(':')
     const model = knownName({ name: bare, ...(variant !== undefined && { variant }) })?.model
     return model && `${model.owner}/${model.name}`
@@ -27,14 +27,14 @@ export async function corralWithModels(t: Owner, names: ModelNames): Promise<str
   const chat = await chatModel()
   const repositories: Record<string, { files: Record<string, Buffer> }> = {}
   for (const name of names.chat) {
-    const repository = repositoryOf(name)
+    const repository = toRepository(name)
     if (repository) repositories[repository] = { files: { [`${repository.split('/')[1]}-F16.gguf`]: chat } }
   }
   const hub = await startHubEmulator(t, { repositories })
   const corral = await corralWithHub(t, hub, { config: 'api-ollama: { listen: "127.0.0.1:0" }' })
   const [, url] = /served at (http:\/\/127\.0\.0\.1:\d+) too/.exec(corral.log()) ?? []
   if (url === undefined) throw new Error(`corral has no address for Ollama's clients:\n${corral.log()}`)
-  const made = { ...names, chat: names.chat.filter(name => repositoryOf(name) === undefined) }
+  const made = { ...names, chat: names.chat.filter(name => toRepository(name) === undefined) }
   await makeModels({ url, goTemplates: false }, made)
   return url
 }

@@ -65,7 +65,7 @@ t.test('summarize returns the median and its spread', async t => {
 /** An engine whose speed depends on its settings, and that records its calls. */
 function fakeBench(
   offered: (given: TrialSettings) => Tunable[],
-  speedOf: (settings: TrialSettings, seed: number) => number | string
+  measureSpeed: (settings: TrialSettings, seed: number) => number | string
 ) {
   const measured: [settings: TrialSettings, seed: number][] = []
   return {
@@ -73,7 +73,7 @@ function fakeBench(
     tunables: async (given: TrialSettings) => offered(given),
     measure: async (settings: TrialSettings, seed: number): Promise<Speeds | Failed> => {
       measured.push([settings, seed])
-      const speed = speedOf(settings, seed)
+      const speed = measureSpeed(settings, seed)
       return typeof speed === 'string' ? { failed: speed } : { prompt: 1000 * speed, answer: 100 * speed }
     }
   }

@@ -92,7 +92,7 @@ t.test('top and ps --watch survive a restart of the server and end cleanly', asy
   await top.sees('No model is loaded.')
   await narrow.sees('No model is loaded.')
   const piped = spawn(process.execPath, [MAIN, 'ps', '--watch'], { cwd: home, env: commandEnvironment({ home }) })
-  const lines = linesOf(piped)
+  const lines = collectLines(piped)
   const answer = await server.json('/api/chat', {
     model: DEMO,
     messages: [{ role: 'user', content: 'Hi' }],
@@ -147,7 +147,7 @@ t.test('top ends when its terminal or pipe closes, and at Ctrl-C with a full pip
   t.equal((await once(full, 'exit'))[0], 130, 'a full pipe does not block Ctrl-C')
 })
 
-function linesOf(child: ChildProcess): () => string[] {
+function collectLines(child: ChildProcess): () => string[] {
   let text = ''
   child.stdout!.setEncoding('utf8').on('data', piece => (text += piece))
   return () => text.split('\n').slice(0, -1)

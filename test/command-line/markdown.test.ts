@@ -3,7 +3,7 @@ import t from 'tap'
 import { MarkdownStream, type TextOutput } from '../../command-line/markdown-stream.ts'
 import { corral, newHome } from './command.ts'
 import { shownModel } from './records.ts'
-import { newScreen, screenOf } from './screen.ts'
+import { newScreen, renderScreen } from './screen.ts'
 import { event, scriptedServer } from './scripted-server.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
@@ -128,9 +128,9 @@ function streamed(text: string, { columns = 80, rows = 24, step = 3, colors = fa
 
 t.test('MarkdownStream prints the same for any chunk size and breaks no word', async t => {
   for (const columns of [40, 120]) {
-    const whole = await screenOf(streamed(ANSWER, { columns, step: ANSWER.length }), columns)
+    const whole = await renderScreen(streamed(ANSWER, { columns, step: ANSWER.length }), columns)
     for (const step of [1, 2, 3, 7, 50]) {
-      const { lines } = await screenOf(streamed(ANSWER, { columns, step }), columns)
+      const { lines } = await renderScreen(streamed(ANSWER, { columns, step }), columns)
       t.same(lines, whole.lines, `${columns} columns, ${step} characters at a time`)
     }
     const shown = whole.lines.join('\n')
@@ -143,9 +143,9 @@ t.test('MarkdownStream prints the same for any chunk size and breaks no word', a
 })
 
 t.test('MarkdownStream renders at 40 columns', async t => {
-  const { lines } = await screenOf(streamed(ANSWER, { columns: 40 }), 40)
+  const { lines } = await renderScreen(streamed(ANSWER, { columns: 40 }), 40)
   t.same(lines, SHOWN.split('\n'))
-  const colored = await screenOf(streamed(ANSWER, { columns: 40, colors: true }), 40)
+  const colored = await renderScreen(streamed(ANSWER, { columns: 40, colors: true }), 40)
   const plain = (text: string) => text.replace(/[`#]|^ +/gm, '').trim()
   t.equal(
     plain(colored.lines.slice(0, 5).join(' ')),
@@ -159,7 +159,7 @@ t.test('MarkdownStream redraws only tables', async t => {
   t.notMatch(streamed(before!, { step: 1 }), '\x1b', 'the cursor does not move')
   t.match(streamed(after!, { step: 1 }), '\x1b[J')
   const long = `| a | b |\n|---|---|\n${'| one | two |\n'.repeat(100)}\nEnd.`
-  const { lines } = await screenOf(streamed(long), 80)
+  const { lines } = await renderScreen(streamed(long), 80)
   t.equal(lines.filter(line => line === 'one │ two').length, 100, 'also a table taller than the terminal')
 })
 
@@ -184,7 +184,7 @@ t.test('MarkdownStream follows a resized terminal', async t => {
           .filter(word => !/[漢字中文]/.test(word))
       // The terminal itself may have wrapped earlier output.
       const sorted = (lines: string[]) => words(lines).slice(-12)
-      const whole = await screenOf(streamed(ANSWER, { columns: to }), to)
+      const whole = await renderScreen(streamed(ANSWER, { columns: to }), to)
       const { lines } = await screen.read()
       t.same(sorted(lines), sorted(whole.lines), `from ${from} to ${to} columns after ${at} characters`)
       t.equal(lines.filter(line => line.includes('llama')).length, 1, 'the table appears once')
@@ -214,13 +214,13 @@ t.test('run renders Markdown at a terminal, and prints it raw with --raw and in 
   const ask = ['run', 'me/model', 'go', ...server.flags]
   const terminal = onTerminal(t, ask, home, { columns: 40 })
   t.equal(await terminal.ended(), 0)
-  const { lines } = await screenOf(terminal.screen(), 40)
+  const { lines } = await renderScreen(terminal.screen(), 40)
   t.match(lines.join('\n'), 'ls # a comment\n\necho done\n──────')
   t.match(lines.join('\n'), /漢字モデル │ 12 GB │ +code\n/)
   t.notMatch(lines.join('\n'), '**several')
   const raw = onTerminal(t, [...ask, '--raw'], home, { columns: 200 })
   t.equal(await raw.ended(), 0)
-  t.match((await screenOf(raw.screen(), 200)).lines.join('\n'), ANSWER)
+  t.match((await renderScreen(raw.screen(), 200)).lines.join('\n'), ANSWER)
   t.equal((await corral(ask, { home })).stdout, `${ANSWER}\n`)
 })
 
@@ -236,6 +236,6 @@ t.test('run ends the line and its colours when an answer is stopped', async t =>
   await terminal.sees('one')
   terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 130)
-  const { lines } = await screenOf(terminal.screen(), 80)
+  const { lines } = await renderScreen(terminal.screen(), 80)
   t.match(lines.join('\n'), /one\s+│ two\n\*\*th │ ?$/, 'the text so far, without repetition')
 })

@@ -4,9 +4,9 @@ import { formatPlan, formatPulls } from '../../command-line/commands/pull.ts'
 import { formatModel } from '../../command-line/commands/stored-models.ts'
 import { shorten } from '../../command-line/display-width.ts'
 import {
+  formatPercent,
   formatTimeLeft,
-  percentOf,
-  speedOf,
+  measureSpeed,
   Transfers,
   transferLines,
   transferText
@@ -16,7 +16,7 @@ import { shownModel } from './records.ts'
 
 const MB = 1e6
 
-t.test('speedOf averages the last seconds', async t => {
+t.test('measureSpeed averages the last seconds', async t => {
   const steady = Array.from({ length: 31 }, (_, second) => ({ at: second * 1000, moved: second * 5 }))
   for (const [what, samples, now, expected] of [
     ['no samples', [], 5000, undefined],
@@ -70,7 +70,7 @@ t.test('speedOf averages the last seconds', async t => {
       4
     ]
   ] as const) {
-    t.equal(speedOf(samples, now), expected, what)
+    t.equal(measureSpeed(samples, now), expected, what)
   }
 })
 
@@ -201,7 +201,7 @@ t.test('transferText formats progress as a line', async t => {
     [1000, 1000, '100%'],
     [2000, 1000, '100%']
   ] as const) {
-    t.equal(percentOf(completed, total), text, `${completed} of ${total}`)
+    t.equal(formatPercent(completed, total), text, `${completed} of ${total}`)
   }
   for (const [text, width, expected] of [
     ['abc', 3, 'abc'],

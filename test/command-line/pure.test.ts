@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
-import { formatRunning, processorOf } from '../../command-line/commands/loaded-models.ts'
+import { formatProcessor, formatRunning } from '../../command-line/commands/loaded-models.ts'
 import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
 import { nextStep } from '../../command-line/next-step.ts'
 import { fitText, formatTable, printable, relativeTime, wrapLines } from '../../command-line/output.ts'
@@ -13,7 +13,7 @@ import {
   readServerSettings,
   recordedAddress,
   type ServerSettings,
-  serverSettingsOf
+  toServerSettings
 } from '../../command-line/server-address.ts'
 import { ConfigError } from '../../core/config/config-error.ts'
 import { loadConfig } from '../../core/config/load.ts'
@@ -132,7 +132,7 @@ t.test('formatModels and formatRunning format tables', async t => {
     [1000, 999, '1%/99% CPU/GPU'],
     [0, 0, '100% CPU']
   ] as const) {
-    t.equal(processorOf(size, vram), text)
+    t.equal(formatProcessor(size, vram), text)
   }
 })
 
@@ -324,7 +324,7 @@ t.test('readServerSettings agrees with the whole configuration', async t => {
     ['security: { api_keys: [one] }', { CORRAL_PORT: '7', CORRAL_HOST: ' ' }, { port: '8', host: 'box' }]
   ] as const) {
     const { light, load } = await read(yaml, env, flags)
-    const whole = serverSettingsOf(await load())
+    const whole = toServerSettings(await load())
     const told = ({ host, port, apiKey, paths }: ServerSettings) => [host, port, apiKey, paths.home, paths.ownerFile]
     t.same(told(light!), told(whole), yaml)
     t.same(planAddresses(light!), planAddresses(whole), yaml)

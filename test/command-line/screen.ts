@@ -33,7 +33,7 @@ export function newScreen(columns: number) {
 }
 
 /** The content of a terminal after this output. */
-export async function screenOf(output: string, columns: number): Promise<Shown> {
+export async function renderScreen(output: string, columns: number): Promise<Shown> {
   const screen = newScreen(columns)
   screen.write(output)
   return await screen.read()

@@ -8,7 +8,7 @@ import { parseDuration } from '../../core/system/duration.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { corral as command } from '../command-line/command.ts'
-import { MANIFESTS, OVERLAYS, objectsOf, podTemplates, readManifest } from './manifests.ts'
+import { MANIFESTS, OVERLAYS, parseObjects, podTemplates, readManifest } from './manifests.ts'
 
 /*
  * Checks of the manifests without a cluster and without the schemas: they are consistent, and match corral.
@@ -22,7 +22,7 @@ const objects = OVERLAYS.flatMap(folder =>
   kustomizations
     .get(folder)!
     .resources.filter((name: string) => name.endsWith('.yaml'))
-    .flatMap((name: string) => objectsOf(readManifest(`${folder}/${name}`)))
+    .flatMap((name: string) => parseObjects(readManifest(`${folder}/${name}`)))
 )
 const named = (kind: string, name: string) =>
   objects.find(object => object.kind === kind && object.metadata.name === name)
@@ -30,7 +30,7 @@ const workloads = objects.filter(object => podTemplates(object).length > 0)
 const isSubset = (selector: Record<string, string>, labels: Record<string, string> = {}) =>
   Object.entries(selector).every(([key, value]) => labels[key] === value)
 /** Labels that KubeRay adds to its pods. */
-const labelsOf = (object: any, template: any) =>
+const getLabels = (object: any, template: any) =>
   object.kind === 'RayCluster' ? { 'ray.io/cluster': object.metadata.name } : template.metadata.labels
 
 t.test('settings in ConfigMaps have no errors', async t => {
@@ -113,7 +113,7 @@ t.test('all objects that a manifest names exist', async t => {
             : undefined
     if (!selector) continue
     const found = workloads.filter(workload =>
-      podTemplates(workload).some(template => isSubset(selector, labelsOf(workload, template)))
+      podTemplates(workload).some(template => isSubset(selector, getLabels(workload, template)))
     )
     t.ok(found.length > 0, `${object.kind} ${object.metadata.name} selects existing pods`)
     for (const { targetPort } of object.kind === 'Service' ? spec.ports : []) {

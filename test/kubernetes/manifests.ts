@@ -8,7 +8,7 @@ export const MANIFESTS = join(packageRoot, 'packaging', 'kubernetes')
 export const OVERLAYS = ['base', 'nvidia', 'kuberay', 'llm-d']
 
 /** Parses a file with several YAML documents. @throws if the YAML is invalid */
-export function objectsOf(text: string): any[] {
+export function parseObjects(text: string): any[] {
   return parseAllDocuments(text, { merge: true }).map(document => {
     const [error] = document.errors
     if (error) throw error

@@ -7,7 +7,7 @@ import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { MANIFESTS, objectsOf, readManifest } from './manifests.ts'
+import { MANIFESTS, parseObjects, readManifest } from './manifests.ts'
 
 /*
  * Runs corral with the settings and limits of its pods, as far as possible without a cluster: a user without rights, no
@@ -20,8 +20,8 @@ t.setTimeout(600_000)
 const canIsolate = process.getuid?.() === 0 && spawnSync('unshare', ['--mount', '--net', 'true']).status === 0
 const skip = canIsolate ? false : 'PODS ARE NOT TESTED: this needs root and Linux namespaces.'
 
-const [, node] = objectsOf(readManifest('base/nodes.yaml'))
-const [, front] = objectsOf(readManifest('base/fronts.yaml'))
+const [, node] = parseObjects(readManifest('base/nodes.yaml'))
+const [, front] = parseObjects(readManifest('base/fronts.yaml'))
 const FRONT_PORT = 11436
 const SECRETS: Record<string, string> = { node: 'n'.repeat(40), front: 'f'.repeat(40) }
 const { runAsUser, runAsGroup, fsGroup } = node.spec.template.spec.securityContext
@@ -81,7 +81,7 @@ const NO_RIGHTS = [
 ]
 
 /** The environment of a container: the manifest's, with its secrets, on top of the image's. */
-function environmentOf(workload: any, name: string): Record<string, string> {
+function readEnvironment(workload: any, name: string): Record<string, string> {
   const given = workload.spec.template.spec.containers[0].env.flatMap(({ name, value, valueFrom }: any) => {
     const text = value ?? SECRETS[valueFrom.secretKeyRef.key]
     return text === undefined ? [] : [[name, text]]
@@ -156,7 +156,7 @@ t.test('nodes and gateways run as in their manifests', { skip }, async t => {
     const touched = spawnSync('nsenter', [...inside, 'touch', path], { encoding: 'utf8' })
     t.match(touched.stderr, 'Read-only file system', `${path}: even root cannot write there`)
   }
-  const nodeEnvironment = { ...environmentOf(node, 'node'), CORRAL_LLAMA_CPP: '/mnt/engine' }
+  const nodeEnvironment = { ...readEnvironment(node, 'node'), CORRAL_LLAMA_CPP: '/mnt/engine' }
   const server = serve(nodeEnvironment)
   const [{ startupProbe, readinessProbe, lifecycle }] = node.spec.template.spec.containers
   // A kubelet addresses a pod by its IP address.
@@ -178,7 +178,7 @@ t.test('nodes and gateways run as in their manifests', { skip }, async t => {
   t.equal(statSync(join(folder, 'node', 'owner.json')).uid, runAsUser)
   t.notMatch(server.log(), /EROFS|EACCES|EPERM/, 'it is not missing anything')
 
-  const frontEnvironment = { ...environmentOf(front, 'front'), CORRAL_PORT: `${FRONT_PORT}` }
+  const frontEnvironment = { ...readEnvironment(front, 'front'), CORRAL_PORT: `${FRONT_PORT}` }
   const before = serve(frontEnvironment)
   await until('the gateway is live', () => {
     if (before.child.exitCode !== null) throw new Error(before.log())

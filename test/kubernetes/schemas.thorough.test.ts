@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { Ajv, type ValidateFunction } from 'ajv'
 import t from 'tap'
 import { parse } from 'yaml'
-import { MANIFESTS, OVERLAYS, objectsOf } from './manifests.ts'
+import { MANIFESTS, OVERLAYS, parseObjects } from './manifests.ts'
 
 /*
  * Validates the manifests against the published schemas of their kinds, from Go modules. Anything missing in a schema
@@ -38,7 +38,7 @@ function build(folder: string): any[] {
       : ['go', 'run', KUSTOMIZE, 'build', path]
   const { status, stdout, stderr } = spawnSync(program!, words, { encoding: 'utf8', maxBuffer: 2 ** 26 })
   if (status !== 0) throw new Error(stderr)
-  return objectsOf(stdout)
+  return parseObjects(stdout)
 }
 
 /** By default a schema allows unknown properties. */

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createClient } from '../../scripts/bench/client.ts'
-import { residentMemory, startOf } from '../../scripts/bench/measuring.ts'
+import { residentMemory, readStart } from '../../scripts/bench/measuring.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { pick, randomNumbers } from '../support/random.ts'
 import { answerRequest, record, within } from './support.ts'
@@ -10,7 +10,7 @@ const STREAMS = Number(process.env.CORRAL_LONG_STREAMS ?? 500)
 
 /** Busy slots of the engine, according to the engine itself. */
 async function busySlots(corral: Corral): Promise<number> {
-  const { args, env } = startOf(corral.enginePids()[0]!)
+  const { args, env } = readStart(corral.enginePids()[0]!)
   const engine = createClient({ origin: 'http://localhost', socketPath: args[args.indexOf('--host') + 1]! })
   const { status, text } = await engine.send({
     method: 'GET',

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { EXPLAINED, explanationOf, isShort, wholeTests } from '../../scripts/conformance/ollama-explained.ts'
+import { EXPLAINED, findExplanation, isShort, wholeTests } from '../../scripts/conformance/ollama-explained.ts'
 import { modelNames } from '../../scripts/conformance/ollama-models.ts'
 import { readOutcomes, runExamples, runTests } from '../../scripts/conformance/ollama-outcomes.ts'
 import { clientPrograms } from '../../scripts/conformance/ollama-programs.ts'
@@ -38,10 +38,10 @@ t.test("Ollama's own tests pass", { skip }, async t => {
   const url = await corralWithModels(t, modelNames(programs.module))
   const outcomes = await runTests(programs, url, isShort, line => t.comment(line))
   const failed = wholeTests(outcomes).filter(test => outcomes.get(test)!.result === 'failed')
-  for (const test of failed) t.ok(explanationOf(test), `${test}: ${outcomes.get(test)!.said}`)
+  for (const test of failed) t.ok(findExplanation(test), `${test}: ${outcomes.get(test)!.said}`)
   for (const explanation of EXPLAINED) {
     t.ok(
-      failed.some(test => explanationOf(test) === explanation),
+      failed.some(test => findExplanation(test) === explanation),
       `still fails: ${explanation.tests.join(', ')}`
     )
   }

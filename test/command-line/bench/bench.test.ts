@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { withCorral } from '../../../scripts/bench/corral-server.ts'
 import { withBoth } from '../../../scripts/bench/keys.ts'
-import { type Load, type Way, waysOf } from '../../../scripts/bench/loads.ts'
+import { type Load, listWays, type Way } from '../../../scripts/bench/loads.ts'
 import { estimate } from '../../../scripts/bench/measuring.ts'
 import { memoryOfStreams, timeOfCommand } from '../../../scripts/bench/memory.ts'
 import { compare } from '../../../scripts/bench/rounds.ts'
@@ -30,7 +30,7 @@ for (const kind of ['burst', 'paced'] as const) {
       await withServers(home, kind, ['direct', 'pipe', 'corral'], async ({ contenders }) => {
         for (const stream of kind === 'burst' ? [false, true] : [true]) {
           const load: Load = { group: 'short', engines: [kind], stream, concurrent: 2, requests: 4, tokens }
-          const ways = contenders.flatMap(contender => waysOf(contender, load))
+          const ways = contenders.flatMap(contender => listWays(contender, load))
           for (const { name, contender, request } of ways) {
             const { status, text, events } = await contender.client.send(request)
             t.equal(status, 200, name)

@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { percentOf } from '../../../../command-line/progress-display.ts'
+import { formatPercent } from '../../../../command-line/progress-display.ts'
 import { CTRL_C, onTerminal } from '../../../command-line/terminal.ts'
 import { type Corral, until } from '../../../support/corral.ts'
 import { sha256Of } from '../../../support/hub-emulator/contents.ts'
@@ -132,7 +132,7 @@ t.test('Ctrl-C and a closed terminal pause a pull immediately unless others foll
   const paused = async () => {
     await state(corral, 'paused')
     await until('no bytes are being sent', () => hub.traffic.active() === 0)
-    return percentOf((await only(corral)).completed, FILE.size)
+    return formatPercent((await only(corral)).completed, FILE.size)
   }
   const first = onTerminal(t, ['pull', model], home)
   await first.sees(/[1-9]%/)
