@@ -26,7 +26,6 @@ function draw(name, option, height = 320) {
 
 const title = text => ({ text, subtext: day, left: 'center', textStyle: { fontSize: 15 } })
 
-/** A bar for each way. */
 function bars(name, heading, figures, value) {
   const shown = figures.filter(each => value(each) !== undefined).toSorted((a, b) => value(b) - value(a))
   draw(
@@ -44,7 +43,7 @@ function bars(name, heading, figures, value) {
   )
 }
 
-/** A line for each way over what the loads of a group differ in. */
+/** One line per way, over the parameter that differs between the loads of a group. */
 function lines(name, heading, group, along, value, axis) {
   const found = results.filter(({ load }) => load.group === group)
   if (found.length === 0) return
@@ -90,7 +89,7 @@ lines(
 )
 
 const page = new URL('benchmark.md', docs)
-/** The block after a comment. */
+/** Replaces the block after a comment. */
 const withBlock = (markdown, comment, content) => {
   const at = markdown.indexOf(`<!-- ${comment} -->`)
   const begin = markdown.indexOf('```text\n', at) + '```text\n'.length

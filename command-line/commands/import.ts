@@ -110,14 +110,14 @@ async function importFound(client: ServerClient, from: string, names: string[]):
     if (names.length > 0) throw new CommandFailure(EXIT.notFound, nothing)
     return printNote(nothing)
   }
-  const said = new Set<string>()
+  const shown = new Set<string>()
   const importable = models.filter(({ problem }) => problem === undefined)
   let imported = 0
   try {
     await forEach<FoundModel | string>(names.length > 0 ? names : importable, async choice => {
       const model = typeof choice === 'string' ? chooseFound(models, choice) : choice
       if (model.present) return printNote(`${printable(model.name)} is already imported${storedElsewhere(model)}`)
-      await importOne(client, from, model, said)
+      await importOne(client, from, model, shown)
       imported++
     })
   } finally {
@@ -169,12 +169,12 @@ const TOOLS: Record<string, string> = { huggingface: 'Hugging Face', ollama: 'Ol
 const nothingFound = ({ from, folder }: FoundModels) =>
   `${TOOLS[from] ?? from} has no models in ${printable(folder)}, so nothing was imported.`
 
-/** @param said warnings already printed for earlier models, which are not repeated */
+/** @param shown warnings already printed for earlier models, which are not repeated */
 async function importOne(
   client: ServerClient,
   from: string,
   { found, name }: FoundModel,
-  said: Set<string>
+  shown: Set<string>
 ): Promise<void> {
   const labels = { first: `reading ${printable(name)}`, what: `import of ${printable(name)}` }
   try {
@@ -186,8 +186,8 @@ async function importOne(
     const how = linked ? 'shared with the original' : 'copied'
     const known = from === 'ollama' && found.toLowerCase() !== model.name.toLowerCase() ? `, as ${model.name}` : ''
     printNote(printable(`imported ${known ? found : model.name}${known} (${formatBytes(model.size)}, ${how})`))
-    for (const note of notes.filter(note => !said.has(note))) printNote(printable(note))
-    for (const note of notes) said.add(note)
+    for (const note of notes.filter(note => !shown.has(note))) printNote(printable(note))
+    for (const note of notes) shown.add(note)
   } catch (error) {
     if (!(error instanceof CommandFailure)) throw error
     throw new CommandFailure(error.exitCode, `${printable(name)}: ${error.message}`, error)

@@ -1,6 +1,6 @@
 import type { Outcome, Sitting } from './llama-tests.ts'
 
-/** Tests of llama.cpp that corral fails on purpose, or that cannot hold for it, by the beginning of their names. */
+/** llama.cpp tests that corral fails on purpose or cannot pass, by the start of their names. */
 export const EXPLAINED: readonly { tests: RegExp; reason: string }[] = [
   {
     tests: /^unit\/test_basic\.py::test_server_multiple_addresses/,
@@ -48,7 +48,7 @@ export const EXPLAINED: readonly { tests: RegExp; reason: string }[] = [
   },
   {
     tests: /^unit\/test_(security\.py::test_cors_proxy|proxy\.py::)/,
-    reason: 'There is no proxy that fetches pages from other servers.'
+    reason: 'corral does not fetch pages from other servers for clients.'
   },
   {
     tests: /^unit\/test_security\.py::test_cors_/,
@@ -121,10 +121,8 @@ export const EXPLAINED: readonly { tests: RegExp; reason: string }[] = [
   }
 ]
 
-/** Why a test fails on corral alone, if that is known. */
 export const reasonFor = (id: string) => EXPLAINED.find(({ tests }) => tests.test(id))?.reason
 
-/** The tests that llama-server passes and corral fails. */
 export function failuresOfCorral({ engine, corral }: Pick<Sitting, 'engine' | 'corral'>): Outcome[] {
   return [...corral.values()].filter(({ id, outcome }) => outcome === 'failed' && engine.get(id)?.outcome === 'passed')
 }

@@ -1,10 +1,9 @@
 import type { Outcomes } from './ollama-outcomes.ts'
 
-/** Why some tests fail on corral. */
 export interface Explanation {
-  /** Tests, by what their names begin with. */
+  /** Prefixes of test names. */
   tests: string[]
-  /** Whether Ollama itself fails too where it is given the same models. */
+  /** Whether Ollama also fails with the same models. */
   onOllama: boolean
   why: string
 }
@@ -44,20 +43,19 @@ export const EXPLAINED: readonly Explanation[] = [
   }
 ]
 
-/** The names of tests that have no parts: what they say is what a test with parts says as a whole. Pure. */
+/** Names of tests without subtests. A test with subtests only summarizes them. */
 export function wholeTests(outcomes: Outcomes): string[] {
   const names = [...outcomes.keys()]
   return names.filter(name => !names.some(other => other.startsWith(`${name}/`)))
 }
 
-/** The explanation of a test that fails, if there is one. */
 export function findExplanation(test: string): Explanation | undefined {
   return EXPLAINED.find(({ tests }) =>
     tests.some(start => test === start || (/[/_]/.test(start) && test.startsWith(start)))
   )
 }
 
-/** Whether a test is short, and tells more than others do: those of whole libraries do the same once for each name. */
+/** Whether a test is short and adds information. Tests of whole model libraries repeat the same for each name. */
 export function isShort(test: string): boolean {
   return !/Library|Perf/.test(test)
 }

@@ -3,9 +3,8 @@ import { describeMachine } from '../bench/measuring.ts'
 import { EXPLAINED, findExplanation, wholeTests } from './ollama-explained.ts'
 import type { Outcomes } from './ollama-outcomes.ts'
 
-/** What all tests and programs said of one server. */
+/** Results of all tests and programs on one server. */
 export interface Sitting {
-  /** Name of the server. */
   name: string
   tests: Outcomes
   examples: Outcomes
@@ -18,7 +17,7 @@ const table = (head: string[], rows: (string | number)[][]) =>
   [row(...head), row(...head.map(() => '---')), ...rows.map(cells => row(...cells))].join('\n')
 const short = (text: string) => text.replaceAll('|', '\\|').replace(/\s+/g, ' ').slice(0, 160)
 
-/** The document about how corral does in Ollama's own tests. The first sitting is corral's. Pure. */
+/** Generates the document about Ollama's tests. The first sitting is corral's. */
 export function renderReport([corral, ollama]: readonly Sitting[]): string {
   const all = wholeTests(corral!.tests)
   const getResult = (sitting: Sitting | undefined, test: string) => sitting?.tests.get(test)?.result ?? 'not run'
