@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { createClient } from '../../scripts/bench/client.ts'
-import { residentMemory, readStart } from '../../scripts/bench/measuring.ts'
+import { readStart, residentMemory } from '../../scripts/bench/measuring.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { pick, randomNumbers } from '../support/random.ts'
 import { answerRequest, record, within } from './support.ts'

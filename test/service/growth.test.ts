@@ -1,5 +1,5 @@
 import t from 'tap'
-import { OPERATIONS, measureTime } from '../../scripts/bench/growth.ts'
+import { measureTime, OPERATIONS } from '../../scripts/bench/growth.ts'
 
 /**
  * An operation whose time grows with the number of entries would take 1,000 times as long here. A constant one takes
