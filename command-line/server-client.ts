@@ -2,7 +2,7 @@ import { request as httpRequest, type IncomingHttpHeaders, type IncomingMessage 
 import { request as httpsRequest } from 'node:https'
 import { createParser } from 'eventsource-parser'
 import { errorMessage, isSystemError } from '../core/errors.ts'
-import { abortAfter } from '../core/system/abort-after.ts'
+import { abortAfter } from '../core/system/abort-signals.ts'
 import { CommandFailure, EXIT, exitCodeFor, failure, interruption } from './command-failure.ts'
 
 /** Client of a corral server. Requests have no time limit, because a model may take minutes to load or to think. */

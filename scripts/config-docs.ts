@@ -1,4 +1,4 @@
-import { inlineYaml } from '../core/config/describe.ts'
+import { inlineYaml } from '../core/config/config-text.ts'
 import { OVERRIDES } from '../core/config/overrides.ts'
 import { composeConfigSchema, isGroup } from '../core/config/setting-schema.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'

@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { renderDefaultConfig } from '../core/config/default-file.ts'
+import { renderDefaultConfig } from '../core/config/config-text.ts'
 import { packageRoot } from '../core/system/package-info.ts'
 import { builtInPlugins } from '../plugins/built-in.ts'
 

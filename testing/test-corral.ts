@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import pino from 'pino'
-import { EventLines } from '../core/answers/event-lines.ts'
+import { SseParser } from '../core/answers/sse-parser.ts'
 import { loadConfig } from '../core/config/load.ts'
 import { startServer } from '../core/http/server.ts'
 import { definePlugin, type FoundPlugin, type PluginDefinition } from '../core/plugins/plugin.ts'
@@ -70,7 +70,7 @@ export async function startTestCorral(options: TestCorralOptions = {}): Promise<
         if (!/event-stream/.test(reply.headers.get('content-type') ?? '')) {
           return content.split('\n').flatMap(line => (line.trim() ? [JSON.parse(line)] : []))
         }
-        const events = new EventLines().push(Buffer.from(content))
+        const events = new SseParser().push(Buffer.from(content))
         return events.flatMap(event => (event === '[DONE]' ? [] : [JSON.parse(event)]))
       },
       async plugin(name) {

@@ -72,10 +72,11 @@ Exit codes: 0 no errors, 2 errors (with line and column in the file), or warning
     .option('--json', 'print them as JSON')
     .notes('\nAPI keys and tokens are not shown.')
     .action(async ({ json }: { json?: boolean }) => {
-      const [loaded, definitions, { describeConfig, formatConfig, inlineYaml }] = await Promise.all([
+      const [loaded, definitions, { describeConfig }, { formatConfig, inlineYaml }] = await Promise.all([
         openConfig(context),
         context.definitions(),
-        import('../../core/config/describe.ts')
+        import('../../core/config/config-report.ts'),
+        import('../../core/config/config-text.ts')
       ])
       const description = describeConfig(loaded, definitions)
       if (json) printJson(description)

@@ -1,5 +1,5 @@
 import { CorralError } from '../../core/errors.ts'
-import { abortAfter } from '../../core/system/abort-after.ts'
+import { abortAfter } from '../../core/system/abort-signals.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
 import { EXIT, failure, Interrupted } from '../command-failure.ts'
 import { type CommandContext, configPlaces, usageFailure } from '../context.ts'

@@ -52,7 +52,7 @@ async function serve(context: CommandContext): Promise<never> {
     import('../../core/system/give-back-memory.ts'),
     import('close-with-grace'),
     import('../../core/config/config-error.ts'),
-    import('../../core/config/exposed-keys.ts'),
+    import('../../core/config/config-report.ts'),
     import('../plugin-watch.ts')
   ])
   const screen = process.stdout.isTTY ? await openScreen() : undefined

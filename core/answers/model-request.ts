@@ -13,8 +13,8 @@ import {
   parseRequestOptions
 } from '../models/options.ts'
 import type { PluginContext } from '../plugins/plugin.ts'
+import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
-import { merged } from '../system/merged.ts'
 import type { AnswerDependencies, ModelLease } from './pipeline.ts'
 
 /** Dependencies of an API's routes. */

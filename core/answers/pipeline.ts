@@ -15,7 +15,7 @@ import type { Lease, LeaseRequest, Scheduler } from '../contracts/leases.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
 import { type Progress, progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
-import { clientSignal } from '../http/client-gone.ts'
+import { clientSignal } from '../http/client-disconnect.ts'
 import { toCorralError } from '../http/native-error.ts'
 import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
@@ -23,14 +23,13 @@ import { hasRole } from '../http/roles.ts'
 import { runSendHooks } from '../http/send-hooks.ts'
 import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
-import { type ModelName, nameText, publicModelName, type RequestedName } from '../models/model-name.ts'
+import { formatModelName, type ModelName, publicModelName, type RequestedName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
-import { merged } from '../system/merged.ts'
-import { type Asked, boundsFor, withinBounds } from './bounds.ts'
-import { withContextAdvice } from './context-advice.ts'
-import { countCut, promptTokens, tokensIn } from './cut-answers.ts'
-import { shorterConversation } from './drop-oldest.ts'
+import { merged } from '../system/collections.ts'
+import { countAborted, promptTokens, tokensIn } from './aborted-answers.ts'
+import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
+import { type Asked, enforceRequestLimits, getRequestLimits } from './request-limits.ts'
 import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
@@ -226,7 +225,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
       return await use(leased, body, record.tokens)
     } catch (error) {
       const { unread } = record.tokens
-      if (unread) countCut(reply, leased, signal => tokensIn(leased.engine, unread, signal))
+      if (unread) countAborted(reply, leased, signal => tokensIn(leased.engine, unread, signal))
       throw reasonOf(deps, reply, leased, error)
     } finally {
       record.answered = performance.now()
@@ -265,7 +264,7 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
-  const body = withinBounds(asked, boundsFor(config, variant, caller), sent)
+  const body = enforceRequestLimits(asked, getRequestLimits(config, variant, caller), sent)
   if (body) {
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
     await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
@@ -320,7 +319,7 @@ const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
 }
 
 /** A call that the leased engine supports. @throws CorralError `unsupported_capability` */
-export function callOf<Name extends Exclude<Call, ByteCall>>(
+export function requireCall<Name extends Exclude<Call, ByteCall>>(
   { engine, variant }: Lease,
   name: Name
 ): NonNullable<Engine[Name]> {
@@ -348,7 +347,7 @@ function hookedRequest(
   signal: AbortSignal
 ): HookedRequest {
   const { caller } = reply.request
-  return { surface, operation, model: nameText(model), body, caller, reply, signal }
+  return { surface, operation, model: formatModelName(model), body, caller, reply, signal }
 }
 
 /** Does everything that may still change the status code or headers. */
@@ -404,7 +403,7 @@ async function generate(
   }
   const { tokens } = reply.request.record
   const pass = hooks.hasEventFilters(hooked) ? filtered : take
-  await ask(deps, lease, question, reply, callOf(lease, question.operation), deltas => {
+  await ask(deps, lease, question, reply, requireCall(lease, question.operation), deltas => {
     for (const delta of deltas) countDelta(tokens, delta)
     return pass(deltas)
   })
@@ -479,7 +478,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   } catch (error) {
     const prompt = tokens.uncounted
     if (prompt !== undefined) {
-      countCut(reply, lease, signal => promptTokens(lease.engine, question.operation, body, prompt, signal))
+      countAborted(reply, lease, signal => promptTokens(lease.engine, question.operation, body, prompt, signal))
     }
     throw error
   } finally {
@@ -542,7 +541,7 @@ function reasonOf(
       model: variant.publicName,
       size: engine.contextSize,
       trained: variant.metadata.contextLength,
-      allowed: boundsFor(config, variant, request.caller).num_ctx
+      allowed: getRequestLimits(config, variant, request.caller).num_ctx
     })
   }
   return new CorralError(

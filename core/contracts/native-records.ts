@@ -83,7 +83,7 @@ export const ConversionRecordSchema = Type.Object(
 )
 export type ConversionRecord = Static<typeof ConversionRecordSchema>
 
-export const ShownModelSchema = Type.Object(
+export const ModelDescriptionSchema = Type.Object(
   {
     modelfile: Type.String({ description: "Empty except in Ollama's profile" }),
     details: Type.Object({ ...localFields, ...detailFields }, loose),
@@ -125,14 +125,14 @@ export const ShownModelSchema = Type.Object(
   },
   { ...loose, title: 'ShownModel' }
 )
-export type ShownModel = Static<typeof ShownModelSchema>
+export type ShownModel = Static<typeof ModelDescriptionSchema>
 
 /** The same for Ollama's clients. */
-export const OllamaShownModelSchema = Type.Object(
-  { ...ShownModelSchema.properties, details: ModelDetailsSchema },
+export const OllamaModelDescriptionSchema = Type.Object(
+  { ...ModelDescriptionSchema.properties, details: ModelDetailsSchema },
   { ...loose, title: 'OllamaShownModel' }
 )
-export type OllamaShownModel = Static<typeof OllamaShownModelSchema>
+export type OllamaShownModel = Static<typeof OllamaModelDescriptionSchema>
 
 const mode = Type.Enum(['chat', 'embedding', 'rerank'], { description: 'What its engine is started for' })
 const queued = Type.Integer({ minimum: 0, description: 'Queued requests' })

@@ -40,19 +40,3 @@ export interface Waiting {
   signal?: AbortSignal
   onProgress?: OnProgress
 }
-
-/** Waits for `pending` until the signal is aborted. @throws the signal's reason; the pending work continues */
-export async function untilAborted<T>(pending: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (!signal) return await pending
-  let onAbort!: () => void
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(signal.reason)
-    signal.addEventListener('abort', onAbort, { once: true })
-  })
-  if (signal.aborted) onAbort()
-  try {
-    return await Promise.race([aborted, pending])
-  } finally {
-    signal.removeEventListener('abort', onAbort)
-  }
-}

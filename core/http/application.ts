@@ -17,11 +17,11 @@ import { parseBytes } from '../system/bytes.ts'
 import { endUpload } from './arriving-body.ts'
 import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from './body-memory.ts'
 import { ServerCertificate } from './certificate.ts'
-import { isGone } from './client-gone.ts'
+import { isDisconnect } from './client-disconnect.ts'
 import { ConnectionGuard } from './connection-guard.ts'
 import { closingError, Drain } from './draining.ts'
 import { incomingBody } from './incoming-body.ts'
-import { innerCaller } from './inner-request.ts'
+import { getInternalCaller } from './internal-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
 import { errorHeaders, logFailure, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
@@ -158,7 +158,7 @@ export async function createApplication(
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
     request.caller =
-      innerCaller(request.raw) ?? (cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip))
+      getInternalCaller(request.raw) ?? (cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip))
     if (isClosing) done(closingError())
     else if (hasSeveralHosts(request.raw)) done(severalHosts())
     else done()
@@ -254,7 +254,7 @@ export function sendErrors(
   headers: (request: FastifyRequest) => Record<string, string> = () => ({})
 ): void {
   app.setErrorHandler((error, request, reply) => {
-    if (isGone(error, request)) return reply.hijack()
+    if (isDisconnect(error, request)) return reply.hijack()
     const failure = toCorralError(error)
     request.record.failure = failure
     // Closing a connection while the client still sends may lose the answer. At a shutdown it is closed anyway.

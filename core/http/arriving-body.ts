@@ -3,7 +3,7 @@ import type { FastifyRequest } from 'fastify'
 import { CorralError, isSystemError } from '../errors.ts'
 import { formatBytes } from '../system/bytes.ts'
 import { formatDuration } from '../system/duration.ts'
-import { ClientGone } from './client-gone.ts'
+import { ClientDisconnected } from './client-disconnect.ts'
 import { sendContinue } from './expect-continue.ts'
 
 /* Bodies that are read as they arrive. */
@@ -94,6 +94,6 @@ export async function* arriving({ raw }: FastifyRequest): AsyncIterable<Buffer> 
   try {
     yield* raw.iterator({ destroyOnReturn: false })
   } catch (error) {
-    throw isSystemError(error, 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE') ? new ClientGone() : error
+    throw isSystemError(error, 'ECONNRESET', 'ERR_STREAM_PREMATURE_CLOSE') ? new ClientDisconnected() : error
   }
 }

@@ -3,7 +3,7 @@ import * as zlib from 'node:zlib'
 import type { FastifyReply, FastifyRequest, RequestPayload } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { formatBytes } from '../system/bytes.ts'
-import { ClientGone } from './client-gone.ts'
+import { ClientDisconnected } from './client-disconnect.ts'
 import { sendContinue } from './expect-continue.ts'
 
 /** Maximum window of a zstd stream, as a power of two, from RFC 9659. The default would be 128 MiB. */
@@ -97,7 +97,7 @@ function counted(
   decoder?.once('error', fail)
   // The rest of a refused body is not read.
   body.once('close', () => decoder?.destroy())
-  reply.raw.once('close', () => fail(new ClientGone()))
+  reply.raw.once('close', () => fail(new ClientDisconnected()))
   return (decoder ? payload.pipe(decoder) : payload).pipe(body)
 }
 

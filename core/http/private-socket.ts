@@ -6,7 +6,7 @@ import { isAbsolute, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { errorMessage, isSystemError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
-import { listenFurther } from './further-listener.ts'
+import { openListener } from './additional-listener.ts'
 
 /** A socket that only the user who runs the server can open. */
 export interface PrivateSocket {
@@ -58,7 +58,7 @@ async function openAt(app: FastifyInstance, place: Place | undefined, ended: Abo
   const folder = place && (await privateFolder(place))
   const path = folder === undefined ? pipeName() : join(folder, NAME)
   if (folder !== undefined) await rm(path, { force: true })
-  const listener = await listenFurther(app, { path }, { ended, prepare: request => void requests.add(request) })
+  const listener = await openListener(app, { path }, { ended, prepare: request => void requests.add(request) })
   // Until here the folder's permissions protect the socket. This protects it if someone opens the folder later.
   if (folder !== undefined) await chmod(path, 0o600)
   return {

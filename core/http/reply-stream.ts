@@ -1,11 +1,11 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
-import { ClientGone } from './client-gone.ts'
+import { ChunkedResponse } from './chunked-response.ts'
+import { ClientDisconnected } from './client-disconnect.ts'
 import { probeHalfClosed } from './half-closed.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
 import { runSendHooks } from './send-hooks.ts'
 import { clientError } from './server-folders.ts'
-import { StreamedResponse } from './streamed-response.ts'
 
 export interface ReplyStreamOptions {
   contentType: string
@@ -37,7 +37,7 @@ export interface ReplyStream {
 
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {
   const { raw } = reply
-  let response: StreamedResponse | undefined
+  let response: ChunkedResponse | undefined
   let isPrepared = false
   let hooks: Promise<void> | undefined
 
@@ -51,10 +51,10 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
     return hooks
   }
 
-  function commit(): StreamedResponse {
+  function commit(): ChunkedResponse {
     if (response) return response
     stream.committed = true
-    response = new StreamedResponse(reply, { 'content-type': options.contentType })
+    response = new ChunkedResponse(reply, { 'content-type': options.contentType })
     return response
   }
 
@@ -136,7 +136,7 @@ export async function endWithFailure(
     await work()
   } catch (error) {
     if (!stream.committed) throw error
-    if (error instanceof ClientGone) return
+    if (error instanceof ClientDisconnected) return
     const failure = toCorralError(error)
     request.record.failure = failure
     logFailure(failure, request.log)

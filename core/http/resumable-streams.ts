@@ -2,11 +2,11 @@ import { randomBytes } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
-import { ClientGone } from './client-gone.ts'
+import { ChunkedResponse } from './chunked-response.ts'
+import { ClientDisconnected } from './client-disconnect.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { probeHalfClosed } from './half-closed.ts'
 import type { ReplyStream, ReplyStreamOptions } from './reply-stream.ts'
-import { StreamedResponse } from './streamed-response.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -134,7 +134,7 @@ interface Watcher {
 interface Reader {
   readonly raw: FastifyReply['raw']
   /** Undefined until its headers are sent. */
-  response: StreamedResponse | undefined
+  response: ChunkedResponse | undefined
   /** Next byte of the stream to send to it. */
   at: number
   /** Whether it must read what was written before it gets more. */
@@ -274,7 +274,7 @@ export class ResumableStream implements ReplyStream {
     const at = this.#byteOf(position)
     this.#reader?.raw.destroy()
     this.#detach()
-    this.#follow(reply, at, new StreamedResponse(reply, this.#headers))
+    this.#follow(reply, at, new ChunkedResponse(reply, this.#headers))
     this.#send()
   }
 
@@ -287,7 +287,7 @@ export class ResumableStream implements ReplyStream {
 
   /** Ends the answer and forgets it, because nobody reads it or its memory is needed. */
   forget(): void {
-    this.#cancel(new ClientGone())
+    this.#cancel(new ClientDisconnected())
   }
 
   #byteOf(position: StreamPosition): number {
@@ -316,7 +316,7 @@ export class ResumableStream implements ReplyStream {
     this.#committed = true
     const reply = this.#reply!
     this.#reply = undefined
-    const response = new StreamedResponse(reply, this.#headers)
+    const response = new ChunkedResponse(reply, this.#headers)
     if (this.#reader) this.#reader.response = response
     this.#watcher.opened(this)
   }
@@ -412,7 +412,7 @@ export class ResumableStream implements ReplyStream {
     return missing.length === 1 ? missing[0]! : Buffer.concat(missing.reverse())
   }
 
-  #follow(reply: FastifyReply, at: number, response?: StreamedResponse): void {
+  #follow(reply: FastifyReply, at: number, response?: ChunkedResponse): void {
     const { raw } = reply
     const reader: Reader = { raw, response, at, full: false }
     clearTimeout(this.#expiry)
@@ -424,7 +424,7 @@ export class ResumableStream implements ReplyStream {
       if (this.#reader !== reader) return
       this.#detach()
       // Nobody can resume a stream whose id was never sent.
-      if (!this.#committed) this.#cancel(new ClientGone())
+      if (!this.#committed) this.#cancel(new ClientDisconnected())
       else this.#expire()
       this.#watcher.detached(this)
     }
@@ -463,6 +463,6 @@ export class ResumableStream implements ReplyStream {
     this.#controller.abort(reason)
     this.#goOn()
     // If the stream continues, the reader gets everything so far, the reason (from `end`), and an end.
-    if (this.#committed && reason instanceof ClientGone) this.#reader?.raw.destroy()
+    if (this.#committed && reason instanceof ClientDisconnected) this.#reader?.raw.destroy()
   }
 }

@@ -6,7 +6,7 @@ import { parseMoment } from '../system/duration.ts'
  * @returns milliseconds since the epoch, not after `now`
  * @throws CorralError `invalid_request`
  */
-export function sinceOf(text: string, now: number): number {
+export function parseSince(text: string, now: number): number {
   const moment = parseMoment(text, now, 'past')
   if (moment !== undefined && moment <= now) return moment
   throw new CorralError(

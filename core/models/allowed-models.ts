@@ -1,7 +1,7 @@
 import type { Caller } from '../contracts/callers.ts'
 import type { Catalog, Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
-import { nameText, type RequestedName } from './model-name.ts'
+import { formatModelName, type RequestedName } from './model-name.ts'
 
 /**
  * How a key's models are named: `owner/name` or `owner/name:variant`, where `*` matches any characters; `*` is all. A
@@ -46,7 +46,7 @@ export function isAllowed(allowed: readonly string[] | undefined, { key }: Pick<
  */
 export function requireAllowed(allowed: readonly string[] | undefined, name: RequestedName, model?: Model): void {
   if (allowed === undefined || (model && isAllowed(allowed, model))) return
-  const asked = nameText(name)
+  const asked = formatModelName(name)
   if (isAllowed(allowed, { key: asked.toLowerCase() })) return
   throw new CorralError(
     'forbidden_model',
@@ -59,10 +59,10 @@ const list = (allowed: readonly string[]) =>
   allowed.length <= 10 ? allowed.join(', ') : `${allowed.slice(0, 10).join(', ')} and ${allowed.length - 10} more`
 
 /** The catalog without the methods that change it. */
-export type SeenCatalog = Omit<Catalog, 'add' | 'addNames'>
+export type VisibleCatalog = Omit<Catalog, 'add' | 'addNames'>
 
 /** The catalog as a caller may see it: other models are left out of lists, and their names are refused. */
-export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, 'models'>): SeenCatalog {
+export function catalogFor(catalog: Catalog, { models: allowed }: Pick<Caller, 'models'>): VisibleCatalog {
   if (allowed === undefined) return catalog
   return {
     list: () => catalog.list().filter(model => isAllowed(allowed, model)),

@@ -2,22 +2,22 @@ import type { Downloads } from '../contracts/downloads.ts'
 import type { Catalog } from '../contracts/models.ts'
 import { requireFiles, type Storage } from '../contracts/storage.ts'
 import { CorralError } from '../errors.ts'
-import type { SeenCatalog } from './allowed-models.ts'
-import { bareName, type ModelName, nameText, parseRequestedName, type RequestedName } from './model-name.ts'
+import type { VisibleCatalog } from './allowed-models.ts'
+import { bareName, formatModelName, type ModelName, parseRequestedName, type RequestedName } from './model-name.ts'
 
 /**
  * The model to delete, which may exist only as a pull. A short name must match one model. The name that a variant was
  * pulled by stands for this variant, but an alias is refused, since it does not show what would be deleted.
  * @throws CorralError `model_not_found`, `forbidden_model`, `unsupported_capability` for a model without files
  */
-export function nameToDelete(models: SeenCatalog, name: RequestedName): ModelName {
+export function nameToDelete(models: VisibleCatalog, name: RequestedName): ModelName {
   const present = name.owner === undefined ? models.get(name) : models.find(name)
   if (!present) return name as ModelName
   const { owner, name: bare } = requireFiles(present).model
   const isOwn = (given: string | undefined, own: string) => (given ?? own).toLowerCase() === own.toLowerCase()
   if (isOwn(name.owner, owner) && isOwn(name.name, bare)) return { ...name, owner, name: bare }
   const isPulledBy = (listed: string) =>
-    nameText(parseRequestedName(listed)).toLowerCase() === nameText(name).toLowerCase()
+    formatModelName(parseRequestedName(listed)).toLowerCase() === formatModelName(name).toLowerCase()
   if (models.listedNames(present).some(isPulledBy)) return present.model
   const full = bareName(present.model)
   throw new CorralError(

@@ -88,7 +88,7 @@ export function bareName({ owner, name }: RequestedName): string {
 }
 
 /** The whole name as people write it: `owner/name:variant`, without missing parts. */
-export function nameText(name: RequestedName): string {
+export function formatModelName(name: RequestedName): string {
   return name.variant === undefined ? bareName(name) : `${bareName(name)}:${name.variant}`
 }
 

@@ -1,9 +1,9 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { Delta } from '../contracts/engines.ts'
 import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../contracts/hooks.ts'
-import { untilAborted } from '../contracts/progress.ts'
 import type { StateTopic } from '../contracts/state-events.ts'
 import { CorralError, errorMessage } from '../errors.ts'
+import { untilAborted } from '../system/abort-signals.ts'
 import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
 
 type HookName = keyof PluginHooks

@@ -13,7 +13,7 @@ export type { OnProgress, Progress, Waiting } from '../contracts/progress.ts'
 export type { ServiceName, Services } from '../contracts/services.ts'
 export { hasFiles, requireFiles, type Storage, type StoredFile, type StoredVariant } from '../contracts/storage.ts'
 export { CorralError, type ErrorCode, type ErrorOptions } from '../errors.ts'
-export { ClientGone, clientSignal } from '../http/client-gone.ts'
+export { ClientDisconnected, clientSignal } from '../http/client-disconnect.ts'
 export { openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
 export { type ModelName, parseModelName, parseRequestedName, type RequestedName } from '../models/model-name.ts'
 export {

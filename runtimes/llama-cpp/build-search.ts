@@ -7,8 +7,9 @@ import type {
   RankedCandidate,
   RuntimeDescriptor
 } from '../../core/contracts/builds.ts'
-import { type OnProgress, untilAborted } from '../../core/contracts/progress.ts'
+import type { OnProgress } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
+import { untilAborted } from '../../core/system/abort-signals.ts'
 import type { BuildsContext } from './builds-context.ts'
 import { type BuildRecord, failureNow, findDamage, isRecent, machineFingerprint } from './builds-directory.ts'
 import { findRuntime, getPosition, isForGpus, matchesChoice } from './ranking.ts'

@@ -1,12 +1,7 @@
 import type { Build } from '../../core/contracts/builds.ts'
-import {
-  type OnProgress,
-  type Progress,
-  progressText,
-  untilAborted,
-  type Waiting
-} from '../../core/contracts/progress.ts'
+import { type OnProgress, type Progress, progressText, type Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
+import { untilAborted } from '../../core/system/abort-signals.ts'
 import type { BuildsLog } from './builds-directory.ts'
 
 /** Milliseconds before a failed search is repeated. Doubles with each consecutive failure. */

@@ -1,8 +1,8 @@
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
-import { merged } from '../../core/system/merged.ts'
+import { merged } from '../../core/system/collections.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputGuard, createInputRecords, type InputGuard, type Ticket } from './input-guard.ts'
@@ -155,7 +155,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     // Many prompts in one request would take the slots of all other clients.
     if (hasPrompts(body) || (slotOwners.isolated && isWide(body))) return await oneByOne(path, body, sink)
     if (isSoonDone(path, body, sink)) return await inOnePiece(path, body, sink)
-    const lines = new EventLines()
+    const lines = new SseParser()
     const reader = new EventReader(sink.native)
     let done = false
     await stream(path, body, sink, (chunk, ticket) => {

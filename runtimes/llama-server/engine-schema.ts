@@ -1,6 +1,6 @@
 import { CorralError } from '../../core/errors.ts'
+import { setNewest } from '../../core/system/collections.ts'
 import { isObject } from '../../core/system/json-object.ts'
-import { setNewest } from '../../core/system/newest-entries.ts'
 import { TooCostly } from './grammar-cost.ts'
 import { compilePattern, MAX_REPETITIONS, textsPattern } from './schema-pattern.ts'
 

@@ -1,7 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { abortAfter } from '../../core/system/abort-after.ts'
-import { withAnySignal } from '../../core/system/any-signal.ts'
+import { abortAfter, withAnySignal } from '../../core/system/abort-signals.ts'
 import { AT_REST, judge, type Look, memoryLimit, type Patience, readSlots } from './hang-watch.ts'
 import type { EngineAddress } from './launch.ts'
 import { readJson } from './response-body.ts'

@@ -1,8 +1,8 @@
-import { deltaOf, finishOf, type HostedChatEvent } from '../../core/answers/hosted-chat-events.ts'
+import { type OpenAiEvent, toDelta, toFinishReason } from '../../core/answers/openai-events.ts'
 import type { Delta, TokenUsage } from '../../core/contracts/engines.ts'
 
 /** llama-server's additions to the events of the OpenAI chat format. `/infill` has a format of its own. */
-interface StreamEvent extends HostedChatEvent {
+interface StreamEvent extends OpenAiEvent {
   timings?: { cache_n?: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number }
   prompt_progress?: { total: number; cache?: number; processed: number }
   system_fingerprint?: string
@@ -29,7 +29,7 @@ export class EventReader {
   }
 
   read(event: StreamEvent): Delta {
-    const delta = event.choices ? deltaOf(event) : infillDelta(event)
+    const delta = event.choices ? toDelta(event) : infillDelta(event)
     const index = delta.choice ?? 0
     if (event.prompt_progress) {
       const { processed, total, cache = 0 } = event.prompt_progress
@@ -62,7 +62,7 @@ function infillDelta({ index, content, completion_probabilities, stop, stop_type
     ...(index && { choice: index }),
     ...(content && { content }),
     ...(completion_probabilities && { logprobs: completion_probabilities }),
-    ...(stop && stop_type && { finish: finishOf(stop_type === 'limit' ? 'length' : stop_type) })
+    ...(stop && stop_type && { finish: toFinishReason(stop_type === 'limit' ? 'length' : stop_type) })
   }
 }
 

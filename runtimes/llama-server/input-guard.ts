@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { EngineFields } from '../../core/contracts/engines.ts'
-import { untilAborted } from '../../core/contracts/progress.ts'
 import { CorralError } from '../../core/errors.ts'
-import { setNewest } from '../../core/system/newest-entries.ts'
+import { untilAborted } from '../../core/system/abort-signals.ts'
+import { setNewest } from '../../core/system/collections.ts'
 import { OpenSet } from '../../core/system/open-tables.ts'
 import { isLarge } from './text-length.ts'
 

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto'
 import type { Dispatcher } from 'undici'
-import { EventLines } from '../../core/answers/event-lines.ts'
-import { deltaOf } from '../../core/answers/hosted-chat-events.ts'
+import { toDelta } from '../../core/answers/openai-events.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
-import { withAnySignal } from '../../core/system/any-signal.ts'
+import { withAnySignal } from '../../core/system/abort-signals.ts'
 import type { RemoteServers } from './remote-servers.ts'
 import type { ServerKind } from './server-kinds.ts'
 
@@ -85,7 +85,7 @@ async function readAnswer(
   body: Dispatcher.ResponseData['body'],
   take: (deltas: Delta[]) => Promise<void>
 ): Promise<void> {
-  const lines = new EventLines()
+  const lines = new SseParser()
   const ends: Delta[] = []
   let usage: Usage | undefined
   let done = false
@@ -103,7 +103,7 @@ async function readAnswer(
       }
       usage = event?.usage ?? usage
       if (!event?.choices?.length) continue
-      const delta = deltaOf(event)
+      const delta = toDelta(event)
       if (delta.finish) ends.push(delta)
       else deltas.push(delta)
     }

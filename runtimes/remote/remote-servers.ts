@@ -1,6 +1,6 @@
 import { Agent, type Dispatcher, request } from 'undici'
 import { CorralError, errorMessage } from '../../core/errors.ts'
-import { abortAfter } from '../../core/system/abort-after.ts'
+import { abortAfter } from '../../core/system/abort-signals.ts'
 import type { ServerKind } from './server-kinds.ts'
 
 export interface RemoteServerSettings {

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import { randomEncoder } from '../../scripts/random-models.ts'
 import { type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { corral } from './command.ts'
@@ -81,7 +81,7 @@ async function trial(server: Corral, body: object) {
   )
   const close = () => controller.abort()
   if (response.status !== 200) return { status: response.status, event: (await response.json()) as any, close }
-  const lines = new EventLines()
+  const lines = new SseParser()
   const chunks = response.body![Symbol.asyncIterator]()
   for (;;) {
     const { value } = await chunks.next()

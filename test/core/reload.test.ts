@@ -1,5 +1,5 @@
 import t from 'tap'
-import { changesBetween, withoutRestarts } from '../../core/config/changes.ts'
+import { changesBetween, withoutRestarts } from '../../core/config/config-report.ts'
 import { LiveConfig } from '../../core/config/live-config.ts'
 import { composeConfigSchema } from '../../core/config/setting-schema.ts'
 import { definitions, load } from './loaded-config.ts'

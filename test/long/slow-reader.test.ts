@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
 import { answerRequest, record } from './support.ts'
@@ -28,7 +28,7 @@ for (const [surface, more] of [
       await sleep(1000)
       most = Math.max(most, residentMemory(pid))
     }
-    const lines = new EventLines()
+    const lines = new SseParser()
     let bytes = 0
     let events = 0
     let last = ''

@@ -2,7 +2,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, type Corral } from '../support/corral.ts'
 
@@ -53,7 +53,7 @@ export async function readOutcome(response: Awaited<ReturnType<Corral['send']>>)
     if (response.status === 200) return 'done'
     return body.code ?? body.error?.code ?? `status ${response.status} without a code`
   }
-  const lines = new EventLines()
+  const lines = new SseParser()
   let last = ''
   for await (const chunk of response.body!) {
     if (type.includes('ndjson')) last = lastLine(last, new TextDecoder().decode(chunk))

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { fetch } from 'undici'
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import { freePort } from '../../scripts/free-port.ts'
 import { vllmRouter } from '../clients/python-scripts.ts'
 import {
@@ -99,7 +99,7 @@ function openStream(router: Router, body: unknown) {
       body: JSON.stringify(body)
     })
     if (reply.status !== 200) throw new Error(`${reply.status} ${await reply.text()}`)
-    const lines = new EventLines()
+    const lines = new SseParser()
     for await (const chunk of reply.body!) {
       for (const payload of lines.push(chunk)) events.push(payload === '[DONE]' ? payload : JSON.parse(payload))
     }

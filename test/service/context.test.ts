@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { contextAdvice } from '../../core/answers/context-advice.ts'
+import { contextAdvice } from '../../core/answers/full-context.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
 import { demoWithContext } from '../support/demo-variants.ts'
 

@@ -6,7 +6,7 @@ import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { Agent, type Dispatcher, fetch } from 'undici'
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from './engine-build.ts'
 
@@ -215,7 +215,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     async events(path, body, init) {
       const response = await corral.send(path, body, init)
       if (response.status !== 200) throw new Error(`${path} answered ${response.status}: ${await response.text()}`)
-      const lines = new EventLines()
+      const lines = new SseParser()
       const events: any[] = []
       for await (const chunk of response.body!) {
         for (const payload of lines.push(chunk)) events.push(payload === '[DONE]' ? payload : JSON.parse(payload))

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import { EventLines } from '../../core/answers/event-lines.ts'
+import { SseParser } from '../../core/answers/sse-parser.ts'
 import { within, writeModelCopy } from '../long/support.ts'
 import { CAPITAL_QUESTION, type Corral, startCorral, until } from './corral.ts'
 import { pick, randomNumbers } from './random.ts'
@@ -55,7 +55,7 @@ async function ask(corral: Corral, surface: (typeof SURFACES)[number], model: st
     const reason = ended?.finish_reason ?? body.done_reason
     return { outcome: 'done', begun: true, reason, tokens: body.usage?.completion_tokens ?? body.eval_count }
   }
-  const lines = new EventLines()
+  const lines = new SseParser()
   const reply: Reply = { outcome: 'cut', begun: false }
   for await (const chunk of response.body!) {
     for (const payload of lines.push(chunk)) {

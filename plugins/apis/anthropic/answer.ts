@@ -6,8 +6,8 @@ import { type ApiDependencies, readModelRequest } from '../../../core/answers/mo
 import {
   askOnce,
   type Channel,
-  callOf,
   type Question,
+  requireCall,
   streamedAnswer,
   wholeAnswer
 } from '../../../core/answers/pipeline.ts'
@@ -76,6 +76,6 @@ export async function countTokens(
 ): Promise<{ input_tokens: number }> {
   const { body, lease } = toQuestion(deps, request, reply.request.caller)
   return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
-    input_tokens: await callOf(leased, 'countTokens')(body, leased)
+    input_tokens: await requireCall(leased, 'countTokens')(body, leased)
   }))
 }

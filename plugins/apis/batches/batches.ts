@@ -6,7 +6,7 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Access } from '../../../core/contracts/built-in-services.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
-import { askInside, type InnerReply } from '../../../core/http/inner-request.ts'
+import { type InnerReply, sendInternally } from '../../../core/http/internal-request.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -364,7 +364,7 @@ export class Batches {
         await this.#endAs(batch, 'failed')
         signal.throwIfAborted()
       }
-      const reply = await askInside(this.#app!, { ...caller!, turn, address, idle: true }, { url, body, signal })
+      const reply = await sendInternally(this.#app!, { ...caller!, turn, address, idle: true }, { url, body, signal })
       const wait = retryDelay(reply)
       if (wait === undefined) {
         const isGood = reply.status >= 200 && reply.status < 300

@@ -2,7 +2,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Catalog } from '../../../core/contracts/models.ts'
-import { Format, Sha256, ShownModelSchema } from '../../../core/contracts/native-records.ts'
+import { Format, ModelDescriptionSchema, Sha256 } from '../../../core/contracts/native-records.ts'
 import { requireFiles, type Storage, type StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Titled } from '../../../core/http/request-fields.ts'
@@ -31,7 +31,7 @@ const FileVariantSchema = Titled('FileVariant', {
   revision: Type.String({ description: 'Identifies exactly this set of files' }),
   format: Format,
   digest: Sha256(),
-  files: ShownModelSchema.properties.files
+  files: ModelDescriptionSchema.properties.files
 })
 type FileVariant = Static<typeof FileVariantSchema>
 

@@ -1,6 +1,6 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
-import { embedChunked } from '../../../core/answers/chunked.ts'
+import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
 import { type Vector, vectorReply } from '../../../core/answers/embedding.ts'
 import { passedFields, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'

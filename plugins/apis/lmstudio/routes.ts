@@ -12,7 +12,7 @@ import { reroute } from '../../../core/http/reroute.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routesWith, WITH_BODY } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
-import { nameText, parseRequestedName } from '../../../core/models/model-name.ts'
+import { formatModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 
 const TAG = 'LM Studio'
 
@@ -124,7 +124,7 @@ export function lmStudioRoutes(
         const name = parseRequestedName(params['*'])
         const seen = catalogFor(catalog, caller)
         const model = seen.get(name)
-        const alias = seen.aliases().find(({ alias }) => alias.toLowerCase() === nameText(name).toLowerCase())
+        const alias = seen.aliases().find(({ alias }) => alias.toLowerCase() === formatModelName(name).toLowerCase())
         return modelRecords(deps)(model, alias?.alias ?? model.publicName)
       }
     )

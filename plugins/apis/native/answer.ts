@@ -14,7 +14,6 @@ import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../../core
 import { chatCall, earlierTurns, generateCall, type NativeCall } from './engine-request.ts'
 import { encodeContext, type Turn } from './generate-context.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-import { FRAMES } from './native-streams.ts'
 import { answerFailure, requestedName } from './records.ts'
 import {
   ChatEventSchema,
@@ -26,6 +25,7 @@ import {
   type GenerateRequest,
   GenerateRequestSchema
 } from './schemas.ts'
+import { FRAMES } from './sse-and-ndjson.ts'
 
 /** A complete tool call in Ollama's format. */
 interface ToolCall {

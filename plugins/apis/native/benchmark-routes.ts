@@ -14,7 +14,7 @@ import {
   TunableSchema
 } from '../../../core/contracts/trials.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
-import { clientSignal } from '../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose, named, Titled } from '../../../core/http/request-fields.ts'
 import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'

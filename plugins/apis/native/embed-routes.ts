@@ -1,7 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { embedChunked } from '../../../core/answers/chunked.ts'
+import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
 import { shortened, vectorReply } from '../../../core/answers/embedding.ts'
 import { askOnce } from '../../../core/answers/pipeline.ts'
 import type { EmbeddingsReply } from '../../../core/contracts/engines.ts'

@@ -9,11 +9,11 @@ import { StateCollector } from './events/state-collector.ts'
 import { SharedStateFeed } from './events/state-feed.ts'
 import { logLevelRoutes } from './log-level-routes.ts'
 import { logRoutes } from './log-routes.ts'
-import { NativeStreams } from './native-streams.ts'
 import { readinessRoutes } from './readiness.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
 import { settingsRoutes } from './settings-routes.ts'
+import { NativeStreams } from './sse-and-ndjson.ts'
 
 export default definePlugin({
   name: 'api-native',

@@ -16,11 +16,11 @@ import {
   ImportedSchema,
   LoadingModelSchema,
   LocalModelSchema,
-  OllamaShownModelSchema,
+  ModelDescriptionSchema,
+  OllamaModelDescriptionSchema,
   PoolSchema,
   PullSchema,
-  RunningModelSchema,
-  ShownModelSchema
+  RunningModelSchema
 } from '../../../core/contracts/native-records.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { hasFiles, requireFiles, type StoredVariant } from '../../../core/contracts/storage.ts'
@@ -188,7 +188,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       }
     })
 
-    const shown = naming.plainDetails ? OllamaShownModelSchema : ShownModelSchema
+    const shown = naming.plainDetails ? OllamaModelDescriptionSchema : ModelDescriptionSchema
     const show = about('showModel', 'Show details of a model', json('Its details', shown), { audited: false })
     app.post('/show', show, async ({ body, caller }) => {
       const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))

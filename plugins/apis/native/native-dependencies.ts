@@ -3,7 +3,7 @@ import type { CoreConfig } from '../../../core/config/core-schema.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { ModelNaming } from '../../../core/contracts/native-api.ts'
 import type { Services } from '../../../core/contracts/services.ts'
-import type { NativeStreams } from './native-streams.ts'
+import type { NativeStreams } from './sse-and-ndjson.ts'
 
 type Needed = 'storage' | 'catalog' | 'runtimes' | 'downloads' | 'adoption' | 'conversion'
 

@@ -14,7 +14,7 @@ import {
 } from '../../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
-import { clientSignal } from '../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Given, Loose, named, Titled } from '../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { bareName } from '../../../core/models/model-name.ts'

@@ -1,8 +1,12 @@
 import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import { NATIVE_NAMING } from '../../../core/contracts/native-api.ts'
-import type { FurtherListener } from '../../../core/http/further-listener.ts'
-import { LISTEN_PATTERN, listenToo, readListen } from '../../../core/http/second-listener.ts'
+import {
+  type AdditionalListener,
+  LISTEN_PATTERN,
+  openConfiguredListener,
+  readListen
+} from '../../../core/http/additional-listener.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
@@ -58,7 +62,7 @@ export default definePlugin({
         .sweep()
         .catch(error => log.warn(error, `The folder of uploaded files, ${context.paths.blobs}, cannot be read`))
     let app: FastifyInstance
-    let listener: FurtherListener | undefined
+    let listener: AdditionalListener | undefined
     let sweeping: NodeJS.Timeout | undefined
     return {
       routes: async instance => {
@@ -73,7 +77,7 @@ export default definePlugin({
         await sweep()
         sweeping = setInterval(sweep, SWEEP_INTERVAL_MS).unref()
         if (!address) return
-        listener = await listenToo(app, address, LISTEN, {
+        listener = await openConfiguredListener(app, address, LISTEN, {
           log,
           ended: context.signal,
           prepare: request => {

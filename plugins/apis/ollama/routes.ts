@@ -2,7 +2,7 @@ import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastif
 import { Type } from 'typebox'
 import type { ModelNaming, NativeApi } from '../../../core/contracts/native-api.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
-import { isGone } from '../../../core/http/client-gone.ts'
+import { isDisconnect } from '../../../core/http/client-disconnect.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from '../../../core/http/native-error.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
@@ -40,7 +40,7 @@ export function ollamaRoutes(
   return async app => {
     tagAsOllama(app)
     app.setErrorHandler((error, request, reply) => {
-      if (isGone(error, request)) return reply.hijack()
+      if (isDisconnect(error, request)) return reply.hijack()
       const failure = withOllamaMessage(toCorralError(error), request.body)
       request.record.failure = failure
       logFailure(failure, request.log)

@@ -1,11 +1,17 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import { type Channel, callOf, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import {
+  type Channel,
+  type Question,
+  requireCall,
+  streamedAnswer,
+  wholeAnswer
+} from '../../../core/answers/pipeline.ts'
 import type { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Lease } from '../../../core/contracts/leases.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { openaiErrorEvent } from '../../../core/http/openai-error.ts'
-import { merged } from '../../../core/system/merged.ts'
+import { merged } from '../../../core/system/collections.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { OpenAiAnswer } from './openai-answer.ts'
 import { answerId, renameBytes } from './rename-bytes.ts'
@@ -74,7 +80,7 @@ async function openAnswer(lease: Lease, { head }: Generation, id: string): Promi
   if (!echo) return new OpenAiAnswer(merged(rest, { id }))
   const texts: string[] = []
   for (const prompt of echo) {
-    texts.push(typeof prompt === 'string' ? prompt : await callOf(lease, 'detokenize')(prompt, lease))
+    texts.push(typeof prompt === 'string' ? prompt : await requireCall(lease, 'detokenize')(prompt, lease))
   }
   return new OpenAiAnswer({ ...rest, id, echo: texts })
 }

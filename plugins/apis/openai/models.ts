@@ -8,10 +8,10 @@ import { CorralError } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
 import { openaiRoute } from '../../../core/http/openai-error.ts'
 import { json } from '../../../core/http/response-schemas.ts'
-import { catalogFor, type SeenCatalog } from '../../../core/models/allowed-models.ts'
+import { catalogFor, type VisibleCatalog } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
-import { nameText, parseRequestedName } from '../../../core/models/model-name.ts'
+import { formatModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
 const TAG = 'OpenAI models'
@@ -24,7 +24,7 @@ const ModelPath = Type.Object({
 
 /** Routes that list all models and show one. */
 export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): FastifyPluginAsync {
-  const readFacts = (seen: SeenCatalog) => {
+  const readFacts = (seen: VisibleCatalog) => {
     const running = scheduler.running()
     const getState = loadStates(scheduler)
     const names = new Map<string, string[]>()
@@ -83,7 +83,7 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
         const seen = catalogFor(catalog, request.caller)
         const name = parseRequestedName(request.params['*'])
         const model = seen.get(name)
-        const isRequested = ({ alias }: ModelAlias) => alias.toLowerCase() === nameText(name).toLowerCase()
+        const isRequested = ({ alias }: ModelAlias) => alias.toLowerCase() === formatModelName(name).toLowerCase()
         return modelRecord(seen.aliases().find(isRequested) ?? { model }, readFacts(seen)(model))
       }
     )
@@ -94,7 +94,7 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
 type Listed = Partial<ModelAlias> & Pick<ModelAlias, 'model'>
 
 /** Aliases are listed after the models, because many clients offer only listed names. */
-const listed = (models: SeenCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
+const listed = (models: VisibleCatalog): Listed[] => [...models.list().map(model => ({ model })), ...models.aliases()]
 
 const listedId = ({ model, alias }: Listed) => alias ?? model.publicName
 

@@ -1,6 +1,6 @@
 import type { Static } from 'typebox'
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
-import { merged } from '../../../core/system/merged.ts'
+import { merged } from '../../../core/system/collections.ts'
 import type { ChatChunk, Completion, Usage } from './schemas.ts'
 
 type ChatPiece = Static<typeof ChatChunk>

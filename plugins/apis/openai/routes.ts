@@ -1,12 +1,12 @@
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
-import { embedChunked, rerankChunked } from '../../../core/answers/chunked.ts'
+import { embedChunked, rerankChunked } from '../../../core/answers/embed-in-batches.ts'
 import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import { askOnce, callOf } from '../../../core/answers/pipeline.ts'
+import { askOnce, requireCall } from '../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { sendErrors } from '../../../core/http/application.ts'
-import { clientSignal } from '../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { openaiErrorBody, openaiErrors, openaiRoute } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/stream-routes.ts'
@@ -172,7 +172,7 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
       async ({ body, caller }, reply) => ({
         object: 'response.input_tokens',
         input_tokens: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
-          callOf(lease, 'countTokens')(fields, lease)
+          requireCall(lease, 'countTokens')(fields, lease)
         )
       })
     )
@@ -186,7 +186,7 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
       }),
       async ({ body, caller }, reply) => ({
         prompt: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
-          callOf(lease, 'applyTemplate')(fields, lease)
+          requireCall(lease, 'applyTemplate')(fields, lease)
         )
       })
     )
@@ -199,7 +199,9 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
         errors: ANSWER_ERRORS
       }),
       ({ body, caller }, reply) =>
-        askOnce(deps, reply, tokenQuestion(body, caller), (lease, fields) => callOf(lease, 'tokenize')(fields, lease))
+        askOnce(deps, reply, tokenQuestion(body, caller), (lease, fields) =>
+          requireCall(lease, 'tokenize')(fields, lease)
+        )
     )
     app.post<{ Body: Fields }>(
       '/detokenize',
@@ -211,7 +213,7 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
       }),
       async ({ body, caller }, reply) => ({
         content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
-          callOf(lease, 'detokenize')(tokens as number[], lease)
+          requireCall(lease, 'detokenize')(tokens as number[], lease)
         )
       })
     )

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { promptTokens } from '../../../core/answers/cut-answers.ts'
+import { promptTokens } from '../../../core/answers/aborted-answers.ts'
 import { UNENFORCED_SCHEMA } from '../../../core/answers/pipeline.ts'
 import type {
   AnswerControls,
@@ -15,8 +15,8 @@ import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
-import { withAnySignal } from '../../../core/system/any-signal.ts'
-import { merged } from '../../../core/system/merged.ts'
+import { withAnySignal } from '../../../core/system/abort-signals.ts'
+import { merged } from '../../../core/system/collections.ts'
 import {
   type AnswerCall,
   type AskBody,

@@ -1,4 +1,5 @@
-import { type OnProgress, type Progress, untilAborted, type Waiting } from '../../../core/contracts/progress.ts'
+import type { OnProgress, Progress, Waiting } from '../../../core/contracts/progress.ts'
+import { untilAborted } from '../../../core/system/abort-signals.ts'
 
 interface Work<T> {
   controller: AbortController

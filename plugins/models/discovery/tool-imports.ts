@@ -5,7 +5,7 @@ import type { Adoption, FoundModel, FoundModels } from '../../../core/contracts/
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { type ModelName, nameText } from '../../../core/models/model-name.ts'
+import { formatModelName, type ModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { CacheDisk } from './cache-disk.ts'
 import { type Candidate, validName, withoutDuplicates } from './candidate.ts'
@@ -42,14 +42,14 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
       }
       // Keep the order found, but put Ollama's tags before "latest", which then gets a label that is no tag.
-      const order = (candidate: Candidate) => `${nameText(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
+      const order = (candidate: Candidate) => `${formatModelName(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
       candidates.sort((a, b) => (order(a) < order(b) ? -1 : Number(order(a) > order(b))))
       const models = candidates.map((candidate): FoundModel => {
         const { found, name, format, files, path, problem, notes = [] } = candidate
         const twin = problem ? undefined : storedAs(candidate, storage)
         return {
           found,
-          name: nameText(name),
+          name: formatModelName(name),
           format,
           size: files.reduce((sum, file) => sum + file.size, 0),
           path,
@@ -77,7 +77,7 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
       if (candidate.problem) throw refuse('found', `${found} cannot be imported. ${candidate.problem}`)
       const { variant: label = candidate.name.variant, ...bare } = name ?? candidate.name
       const stored = { ...bare, ...(label !== undefined && { variant: label }) }
-      const isOwnName = nameText(stored).toLowerCase() === nameText(candidate.name).toLowerCase()
+      const isOwnName = formatModelName(stored).toLowerCase() === formatModelName(candidate.name).toLowerCase()
       const tag = isOwnName && candidate.tag !== undefined ? candidate.name.variant : undefined
       const { files, release } = await shareFiles(candidate.files, storage, caller)
       let linked = true
@@ -179,7 +179,7 @@ async function mayRead(folder: string, storage: Storage, caller: Caller | undefi
 /** Renames models that would otherwise replace each other. The shortest name in the tool stays. */
 function distinctNames(candidates: Candidate[]): Candidate[] {
   const taken = new Map<string, string>()
-  const storageKey = ({ name, format }: Candidate) => `${format} ${nameText(name).toLowerCase()}`
+  const storageKey = ({ name, format }: Candidate) => `${format} ${formatModelName(name).toLowerCase()}`
   return [...candidates]
     .sort((a, b) => a.found.length - b.found.length || (a.found < b.found ? -1 : 1))
     .map(candidate => {
@@ -187,8 +187,8 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
       for (let number = 2; taken.has(storageKey(distinct)); number++) {
         const { owner, name, variant } = candidate.name
         const other = validName(owner, `${name}-${number}`, variant)
-        const wanted = `the name ${nameText(candidate.name)} is taken by "${taken.get(storageKey(candidate))}"`
-        const notes = [`It is called ${nameText(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
+        const wanted = `the name ${formatModelName(candidate.name)} is taken by "${taken.get(storageKey(candidate))}"`
+        const notes = [`It is called ${formatModelName(other)} here: ${wanted}.`, ...(candidate.notes ?? [])]
         distinct = { ...candidate, name: other, notes }
       }
       taken.set(storageKey(distinct), candidate.found)

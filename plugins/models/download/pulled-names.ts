@@ -2,9 +2,9 @@ import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
 import { errorMessage } from '../../../core/errors.ts'
 import {
+  formatModelName,
   type ModelName,
   modelKey,
-  nameText,
   parseModelName,
   parseRequestedName,
   type RequestedName
@@ -18,7 +18,8 @@ const FileSchema = Type.Object({
 })
 
 /** The key for a short name, as stored in the file. */
-const nameKey = ({ name, variant }: RequestedName) => nameText({ name, variant: variant ?? 'latest' }).toLowerCase()
+const nameKey = ({ name, variant }: RequestedName) =>
+  formatModelName({ name, variant: variant ?? 'latest' }).toLowerCase()
 
 /** The names of Ollama's library under which models were pulled. Listed only while their variant exists. */
 export class PulledNames {
@@ -63,7 +64,7 @@ export class PulledNames {
   async add(asked: string, { name, label }: { name: ModelName; label: string }): Promise<void> {
     const key = asked.toLowerCase()
     this.#names.delete(key)
-    this.#names.set(key, { asked, model: nameText({ ...name, variant: label }) })
+    this.#names.set(key, { asked, model: formatModelName({ ...name, variant: label }) })
     this.#sort()
     const names = Object.fromEntries([...this.#names.values()].map(({ asked, model }) => [asked, model]))
     this.#writing = this.#writing

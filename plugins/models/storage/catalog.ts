@@ -5,14 +5,14 @@ import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { isAllowed } from '../../../core/models/allowed-models.ts'
 import {
+  formatModelName,
   type ModelName,
   modelKey,
   NO_OWNER,
-  nameText,
   parseModelName,
   parseRequestedName
 } from '../../../core/models/model-name.ts'
-import { addTo } from '../../../core/system/add-to.ts'
+import { addTo } from '../../../core/system/collections.ts'
 import { variantNamed } from './manifest.ts'
 import { variantNames } from './model-index.ts'
 import type { ModelStore } from './model-store.ts'
@@ -49,7 +49,7 @@ function toModel(source: string, brought: BroughtModel, isDefault: boolean, modi
 /** The name under which Ollama's users know an imported variant, if it differs from the public name. */
 function importedName({ origin, model: { owner, name }, label, publicName }: StoredVariant): string | undefined {
   if (origin.kind !== 'import' || origin.tag === undefined) return undefined
-  const known = nameText({ ...(owner.toLowerCase() !== NO_OWNER && { owner }), name, variant: label })
+  const known = formatModelName({ ...(owner.toLowerCase() !== NO_OWNER && { owner }), name, variant: label })
   return known === publicName ? undefined : known
 }
 

@@ -1,7 +1,7 @@
 import type { Model } from '../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
-import { bareName, nameText, type RequestedName } from '../../../core/models/model-name.ts'
+import { bareName, formatModelName, type RequestedName } from '../../../core/models/model-name.ts'
 import { originInWords } from '../../../core/models/stored-variant.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
 
@@ -51,7 +51,7 @@ export function modelNotFound(
     const labels = present.map(({ label, isDefault }) => (isDefault ? `${label} (the default)` : label)).join(', ')
     return modelError('model_not_found', `The model "${bare}" has no variant "${name.variant}". It has ${labels}.`)
   }
-  const full = nameText(name)
+  const full = formatModelName(name)
   const next = mayBePulled
     ? `"corral pull ${full}" downloads it.`
     : `"corral search ${name.name}" searches the hubs for it.`
@@ -74,7 +74,7 @@ const orList = (names: readonly string[]) =>
 
 /** For an alias whose model is missing. */
 export function aliasOfMissingModel(alias: RequestedName, target: RequestedName): CorralError {
-  const full = nameText(target)
+  const full = formatModelName(target)
   return modelError(
     'model_not_found',
     `"${bareName(alias)}" is an alias of "${full}" in config.yaml, but that model is not here. ` +
@@ -84,9 +84,9 @@ export function aliasOfMissingModel(alias: RequestedName, target: RequestedName)
 
 /** For a short name that several models have. */
 export function ambiguousName(name: RequestedName, models: readonly Model[]): CorralError {
-  const full = models.map(({ model: { owner, name: bare } }) => nameText({ ...name, owner, name: bare })).sort()
+  const full = models.map(({ model: { owner, name: bare } }) => formatModelName({ ...name, owner, name: bare })).sort()
   const shown = full.length > 10 ? [...full.slice(0, 10), `${full.length - 10} more`] : full
-  const message = `"${nameText(name)}" is ambiguous: use ${orList(shown)}.`
+  const message = `"${formatModelName(name)}" is ambiguous: use ${orList(shown)}.`
   return new CorralError('model_not_found', message, { param: 'model', details: { candidates: full } })
 }
 

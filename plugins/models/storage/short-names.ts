@@ -2,10 +2,10 @@ import type { CoreConfig } from '../../../core/config/core-schema.ts'
 import type { Catalog, KnownNames, Model } from '../../../core/contracts/models.ts'
 import { isAllowed, requireAllowed } from '../../../core/models/allowed-models.ts'
 import {
+  formatModelName,
   type ModelName,
   modelKey,
   NO_OWNER,
-  nameText,
   parseModelName,
   parseRequestedName,
   type RequestedName
@@ -64,8 +64,8 @@ export function createNameResolver(
 
   /** A key allows an alias if it allows the model behind it or the alias itself. */
   function mayUseAlias(name: RequestedName, target: ModelName, allowed: readonly string[] | undefined): boolean {
-    const model = aliased(name) ?? { key: nameText(target).toLowerCase() }
-    return isAllowed(allowed, model) || isAllowed(allowed, { key: nameText(name).toLowerCase() })
+    const model = aliased(name) ?? { key: formatModelName(target).toLowerCase() }
+    return isAllowed(allowed, model) || isAllowed(allowed, { key: formatModelName(name).toLowerCase() })
   }
 
   /** Returns the models that a short name may mean: more than one if it is ambiguous. */

@@ -2,10 +2,10 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { EventStreams } from '../../../core/contracts/native-api.ts'
-import { clientSignal } from '../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { jsonOrStream, nativeRoute } from '../../../core/http/response-schemas.ts'
-import { sinceOf } from '../../../core/http/since.ts'
+import { parseSince } from '../../../core/http/since.ts'
 import { type AuditEntry, AuditEntrySchema } from './audit-entry.ts'
 import { readAudit } from './audit-reader.ts'
 import type { AuditTrail } from './audit-trail.ts'
@@ -51,7 +51,7 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
       const { since, key, limit, follow } = request.query
       const gone = AbortSignal.any([clientSignal(reply), closing.signal])
       const query = {
-        ...(since !== undefined && { since: sinceOf(since, Date.now()) }),
+        ...(since !== undefined && { since: parseSince(since, Date.now()) }),
         ...(key !== undefined && { key }),
         limit: Number(limit ?? USUAL_LIMIT)
       }

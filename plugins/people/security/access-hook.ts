@@ -1,6 +1,6 @@
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { CorralError } from '../../../core/errors.ts'
-import { innerCaller } from '../../../core/http/inner-request.ts'
+import { getInternalCaller } from '../../../core/http/internal-request.ts'
 import { RATE_LIMIT_HEADERS } from '../../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../../core/http/roles.ts'
 import type { Found } from './find-caller.ts'
@@ -40,7 +40,8 @@ export function accessHooks(rules: AccessRules): FastifyPluginAsync {
   return async app => {
     app.addHook('onRequest', async (request, reply) => {
       // The sender of this inner request was already authorized.
-      if (innerCaller(request.raw)) return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
+      if (getInternalCaller(request.raw))
+        return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
       const { headers, method } = request
       const { host, origin } = headers
       // A web page cannot open the private socket. A proxy in front of the socket must not turn a page into an admin.

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { clientNetwork } from '../../../core/system/client-network.ts'
-import { setNewest } from '../../../core/system/newest-entries.ts'
+import { setNewest } from '../../../core/system/collections.ts'
 
 /** Wrong keys that an address may send in a row, and how many are forgiven per second. */
 const BURST = 30

@@ -3,7 +3,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
-import { setNewest } from '../../../core/system/newest-entries.ts'
+import { setNewest } from '../../../core/system/collections.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { type KnownCredential, revocation } from './key-store.ts'
 

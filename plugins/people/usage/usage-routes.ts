@@ -3,7 +3,7 @@ import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { hasRole } from '../../../core/http/roles.ts'
-import { sinceOf } from '../../../core/http/since.ts'
+import { parseSince } from '../../../core/http/since.ts'
 import { dateOf, type Taken, taken, type UsageBooks } from './usage-books.ts'
 
 const count = (description: string) => Type.Integer({ description })
@@ -54,7 +54,7 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
     app.get('/api/usage', route, async ({ query, caller }, reply): Promise<UsageReply> => {
       const { by = 'key', since: wanted = '30d' } = query
       const now = Date.now()
-      const since = dateOf(sinceOf(wanted, now))
+      const since = dateOf(parseSince(wanted, now))
       const seesAll = hasRole(caller.role, 'operator')
       const groups = new Map<string, { name: string; sum: Taken }>()
       const total = taken()

@@ -2,7 +2,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { EngineMode, EngineProvider, Engines, MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { addTo } from '../../../core/system/add-to.ts'
+import { addTo } from '../../../core/system/collections.ts'
 
 /** The registry of engine providers, with what only the scheduler uses. */
 export interface EngineRegistry extends Engines {

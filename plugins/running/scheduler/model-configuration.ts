@@ -1,4 +1,4 @@
-import { boundsFor } from '../../../core/answers/bounds.ts'
+import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import type { CoreConfig, ModelSettings } from '../../../core/config/core-schema.ts'
 import { type EffectiveSettings, readSettings, settingsFor } from '../../../core/config/model-settings.ts'
 import type { EngineProvider } from '../../../core/contracts/engines.ts'
@@ -32,7 +32,7 @@ export function createModelConfiguration(
 
   /** Returns the load options that apply if a request asks for none. */
   function getDefaults(variant: Model, { load }: EffectiveSettings): LoadOptions {
-    return clampOptions(load, variant, boundsFor(config, variant, {}))
+    return clampOptions(load, variant, getRequestLimits(config, variant, {}))
   }
 
   return {
@@ -41,7 +41,7 @@ export function createModelConfiguration(
     isTrial: ({ key }: Model) => getTrialSettings(key) !== undefined,
 
     getFacts(variant: Model, settings: EffectiveSettings, provider: EngineProvider) {
-      // No spread: `core/system/merged.ts` says why.
+      // No spread: `core/system/collections.ts` says why.
       const facts: ModelFacts & { configuredKeepAlive: number | undefined } = {
         name: variant.publicName,
         defaults: getDefaults(variant, settings),

@@ -1,8 +1,8 @@
-import { boundsFor } from '../../../core/answers/bounds.ts'
+import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import type { Engine } from '../../../core/contracts/engines.ts'
 import type { Lease, LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
-import { merged } from '../../../core/system/merged.ts'
+import { merged } from '../../../core/system/collections.ts'
 import { clampOptions, findClamped } from './clamp-options.ts'
 import { toKeepAlive } from './model-configuration.ts'
 import type { SchedulerCore } from './scheduler-core.ts'
@@ -36,7 +36,7 @@ export function createLeases(core: SchedulerCore) {
     const settings = models.getSettings(variant)
     const asker = { mode, owner: request.owner }
     const relevant = provider.loadOptions?.(variant, request.options, settings.load, asker) ?? request.options
-    const options = clampOptions(relevant, variant, boundsFor(config, variant, request.bounds ? request : {}))
+    const options = clampOptions(relevant, variant, getRequestLimits(config, variant, request.bounds ? request : {}))
     const clamped = findClamped(relevant, options)
     if (clamped) {
       request.onClamped?.(clamped)

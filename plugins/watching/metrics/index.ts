@@ -3,9 +3,13 @@ import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
-import type { FurtherListener } from '../../../core/http/further-listener.ts'
+import {
+  type AdditionalListener,
+  LISTEN_PATTERN,
+  openConfiguredListener,
+  readListen
+} from '../../../core/http/additional-listener.ts'
 import { nativeRoute } from '../../../core/http/response-schemas.ts'
-import { LISTEN_PATTERN, listenToo, readListen } from '../../../core/http/second-listener.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { freeSpace } from '../../../core/system/disk-space.ts'
@@ -74,7 +78,7 @@ export default definePlugin({
     /** Requests that came through the separate address. */
     const own = new WeakSet<IncomingMessage>()
     let app: FastifyInstance
-    let listener: FurtherListener | undefined
+    let listener: AdditionalListener | undefined
     return {
       on: metrics.hooks,
       hooks: async instance => {
@@ -98,7 +102,7 @@ export default definePlugin({
       },
       async start() {
         if (!address) return
-        listener = await listenToo(app, address, LISTEN, {
+        listener = await openConfiguredListener(app, address, LISTEN, {
           log,
           ended: context.signal,
           prepare: request => {

@@ -4,7 +4,7 @@ import type { BuildCandidate, BuildSource, RuntimeDescriptor, RuntimesReport } f
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
-import { abortAfter } from '../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'

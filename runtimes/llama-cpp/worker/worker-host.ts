@@ -18,7 +18,7 @@ import {
   type WorkerOptions
 } from '../../../core/contracts/workers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
-import { abortAfter } from '../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { isPublicAddress } from '../../../core/system/private-address.ts'
 import { processMemory } from '../../../core/system/processes.ts'

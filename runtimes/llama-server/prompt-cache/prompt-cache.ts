@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { chmod, stat } from 'node:fs/promises'
 import { errorMessage } from '../../../core/errors.ts'
-import { abortAfter } from '../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, modelShape } from '../memory/model-shape.ts'

@@ -10,7 +10,7 @@ import {
   StateSnapshotSchema,
   type StateTopic
 } from '../../../../core/contracts/state-events.ts'
-import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { nativeRoute } from '../../../../core/http/response-schemas.ts'
 

@@ -13,7 +13,7 @@ import { Done, WorkStepSchema } from '../../../../core/contracts/native-records.
 import type { Services } from '../../../../core/contracts/services.ts'
 import { requireFiles, type StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
-import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { bodyObject } from '../../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../../core/http/request-fields.ts'
 import {

@@ -2,7 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { checkMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
-import { askOnce, callOf, type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import { askOnce, type Question, requireCall, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { eventChannel } from '../answer.ts'
 import { newId, readInput } from './input-items.ts'
@@ -121,6 +121,6 @@ export async function countInputTokens(
   const { body, lease } = parseRequest(deps, request).question
   return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
     object: 'response.input_tokens',
-    input_tokens: await callOf(leased, 'countTokens')(body, leased)
+    input_tokens: await requireCall(leased, 'countTokens')(body, leased)
   }))
 }

@@ -1,14 +1,14 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { embedChunked, rerankChunked } from '../../../../core/answers/chunked.ts'
+import { embedChunked, rerankChunked } from '../../../../core/answers/embed-in-batches.ts'
 import {
   type AnswerDependencies,
   askOnce,
   callerLease,
-  callOf,
   type ModelLease,
   type Question,
+  requireCall,
   streamedAnswer
 } from '../../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../../core/answers/running-answers.ts'
@@ -18,7 +18,7 @@ import type { Operation } from '../../../../core/contracts/hooks.ts'
 import type { Lease } from '../../../../core/contracts/leases.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { clientSignal } from '../../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { endWithFailure, openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { Loose } from '../../../../core/http/request-fields.ts'
 import type { TokenTally } from '../../../../core/http/request-record.ts'
@@ -249,13 +249,13 @@ async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tall
       return await rerankChunked(lease, { query, documents }, tally)
     }
     case 'detokenize':
-      return await callOf(lease, 'detokenize')((fields.tokens ?? []) as number[], { signal })
+      return await requireCall(lease, 'detokenize')((fields.tokens ?? []) as number[], { signal })
     case 'properties':
       return (await engine.properties?.({ signal })) ?? null
     case 'slotStates':
       return (await engine.slotStates?.({ signal })) ?? null
     default:
-      return await callOf(lease, call)(fields, { signal })
+      return await requireCall(lease, call)(fields, { signal })
   }
 }
 

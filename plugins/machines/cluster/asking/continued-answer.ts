@@ -1,5 +1,5 @@
-import { EventLines } from '../../../../core/answers/event-lines.ts'
-import { deltaOf, type HostedChatEvent } from '../../../../core/answers/hosted-chat-events.ts'
+import { type OpenAiEvent, toDelta } from '../../../../core/answers/openai-events.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 
 /*
@@ -16,7 +16,7 @@ const MAX_UNPARSED_BYTES = 2 ** 17
 const TOKEN_LIMITS = ['max_tokens', 'n_predict', 'max_completion_tokens', 'max_output_tokens']
 
 /** An event of an OpenAI chat stream with llama-server's additions. */
-interface StreamEvent extends HostedChatEvent {
+interface StreamEvent extends OpenAiEvent {
   usage?: HostedUsage
   timings?: Timings
   prompt_progress?: unknown
@@ -68,7 +68,7 @@ export class ContinuedAnswer {
   #latest = 0
   /** Totals before the current node took over: tokens, prompt tokens read again for them, and milliseconds. */
   #before: { tokens: number; read: number; ms: number } | undefined
-  #lines = new EventLines()
+  #lines = new SseParser()
 
   constructor(call: 'chat' | 'completion', request: EngineFields) {
     this.#call = call
@@ -144,7 +144,7 @@ export class ContinuedAnswer {
       request.max_tokens = limit - sofar
     }
     this.#before = { tokens: sofar, read: tokens.length, ms: this.#latest - this.#began }
-    this.#lines = new EventLines()
+    this.#lines = new SseParser()
     if (this.#call === 'completion') {
       const { prompt } = request
       const more = Array.isArray(prompt) ? [...prompt, ...tokens] : `${prompt}${this.#content}`
@@ -228,12 +228,12 @@ export class ContinuedAnswer {
     const text = Buffer.concat(this.#unread)
     this.#unread = []
     this.#unreadBytes = 0
-    for (const payload of new EventLines().push(text)) {
+    for (const payload of new SseParser().push(text)) {
       if (payload === '[DONE]') continue
       const event = JSON.parse(payload) as StreamEvent
       const { id, created, model, object, system_fingerprint, usage } = event
       this.#names ??= { id, created, model, object, ...(system_fingerprint !== undefined && { system_fingerprint }) }
-      this.#note({ ...deltaOf(event), ...(usage && { usage: toUsage(usage) }) })
+      this.#note({ ...toDelta(event), ...(usage && { usage: toUsage(usage) }) })
     }
   }
 
@@ -268,7 +268,7 @@ function isOpening({ choices, prompt_progress, usage, timings }: StreamEvent): b
 /** Whether a piece of a stream has content, and not only the role or the progress of prompt processing. */
 export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
   if (Buffer.isBuffer(piece)) {
-    return new EventLines().push(piece).some(payload => payload === '[DONE]' || !isOpening(JSON.parse(payload)))
+    return new SseParser().push(piece).some(payload => payload === '[DONE]' || !isOpening(JSON.parse(payload)))
   }
   return piece.some(
     ({ content, thinking, toolCalls, finish, logprobs }) => content || thinking || toolCalls || finish || logprobs

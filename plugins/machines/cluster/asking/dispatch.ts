@@ -3,7 +3,7 @@ import type { EngineFields, EngineMode } from '../../../../core/contracts/engine
 import type { Model } from '../../../../core/contracts/models.ts'
 import type { OnProgress } from '../../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
-import { withAnySignal } from '../../../../core/system/any-signal.ts'
+import { withAnySignal } from '../../../../core/system/abort-signals.ts'
 import type { Copies } from '../copying/copies.ts'
 import type { ClusterNode } from '../nodes/node.ts'
 import { connectionFault, type NodeReply } from '../nodes/node-connection.ts'

@@ -1,8 +1,9 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { Model } from '../../../../core/contracts/models.ts'
 import type { LoadingRecord } from '../../../../core/contracts/native-records.ts'
-import { type OnProgress, type Progress, progressText, untilAborted } from '../../../../core/contracts/progress.ts'
+import { type OnProgress, type Progress, progressText } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
+import { untilAborted } from '../../../../core/system/abort-signals.ts'
 import {
   type DescribedModel,
   FAILURE_TRAILER,

@@ -1,7 +1,7 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { FileMirror, PullPlan } from '../../../../core/contracts/downloads.ts'
 import { errorMessage } from '../../../../core/errors.ts'
-import { modelKey, nameText } from '../../../../core/models/model-name.ts'
+import { formatModelName, modelKey } from '../../../../core/models/model-name.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
 import { requestTicket } from './copies.ts'
 import type { OpenSource, SourceFiles } from './source-files.ts'
@@ -59,7 +59,7 @@ export function nodeFiles(
         if (!location) continue
         given.add(sha256)
         log.info(
-          { member, model: nameText({ ...plan.name, variant: plan.label }), file: path },
+          { member, model: formatModelName({ ...plan.name, variant: plan.label }), file: path },
           'a file comes from a member'
         )
         return location

@@ -5,9 +5,9 @@ import type { Progress } from '../../../../core/contracts/progress.ts'
 import type { Services } from '../../../../core/contracts/services.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
-import { bareName, type ModelName, nameText, parseModelName } from '../../../../core/models/model-name.ts'
+import { bareName, formatModelName, type ModelName, parseModelName } from '../../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
-import { abortAfter } from '../../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { parseJson } from '../../../../core/system/json-file.ts'
 import { bareHost } from '../../../../core/system/private-address.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
@@ -85,7 +85,7 @@ export class SourceFiles {
     const { downloads, storage } = this.#services
     const opened = await this.open(source, signal)
     const { name, variant } = opened.offer
-    const model = nameText(name)
+    const model = formatModelName(name)
     const subject = `${model} from ${source.name}`
     this.#open.set(opened, new Set())
     try {

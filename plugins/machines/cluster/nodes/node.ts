@@ -1,5 +1,5 @@
 import type { FastifyBaseLogger } from 'fastify'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { KnownMember } from '../../../../core/contracts/cluster.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
@@ -292,7 +292,7 @@ export class ClusterNode {
       reply.body.on('error', () => {}).destroy()
       throw new LinkFault('what answers at its address is not a corral')
     }
-    const lines = new EventLines()
+    const lines = new SseParser()
     this.#records = new NodeRecords()
     let isKnown = false
     for await (const chunk of reply.body) {

@@ -5,7 +5,7 @@ import type { BroughtModel, Model } from '../../../../core/contracts/models.ts'
 import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
-import { nameText } from '../../../../core/models/model-name.ts'
+import { formatModelName } from '../../../../core/models/model-name.ts'
 import type { DescribedModel } from '../asking/ask-protocol.ts'
 import { ClusterView } from '../placement/cluster-view.ts'
 import { PrefixMemory } from '../placement/prefix-memory.ts'
@@ -102,7 +102,7 @@ export class ClusterNodes {
   /** Returns the name of a model at a node. */
   nameAt(member: ClusterNode, { key }: Pick<Model, 'key'>): string | undefined {
     const model = member.models.get(key)
-    return model && nameText({ owner: model.owner, name: model.name, variant: model.label })
+    return model && formatModelName({ owner: model.owner, name: model.name, variant: model.label })
   }
 
   /** Returns the nodes, and their models in memory. */

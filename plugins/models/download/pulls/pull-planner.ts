@@ -14,9 +14,9 @@ import { CorralError } from '../../../../core/errors.ts'
 import { ggufStart } from '../../../../core/models/gguf-file.ts'
 import {
   bareName,
+  formatModelName,
   type ModelName,
   modelKey,
-  nameText,
   parseModelName,
   parseRequestedName,
   publicModelName,
@@ -178,7 +178,7 @@ function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning |
     const known = knownName(name)
     const label = known && modelKey(known.model) === modelKey(stored.model) ? known.model.variant : name.variant
     const { variant } = label === undefined ? publicModelName(stored) : { variant: label }
-    return { model: nameText({ ...stored.model, variant }) }
+    return { model: formatModelName({ ...stored.model, variant }) }
   }
   if (name.owner !== undefined) return undefined
   const known = knownName(name)
@@ -186,7 +186,7 @@ function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning |
   const { model, publisher, source } = known
   const repository = bareName(model)
   return {
-    model: `hf:${nameText(model)}`,
+    model: `hf:${formatModelName(model)}`,
     reason: `${whole} is ${repository} at Hugging Face, published by ${publisher} (source: ${source}).`
   }
 }
@@ -208,7 +208,7 @@ function unknownName(name: RequestedName): CorralError {
   const hint = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`
   return refusal(
     'repo_not_found',
-    `"${nameText(name)}" is not here, and no publisher's own repository is known by that name.${hint} ` +
+    `"${formatModelName(name)}" is not here, and no publisher's own repository is known by that name.${hint} ` +
       `"corral search ${name.name}" searches the hubs for it; pull it by <owner>/<name>, for example Qwen/Qwen3-8B-GGUF ` +
       'or hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M.'
   )

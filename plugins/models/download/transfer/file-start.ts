@@ -1,6 +1,6 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { abortAfter } from '../../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { FileSource, followRedirect, requestTarget } from './file-source.ts'
 import { ConnectionPool, fetchBytes } from './http/http-client.ts'
 import { ConnectionFailure } from './http/http-socket.ts'

@@ -1,7 +1,7 @@
 import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { abortAfter } from '../../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../../core/system/abort-signals.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
 import { encodePath, fingerprint, isFingerprint, readFacts, requireFewFiles } from '../files/listed-files.ts'

@@ -1,5 +1,5 @@
 import type { HubFile } from '../../../../core/contracts/hubs.ts'
-import { mapInSlices } from '../../../../core/system/in-slices.ts'
+import { mapInSlices } from '../../../../core/system/collections.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { hubFile, readSha256, readSize, sha1Hex } from '../files/listed-files.ts'

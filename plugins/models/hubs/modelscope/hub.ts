@@ -8,7 +8,7 @@ import type {
 } from '../../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { mapInSlices } from '../../../../core/system/in-slices.ts'
+import { mapInSlices } from '../../../../core/system/collections.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'

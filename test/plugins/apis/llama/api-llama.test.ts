@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { fetch } from 'undici'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { startBare } from './bare-server.ts'
@@ -20,7 +20,7 @@ async function ofBare(path: string, body?: object): Promise<any> {
 
 async function eventsOf(address: string, body: object): Promise<any[]> {
   const reply = await fetch(address, { method: 'POST', body: JSON.stringify(body) })
-  const lines = new EventLines()
+  const lines = new SseParser()
   const events: any[] = []
   for await (const chunk of reply.body!) {
     for (const payload of lines.push(Buffer.from(chunk))) if (payload !== '[DONE]') events.push(JSON.parse(payload))

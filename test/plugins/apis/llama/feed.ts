@@ -1,5 +1,5 @@
 import { fetch } from 'undici'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { Corral } from '../../../support/corral.ts'
 
 /** Reads `/models/sse` until `leave` is called or the stream ends (`read`). */
@@ -7,7 +7,7 @@ export async function follow({ url }: Pick<Corral, 'url'>, headers: Record<strin
   const leaving = new AbortController()
   const reply = await fetch(`${url}/models/sse`, { signal: leaving.signal, headers })
   const events: any[] = []
-  const lines = new EventLines()
+  const lines = new SseParser()
   const read = (async () => {
     for await (const chunk of reply.body!) {
       for (const payload of lines.push(Buffer.from(chunk))) events.push(JSON.parse(payload))

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import { DEMO, startCorral } from '../../../support/corral.ts'
 import { RECORDED, type RecordedRequest } from '../../../support/llama-page.ts'
 
@@ -38,7 +38,7 @@ for (const request of recorded) {
     if (request.body?.n_predict === 0)
       t.ok(JSON.parse(text).usage.completion_tokens <= 1, 'only the prompt is processed')
     if (request.body?.stream !== true && request.method + request.url.slice(0, 12) !== 'GET/v1/stream?') return
-    const payloads = new EventLines().push(Buffer.from(text))
+    const payloads = new SseParser().push(Buffer.from(text))
     t.equal(payloads.pop(), '[DONE]', 'without it the page requests the rest')
     const events = payloads.map(payload => JSON.parse(payload))
     for (const { id, model, choices } of events) {

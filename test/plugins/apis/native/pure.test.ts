@@ -1,14 +1,13 @@
 import t from 'tap'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
-import type { Framing } from '../../../../core/contracts/native-api.ts'
-import { NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
+import { type Framing, NATIVE_NAMING } from '../../../../core/contracts/native-api.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { parseOptions, parseRequestOptions } from '../../../../core/models/options.ts'
 import { parseDuration } from '../../../../core/system/duration.ts'
 import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis/native/engine-request.ts'
-import { chooseFraming } from '../../../../plugins/apis/native/native-streams.ts'
 import { parameterSize, showRecord } from '../../../../plugins/apis/native/records.ts'
+import { chooseFraming } from '../../../../plugins/apis/native/sse-and-ndjson.ts'
 
 t.test('chooses the framing by the Accept header', t => {
   const table: [accept: string | undefined, onApi: Framing][] = [
@@ -186,7 +185,7 @@ t.test('generate uses the template, raw text or a suffix', t => {
 t.test('events are parsed however the bytes are split', t => {
   const bytes = Buffer.from('data: {"a":"é"}\n\n: ping\n\ndata: [DONE]\n\n')
   for (let at = 0; at <= bytes.length; at++) {
-    const lines = new EventLines()
+    const lines = new SseParser()
     t.same([...lines.push(bytes.subarray(0, at)), ...lines.push(bytes.subarray(at))], ['{"a":"é"}', '[DONE]'])
   }
   t.end()

@@ -5,7 +5,7 @@ import OpenAI from 'openai'
 import type { Test } from 'tap'
 import type { TSchema } from 'typebox'
 import { Compile } from 'typebox/compile'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import { buildOf } from '../../../runtimes/llama-server/support.ts'
@@ -41,7 +41,7 @@ export async function startRealEngine(t: Test, variants: StoredVariant[]) {
   /** Returns the events of a stream, after checking that the last is `[DONE]`. */
   async function events(t: Test, path: string, body: object): Promise<any[]> {
     const response = await service.send(path, { ...body, stream: true })
-    const payloads = new EventLines().push(Buffer.from(await response.arrayBuffer()))
+    const payloads = new SseParser().push(Buffer.from(await response.arrayBuffer()))
     t.equal(payloads.pop(), '[DONE]')
     const found = payloads.map(payload => JSON.parse(payload))
     if (path.startsWith('/chat')) {

@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { EventLines } from '../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import { type Corral, DEMO, until } from '../../../support/corral.ts'
 import { writeThinkingModel } from '../../apis/openai/media/support.ts'
 import { getNodes, startGateway, startNodes, untilStates } from './support.ts'
@@ -44,7 +44,7 @@ async function take(
 ): Promise<Taken> {
   const reply = await server.send(path, { stream: true, ...body }, { headers })
   const taken: Taken = { events: [], text: '', thinking: '', error: undefined }
-  const lines = new EventLines()
+  const lines = new SseParser()
   const decoder = new TextDecoder()
   let rest = ''
   let hasBegun = false

@@ -4,7 +4,7 @@ import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
 import type { FileLocation } from '../../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../../core/errors.ts'
-import { abortAfter } from '../../../../../core/system/abort-after.ts'
+import { abortAfter } from '../../../../../core/system/abort-signals.ts'
 import { allowedLookup } from '../../../../../core/system/allowed-address.ts'
 import { isLoopback } from '../../../../../core/system/private-address.ts'
 

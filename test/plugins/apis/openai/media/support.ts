@@ -1,7 +1,7 @@
 import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { deflateSync } from 'node:zlib'
-import { EventLines } from '../../../../../core/answers/event-lines.ts'
+import { SseParser } from '../../../../../core/answers/sse-parser.ts'
 import {
   demoModelFile,
   randomEncoder,
@@ -61,7 +61,7 @@ export async function writeThinkingModel(path: string): Promise<void> {
  */
 export async function readThoughts({ body }: Pick<Response, 'body'>) {
   const said = { id: '', thinking: '', content: '' }
-  const lines = new EventLines()
+  const lines = new SseParser()
   const read = (async () => {
     for await (const chunk of body!) {
       for (const payload of lines.push(Buffer.from(chunk))) {

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { nameText, parseModelName, parseRequestedName } from '../../../../../core/models/model-name.ts'
+import { formatModelName, parseModelName, parseRequestedName } from '../../../../../core/models/model-name.ts'
 import { KNOWN_NAMES, knownName } from '../../../../../plugins/models/download/choice/known-names.ts'
 
 t.test("every entry is the publisher's own repository with the publisher's page as its source", t => {
@@ -18,7 +18,7 @@ t.test("every entry is the publisher's own repository with the publisher's page 
       t.equal(owner, family.publisher, `${repository} is ${family.publisher}'s`)
       t.equal(variant, undefined)
       const found = knownName(parseRequestedName(asked))!
-      t.equal(nameText(found.model), repository, asked)
+      t.equal(formatModelName(found.model), repository, asked)
       t.equal(found.publisher, owner)
       const source = new URL(found.source)
       t.equal(source.protocol, 'https:')
@@ -59,7 +59,7 @@ t.test('the size in a tag selects the repository, the quantization the variant',
     } catch {
       // Impossible names stand for nothing.
     }
-    t.equal(found && nameText(found.model), model, asked)
+    t.equal(found && formatModelName(found.model), model, asked)
   }
   t.end()
 })

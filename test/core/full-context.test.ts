@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events'
 import type { FastifyReply } from 'fastify'
 import t from 'tap'
-import { dropOldest } from '../../core/answers/drop-oldest.ts'
+import { dropOldest } from '../../core/answers/full-context.ts'
 import { wholeAnswer } from '../../core/answers/pipeline.ts'
 import type { CoreConfig } from '../../core/config/core-schema.ts'
 import { keylessCaller } from '../../core/contracts/callers.ts'

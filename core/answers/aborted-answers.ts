@@ -3,7 +3,7 @@ import type { Engine, EngineFields } from '../contracts/engines.ts'
 import type { Operation } from '../contracts/hooks.ts'
 import type { Lease } from '../contracts/leases.ts'
 import { errorMessage } from '../errors.ts'
-import { abortAfter } from '../system/abort-after.ts'
+import { abortAfter } from '../system/abort-signals.ts'
 
 /*
  * Counts the usage of answers whose client disconnected before the engine reported it. The engine processed the prompt
@@ -13,7 +13,7 @@ import { abortAfter } from '../system/abort-after.ts'
 const PATIENCE = 10_000
 
 /** Counts the usage of an aborted answer after the reply has ended. Does nothing if the answer was not aborted. */
-export function countCut(
+export function countAborted(
   { request: { record, log } }: FastifyReply,
   { signal }: Lease,
   count: (signal: AbortSignal) => Promise<number>

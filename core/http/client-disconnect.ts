@@ -4,16 +4,16 @@ import { onReaderStall } from './connection-guard.ts'
 import { probeHalfClosed } from './half-closed.ts'
 
 /** The reason of a signal whose client disconnected: there is nobody to answer. */
-export class ClientGone extends Error {
-  override readonly name = 'ClientGone'
+export class ClientDisconnected extends Error {
+  override readonly name = 'ClientDisconnected'
   constructor() {
     super('The client disconnected.')
   }
 }
 
 /** Whether a request failed because its client disconnected, perhaps in the middle of its body. */
-export function isGone(error: unknown, { raw }: FastifyRequest): boolean {
-  return error instanceof ClientGone || (error !== null && error === raw.errored)
+export function isDisconnect(error: unknown, { raw }: FastifyRequest): boolean {
+  return error instanceof ClientDisconnected || (error !== null && error === raw.errored)
 }
 
 /** Listeners of signals that many requests share, such as a key's. */
@@ -43,7 +43,7 @@ function onAborted(signal: AbortSignal, listener: () => void): () => void {
  */
 export function clientSignal(reply: FastifyReply): AbortSignal {
   const controller = new AbortController()
-  if (reply.raw.destroyed) controller.abort(new ClientGone())
+  if (reply.raw.destroyed) controller.abort(new ClientDisconnected())
   const { revoked } = reply.request.caller
   const refuse = () => controller.abort(revoked!.reason)
   if (revoked?.aborted) refuse()
@@ -55,7 +55,7 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
   reply.raw.once('close', () => {
     forgetKey?.()
     forget()
-    if (!reply.raw.writableFinished) controller.abort(new ClientGone())
+    if (!reply.raw.writableFinished) controller.abort(new ClientDisconnected())
   })
   return controller.signal
 }

@@ -1,9 +1,57 @@
-import type { IncomingMessage } from 'node:http'
-import { type AddressInfo, isIP } from 'node:net'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import { type AddressInfo, isIP, type ListenOptions } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
-import { type FurtherListener, listenFurther } from './further-listener.ts'
 import { httpOrigin, listenError } from './listening.ts'
+
+/** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
+const CLOSE_LINGER = 1000
+
+export type AdditionalListener = Awaited<ReturnType<typeof openListener>>
+
+/**
+ * Serves the application at an additional address or path, with the same timeouts and the same answers to malformed
+ * HTTP.
+ * @param prepare called with each request before any route sees it
+ * @param ended aborted when no answer is in progress
+ * @throws the error of listening
+ */
+export async function openListener(
+  app: FastifyInstance,
+  at: Pick<ListenOptions, 'host' | 'port' | 'path'>,
+  { prepare, ended }: { prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+) {
+  const server = createServer({ connectionsCheckingInterval: app.server.headersTimeout / 2 }, (request, response) => {
+    prepare(request)
+    app.routing(request, response)
+  })
+  server.keepAliveTimeout = app.server.keepAliveTimeout
+  server.requestTimeout = app.server.requestTimeout
+  server.headersTimeout = app.server.headersTimeout
+  // The private socket, which has a path, never refuses connections for being full.
+  app.connectionGuard.attach(server, at.path === undefined)
+  for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
+  server.listen({ ...at, backlog: 1024 })
+  await once(server, 'listening')
+  const gone = new Promise<void>(resolve => server.once('close', resolve))
+  return {
+    /** Where it listens: a path, or an address with the actual port. */
+    address: server.address() as AddressInfo | string,
+    /** Accepts no more connections. Requests in progress continue. */
+    stopAccepting() {
+      server.close()
+      server.closeIdleConnections()
+    },
+    /** Resolves when the last connection has ended. */
+    async closed() {
+      const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
+      if (ended.aborted) cut()
+      else ended.addEventListener('abort', cut, { once: true })
+      await gone
+    }
+  }
+}
 
 /** A setting with an additional address to listen on. */
 export interface ListenSetting {
@@ -51,15 +99,15 @@ export function readListen(
  * @param ended aborted when no answer is in progress
  * @throws ListenError if the address is taken, because clients would talk to the program that has it
  */
-export async function listenToo(
+export async function openConfiguredListener(
   app: FastifyInstance,
   address: ListenAddress,
   { setting, served }: ListenSetting,
   { log, ...options }: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
-): Promise<FurtherListener> {
-  let listener: FurtherListener
+): Promise<AdditionalListener> {
+  let listener: AdditionalListener
   try {
-    listener = await listenFurther(app, address, options)
+    listener = await openListener(app, address, options)
   } catch (error) {
     throw listenError(address, error, { port: `in ${setting}`, host: `in ${setting}` })
   }

@@ -1,7 +1,7 @@
 import { stringify } from 'yaml'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
-import { inlineYaml } from './describe.ts'
+import type { ConfigDescription } from './config-report.ts'
 import { OVERRIDES } from './overrides.ts'
 import { composeConfigSchema, isGroup } from './setting-schema.ts'
 
@@ -140,4 +140,19 @@ export function renderDefaultConfig(definitions: readonly PluginDefinition[]): s
     else lines.push('', ...renderSettings({ properties: { [name]: schema } }, defaults, ''))
   }
   return [HEAD, ...environmentTable(), '', ...lines, ''].join('\n')
+}
+
+/** A value as YAML on one line. */
+export function inlineYaml(value: unknown): string {
+  return stringify(value, { collectionStyle: 'flow', flowCollectionPadding: false, lineWidth: 0 }).trim()
+}
+
+/** The description as a human-readable table: name, value, origin. */
+export function formatConfig({ file, settings }: ConfigDescription): string {
+  const rows = settings.map(({ name, value, origin }) => [name, inlineYaml(value), origin] as const)
+  const widths = [0, 1].map(column => Math.min(48, Math.max(...rows.map(row => row[column]!.length))))
+  const lines = rows.map(
+    ([name, value, origin]) => `${name.padEnd(widths[0]!)}  ${value.padEnd(widths[1]!)}  ${origin}`
+  )
+  return [file ? `Configuration file: ${file}` : 'No configuration file was found.', '', ...lines].join('\n')
 }

@@ -19,7 +19,7 @@ function httpChunk(piece: string | Uint8Array): string | Uint8Array {
 }
 
 /** A response with status 200 whose body is sent piece by piece. */
-export class StreamedResponse {
+export class ChunkedResponse {
   readonly #raw: ServerResponse
   /**
    * The socket to which chunks are written directly. Node's response would write each chunk as four pieces at the end

@@ -4,7 +4,7 @@ import { StringDecoder } from 'node:string_decoder'
  * Splits a byte stream of Server-Sent Events into the payloads of the events. It supports only what engines send:
  * events of one `data:` line each, and comments.
  */
-export class EventLines {
+export class SseParser {
   #rest = ''
   // Several times as fast as TextDecoder for chunks as short as tokens.
   #decoder = new StringDecoder('utf8')

@@ -3,7 +3,7 @@ import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import type { Caller } from '../contracts/callers.ts'
-import { ClientGone } from './client-gone.ts'
+import { ClientDisconnected } from './client-disconnect.ts'
 
 /*
  * Requests that corral sends to itself on behalf of a client, such as the lines of a batch. They pass through every
@@ -13,7 +13,7 @@ import { ClientGone } from './client-gone.ts'
 const callers = new WeakMap<IncomingMessage, Caller>()
 
 /** The client for whom corral sent this request to itself; undefined for a request from outside. */
-export function innerCaller(request: IncomingMessage): Caller | undefined {
+export function getInternalCaller(request: IncomingMessage): Caller | undefined {
   return callers.get(request)
 }
 
@@ -30,7 +30,7 @@ export interface InnerReply {
  * @param signal aborting it acts like a disconnect of the client
  * @throws the signal's reason
  */
-export async function askInside(
+export async function sendInternally(
   app: FastifyInstance,
   caller: Caller,
   { url, body, signal }: { url: string; body: string; signal: AbortSignal }
@@ -58,7 +58,7 @@ export async function askInside(
     response.once('finish', () => socket.destroy())
     response.once('close', () => {
       signal.removeEventListener('abort', leave)
-      if (!response.writableFinished) return reject(signal.aborted ? signal.reason : new ClientGone())
+      if (!response.writableFinished) return reject(signal.aborted ? signal.reason : new ClientDisconnected())
       const requestId = String(response.getHeader('x-request-id') ?? '')
       const retryAfter = Number(response.getHeader('retry-after') ?? 0) || 0
       resolve({ status: response.statusCode, requestId, retryAfter, body: Buffer.concat(response.pieces) })

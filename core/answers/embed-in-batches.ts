@@ -2,7 +2,7 @@ import type { EmbeddingsReply, Engine, RankingReply } from '../contracts/engines
 import type { Lease } from '../contracts/leases.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import type { Vector } from './embedding.ts'
-import { callOf } from './pipeline.ts'
+import { requireCall } from './pipeline.ts'
 
 /* Embeds and ranks long lists in batches, so that other clients get their turn in between. */
 
@@ -21,7 +21,7 @@ export async function embedChunked(
   let at = 0
   for await (const part of partsOf(lease, inputs)) {
     tally.unread = part
-    const { vectors, promptTokens } = await callOf(lease, 'embed')(part, { ...options, signal })
+    const { vectors, promptTokens } = await requireCall(lease, 'embed')(part, { ...options, signal })
     tally.unread = undefined
     tally.read(promptTokens, 0, at++)
     for (const vector of vectors) all.vectors.push(made ? made(vector) : vector)
@@ -41,7 +41,7 @@ export async function rerankChunked(
   let at = 0
   for await (const part of partsOf(lease, documents)) {
     tally.unread = part.flatMap(document => [query, document])
-    const { scores, promptTokens } = await callOf(lease, 'rerank')(query, part, lease)
+    const { scores, promptTokens } = await requireCall(lease, 'rerank')(query, part, lease)
     tally.unread = undefined
     tally.read(promptTokens, 0, at++)
     for (const { index, score } of scores) all.scores.push({ index: from + index, score })

@@ -5,7 +5,7 @@ import type { EventStream, EventStreams, Framing } from '../../../core/contracts
 import { type WorkStep, WorkStepSchema } from '../../../core/contracts/native-records.ts'
 import { type OnProgress, type Progress, progressText } from '../../../core/contracts/progress.ts'
 import type { CorralError } from '../../../core/errors.ts'
-import { clientSignal } from '../../../core/http/client-gone.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { workFailureEvent } from '../../../core/http/native-error.ts'
 import { endWithFailure, openReplyStream } from '../../../core/http/reply-stream.ts'
 import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../../core/http/response-schemas.ts'

@@ -1,26 +1,26 @@
 import type { Delta, ToolCallPiece } from '../contracts/engines.ts'
 
-interface HostedChatMessage {
+interface OpenAiMessage {
   content?: string | null
   reasoning_content?: string | null
   tool_calls?: { index?: number; id?: string; function?: { name?: string; arguments?: string } }[]
 }
 
 /** An event of a `/v1/chat/completions` or `/v1/completions` stream, with one choice each. */
-export interface HostedChatEvent {
+export interface OpenAiEvent {
   choices?: {
     index?: number
     text?: string
     finish_reason?: string | null
-    delta?: HostedChatMessage
+    delta?: OpenAiMessage
     /** Instead of `delta` if the answer came in one piece. */
-    message?: HostedChatMessage
+    message?: OpenAiMessage
     logprobs?: { content?: Delta['logprobs'] | null } | null
   }[]
 }
 
 /** Converts an event of an OpenAI stream to a delta. */
-export function deltaOf(event: HostedChatEvent): Delta {
+export function toDelta(event: OpenAiEvent): Delta {
   const choice = event.choices?.[0]
   const message = choice?.delta ?? choice?.message
   const delta: Delta = {}
@@ -30,16 +30,16 @@ export function deltaOf(event: HostedChatEvent): Delta {
   if (message?.reasoning_content) delta.thinking = message.reasoning_content
   if (message?.tool_calls) delta.toolCalls = message.tool_calls.map(pieceOf)
   if (choice?.logprobs?.content) delta.logprobs = choice.logprobs.content
-  if (choice?.finish_reason) delta.finish = finishOf(choice.finish_reason)
+  if (choice?.finish_reason) delta.finish = toFinishReason(choice.finish_reason)
   return delta
 }
 
 /** The reason why an answer ended. Unknown reasons count as `stop`. */
-export function finishOf(reason: string): NonNullable<Delta['finish']> {
+export function toFinishReason(reason: string): NonNullable<Delta['finish']> {
   return reason === 'length' || reason === 'tool_calls' ? reason : 'stop'
 }
 
-function pieceOf(call: NonNullable<HostedChatMessage['tool_calls']>[number]): ToolCallPiece {
+function pieceOf(call: NonNullable<OpenAiMessage['tool_calls']>[number]): ToolCallPiece {
   const { name, arguments: text = '' } = call.function ?? {}
   return { index: call.index ?? 0, ...(call.id && { id: call.id }), ...(name && { name }), arguments: text }
 }

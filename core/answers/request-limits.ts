@@ -7,9 +7,9 @@ import type { LeaseRequest } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 import { optionName } from '../models/options.ts'
+import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
-import { merged } from '../system/merged.ts'
 
 /** The parts of a request that are checked. */
 export interface Asked<Body extends EngineFields = EngineFields> {
@@ -25,7 +25,11 @@ const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all
  * The limits of a caller's requests for a model. Limits of the key come first, then the model's section, then `limits`.
  * A key may therefore allow more than a model does, because an admin wrote both.
  */
-export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<Caller, 'bounds'>): RequestBounds {
+export function getRequestLimits(
+  config: CoreConfig,
+  variant: Model,
+  { bounds }: Pick<Caller, 'bounds'>
+): RequestBounds {
   const ofModel = settingsFor(config, variant).bounds
   if (!bounds) return ofModel
   const found = latest.get(bounds)
@@ -48,7 +52,7 @@ export function boundsFor(config: CoreConfig, variant: Model, { bounds }: Pick<C
  * @returns the body for the engine, within the limits
  * @throws CorralError `over_limit`
  */
-export function withinBounds<Body extends EngineFields>(
+export function enforceRequestLimits<Body extends EngineFields>(
   { operation, body, lease }: Asked<Body>,
   bounds: RequestBounds,
   sent: unknown
