@@ -32,7 +32,7 @@ export async function corralWithModels(t: Owner, names: ModelNames): Promise<str
   }
   const hub = await startHubEmulator(t, { repositories })
   const corral = await corralWithHub(t, hub, { config: 'api-ollama: { listen: "127.0.0.1:0" }' })
-  const [, url] = /served at (http:\/\/127\.0\.0\.1:\d+) too/.exec(corral.log()) ?? []
+  const [, url] = /served at (http:\/\/127\.0\.0\.1:\d+)/.exec(corral.log()) ?? []
   if (url === undefined) throw new Error(`corral has no address for Ollama's clients:\n${corral.log()}`)
   const made = { ...names, chat: names.chat.filter(name => toRepository(name) === undefined) }
   await makeModels({ url, goTemplates: false }, made)

@@ -32,7 +32,7 @@ async function startBoth(t: Test): Promise<Omit<Place, 'leavingLimit'>> {
   ])
   const listener = await until(
     "Ollama's clients have their own address",
-    () => /clients are served at (http:\S+) too/.exec(open.log())?.[1]
+    () => /clients are also served at (http:\/\/[\d.]+:\d+)/.exec(open.log())?.[1]
   )
   const file = join(open.home, 'ranker.gguf')
   writeFileSync(file, randomEncoder('reranker'))

@@ -18,7 +18,7 @@ const hub = await startHubEmulator(t, {
 const corral = await corralWithHub(t, hub, {
   config: 'api-ollama: { listen: "127.0.0.1:0" }\ndefaults: { num_parallel: 1, temperature: 0 }'
 })
-const own = /served at (http:\/\/\S+) too/.exec(corral.log())![1]!
+const own = /served at (http:\/\/[\d.]+:\d+)/.exec(corral.log())![1]!
 const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
 const home = t.testdir({ Modelfile: `FROM ${demo}\nPARAMETER temperature 0\nSYSTEM You are Leo.\n` })
 const environment = (host: string) => ({ ...process.env, OLLAMA_HOST: host, HOME: home, TERM: 'xterm' })

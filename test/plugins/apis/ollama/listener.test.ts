@@ -96,7 +96,7 @@ t.test('a public listener requires keys, accepts any host name, and ends slow an
   const open = await startCorral(t, {
     config: 'api-ollama: { listen: "0.0.0.0:0" }\nsecurity: { api_keys: [secret] }\nshutdown_grace: 1s'
   })
-  const port = /served at http:\/\/0\.0\.0\.0:(\d+) too/.exec(open.log())?.[1]
+  const port = /served at http:\/\/0\.0\.0\.0:(\d+)/.exec(open.log())?.[1]
   const base = `http://127.0.0.1:${port}`
   const authorization = 'Bearer secret'
   for (const url of [`${base}/api/tags`, `${base}/v1/models`, `${open.url}/ollama/v1/models`]) {

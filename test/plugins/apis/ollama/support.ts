@@ -14,7 +14,7 @@ export async function corralWithListener(
 }
 
 function addressOf(corral: Corral): string {
-  const found = /served at (http:\/\/127\.0\.0\.1:\d+) too/.exec(corral.log())?.[1]
+  const found = /served at (http:\/\/127\.0\.0\.1:\d+)/.exec(corral.log())?.[1]
   if (found === undefined) throw new Error(`no separate listener:\n${corral.log()}`)
   return found
 }

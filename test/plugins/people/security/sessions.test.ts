@@ -135,7 +135,7 @@ t.test("sessions are limited to the server's own page, even if other origins are
   t.equal((await begin(corral, token, { origin: corral.url })).status, 200, 'those attempts did not use up the link')
   t.equal((await corral.json('/api/keys', undefined, bearer(session, { origin: corral.url }))).status, 200)
 
-  const other = await until('the other listener', () => /served at (http:\S+) too/.exec(corral.log())?.[1])
+  const other = await until('the other listener', () => /served at (http:\/\/[\d.]+:\d+)/.exec(corral.log())?.[1])
   for (const [origin, status] of [
     [other, 200],
     [corral.url, 403]

@@ -154,7 +154,7 @@ t.test('/metrics requires a key except on its own local address', async t => {
   t.equal((await corral.send('/metrics', '{}', by(operator, 'POST'))).status, 405)
   t.equal((await corral.json('/metrics', undefined, by('wrong'.repeat(10)))).status, 401)
 
-  const [, own] = /Metrics are served at (http:\S+) too/.exec(corral.log()) ?? []
+  const [, own] = /Metrics are also served at (http:\/\/[\d.]+:\d+)/.exec(corral.log()) ?? []
   const there = async (path: string, headers: Record<string, string> = {}, method = 'GET') => {
     const reply = await fetch(own! + path, { method, headers })
     return { status: reply.status, text: await reply.text() }

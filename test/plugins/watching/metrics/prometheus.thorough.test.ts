@@ -65,7 +65,7 @@ t.test('Prometheus sees an eviction, a limit, a frozen model, and alerts', { ski
     config: 'metrics: { listen: "127.0.0.1:0" }\nscheduler: { max_loaded_models: 1 }',
     runtimes: '  hang_timeout: 15s'
   })
-  const [, target] = /Metrics are served at http:\/\/(\S+) too/.exec(corral.log()) ?? []
+  const [, target] = /Metrics are also served at http:\/\/([\d.]+:\d+)/.exec(corral.log()) ?? []
   const local = { local: true }
   const chat = (model = DEMO) => ({
     model,

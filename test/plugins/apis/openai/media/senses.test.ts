@@ -241,7 +241,7 @@ t.test('refuses invalid transcription requests', async t => {
     [{ model: DEMO, file }, 400, 'unsupported_capability', 'file', /cannot understand sounds/],
     [{ model: MODELS.seeing, file }, 400, 'unsupported_capability', 'file', /cannot understand sounds/],
     [{ model }, 400, 'invalid_request', 'file', /"file" is missing\. It must be a file of a form/],
-    [{ model, file: new Blob([]) }, 400, 'invalid_request', 'file', /holds no data/],
+    [{ model, file: new Blob([]) }, 400, 'invalid_request', 'file', /contains no data/],
     [{ model, file: new Blob(['no sound at all']) }, 400, 'invalid_request', 'file', /WAV, MP3 or FLAC/],
     [{ model, file: new Blob([wavBytes(0.2).subarray(0, 20)]) }, 400, 'invalid_request', null, /audio/],
     [{ model, file, response_format: 'srt' }, 400, 'unsupported_capability', 'response_format', /"json" or "text"/],
