@@ -127,7 +127,7 @@ t.setTimeout(900_000)
 t.test('a checkout reports what is missing and then starts', async t => {
   const early = run('npm pack')
   t.not(early.status, 0)
-  t.match(early.stderr, /This checkout is not ready\. In its folder, run: npm ci/)
+  t.match(early.stderr, /The npm packages of this checkout are not installed\. In its folder, run: npm ci/)
   t.notMatch(early.stderr, /at .*\.mjs:/, 'without a stack trace')
   const [install, start] = commands('npm start').trim().split('\n')
   const installed = run(install!)

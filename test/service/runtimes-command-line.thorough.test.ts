@@ -36,7 +36,7 @@ t.test('corral runtime works without a server', async t => {
   t.match(offline, { code: 0, stderr: new RegExp(`installed archive-b50-cpu-.*sha256 ${sha256(good)}`) })
   t.equal(server.requests.filter(({ host }) => host === 'storage').length, 0)
   t.match(await run('install', 'cpu', '--version', 'b1'), { code: 4, stderr: /has no release "b1"/ })
-  t.match(await run('install', 'cpu', '--sha256', 'x'), { code: 2, stderr: /--sha256 is for an archive/ })
+  t.match(await run('install', 'cpu', '--sha256', 'x'), { code: 2, stderr: /--sha256 is for archives/ })
 
   const killed = spawn(process.execPath, [MAIN, 'runtime', 'install', 'cpu'], {
     cwd: home,
@@ -64,7 +64,7 @@ t.test('corral runtime works without a server', async t => {
   t.match(stdout, /release-b100-cpu +cpu .* selected/)
   const refused = await run('remove', 'release-b100-cpu', 'release-b9-cpu')
   t.match(refused, { code: 1, stderr: /Choose another build first[\s\S]*No llama.cpp build "release-b9-cpu"/ })
-  t.match(await run('remove', '--unused', 'release-b100-cpu'), { code: 2, stderr: /--unused alone/ })
+  t.match(await run('remove', '--unused', 'release-b100-cpu'), { code: 2, stderr: /or --unused/ })
   t.match(await run('remove', '--unused'), { code: 0, stderr: /^removed archive-b50-cpu-\S+ \([\d.]+ MB\)\n$/ })
   t.match(await run('upgrade'), { code: 0, stderr: /release-b100-cpu is already the newest release/ })
   t.same(builds(), ['release-b100-cpu.build.json'])

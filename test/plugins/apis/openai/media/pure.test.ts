@@ -93,7 +93,7 @@ t.test('checks images and audio in messages', async t => {
   t.match(check(image({ url: png }), seeing, null), { code: 'unsupported_capability', message: /config\.yaml/ })
   t.same(check(image({ url: png }), variantOf(['completion']), '/m/mmproj.gguf'), {}, 'a projector from config.yaml')
   for (const given of [undefined, null, 5, '', {}, { url: 5 }, { url: null }]) {
-    t.match(check(image(given)), { code: 'invalid_request', message: /holds no data/ }, JSON.stringify(given))
+    t.match(check(image(given)), { code: 'invalid_request', message: /contains no data/ }, JSON.stringify(given))
   }
   const sound = (data: string) => ({ type: 'input_audio', input_audio: { data, format: 'wav' } })
   const hearing = variantOf(['completion', 'audio'])
