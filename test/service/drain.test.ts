@@ -71,7 +71,11 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   controller.abort()
   await running.text().catch(() => {})
   t.match((await queued).at(-1), { done: true, done_reason: 'length' }, 'waiting requests are answered')
-  t.match(await waiting, { code: 0, stderr: /All requests have finished/ }, 'clients that have disconnected are not waited for')
+  t.match(
+    await waiting,
+    { code: 0, stderr: /All requests have finished/ },
+    'clients that have disconnected are not waited for'
+  )
   t.match((await corral.json('/api/drain')).body, { draining: true, open: 0 })
 
   t.match(await command(['drain', '--undo'], { home }), { code: 0 })
