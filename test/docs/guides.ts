@@ -16,7 +16,7 @@ export interface Block {
 
 /** Pages whose commands have their own test. */
 export const OWN_TESTS: Record<string, string> = {
-  'docs/admin.md': 'test/docs/admin.test.ts',
+  'docs/admin.md': 'test/docs/admin.thorough.test.ts',
   'docs/cluster-ray.md': 'test/plugins/machines/ray/cluster-ray.thorough.test.ts',
   'docs/install.md': 'test/packaging/package.thorough.test.ts',
   'docs/plugins.md': 'test/command-line/plugin.thorough.test.ts'
