@@ -68,7 +68,7 @@ t.test('each role sees what it may do and nothing else', { skip: browser.skip },
   }
   t.strictSame(await see(guest), {
     menu: ['Details'],
-    models: ['Here'],
+    models: ['Installed'],
     load: 0,
     server: ['Overview', 'Usage'],
     keys: false,
@@ -78,7 +78,7 @@ t.test('each role sees what it may do and nothing else', { skip: browser.skip },
   })
   t.match(await see(boss), {
     menu: ['Details', 'Settings', 'Delete'],
-    models: ['Here', 'Discover'],
+    models: ['Installed', 'Discover'],
     load: 1,
     server: ['Overview', 'Logs', 'Usage', 'Keys', 'Audit', 'Plugins'],
     keys: true,

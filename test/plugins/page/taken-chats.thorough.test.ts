@@ -254,7 +254,7 @@ const BROKEN: Record<string, [file: unknown, fault: RegExp]> = {
   ],
   'a missing message in Open WebUI': [
     [{ id: 'x', title: 'Torn', chat: { history: { messages: { b: { parentId: 'a', role: 'user', content: 'B' } } } } }],
-    /"Torn".*the message a, which is missing/
+    /"Torn".*message a, which is missing/
   ],
   'a wrong role in llama.cpp': [
     lines({ type: 'session', id: 'A3', name: 'Roles' }, message('u', null, 'wizard', 'One')),
