@@ -32,7 +32,7 @@ export const DoctorReportSchema = Type.Object(
           description: 'Path of the configuration file, or null if there is none'
         }),
         problems: Type.Array(ConfigProblemSchema, {
-          description: 'Errors. If any is not just an unknown setting, nothing else is examined'
+          description: 'Errors. If any of them is more than an unknown setting, nothing else is examined'
         })
       },
       { description: 'The configuration' }

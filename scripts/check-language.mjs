@@ -15,14 +15,12 @@ const WORDS = [
   ['hinder(s|ed)?', 'prevent, block'],
   ['reckon(s|ed)?', 'count, estimate'],
   ['doomed', 'what fails, and why'],
-  ['tells? of', 'reports'],
+  ['tells of', 'reports'],
   ['in the place of', 'instead of'],
   ['goes on', 'continues'],
-  ['(those|the one|the ones) that', 'the noun: "models that …"'],
-  ['of (its|their) own', 'its own …'],
   ['so (many|much) [a-z]+ (as|of)', 'this many, as many'],
   ['Of (these|those|several|equal|what)', 'normal word order'],
-  ['(is|are) no (?!longer|more|less|different|better|worse|doubt|such)[a-z]+ (of|that)', '"is not a …"']
+  ['(?<![Tt]here )(is|are) no (?!longer|more|less|different|better|worse|doubt|such)[a-z]+ (of|that)', '"is not a …"']
 ].map(([word, instead]) => ({ pattern: new RegExp(`(?<![\\w.-])${word}(?![\\w-])`), instead }))
 
 const LIMITS = {

@@ -12,7 +12,7 @@ import { ClientDisconnected } from './client-disconnect.ts'
 
 const callers = new WeakMap<IncomingMessage, Caller>()
 
-/** The client for whom corral sent this request to itself; undefined for a request from outside. */
+/** The client on whose behalf corral sent this request to itself, or undefined for a request from outside. */
 export function getInternalCaller(request: IncomingMessage): Caller | undefined {
   return callers.get(request)
 }

@@ -141,7 +141,7 @@ const MAX_COMPARED = 500
 
 /**
  * Finds the projector of a model. Among the projectors that share most folders with it, the best is the one with its
- * name, or, if there is only this model, one that does not name another model. Of several precisions the most
+ * name, or, if there is only this model, one that does not name another model. If there are several precisions, the most
  * compatible one is chosen. The function returns undefined if this is ambiguous.
  * @param paths all files in the listing
  */

@@ -48,7 +48,7 @@ WANT_ENDS = 600.0  # without a sign, the wish of a gateway is dropped
 HANGS = 60.0  # without an answer, a corral is restarted
 DEATH_KNOWN = 60.0  # within which Ray notices that a node has died
 LEAVES = 900  # for the answers of a member that is given back
-FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # before a corral that ended is restarted
+FIRST_WAIT, MAX_WAIT = 0.2, 10.0  # before a corral that ended is restarted
 GOOD_RUN = 60.0  # after which a corral that ends is restarted at once
 
 
@@ -65,7 +65,7 @@ class Mistake(Exception):
 
 def next_wait(wait, ran):
     """Seconds until a corral that ran for `ran` seconds is restarted, after a last wait of `wait`."""
-    return FIRST_WAIT if ran >= GOOD_RUN else min(LONGEST_WAIT, max(FIRST_WAIT, wait * 2))
+    return FIRST_WAIT if ran >= GOOD_RUN else min(MAX_WAIT, max(FIRST_WAIT, wait * 2))
 
 
 def member_names(nodes):
@@ -358,7 +358,7 @@ class Supervisor:
                 if not is_up and owner:
                     is_up = True
                     if not is_accepted(url, key):
-                        key = self._operator_key(command, home, environ, anew=True)
+                        key = self._operator_key(command, home, environ, again=True)
                     self._tell(
                         state="up", reason=None, url=url, key=key, pid=child.pid, version=owner.get("version"), home=home
                     )
@@ -375,10 +375,10 @@ class Supervisor:
         last = self._tail[-1][:500] if self._tail else "it printed nothing"
         return f"it ended with {how}: {last}"
 
-    def _operator_key(self, command, home, environ, anew=False):
+    def _operator_key(self, command, home, environ, again=False):
         """The key that gateways use here, created once. It never appears on a command line."""
         path = os.path.join(home, "cluster.key")
-        if not anew:
+        if not again:
             with contextlib.suppress(FileNotFoundError):
                 with open(path) as file:
                     return file.read().strip()

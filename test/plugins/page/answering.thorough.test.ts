@@ -25,7 +25,7 @@ const running = async () => {
   const { models } = (await corral.json('/api/ps')).body
   return models.reduce((sum: number, model: any) => sum + (model.running ?? 0) + (model.queued ?? 0), 0)
 }
-/** Options by which an answer goes on for so many tokens. */
+/** Options by which an answer continues for so many tokens. */
 const endless = (tokens: number) => ({ max_tokens: String(tokens), others: '{"ignore_eos": true}' })
 await corral.json('/api/load', { model: DEMO, stream: false })
 
@@ -44,7 +44,7 @@ t.test('an answer is stopped, and its slot is free; it can be continued', { skip
   await answersOf(page).getByRole('button', { name: 'Continue' }).click()
   await page.getByText('The answer reached the maximum length.').waitFor()
   const after = await answersOf(page).locator('.markdown').innerText()
-  t.ok(after.startsWith(before.slice(0, -1)) && after.length > before.length, 'it goes on where it was')
+  t.ok(after.startsWith(before.slice(0, -1)) && after.length > before.length, 'it continues where it was')
   await page.reload()
   await page.getByText('The answer reached the maximum length.').waitFor()
   t.equal(await answersOf(page).locator('.markdown').innerText(), after, 'all is there after a reload')
@@ -149,7 +149,7 @@ t.test('a system message, a JSON schema and tools; results of two calls by hand'
 })
 
 t.test(
-  'two tabs: one takes the answer, both show it, and the other goes on when it is closed',
+  'two tabs: one takes the answer, both show it, and the other continues when it is closed',
   { skip: browser.skip },
   async t => {
     const { page: first, context, complaints } = await browser.open(t, corral.url)
@@ -168,9 +168,9 @@ t.test(
     t.ok(await second.getByRole('button', { name: 'Stop' }).isVisible())
     t.equal(streams, 0, 'the second tab does not ask for the answer')
     t.ok(await second.getByRole('button', { name: `Model: ${DEMO}` }).isVisible(), 'it knows the server all the same')
-    // The tab that takes it goes: the other one goes on with it.
+    // The tab that takes it goes: the other one continues with it.
     await first.close()
-    await until('it goes on', () => streams > 0)
+    await until('it continues', () => streams > 0)
     await until('it reads the feed', () => feeds > 0, 10_000)
     await second.getByRole('button', { name: 'Stop' }).click()
     await until('the slot is free', async () => (await running()) === 0, 10_000)

@@ -116,7 +116,7 @@ t.test('files that are dropped and pasted, and what a model without eyes gets', 
   await page.getByRole('article', { name: 'You' }).getByRole('img', { name: 'cat.png' }).waitFor()
   t.strictSame(await accessibilityFaults(page), [])
 
-  t.comment('the chat goes on with a model that does not see: it says so, and the question stays')
+  t.comment('the chat continues with a model that does not see: it says so, and the question stays')
   await choose(page, 'corral/tiny-chat')
   await ask(page, 'And what is the capital of France?')
   await page

@@ -78,7 +78,7 @@ for (const [name, text] of Object.entries(HOSTILE)) {
     t.equal(await page.evaluate('window.ran'), undefined, 'nothing ran')
     t.ok((await answer.innerText()).length > Math.min(20, text.length / 2), 'it is shown')
     t.equal(await widthOf(page), 1280)
-    // The page goes on.
+    // The page continues.
     await page.getByLabel('Message', { exact: true }).fill('Still there?')
     await page.reload()
     await answersOf(page, 'far/writer').waitFor()

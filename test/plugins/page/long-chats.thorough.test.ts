@@ -143,7 +143,7 @@ t.test('an answer of 5,000 tokens, by a quarter of the processor', { skip: brows
   t.ok(computed < 0.15, 'frames lay out and paint what was made before them')
   t.ok(longest < work / 25, 'no task takes much of the time')
   const answer = await ended(page, 'far/writer')
-  t.ok(await page.evaluate('window.first.isConnected'), 'what was done is not made anew')
+  t.ok(await page.evaluate('window.first.isConnected'), 'what was done is not made again')
   t.equal(await answer.getByRole('table').count(), TABLES)
   await showsEnd(page)
   t.strictSame(complaints, [])

@@ -75,9 +75,9 @@ t.test(
     await until('it has begun', async () => (await length()) > 60)
     wire.cut()
     const before = await length()
-    await until('it goes on', async () => (await length()) > before + 40)
+    await until('it continues', async () => (await length()) > before + 40)
     await page.reload()
-    await until('it goes on after a reload', async () => (await length()) > before + 80)
+    await until('it continues after a reload', async () => (await length()) > before + 80)
     wire.cut()
     await ended(page)
     const stored = (await page.evaluate(STORED)) as { content: string; state?: string; finish: string }

@@ -41,7 +41,7 @@ const shows = (page: Page, button: 'Load' | 'Unload') =>
   page.getByRole('button', { name: button, exact: true }).waitFor()
 
 t.test(
-  'all tabs of a browser share one feed; when its reader goes, another one goes on',
+  'all tabs of a browser share one feed; when its reader goes, another one continues',
   { skip: browser.skip },
   async t => {
     const { feeds, url } = await startCounter(t)
@@ -151,7 +151,7 @@ t.test('two tabs write in one chat, and both show all of it', { skip: browser.sk
         .nth(3)
         .waitFor()
         .then(() => true),
-      'the chat goes on with at least one of them'
+      'the chat continues with at least one of them'
     )
   }
   t.strictSame(complaints, [])

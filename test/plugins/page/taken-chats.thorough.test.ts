@@ -173,7 +173,7 @@ t.test('chats of other programs are taken and gone on with', { skip: browser.ski
   t.ok(await answer.getByText('2 of 2').isVisible())
   t.equal(await settings(), 'You know birds.')
   t.strictSame(await accessibilityFaults(page), [])
-  // The model that answered elsewhere is not here: one that is goes on.
+  // The model that answered elsewhere is not here: one that is continues.
   await ask(page, 'What is the capital of France?')
   t.match(await (await ended(page)).innerText(), CAPITAL_ANSWER)
 

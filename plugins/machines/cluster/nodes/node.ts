@@ -346,9 +346,9 @@ export class ClusterNode {
   }
 
   /** Asks for the descriptions of its unknown models. */
-  async #describe(signal: AbortSignal, anew: boolean): Promise<void> {
+  async #describe(signal: AbortSignal, again: boolean): Promise<void> {
     const listed = this.#records.all('model').filter(({ format }) => format !== 'cluster')
-    const known = anew ? new Map<string, DescribedModel>() : this.#byName
+    const known = again ? new Map<string, DescribedModel>() : this.#byName
     const isSame = ({ name, digest, modified_at }: (typeof listed)[number]) => {
       const model = known.get(name)
       return model?.digest === digest && model.modifiedAt === modified_at
@@ -367,7 +367,7 @@ export class ClusterNode {
     }
     const kept = listed.filter(isSame).map(({ name }) => known.get(name)!)
     const all = [...kept, ...found]
-    const isChanged = anew || found.length > 0 || all.length !== this.#models.size
+    const isChanged = again || found.length > 0 || all.length !== this.#models.size
     if (!isChanged) return
     this.#byName = new Map(all.map(model => [model.publicName, model]))
     this.#models = new Map(all.map(model => [model.key, model]))

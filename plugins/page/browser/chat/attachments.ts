@@ -2,7 +2,7 @@ import type { Attachment } from '../state/conversation-tree.ts'
 import { texts } from '../texts/texts.ts'
 
 /** Larger files do not fit into a request. */
-const LARGEST = 20_000_000
+const MAX_BYTES = 20_000_000
 /** Models would not read more characters. */
 const MAX_TEXT_LENGTH = 400_000
 
@@ -22,7 +22,7 @@ export async function readFiles(
   const refused: string[] = []
   for (const file of files) {
     const { name, type, size } = file
-    if (size > LARGEST) refused.push(t.fileTooLarge(name))
+    if (size > MAX_BYTES) refused.push(t.fileTooLarge(name))
     else if (type.startsWith('image/')) {
       if (!capabilities.includes('vision')) refused.push(t.modelBlind(name))
       else attachments.push({ name, type, kind: 'image', data: await dataAddress(file) })

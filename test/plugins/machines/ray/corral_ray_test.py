@@ -81,7 +81,7 @@ class Decisions(unittest.TestCase):
         for _ in range(8):
             waits.append(corral_ray.next_wait(waits[-1], ran=1))
         self.assertEqual(waits[1:4], [0.2, 0.4, 0.8])
-        self.assertEqual(waits[-1], corral_ray.LONGEST_WAIT)
+        self.assertEqual(waits[-1], corral_ray.MAX_WAIT)
         self.assertEqual(corral_ray.next_wait(10, ran=corral_ray.GOOD_RUN), corral_ray.FIRST_WAIT)
 
     def test_a_corral_gets_nothing_of_ray(self):

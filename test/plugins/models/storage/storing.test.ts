@@ -154,7 +154,7 @@ t.test('a removal hides the model, then calls listeners, then deletes manifest a
   t.equal(store.find(name('a/b')), undefined)
   t.same(names(store.list()), ['a/c'])
   await t.rejects(store.remove(name('a/b')), { code: 'model_not_found' }, 'only one removes it')
-  const anew = add('a/b', 1)
+  const again = add('a/b', 1)
   await until(() => told.length > 0)
   await new Promise(resolve => setTimeout(resolve, 50))
   t.same(told, ['a/b'])
@@ -165,7 +165,7 @@ t.test('a removal hides the model, then calls listeners, then deletes manifest a
   t.same(findFaults(variant), [])
   open()
   t.same(await removal, [variant])
-  const fresh = await anew
+  const fresh = await again
   t.same(findFaults(fresh), [], 'a concurrent import runs after it')
   t.same(names(store.list()), ['a/b', 'a/c'])
   t.ok(lines.some(line => line.includes('cannot let go')))

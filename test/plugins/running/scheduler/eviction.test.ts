@@ -231,23 +231,23 @@ t.test('three models that need all the memory take turns in order of their wait'
   let id = 0
   const clientIds: string[] = []
   const running = new Map<number, string>()
-  const heed = (effects: ReturnType<Machine['send']>): void => {
+  const apply = (effects: ReturnType<Machine['send']>): void => {
     for (const effect of effects) {
       if (effect.type === 'grant') running.set(effect.id, effect.key)
       if (effect.type === 'load') {
         clientIds.push(effect.key)
-        heed(m.send({ type: 'loaded', key: effect.key }))
+        apply(m.send({ type: 'loaded', key: effect.key }))
       }
-      if (effect.type === 'unload') heed(m.send({ type: 'gone', key: effect.key }))
+      if (effect.type === 'unload') apply(m.send({ type: 'gone', key: effect.key }))
     }
   }
   // Each has more requests than can be served.
   for (let now = 0; now < 100_000; now += 500) {
-    heed(m.until(now))
-    for (const key of ['a', 'b', 'c']) heed(m.request(++id, key, { maxConcurrent: 1 }))
+    apply(m.until(now))
+    for (const key of ['a', 'b', 'c']) apply(m.request(++id, key, { maxConcurrent: 1 }))
     for (const [id, key] of [...running]) {
       running.delete(id)
-      heed(m.send({ type: 'leave', id, key }))
+      apply(m.send({ type: 'leave', id, key }))
     }
   }
   t.same(clientIds.slice(0, 7), ['a', 'b', 'c', 'a', 'b', 'c', 'a'])

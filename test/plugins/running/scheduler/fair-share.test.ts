@@ -234,7 +234,7 @@ t.test('alternating options of one client do not block other clients', t => {
   const clientIds = new Map<number, string>()
   let now = 0
   let id = 0
-  const heed = (effects: string[]) => {
+  const apply = (effects: string[]) => {
     for (const effect of effects) {
       const [what, about] = effect.split(' ')
       if (what === 'load') events.push('loaded')
@@ -248,21 +248,21 @@ t.test('alternating options of one client do not block other clients', t => {
   }
   for (let step = 0; step < 400; step++) {
     now += 100
-    heed(short(m.until(now)))
+    apply(short(m.until(now)))
     for (const clientId of ['honest', 'greedy']) {
       if (waiting.has(clientId)) continue
       waiting.set(clientId, ++id)
       clientIds.set(id, clientId)
       const type = id % 4 > 1 ? 'q8_0' : 'f32'
-      heed(short(m.request(id, 'a', { clientId, options: clientId === 'greedy' ? { cache_type_k: type } : {} })))
+      apply(short(m.request(id, 'a', { clientId, options: clientId === 'greedy' ? { cache_type_k: type } : {} })))
     }
     const event = events.shift()
-    if (event === 'loaded') heed(short(m.send({ type: 'loaded', key: 'a' })))
-    if (event === 'gone') heed(short(m.send({ type: 'gone', key: 'a' })))
+    if (event === 'loaded') apply(short(m.send({ type: 'loaded', key: 'a' })))
+    if (event === 'gone') apply(short(m.send({ type: 'gone', key: 'a' })))
     const ended = running.shift()
     if (ended === undefined) continue
     waiting.delete(clientIds.get(ended)!)
-    heed(short(m.send({ type: 'leave', id: ended, key: 'a' })))
+    apply(short(m.send({ type: 'leave', id: ended, key: 'a' })))
   }
   t.ok(counts.load <= 8, `${counts.load} loads: the first, three reloads, and back`)
   t.ok(counts.refuse > 100, `${counts.refuse} refused`)
