@@ -169,7 +169,12 @@ t.test('a body that is too large or expands too much is refused before it has ar
   }
   const explosive = Buffer.alloc(16 * MIB, ' ')
   const cases: [string, string | Buffer, Record<string, string>, RegExp][] = [
-    ['/api/cluster/tickets/redeem', `{"ticket":"${'x'.repeat(5000)}"}`, {}, /larger than 4\.1 kB, the most that this/],
+    [
+      '/api/cluster/tickets/redeem',
+      `{"ticket":"${'x'.repeat(5000)}"}`,
+      {},
+      /larger than 4\.1 kB, the maximum of this route/
+    ],
     ['/api/sessions', `{"token":"${'x'.repeat(5000)}"}`, {}, /larger than 4\.1 kB/],
     ['/api/show', `{"model":"${'x'.repeat(300_000)}"}`, {}, /larger than 262 kB/],
     ['/api/cluster/tickets/redeem', gzipSync(explosive), { 'content-encoding': 'gzip' }, /larger than 4\.1 kB/],

@@ -194,14 +194,14 @@ t.test('no dependency needs an install script, and no dependency of users has on
   t.end()
 })
 
-/** The example of CONTRIBUTING.md. */
-const [, SHELF] = /```js\n(export default \{\n {2}name: 'shelf'.*?)```/s.exec(
-  readFileSync(join(packageRoot, 'CONTRIBUTING.md'), 'utf8')
-)!
+/** The example of docs/plugins.md, without its type. */
+const SHELF = /```ts\n(import \{ definePlugin \}[^`]*name: 'shelf'.*?)```/s
+  .exec(readFileSync(join(packageRoot, 'docs', 'plugins.md'), 'utf8'))![1]!
+  .replace('<{ unit: number }>', '')
 
 t.test('a server runs the plugin of the guide, and leaves out a failing one', async t => {
   const folder = folderOf(t, {
-    'shelf.mjs': SHELF!,
+    'shelf.mjs': SHELF,
     'unlucky.mjs': `export default { name: 'unlucky', api: 1, optional: true, setup() { throw new Error('no luck') } }`
   })
   const plugins = `plugins: [${join(folder, 'shelf.mjs')}, ${join(folder, 'unlucky.mjs')}]\n`
@@ -209,7 +209,7 @@ t.test('a server runs the plugin of the guide, and leaves out a failing one', as
   t.match(corral.log(), /Plugin \\"unlucky\\" could not be set up: no luck\. It is left out/)
   const { body: all } = await corral.json('/api/tags')
   const size = all.models.find((model: any) => model.model === DEMO).size
-  t.same(await corral.json('/api/shelf'), { status: 200, body: { size: size / 1000 } })
+  t.same(await corral.json('/api/shelf'), { status: 200, body: { models: 1, size: size / 1000 } })
   const { body: document } = await corral.json('/openapi.json')
   t.ok(document.paths['/api/shelf'].get, 'its routes are documented')
   const { body: report } = await corral.json('/api/plugins')
@@ -219,7 +219,7 @@ t.test('a server runs the plugin of the guide, and leaves out a failing one', as
     api: 1,
     optional: true,
     path: join(folder, 'shelf.mjs'),
-    needs: ['storage'],
+    needs: ['catalog'],
     services: [],
     routes: ['GET /api/shelf'],
     hooks: []

@@ -205,7 +205,7 @@ t.test('an engine provider whose "serves" throws does not affect other engines',
   const corral = await startTestCorral({ plugins: [broken] })
   t.teardown(() => corral.close())
   for (let round = 0; round < 2; round++) t.equal((await corral.json('/v1/chat/completions', ask)).status, 200)
-  t.equal(corral.log().split('The engine provider \\"bad\\" fails in \\"serves\\"').length, 2, 'it is logged once')
+  t.equal(corral.log().split('The engine provider \\"bad\\" throws in \\"serves\\"').length, 2, 'it is logged once')
 })
 
 t.test("mistakes in a plugin's definition and offers are errors that name it", async t => {

@@ -232,7 +232,7 @@ t.test('a start with an unusable certificate reports the cause', async t => {
 })
 
 t.test('an unencrypted public address is reported once', async t => {
-  const hint = /come to 0\.0\.0\.0:0 without encryption/g
+  const hint = /are sent to 0\.0\.0\.0:0 without encryption/g
   const flags = ['--host', '0.0.0.0']
   const key = 'api_keys: [a-key-that-is-long-enough-for-this]'
   const corral = await startCorral(t, { flags, config: `security: { ${key} }` })

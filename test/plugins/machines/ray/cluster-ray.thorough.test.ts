@@ -110,6 +110,6 @@ t.test('a cluster on Ray survives kills of its parts', realRay(), async t => {
     await gateway.end()
     await until('nothing is left', () => processesWith(...mine).length === 0, LIMIT)
     const none = await run(gateway.home, 'cluster', 'status')
-    t.match(none, { code: 3, stderr: /There is no cluster on Ray here.*cluster up --ray local/ })
+    t.match(none, { code: 3, stderr: /No Ray cluster is in use.*cluster up --ray local/ })
   })
 })

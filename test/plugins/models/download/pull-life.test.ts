@@ -147,7 +147,7 @@ t.test('Ctrl-C and a closed terminal pause a pull immediately unless others foll
   await until('two follow it', async () => (await only(corral)).watchers === 2)
   second.press(CTRL_C)
   t.equal(await second.ended(), 130)
-  t.match(second.screen(), /since another client follows it\s+too/)
+  t.match(second.screen(), /for another\s+client/)
   t.match(await only(corral), { state: 'downloading', watchers: 1 })
 
   const third = onTerminal(t, ['pull', model], home)

@@ -232,7 +232,7 @@ t.test('made models keep their settings and labels beside models from elsewhere'
   await made('acme/tiny:mine', { files: other })
   const more = { name: NAME, format: 'gguf' as const, origin: { ...HUB, revision: '3' }, files }
   t.ok(await store.adopt({ ...more, label: 'F16' }), 'a model made beside it does not block it')
-  await t.rejects(store.adopt({ ...more, label: 'mine' }), { code: 'model_exists', message: /made of acme\/tiny/ })
+  await t.rejects(store.adopt({ ...more, label: 'mine' }), { code: 'model_exists', message: /made from acme\/tiny/ })
   await t.rejects(store.adopt({ ...more, name: parseModelName('me/leo') }), { code: 'model_exists' })
   await t.rejects(store.import({ path: source, name: parseModelName('me/leo') }), { code: 'model_exists' })
   await store.remove(parseModelName('acme/tiny'))

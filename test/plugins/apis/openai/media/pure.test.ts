@@ -99,7 +99,7 @@ t.test('checks images and audio in messages', async t => {
   const hearing = variantOf(['completion', 'audio'])
   t.same(check(sound(wavBytes(0.1).toString('base64')), hearing), {})
   t.same(check(sound(`data:audio/wav;base64,${wavBytes(0.1).toString('base64')}`), hearing), {})
-  t.match(check(sound('HTTP://127.0.0.1/x.wav'), hearing), { message: /fetches nothing/ })
+  t.match(check(sound('HTTP://127.0.0.1/x.wav'), hearing), { message: /does not fetch/ })
   t.match(check(sound('http:/127.0.0.1/x.wav'), hearing), { message: /not valid base64/ })
   t.match(check(sound(pngBytes().toString('base64')), hearing), { message: /not a sound/ })
   const video = {
