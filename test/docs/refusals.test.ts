@@ -119,7 +119,7 @@ t.test('requests without a key are refused as documented', async t => {
   }
   const page = await keyless.ask('getDocs', { headers: { accept: 'text/html,*/*' } })
   t.equal(page.status, 200, 'the page itself contains no data')
-  t.match(page.text, 'the error asks for an API key', 'the page asks for the key')
+  t.match(page.text, 'This server asks for an API key', 'the page asks for the key')
   t.match(page.headers.get('content-security-policy'), "default-src 'none'; script-src 'sha256-")
   const served = await keyless.call(t, 'getApiDocument', 200, { headers: { authorization: `Bearer ${KEY}` } })
   t.same(served, document)

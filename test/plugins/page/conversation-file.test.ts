@@ -48,8 +48,8 @@ t.test('a head is read in pieces, and its text as it was written', async t => {
 
 t.test('a file that is no conversation says why', async t => {
   for (const [content, fault] of [
-    ['', /does not begin/],
-    ['x'.repeat(300_000), /does not begin/],
+    ['', /does not start/],
+    ['x'.repeat(300_000), /does not start/],
     [`${JSON.stringify({ ...about, format: 2, text: '', version: 1 })}\n1\n`, /format/],
     ['{"format":1,"id":"one","text":"never ends', /ends within/],
     ['{"format":1,"id":"one","text":"" and more\n', /JSON/]

@@ -143,7 +143,10 @@ t.test('a used or forbidden address prevents the start', async t => {
   await once(other, 'listening')
   const { port } = other.address() as AddressInfo
   const refusals: [listen: string, RegExp][] = [
-    [`127.0.0.1:${port}`, new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is taken.*another port in api-ollama\\.listen`)],
+    [
+      `127.0.0.1:${port}`,
+      new RegExp(`Port ${port} on 127\\.0\\.0\\.1 is used by another program.*another port in api-ollama\\.listen`)
+    ],
     ['192.0.2.1:11434', /Cannot listen on http:\/\/192\.0\.2\.1:11434 \(.*EADDRNOTAVAIL.*\).*in api-ollama\.listen/],
     ['0.0.0.0:0', /mistake:\n {2}api-ollama\.listen {2}Listening on 0\.0\.0\.0 lets every machine.*security\.api_keys/],
     ['127.0.0.1:99999', /mistake:\n {2}api-ollama\.listen {2}"127\.0\.0\.1:99999" is not an address/]
