@@ -227,7 +227,7 @@ async function takeChats(page: Page): Promise<void> {
     mimeType: 'application/json',
     buffer: Buffer.from(JSON.stringify(pictureChats(Date.now())))
   })
-  const toast = page.getByText('chats were taken')
+  const toast = page.getByText('chats imported')
   await toast.waitFor()
   await page.locator('.toast').getByRole('button', { name: 'Close' }).click()
 }
