@@ -2,7 +2,7 @@
  * Checks what a program can see of CONTRIBUTING.md's rules for language: words that have a plainer one, names of limits,
  * and, where CI is set, the subjects of commits. Prints each place with what to write instead, and exits with 1.
  */
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { root } from './inputs.mjs'
 
@@ -51,7 +51,8 @@ for (const file of files.filter(file => /\.(ts|tsx|mjs|py|md)$/.test(file) && !S
 }
 
 if (process.env.CI) {
-  const isThere = git('rev-parse', '--is-shallow-repository').trim() === 'false'
+  // A shallow clone has the newest commit only.
+  const isThere = spawnSync('git', ['cat-file', '-e', FIRST_COMMIT], { cwd: root }).status === 0
   const range = isThere ? [`${FIRST_COMMIT}..HEAD`] : ['-1']
   for (const subject of git('log', '--format=%s', ...range)
     .split('\n')

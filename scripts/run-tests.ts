@@ -37,7 +37,7 @@ const { values: flags, positionals: paths } = parseArgs({
     all: { type: 'boolean', default: false },
     thorough: { type: 'boolean', default: false },
     // Most tests wait for other processes half of their time.
-    jobs: { type: 'string', default: String(availableParallelism()) },
+    jobs: { type: 'string', default: String(2 * availableParallelism()) },
     timeout: { type: 'string', default: TIMEOUT },
     within: { type: 'string', default: 'Infinity' },
     turn: { type: 'string', default: '0' }
