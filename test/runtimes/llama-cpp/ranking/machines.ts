@@ -2,10 +2,21 @@ import type { Gpu, Hardware } from '../../../../core/contracts/hardware.ts'
 
 const GIB = 1024 ** 3
 
-type Given = Partial<Omit<Gpu, 'driver'>> & { cuda?: string; version?: string; gib?: number; driverName?: string }
+export type Given = Partial<Omit<Gpu, 'driver'>> & {
+  cuda?: string
+  version?: string
+  gib?: number
+  driverName?: string
+}
 
-function gpu(vendor: Gpu['vendor'], name: string, given: Given): Omit<Gpu, 'id'> {
-  const { cuda, version, gib, driverName, ...rest } = given
+const OF_VENDOR: Partial<Record<Gpu['vendor'], Given>> = {
+  nvidia: { apis: ['cuda'] },
+  apple: { type: 'integrated', unifiedMemory: true, architecture: 'metal4', apis: ['metal'] }
+}
+
+/** Describes a card, with its driver's version and highest CUDA version if they are known. */
+export function gpu(vendor: Gpu['vendor'], name: string, given: Given = {}): Omit<Gpu, 'id'> {
+  const { cuda, version, gib, driverName, ...rest } = { ...OF_VENDOR[vendor], ...given }
   return {
     vendor,
     name,
@@ -22,30 +33,11 @@ function gpu(vendor: Gpu['vendor'], name: string, given: Given): Omit<Gpu, 'id'>
 }
 
 /** Describes an NVIDIA card with its compute capability and the driver's version and highest CUDA version. */
-export const nvidia = (
-  name: string,
-  architecture: string | undefined,
-  version: string,
-  cuda?: string,
-  more: Given = {}
-) =>
-  gpu('nvidia', name, {
-    ...(architecture && { architecture }),
-    version,
-    ...(cuda && { cuda }),
-    apis: ['cuda'],
-    ...more
-  })
+export const nvidia = (name: string, architecture: string, version: string, cuda?: string, more: Given = {}) =>
+  gpu('nvidia', name, { architecture, version, ...(cuda && { cuda }), ...more })
 
 export const amd = (name: string, architecture: string | undefined, more: Given = {}) =>
   gpu('amd', name, { ...(architecture && { architecture }), ...more })
-
-export const intel = (name: string, more: Given = {}) => gpu('intel', name, more)
-
-export const apple = (name: string, more: Given = {}) =>
-  gpu('apple', name, { type: 'integrated', unifiedMemory: true, architecture: 'metal4', apis: ['metal'], ...more })
-
-export const other = (vendor: Gpu['vendor'], name: string, more: Given = {}) => gpu(vendor, name, more)
 
 /** Describes a machine, by default a current Linux machine with all libraries. */
 export function machine(gpus: Omit<Gpu, 'id'>[], more: Partial<Hardware> = {}): Hardware {
@@ -83,4 +75,4 @@ export const problem = (code: Hardware['problems'][number]['code'], subject: str
 })
 
 /** The integrated graphics of an Intel processor. */
-export const iGpu = intel('Intel UHD Graphics', INTEGRATED)
+export const iGpu = gpu('intel', 'Intel UHD Graphics', INTEGRATED)

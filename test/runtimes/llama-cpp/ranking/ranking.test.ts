@@ -4,9 +4,8 @@ import type { Hardware } from '../../../../core/contracts/hardware.ts'
 import { builtInKinds } from '../../../../runtimes/llama-cpp/kinds/index.ts'
 import { compareVersions } from '../../../../runtimes/llama-cpp/kinds/scores.ts'
 import { rankRuntimes } from '../../../../runtimes/llama-cpp/ranking.ts'
-import { CASES } from './cases.ts'
-import { amd, iGpu, intel, machine, nvidia, problem } from './machines.ts'
-import { candidate, NAMES, order } from './support.ts'
+import { amd, gpu, iGpu, machine, nvidia, problem } from './machines.ts'
+import { CASES, candidate, NAMES, order } from './support.ts'
 
 t.test('ranks the kinds of builds that can work on a machine', async t => {
   for (const [what, hardware, expected] of CASES) {
@@ -110,7 +109,7 @@ t.test('names what is missing and how to fix it', async t => {
       /no Vulkan driver for/,
       /mesa-vulkan-drivers/
     ],
-    [machine([intel('Intel Arc A770')]), 'sycl', /oneAPI/, /intel-oneapi/],
+    [machine([gpu('intel', 'Intel Arc A770')]), 'sycl', /oneAPI/, /intel-oneapi/],
     [
       machine([nvidia('Orin', '8.7', '540.4.0', '12.6')], { arch: 'arm64' }),
       'cuda-12',

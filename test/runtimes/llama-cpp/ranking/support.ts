@@ -1,7 +1,29 @@
-import type { Hardware } from '../../../../core/contracts/hardware.ts'
+import type { Gpu, Hardware } from '../../../../core/contracts/hardware.ts'
 import { builtInKinds } from '../../../../runtimes/llama-cpp/kinds/index.ts'
 import { rankRuntimes } from '../../../../runtimes/llama-cpp/ranking.ts'
 import { BUNDLED_LISTING } from '../../../../runtimes/llama-cpp/sources/release.ts'
+import { readFixture } from '../../../support/fixture.ts'
+import { type Given, gpu, INTEGRATED, machine, problem, UNKNOWN_SYSTEM } from './machines.ts'
+
+interface Case {
+  what: string
+  gpus?: (Given & { vendor: Gpu['vendor']; name: string; integrated?: true })[]
+  machine?: Partial<Omit<Hardware, 'problems'>> & {
+    unknown?: true
+    problems?: Omit<Hardware['problems'][0], 'message'>[]
+  }
+  order: string
+}
+
+/** Machines, and the kinds that can work on each, best first. */
+export const CASES = readFixture<Case[]>('ranked-machines.yaml').map(({ what, gpus = [], machine: given, order }) => {
+  const { unknown, problems: [found] = [], ...more } = given ?? {}
+  const cards = gpus.map(({ vendor, name, integrated, ...card }) => {
+    return gpu(vendor, name, { ...(integrated && INTEGRATED), ...card })
+  })
+  const problems = found && problem(found.code, found.subject, found.advice)
+  return [what, machine(cards, { ...(unknown && UNKNOWN_SYSTEM), ...more, ...problems }), order] as const
+})
 
 /** The archives of the bundled release. */
 export const NAMES = BUNDLED_LISTING.names

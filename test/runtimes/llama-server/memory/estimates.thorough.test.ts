@@ -11,8 +11,7 @@ import {
 import { estimateMemory } from '../../../../runtimes/llama-server/memory/fit-params.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { realBuild } from '../support.ts'
-import { SHAPES } from './model-shapes.ts'
-import { OTHERS } from './other-shapes.ts'
+import { OTHERS, TRANSFORMERS } from './model-shapes.ts'
 import { AMX, buildWithoutAmx, GIB, MIB, reportOf, specOf, writeShape } from './support.ts'
 
 /*
@@ -69,7 +68,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
 }
 
 t.test('estimates dense models and mixtures of experts', async t => {
-  for (const name of Object.keys(SHAPES)) {
+  for (const name of TRANSFORMERS) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
       if (BROKEN(name, given)) continue
@@ -90,7 +89,7 @@ t.test('estimates dense models and mixtures of experts', async t => {
 })
 
 t.test('estimates latent attention, states and hybrids', async t => {
-  for (const name of Object.keys(OTHERS)) {
+  for (const name of OTHERS) {
     const path = writeShape(folder, name)
     for (const given of CASES) {
       const { title, cache, all } = await compare(name, path, given, false)

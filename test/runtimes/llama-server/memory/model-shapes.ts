@@ -1,18 +1,15 @@
+import { readFixture } from '../../../support/fixture.ts'
 import type { GgufParts } from '../../../support/gguf-writer.ts'
 
 /** ggml's type numbers. */
-export const F32 = 0
-export const F16 = 1
-export const Q4_0 = 2
-export const Q8_0 = 8
-export const Q4_K = 12
-export const Q6_K = 14
-export const MXFP4 = 39
+export const TYPES = { F32: 0, F16: 1, Q4_0: 2, Q8_0: 8, Q4_K: 12, Q6_K: 14, MXFP4: 39 }
+type TypeName = keyof typeof TYPES
 
+type Parts = Required<Pick<GgufParts, 'metadata' | 'tensors'>>
 type Tensor = NonNullable<GgufParts['tensors']>[number]
 
 /** A transformer as its configuration describes it. */
-export interface Dense {
+interface Dense {
   arch: string
   layers: number
   embd: number
@@ -23,9 +20,9 @@ export interface Dense {
   vocab: number
   context?: number
   /** Type of the matrices, of the token embedding and of the output. Without an output, the embedding is shared. */
-  type?: number
-  embdType?: number
-  outputType?: number
+  type?: TypeName
+  embdType?: TypeName
+  outputType?: TypeName
   tied?: boolean
   qkNorm?: boolean
   biases?: boolean
@@ -40,17 +37,18 @@ const matrix = (name: string, rows: number, columns: number, type: number): Tens
   shape: [rows, columns],
   type
 })
-const vector = (name: string, length: number): Tensor => ({ name, shape: [length], type: F32 })
+const vector = (name: string, length: number): Tensor => ({ name, shape: [length], type: TYPES.F32 })
 
 /** Returns the parts of a GGUF file of such a model, without a vocabulary. */
-export function denseModel(given: Dense): Required<Pick<GgufParts, 'metadata' | 'tensors'>> {
-  const { arch, layers, embd, heads, kvHeads, ff, vocab, type = Q4_K, experts } = given
+function denseModel(given: Dense): Parts {
+  const { arch, layers, embd, heads, kvHeads, ff, vocab, experts } = given
+  const type = TYPES[given.type ?? 'Q4_K']
   const head = given.headLength ?? embd / heads
   const tensors: Tensor[] = [
-    matrix('token_embd', embd, vocab, given.embdType ?? type),
+    matrix('token_embd', embd, vocab, given.embdType ? TYPES[given.embdType] : type),
     vector('output_norm.weight', embd)
   ]
-  if (!given.tied) tensors.push(matrix('output', embd, vocab, given.outputType ?? Q6_K))
+  if (!given.tied) tensors.push(matrix('output', embd, vocab, TYPES[given.outputType ?? 'Q6_K']))
   for (let il = 0; il < layers; il++) {
     const add = (name: string, rows: number, columns: number) =>
       tensors.push(matrix(`blk.${il}.${name}`, rows, columns, type))
@@ -126,164 +124,63 @@ export function denseModel(given: Dense): Required<Pick<GgufParts, 'metadata' | 
   }
 }
 
-/** Shapes of popular models, as published by their makers. */
-export const SHAPES: Record<string, Dense> = {
-  'llama-3.1-8b': { arch: 'llama', layers: 32, embd: 4096, heads: 32, kvHeads: 8, ff: 14336, vocab: 128256 },
-  'llama-3.2-1b': {
-    arch: 'llama',
-    layers: 16,
-    embd: 2048,
-    heads: 32,
-    kvHeads: 8,
-    ff: 8192,
-    vocab: 128256,
-    tied: true,
-    type: Q8_0,
-    metadata: { 'llama.rope.dimension_count': 64 }
-  },
-  'llama-2-7b': {
-    arch: 'llama',
-    layers: 32,
-    embd: 4096,
-    heads: 32,
-    kvHeads: 32,
-    ff: 11008,
-    vocab: 32000,
-    context: 4096,
-    type: Q4_0
-  },
-  'qwen2.5-0.5b': {
-    arch: 'qwen2',
-    layers: 24,
-    embd: 896,
-    heads: 14,
-    kvHeads: 2,
-    ff: 4864,
-    vocab: 151936,
-    tied: true,
-    biases: true,
-    type: Q8_0,
-    context: 32768
-  },
-  'qwen2.5-7b': {
-    arch: 'qwen2',
-    layers: 28,
-    embd: 3584,
-    heads: 28,
-    kvHeads: 4,
-    ff: 18944,
-    vocab: 152064,
-    biases: true
-  },
-  'qwen3-4b': {
-    arch: 'qwen3',
-    layers: 36,
-    embd: 2560,
-    heads: 32,
-    kvHeads: 8,
-    headLength: 128,
-    ff: 9728,
-    vocab: 151936,
-    tied: true,
-    embdType: Q6_K,
-    qkNorm: true,
-    context: 40960
-  },
-  'qwen3-30b-a3b': {
-    arch: 'qwen3moe',
-    layers: 48,
-    embd: 2048,
-    heads: 32,
-    kvHeads: 4,
-    headLength: 128,
-    ff: 6144,
-    vocab: 151936,
-    qkNorm: true,
-    experts: { count: 128, used: 8, ff: 768 },
-    context: 40960
-  },
-  'gemma-2-9b': {
-    arch: 'gemma2',
-    layers: 42,
-    embd: 3584,
-    heads: 16,
-    kvHeads: 8,
-    headLength: 256,
-    ff: 14336,
-    vocab: 256000,
-    tied: true,
-    embdType: Q6_K,
-    postNorms: true,
-    context: 8192,
-    metadata: { 'gemma2.attention.sliding_window': 4096 }
-  },
-  'gemma-3-1b': {
-    arch: 'gemma3',
-    layers: 26,
-    embd: 1152,
-    heads: 4,
-    kvHeads: 1,
-    headLength: 256,
-    ff: 6912,
-    vocab: 262144,
-    tied: true,
-    type: Q8_0,
-    qkNorm: true,
-    postNorms: true,
-    context: 32768,
-    metadata: { 'gemma3.attention.sliding_window': 512 }
-  },
-  'gemma-3-27b': {
-    arch: 'gemma3',
-    layers: 62,
-    embd: 5376,
-    heads: 32,
-    kvHeads: 16,
-    headLength: 128,
-    ff: 21504,
-    vocab: 262208,
-    tied: true,
-    embdType: Q6_K,
-    type: Q4_0,
-    qkNorm: true,
-    postNorms: true,
-    metadata: { 'gemma3.attention.sliding_window': 1024 }
-  },
-  'gpt-oss-20b': {
-    arch: 'gpt-oss',
-    layers: 24,
-    embd: 2880,
-    heads: 64,
-    kvHeads: 8,
-    headLength: 64,
-    ff: 2880,
-    vocab: 201088,
-    type: Q8_0,
-    outputType: Q8_0,
-    biases: true,
-    experts: { count: 32, used: 4, ff: 2880 },
-    metadata: { 'gpt-oss.attention.sliding_window': 128 }
-  },
-  'phi-4': {
-    arch: 'phi3',
-    layers: 40,
-    embd: 5120,
-    heads: 40,
-    kvHeads: 10,
-    ff: 17920,
-    vocab: 100352,
-    fusedQkv: true,
-    context: 16384
-  },
-  'mistral-small-24b': {
-    arch: 'llama',
-    layers: 40,
-    embd: 5120,
-    heads: 32,
-    kvHeads: 8,
-    headLength: 128,
-    ff: 32768,
-    vocab: 131072,
-    context: 32768
+/** The tensors of a layer by name without `blk.N.`. */
+type Layer = Record<string, number[]>
+
+interface Other {
+  arch: string
+  layers: number
+  embd: number
+  vocab: number
+  type?: TypeName
+  tied?: boolean
+  outputNorm?: string
+  every: Layer
+  some?: { at: number[]; tensors: Layer }
+  others?: Layer
+  metadata: Record<string, NonNullable<GgufParts['metadata']>[string]>
+}
+
+/** Returns the parts of a GGUF file of a model whose layers differ or are not a plain transformer's. */
+function otherModel(given: Other): Parts {
+  const { arch, layers, embd, vocab, tied, outputNorm, every, some, others, metadata } = given
+  const type = TYPES[given.type ?? 'Q4_K']
+  const tensors = [
+    { name: 'token_embd.weight', shape: [embd, vocab], type },
+    { name: `${outputNorm ?? 'output_norm'}.weight`, shape: [embd], type: TYPES.F32 },
+    ...(tied ? [] : [{ name: 'output.weight', shape: [embd, vocab], type: TYPES.Q6_K }])
+  ]
+  for (let il = 0; il < layers; il++) {
+    for (const [name, shape] of Object.entries({ ...every, ...(some?.at.includes(il) ? some.tensors : others) })) {
+      const small = shape.length === 1 || /conv|ssm_a$|gate_inp|ssm_dt/.test(name)
+      const named = /\.bias$|^ssm_(a|d)$/.test(name) ? name : `${name}.weight`
+      tensors.push({ name: `blk.${il}.${named}`, shape, type: small ? TYPES.F32 : type })
+    }
   }
+  const own = Object.entries(metadata).map(([key, value]) => [`${arch}.${key}`, value])
+  return {
+    metadata: {
+      'general.architecture': arch,
+      [`${arch}.block_count`]: layers,
+      [`${arch}.embedding_length`]: embd,
+      [`${arch}.context_length`]: 131072,
+      [`${arch}.vocab_size`]: vocab,
+      [`${arch}.attention.layer_norm_rms_epsilon`]: 0.00001,
+      'tokenizer.ggml.model': 'no_vocab',
+      ...Object.fromEntries(own)
+    },
+    tensors
+  }
+}
+
+const SHAPES = readFixture<{ transformers: Record<string, Dense>; others: Record<string, Other> }>('model-shapes.yaml')
+
+/** Names of the known models: popular transformers, and models whose layers differ. */
+export const TRANSFORMERS = Object.keys(SHAPES.transformers)
+export const OTHERS = Object.keys(SHAPES.others)
+
+/** Returns the parts of a GGUF file of a model with a known shape. */
+export function getParts(name: string): Parts {
+  const dense = SHAPES.transformers[name]
+  return dense ? denseModel(dense) : otherModel(SHAPES.others[name]!)
 }

@@ -18,8 +18,8 @@ import {
   totalWeights
 } from '../../../../runtimes/llama-server/memory/model-shape.ts'
 import { ggufBytes, writeSparseGguf } from '../../../support/gguf-writer.ts'
-import { F16, Q4_K } from './model-shapes.ts'
-import { GIB, getParts, MIB, specOf } from './support.ts'
+import { getParts, TYPES } from './model-shapes.ts'
+import { GIB, MIB, specOf } from './support.ts'
 
 const KIB = 1024
 const options = (given: Partial<CacheOptions> = {}): CacheOptions => ({
@@ -220,8 +220,8 @@ t.test('survives damaged file headers', async t => {
     'tokenizer.ggml.tokens': words
   }
   const tensors = [
-    { name: 'token_embd.weight', shape: [256, 1000], type: Q4_K },
-    { name: 'output_norm.weight', shape: [256], type: F16 }
+    { name: 'token_embd.weight', shape: [256, 1000], type: TYPES.Q4_K },
+    { name: 'output_norm.weight', shape: [256], type: TYPES.F16 }
   ]
   writeFileSync(path, ggufBytes({ metadata, tensors }))
   const header = await readGgufHeader(path)

@@ -6,9 +6,8 @@ import type { Test } from 'tap'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/load-options.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
-import { type GgufParts, writeSparseGguf } from '../../../support/gguf-writer.ts'
-import { denseModel, SHAPES } from './model-shapes.ts'
-import { OTHERS } from './other-shapes.ts'
+import { writeSparseGguf } from '../../../support/gguf-writer.ts'
+import { getParts } from './model-shapes.ts'
 
 export const MIB = 2 ** 20
 export const GIB = 2 ** 30
@@ -18,11 +17,6 @@ export interface Reported {
   model: number
   context: number
   compute: number
-}
-
-/** Returns the parts of a GGUF file of a model with a known shape. */
-export function getParts(name: string): GgufParts {
-  return SHAPES[name] ? denseModel(SHAPES[name]) : OTHERS[name]!()
 }
 
 /** Writes a model of this shape without weights, as a sparse file. */

@@ -28,7 +28,7 @@ function expandLabels(line: string): [path: string, size: number][] {
   })
 }
 
-function expandShards([path, size]: [string, number]): [string, number][] {
+export function expandShards([path, size]: [string, number]): [string, number][] {
   const count = Number(/\[(\d+)\]/.exec(path)?.[1] ?? 0)
   if (count === 0) return [[path, size]]
   const of = String(count).padStart(5, '0')
