@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { Flag, Group, Integer, Text, Texts } from '../http/request-fields.ts'
 import { type Gpu, type Hardware, HardwareSchema } from './hardware.ts'
 import type { Progress, Waiting } from './progress.ts'
 
@@ -11,53 +12,40 @@ export type BuildKind = Static<typeof BuildKindSchema>
 
 /** A device that the build lists. Memory in bytes, absent if unknown. */
 export const BuildDeviceSchema = Type.Object({
-  id: Type.String({ description: 'Such as CUDA0' }),
-  description: Type.String({ description: 'Human-readable name' }),
-  totalMemory: Type.Optional(Type.Integer({ description: 'Bytes' })),
-  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when the build was verified' }))
+  id: Text('Such as CUDA0'),
+  description: Text('Human-readable name'),
+  totalMemory: Type.Optional(Integer('Bytes')),
+  freeMemory: Type.Optional(Integer('Bytes that were free when the build was verified'))
 })
 export type BuildDevice = Static<typeof BuildDeviceSchema>
 
 /** A verified build: its llama-server started, listed its devices and, if corral brought it, answered. */
-export const BuildSchema = Type.Object(
-  {
-    id: Type.String({ description: 'Unique among builds, such as release-b11347-cuda-13' }),
-    kind: BuildKindSchema,
-    runtime: Type.Optional(Type.String({ description: 'Name of its kind, such as cuda-13' })),
-    source: Type.String({ description: 'Where it came from: system, release, archive, source' }),
-    version: Type.String({ description: 'As llama-server --version prints it' }),
-    commit: Type.Optional(Type.String({ description: "Commit of llama.cpp's source" })),
-    directory: Type.String({ description: 'Its folder' }),
-    executables: Type.Object(
-      {
-        server: Type.String({ description: 'llama-server' }),
-        quantize: Type.Optional(Type.String({ description: 'llama-quantize' })),
-        ggufSplit: Type.Optional(Type.String({ description: 'llama-gguf-split' })),
-        fitParams: Type.Optional(Type.String({ description: 'llama-fit-params' })),
-        rpcServer: Type.Optional(Type.String({ description: 'ggml-rpc-server' }))
-      },
-      { description: 'Absolute paths of its programs' }
-    ),
-    digest: Type.String({ description: 'SHA-256 of llama-server' }),
-    origin: Type.String({ description: 'A path, address or package' }),
-    devices: Type.Array(BuildDeviceSchema, { description: 'Its devices besides the processor' }),
-    warnings: Type.Optional(
-      Type.Array(Type.String(), {
-        description: 'Problems such as a GPU of this machine that the build does not use'
-      })
-    ),
-    converter: Type.Optional(
-      Type.Object(
-        {
-          directory: Type.String({ description: 'Folder with convert_hf_to_gguf.py' }),
-          version: Type.String({ description: 'Version of llama.cpp that it comes from' })
-        },
-        { description: 'Converter of SafeTensors models, if the build has one' }
-      )
-    )
-  },
-  { description: 'A verified llama.cpp build' }
-)
+export const BuildSchema = Group('A verified llama.cpp build', {
+  id: Text('Unique among builds, such as release-b11347-cuda-13'),
+  kind: BuildKindSchema,
+  runtime: Type.Optional(Text('Name of its kind, such as cuda-13')),
+  source: Text('Where it came from: system, release, archive, source'),
+  version: Text('As llama-server --version prints it'),
+  commit: Type.Optional(Text("Commit of llama.cpp's source")),
+  directory: Text('Its folder'),
+  executables: Group('Absolute paths of its programs', {
+    server: Text('llama-server'),
+    quantize: Type.Optional(Text('llama-quantize')),
+    ggufSplit: Type.Optional(Text('llama-gguf-split')),
+    fitParams: Type.Optional(Text('llama-fit-params')),
+    rpcServer: Type.Optional(Text('ggml-rpc-server'))
+  }),
+  digest: Text('SHA-256 of llama-server'),
+  origin: Text('A path, address or package'),
+  devices: Type.Array(BuildDeviceSchema, { description: 'Its devices besides the processor' }),
+  warnings: Type.Optional(Texts('Problems such as a GPU of this machine that the build does not use')),
+  converter: Type.Optional(
+    Group('Converter of SafeTensors models, if the build has one', {
+      directory: Text('Folder with convert_hf_to_gguf.py'),
+      version: Text('Version of llama.cpp that it comes from')
+    })
+  )
+})
 export type Build = Static<typeof BuildSchema>
 
 /** A build that is not verified yet. */
@@ -114,25 +102,24 @@ export interface RuntimeDescriptor {
 }
 
 export const RankedCandidateSchema = Type.Object({
-  runtime: Type.String({ description: 'Name of the kind of build, such as cuda-13' }),
+  runtime: Text('Name of the kind of build, such as cuda-13'),
   kind: BuildKindSchema,
-  title: Type.String({ description: 'Human-readable name' }),
+  title: Text('Human-readable name'),
   score: Type.Number({ description: 'The highest is tried first; 0 cannot work here' }),
-  usable: Type.Boolean({ description: 'Whether it can work here, as far as is known' }),
-  reasons: Type.Array(Type.String(), { description: 'Why it has this score' }),
+  usable: Flag('Whether it can work here, as far as is known'),
+  reasons: Texts('Why it has this score'),
   missing: Type.Array(
     Type.Object({
-      what: Type.String({ description: 'In a sentence' }),
-      fix: Type.Optional(Type.String({ description: 'The command or step that fixes it' }))
+      what: Text('In a sentence'),
+      fix: Type.Optional(Text('The command or step that fixes it'))
     }),
     { description: 'What prevents it from working, or from working better' }
   ),
-  gpus: Type.Array(Type.String(), { description: 'Ids of the GPUs of `hardware` that it would use' }),
-  assets: Type.Array(Type.String(), {
-    description:
-      'Files of the release for this platform and driver: the archive and its companions. ' +
+  gpus: Texts('Ids of the GPUs of `hardware` that it would use'),
+  assets: Texts(
+    'Files of the release for this platform and driver: the archive and its companions. ' +
       '`missing` says if this system is too old to run them'
-  })
+  )
 })
 export type RankedCandidate = Static<typeof RankedCandidateSchema>
 
@@ -165,31 +152,26 @@ export interface BuildSource {
   provide(request: BuildRequest): Promise<BuildCandidate | undefined>
 }
 
-export const AttemptSchema = Type.Object(
-  {
-    runtime: Type.Optional(
-      Type.String({ description: 'Kind of build; absent if the source has one build for any kind' })
-    ),
-    source: Type.String({ description: 'Name of the source: system, release, source' }),
-    description: Type.String({ description: 'What the source looks for and where' }),
-    outcome: Type.Enum(['chosen', 'unavailable', 'failed', 'not tried'], {
-      description: 'unavailable: it has none for this machine; failed: it has one, which does not work'
-    }),
-    reasons: Type.Array(Type.String(), { description: 'Reasons, one line each' })
-  },
-  { description: 'The result of one source for one kind of build' }
-)
+export const AttemptSchema = Group('The result of one source for one kind of build', {
+  runtime: Type.Optional(Text('Kind of build; absent if the source has one build for any kind')),
+  source: Text('Name of the source: system, release, source'),
+  description: Text('What the source looks for and where'),
+  outcome: Type.Enum(['chosen', 'unavailable', 'failed', 'not tried'], {
+    description: 'unavailable: it has none for this machine; failed: it has one, which does not work'
+  }),
+  reasons: Texts('Reasons, one line each')
+})
 export type Attempt = Static<typeof AttemptSchema>
 
 export const InstalledBuildSchema = Type.Object({
   build: BuildSchema,
-  provenAt: Type.String({ description: 'ISO 8601 UTC' }),
-  size: Type.Integer({ description: 'Bytes of its folder; 0 if it is outside the data directory' }),
+  provenAt: Text('ISO 8601 UTC'),
+  size: Integer('Bytes of its folder; 0 if it is outside the data directory'),
   state: Type.Enum(['in use', 'selected', 'previous', 'installed', 'failed'], {
     description:
       'in use: new engines run on it; selected: chosen by "corral runtime use"; previous: fallback of an upgrade'
   }),
-  failure: Type.Optional(Type.String({ description: 'Why its last verification failed' }))
+  failure: Type.Optional(Text('Why its last verification failed'))
 })
 export type InstalledBuild = Static<typeof InstalledBuildSchema>
 
@@ -206,13 +188,10 @@ export const RuntimesReportSchema = Type.Object({
   ),
   hardware: Type.Optional(HardwareSchema),
   ranking: Type.Array(RankedCandidateSchema, { description: 'Kinds of builds, best first' }),
-  release: Type.Object(
-    {
-      tag: Type.String({ description: 'Release whose file names the ranking uses' }),
-      list: Type.Enum(['live', 'snapshot'], { description: 'snapshot: the list bundled with corral' })
-    },
-    { description: 'The release that the ranking uses' }
-  ),
+  release: Group('The release that the ranking uses', {
+    tag: Text('Release whose file names the ranking uses'),
+    list: Type.Enum(['live', 'snapshot'], { description: 'snapshot: the list bundled with corral' })
+  }),
   chosen: Type.Optional(BuildSchema),
   attempts: Type.Array(AttemptSchema, { description: 'What the last search tried, in order' }),
   installed: Type.Array(InstalledBuildSchema, { description: 'Builds that were verified here, whatever their source' })

@@ -1,37 +1,28 @@
 import { type Static, Type } from 'typebox'
+import { Flag, ListOf, Text, Texts, Titled } from '../http/request-fields.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { Caller } from './callers.ts'
 import { Bytes, Format } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
-const loose = { additionalProperties: true }
-
 /** The models in the cache of another tool. */
-export const FoundModelsSchema = Type.Object(
-  {
-    from: Type.String({ description: 'The tool' }),
-    folder: Type.String({ description: 'The searched folder: an absolute path, or several separated by commas' }),
-    models: Type.Array(
-      Type.Object(
-        {
-          found: Type.String({ description: 'Its name in that tool, which an import uses' }),
-          name: Type.String({ description: 'Its name in corral' }),
-          format: Format,
-          size: Bytes('Bytes of all its files'),
-          path: Type.String({ description: 'Absolute path of its first file, or of its folder' }),
-          problem: Type.Optional(Type.String({ description: 'Why it cannot be imported' })),
-          notes: Type.Optional(Type.Array(Type.String(), { description: 'What an import would not keep, and why' })),
-          present: Type.Boolean({ description: 'Whether it is already stored' }),
-          storedAs: Type.Optional(Type.String({ description: 'The name it is stored under' }))
-        },
-        loose
-      )
-    ),
-    unreadable: Type.Optional(Type.Array(Type.String(), { description: 'What could not be searched, and why' }))
-  },
-  { ...loose, title: 'FoundModels' }
-)
+export const FoundModelsSchema = Titled('FoundModels', {
+  from: Text('The tool'),
+  folder: Text('The searched folder: an absolute path, or several separated by commas'),
+  models: ListOf({
+    found: Text('Its name in that tool, which an import uses'),
+    name: Text('Its name in corral'),
+    format: Format,
+    size: Bytes('Bytes of all its files'),
+    path: Text('Absolute path of its first file, or of its folder'),
+    problem: Type.Optional(Text('Why it cannot be imported')),
+    notes: Type.Optional(Texts('What an import would not keep, and why')),
+    present: Flag('Whether it is already stored'),
+    storedAs: Type.Optional(Text('The name it is stored under'))
+  }),
+  unreadable: Type.Optional(Texts('What could not be searched, and why'))
+})
 export type FoundModels = Static<typeof FoundModelsSchema>
 export type FoundModel = FoundModels['models'][number]
 

@@ -1,11 +1,13 @@
 import { type Static, Type } from 'typebox'
+import { Flag, Group, Integer, Text, Texts } from '../http/request-fields.ts'
 
 /*
  * The hardware of a machine, as the `hardware` plugin detects it. TypeBox schemas, because `corral doctor --json` and
  * `GET /api/runtimes` return it. Sizes are bytes; unknown values are absent, never 0.
  */
 
-export const HardwareProblemSchema = Type.Object(
+export const HardwareProblemSchema = Group(
+  'Why a device that is present cannot be used, or is slower than it could be',
   {
     code: Type.Enum(
       [
@@ -19,92 +21,74 @@ export const HardwareProblemSchema = Type.Object(
       ],
       { description: 'Stable' }
     ),
-    subject: Type.String({ description: 'The device or program concerned' }),
-    message: Type.String({ description: 'What is wrong' }),
-    advice: Type.Optional(Type.String({ description: 'How to fix it, with the command if there is one' }))
-  },
-  { description: 'Why a device that is present cannot be used, or is slower than it could be' }
+    subject: Text('The device or program concerned'),
+    message: Text('What is wrong'),
+    advice: Type.Optional(Text('How to fix it, with the command if there is one'))
+  }
 )
 export type HardwareProblem = Static<typeof HardwareProblemSchema>
 
 export const GpuSchema = Type.Object({
-  id: Type.String({ description: 'Unique on this machine, such as nvidia:0' }),
+  id: Text('Unique on this machine, such as nvidia:0'),
   vendor: Type.Enum(['nvidia', 'amd', 'intel', 'apple', 'qualcomm', 'other'], { description: 'Manufacturer' }),
-  name: Type.String({ description: 'Human-readable name' }),
+  name: Text('Human-readable name'),
   type: Type.Enum(['discrete', 'integrated', 'virtual', 'unknown'], {
     description: 'discrete: a separate card; integrated: part of the processor; virtual: passed through by a hypervisor'
   }),
-  pciId: Type.Optional(Type.String({ description: 'PCI device id, such as 0x73df' })),
-  pciBus: Type.Optional(Type.String({ description: 'PCI address such as 0000:01:00.0, in lower case' })),
+  pciId: Type.Optional(Text('PCI device id, such as 0x73df')),
+  pciBus: Type.Optional(Text('PCI address such as 0000:01:00.0, in lower case')),
   architecture: Type.Optional(
-    Type.String({
-      description: 'Compute capability such as 8.9 (NVIDIA), gfx1100 (AMD; without feature suffixes), metal4 (Apple)'
-    })
+    Text('Compute capability such as 8.9 (NVIDIA), gfx1100 (AMD; without feature suffixes), metal4 (Apple)')
   ),
-  unifiedMemory: Type.Boolean({ description: 'Whether it shares the main memory of the machine' }),
-  totalMemory: Type.Optional(Type.Integer({ description: 'Bytes available to models when nothing else uses the GPU' })),
-  freeMemory: Type.Optional(Type.Integer({ description: 'Bytes that were free when it was detected' })),
+  unifiedMemory: Flag('Whether it shares the main memory of the machine'),
+  totalMemory: Type.Optional(Integer('Bytes available to models when nothing else uses the GPU')),
+  freeMemory: Type.Optional(Integer('Bytes that were free when it was detected')),
   driver: Type.Optional(
-    Type.Object(
-      {
-        name: Type.Optional(Type.String({ description: 'Such as nvidia or amdgpu' })),
-        version: Type.Optional(Type.String({ description: 'Such as 580.95.05' })),
-        cuda: Type.Optional(Type.String({ description: 'Highest CUDA version that it supports, such as 13.0' }))
-      },
-      { description: 'The driver that is bound to it' }
-    )
+    Group('The driver that is bound to it', {
+      name: Type.Optional(Text('Such as nvidia or amdgpu')),
+      version: Type.Optional(Text('Such as 580.95.05')),
+      cuda: Type.Optional(Text('Highest CUDA version that it supports, such as 13.0'))
+    })
   ),
   apis: Type.Array(Type.Enum(['cuda', 'rocm', 'vulkan', 'metal', 'sycl']), {
     description: 'APIs through which it was reachable'
   }),
-  usable: Type.Boolean({ description: 'Whether it has a working driver now' })
+  usable: Flag('Whether it has a working driver now')
 })
 export type Gpu = Static<typeof GpuSchema>
 
 export const ProbeReportSchema = Type.Object({
-  probe: Type.String({ description: 'Name of the source, such as nvidia-smi' }),
+  probe: Text('Name of the source, such as nvidia-smi'),
   outcome: Type.Enum(['ok', 'absent', 'failed', 'timed_out', 'unreadable'], {
     description: 'absent: no such program or file; unreadable: its output could not be parsed'
   }),
-  detail: Type.Optional(Type.String({ description: 'The reason, in one line' })),
+  detail: Type.Optional(Text('The reason, in one line')),
   duration: Type.Number({ description: 'Milliseconds' })
 })
 export type ProbeReport = Static<typeof ProbeReportSchema>
 
-export const HardwareSchema = Type.Object(
-  {
-    platform: Type.String({ description: 'linux, darwin or win32' }),
-    arch: Type.String({ description: 'As Node.js names it: x64, arm64, …' }),
-    glibc: Type.Optional(Type.String({ description: 'Version of the C library if it is glibc' })),
-    cpu: Type.Object(
-      {
-        model: Type.String({ description: 'Model name' }),
-        cores: Type.Optional(Type.Integer({ description: 'Number of physical cores' })),
-        threads: Type.Integer({ description: 'Number of hardware threads' }),
-        features: Type.Array(Type.String(), {
-          description:
-            'Instruction sets that llama.cpp can use: sse42, avx, avx2, fma, f16c, bmi2, avx_vnni, avx512f, asimddp, …'
-        })
-      },
-      { description: 'The processor' }
-    ),
-    memory: Type.Object(
-      {
-        total: Type.Integer({ description: 'Bytes of the machine' }),
-        available: Type.Integer({ description: 'Bytes that programs can allocate now without swapping' }),
-        limit: Type.Optional(Type.Integer({ description: 'Limit of the container or control group, if any' }))
-      },
-      { description: 'Main memory' }
-    ),
-    gpus: Type.Array(GpuSchema, { description: 'Without software renderers' }),
-    libraries: Type.Array(Type.String(), {
-      description: 'Installed libraries that builds need: vulkan, level-zero, hip, libgomp, openssl3, …'
-    }),
-    problems: Type.Array(HardwareProblemSchema),
-    probes: Type.Array(ProbeReportSchema, { description: 'The sources of this report, and those that failed' })
-  },
-  { description: 'The hardware of this machine' }
-)
+export const HardwareSchema = Group('The hardware of this machine', {
+  platform: Text('linux, darwin or win32'),
+  arch: Text('As Node.js names it: x64, arm64, …'),
+  glibc: Type.Optional(Text('Version of the C library if it is glibc')),
+  cpu: Group('The processor', {
+    model: Text('Model name'),
+    cores: Type.Optional(Integer('Number of physical cores')),
+    threads: Integer('Number of hardware threads'),
+    features: Texts(
+      'Instruction sets that llama.cpp can use: sse42, avx, avx2, fma, f16c, bmi2, avx_vnni, avx512f, asimddp, …'
+    )
+  }),
+  memory: Group('Main memory', {
+    total: Integer('Bytes of the machine'),
+    available: Integer('Bytes that programs can allocate now without swapping'),
+    limit: Type.Optional(Integer('Limit of the container or control group, if any'))
+  }),
+  gpus: Type.Array(GpuSchema, { description: 'Without software renderers' }),
+  libraries: Texts('Installed libraries that builds need: vulkan, level-zero, hip, libgomp, openssl3, …'),
+  problems: Type.Array(HardwareProblemSchema),
+  probes: Type.Array(ProbeReportSchema, { description: 'The sources of this report, and those that failed' })
+})
 export type Hardware = Static<typeof HardwareSchema>
 
 /** Current memory in bytes. */

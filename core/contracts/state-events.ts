@@ -1,4 +1,5 @@
 import { type Static, type TObject, Type } from 'typebox'
+import { Count, Described, Flag, Items, Loose, Text, Titled } from '../http/request-fields.ts'
 import { BuildKindSchema } from './builds.ts'
 import type { Caller } from './callers.ts'
 import {
@@ -17,95 +18,72 @@ import {
  * records, later ones the changes. The API document, the feed and its clients are based on these schemas.
  */
 
-const loose = { additionalProperties: true }
+export const ServerStateSchema = Titled('ServerState', {
+  version: Text("corral's"),
+  id: Text('Of this server; a new one after each start'),
+  started_at: Time(),
+  draining: Flag('Whether new requests for models are refused')
+})
 
-export const ServerStateSchema = Type.Object(
-  {
-    version: Type.String({ description: "corral's" }),
-    id: Type.String({ description: 'Of this server; a new one after each start' }),
-    started_at: Time(),
-    draining: Type.Boolean({ description: 'Whether new requests for models are refused' })
-  },
-  { ...loose, title: 'ServerState' }
-)
+export const RequestsStateSchema = Titled('RequestsState', {
+  total: Count('Requests for models since the start, including loads'),
+  open: Count('Requests in progress or queued')
+})
 
-export const RequestsStateSchema = Type.Object(
-  {
-    total: Type.Integer({ minimum: 0, description: 'Requests for models since the start, including loads' }),
-    open: Type.Integer({ minimum: 0, description: 'Requests in progress or queued' })
-  },
-  { ...loose, title: 'RequestsState' }
-)
-
-export const ModelStateSchema = Type.Object(
-  {
-    ...LocalModelSchema.properties,
-    pinned: Type.Boolean({ description: 'It is not unloaded for other models' }),
-    failure: Type.Optional(
-      Type.Object(
-        { code: Type.String(), message: Type.String() },
-        { ...loose, description: 'Why the last load failed' }
-      )
-    )
-  },
-  { ...loose, title: 'ModelState', description: 'A model, as GET /api/tags lists it' }
-)
+export const ModelStateSchema = Described('ModelState', 'A model, as GET /api/tags lists it', {
+  ...LocalModelSchema.properties,
+  pinned: Flag('It is not unloaded for other models'),
+  failure: Type.Optional(
+    Loose({ code: Type.String(), message: Type.String() }, { description: 'Why the last load failed' })
+  )
+})
 
 export const EngineStateSchema = Type.Union(
   [
-    Type.Object(
-      { ...RunningModelSchema.properties, state: Type.Literal('loaded') },
-      {
-        ...loose,
-        title: 'LoadedEngine',
-        description: 'As `models` of GET /api/ps; while it answers, `expires_at` changes in steps of 10 s'
-      }
-    ),
-    Type.Object(LoadingModelSchema.properties, {
-      ...loose,
-      title: 'LoadingEngine',
-      description: 'As `loading` of GET /api/ps; `progress` is in hundredths'
-    })
+    Described('LoadedEngine', 'As `models` of GET /api/ps; while it answers, `expires_at` changes in steps of 10 s', {
+      ...RunningModelSchema.properties,
+      state: Type.Literal('loaded')
+    }),
+    Described(
+      'LoadingEngine',
+      'As `loading` of GET /api/ps; `progress` is in hundredths',
+      LoadingModelSchema.properties
+    )
   ],
   { description: 'A model in memory, or one that is being loaded or unloaded. Other models have no such record' }
 )
 
-export const BuildStateSchema = Type.Object(
+export const BuildStateSchema = Described(
+  'BuildState',
+  'llama.cpp: the build in use, and the build being fetched or made',
   {
     state: Type.Enum(['idle', 'searching', 'ready', 'failed'], { description: 'idle: none was needed yet' }),
-    id: Type.Optional(Type.String({ description: 'Of the build for new engines' })),
+    id: Type.Optional(Text('Of the build for new engines')),
     kind: Type.Optional(BuildKindSchema),
-    version: Type.Optional(Type.String({ description: 'As llama-server --version prints it' })),
-    status: Type.Optional(Type.String({ description: 'The current step, such as "downloading llama.cpp 12%"' })),
+    version: Type.Optional(Text('As llama-server --version prints it')),
+    status: Type.Optional(Text('The current step, such as "downloading llama.cpp 12%"')),
     progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1 }))
-  },
-  { ...loose, title: 'BuildState', description: 'llama.cpp: the build in use, and the build being fetched or made' }
-)
-
-export const ConversionStateSchema = Type.Object(
-  {
-    model: Type.String({ description: 'As in GET /api/tags' }),
-    dtype: Type.String({ description: 'The target type, such as f16' }),
-    status: Type.String({ description: 'The current step, such as "converting 12%"' }),
-    progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'In hundredths' }))
-  },
-  {
-    ...loose,
-    title: 'ConversionState',
-    description: 'A SafeTensors model that is being converted to GGUF, for a load or not'
   }
 )
 
-export const GpuStateSchema = Type.Object(
+export const ConversionStateSchema = Described(
+  'ConversionState',
+  'A SafeTensors model that is being converted to GGUF, for a load or not',
   {
-    name: Type.String(),
-    temperature: Type.Optional(Type.Number({ description: 'Degrees Celsius' })),
-    utilization: Type.Optional(
-      Type.Number({ minimum: 0, maximum: 1, description: 'The share of time in which it computed' })
-    )
-  },
-  { ...loose, title: 'GpuState', description: "A GPU's sensor readings, every few seconds, if it has sensors" }
+    model: Text('As in GET /api/tags'),
+    dtype: Text('The target type, such as f16'),
+    status: Text('The current step, such as "converting 12%"'),
+    progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'In hundredths' }))
+  }
 )
+
+export const GpuStateSchema = Described('GpuState', "A GPU's sensor readings, every few seconds, if it has sensors", {
+  name: Type.String(),
+  temperature: Type.Optional(Type.Number({ description: 'Degrees Celsius' })),
+  utilization: Type.Optional(
+    Type.Number({ minimum: 0, maximum: 1, description: 'The share of time in which it computed' })
+  )
+})
 
 /** The topics of records, with a description of their keys. */
 export const STATE_TOPICS = {
@@ -184,33 +162,19 @@ export interface StateFeed {
 }
 
 const topics = Object.entries(STATE_TOPICS) as [StateTopic, { key: string; value: TObject }][]
-const each = (value: (schema: TObject) => TObject) =>
-  topics.map(([topic, { key, value: schema }]) =>
-    Type.Object({ topic: Type.Literal(topic), key: Type.String({ description: key }), value: value(schema) }, loose)
-  )
 
-export const StateSnapshotSchema = Type.Object(
-  { records: Type.Array(Type.Union(each(schema => schema))) },
-  { ...loose, title: 'StateSnapshot', description: 'The whole state, which replaces any earlier state' }
-)
-export const StateChangeSchema = Type.Object(
-  {
-    removed: Type.Array(Type.Object({ topic: Type.Enum(topics.map(([topic]) => topic)), key: Type.String() }, loose), {
-      description: 'Removed records'
-    }),
-    set: Type.Array(
-      Type.Object(
-        {
-          topic: Type.Enum(topics.map(([topic]) => topic)),
-          key: Type.String(),
-          value: Type.Record(Type.String(), Type.Unknown(), {
-            description: 'All fields of a new record, or the changed fields; null for a removed one'
-          })
-        },
-        loose
-      ),
-      { description: 'New or changed records, to be applied after that' }
-    )
-  },
-  { ...loose, title: 'StateChange' }
-)
+export const StateSnapshotSchema = Described('StateSnapshot', 'The whole state, which replaces any earlier state', {
+  records: Type.Array(
+    Type.Union(topics.map(([topic, { key, value }]) => Loose({ topic: Type.Literal(topic), key: Text(key), value })))
+  )
+})
+export const StateChangeSchema = Titled('StateChange', {
+  removed: Items('Removed records', { topic: Type.Enum(topics.map(([topic]) => topic)), key: Type.String() }),
+  set: Items('New or changed records, to be applied after that', {
+    topic: Type.Enum(topics.map(([topic]) => topic)),
+    key: Type.String(),
+    value: Type.Record(Type.String(), Type.Unknown(), {
+      description: 'All fields of a new record, or the changed fields; null for a removed one'
+    })
+  })
+})

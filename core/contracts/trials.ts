@@ -1,5 +1,6 @@
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../config/core-schema.ts'
+import { Integer, Text } from '../http/request-fields.ts'
 import { LoadOptionsSchema } from '../models/load-options.ts'
 import type { ModelName } from '../models/model-name.ts'
 import type { Model } from './models.ts'
@@ -22,17 +23,15 @@ export type TrialSettings = Static<typeof TrialSettingsSchema>
 
 export const TunableSchema = Type.Object(
   {
-    name: Type.String({ description: 'The setting, in words' }),
+    name: Text('The setting, in words'),
     values: Type.Array(
       Type.Object({
-        label: Type.String({ description: 'The value, in words' }),
+        label: Text('The value, in words'),
         settings: TrialSettingsSchema
       }),
       { description: 'Values worth a try; the settings are complete: the sent ones, and the value' }
     ),
-    changes_answers: Type.Optional(
-      Type.String({ description: 'The effect on the answers; absent if they do not get worse' })
-    )
+    changes_answers: Type.Optional(Text('The effect on the answers; absent if they do not get worse'))
   },
   { title: 'Tunable', description: 'A setting that may make the engine of a model faster' }
 )
@@ -42,14 +41,14 @@ export type Tunable = Static<typeof TunableSchema>
 export const TrialRecordSchema = Type.Object(
   {
     status: Type.Literal('ready'),
-    model: Type.String({ description: 'The name of the variant' }),
-    label: Type.String({ description: 'Its label, such as Q4_K_M' }),
+    model: Text('The name of the variant'),
+    label: Text('Its label, such as Q4_K_M'),
     mode: Type.Enum(['chat', 'embedding'], { description: 'What its engine is started for' }),
     load_duration: Nanoseconds('Duration of the load'),
-    context_length: Type.Integer({ description: 'Tokens of each slot' }),
-    slots: Type.Integer({ description: 'Maximum concurrent requests' }),
-    provider: Type.String({ description: 'Kind of its engine, such as llama-server' }),
-    build: Type.Optional(Type.String({ description: 'The build that it runs on' })),
+    context_length: Integer('Tokens of each slot'),
+    slots: Integer('Maximum concurrent requests'),
+    provider: Text('Kind of its engine, such as llama-server'),
+    build: Type.Optional(Text('The build that it runs on')),
     options: LoadOptionsSchema
   },
   { title: 'Trial' }
@@ -60,8 +59,8 @@ export type TrialRecord = Static<typeof TrialRecordSchema>
 export const TrialFailureSchema = Type.Object(
   {
     status: Type.Literal('failed'),
-    reason: Type.String({ description: 'What happened, and what would help' }),
-    code: Type.String({ description: 'Stable, for programs: load_failed, insufficient_memory, …' })
+    reason: Text('What happened, and what would help'),
+    code: Text('Stable, for programs: load_failed, insufficient_memory, …')
   },
   { title: 'TrialFailure' }
 )

@@ -14,9 +14,29 @@ export const Loose = <Properties extends TProperties>(properties: Properties, op
 export const Titled = <Properties extends TProperties>(title: string, properties: Properties) =>
   Loose(properties, { title })
 
+/** The same with a description. */
+export const Described = <Properties extends TProperties>(title: string, description: string, properties: Properties) =>
+  Loose(properties, { title, description })
+
 /** A list of such objects. */
 export const ListOf = <Properties extends TProperties>(properties: Properties, options: TSchemaOptions = {}) =>
   Type.Array(Loose(properties), options)
+
+/** A described list of objects that may have additional fields. */
+export const Items = <Properties extends TProperties>(description: string, properties: Properties) =>
+  ListOf(properties, { description })
+
+/** A described object. */
+export const Group = <Properties extends TProperties>(description: string, properties: Properties) =>
+  Type.Object(properties, { description })
+
+/* Described fields. */
+export const Text = (description: string) => Type.String({ description })
+export const Flag = (description: string) => Type.Boolean({ description })
+export const Integer = (description: string) => Type.Integer({ description })
+export const Count = (description: string) => Type.Integer({ minimum: 0, description })
+
+export const Texts = (description: string) => Type.Array(Type.String(), { description })
 
 export const OrNull = <Schema extends TSchema>(schema: Schema) => Type.Union([schema, Type.Null()])
 
