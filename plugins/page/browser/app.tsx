@@ -12,7 +12,7 @@ import { chats } from './state/chats.ts'
 import { keepFault } from './state/kept-chats.ts'
 import { route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
-import { texts } from './texts/texts.ts'
+import { fill, texts } from './texts/texts.ts'
 
 /** A component that is loaded when it is first rendered. @param meanwhile shown until then */
 function later(
@@ -117,11 +117,11 @@ function Banner() {
       : server.value?.draining
         ? t.restarting
         : storageFault.value
-          ? t.storageFault(storageFault.value)
+          ? fill(t.storageFault, { reason: storageFault.value })
           : keepFault.value
             ? keepFault.value.code === 'insufficient_storage'
               ? t.serverFull
-              : t.keepFault(keepFault.value.message)
+              : fill(t.keepFault, { reason: keepFault.value.message })
             : ''
   return text === '' ? null : (
     <p class="banner" role="status">

@@ -1,5 +1,5 @@
 import type { Attachment } from '../state/conversation-tree.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 
 /** Larger files do not fit into a request. */
 const MAX_BYTES = 20_000_000
@@ -22,23 +22,23 @@ export async function readFiles(
   const refused: string[] = []
   for (const file of files) {
     const { name, type, size } = file
-    if (size > MAX_BYTES) refused.push(t.fileTooLarge(name))
+    if (size > MAX_BYTES) refused.push(fill(t.fileTooLarge, { name }))
     else if (type.startsWith('image/')) {
-      if (!capabilities.includes('vision')) refused.push(t.modelBlind(name))
+      if (!capabilities.includes('vision')) refused.push(fill(t.modelBlind, { name }))
       else attachments.push({ name, type, kind: 'image', data: await dataAddress(file) })
     } else if (type.startsWith('audio/')) {
-      if (!capabilities.includes('audio')) refused.push(t.modelDeaf(name))
+      if (!capabilities.includes('audio')) refused.push(fill(t.modelDeaf, { name }))
       else attachments.push({ name, type, kind: 'audio', data: await dataAddress(file) })
     } else {
       try {
         const isPdf = type === 'application/pdf' || /\.pdf$/i.test(name)
         const { text, cutAfter } = isPdf ? await readPdf(file, signal) : { text: await readText(file) }
-        if (text.trim() === '') refused.push(t.fileEmpty(name))
+        if (text.trim() === '') refused.push(fill(t.fileEmpty, { name }))
         else attachments.push({ name, type: 'text/plain', kind: 'text', data: text.slice(0, MAX_TEXT_LENGTH) })
-        if (cutAfter !== undefined) refused.push(t.pdfCut(name, cutAfter))
+        if (cutAfter !== undefined) refused.push(fill(t.pdfCut, { name, pages: cutAfter }))
       } catch {
         if (signal.aborted) break
-        refused.push(t.fileUnknown(name))
+        refused.push(fill(t.fileUnknown, { name }))
       }
     }
   }

@@ -1,7 +1,7 @@
 import { useRef, useState } from 'preact/hooks'
 import { Dialog, IconButton } from '../parts/controls.tsx'
 import { deletePreset, type Preset, presets, type Settings, takePresets } from '../state/presets.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 
 /** Options with their own fields and allowed values. */
 const OPTIONS = [
@@ -34,7 +34,7 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
       if (text('schema')) objectOf(text('schema'))
       if (text('tools') && !Array.isArray(JSON.parse(text('tools')))) throw new SyntaxError('[ … ]')
     } catch (error) {
-      setFault(t.notJson((error as Error).message))
+      setFault(fill(t.notJson, { reason: (error as Error).message }))
       return undefined
     }
     setFault('')
@@ -200,7 +200,7 @@ function Presets(props: {
       {presets.value.some(({ name }) => name === props.name) && (
         <IconButton
           icon="trash"
-          label={t.deletePreset(props.name)}
+          label={fill(t.deletePreset, { name: props.name })}
           onClick={() => {
             deletePreset(props.name)
             props.onSaved('')

@@ -20,7 +20,7 @@ import { lastModel } from '../state/preferences.ts'
 import { type Preset, presets, type Settings } from '../state/presets.ts'
 import { go, linkTo } from '../state/route.ts'
 import { chatModels, connection, defaultModel } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { ChatSettings } from './chat-settings.tsx'
 import { Composer } from './composer.tsx'
 import { edited, MessageView } from './message-view.tsx'
@@ -286,7 +286,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
     const isBusy = message !== undefined && isUnderWay(message)
     if (isBusy && answering.current !== message.id) announce(texts.peek().answering)
     if (!isBusy && message && answering.current === message.id) {
-      announce(message.error?.message ?? texts.peek().answered(message.content.slice(0, SAID)))
+      announce(message.error?.message ?? fill(texts.peek().answered, { text: message.content.slice(0, SAID) }))
     }
     answering.current = isBusy ? message.id : ''
   })

@@ -6,7 +6,7 @@ import { stop } from '../state/answering.ts'
 import type { Attachment } from '../state/conversation-tree.ts'
 import { draftOf, keepDraft } from '../state/drafts.ts'
 import { models } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
 import { loadMarkdown } from './markdown-view.tsx'
 
@@ -112,7 +112,9 @@ export function Composer(props: {
           void take(files)
         } else if (pasted.length > LONG_PASTE) {
           event.preventDefault()
-          const name = t.pastedText(attachments.value.filter(({ kind }) => kind === 'text').length + 1)
+          const name = fill(t.pastedText, {
+            number: attachments.value.filter(({ kind }) => kind === 'text').length + 1
+          })
           attachments.value = [...attachments.value, { name, kind: 'text', type: 'text/plain', data: pasted }]
         }
       }}
@@ -128,8 +130,8 @@ export function Composer(props: {
             {reading.value.map(({ names, cancel }, index) => (
               <li key={index} class="chip" aria-busy="true">
                 <span class="pulse" aria-hidden="true" />
-                {t.readingFile(names)}
-                <IconButton icon="close" label={t.cancelReading(names)} onClick={cancel} />
+                {fill(t.readingFile, { name: names })}
+                <IconButton icon="close" label={fill(t.cancelReading, { name: names })} onClick={cancel} />
               </li>
             ))}
             {attachments.value.map((attachment, index) => (
@@ -139,7 +141,7 @@ export function Composer(props: {
                 {attachment.kind === 'text' && (
                   <IconButton
                     icon="down"
-                    label={t.asMessage(attachment.name)}
+                    label={fill(t.asMessage, { name: attachment.name })}
                     onClick={() => {
                       text.value = [text.value, attachment.data].filter(part => part !== '').join('\n\n')
                       attachments.value = attachments.value.filter(other => other !== attachment)
@@ -149,7 +151,7 @@ export function Composer(props: {
                 )}
                 <IconButton
                   icon="close"
-                  label={t.removeFile(attachment.name)}
+                  label={fill(t.removeFile, { name: attachment.name })}
                   onClick={() => {
                     attachments.value = attachments.value.filter(other => other !== attachment)
                   }}

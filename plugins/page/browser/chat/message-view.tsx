@@ -18,7 +18,7 @@ import {
 import { isUnderWay, type Message, siblingsOf, type Timing, type ToolCall } from '../state/conversation-tree.ts'
 import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, labelFor, plural, texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
 import { beingRead, canSpeak, readAloud } from './read-aloud.ts'
 import { statusText } from './status-text.ts'
@@ -32,7 +32,7 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
   const t = texts.value
   const article = useRef<HTMLElement>(null)
   const isBusy = isUnderWay(message)
-  const name = message.role === 'assistant' ? t.answerOf(message.model ?? '') : t.you
+  const name = message.role === 'assistant' ? fill(t.answerOf, { model: message.model ?? '' }) : t.you
   if (edited.value === message.id) {
     const close = () => {
       edited.value = ''
@@ -118,7 +118,7 @@ function AnswerBody({ message }: { message: Message }) {
   const isBusy = isUnderWay(message)
   return (
     <>
-      {dropped !== undefined && dropped > 0 && <p class="note">{t.droppedNote(dropped)}</p>}
+      {dropped !== undefined && dropped > 0 && <p class="note">{plural(t.droppedNote, dropped)}</p>}
       {thinking && (
         <details class="thoughts">
           <summary>{isBusy && content === '' ? t.thinking : t.thoughts}</summary>
@@ -165,7 +165,7 @@ function Failure({
   const again = () => void answer(message.chat, message.parent!, message.model)
   return (
     <div class="failure" role="alert">
-      <p>{t.failures[code] ?? text}</p>
+      <p>{labelFor(t.failures, code, text)}</p>
       <p class="failure-code">{code}</p>
       <button type="button" class="button" onClick={again}>
         {t.retry}
@@ -208,11 +208,11 @@ function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; 
     >
       {calls.map(({ name, arguments: given }, index) => (
         <div key={index} class="tool-call">
-          <p>{t.callsTool(name)}</p>
+          <p>{fill(t.callsTool, { name })}</p>
           <pre tabIndex={0}>{given}</pre>
           {isOpen && (
             <label>
-              {t.toolResult(name)}
+              {fill(t.toolResult, { name })}
               <textarea class="field" name="result" rows={2} />
             </label>
           )}
@@ -239,7 +239,7 @@ function Versions({ message, opened }: { message: Message; opened: Signal<OpenCh
   return (
     <span class="versions">
       <IconButton icon="left" label={t.previousVersion} disabled={at === 0} onClick={() => show(at - 1)} />
-      <span>{t.versionOf(at + 1, versions.length)}</span>
+      <span>{fill(t.versionOf, { at: at + 1, count: versions.length })}</span>
       <IconButton
         icon="right"
         label={t.nextVersion}
@@ -283,10 +283,14 @@ function Again({ message }: { message: Message }) {
 /** The token counts of an answer, in more detail than the line below it has space for. */
 function TokenNote({ timing: { promptTokens, cachedTokens, answerTokens, promptSpeed } }: { timing: Timing }) {
   const t = texts.value
-  const took = t.tookTokens(formatNumber(promptTokens), formatNumber(cachedTokens), formatNumber(answerTokens))
+  const took = fill(t.tookTokens, {
+    read: formatNumber(promptTokens),
+    cached: formatNumber(cachedTokens),
+    written: formatNumber(answerTokens)
+  })
   return (
     <p class="menu-note">
-      {took} {promptSpeed !== undefined && t.promptSpeed(formatNumber(promptSpeed))}
+      {took} {promptSpeed !== undefined && fill(t.promptSpeed, { speed: formatNumber(promptSpeed) })}
     </p>
   )
 }
@@ -298,13 +302,15 @@ function Figures({ message: { timing, model } }: { message: Message }) {
   const context = contextOf(model ?? '')
   const used = timing.promptTokens + timing.answerTokens
   const parts = [
-    timing.speed === undefined ? undefined : t.speed(formatNumber(timing.speed, timing.speed < 10 ? 1 : 0)),
-    timing.firstText === undefined ? undefined : t.firstText(formatDuration(timing.firstText)),
+    timing.speed === undefined
+      ? undefined
+      : fill(t.speed, { tokens: formatNumber(timing.speed, timing.speed < 10 ? 1 : 0) }),
+    timing.firstText === undefined ? undefined : fill(t.firstText, { time: formatDuration(timing.firstText) }),
     used === 0
       ? undefined
       : context === undefined
-        ? t.tokens(formatNumber(used))
-        : t.contextFill(formatNumber(used), formatNumber(context))
+        ? fill(t.tokens, { count: formatNumber(used) })
+        : fill(t.contextFill, { used: formatNumber(used), size: formatNumber(context) })
   ]
   return (
     <span class="figures">
@@ -316,7 +322,7 @@ function Figures({ message: { timing, model } }: { message: Message }) {
           max={1}
           high={0.8}
           value={used / context}
-          aria-label={t.contextFill(String(used), String(context))}
+          aria-label={fill(t.contextFill, { used: String(used), size: String(context) })}
         />
       )}
     </span>

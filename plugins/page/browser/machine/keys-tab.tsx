@@ -2,7 +2,7 @@ import { useState } from 'preact/hooks'
 import { attempt, ConfirmDialog, CopyButton, Dialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
 import { ask } from '../state/api.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { useReply } from './use-reply.ts'
 
 interface KeyRecord {
@@ -45,9 +45,10 @@ export function KeysTab() {
                   {[
                     t.roles[record.role],
                     formatAgo(Date.parse(record.created)),
-                    record.expires && t.expires(new Date(record.expires).toLocaleString()),
+                    record.expires && fill(t.expires, { time: new Date(record.expires).toLocaleString() }),
                     record.models?.join(', '),
-                    record.limits?.requests_per_minute && t.perMinute(record.limits.requests_per_minute)
+                    record.limits?.requests_per_minute &&
+                      fill(t.perMinute, { count: record.limits.requests_per_minute })
                   ]
                     .filter(Boolean)
                     .join(' · ')}
@@ -94,7 +95,7 @@ export function KeysTab() {
       )}
       {revoked !== '' && (
         <ConfirmDialog
-          title={t.revokeTitle(revoked)}
+          title={fill(t.revokeTitle, { name: revoked })}
           text={t.revokeText}
           action={t.revoke}
           onClose={() => setRevoked('')}

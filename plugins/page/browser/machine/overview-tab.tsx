@@ -4,7 +4,7 @@ import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { may, me } from '../state/me.ts'
 import { collectSamples, type LoadSample, samples } from '../state/recent-load.ts'
 import { build, engines, gpus, pools, server } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { LiveChart } from './live-chart.tsx'
 import { useReply } from './use-reply.ts'
 
@@ -132,14 +132,14 @@ function Hardware() {
           <>
             <dt>{t.processor}</dt>
             <dd>
-              {cpu.model}, {t.threads(cpu.threads)}
+              {cpu.model}, {fill(t.threads, { count: cpu.threads })}
             </dd>
           </>
         )}
         {memory && (
           <>
             <dt>{t.memory}</dt>
-            <dd>{t.memoryFree(formatSize(memory.available), formatSize(memory.total))}</dd>
+            <dd>{fill(t.memoryFree, { free: formatSize(memory.available), whole: formatSize(memory.total) })}</dd>
           </>
         )}
         <dt>{t.gpus}</dt>

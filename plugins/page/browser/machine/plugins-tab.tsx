@@ -2,7 +2,7 @@ import { useState } from 'preact/hooks'
 import type { PluginReport } from '../../../../core/plugins/plugin-report.ts'
 import { Dialog } from '../parts/controls.tsx'
 import { base } from '../state/api.ts'
-import { texts } from '../texts/texts.ts'
+import { labelFor, plural, texts } from '../texts/texts.ts'
 import { useReply } from './use-reply.ts'
 
 export function PluginsTab() {
@@ -26,11 +26,11 @@ export function PluginsTab() {
                   {web.title}
                 </button>
               )}
-              <span class={`chip ${state === 'active' ? 'is-good' : ''}`}>{t.pluginStates[state] ?? state}</span>
+              <span class={`chip ${state === 'active' ? 'is-good' : ''}`}>{labelFor(t.pluginStates, state)}</span>
             </div>
             {routes.length > 0 && (
               <details>
-                <summary class="quiet">{t.routes(routes.length)}</summary>
+                <summary class="quiet">{plural(t.routes, routes.length)}</summary>
                 <ul class="plain-list mono">
                   {routes.map(route => (
                     <li key={route}>{route}</li>

@@ -1,7 +1,5 @@
-import type { ComponentType } from 'preact'
 import { may } from '../state/me.ts'
 import { linkTo } from '../state/route.ts'
-import type { Texts } from '../texts/en.ts'
 import { texts } from '../texts/texts.ts'
 import { AuditTab } from './audit-tab.tsx'
 import { KeysTab } from './keys-tab.tsx'
@@ -11,14 +9,14 @@ import { PluginsTab } from './plugins-tab.tsx'
 import { UsageTab } from './usage-tab.tsx'
 
 /** The tabs about the server, with the role that each requires. */
-const TABS: { id: string; title: keyof Texts & string; role: 'user' | 'operator' | 'admin'; view: ComponentType }[] = [
-  { id: 'overview', title: 'overview', role: 'user', view: OverviewTab },
-  { id: 'logs', title: 'logs', role: 'admin', view: LogsTab },
-  { id: 'usage', title: 'usage', role: 'user', view: UsageTab },
-  { id: 'keys', title: 'keys', role: 'admin', view: KeysTab },
-  { id: 'audit', title: 'audit', role: 'admin', view: AuditTab },
-  { id: 'plugins', title: 'plugins', role: 'operator', view: PluginsTab }
-]
+const TABS = [
+  { id: 'overview', role: 'user', view: OverviewTab },
+  { id: 'logs', role: 'admin', view: LogsTab },
+  { id: 'usage', role: 'user', view: UsageTab },
+  { id: 'keys', role: 'admin', view: KeysTab },
+  { id: 'audit', role: 'admin', view: AuditTab },
+  { id: 'plugins', role: 'operator', view: PluginsTab }
+] as const
 
 export function ServerView({ path }: { path: string[] }) {
   const t = texts.value
@@ -31,9 +29,9 @@ export function ServerView({ path }: { path: string[] }) {
           <h1>{t.server}</h1>
         </header>
         <nav class="tabs" aria-label={t.server}>
-          {allowed.map(({ id, title }) => (
+          {allowed.map(({ id }) => (
             <a key={id} href={linkTo('server', id)} aria-current={id === current?.id ? 'page' : undefined}>
-              {t[title] as string}
+              {t[id]}
             </a>
           ))}
         </nav>

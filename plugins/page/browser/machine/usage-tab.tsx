@@ -1,6 +1,6 @@
 import { useState } from 'preact/hooks'
 import { formatNumber } from '../parts/formats.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { useReply } from './use-reply.ts'
 
 interface Counts {
@@ -35,7 +35,7 @@ export function UsageTab() {
             {names[each]}
           </button>
         ))}
-        <span class="quiet">{t.lastDays(30)}</span>
+        <span class="quiet">{fill(t.lastDays, { days: 30 })}</span>
       </fieldset>
       {fault && <p class="is-error">{fault}</p>}
       {reply && (

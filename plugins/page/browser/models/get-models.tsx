@@ -5,7 +5,7 @@ import { formatAgo, formatDuration, formatNumber, formatSize } from '../parts/fo
 import { type ApiError, ask } from '../state/api.ts'
 import { linkTo } from '../state/route.ts'
 import { models, pools, pulls } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, labelFor, texts } from '../texts/texts.ts'
 
 /** Searches the hubs, and lists the running downloads. @param wanted a model to show first */
 export function GetModels({ wanted }: { wanted: string | undefined }) {
@@ -64,7 +64,7 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
           {fault}
         </p>
       )}
-      {asked && !reply && !fault && <p class="quiet">{t.searching(asked)}</p>}
+      {asked && !reply && !fault && <p class="quiet">{fill(t.searching, { words: asked })}</p>}
       {reply && (
         <>
           {reply.errors.map(({ hub, error }) => (
@@ -72,7 +72,7 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
               {hub}: {error}
             </p>
           ))}
-          {reply.models.length === 0 && <p class="quiet">{t.nothingFound(asked)}</p>}
+          {reply.models.length === 0 && <p class="quiet">{fill(t.nothingFound, { words: asked })}</p>}
           <ul class="plain-list">
             {reply.models.map(found => (
               <FoundLine key={`${found.hub} ${found.id}`} found={found} onChoose={() => setChosen(found.model)} />
@@ -93,7 +93,7 @@ function FoundLine({ found, onChoose }: { found: FoundRepository; onChoose: () =
   const t = texts.value
   const facts = [
     found.size === undefined ? undefined : `${found.variant ?? ''} ${formatSize(found.size)}`.trim(),
-    found.downloads === undefined ? undefined : t.downloadCount(formatNumber(found.downloads)),
+    found.downloads === undefined ? undefined : fill(t.downloadCount, { count: formatNumber(found.downloads) }),
     found.updated_at === undefined ? undefined : formatAgo(Date.parse(found.updated_at)),
     found.license,
     found.hub
@@ -122,7 +122,7 @@ function Fit({ required, available }: { required: number; available: number }) {
   const reserved = pools.value.reduce((sum, pool) => sum + pool.reserved, 0)
   const [text, kind] =
     required > available
-      ? [t.tooLarge(formatSize(required), formatSize(available)), 'is-error']
+      ? [fill(t.tooLarge, { required: formatSize(required), available: formatSize(available) }), 'is-error']
       : required + reserved > available
         ? [t.fitsAlone, 'is-accent']
         : [t.fits, 'is-good']
@@ -189,7 +189,9 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
         </p>
       ))}
       {!plan.disk.fits && (
-        <p class="is-error">{t.diskFull(formatSize(plan.disk.required), formatSize(plan.disk.available))}</p>
+        <p class="is-error">
+          {fill(t.diskFull, { required: formatSize(plan.disk.required), available: formatSize(plan.disk.available) })}
+        </p>
       )}
       {fault && <p class="is-error">{fault}</p>}
       <footer class="dialog-foot">
@@ -201,11 +203,11 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
           onClick={async () => {
             const begun = await attempt(() => ask('POST', 'api/pull', { body: { model: source, detach: true } }))
             if (!begun) return
-            notify(t.downloadBegun(plan.model))
+            notify(fill(t.downloadBegun, { model: plan.model }))
             onDone()
           }}
         >
-          {t.downloadOf(formatSize(plan.size))}
+          {fill(t.downloadOf, { size: formatSize(plan.size) })}
         </button>
       </footer>
     </>
@@ -226,10 +228,10 @@ function PullLine({ pull }: { pull: PullReply }) {
   const left = speed > 0 ? formatDuration((1000 * (total - completed)) / speed) : undefined
   const isMoving = state === 'downloading' || state === 'waiting' || state === 'storing'
   const facts = [
-    t.pullStates[state] ?? state,
-    t.memoryOf(formatSize(completed), formatSize(total)),
-    state === 'downloading' ? t.perSecond(formatSize(speed)) : undefined,
-    state === 'downloading' && left ? t.timeLeft(left) : undefined
+    labelFor(t.pullStates, state),
+    fill(t.memoryOf, { used: formatSize(completed), whole: formatSize(total) }),
+    state === 'downloading' ? fill(t.perSecond, { size: formatSize(speed) }) : undefined,
+    state === 'downloading' && left ? fill(t.timeLeft, { time: left }) : undefined
   ]
   return (
     <li class="card">
@@ -253,7 +255,7 @@ function PullLine({ pull }: { pull: PullReply }) {
           <ul class="plain-list">
             {pull.files.map(({ path, completed, total }) => (
               <li key={path}>
-                {path} <small>{t.memoryOf(formatSize(completed), formatSize(total))}</small>
+                {path} <small>{fill(t.memoryOf, { used: formatSize(completed), whole: formatSize(total) })}</small>
               </li>
             ))}
           </ul>

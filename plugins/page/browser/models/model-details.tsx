@@ -3,7 +3,7 @@ import type { ShownModel } from '../../../../core/contracts/native-records.ts'
 import { formatNumber, formatSize } from '../parts/formats.ts'
 import { ask } from '../state/api.ts'
 import { engineOf } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { labelFor, texts } from '../texts/texts.ts'
 
 /** Details of a model: its source, files, metadata, template and license. */
 export function ModelDetails({ name }: { name: string }) {
@@ -24,7 +24,7 @@ export function ModelDetails({ name }: { name: string }) {
     [t.parameters, details.parameter_size],
     [t.quantization, details.quantization_level],
     [t.trainedContext, details.context_length === undefined ? undefined : formatNumber(details.context_length)],
-    [t.abilities, capabilities.map(capability => t.capabilities[capability] ?? capability).join(', ')],
+    [t.abilities, capabilities.map(each => labelFor(t.capabilities, each)).join(', ')],
     [t.settings, shown.parameters || undefined],
     [t.system, shown.system]
   ]

@@ -3,7 +3,7 @@ import type { ReloadReport } from '../../../../core/contracts/native-records.ts'
 import { useReply } from '../machine/use-reply.ts'
 import { notify } from '../parts/controls.tsx'
 import { type ApiError, ask } from '../state/api.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 
 interface ModelSettings {
   section: string
@@ -42,7 +42,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
     try {
       wanted = settingsOf(form)
     } catch (error) {
-      setWrong(t.notJson((error as Error).message))
+      setWrong(fill(t.notJson, { reason: (error as Error).message }))
       return
     }
     setWrong('')
@@ -51,7 +51,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
       const body = { model: name, settings: wanted, revision }
       const report = await ask<ReloadReport>('PUT', 'api/models/settings', { body })
       const notes = report.unknown.map(({ message }) => message)
-      notify([t.settingsSaved(report.applied.length), ...notes].join(' '))
+      notify([report.applied.length === 0 ? t.settingsUnchanged : t.settingsSaved, ...notes].join(' '))
       onDone()
     } catch (error) {
       setRefusal(error as ApiError)
@@ -67,7 +67,7 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
         void save(new FormData(event.currentTarget))
       }}
     >
-      <p class="quiet">{t.settingsIn(file)}</p>
+      <p class="quiet">{fill(t.settingsIn, { file })}</p>
       <div class="option-fields">
         {OPTIONS.map(({ name: option, ...bounds }) => (
           <label key={option}>

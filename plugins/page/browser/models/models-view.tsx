@@ -10,7 +10,7 @@ import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
 import { go, linkTo } from '../state/route.ts'
 import { conversions, engines, models, pools } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, labelFor, texts } from '../texts/texts.ts'
 import { GetModels } from './get-models.tsx'
 import { ModelDetails } from './model-details.tsx'
 import { ModelSettingsForm } from './model-settings.tsx'
@@ -83,7 +83,10 @@ function Memory() {
         })
         const known = parts.reduce((sum, { size }) => sum + size, 0)
         const whole = budget ?? Math.max(reserved, known, 1)
-        const label = budget === undefined ? formatSize(reserved) : t.memoryOf(formatSize(reserved), formatSize(budget))
+        const label =
+          budget === undefined
+            ? formatSize(reserved)
+            : fill(t.memoryOf, { used: formatSize(reserved), whole: formatSize(budget) })
         const name = pool === 'host' ? t.hostMemory : pool
         return (
           <div class="memory" key={pool}>
@@ -140,7 +143,7 @@ function ModelLine({ model }: { model: ModelState }) {
           .filter(capability => capability !== 'completion')
           .map(capability => (
             <span key={capability} class="chip">
-              {t.capabilities[capability] ?? capability}
+              {labelFor(t.capabilities, capability)}
             </span>
           ))}
         {model.capabilities.includes('completion') && (
@@ -192,7 +195,8 @@ function ModelLine({ model }: { model: ModelState }) {
                   onSelect={async () => {
                     close()
                     const body = { model: model.name }
-                    if (await attempt(() => ask('POST', 'api/default', { body }))) notify(t.isDefault(model.name))
+                    if (await attempt(() => ask('POST', 'api/default', { body })))
+                      notify(fill(t.isDefault, { model: model.name }))
                   }}
                 >
                   {t.makeDefault}
@@ -238,8 +242,8 @@ function ModelLine({ model }: { model: ModelState }) {
       )}
       {open === 'deleting' && (
         <ConfirmDialog
-          title={t.deleteModelTitle(model.name)}
-          text={t.deleteModelText(formatSize(model.size))}
+          title={fill(t.deleteModelTitle, { model: model.name })}
+          text={fill(t.deleteModelText, { size: formatSize(model.size) })}
           action={t.delete}
           onClose={() => setOpen('')}
           onConfirm={() => void attempt(() => ask('DELETE', 'api/delete', { body: { model: model.name } }))}
@@ -264,17 +268,19 @@ function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
   const t = texts.value
   if (engine.state !== 'loaded') {
     const { progress, status, state } = engine
-    const text = status ? statusText(status) : (t.engineStates[state] ?? state)
+    const text = status ? statusText(status) : labelFor(t.engineStates, state)
     return <WorkLine status={engine.member === undefined ? text : `${engine.member}: ${text}`} progress={progress} />
   }
-  const until = engine.expires_at.startsWith('2999') ? t.forEver : t.until(formatTime(engine.expires_at))
+  const until = engine.expires_at.startsWith('2999')
+    ? t.forEver
+    : fill(t.until, { time: formatTime(engine.expires_at) })
   const parts = [
     engine.member,
     engine.mode === 'chat' ? t.inMemory : `${t.inMemory} (${engine.mode})`,
     engine.memory && `${t.memory} ${formatSize(engine.size)}`,
-    t.contextOf(formatNumber(engine.context_length)),
-    t.slots(engine.running, engine.slots),
-    engine.queued > 0 ? t.waitingCount(engine.queued) : undefined,
+    fill(t.contextOf, { tokens: formatNumber(engine.context_length) }),
+    fill(t.slots, { running: engine.running, all: engine.slots }),
+    engine.queued > 0 ? fill(t.waitingCount, { count: engine.queued }) : undefined,
     until
   ]
   return <p class="engine-line is-loaded">{parts.filter(part => part !== undefined).join(' · ')}</p>

@@ -5,7 +5,7 @@ import { may } from '../state/me.ts'
 import { sidebarHidden, theme } from '../state/preferences.ts'
 import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { Dialog } from './controls.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { useFoundChats } from './use-found-chats.ts'
@@ -66,7 +66,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
           .map(({ name }) => ({
             id: `model ${name}`,
             icon: 'models' as const,
-            text: t.useModel(name),
+            text: fill(t.useModel, { model: name }),
             run: () => void changeChat(current.id, { model: name })
           }))
       : []),

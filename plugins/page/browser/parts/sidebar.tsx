@@ -9,7 +9,7 @@ import { deleteEverywhere } from '../state/kept-chats.ts'
 import { language, sidebarHidden, theme } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { signOut } from '../state/session.ts'
-import { LANGUAGES, loadLanguage, shownLanguage, texts } from '../texts/texts.ts'
+import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { useFoundChats } from './use-found-chats.ts'
@@ -83,7 +83,7 @@ function PageMenu() {
           await attempt(async () => {
             let count = 0
             for (const file of field.files ?? []) count += await importChats(file)
-            notify(t.imported(count))
+            notify(plural(t.imported, count))
           })
           field.value = ''
         }}
@@ -292,7 +292,7 @@ function ChatLine({ chat }: { chat: Chat }) {
       {state === 'deleting' && (
         <ConfirmDialog
           title={t.deleteChatTitle}
-          text={t.deleteChatText(title)}
+          text={fill(t.deleteChatText, { title })}
           action={t.delete}
           onClose={() => setState('')}
           onConfirm={() => {

@@ -5,7 +5,7 @@ import { type ApiError, ask, base, key, send } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { noteRequest, recentRequests } from '../state/recent-requests.ts'
 import { go } from '../state/route.ts'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { asCurl, asJavaScript, asPython, type Operation, operationsOf, pathWith } from './operations.ts'
 
 const FIRST = 'chat'
@@ -90,7 +90,7 @@ function RequestForm({ operation }: { operation: Operation }) {
     try {
       parsed = body === undefined ? undefined : JSON.parse(body)
     } catch (error) {
-      setReply({ status: '', text: t.notJson((error as Error).message) })
+      setReply({ status: '', text: fill(t.notJson, { reason: (error as Error).message }) })
       return
     }
     controller.current = new AbortController()

@@ -1,4 +1,4 @@
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import type { Chat, Message } from './conversation-tree.ts'
 
 /* Validates chats from files and servers, so that no view fails on them later. */
@@ -104,7 +104,12 @@ function picked<Value>(value: object, ...shapes: Shape[]): Value {
 /** A chat that cannot be used, with the reason in the user's language. */
 export class ChatFault extends Error {
   constructor(title: unknown, fault: string) {
-    super(texts.peek().brokenChat(typeof title === 'string' ? title.slice(0, 80) : '', fault))
+    const t = texts.peek()
+    super(
+      typeof title === 'string' && title
+        ? fill(t.brokenChat, { title: title.slice(0, 80), fault })
+        : fill(t.brokenChats, { fault })
+    )
   }
 }
 
@@ -124,24 +129,25 @@ export function checkedChats(
   for (const value of chats) {
     const chat = isObject(value) ? value : {}
     const wrong = wrongField(chat, CHAT, CHAT_MORE)
-    if (wrong !== undefined) throw new ChatFault(chat.title, t.field(wrong))
+    if (wrong !== undefined) throw new ChatFault(chat.title, fill(t.field, { field: wrong }))
     const known = picked<Chat>(chat, CHAT, CHAT_MORE)
-    if (byId.has(known.id)) throw new ChatFault(known.title, t.twice(known.id))
+    if (byId.has(known.id)) throw new ChatFault(known.title, fill(t.twice, { id: known.id }))
     byId.set(known.id, { chat: { ...known, updatedAt: known.updatedAt ?? known.createdAt }, messages: [] })
   }
   for (const value of messages) {
     const message = isObject(value) ? value : {}
     const own = byId.get(message.chat as string)
-    if (!own) throw new ChatFault('', t.noChat(String(message.id)))
+    if (!own) throw new ChatFault('', fill(t.noChat, { id: String(message.id) }))
     const wrong = wrongField(message, MESSAGE, MESSAGE_MORE)
-    if (wrong !== undefined) throw new ChatFault(own.chat.title, t.messageField(String(message.id), wrong))
+    if (wrong !== undefined)
+      throw new ChatFault(own.chat.title, fill(t.messageField, { id: String(message.id), field: wrong }))
     own.messages.push(picked<Message>(message, MESSAGE, MESSAGE_MORE))
   }
   const all = [...byId.values()]
   const ids = new Set<string>()
   for (const { chat, messages } of all) {
     for (const { id } of messages) {
-      if (ids.has(id)) throw new ChatFault(chat.title, t.twice(id))
+      if (ids.has(id)) throw new ChatFault(chat.title, fill(t.twice, { id }))
       ids.add(id)
     }
     checkTree(chat.title, messages, isWhole ? new Set(Object.keys(chat.gone ?? {})) : undefined)
@@ -160,16 +166,16 @@ export function checkTree(
   gone: ReadonlySet<string> | undefined
 ): void {
   const t = texts.peek().chatFaults
-  if (messages.length > MAX_MESSAGES) throw new ChatFault(title, t.tooMany(MAX_MESSAGES))
+  if (messages.length > MAX_MESSAGES) throw new ChatFault(title, fill(t.tooMany, { count: MAX_MESSAGES }))
   const byId = new Map(messages.map(message => [message.id, message]))
   const isChecked = new Set<string>()
   for (const message of messages) {
     const way = new Set<string>()
     for (let at: typeof message | undefined = message; at && !isChecked.has(at.id); at = byId.get(at.parent ?? '')) {
-      if (way.has(at.id)) throw new ChatFault(title, t.cycle(at.id))
+      if (way.has(at.id)) throw new ChatFault(title, fill(t.cycle, { id: at.id }))
       way.add(at.id)
       if (at.parent !== undefined && gone && !byId.has(at.parent) && !gone.has(at.parent)) {
-        throw new ChatFault(title, t.noParent(at.id, at.parent))
+        throw new ChatFault(title, fill(t.noParent, { id: at.id, parent: at.parent }))
       }
     }
     for (const id of way) isChecked.add(id)

@@ -1,4 +1,4 @@
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { readAll, storeAll } from './chats.ts'
 import { branchTo, type Chat, type Message } from './conversation-tree.ts'
 import { type Preset, presets, takePresets } from './presets.ts'
@@ -65,7 +65,7 @@ const MAX_FILE_BYTES = 512 * 2 ** 20
  */
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
-  if (file.size > MAX_FILE_BYTES) throw new Error(t.importTooLarge(file.name))
+  if (file.size > MAX_FILE_BYTES) throw new Error(fill(t.importTooLarge, { name: file.name }))
   const [{ checkedChats, ChatFault, arePresets }, { foreignChatsOf }] = await Promise.all([
     import('./chat-check.ts'),
     import('./foreign-chats.ts')
@@ -77,14 +77,16 @@ export async function importChats(file: File): Promise<number> {
     own = ownChatsOf(new TextDecoder().decode(bytes))
     const given = own ?? foreignChatsOf(bytes, file.name, MAX_FILE_BYTES)
     found = given && checkedChats(given.chats, given.messages, own !== undefined)
-    if (!arePresets(own?.presets ?? [])) throw new ChatFault('', t.chatFaults.field('presets'))
+    if (!arePresets(own?.presets ?? [])) throw new ChatFault('', fill(t.chatFaults.field, { field: 'presets' }))
   } catch (error) {
     const { message } = error as Error
     throw new Error(
-      error instanceof ChatFault ? `${file.name}: ${message}` : `${t.noKnownChats(file.name)} (${message})`
+      error instanceof ChatFault
+        ? `${file.name}: ${message}`
+        : `${fill(t.noKnownChats, { name: file.name })} (${message})`
     )
   }
-  if (!found) throw new Error(t.noKnownChats(file.name))
+  if (!found) throw new Error(fill(t.noKnownChats, { name: file.name }))
   const here = new Set(chatModels.peek().map(({ name }) => name))
   // Continue chats of other programs with an installed model.
   const modelOf = ({ model = '' }: Chat) => (here.has(model) ? model : defaultModel.peek())

@@ -1,5 +1,5 @@
 import { strFromU8, unzipSync } from 'fflate'
-import { texts } from '../texts/texts.ts'
+import { fill, texts } from '../texts/texts.ts'
 import { ChatFault, checkTree } from './chat-check.ts'
 import { type Attachment, type Chat, type Message, type ToolCall, titleOf } from './conversation-tree.ts'
 
@@ -55,7 +55,7 @@ export function foreignChatsOf(bytes: Uint8Array, name: string, maxBytes: number
   const isWanted = ({ name, originalSize }: { name: string; originalSize: number }) => {
     if (!/\.jsonl?$/i.test(name)) return false
     left -= originalSize
-    if (left < 0) throw new Error(texts.peek().importTooLarge(name))
+    if (left < 0) throw new Error(fill(texts.peek().importTooLarge, { name }))
     return true
   }
   const files = isArchive ? Object.entries(unzipSync(bytes, { filter: isWanted })) : [[name, bytes] as const]
@@ -281,7 +281,7 @@ function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] }
   const byId = new Map(nodes.map(node => [node.id, node]))
   for (const { id, role } of nodes) {
     if (ROLES.includes(role) || OTHER_ROLES.includes(role)) continue
-    throw new ChatFault(title, texts.peek().chatFaults.messageField(id, 'role'))
+    throw new ChatFault(title, fill(texts.peek().chatFaults.messageField, { id, field: 'role' }))
   }
   const isSaid = ({ role, content, thinking, attachments, toolCalls }: Node) =>
     ROLES.includes(role) && Boolean(content || thinking || attachments?.length || toolCalls?.length)

@@ -1,6 +1,12 @@
 import { signal } from '@preact/signals'
 import { language } from '../state/preferences.ts'
-import { en, type Texts } from './en.ts'
+import en from './en.json'
+
+/*
+ * All texts of the page, in one JSON file per language with the same fields. `{name}` in a text stands for a value. A
+ * text for a count has one form for each plural category of `Intl.PluralRules`.
+ */
+export type Texts = typeof en
 
 /** Available languages by code. English is built in, the others are loaded when chosen. */
 export const LANGUAGES = { en: 'English', zh: '中文' } as const
@@ -8,7 +14,7 @@ type Language = keyof typeof LANGUAGES
 
 const loaders: Record<Language, () => Promise<Texts>> = {
   en: async () => en,
-  zh: async () => (await import('./zh.ts')).zh
+  zh: async () => (await import('./zh.json')).default
 }
 
 /** The texts of the current language. */
@@ -24,4 +30,20 @@ export async function loadLanguage(): Promise<void> {
   texts.value = await loaders[found]()
   shownLanguage.value = found
   document.documentElement.lang = found
+}
+
+/** Replaces each `{name}` in a text by its value. */
+export function fill(text: string, values: Readonly<Record<string, string | number>>): string {
+  return text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole))
+}
+
+/** Chooses the form of a text for a count, and fills in `{count}`. */
+export function plural(forms: { one: string; other: string }, count: number): string {
+  const category = new Intl.PluralRules(shownLanguage.value).select(count)
+  return fill(category === 'one' ? forms.one : forms.other, { count })
+}
+
+/** Returns the text for a name that the server uses, such as a state. @param otherwise for unknown names */
+export function labelFor(labels: Readonly<Record<string, string>>, name: string, otherwise = name): string {
+  return Object.hasOwn(labels, name) ? labels[name]! : otherwise
 }
