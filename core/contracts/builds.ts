@@ -274,10 +274,7 @@ export interface Runtimes {
   presentConverter(): string | undefined
   /** Fetches, verifies and keeps a build without using it. @throws CorralError `runtime_missing` */
   install(request: InstallRequest, waiting: Waiting): Promise<Build>
-  /**
-   * Verifies an installed build (an id or a kind) and uses it for new engines, also after a restart. `auto` returns to
-   * the best ranked one.
-   */
+  /** Verifies an installed build (an id or a kind) and uses it from now on. `auto` returns to the best ranked one. */
   use(choice: string, waiting: Waiting): Promise<Build>
   /** Installs and uses the newest release of the kind in use. If its verification fails, the current build stays. */
   upgrade(waiting: Waiting): Promise<{ build: Build; previous: Build; changed: boolean }>

@@ -101,10 +101,7 @@ declare module './callers.ts' {
 
 declare module './hooks.ts' {
   interface HookedRequest {
-    /**
-     * For headers, while they can be set. Its `request.record` has the progress of the request. Absent if another
-     * plugin calls the hooks itself.
-     */
+    /** For headers, while they can be set, and the request's record. Absent if another plugin calls the hooks. */
     readonly reply?: FastifyReply
   }
 
@@ -153,10 +150,7 @@ declare module './engines.ts' {
   }
 
   interface EngineProvider {
-    /**
-     * For engines of other servers: the models in their memory. The scheduler then shows these instead of its own
-     * records.
-     */
+    /** The models in memory of other servers. The scheduler shows these instead of its own records. */
     elsewhere?(): Elsewhere
     /** Unloads a model on all other servers. @returns whether any server had it loaded */
     unload?(model: Model): Promise<boolean>

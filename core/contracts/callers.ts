@@ -4,10 +4,7 @@ import { clientNetwork } from '../system/client-network.ts'
 /** The sender of a request. The security plugin identifies it before any route runs; routes read `request.caller`. */
 export interface Caller {
   readonly role: Role
-  /**
-   * Owner of prompt caches and stored responses: `key:<id>`, or `keyless` for all callers without a key. Owners never
-   * see each other's data.
-   */
+  /** Owner of prompt caches and stored responses: `key:<id>`, or `keyless`. Owners never see each other's data. */
   readonly owner: string
   /**
    * The client id for fair sharing: slots, queues, pulls and uploads go to clients in turn. `key:<id>`, or the address

@@ -81,10 +81,7 @@ export interface Delta {
 
 /** Controls of an answer in progress. */
 export interface AnswerControls {
-  /**
-   * Ends its reasoning, so that the model continues with the answer. If that is not possible, `success` is false and
-   * `message` says why.
-   */
+  /** Ends its reasoning, so that the answer follows. If that is impossible, `message` says why. */
   endThought(options: { signal: AbortSignal }): Promise<{ success: boolean; message?: string }>
 }
 
@@ -220,17 +217,11 @@ export interface Engine {
   countTokens?(request: EngineFields, options: { signal: AbortSignal }): Promise<number>
   /** The prompt that a `chat` request becomes. */
   applyTemplate?(request: EngineFields, options: { signal: AbortSignal }): Promise<string>
-  /**
-   * Its properties in llama-server's format, without paths: `default_generation_settings`, `chat_template_caps`,
-   * `bos_token`, `build_info`, …
-   */
+  /** Its properties in llama-server's format, without paths: `chat_template_caps`, `bos_token`, `build_info`, … */
   properties?(options: { signal: AbortSignal }): Promise<EngineFields>
   /** The state of its slots in llama-server's format (`id`, `n_ctx`, `is_processing`), without the prompts. */
   slotStates?(options: { signal: AbortSignal }): Promise<EngineFields[]>
-  /**
-   * Saves the prompt caches of its slots for the next start of the same model; called before a graceful `stop`. Never
-   * rejects.
-   */
+  /** Saves the prompt caches of its slots for its next start, before a graceful `stop`. Never rejects. */
   saveSlots?(): Promise<void>
   /** Stops it: gracefully first, then by force. Resolves when it has ended. Open requests fail. */
   stop(): Promise<void>

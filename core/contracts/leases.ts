@@ -27,10 +27,7 @@ export interface LeaseRequest extends Waiting {
   slots?: number
   /** Only the request's own options. */
   options: Partial<LoadOptions>
-  /**
-   * Whether the client asked for a resumable stream: if the engine is another server and becomes unreachable, another
-   * one takes over.
-   */
+  /** Whether the stream is resumable: if another server answers and becomes unreachable, a third one takes over. */
   resumable?: boolean
   /** Milliseconds; negative is forever, 0 unloads once it is idle; absent keeps the current value. */
   keepAlive?: number

@@ -44,10 +44,7 @@ export interface ModelDefaults {
 export interface Origin {
   /** made: from another model, or from files that a client sent. */
   kind: 'bundled' | 'import' | 'hub' | 'made'
-  /**
-   * Where it came from, without credentials: a path, a hub and its name there (`huggingface:owner/name`), or the model
-   * that it was made from.
-   */
+  /** A path, a hub and its name there (`huggingface:owner/name`, without credentials), or the original model. */
   from: string
   /** Identifies the content at a hub: a commit. */
   revision?: string
@@ -150,10 +147,7 @@ export interface Catalog extends ModelList {
    * @throws Error if the source's name is taken or a model's is invalid
    */
   add(source: ModelSource): () => void
-  /**
-   * The additional names of this variant in lists, the latest last: Ollama's names by which it was pulled or imported.
-   * They are aliases too.
-   */
+  /** Ollama's names by which this variant was pulled or imported, the latest last. They are aliases too. */
   listedNames(model: Pick<Model, 'key'>, allowed?: readonly string[]): string[]
   /**
    * Adds names that a plugin knows.

@@ -4,10 +4,7 @@ import type { Model } from './models.ts'
 
 export type Framing = 'sse' | 'ndjson'
 
-/**
- * How one mount of the native API writes the names and details of models, and names new ones. The catalog resolves
- * names.
- */
+/** How one mount writes the names and details of models, and names new ones. The catalog resolves names. */
 export interface ModelNaming {
   /** The name in records. */
   shown(variant: Model): string
@@ -36,10 +33,7 @@ export interface NativeMount {
   naming?: ModelNaming
   /** The reply of `GET /version`; corral's own version if absent. */
   version?: string
-  /**
-   * Whether input that is too long is truncated unless the request says otherwise: the oldest turns, the ends of texts
-   * to embed.
-   */
+  /** Whether input that is too long is truncated by default: the oldest turns, the ends of texts to embed. */
   truncates?: boolean
   /** Whether `generate` returns the `context` that continues a conversation. */
   givesContext?: boolean

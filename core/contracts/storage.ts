@@ -44,10 +44,7 @@ export interface ImportRequest {
   path: string
   /** The model's name. Its variant, if given, overrides the label read from the file. */
   name: ModelName
-  /**
-   * The requester: over the network, only files below `storage.import_roots` can be imported. Absent for imports by
-   * corral or a plugin itself.
-   */
+  /** Absent for corral and plugins. Over the network, only files below `storage.import_roots` can be imported. */
   caller?: Caller
 }
 

@@ -19,10 +19,7 @@ export interface GgufFileName {
   role: FileRole
   /** Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`; from the folder if the name has none. */
   label: string | undefined
-  /**
-   * The common part of the names of all quantizations of a model: in lower case, without folder, shard number and
-   * label.
-   */
+  /** The same for all quantizations of a model: in lower case, without folder, shard number and label. */
   base: string
   /** For a shard: `group` is the same for all shards of a model, `index` counts from 1. */
   shard?: { index: number; count: number; group: string }

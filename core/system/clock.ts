@@ -1,7 +1,4 @@
-/**
- * Difference in milliseconds between the system's clock and the monotonic one at which the system's clock counts as
- * set.
- */
+/** Milliseconds between the system's clock and the monotonic one from which the former counts as set. */
 const TOLERANCE = 1000
 
 let epoch = performance.timeOrigin

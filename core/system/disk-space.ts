@@ -59,10 +59,7 @@ export function diskRefusal(error: unknown, what: string, place?: Place): Corral
   return undefined
 }
 
-/**
- * Whether a write failed because its file system is read-only. Node.js reports ENOENT if it cannot create a folder and
- * its parents there.
- */
+/** Whether a file system is read-only. Node.js reports ENOENT if it cannot create a folder and its parents there. */
 export function isReadOnly(error: unknown): boolean {
   if (isSystemError(error, 'EROFS')) return true
   if (!isSystemError(error, 'ENOENT') || error.syscall !== 'mkdir' || error.path === undefined) return false

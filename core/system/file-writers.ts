@@ -50,10 +50,7 @@ export async function foreignWriter(path: string): Promise<ForeignWriter | undef
   return undefined
 }
 
-/**
- * Finds out who can write this file, or replace the files in this folder, except the accounts that `foreignWriter`
- * allows.
- */
+/** Finds out who can write this file, or replace files in this folder, except what `foreignWriter` allows. */
 export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWriter | undefined {
   const { path, uid, gid, mode } = node
   const people = records(accounts.passwd).map(([name, , id, primary]) => ({ name, id: Number(id), primary }))
@@ -143,10 +140,7 @@ async function isReadOnly(path: string): Promise<boolean> {
 const FILE_RIGHTS = 0x500d0006
 /** Bits for replacing the contents of a folder: deleting its entries, or deleting or taking over the folder. */
 const FOLDER_RIGHTS = 0x100d0040
-/**
- * Letters for permissions: https://learn.microsoft.com/windows/win32/secauthz/ace-strings. Other letters count as all
- * permissions.
- */
+/** Letters for permissions (https://learn.microsoft.com/windows/win32/secauthz/ace-strings); others are all. */
 const RIGHTS: Record<string, number> = {
   ...{
     GR: 0,

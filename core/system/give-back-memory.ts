@@ -5,10 +5,7 @@ import type { FastifyBaseLogger } from 'fastify'
 /** Milliseconds between two checks of V8's young generation, and its size in bytes that is worth a collection. */
 const LOOK_EVERY = 5000
 const WORTH_SHRINKING = 4 * 1024 * 1024
-/**
- * Collections of the small young generation until its memory must be returned: V8 of Node.js 26 keeps it until the
- * second.
- */
+/** Collections of the small young generation before its memory must be returned. Node.js 26 needs two. */
 const COLLECTIONS = 2
 
 /**

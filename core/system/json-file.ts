@@ -21,10 +21,7 @@ export function parseJson<Schema extends TSchema>(text: string, schema: Schema):
   return checkJson(value, schema)
 }
 
-/**
- * Checks a parsed value. If the schema's `version` is one number, files of later versions of corral are refused with
- * that reason.
- */
+/** Checks a parsed value. If the schema names one `version`, later versions are refused with that reason. */
 export function checkJson<Schema extends TSchema>(value: unknown, schema: Schema): ParsedJson<Static<Schema>> {
   const known = (schema as { properties?: { version?: { const?: unknown } } }).properties?.version?.const
   if (isObject(value) && typeof value.version === 'number' && typeof known === 'number' && value.version > known) {

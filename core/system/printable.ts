@@ -10,10 +10,7 @@ function escapeOf(character: string): string {
   return `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
 }
 
-/**
- * A text for one line of a log: control characters are written as `\u001b`, and it is truncated to `longest`
- * characters.
- */
+/** A text for one line of a log, truncated to `longest` characters, with control characters as `\u001b`. */
 export function printable(text: string, longest = Number.POSITIVE_INFINITY): string {
   const cut = text.length > longest ? `${text.slice(0, longest)}…` : text
   return HAS_CONTROL.test(cut) ? cut.replace(CONTROL, escapeOf) : cut

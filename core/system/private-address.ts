@@ -58,10 +58,7 @@ export function isPrivateName(hostname: string): boolean {
   return !host.includes('.') || /\.(localhost|local|lan|internal|home|intranet|home\.arpa)$/.test(host)
 }
 
-/**
- * Whether a URL's host name is on this machine or in a private network: a private address, or a name that no public
- * server can have.
- */
+/** Whether a URL's host is this machine or private: a private address, or a name that no public server has. */
 export function isPrivateHost(hostname: string): boolean {
   const host = bareHost(hostname)
   return isIP(host) === 0 ? isPrivateName(host) : !isPublicAddress(host)

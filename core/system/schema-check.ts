@@ -6,10 +6,7 @@ import { isObject } from './json-object.ts'
 export interface JsonSchema {
   type?: string | string[]
   description?: string
-  /**
-   * A human-readable description of what is allowed, if the keywords do not say it well: "an origin such as
-   * https://a.org".
-   */
+  /** What is allowed, for people, if the keywords do not say it well: "an origin such as https://a.org". */
   title?: string
   default?: unknown
   examples?: unknown[]

@@ -1,7 +1,4 @@
-/**
- * The parts of corral's environment that programs inherit: only what is listed here, so that no key or token is passed
- * on.
- */
+/** The listed parts of corral's environment that programs inherit. No key or token is passed on. */
 
 /** For every program: the system, drivers and libraries, but nothing that configures llama.cpp or Python. */
 const NAMES = new Set(
@@ -27,10 +24,7 @@ export type ToolPurpose = keyof typeof PURPOSES
 /** Never, whatever list the name is on. */
 const SECRET = /KEY(?!RING)|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|^AWS_|^AZURE_|^GOOGLE_/
 
-/**
- * The part of an environment that a program may inherit. Names are case-insensitive on Windows, and names of proxies
- * everywhere.
- */
+/** What a program may inherit. Names are case-insensitive on Windows, and names of proxies everywhere. */
 export function toolEnvironment(ambient: NodeJS.ProcessEnv, purpose?: ToolPurpose): Record<string, string> {
   const isAllowed = (name: string) => {
     const upper = name.toUpperCase()

@@ -100,10 +100,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     }
   }
 
-  /**
-   * Returns the preferred recorded build of a kind that fits and still works, and reports it as an attempt of its
-   * source.
-   */
+  /** Returns the preferred recorded build of a kind that fits and still works, and reports the attempt. */
   async function recorded(
     runtime: RuntimeDescriptor,
     fits: (record: BuildRecord) => boolean,

@@ -270,10 +270,7 @@ export async function findDamage(
   }
 }
 
-/**
- * Identifies everything that decides whether builds work on a machine: processor, GPUs, drivers and libraries. 16 hex
- * digits. Pure.
- */
+/** Identifies what decides whether builds work on a machine, as 16 hex digits. Pure. */
 export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
   const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
     return [id, name, architecture, driver, apis, usable]

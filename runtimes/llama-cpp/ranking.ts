@@ -75,10 +75,7 @@ export function chooseArchives(
   return match.files.map(name => assets[names.indexOf(name)]!)
 }
 
-/**
- * Ranks the kinds of builds by the hardware and the file names of a release, best first. Kinds with equal scores keep
- * their order. Pure.
- */
+/** Ranks kinds by the hardware and a release's file names, best first. Equal scores keep their order. Pure. */
 export function rankRuntimes(
   kinds: readonly RuntimeDescriptor[],
   hardware: Hardware,

@@ -90,10 +90,7 @@ export async function verifyBuild(candidate: BuildCandidate, options: VerifyOpti
   }
 }
 
-/**
- * Verifies that builds start and list their devices, and that corral's own builds answer. Verifies each candidate only
- * once.
- */
+/** Verifies, once for each candidate, that builds start and list devices, and that corral's own builds answer. */
 export function createBuildVerifier(startEngine: StartEngine, log: ToolLog): VerifyBuild {
   const verified = new WeakMap<BuildCandidate, Build>()
   return async (candidate, options) => {

@@ -76,10 +76,7 @@ interface Usage {
   prompt_tokens_details?: { cached_tokens?: number } | null
 }
 
-/**
- * Reads a stream in the OpenAI chat format. The final deltas are held back until the usage that follows them has
- * arrived.
- */
+/** Reads a stream in the OpenAI chat format. Holds the final deltas back until the usage has arrived. */
 async function readAnswer(
   name: string,
   body: Dispatcher.ResponseData['body'],

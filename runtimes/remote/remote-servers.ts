@@ -171,10 +171,7 @@ export function createRemoteServers(
 
 const readText = async (body: ReplyBody) => await body.text().catch(() => '')
 
-/**
- * Translates a rejection for the client. Never reveals the server's key, and quotes the server only if the request is
- * at fault.
- */
+/** Translates a rejection for the client. Quotes the server only if the request is at fault, and never its key. */
 function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {
   const { message, code } = errorIn(text)
   const server = `A server of model "${name}"`

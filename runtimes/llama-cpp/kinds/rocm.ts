@@ -20,10 +20,7 @@ const RDNA =
   'gfx1150 gfx1151 gfx1152 gfx1200 gfx1201'
 const COMPILED_FOR: Record<string, string> = { linux: `${CDNA} ${RDNA}`, win32: `${RDNA} gfx1153` }
 
-/**
- * The architectures that AMD's own libraries (rocBLAS, hipBLASLt) have kernels for. The archives do not contain these
- * libraries.
- */
+/** The architectures that AMD's own libraries support. The archives do not contain these libraries. */
 const SUPPORTED_BY_AMD = `${CDNA} gfx1030 gfx1100 gfx1101 gfx1102 gfx1151 gfx1200 gfx1201`
 
 /** Names that only early drivers used. */

@@ -34,10 +34,7 @@ const PENALTY_FOR_IDLE_MEMORY = 50
 /** Below the score of the processor: possible, but not worth using. */
 const LOWEST = 1
 
-/**
- * Returns the GPUs that matter for the choice: working GPUs, without display chips of servers. Integrated GPUs are left
- * out if there is a card.
- */
+/** Returns the working GPUs, without display chips of servers, and without integrated GPUs beside a card. */
 export function relevantGpus({ gpus }: Hardware): Gpu[] {
   const usable = gpus.filter(gpu => gpu.usable && (gpu.vendor !== 'other' || gpu.apis.length > 0))
   const discrete = usable.filter(gpu => gpu.type !== 'integrated')
@@ -89,10 +86,7 @@ export function fitFor(
   }
 }
 
-/**
- * Returns the working cards of a vendor and their hardware problems, for kinds on Linux and Windows. Without cards,
- * returns the reason.
- */
+/** Returns the working cards of a vendor and their problems, or why there are none. For Linux and Windows. */
 export function cardsFor(
   kind: { vendor: 'amd' | 'intel'; brand: string; title: string },
   hardware: Hardware
@@ -148,10 +142,7 @@ export function unfit(reason: string, missing: Fit['missing'] = []): Fit {
   return { score: 0, reasons: [reason], missing, gpus: [] }
 }
 
-/**
- * Lowest glibc for release builds made on each system. It may be older than the system's own, because only used symbols
- * matter.
- */
+/** Lowest glibc for release builds made on each system. Only used symbols matter. */
 export const BUILT_ON = { ubuntu2204: '2.34', ubuntu2404: '2.38' } as const
 
 /** The tag of a release, nightly (`b11347`) or stable (`v0.6.0`), as part of a regular expression. */

@@ -55,10 +55,7 @@ const WINDOWS = [
   ...['win-openvino-2026.4-x64', 'win-opencl-adreno-arm64', ...WINDOWS_CUDA]
 ]
 
-/**
- * The files of a release when this version of corral was made. Used only for the ranking, until the current list is
- * available.
- */
+/** The files of a release when this version of corral was made, for the ranking until the list is available. */
 export const BUNDLED_LISTING: ReleaseListing = {
   tag: BUNDLED_TAG,
   list: 'snapshot',
