@@ -5,10 +5,7 @@ import type { Lease } from '../contracts/leases.ts'
 import { errorMessage } from '../errors.ts'
 import { abortAfter } from '../system/abort-signals.ts'
 
-/*
- * Counts the usage of answers whose client disconnected before the engine reported it. The engine processed the prompt
- * anyway: a client that always leaves early would otherwise get prompts processed for free.
- */
+/* Counts prompts that were processed for clients that disconnected: they would otherwise be free. */
 
 const PATIENCE = 10_000
 

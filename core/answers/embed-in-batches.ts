@@ -6,10 +6,7 @@ import { requireCall } from './pipeline.ts'
 
 /* Embeds and ranks long lists in batches, so that other clients get their turn in between. */
 
-/**
- * Embeds all inputs. The result of `made`, if any, replaces the engine's vector.
- * @throws CorralError `unsupported_capability`, or whatever the engine, the lease or `made` throws
- */
+/** Embeds all inputs. The result of `made`, if any, replaces the engine's vector. */
 export async function embedChunked(
   lease: Lease,
   inputs: Parameters<NonNullable<Engine['embed']>>[0],

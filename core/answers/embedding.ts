@@ -6,10 +6,7 @@ import { CorralError } from '../errors.ts'
 
 export type Vector = EmbeddingsReply['vectors'][number]
 
-/**
- * The first `dimensions` numbers of an embedding, scaled to length 1.
- * @throws CorralError `internal` if it contains anything but numbers
- */
+/** The first `dimensions` numbers of an embedding, scaled to length 1. @throws CorralError `internal` */
 export function shortened(embedding: Vector, dimensions = embedding.length): number[] {
   const kept = Array.from(embedding.slice(0, dimensions))
   let sum = 0

@@ -9,11 +9,7 @@ interface Message {
 /** Share of the context that is free for the answer after messages were dropped. */
 const ANSWER_SHARE = 1 / 4
 
-/**
- * Removes the oldest turns from a conversation that did not fit.
- * @param error the engine's refusal
- * @returns undefined if the error has another cause, or nothing is left that could be dropped
- */
+/** Removes the oldest turns if they caused this error. @returns undefined if nothing can be dropped */
 export function shorterConversation(
   body: EngineFields,
   error: unknown

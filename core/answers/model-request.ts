@@ -25,10 +25,7 @@ export interface ApiDependencies extends AnswerDependencies {
   heartbeat(): number
 }
 
-/**
- * The dependencies of an API's routes.
- * @param surface name of the plugin, which needs the services `catalog`, `scheduler` and `engines`
- */
+/** The dependencies of an API's routes. Its plugin needs `catalog`, `scheduler` and `engines`. */
 export function apiDependencies(
   context: PluginContext,
   surface: string,
@@ -87,11 +84,7 @@ export function readModelRequest(
   }
 }
 
-/**
- * The body for the engine from a request in OpenAI's format: its options and its other fields, which take precedence. A
- * field that is `null` counts as absent.
- * @param own names of fields that are not for engines
- */
+/** The body for the engine: its options and other fields without `own` ones. `null` counts as absent. */
 export function passedFields(
   body: Record<string, unknown>,
   { sampling }: ParsedOptions,

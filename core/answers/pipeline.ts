@@ -73,10 +73,7 @@ export interface Question {
   controlled?(controls: AnswerControls): void
   /** As `AnswerSink.used`. */
   used?(usage: TokenUsage, choice: number): void
-  /**
-   * Called with the lease before the engine is asked.
-   * @throws CorralError if the engine does not support the request
-   */
+  /** Called with the lease before the engine is asked. @throws CorralError if the engine cannot answer */
   check?(lease: Lease): void
 }
 
@@ -103,10 +100,7 @@ export interface AnswerWriter {
 export interface Channel extends ReplyStreamOptions {
   /** The last frame of a stream that failed after it had begun. */
   failure(error: CorralError): string
-  /**
-   * Rewrites the bytes of an OpenAI stream. If the API has this function and the engine offers bytes, they are passed
-   * on without being parsed, and no writer is created.
-   */
+  /** Rewrites the bytes of an OpenAI stream. If the engine offers bytes, no writer is created. */
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
 }
 
@@ -525,9 +519,7 @@ function knowsMore(error: unknown): boolean {
   )
 }
 
-/**
- * The reason why an answer failed. If the engine or the client is gone, that explains more than the broken connection.
- */
+/** The reason why an answer failed. A lost engine or client explains more than the broken connection. */
 function reasonOf(
   { config }: AnswerDependencies,
   { request }: FastifyReply,

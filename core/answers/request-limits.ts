@@ -21,10 +21,7 @@ export interface Asked<Body extends EngineFields = EngineFields> {
 /** The last result for each key's limits: clients mostly ask for the same model again. */
 const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
 
-/**
- * The limits of a caller's requests for a model. Limits of the key come first, then the model's section, then `limits`.
- * A key may therefore allow more than a model does, because an admin wrote both.
- */
+/** The limits of a caller's requests: those of its key come first, then the model's, then `limits`. */
 export function getRequestLimits(
   config: CoreConfig,
   variant: Model,

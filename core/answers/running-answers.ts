@@ -24,10 +24,7 @@ export class RunningAnswers {
     }
   }
 
-  /**
-   * Ends the reasoning of an answer. Answers of other owners are treated as if they did not exist.
-   * @param model the model that answers
-   */
+  /** Ends the reasoning of an answer. Answers of other owners are treated as if they did not exist. */
   async endThought(
     { id, owner, model }: { id: string; owner: string; model: Pick<Model, 'key'> },
     signal: AbortSignal

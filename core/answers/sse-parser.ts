@@ -1,9 +1,6 @@
 import { StringDecoder } from 'node:string_decoder'
 
-/**
- * Splits a byte stream of Server-Sent Events into the payloads of the events. It supports only what engines send:
- * events of one `data:` line each, and comments.
- */
+/** Splits Server-Sent Events into their payloads. Engines send one `data:` line for each event, and comments. */
 export class SseParser {
   #rest = ''
   // Several times as fast as TextDecoder for chunks as short as tokens.

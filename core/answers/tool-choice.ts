@@ -35,11 +35,7 @@ export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolCh
   return { tools: allowed, ...(mode && { tool_choice: mode }) }
 }
 
-/**
- * Refuses tools if the model's chat template would not show them. If config.yaml sets another chat template, only the
- * engine knows what that template supports.
- * @throws CorralError `unsupported_capability`
- */
+/** Refuses tools that the chat template does not show. Only the engine knows a template of config.yaml. */
 export function requireToolSupport(
   { tools }: Record<string, unknown>,
   { metadata, publicName }: Model,

@@ -61,11 +61,7 @@ export function reportUnknownOptions(
   reply.header(UNKNOWN_OPTIONS_HEADER, listed(unknown))
 }
 
-/**
- * Does the same for the parameters of a new model.
- * @param ofEngines names that engines know; undefined if they are not known
- * @throws CorralError `invalid_option`
- */
+/** Does the same for the parameters of a new model. */
 export function reportUnknownParameters(
   config: Asked['config'],
   reply: FastifyReply,

@@ -139,10 +139,7 @@ export interface BuildSource {
   readonly description: string
   /** Whether it needs neither network nor long work and has one build for any kind: it is checked at each start. */
   readonly instant?: boolean
-  /**
-   * Whether a build that it provided earlier still matches its settings. All do by default; one that does not is used
-   * only if nothing better is available.
-   */
+  /** Whether an earlier build still matches its settings. Others are used only if nothing better is available. */
   wants?(build: Build): boolean
   /**
    * Finds or makes a build of this kind and returns it unverified. Returns undefined after calling `explain` if it has
@@ -254,11 +251,7 @@ export interface Runtimes {
   build(waiting?: Waiting, choice?: string): Promise<Build>
   /** Environment variables that a build's kind sets for its processes on this machine. */
   environment(build: Build): Readonly<Record<string, string>>
-  /**
-   * Starts an engine on the build for `choice`. If the build turns out not to work here, the engine is started once
-   * more on the next best build.
-   * @param name the model's, for the log
-   */
+  /** Starts an engine on the build for `choice`, or once more on the next best build if that does not work. */
   startOn<Started extends { exited: Promise<unknown> }>(
     engine: { name: string; choice?: string | undefined },
     start: (build: Build) => Promise<Started>,

@@ -69,10 +69,7 @@ export interface PullFailure extends Omit<PullEvent, 'size'> {
   readonly code: ErrorCode
 }
 
-/*
- * Parts of the services and of their context that only the built-in plugins see. They are not in the interfaces
- * themselves, because authors of plugins get these types.
- */
+/* Parts of the services that only built-in plugins see, apart from the types for plugin authors. */
 
 declare module './storage.ts' {
   interface Storage {
@@ -142,10 +139,7 @@ declare module './models.ts' {
 
 declare module './engines.ts' {
   interface Engine {
-    /**
-     * Prepares the engine for one request. Engines of other servers load models themselves, so they need the request's
-     * options and its owner. For a load without a request it resolves once the model is loaded there.
-     */
+    /** Prepares the engine for one request. Other servers need its options and owner to load the model. */
     forRequest?(request: LeaseRequest, signal: AbortSignal): Promise<Engine> | Engine
   }
 
@@ -209,10 +203,7 @@ declare module './leases.ts' {
   interface LeaseRequest {
     /** The client's conversation id (header `x-session-id`). */
     session?: string
-    /**
-     * A background request: it runs only while no client is waiting, and gives its slot back when one is. It does not
-     * evict models that clients use, and leaves them a slot. `withLease` then waits again.
-     */
+    /** It runs only while no client is waiting, evicts no model that clients use, and gives its slot back. */
     idle?: boolean
   }
 

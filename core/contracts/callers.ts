@@ -6,10 +6,7 @@ export interface Caller {
   readonly role: Role
   /** Owner of prompt caches and stored responses: `key:<id>`, or `keyless`. Owners never see each other's data. */
   readonly owner: string
-  /**
-   * The client id for fair sharing: slots, queues, pulls and uploads go to clients in turn. `key:<id>`, or the address
-   * of a caller without a key (for IPv6 its network, see `clientNetwork`).
-   */
+  /** The client id for fair sharing: `key:<id>`, or the address (for IPv6 the network) of a caller without a key. */
   readonly turn: string
   /** The address that the request came from; behind a trusted proxy, the forwarded address. */
   readonly address: string

@@ -1,7 +1,4 @@
-/*
- * Several corral servers as one. The front end lists its nodes' models beside its own, and sends each request to the
- * best node. It learns its nodes from sources.
- */
+/* A gateway lists its nodes' models beside its own. It learns its nodes from sources. */
 
 /** A node as reported by a source. */
 export interface KnownMember {
@@ -33,10 +30,6 @@ export interface MemberSource {
 
 /** The nodes of this server. */
 export interface Cluster {
-  /**
-   * Adds a source of nodes.
-   * @returns removes it and its nodes
-   * @throws Error if its name is taken
-   */
+  /** Adds a source of nodes. @returns removes it and its nodes. @throws Error if its name is taken */
   addSource(source: MemberSource): () => void
 }

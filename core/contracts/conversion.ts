@@ -1,9 +1,7 @@
 import type { Progress, Waiting } from './progress.ts'
 import type { StoredVariant } from './storage.ts'
 
-/**
- * A GGUF that was made from a SafeTensors model. It is a cache beside the model's own files, and is deleted with them.
- */
+/** A GGUF that was made from a SafeTensors model: a cache beside the model's files, deleted with them. */
 export interface ConvertedModel {
   /** In lower case, such as `f16` or `q4_k_m`. */
   dtype: string
@@ -34,10 +32,7 @@ export interface RunningConversion {
 }
 
 export interface Conversion {
-  /**
-   * The canonical name of a type: in lower case, and the same for all of its spellings.
-   * @throws CorralError `invalid_option` that lists the types
-   */
+  /** The canonical name of a type, in lower case. @throws CorralError `invalid_option` that lists the types */
   requireDtype(dtype: string): string
   /**
    * The GGUF of a SafeTensors variant in a type, converted now if it does not exist. Callers of one model and type

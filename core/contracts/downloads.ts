@@ -110,10 +110,7 @@ declare module './hubs.ts' {
      * @throws CorralError `invalid_request` if no such hub has a search; if all fail, the error of the first
      */
     search(request: SearchRequest, waiting: Waiting): Promise<SearchReply>
-    /**
-     * Starts a planned pull, continues it, or joins it. Undefined if the model is stored already.
-     * @throws CorralError `insufficient_storage`, `rate_limited`
-     */
+    /** Starts, continues or joins a pull, unless the model is stored. @throws `insufficient_storage`, `rate_limited` */
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
     /** @returns removes it */
     addMirror(mirror: FileMirror): () => void

@@ -97,10 +97,7 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly native?: boolean
   /** Whether nothing is sent before the answer is complete, so that it may come in one delta. */
   readonly whole?: boolean
-  /**
-   * The owner of the prompt (`Caller.owner`); the server itself if absent. An engine must not let one owner find out,
-   * by token counts or by timing, what another one has asked.
-   */
+  /** `Caller.owner`; the server itself if absent. No owner may find out what another one has asked. */
   readonly owner?: string
   /** Id of the request, for logs. */
   readonly requestId?: string
@@ -108,10 +105,7 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly traceParent?: string
   /** Called with the controls of the answer once it has begun. With several choices it may be called once for each. */
   controlled?(controls: AnswerControls): void
-  /**
-   * Called with the token counts of a choice once they are known, for answers that are passed on as bytes without being
-   * parsed. For an aborted answer it gets the counts so far.
-   */
+  /** Called with the token counts of a choice if its bytes are not parsed; for an aborted answer, so far. */
   used?(usage: TokenUsage, choice: number): void
   /** Takes a piece. If it returns a promise, the engine waits for it before it sends more. */
   take(piece: Piece): Promise<void> | undefined
@@ -169,20 +163,14 @@ export interface Engine {
   readonly slots: number
   /** Bytes that it uses in each memory pool, as it reports; absent if unknown. */
   readonly memory: MemoryUse | undefined
-  /**
-   * Bytes to reserve for it in each memory pool: what it reports, what it does not report (its process, part of a
-   * driver), and its possible growth. If absent, the estimate is used.
-   */
+  /** Bytes to reserve for it in each pool, with its process and possible growth. If absent, the estimate. */
   readonly reserved?: MemoryUse
   readonly pid?: number | undefined
   /** Resolves when the engine has ended for any reason. Never rejects. */
   readonly exited: Promise<EngineExit>
   /** Answers a conversation (`messages`). Resolves once every choice has ended. */
   chat?(request: EngineFields, sink: AnswerSink): Promise<void>
-  /**
-   * Continues a text (`prompt`), or fills the gap before `suffix`. `line` is the end of a prompt that llama-server's
-   * clients send separately to have it tokenized separately.
-   */
+  /** Continues a text (`prompt`), or fills the gap before `suffix`. `line` is tokenized separately. */
   completion?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
    * Transcribes `audio` (base64 of a file), or translates it to English if `translate` is true. `language` and `prompt`
@@ -245,10 +233,7 @@ export interface MemoryEstimate {
 export interface EngineProvider {
   /** Unique among providers, such as `llama-server`. */
   readonly name: string
-  /**
-   * Names of the request fields that its engines know, such as `min_p`. Other fields are reported as unknown options.
-   * If absent, no option counts as unknown.
-   */
+  /** Request fields that its engines know. If absent, no option counts as unknown. */
   readonly knownOptions?: ReadonlySet<string>
   /** How well it serves a model in a mode; 0 if it cannot. The provider with the highest number is used. */
   serves(model: Model, mode: EngineMode): number
@@ -265,10 +250,7 @@ export interface EngineProvider {
     defaults: LoadOptions,
     asker: { mode: EngineMode; owner?: string | undefined }
   ): Partial<LoadOptions>
-  /**
-   * Estimates what an engine would use here. Does any preparation that the estimate needs, such as a conversion. Absent
-   * if its engines do not use this machine's memory.
-   */
+  /** Estimates what an engine would use here, after any conversion. Absent if it uses no memory here. */
   estimate?(spec: EngineSpec, waiting: Waiting): Promise<MemoryEstimate>
   /**
    * Starts an engine and resolves once it answers. Aborting stops it.
@@ -298,11 +280,7 @@ export interface EngineProvider {
 
 /** The registry of providers. */
 export interface Engines {
-  /**
-   * Adds a provider.
-   * @returns removes it, and stops its engines
-   * @throws Error if its name is taken
-   */
+  /** Adds a provider. @returns removes it, and stops its engines. @throws Error if its name is taken */
   add(provider: EngineProvider): () => void
   /** The provider that serves a model best in a mode, if any can. */
   providerOf(model: Model, mode: EngineMode): EngineProvider | undefined

@@ -103,10 +103,7 @@ export interface PluginHooks {
    * throwing `context.error(…)`. Any other error fails the request with the code `internal`.
    */
   request?(request: HookedRequest): Promise<void> | void
-  /**
-   * Runs once the request has its engine, before the engine is asked: the request may have waited for a long time since
-   * `request` ran. It may refuse the request in the same way.
-   */
+  /** Runs once the request has its engine, which may take long after `request`. It may refuse the request too. */
   leased?(request: HookedRequest): Promise<void> | void
   /**
    * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may
@@ -115,9 +112,7 @@ export interface PluginHooks {
    */
   // biome-ignore lint/suspicious/noConfusingVoidType: a hook that only looks on returns nothing
   event?(event: Delta, request: HookedRequest): Promise<boolean | void> | boolean | void
-  /**
-   * Whether `event` should get the events of this request; if absent, it gets all. Other answers are passed on faster.
-   */
+  /** Whether `event` gets the events of this request; if absent, all. Other answers are passed on faster. */
   eventsOf?(request: HookedRequest): boolean
   /**
    * Runs after a captured request was answered and before it is recorded. It may change `body` and `answer`, or return
@@ -145,11 +140,7 @@ export interface Hooks {
   leased(request: HookedRequest): Promise<void> | undefined
   /** Whether any plugin filters the request's events. If not, its answer's bytes may be passed on unchanged. */
   hasEventFilters(request: HookedRequest): boolean
-  /**
-   * Lets hooks change an event.
-   * @returns the same event; undefined if there is nothing left to send
-   * @throws as `request`
-   */
+  /** Lets hooks change an event. Returns undefined if there is nothing left to send. @throws as `request` */
   event(event: Delta, request: HookedRequest): Promise<Delta | undefined>
   /** Lets hooks change a captured request. @returns undefined if it must not be recorded; never rejects */
   capture(record: CaptureRecord): Promise<CaptureRecord | undefined>

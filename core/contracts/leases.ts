@@ -15,10 +15,7 @@ export interface LeaseRequest extends Waiting {
   bounds?: Partial<RequestBounds> | undefined
   /** Called immediately with the clamped values if options of the request are over their limits. */
   onClamped?: (clamped: Partial<LoadOptions>) => void
-  /**
-   * Called before the answer begins if another server answers: the constraints of the request's schema that it does not
-   * enforce, for the reply's header.
-   */
+  /** Called before the answer of another server with the constraints of the schema that it does not enforce. */
   onUnenforcedSchema?: (pointers: string) => void
   mode?: EngineMode
   /** Only load the model. No slot is taken. */

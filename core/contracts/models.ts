@@ -97,10 +97,7 @@ export interface BroughtModel {
 export interface ModelSource {
   /** The plugin's name, unique among sources. */
   readonly name: string
-  /**
-   * The current models. Called often, so it must answer from memory, with the same objects. A frozen list is read once:
-   * return the same list as long as nothing changes.
-   */
+  /** The current models, from memory. A frozen list is read once: return it as long as nothing changes. */
   models(): readonly BroughtModel[]
 }
 
@@ -126,10 +123,7 @@ export interface ModelAlias {
 /** A resolver of additional names: what a short name refers to if no local model has it. */
 export type KnownNames = (name: RequestedName) => ModelName | undefined
 
-/**
- * All models that requests can name. A stored model's name wins over a plugin's. Code that acts for a caller uses
- * `catalogFor`, which contains only the models that this caller may use.
- */
+/** All models. A stored model's name wins over a plugin's. `catalogFor` contains what a caller may use. */
 export interface Catalog extends ModelList {
   /**
    * Resolves a name, which may be an alias or lack its owner; undefined if it matches no model or several.

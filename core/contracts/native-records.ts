@@ -2,10 +2,7 @@ import { type Static, type TSchema, Type } from 'typebox'
 import { Count, Described, Flag, Integer, Items, ListOf, Loose, Text, Texts, Titled } from '../http/request-fields.ts'
 import { LoadOptionsSchema } from '../models/load-options.ts'
 
-/*
- * The records of the native API. These schemas type the functions that create them and the commands that print them,
- * and the API document is generated from them.
- */
+/* The records of the native API. They type its functions and commands, and document it. */
 
 /** A time as in all replies. */
 export const Time = (description?: string) =>

@@ -7,10 +7,7 @@ import type { Model } from './models.ts'
 import { Nanoseconds } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 
-/*
- * Trials: a model is loaded with settings that differ from the configuration, for as long as a client holds a
- * connection open. `corral bench` measures with them; nothing is saved.
- */
+/* A model is loaded with other settings while a client holds a connection open, for `corral bench`. */
 
 const { arguments: flags, draft, ngram } = ModelSettingsSchema.properties
 

@@ -24,11 +24,7 @@ export const anthropicFields = {
   )
 }
 
-/**
- * The values of those fields for a model (https://docs.claude.com/en/api/models).
- * @param shown its name in the list
- * @param context tokens
- */
+/** The values of those fields for a model (https://docs.claude.com/en/api/models). `context` is in tokens. */
 export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Model, shown: string, context: number) {
   return {
     type: 'model' as const,

@@ -67,10 +67,7 @@ function labelOfStem(stem: string): string | undefined {
   return label?.toUpperCase().replace(/FP(?=16|32)/g, 'F')
 }
 
-/**
- * The quantization label in a file's own name, in capitals (`Q4_K_M`, `UD-Q4_K_XL`, `F16`), if it has one. The last one
- * counts: `x-F16-to-Q8_0.gguf` is Q8_0.
- */
+/** The quantization label in a file's own name, in capitals. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0. */
 export function labelFromFileName(fileName: string): string | undefined {
   return labelOfStem(stemOf(fileName))
 }
@@ -119,9 +116,7 @@ function roleOf(path: string): FileRole {
 /** Renames a GGUF file that is not a shard although its name looks like one. */
 export const withoutShardNumber = (path: string) => path.replace(/-\d{5}-of-\d{5}(?=\.gguf$)/i, '')
 
-/**
- * All shards of the set that a file belongs to, in order; only the file itself if it is not a shard of at most 1,000.
- */
+/** All shards of the set that a file belongs to, in order; the file itself if it is not a shard. */
 export function shardNames(path: string): string[] {
   const match = SHARD.exec(path)
   const count = Number(match?.[3] ?? 0)
@@ -207,10 +202,7 @@ function sharedFolders(left: string[], right: string[]): number {
 /** Names that Windows reserves for devices, with or without an extension. */
 const RESERVED = /^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)/i
 
-/**
- * A file's name in the store: characters that some file systems refuse, or that an engine's flags would read as a list,
- * are replaced. Give it single names, not paths.
- */
+/** A file's name in the store, without characters that file systems refuse or flags read as a list. */
 export function storedName(name: string): string {
   const plain = name
     .replace(/[^A-Za-z0-9._+-]/g, '_')

@@ -5,10 +5,7 @@ import { foreignStart, START_SIZE } from './foreign-start.ts'
 
 /** The header of a GGUF file. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 export interface GgufHeader {
-  /**
-   * Metadata: texts, numbers, booleans and lists. A long list, such as the vocabulary, is `{ length }` without its
-   * items. A very long text is left out.
-   */
+  /** Metadata. A long list, such as the vocabulary, is `{ length }`. A very long text is left out. */
   keys: Record<string, unknown>
   /** Whether the vocabulary has one of the requested tokens. */
   hasToken: boolean
@@ -295,10 +292,7 @@ const damagedFile = (path: string, what: string) =>
     param: 'path'
   })
 
-/**
- * Refuses a file whose first bytes show that it is not a GGUF file for this machine.
- * @param start up to START_SIZE bytes
- */
+/** Refuses a file whose first bytes (`START_SIZE`) show that it is not a GGUF file for this machine. */
 function checkStart(path: string, start: Buffer, size: number): void {
   if (start.length < 4 || start.toString('latin1', 0, 4) !== 'GGUF') {
     throw new CorralError(
@@ -355,10 +349,7 @@ export async function readGgufHeader(path: string, opened?: FileHandle): Promise
   return (await readHeader(path, [], opened)).header
 }
 
-/**
- * The keys in the first bytes of a GGUF file; none if it is not a GGUF file. Converters write the keys that describe
- * the model before the vocabulary.
- */
+/** The keys in the first bytes of a GGUF file. Those that describe the model come before the vocabulary. */
 export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
   const keys = new Map<string, unknown>()
   if (bytes.toString('latin1', 0, 4) !== 'GGUF') return {}

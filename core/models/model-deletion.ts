@@ -32,10 +32,7 @@ export function listedVariant(catalog: Pick<Catalog, 'variants'>, name: ModelNam
   return name.variant === undefined ? (catalog.variants(name)[0]?.model ?? name) : name
 }
 
-/**
- * Deletes a model with all its variants, or one variant if the name has a label. Its requests and pulls end.
- * @throws CorralError `model_not_found`
- */
+/** Deletes a model, or one variant. Its requests and pulls end. @throws CorralError `model_not_found` */
 export async function deleteModel(
   { storage, downloads }: { storage: Pick<Storage, 'find' | 'remove'>; downloads: Pick<Downloads, 'cancelModel'> },
   name: ModelName

@@ -22,11 +22,7 @@ const filesOf = (role: StoredFile['role'], paths: readonly string[]) => paths.ma
 /** Maximum files whose headers are read because shards seem to be missing. */
 const MAX_DOUBTS = 100
 
-/**
- * The GGUF files that are complete by their headers although their names are shard names and other shards are missing.
- * @param all files of the folder
- * @param read reads a file's header
- */
+/** Finds complete GGUF files, by their headers, that have names of shards although shards are missing. */
 export async function singleFiles(
   paths: readonly string[],
   all: readonly string[],
@@ -45,10 +41,7 @@ export async function singleFiles(
 
 const NONE: ReadonlySet<string> = new Set()
 
-/**
- * The models among GGUF files. Draft models, data for quantization and separate projectors are left out.
- * @param single files that are not shards, despite their names
- */
+/** The models among GGUF files. `single` files are not shards, despite their names. */
 export function ggufModels(paths: readonly string[], single = NONE): FolderModel[] {
   const models = new Map<string, FolderModel>()
   for (const path of paths) {
@@ -100,10 +93,7 @@ export async function readFolderTexts(read: (name: string) => Promise<string | u
   return { config: await parsed('config.json'), index: await parsed('model.safetensors.index.json') }
 }
 
-/**
- * The SafeTensors model of a folder; undefined if it has no such weights.
- * @param paths including those of subfolders
- */
+/** The SafeTensors model of a folder with these paths, including those of subfolders. */
 export function safetensorsModel(paths: readonly string[], texts: FolderTexts): FolderModel | undefined {
   const present = paths.filter(path => /^[^/]+\.safetensors$/i.test(path))
   if (texts.index === undefined && present.length === 0) return undefined

@@ -43,11 +43,7 @@ export function parseModelName(text: unknown): ModelName {
   return parsedName(text, false) as ModelName
 }
 
-/**
- * Parses the name of a model to look up: like `parseModelName`, but without a required owner, and with an optional
- * registry host.
- * @throws CorralError `invalid_model_name` for impossible names
- */
+/** Like `parseModelName`, but the owner may be missing and a registry host is ignored. */
 export function parseRequestedName(text: unknown): RequestedName {
   return parsedName(typeof text === 'string' ? text.replace(HOST, '') : text, true)
 }

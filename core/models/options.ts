@@ -210,10 +210,7 @@ export function parseRequestOptions(body: Record<string, unknown>): ParsedOption
   }
 }
 
-/**
- * Parses a request's `keep_alive` to milliseconds: seconds or a duration such as `5m`; undefined if not set.
- * @throws CorralError `invalid_option`
- */
+/** Parses `keep_alive` (seconds, or `5m`) to milliseconds. @throws CorralError `invalid_option` */
 export function parseKeepAlive(value: unknown): number | undefined {
   if (value === undefined || value === null) return undefined
   const ms = parseDuration(value)

@@ -6,12 +6,7 @@ import type { StoredFile, StoredVariant } from '../contracts/storage.ts'
 import { CorralError, isSystemError } from '../errors.ts'
 import { bareName, type ModelName } from './model-name.ts'
 
-/**
- * The stored variant that prevents files of another origin from being stored under its name. A model that was created
- * beside the default variant conflicts only with its own label.
- * @param variants of the model
- * @param label label of the new files
- */
+/** The variant of another origin that prevents files with this label from being stored under its name. */
 export function conflictingVariant(
   variants: readonly StoredVariant[],
   incoming: Origin,

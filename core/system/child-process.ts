@@ -136,10 +136,7 @@ function isExecutable(path: string): boolean {
   }
 }
 
-/**
- * The absolute path of a program: on PATH, then in `more` folders. A name with a folder in it is used unchanged.
- * Undefined if there is no executable program.
- */
+/** The absolute path of a program on PATH or in `more` folders. A name with a folder is used unchanged. */
 export function findExecutable(
   name: string,
   env: NodeJS.ProcessEnv = process.env,

@@ -1,10 +1,7 @@
 import { isIPv6 } from 'node:net'
 import { meantAddress } from './private-address.ts'
 
-/**
- * Identifies a client by its address: the address for IPv4, its first 64 bits for IPv6, because a client with one
- * address of such a network can use all others.
- */
+/** A client's address: for IPv6 only its first 64 bits, because it can use all other addresses of that network. */
 export function clientNetwork(address: string): string {
   if (address === '::1' || !isIPv6(address)) return address
   const bytes = meantAddress(address).toByteArray()

@@ -3,10 +3,7 @@ const TOLERANCE = 1000
 
 let epoch = performance.timeOrigin
 
-/**
- * The date of a time from `performance.now()`. Durations and deadlines use that clock, because the system's clock may
- * be set while corral runs. Dates of the same time are equal as long as the system's clock is not set.
- */
+/** The date of a time from `performance.now()`, by which durations are measured. */
 export const dateAt = (moment: number) => new Date(currentEpoch() + moment)
 
 /** The time of `performance.now()` at a date (text in ISO 8601). */

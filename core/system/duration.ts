@@ -9,11 +9,7 @@ const UNIT_MS: Record<string, number> = {
   h: 3_600_000
 }
 
-/**
- * Parses a Go duration string (`5m`, `1h30m`, `-1s`, `1.5h`; https://pkg.go.dev/time#ParseDuration) or a number of
- * seconds (a number, or a string of digits).
- * @returns milliseconds, or undefined if it is neither.
- */
+/** Parses a Go duration (https://pkg.go.dev/time#ParseDuration) or a number of seconds to milliseconds. */
 export function parseDuration(value: unknown): number | undefined {
   if (typeof value === 'number') return Number.isFinite(value) ? value * 1000 : undefined
   if (typeof value !== 'string') return undefined

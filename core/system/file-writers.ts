@@ -80,9 +80,7 @@ export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWr
 
 const records = (text: string) => text.split('\n').map(line => line.split(':'))
 
-/**
- * The name of an account other than this process's user; its number if it has no name. Undefined for the user itself.
- */
+/** The name, or number, of an account other than this process's user. Undefined for the user itself. */
 export async function otherOwner(path: string): Promise<string | undefined> {
   const { uid } = await stat(path)
   if (process.geteuid === undefined || uid === process.geteuid()) return undefined
@@ -160,9 +158,7 @@ const RIGHTS: Record<string, number> = {
   },
   ...{ FW: 0x120116, SD: 0x10000, WD: 0x40000, WO: 0x80000, GA: 0x10000000, GW: 0x40000000 }
 }
-/**
- * SYSTEM, administrators of the machine and its domain, TrustedInstaller, and "the owner", who is checked separately.
- */
+/** SYSTEM, administrators, TrustedInstaller, and "the owner", who is checked separately. */
 const ADMINISTRATORS =
   /^(SY|BA|LA|DA|EA|OW|S-1-5-18|S-1-5-32-544|S-1-3-4|S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464|S-1-5-21-[\d-]+-5(00|12|19))$/
 

@@ -60,11 +60,7 @@ function absent(error: unknown): undefined {
   throw error
 }
 
-/**
- * Writes a JSON file atomically, so that it survives a crash at any time. Creates its folder if missing.
- * @param pretty for files that people read too
- * @param fsync false for files that are useless after a power failure: waiting for the disk takes longest
- */
+/** Writes a JSON file atomically and creates its folder. `fsync: false` suits files that do not outlive the process. */
 export async function writeJsonFile(
   path: string,
   value: unknown,

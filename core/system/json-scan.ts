@@ -58,10 +58,7 @@ export class JsonScan {
     return this.#at
   }
 
-  /**
-   * Continues to this index or, within a string, to the quotation mark after it.
-   * @returns the limit that is exceeded, if any
-   */
+  /** Continues to this index, or to the end of a string. @returns the limit that is exceeded, if any */
   next(end: number): JsonExcess | undefined {
     const text = this.#text
     const most = this.#most

@@ -14,20 +14,14 @@ export interface LevelReport {
   parts: Record<string, LogLevel>
 }
 
-/**
- * The loggers of all parts, which name themselves in each line as `part`. A part is a plugin or a module of the core.
- * Its level can be changed at runtime; a part without its own level uses the default.
- */
+/** The loggers of the plugins and of the core's modules, whose levels can be changed at runtime. */
 export class LogLevels {
   readonly #root: Logger
   readonly #loggers = new Map<string, Logger>()
   readonly #own = new Map<string, LogLevel>()
   #usual: LogLevel
 
-  /**
-   * @param root its level is the default
-   * @param own levels of parts, including parts that do not exist yet
-   */
+  /** @param own levels of parts, including parts that do not exist yet. `root` has the default. */
   constructor(root: Logger, own: Readonly<Record<string, LogLevel>> = {}) {
     this.#root = root
     this.#usual = root.level as LogLevel

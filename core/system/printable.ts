@@ -1,7 +1,4 @@
-/*
- * Characters that logs must not contain, because clients could forge lines with them: they begin a new line, move a
- * cursor, or change a terminal's colours or the direction of writing.
- */
+/* Characters with which clients could forge lines of a log, or change the terminal that shows it. */
 const FORBIDDEN = '\\u0000-\\u0008\\u000a-\\u001f\\u007f-\\u009f\\u2028-\\u202e\\u2066-\\u2069\\ufeff'
 const CONTROL = new RegExp(`[${FORBIDDEN}]`, 'g')
 const HAS_CONTROL = new RegExp(`[${FORBIDDEN}]`)

@@ -32,10 +32,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/**
- * Clock ticks since boot, with the boot's id. The wall-clock time of the boot is not used: it changes when the clock is
- * set, and the same process would look like another one.
- */
+/** Clock ticks since boot, with the boot's id. The time of the boot changes when the clock is set. */
 async function linuxStartTime(pid: number): Promise<string | undefined> {
   try {
     const [stat, boot] = await Promise.all([

@@ -19,11 +19,7 @@ export interface RedirectContext {
   mayBePrivate?: boolean
 }
 
-/**
- * Checks a redirect of a server that got credentials.
- * @returns the new address, and whether it is foreign to the server, so that no credentials are sent; or why it is not
- * followed, as part of a sentence about the server
- */
+/** Checks a redirect. A `foreign` address gets no credentials. `refused` continues a sentence about the server. */
 export function checkRedirect(
   location: string | undefined,
   { start, from, trustedHosts = [], mayBePrivate = false }: RedirectContext

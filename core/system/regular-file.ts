@@ -8,9 +8,7 @@ export interface FileIdentity {
   ino: bigint
 }
 
-/**
- * Does not wait for the writer of a pipe, and does not follow a link that replaced the file. Windows has neither flag.
- */
+/** Does not wait for the writer of a pipe, nor follow a link that replaced the file. Windows has neither flag. */
 const FLAGS = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
 
 /**

@@ -1,8 +1,4 @@
-/**
- * Seconds that a server asks clients to wait, rounded up; undefined if it does not.
- * @param headers by names in lower case
- * @param now epoch milliseconds
- */
+/** Seconds that a server asks clients to wait, rounded up. Names of headers are in lower case. */
 export function retryAfterSeconds(headers: Record<string, string | undefined>, now: number): number | undefined {
   // The header of the draft standard, as Hugging Face sends it: `"api";r=0;t=55`. Only exhausted limits (r=0) count.
   const waits = (headers.ratelimit ?? '')

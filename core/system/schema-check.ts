@@ -30,9 +30,7 @@ export interface JsonSchema {
   writeOnly?: boolean
   /** Marks a setting that is read only at the start: changing it, or a value in it, needs a restart. */
   restart?: boolean
-  /**
-   * Marks a setting that is accepted only in a trusted file: it, or a value in it, runs programs or controls access.
-   */
+  /** Marks a setting, or a value in it, that runs programs or controls access: only trusted files may set it. */
   needsTrust?: boolean
 }
 
@@ -137,10 +135,7 @@ export function faultPlace({ path }: Pick<SchemaFault, 'path'>): string {
   return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : at === 0 ? key : `.${key}`)).join('')
 }
 
-/**
- * The error as one sentence. Values are not quoted, because they may be prompts.
- * @param whole the name of the value as a whole
- */
+/** The error as one sentence about `whole`. Values are not quoted, because they may be prompts. */
 export function faultSentence(fault: SchemaFault, whole: string): string {
   const place = fault.path.length === 0 ? whole : `"${faultPlace(fault)}"`
   if (fault.kind === 'unknown') return `${place} is unknown here.`
@@ -156,10 +151,7 @@ const PLURALS: Record<string, string> = {
   object: 'objects'
 }
 
-/**
- * What a schema allows, as the rest of a sentence after "must be".
- * @param special phrases for schemas that the caller can describe better, such as custom formats
- */
+/** What a schema allows, after "must be". `special` has better phrases for some schemas. */
 export function allowedBy(
   schema: JsonSchema,
   special: (schema: JsonSchema) => string | undefined = () => undefined

@@ -3,10 +3,7 @@ const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const FORBIDDEN = /[\u0000-\u001f\u007f\\:*?"<>|]/
 
-/**
- * Whether a listed path is safe as a file below a folder on every system: relative, without `.` and `..`, and without
- * names that are special on any system.
- */
+/** Whether a path is relative, stays in its folder, and has no names that are special on any system. */
 export function isUsablePath(path: unknown): path is string {
   if (typeof path !== 'string' || path.length === 0 || path.length > 1024 || FORBIDDEN.test(path)) return false
   return path

@@ -348,10 +348,7 @@ function isOfKind({ build }: BuildRecord, { name, kind }: RuntimeDescriptor): bo
   return build.runtime === undefined ? build.kind === kind : build.runtime === name
 }
 
-/**
- * Sorts records by preference: builds that the user did not install, then newer releases, then the builds that were
- * verified last. Pure. Expects the records in order of verification, newest first.
- */
+/** Sorts records, newest first: builds that corral chose come before the user's, then newer releases. Pure. */
 export function byPreference(records: readonly BuildRecord[]): BuildRecord[] {
   const installed = (record: BuildRecord) => Number(record.installed ?? false)
   const release = ({ build }: BuildRecord) => Number(/-b(\d+)-/.exec(build.id)?.[1] ?? 0)

@@ -46,9 +46,7 @@ export interface BuildRecord {
   server: { size: number; mtimeMs: number }
   /** Whether the user installed this build. If so, only the user removes it. */
   installed?: boolean
-  /**
-   * Why the build failed the last time it was used or verified. It is then used only if nothing better is available.
-   */
+  /** Why the build failed the last time. It is then used only if nothing better is available. */
   failure?: BuildFailure
 }
 
@@ -193,10 +191,7 @@ export class BuildsDirectory {
     await writeJsonFile(join(this.path, FAILED_ATTEMPTS), [...others, attempt], { pretty: true })
   }
 
-  /**
-   * Runs work while no other process does such work, after waiting for the others.
-   * @param onWait called before waiting
-   */
+  /** Runs work while no other process does such work. Calls `onWait` before waiting for the others. */
   async locked<T>(
     work: () => Promise<T>,
     { signal, log }: { signal: AbortSignal; log: BuildsLog },
@@ -232,9 +227,7 @@ export class BuildsDirectory {
     }
   }
 
-  /**
-   * Removes the leftovers of interrupted searches: folders that are neither recorded builds, nor in use, nor reusable.
-   */
+  /** Removes what interrupted searches left: folders that are neither recorded, nor in use, nor reusable. */
   async removeLeftovers(): Promise<void> {
     const kept = new Set(this.records().map(record => record.build.directory))
     for (const entry of await readdir(this.path, { withFileTypes: true })) {

@@ -379,10 +379,7 @@ const kindsText = (kinds: readonly RuntimeDescriptor[]) => `Kinds are: ${kinds.m
 const installedText = (records: readonly BuildRecord[]) =>
   `Installed: ${records.map(({ build }) => build.id).join(', ') || 'none'}.`
 
-/**
- * Returns the record with this id, or the newest build of that kind. Failed builds come last. Pure.
- * @throws CorralError `runtime_not_found` with the installed builds
- */
+/** Returns the record with this id, or the newest build of that kind. Failed builds come last. Pure. */
 export function findInstalled(
   records: readonly BuildRecord[],
   choice: string,

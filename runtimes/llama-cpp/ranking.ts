@@ -48,9 +48,7 @@ function glibcObstacle({ glibc }: ArchivePattern, hardware: Hardware): string | 
     : undefined
 }
 
-/**
- * Explains in a sentence why no release archive of a kind can run on this system. Returns undefined if one may. Pure.
- */
+/** Explains why no release archive of a kind can run on this system. Undefined if one may. Pure. */
 export function whyUnsupported(kind: RuntimeDescriptor, hardware: Hardware): string | undefined {
   const patterns = kind.archives.filter(
     ({ platform, arch }) => platform === hardware.platform && arch === hardware.arch
@@ -60,10 +58,7 @@ export function whyUnsupported(kind: RuntimeDescriptor, hardware: Hardware): str
   return `The release archive of ${kind.title} ${obstacles[0]}.`
 }
 
-/**
- * Chooses the archive of a kind of build for this machine, followed by the archive of its libraries, if any. Returns
- * undefined if the release has none or this system is too old for it. Pure.
- */
+/** Chooses the archive for this machine, and the archive of its libraries. Undefined if there is none. Pure. */
 export function chooseArchives(
   kind: RuntimeDescriptor,
   hardware: Hardware,
@@ -152,10 +147,7 @@ export function matchesChoice(choice: string, { runtime, kind }: { runtime?: str
   return runtime?.toLowerCase() === name || kind === name
 }
 
-/**
- * Returns the kind that a build belongs to: the best ranked kind that uses one of its devices, or the kind for the
- * processor, if there is one. Pure.
- */
+/** Returns the best ranked kind that uses one of the build's devices, or the processor's kind. Pure. */
 export function findRuntime(
   build: Pick<Build, 'kind' | 'devices' | 'runtime'>,
   kinds: readonly RuntimeDescriptor[],

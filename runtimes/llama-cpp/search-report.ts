@@ -99,12 +99,7 @@ export function kindReason({ devices }: Pick<Build, 'devices'>, { gpus }: Hardwa
   return gpus.length === 0 ? 'no GPU was found' : 'no build works with the GPU'
 }
 
-/**
- * Warns about a GPU that the build in use leaves idle, and explains why. Returns no warnings if the build is of the
- * best possible kind. Pure.
- * @param ranking best first
- * @param decided the user's decision that led to this build, if any
- */
+/** Warns about an idle GPU and explains it, with the user's decision that led to this build, if any. Pure. */
 export function warningsFor(
   build: Pick<Build, 'kind' | 'runtime'>,
   ranking: readonly RankedCandidate[],

@@ -66,10 +66,7 @@ export async function usableDevices(
   return devices
 }
 
-/**
- * Verifies that a build starts and lists the devices that its kind is made for.
- * @throws Error with the reason, such as the loader's complaint about a missing library
- */
+/** Verifies that a build starts and lists the devices that its kind is made for. @throws Error with the reason */
 export async function verifyBuild(candidate: BuildCandidate, options: VerifyOptions): Promise<Build> {
   const { server } = candidate.executables
   const { runtime, hardware, signal, log } = options
@@ -137,10 +134,7 @@ function demoSpec(forGpus: boolean): LaunchSpec {
   }
 }
 
-/**
- * Verifies that a build answers with the demo model, and that a GPU build answers from a GPU. Returns warnings.
- * @throws Error with the reason
- */
+/** Verifies that a build answers, a GPU build from its GPU. Returns warnings. @throws Error with the reason */
 export async function verifyByAnswer(
   build: Build,
   startEngine: StartEngine,

@@ -60,10 +60,7 @@ async function askPython(
   return JSON.parse(stdout.at(-1) ?? '') as PythonFacts
 }
 
-/**
- * Finds a Python on this machine for which corral's packages exist.
- * @throws CorralError that says what was found instead and what to do
- */
+/** Finds a Python on this machine for which corral's packages exist. @throws CorralError with what to do */
 export async function findPython(options: {
   use: PythonUse
   env: NodeJS.ProcessEnv

@@ -9,10 +9,7 @@ import { vulkan } from './vulkan.ts'
 /** The built-in kinds of builds. If two have the same score, the earlier one is tried first. */
 export const builtInKinds: RuntimeDescriptor[] = [metal, cuda13, cuda12, rocm, sycl, vulkan, cpu]
 
-/**
- * Leaves the choice of GPUs to the user if the environment has any of the kind's variables. Either all of them are set
- * or none, because some define the meaning of others. Pure.
- */
+/** Leaves the choice of GPUs to the user if the environment has any of the kind's variables. Pure. */
 export function respectingEnvironment(kind: RuntimeDescriptor, env: NodeJS.ProcessEnv): RuntimeDescriptor {
   const { environment } = kind
   if (!environment) return kind

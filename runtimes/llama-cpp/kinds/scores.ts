@@ -3,10 +3,7 @@ import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 
 /* Helpers with which the kinds of builds rate how well they fit a machine. */
 
-/**
- * Scores of kinds on a machine that has everything they need. The vendors' own APIs are fastest and come first. Then
- * comes Vulkan, which supports nearly every GPU, then the processor.
- */
+/** Scores of kinds on a machine with everything they need: the vendors' APIs, Vulkan, then the processor. */
 export const SCORES = {
   metal: 100,
   cuda13: 100,
@@ -110,10 +107,7 @@ export function listNames(gpus: readonly Gpu[]): string {
   return names.length > 1 ? `${names.slice(0, -1).join(', ')} and ${names.at(-1)}` : names.join('')
 }
 
-/**
- * Returns the numbers of the cards to use, as the vendor's API numbers them, for variables such as
- * CUDA_VISIBLE_DEVICES. Returns undefined if all cards stay visible.
- */
+/** Returns the cards to use, as the vendor's API numbers them. Undefined if all cards stay visible. */
 export function visibleDevices(vendor: Gpu['vendor'], used: readonly Gpu[], { gpus }: Hardware): string | undefined {
   const working = gpus.filter(gpu => gpu.vendor === vendor && gpu.usable)
   if (used.length === 0 || used.length === working.length) return undefined

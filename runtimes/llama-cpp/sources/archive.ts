@@ -144,10 +144,7 @@ export async function placeArchives(
 const PLAIN_ENTRIES = ['File', 'OldFile', 'ContiguousFile', 'Directory', 'ExtendedHeader', 'GlobalExtendedHeader']
 const isAbsolute = (path: string) => /^([\\/]|[A-Za-z]:)/.test(path)
 
-/**
- * Returns why an entry of an archive must not be unpacked, or undefined if it stays inside the folder. Pure.
- * @param entry `linkpath` is the target of a link
- */
+/** Returns why an entry of an archive must not be unpacked, or undefined if it stays inside the folder. Pure. */
 export function findDanger(entry: { path: string; type: string; linkpath?: string | undefined }): string | undefined {
   const { path, type, linkpath = '' } = entry
   const escapes = (name: string) => isAbsolute(name) || name.split(/[\\/]/).includes('..')
@@ -163,18 +160,12 @@ export function findDanger(entry: { path: string; type: string; linkpath?: strin
   return PLAIN_ENTRIES.includes(type) ? undefined : `"${path}" is a ${type}`
 }
 
-/**
- * Unpacks a `.tar.gz`/`.tgz` or `.zip` into an existing folder. Writes nothing if an entry is dangerous.
- * @throws Error if the archive is damaged or dangerous
- */
+/** Unpacks a `.tar.gz`, `.tgz` or `.zip` into a folder. @throws Error if it is damaged or dangerous */
 export async function unpackArchive(archive: string, folder: string): Promise<void> {
   await (archive.endsWith('.zip') ? unpackZip(archive, folder) : unpackTar(archive, folder))
 }
 
-/**
- * Unpacks a `.tar.gz`, or only the wanted entries of it without the first folder of their paths.
- * @throws Error if the archive is damaged, or an entry to unpack is dangerous
- */
+/** Unpacks a `.tar.gz`, or only the wanted entries of it without the first folder of their paths. */
 export async function unpackTar(archive: string, folder: string, part?: (path: string) => boolean): Promise<void> {
   const tar = await import('tar')
   const filter = part ?? (() => true)

@@ -48,10 +48,7 @@ const PACKAGE_MANAGERS: PackageManager[] = [
   }
 ]
 
-/**
- * Returns the command that installs missing tools on this system, if known. Pure.
- * @param osRelease text of `/etc/os-release`
- */
+/** Returns the command that installs missing tools, by the text of `/etc/os-release`. Pure. */
 export function installCommand(
   missing: readonly BuildTool[],
   platform: NodeJS.Platform,

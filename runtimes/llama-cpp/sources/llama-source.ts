@@ -48,10 +48,7 @@ function findNpm(env: NodeJS.ProcessEnv): [string, string[]] {
   throw new Error(`npm is needed to fetch llama.cpp's source, but is neither on PATH nor beside ${process.execPath}`)
 }
 
-/**
- * Fetches an npm package of the source's version with npm, so that the user's registry, proxy and credentials apply.
- * Unpacks it and returns its folder.
- */
+/** Fetches an npm package with npm, so that the user's registry, proxy and credentials apply. */
 export async function fetchPackage(
   name: string,
   { version, work, env, log }: SourcePackage,
@@ -184,9 +181,7 @@ export async function copyConverter(source: LlamaSource, target: string): Promis
   return true
 }
 
-/**
- * Fetches the converter of the pinned source, without compiling anything. Stores it in `directory` under its version.
- */
+/** Fetches the converter of the pinned source, and stores it in `directory` under its version. */
 export async function fetchConverter(
   directory: string,
   options: ConverterOptions['source'],

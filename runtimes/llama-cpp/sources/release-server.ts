@@ -62,9 +62,7 @@ const PROGRESS = 64 * 1024
 export class ReleaseStatusError extends CorralError {
   readonly answered: number
 
-  /**
-   * @param redirected after a redirect, 403 means that the address has expired, not that there were too many requests
-   */
+  /** @param redirected after a redirect, 403 means that the address has expired, not too many requests */
   constructor(url: string, status: number, headers: Dispatcher.ResponseData['headers'], redirected: boolean) {
     if (status === 429 || (status === 403 && !redirected)) {
       const reset = Number(headers['x-ratelimit-reset']) - Date.now() / 1000

@@ -134,10 +134,7 @@ export class Releases {
     this.followsLatest = options.tag === 'latest'
   }
 
-  /**
-   * Returns the file names of the release that would be used, for the ranking: the server's list, cached for some
-   * minutes, or the bundled one. Never rejects.
-   */
+  /** Returns the file names of the current release, cached for some minutes, or the bundled ones. Never rejects. */
   async listing(): Promise<ReleaseListing> {
     if (this.#kept && performance.now() < this.#kept.until) return this.#kept.listing
     this.#listing ??= this.#list().finally(() => {

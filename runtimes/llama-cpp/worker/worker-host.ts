@@ -105,10 +105,7 @@ export function lentDevices(
   })
 }
 
-/**
- * Returns the address to listen on.
- * @throws CorralError `address_not_allowed` if machines outside the private networks could connect
- */
+/** Returns the address to listen on. @throws CorralError `address_not_allowed` if it is a public one */
 export async function listenAddress(
   host: string,
   insecure: boolean,
