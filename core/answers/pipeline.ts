@@ -111,14 +111,10 @@ export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]):
   asked: Question,
   open: (lease: Lease) => Taker | Promise<Taker>
 ): Promise<Taker> {
-  const signal = clientSignal(reply)
-  const question = await bounded(deps, reply, merged(asked, { whole: true }), asked.variant)
-  const hooked = await beforeLease(deps, reply, question, signal)
-  reply.request.record.waitBegan = performance.now()
-  return await deps.scheduler.withLease(merged(merged(question.lease, callerLease(reply)), { signal }), async lease => {
-    await granted(deps, reply, lease, hooked)
+  const prepared = await prepare(deps, reply, merged(asked, { whole: true }), clientSignal(reply))
+  return await withGrantedLease(deps, reply, prepared, {}, async lease => {
     const taker = await open(lease)
-    await generate(deps, lease, question, hooked, reply, deltas => void taker.add(deltas))
+    await generate(deps, lease, prepared, reply, deltas => void taker.add(deltas))
     return taker
   })
 }
@@ -136,24 +132,20 @@ export async function streamedAnswer(
   open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
   const resumable = reply.server.resumable.begin(reply)
-  const signal = resumable?.signal ?? clientSignal(reply)
-  const question = await bounded(deps, reply, asked, asked.variant)
-  const hooked = await beforeLease(deps, reply, question, signal)
-  reply.request.record.waitBegan = performance.now()
+  const prepared = await prepare(deps, reply, asked, resumable?.signal ?? clientSignal(reply))
+  const { question, hooked } = prepared
   // A resumable stream sends its headers as soon as it starts.
   if (resumable) await runSendHooks(reply)
   const stream = resumable?.open(channel) ?? openReplyStream(reply, channel)
-  const lease: LeaseRequest = merged(merged(question.lease, callerLease(reply)), {
-    signal,
+  const waiting = {
     ...(resumable && { resumable: true }),
     onProgress: (progress: Progress) => {
       stream.status = progressText(progress)
     },
     mayRetry: () => !stream.written
-  })
+  }
   await endWithFailure(stream, request, channel.failure, () =>
-    deps.scheduler.withLease(lease, async leased => {
-      await granted(deps, reply, leased, hooked)
+    withGrantedLease(deps, reply, prepared, waiting, async leased => {
       stream.status = 'generating'
       const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
       if (channel.bytes && inBytes) {
@@ -162,7 +154,7 @@ export async function streamedAnswer(
         return stream.end()
       }
       const writer = await open(leased)
-      await generate(deps, leased, question, hooked, reply, deltas => {
+      await generate(deps, leased, prepared, reply, deltas => {
         sayReading(stream, deltas[0])
         const text = writer.add(deltas)
         return text ? stream.write(text) : undefined
@@ -183,19 +175,14 @@ export async function passedAnswer(
   asked: Question,
   take: AnswerSink['take']
 ): Promise<void> {
-  const signal = clientSignal(reply)
-  const question = await bounded(deps, reply, asked, asked.variant)
-  const hooked = await beforeLease(deps, reply, question, signal)
-  reply.request.record.waitBegan = performance.now()
+  const prepared = await prepare(deps, reply, asked, clientSignal(reply))
   let begun = false
-  const lease = merged(merged(question.lease, callerLease(reply)), { signal, mayRetry: () => !begun })
-  await deps.scheduler.withLease(lease, async leased => {
-    await granted(deps, reply, leased, hooked)
-    await generate(deps, leased, question, hooked, reply, deltas => {
+  await withGrantedLease(deps, reply, prepared, { mayRetry: () => !begun }, lease =>
+    generate(deps, lease, prepared, reply, deltas => {
       begun = true
       return take(deltas)
     })
-  })
+  )
 }
 
 /** Asks a leased engine for a result in one piece: vectors, scores, counts. */
@@ -208,12 +195,11 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const signal = clientSignal(reply)
   const { record, caller } = reply.request
   const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
-  const { operation, body, lease } = await bounded(deps, reply, asked, variant)
+  const question = await bounded(deps, reply, asked, variant)
+  const { operation, body, lease } = question
   const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
   if (hooked) await deps.hooks.request(hooked)
-  record.waitBegan = performance.now()
-  return await deps.scheduler.withLease(merged(merged(lease, callerLease(reply)), { signal }), async leased => {
-    await granted(deps, reply, leased, hooked)
+  return await withGrantedLease(deps, reply, { question, hooked, signal }, {}, async leased => {
     record.hold()
     try {
       return await use(leased, body, record.tokens)
@@ -228,18 +214,32 @@ export async function askOnce<Reply, Body extends EngineFields>(
   })
 }
 
-/** Records that the request got its engine. @throws the error of a hook that refuses it */
-function granted(
-  { hooks }: AnswerDependencies,
-  reply: FastifyReply,
-  { loadDuration }: Lease,
+/** A request within its limits, before it has an engine. */
+interface Prepared<Request = Question> {
+  question: Request
+  /** The request as hooks see it; absent if the model is only loaded. */
   hooked: HookedRequest | undefined
-) {
+  signal: AbortSignal
+}
+
+/** Leases an engine, and runs `use` unless a hook refuses the request. @throws as `Scheduler.withLease` */
+async function withGrantedLease<Result>(
+  { scheduler, hooks }: AnswerDependencies,
+  reply: FastifyReply,
+  { question, hooked, signal }: Prepared<{ lease: ModelLease & { model: ModelName } }>,
+  more: Partial<LeaseRequest> & { mayRetry?: () => boolean },
+  use: (lease: Lease) => Promise<Result>
+): Promise<Result> {
   const { record } = reply.request
-  record.leased = performance.now()
-  record.loadDuration = loadDuration
-  record.tokens.reset()
-  return hooked && hooks.leased(hooked)
+  record.waitBegan = performance.now()
+  const request = merged(merged(merged(question.lease, callerLease(reply)), more), { signal })
+  return await scheduler.withLease(request, async lease => {
+    record.leased = performance.now()
+    record.loadDuration = lease.loadDuration
+    record.tokens.reset()
+    if (hooked) await hooks.leased(hooked)
+    return await use(lease)
+  })
 }
 
 /**
@@ -344,19 +344,21 @@ function hookedRequest(
   return { surface, operation, model: formatModelName(model), body, caller, reply, signal }
 }
 
-/** Does everything that may still change the status code or headers. */
-async function beforeLease(
+/** Does everything that may still change the status code or headers. @throws as `bounded`, and errors of hooks */
+async function prepare(
   deps: AnswerDependencies,
   reply: FastifyReply,
-  { operation, body, lease, variant }: Question,
+  asked: Question,
   signal: AbortSignal
-): Promise<HookedRequest | undefined> {
-  if (!body) return undefined
+): Promise<Prepared<Question & { lease: { model: ModelName } }>> {
+  const question = await bounded(deps, reply, asked, asked.variant)
+  const { operation, body, lease, variant } = question
+  if (!body) return { question, hooked: undefined, signal }
   const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
   if (deps.hooks.hasRequestFilters()) await deps.hooks.request(hooked)
   const unenforced = deps.engines.providerOf(variant, 'chat')?.unenforced?.(body) ?? []
   if (unenforced.length > 0) reply.headers(unenforcedHeaders(pointerList(unenforced)))
-  return hooked
+  return { question, hooked, signal }
 }
 
 /** The header that lists the constraints of a schema that are not enforced. */
@@ -380,8 +382,7 @@ export function pointerList(pointers: readonly string[]): string {
 async function generate(
   deps: AnswerDependencies,
   lease: Lease,
-  question: Question,
-  hooked: HookedRequest | undefined,
+  { question, hooked }: Prepared,
   reply: FastifyReply,
   take: (deltas: readonly Delta[]) => Promise<void> | undefined
 ): Promise<void> {
@@ -416,16 +417,8 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
   take: (piece: Piece) => Promise<void> | undefined
 ): Promise<void> {
-  const {
-    whole = false,
-    countEach = false,
-    stopText = false,
-    native = false,
-    overflow,
-    check,
-    controlled,
-    used
-  } = question
+  const { whole = false, countEach = false, stopText = false, native = false } = question
+  const { overflow, check, controlled, used } = question
   check?.(lease)
   let body = question.body!
   let dropped = 0
@@ -451,7 +444,11 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
       if (!begun) {
         begun = true
         record.firstPiece = performance.now() - sinceFirstToken(piece)
-        if (dropped > 0) reportDropped(reply, dropped)
+        if (dropped > 0) {
+          reply.header('x-corral-dropped-messages', `${dropped}`)
+          const text = 'The oldest messages of a conversation were dropped: it was longer than the context.'
+          reply.log.info({ messages: dropped }, text)
+        }
       }
       countGenerated(lease.engine, piece)
       return take(piece)
@@ -486,11 +483,6 @@ function sinceFirstToken(piece: readonly Delta[] | Buffer): number {
   if (Buffer.isBuffer(piece)) return 0
   const [first] = piece
   return first?.tokens === undefined ? 0 : (first.timing?.generation ?? 0)
-}
-
-function reportDropped(reply: FastifyReply, messages: number): void {
-  reply.header('x-corral-dropped-messages', `${messages}`)
-  reply.log.info({ messages }, 'The oldest messages of a conversation were dropped: it was longer than the context.')
 }
 
 function countDelta(
