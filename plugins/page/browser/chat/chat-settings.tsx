@@ -1,9 +1,21 @@
 import { useRef, useState } from 'preact/hooks'
 import { Dialog, IconButton } from '../parts/controls.tsx'
+import {
+  Actions,
+  Button,
+  type FieldText,
+  Form,
+  fieldText,
+  NumberFields,
+  numbersIn,
+  parseObject,
+  TextField
+} from '../parts/forms.tsx'
+import { Fault } from '../parts/layout.tsx'
 import { deletePreset, type Preset, presets, type Settings, takePresets } from '../state/presets.ts'
 import { fill, texts } from '../texts/texts.ts'
 
-/** Options with their own fields and allowed values. */
+/** Options with their own fields. */
 const OPTIONS = [
   { name: 'temperature', step: 'any', min: 0, max: 5 },
   { name: 'top_p', step: 'any', min: 0, max: 1 },
@@ -13,32 +25,54 @@ const OPTIONS = [
   { name: 'num_ctx', step: 1, min: 16, max: 10_000_000 }
 ] as const
 
-export function ChatSettings(props: { settings: Settings; onSave: (settings: Settings) => void; onClose: () => void }) {
+/** Fields of JSON, each with an example. */
+const JSON_FIELDS = [
+  { name: 'others', rows: 2, label: 'otherOptions', example: '{"min_p": 0.05}' },
+  {
+    name: 'schema',
+    rows: 4,
+    label: 'answerSchema',
+    example: '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
+  },
+  {
+    name: 'tools',
+    rows: 4,
+    label: 'tools',
+    example:
+      '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]'
+  }
+] as const
+
+export function ChatSettings(props: {
+  settings: Settings
+  onSave: (settings: Settings) => unknown
+  onClose: () => void
+}) {
   const { onClose } = props
   const t = texts.value
   const [chat, setChat] = useState(props.settings)
   /** The preset shown in the fields, and how often one was applied. */
   const [preset, setPreset] = useState({ name: '', count: 0 })
+  const { schema = '', tools = '', options = {} } = chat
   const known = new Set<string>(OPTIONS.map(({ name }) => name))
-  const others = Object.fromEntries(Object.entries(chat.options ?? {}).filter(([name]) => !known.has(name)))
+  const otherOptions = Object.fromEntries(Object.entries(options).filter(([name]) => !known.has(name)))
+  const others = Object.keys(otherOptions).length > 0 ? JSON.stringify(otherOptions) : ''
+  const written = { others, schema, tools }
   const [fault, setFault] = useState('')
   const form = useRef<HTMLFormElement>(null)
   /** The settings in the fields. Returns undefined after reporting an invalid field. */
-  const settingsOf = (form: FormData): Settings | undefined => {
-    const text = (name: string) => String(form.get(name) ?? '').trim()
-    const options: Record<string, unknown> = {}
-    for (const { name } of OPTIONS) if (text(name) !== '') options[name] = Number(text(name))
-    const written = text('others')
+  const settingsIn = (text: FieldText): Settings | undefined => {
+    const [system, schema, tools] = [text('system'), text('schema'), text('tools')]
     try {
-      if (written) Object.assign(options, objectOf(written))
-      if (text('schema')) objectOf(text('schema'))
-      if (text('tools') && !Array.isArray(JSON.parse(text('tools')))) throw new SyntaxError('[ … ]')
+      const options = { ...numbersIn(OPTIONS, text), ...parseObject(text('others')) }
+      parseObject(schema)
+      if (tools && !Array.isArray(JSON.parse(tools))) throw new SyntaxError('[ … ]')
+      setFault('')
+      return { system, schema, tools, options }
     } catch (error) {
       setFault(fill(t.notJson, { reason: (error as Error).message }))
       return undefined
     }
-    setFault('')
-    return { system: text('system'), schema: text('schema'), tools: text('tools'), options }
   }
   return (
     <Dialog title={t.chatSettings} onClose={onClose}>
@@ -48,86 +82,47 @@ export function ChatSettings(props: { settings: Settings; onSave: (settings: Set
           setChat(chosen)
           setPreset({ name: chosen.name, count: preset.count + 1 })
         }}
-        settings={() => settingsOf(new FormData(form.current!))}
+        settings={() => settingsIn(fieldText(new FormData(form.current!)))}
         onSaved={name => setPreset({ ...preset, name })}
       />
-      <form
+      <Form
         class="form"
         key={preset.count}
-        ref={form}
-        onSubmit={event => {
-          event.preventDefault()
-          const settings = settingsOf(new FormData(event.currentTarget))
+        element={form}
+        onSubmit={text => {
+          const settings = settingsIn(text)
           if (!settings) return
-          props.onSave(settings)
+          void props.onSave(settings)
           onClose()
         }}
       >
-        <label>
-          {t.system}
-          <textarea class="field" name="system" rows={3} defaultValue={chat.system} />
-        </label>
+        <TextField label={t.system} name="system" rows={3} defaultValue={chat.system} />
         <div class="option-fields">
-          {OPTIONS.map(({ name, ...bounds }) => (
-            <label key={name}>
-              <span lang="en">{name}</span>
-              <input
-                class="field"
-                type="number"
-                name={name}
-                {...bounds}
-                placeholder={t.serverDefault}
-                defaultValue={String(chat.options?.[name] ?? '')}
-              />
-            </label>
-          ))}
+          <NumberFields options={OPTIONS} values={options} />
         </div>
-        <details open={Boolean(chat.schema || chat.tools || Object.keys(others).length > 0)}>
+        <details open={Object.values(written).some(Boolean)}>
           <summary>{t.forProgrammers}</summary>
           <div class="form">
-            <label>
-              {t.otherOptions}
-              <textarea
+            {JSON_FIELDS.map(({ name, rows, label, example }) => (
+              <TextField
+                key={name}
+                label={t[label]}
                 class="field mono"
-                name="others"
-                rows={2}
-                placeholder='{"min_p": 0.05}'
-                defaultValue={Object.keys(others).length > 0 ? JSON.stringify(others) : ''}
+                name={name}
+                rows={rows}
+                placeholder={example}
+                defaultValue={written[name]}
               />
-            </label>
-            <label>
-              {t.answerSchema}
-              <textarea
-                class="field mono"
-                name="schema"
-                rows={4}
-                placeholder='{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
-                defaultValue={chat.schema}
-              />
-            </label>
-            <label>
-              {t.tools}
-              <textarea
-                class="field mono"
-                name="tools"
-                rows={4}
-                placeholder='[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]'
-                defaultValue={chat.tools}
-              />
-            </label>
+            ))}
           </div>
         </details>
-        {fault && (
-          <p class="is-error" role="alert">
-            {fault}
-          </p>
-        )}
-        <footer class="dialog-foot">
-          <button type="submit" class="button is-main">
+        <Fault text={fault} isAnnounced />
+        <Actions>
+          <Button kind="main" type="submit">
             {t.save}
-          </button>
-        </footer>
-      </form>
+          </Button>
+        </Actions>
+      </Form>
     </Dialog>
   )
 }
@@ -145,11 +140,10 @@ function Presets(props: {
   const [isNaming, setNaming] = useState(false)
   if (isNaming) {
     return (
-      <form
+      <Form
         class="row"
-        onSubmit={event => {
-          event.preventDefault()
-          const name = String(new FormData(event.currentTarget).get('name')).trim()
+        onSubmit={text => {
+          const name = text('name')
           const settings = props.settings()
           if (!settings || name === '') return
           takePresets([{ ...settings, name }])
@@ -167,12 +161,14 @@ function Presets(props: {
           defaultValue={props.name}
           ref={field => field?.focus()}
         />
-        <button type="submit" class="button">
-          {t.save}
-        </button>
+        <Button type="submit">{t.save}</Button>
         <IconButton icon="close" label={t.cancel} onClick={() => setNaming(false)} />
-      </form>
+      </Form>
     )
+  }
+  const remove = () => {
+    deletePreset(props.name)
+    props.onSaved('')
   }
   return (
     <div class="row">
@@ -194,26 +190,10 @@ function Presets(props: {
           ))}
         </select>
       )}
-      <button type="button" class="button" onClick={() => setNaming(true)}>
-        {t.savePreset}
-      </button>
+      <Button onClick={() => setNaming(true)}>{t.savePreset}</Button>
       {presets.value.some(({ name }) => name === props.name) && (
-        <IconButton
-          icon="trash"
-          label={fill(t.deletePreset, { name: props.name })}
-          onClick={() => {
-            deletePreset(props.name)
-            props.onSaved('')
-          }}
-        />
+        <IconButton icon="trash" label={fill(t.deletePreset, { name: props.name })} onClick={remove} />
       )}
     </div>
   )
-}
-
-/** @throws SyntaxError unless the text is a JSON object */
-function objectOf(text: string): object {
-  const value: unknown = JSON.parse(text)
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw new SyntaxError('{ … }')
-  return value
 }

@@ -35,9 +35,7 @@ export function ChatView({ ids }: { ids: string[] }) {
   if (!isReady.value) return <main class="view" aria-busy="true" />
   if (ids.length === 0) return <NewChat />
   const panes = ids.slice(0, MAX_PANES).filter(id => chats.value.has(id))
-  if (panes.length === 0) {
-    return <Note text={t.chatGone} />
-  }
+  if (panes.length === 0) return <Note text={t.chatGone} />
   const close = (id: string) => go(['chat', ...panes.filter(other => other !== id)])
   return (
     <main class="view panes">
@@ -46,9 +44,7 @@ export function ChatView({ ids }: { ids: string[] }) {
           <input
             type="checkbox"
             checked={isLinked.value}
-            onChange={event => {
-              isLinked.value = event.currentTarget.checked
-            }}
+            onChange={event => (isLinked.value = event.currentTarget.checked)}
           />
           {t.sendToAll}
         </label>
@@ -85,7 +81,6 @@ function NewChat() {
   const settings = useSignal<Settings>({})
   /** Name of the preset that the settings come from. */
   const preset = useSignal('')
-  const [isOpen, setOpen] = useState(false)
   const model = chosen.value || defaultModel.value
   return (
     <main class="view chat is-new">
@@ -105,17 +100,13 @@ function NewChat() {
           }}
         />
         <span class="chat-title" />
-        <IconButton icon="settings" label={t.chatSettings} onClick={() => setOpen(true)} />
-        {isOpen && (
-          <ChatSettings
-            settings={settings.value}
-            onSave={next => {
-              settings.value = next
-              preset.value = ''
-            }}
-            onClose={() => setOpen(false)}
-          />
-        )}
+        <SettingsButton
+          settings={settings.value}
+          onSave={next => {
+            settings.value = next
+            preset.value = ''
+          }}
+        />
       </header>
       <div class="greeting">
         <h1>{t.greeting}</h1>
@@ -142,31 +133,29 @@ function NewChat() {
 function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Preset) => void }) {
   const t = texts.value
   if (presets.value.length === 0) return null
-  const title = (
-    <>
-      <span>{name || t.preset}</span>
-      <Icon name="down" size={16} />
-    </>
-  )
   return (
-    <Menu label={`${t.preset}: ${name || t.noPreset}`} title={title} class="preset-picker">
-      {close => (
+    <Menu label={`${t.preset}: ${name || t.noPreset}`} title={name || t.preset} class="preset-picker">
+      {() => (
         <div class="menu-scroll">
           {[{ name: '' }, ...presets.value].map(preset => (
-            <MenuItem
-              key={preset.name}
-              checked={preset.name === name}
-              onSelect={() => {
-                close()
-                onChoose(preset)
-              }}
-            >
+            <MenuItem key={preset.name} checked={preset.name === name} onSelect={() => onChoose(preset)}>
               {preset.name || t.noPreset}
             </MenuItem>
           ))}
         </div>
       )}
     </Menu>
+  )
+}
+
+/** Opens the settings of a chat. */
+function SettingsButton(props: { settings: Settings; onSave: (settings: Settings) => unknown }) {
+  const [isOpen, setOpen] = useState(false)
+  return (
+    <>
+      <IconButton icon="settings" label={texts.value.chatSettings} onClick={() => setOpen(true)} />
+      {isOpen && <ChatSettings {...props} onClose={() => setOpen(false)} />}
+    </>
   )
 }
 
@@ -212,22 +201,14 @@ function OldChat(props: {
     return () => removeEventListener('keydown', onKey)
   }, [busyWith.value])
   const chat = chats.value.get(id)!
-  const [isOpen, setOpen] = useState(false)
   return (
     <section ref={section} class="view chat" aria-label={`${props.place}. ${chat.title || t.untitled}`}>
       <header class="view-head">
         <ModelPicker model={chat.model ?? ''} onChoose={model => void changeChat(id, { model })} />
         <h1 class="chat-title">{chat.title || t.untitled}</h1>
-        {onCompare && <IconButton icon="columns" label={t.compare} onClick={() => void attempt(onCompare)} />}
-        <IconButton icon="settings" label={t.chatSettings} onClick={() => setOpen(true)} />
+        {onCompare && <IconButton icon="columns" label={t.compare} onClick={() => attempt(onCompare)} />}
+        <SettingsButton settings={chat} onSave={settings => changeChat(id, settings)} />
         {onClose && <IconButton icon="close" label={t.close} onClick={onClose} />}
-        {isOpen && (
-          <ChatSettings
-            settings={chat}
-            onSave={settings => void changeChat(id, settings)}
-            onClose={() => setOpen(false)}
-          />
-        )}
       </header>
       {opened.value && <Conversation id={id} opened={opened.value} />}
       <Composer

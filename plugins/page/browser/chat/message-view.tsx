@@ -2,7 +2,9 @@ import { type Signal, signal } from '@preact/signals'
 import { useRef, useState } from 'preact/hooks'
 import { attempt, CopyButton, IconButton, Menu, MenuItem } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
+import { Actions, Button, Form, TextField } from '../parts/forms.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
+import { joinFacts } from '../parts/layout.tsx'
 import { answer, continueAnswer } from '../state/answering.ts'
 import {
   addMessage,
@@ -33,12 +35,8 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
   const article = useRef<HTMLElement>(null)
   const isBusy = isUnderWay(message)
   const name = message.role === 'assistant' ? fill(t.answerOf, { model: message.model ?? '' }) : t.you
-  if (edited.value === message.id) {
-    const close = () => {
-      edited.value = ''
-    }
-    return <Editor message={message} onClose={close} />
-  }
+  if (edited.value === message.id) return <Editor message={message} />
+  const fork = async () => go(['chat', (await forkChat(message.chat, {}, message.id)).id])
   return (
     <article ref={article} class={`message is-${message.role}`} aria-label={name} aria-busy={isBusy}>
       {message.role === 'assistant' ? <AnswerBody message={message} /> : <QuestionBody message={message} />}
@@ -49,37 +47,18 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
           <IconButton icon="edit" label={t.edit} onClick={() => (edited.value = message.id)} />
           {message.role === 'assistant' && <Again message={message} />}
           <Menu label={t.more}>
-            {close => (
+            {() => (
               <>
                 {message.timing && <TokenNote timing={message.timing} />}
                 {canSpeak && message.content !== '' && (
-                  <MenuItem
-                    icon="sound"
-                    onSelect={() => {
-                      close()
-                      readAloud(message.id, article.current)
-                    }}
-                  >
+                  <MenuItem icon="sound" onSelect={() => readAloud(message.id, article.current)}>
                     {beingRead.value === message.id ? t.stopReading : t.readAloud}
                   </MenuItem>
                 )}
-                <MenuItem
-                  icon="plus"
-                  onSelect={() => {
-                    close()
-                    void attempt(async () => go(['chat', (await forkChat(message.chat, {}, message.id)).id]))
-                  }}
-                >
+                <MenuItem icon="plus" onSelect={() => attempt(fork)}>
                   {t.forkHere}
                 </MenuItem>
-                <MenuItem
-                  icon="trash"
-                  danger
-                  onSelect={() => {
-                    close()
-                    void deleteMessage(message)
-                  }}
-                >
+                <MenuItem icon="trash" danger onSelect={() => deleteMessage(message)}>
                   {t.deleteMessage}
                 </MenuItem>
               </>
@@ -154,37 +133,23 @@ function Continue({ message }: { message: Message }) {
   )
 }
 
-function Failure({
-  message,
-  error: { message: text, code }
-}: {
-  message: Message
-  error: { message: string; code: string }
-}) {
+function Failure({ message, error }: { message: Message; error: NonNullable<Message['error']> }) {
   const t = texts.value
-  const again = () => void answer(message.chat, message.parent!, message.model)
+  const { message: text, code } = error
+  const again = () => answer(message.chat, message.parent!, message.model)
+  const shorten = async () => {
+    const options = { ...chats.peek().get(message.chat)?.options, context_overflow: 'drop_oldest' }
+    await changeChat(message.chat, { options })
+    await again()
+  }
   return (
     <div class="failure" role="alert">
       <p>{labelFor(t.failures, code, text)}</p>
       <p class="failure-code">{code}</p>
-      <button type="button" class="button" onClick={again}>
-        {t.retry}
-      </button>
+      <Button onClick={again}>{t.retry}</Button>
       {code === 'conversion_not_installed' && <InstallConverter onDone={again} />}
       {canGoOn(message) && <Continue message={message} />}
-      {code === 'context_exceeded' && (
-        <button
-          type="button"
-          class="button"
-          onClick={async () => {
-            const options = { ...chats.peek().get(message.chat)?.options, context_overflow: 'drop_oldest' }
-            await changeChat(message.chat, { options })
-            again()
-          }}
-        >
-          {t.tryShorter}
-        </button>
-      )}
+      {code === 'context_exceeded' && <Button onClick={shorten}>{t.tryShorter}</Button>}
     </div>
   )
 }
@@ -194,10 +159,9 @@ function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; 
   const t = texts.value
   const isOpen = chats.value.get(chat)?.leaf === id && !state
   return (
-    <form
-      onSubmit={async event => {
-        event.preventDefault()
-        const results = new FormData(event.currentTarget).getAll('result').map(String)
+    <Form
+      onSubmit={async (_, fields) => {
+        const results = fields.getAll('result').map(String)
         let parent = id
         for (const [index, call] of calls.entries()) {
           const content = results[index] ?? ''
@@ -210,20 +174,11 @@ function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; 
         <div key={index} class="tool-call">
           <p>{fill(t.callsTool, { name })}</p>
           <pre tabIndex={0}>{given}</pre>
-          {isOpen && (
-            <label>
-              {fill(t.toolResult, { name })}
-              <textarea class="field" name="result" rows={2} />
-            </label>
-          )}
+          {isOpen && <TextField label={fill(t.toolResult, { name })} name="result" rows={2} />}
         </div>
       ))}
-      {isOpen && (
-        <button type="submit" class="button">
-          {t.giveResult}
-        </button>
-      )}
-    </form>
+      {isOpen && <Button type="submit">{t.giveResult}</Button>}
+    </Form>
   )
 }
 
@@ -235,7 +190,7 @@ function Versions({ message, opened }: { message: Message; opened: Signal<OpenCh
   const versions = siblingsOf(messagesOf(message.chat), message)
   if (versions.length < 2) return null
   const at = versions.findIndex(({ id }) => id === message.id)
-  const show = (index: number) => void showBranch(versions[index]!)
+  const show = (index: number) => showBranch(versions[index]!)
   return (
     <span class="versions">
       <IconButton icon="left" label={t.previousVersion} disabled={at === 0} onClick={() => show(at - 1)} />
@@ -254,22 +209,16 @@ function Versions({ message, opened }: { message: Message; opened: Signal<OpenCh
 function Again({ message }: { message: Message }) {
   const t = texts.value
   if (message.parent === undefined) return null
-  const again = (model = message.model) => void answer(message.chat, message.parent!, model)
+  const again = (model = message.model) => answer(message.chat, message.parent!, model)
   const others = chatModels.value.filter(({ name }) => name !== message.model)
   return (
     <>
       <IconButton icon="again" label={t.regenerate} onClick={() => again()} />
       {others.length > 0 && (
         <Menu label={t.regenerateWith} icon="down">
-          {close =>
+          {() =>
             others.map(({ name }) => (
-              <MenuItem
-                key={name}
-                onSelect={() => {
-                  close()
-                  again(name)
-                }}
-              >
+              <MenuItem key={name} onSelect={() => again(name)}>
                 {name}
               </MenuItem>
             ))
@@ -283,14 +232,15 @@ function Again({ message }: { message: Message }) {
 /** The token counts of an answer, in more detail than the line below it has space for. */
 function TokenNote({ timing: { promptTokens, cachedTokens, answerTokens, promptSpeed } }: { timing: Timing }) {
   const t = texts.value
-  const took = fill(t.tookTokens, {
+  const values = {
     read: formatNumber(promptTokens),
     cached: formatNumber(cachedTokens),
     written: formatNumber(answerTokens)
-  })
+  }
   return (
     <p class="menu-note">
-      {took} {promptSpeed !== undefined && fill(t.promptSpeed, { speed: formatNumber(promptSpeed) })}
+      {fill(t.tookTokens, values)}{' '}
+      {promptSpeed !== undefined && fill(t.promptSpeed, { speed: formatNumber(promptSpeed) })}
     </p>
   )
 }
@@ -300,58 +250,40 @@ function Figures({ message: { timing, model } }: { message: Message }) {
   const t = texts.value
   if (!timing) return null
   const context = contextOf(model ?? '')
-  const used = timing.promptTokens + timing.answerTokens
-  const parts = [
-    timing.speed === undefined
-      ? undefined
-      : fill(t.speed, { tokens: formatNumber(timing.speed, timing.speed < 10 ? 1 : 0) }),
-    timing.firstText === undefined ? undefined : fill(t.firstText, { time: formatDuration(timing.firstText) }),
-    used === 0
-      ? undefined
-      : context === undefined
-        ? fill(t.tokens, { count: formatNumber(used) })
-        : fill(t.contextFill, { used: formatNumber(used), size: formatNumber(context) })
+  const { speed, firstText, promptTokens, answerTokens } = timing
+  const used = promptTokens + answerTokens
+  const count = formatNumber(used)
+  const fillLevel = context === undefined ? '' : fill(t.contextFill, { used: count, size: formatNumber(context) })
+  const facts = [
+    speed !== undefined && fill(t.speed, { tokens: formatNumber(speed, speed < 10 ? 1 : 0) }),
+    firstText !== undefined && fill(t.firstText, { time: formatDuration(firstText) }),
+    used > 0 && (fillLevel || fill(t.tokens, { count }))
   ]
   return (
     <span class="figures">
-      {parts.filter(part => part !== undefined).join(' · ')}
+      {joinFacts(facts)}
       {context !== undefined && used > 0 && (
-        <meter
-          class="fill"
-          min={0}
-          max={1}
-          high={0.8}
-          value={used / context}
-          aria-label={fill(t.contextFill, { used: String(used), size: String(context) })}
-        />
+        <meter class="fill" min={0} max={1} high={0.8} value={used / context} aria-label={fillLevel} />
       )}
     </span>
   )
 }
 
 /** Edits a message. Sending creates a new version, saving replaces this one. */
-function Editor({ message, onClose }: { message: Message; onClose: () => void }) {
+function Editor({ message }: { message: Message }) {
   const t = texts.value
   const [text, setText] = useState(message.content)
   const isQuestion = message.role === 'user'
+  const close = () => (edited.value = '')
   const save = async (send: boolean) => {
-    onClose()
-    if (!send) {
-      await editMessage(message, text)
-      return
-    }
+    close()
+    if (!send) return editMessage(message, text)
     const { id: _id, at: _at, ...rest } = message
     const added = await addMessage({ ...rest, content: text })
-    await answer(message.chat, added.id)
+    return answer(message.chat, added.id)
   }
   return (
-    <form
-      class={`message is-${message.role} is-edited`}
-      onSubmit={event => {
-        event.preventDefault()
-        void save(isQuestion)
-      }}
-    >
+    <Form class={`message is-${message.role} is-edited`} onSubmit={() => save(isQuestion)}>
       <textarea
         class="editor"
         aria-label={t.edit}
@@ -362,24 +294,20 @@ function Editor({ message, onClose }: { message: Message; onClose: () => void })
         onKeyDown={event => {
           if (event.key === 'Escape') {
             event.stopPropagation()
-            onClose()
+            close()
           }
           if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void save(isQuestion)
         }}
       />
-      <footer class="dialog-foot">
-        <button type="button" class="button" onClick={onClose}>
-          {t.cancel}
-        </button>
-        <button type="button" class="button" onClick={() => void save(false)}>
-          {t.saveOnly}
-        </button>
+      <Actions>
+        <Button onClick={close}>{t.cancel}</Button>
+        <Button onClick={() => save(false)}>{t.saveOnly}</Button>
         {isQuestion && (
-          <button type="submit" class="button is-main">
+          <Button kind="main" type="submit">
             {t.saveAndSend}
-          </button>
+          </Button>
         )}
-      </footer>
-    </form>
+      </Actions>
+    </Form>
   )
 }

@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks'
 import { Menu, MenuItem, SearchField } from '../parts/controls.tsx'
 import { formatSize } from '../parts/formats.ts'
 import { Icon } from '../parts/icons.tsx'
+import { joinFacts } from '../parts/layout.tsx'
 import { may } from '../state/me.ts'
 import { linkTo } from '../state/route.ts'
 import { chatModels, engineOf } from '../state/server-state.ts'
@@ -10,23 +11,10 @@ import { texts } from '../texts/texts.ts'
 /** Shows the model of a chat and chooses another one. */
 export function ModelPicker({ model, onChoose }: { model: string; onChoose: (name: string) => void }) {
   const t = texts.value
-  const title = (
-    <>
-      <span>{model || t.chooseModel}</span>
-      <Icon name="down" size={16} />
-    </>
-  )
+  const title = model || t.chooseModel
   return (
-    <Menu label={`${t.model}: ${model || t.chooseModel}`} title={title} class="model-picker">
-      {close => (
-        <ModelList
-          model={model}
-          onChoose={name => {
-            onChoose(name)
-            close()
-          }}
-        />
-      )}
+    <Menu label={`${t.model}: ${title}`} title={title} class="model-picker">
+      {() => <ModelList model={model} onChoose={onChoose} />}
     </Menu>
   )
 }
@@ -44,7 +32,7 @@ function ModelList({ model, onChoose }: { model: string; onChoose: (name: string
         {found.map(({ name, size }) => (
           <MenuItem key={name} checked={name === model} onSelect={() => onChoose(name)}>
             {name}
-            <small>{[size > 0 && formatSize(size), engineOf(name) && t.inMemory].filter(Boolean).join(' · ')}</small>
+            <small>{joinFacts([size > 0 && formatSize(size), engineOf(name) && t.inMemory])}</small>
           </MenuItem>
         ))}
       </div>

@@ -1,5 +1,7 @@
+import { Button } from '../parts/forms.tsx'
+import { Fault, Table } from '../parts/layout.tsx'
+import { useReply } from '../parts/use-reply.ts'
 import { texts } from '../texts/texts.ts'
-import { useReply } from './use-reply.ts'
 
 /** The fields of an audit entry that are shown. */
 interface AuditEntry {
@@ -21,46 +23,28 @@ interface AuditEntry {
 export function AuditTab() {
   const t = texts.value
   const { reply, fault, again } = useReply<{ entries: AuditEntry[] }>('api/audit?limit=200')
+  const rows = reply?.entries
+    .toReversed()
+    .map(entry => [
+      new Date(entry.time).toLocaleString(),
+      entry.key ?? entry.address,
+      actionIn(entry),
+      entry.model ?? entry.target,
+      entry.status
+    ])
   return (
     <>
       <div class="row">
-        <button type="button" class="button" onClick={again}>
-          {t.refresh}
-        </button>
+        <Button onClick={again}>{t.refresh}</Button>
       </div>
-      {fault && <p class="is-error">{fault}</p>}
-      {reply?.entries.length === 0 && <p class="quiet">{t.nothingYet}</p>}
-      {reply && reply.entries.length > 0 && (
-        <div class="table-frame" tabIndex={0}>
-          <table class="data-table">
-            <thead>
-              <tr>
-                <th>{t.time}</th>
-                <th>{t.who}</th>
-                <th>{t.what}</th>
-                <th>{t.model}</th>
-                <th>{t.result}</th>
-              </tr>
-            </thead>
-            <tbody>
-              {reply.entries.toReversed().map((entry, index) => (
-                <tr key={`${entry.time} ${index}`}>
-                  <td>{new Date(entry.time).toLocaleString()}</td>
-                  <td>{entry.key ?? entry.address}</td>
-                  <td>{whatOf(entry)}</td>
-                  <td>{entry.model ?? entry.target}</td>
-                  <td>{entry.status}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
+      <Fault text={fault?.message} />
+      {rows?.length === 0 && <p class="quiet">{t.nothingYet}</p>}
+      {rows && rows.length > 0 && <Table head={[t.time, t.who, t.what, t.model, t.result]} rows={rows} />}
     </>
   )
 }
 
-function whatOf({ event, method, route, operation, surface }: AuditEntry): string {
+function actionIn({ event, method, route, operation, surface }: AuditEntry): string {
   if (event) return event
   return (route ? [method, route] : [operation, surface && `(${surface})`]).filter(Boolean).join(' ')
 }

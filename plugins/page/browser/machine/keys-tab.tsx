@@ -1,13 +1,16 @@
 import { useState } from 'preact/hooks'
+import type { Role } from '../../../../core/http/roles.ts'
 import { attempt, ConfirmDialog, CopyButton, Dialog } from '../parts/controls.tsx'
 import { formatAgo } from '../parts/formats.ts'
+import { Actions, Button, Field, type FieldText, Form, wordsIn } from '../parts/forms.tsx'
+import { Card, Fault } from '../parts/layout.tsx'
+import { useReply } from '../parts/use-reply.ts'
 import { ask } from '../state/api.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { useReply } from './use-reply.ts'
 
 interface KeyRecord {
   name: string
-  role: 'user' | 'operator' | 'admin'
+  role: Role
   created: string
   expires?: string
   models?: string[]
@@ -25,53 +28,42 @@ export function KeysTab() {
   const [made, setMade] = useState<MadeKey | undefined>(undefined)
   const [isNew, setNew] = useState(false)
   const [revoked, setRevoked] = useState('')
-  if (fault) return <p class="is-error">{fault}</p>
+  if (fault) return <Fault text={fault.message} />
   if (!reply) return null
+  const pathOf = (name: string) => `api/keys/${encodeURIComponent(name)}`
+  const change = (work: () => Promise<unknown>) =>
+    attempt(async () => {
+      await work()
+      again()
+    })
   return (
     <>
       <div class="row">
         <p class="grow quiet">{reply.required ? t.keysRequired : t.keysOpen}</p>
-        <button type="button" class="button is-main" onClick={() => setNew(true)}>
+        <Button kind="main" onClick={() => setNew(true)}>
           {t.newKey}
-        </button>
+        </Button>
       </div>
       <ul class="plain-list">
-        {reply.keys.map(record => (
-          <li key={record.name} class="card">
-            <div class="row">
-              <div class="grow">
-                <h2>{record.name}</h2>
-                <p class="quiet">
-                  {[
-                    t.roles[record.role],
-                    formatAgo(Date.parse(record.created)),
-                    record.expires && fill(t.expires, { time: new Date(record.expires).toLocaleString() }),
-                    record.models?.join(', '),
-                    record.limits?.requests_per_minute &&
-                      fill(t.perMinute, { count: record.limits.requests_per_minute })
-                  ]
-                    .filter(Boolean)
-                    .join(' · ')}
-                </p>
-              </div>
-              <button
-                type="button"
-                class="button"
-                onClick={() =>
-                  void attempt(async () => {
-                    setMade(await ask<MadeKey>('POST', `api/keys/${encodeURIComponent(record.name)}/rotate`))
-                    again()
-                  })
-                }
-              >
-                {t.replaceKey}
-              </button>
-              <button type="button" class="button is-danger" onClick={() => setRevoked(record.name)}>
+        {reply.keys.map(({ name, role, created, expires, models, limits }) => {
+          const facts = [
+            t.roles[role],
+            formatAgo(Date.parse(created)),
+            expires && fill(t.expires, { time: new Date(expires).toLocaleString() }),
+            models?.join(', '),
+            limits?.requests_per_minute && fill(t.perMinute, { count: limits.requests_per_minute })
+          ]
+          const replace = async () => setMade(await ask<MadeKey>('POST', `${pathOf(name)}/rotate`))
+          const actions = (
+            <>
+              <Button onClick={() => change(replace)}>{t.replaceKey}</Button>
+              <Button kind="danger" onClick={() => setRevoked(name)}>
                 {t.revoke}
-              </button>
-            </div>
-          </li>
-        ))}
+              </Button>
+            </>
+          )
+          return <Card key={name} title={name} facts={facts} actions={actions} />
+        })}
       </ul>
       {isNew && (
         <Dialog title={t.newKey} onClose={() => setNew(false)} class="dialog-small">
@@ -99,12 +91,7 @@ export function KeysTab() {
           text={t.revokeText}
           action={t.revoke}
           onClose={() => setRevoked('')}
-          onConfirm={() =>
-            void attempt(async () => {
-              await ask('DELETE', `api/keys/${encodeURIComponent(revoked)}`)
-              again()
-            })
-          }
+          onConfirm={() => change(() => ask('DELETE', pathOf(revoked)))}
         />
       )}
     </>
@@ -113,52 +100,36 @@ export function KeysTab() {
 
 function NewKey({ onMade }: { onMade: (key: MadeKey) => void }) {
   const t = texts.value
+  const make = (text: FieldText) => {
+    const models = wordsIn(text('models'))
+    const body = {
+      name: text('name'),
+      role: text('role'),
+      ...(models.length > 0 && { models }),
+      ...(text('requests') && { limits: { requests_per_minute: Number(text('requests')) } })
+    }
+    return attempt(async () => onMade(await ask<MadeKey>('POST', 'api/keys', { body })))
+  }
   return (
-    <form
-      class="form"
-      onSubmit={event => {
-        event.preventDefault()
-        const form = new FormData(event.currentTarget)
-        const text = (name: string) => String(form.get(name)).trim()
-        const models = text('models')
-          .split(/[\s,]+/)
-          .filter(Boolean)
-        const body = {
-          name: text('name'),
-          role: text('role'),
-          ...(models.length > 0 && { models }),
-          ...(text('requests') && { limits: { requests_per_minute: Number(text('requests')) } })
-        }
-        void attempt(async () => onMade(await ask<MadeKey>('POST', 'api/keys', { body })))
-      }}
-    >
-      <label>
-        {t.name}
-        <input class="field" name="name" required autocomplete="off" />
-      </label>
+    <Form class="form" onSubmit={make}>
+      <Field label={t.name} name="name" required autocomplete="off" />
       <label>
         {t.role}
         <select class="field" name="role">
-          {(['user', 'operator', 'admin'] as const).map(role => (
+          {Object.entries(t.roles).map(([role, name]) => (
             <option key={role} value={role}>
-              {t.roles[role]}
+              {name}
             </option>
           ))}
         </select>
       </label>
-      <label>
-        {t.onlyModels}
-        <input class="field" name="models" autocomplete="off" />
-      </label>
-      <label>
-        {t.requestsPerMinute}
-        <input class="field" name="requests" type="number" min="1" />
-      </label>
-      <footer class="dialog-foot">
-        <button type="submit" class="button is-main">
+      <Field label={t.onlyModels} name="models" autocomplete="off" />
+      <Field label={t.requestsPerMinute} name="requests" type="number" min="1" />
+      <Actions>
+        <Button kind="main" type="submit">
           {t.newKey}
-        </button>
-      </footer>
-    </form>
+        </Button>
+      </Actions>
+    </Form>
   )
 }

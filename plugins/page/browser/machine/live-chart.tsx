@@ -9,16 +9,10 @@ const MIN_LENGTH = 60
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /** @param at epoch seconds */
-const formatTime = (at: number) =>
-  new Date(at * 1000).toLocaleTimeString([], {
-    hour: '2-digit',
-    minute: '2-digit',
-    second: '2-digit',
-    hourCycle: 'h23'
-  })
+const formatTime = (at: number) => new Date(at * 1000).toLocaleTimeString([], { timeStyle: 'medium', hourCycle: 'h23' })
 
-/** The last minutes of one value. The chart library is loaded when the first chart is shown. */
-export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> }) {
+/** One value now, and its last minutes. The chart library is loaded when the first chart is shown. */
+export function LiveChart({ title, value, field }: { title: string; value: string; field: keyof LoadSample }) {
   const element = useRef<HTMLDivElement>(null)
   useEffect(() => {
     let chart: uPlot | undefined
@@ -28,8 +22,8 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
       const parent = element.current
       if (isGone || !parent) return
       const colours = getComputedStyle(parent)
-      const format = (value: number) =>
-        value === 0 ? '0' : field === 'memory' ? formatSize(value) : formatNumber(value, 1)
+      const isMemory = field === 'memory'
+      const format = (value: number) => (value === 0 ? '0' : isMemory ? formatSize(value) : formatNumber(value, 1))
       const axis = { stroke: colours.color, grid: { show: false }, ticks: { show: false }, font: '12px system-ui' }
       chart = new Plot(
         {
@@ -38,24 +32,13 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
           legend: { show: false },
           cursor: { show: false },
           scales: {
-            x: { range: (_chart, first, last) => [Math.min(first, last - MIN_LENGTH), last] },
-            y: { range: (_chart, _low, high) => [0, Math.max(field === 'memory' ? 1e6 : 1, high * 1.1)] }
+            x: { range: (_, first, last) => [Math.min(first, last - MIN_LENGTH), last] },
+            y: { range: (_, _low, high) => [0, Math.max(isMemory ? 1e6 : 1, high * 1.1)] }
           },
           axes: [
-            {
-              ...axis,
-              size: 24,
-              space: 90,
-              incrs: [10, 30, 60, 120],
-              values: (_chart, times) => times.map(formatTime)
-            },
+            { ...axis, size: 24, space: 90, incrs: [10, 30, 60, 120], values: (_, times) => times.map(formatTime) },
             // Requests are whole numbers.
-            {
-              ...axis,
-              size: 64,
-              ...(field !== 'memory' && { incrs: WHOLE }),
-              values: (_chart, values) => values.map(format)
-            }
+            { ...axis, size: 64, ...(!isMemory && { incrs: WHOLE }), values: (_, values) => values.map(format) }
           ],
           series: [{}, { stroke: colours.getPropertyValue('border-color'), width: 2, points: { show: false } }]
         },
@@ -75,5 +58,13 @@ export function LiveChart({ field }: { field: Exclude<keyof LoadSample, 'at'> })
       chart?.destroy()
     }
   }, [field])
-  return <div class="live-chart" ref={element} aria-hidden="true" />
+  return (
+    <figure class="card chart">
+      <figcaption>
+        <span class="quiet">{title}</span>
+        <strong>{value}</strong>
+      </figcaption>
+      <div class="live-chart" ref={element} aria-hidden="true" />
+    </figure>
+  )
 }

@@ -1,45 +1,41 @@
 import { useState } from 'preact/hooks'
 import type { PluginReport } from '../../../../core/plugins/plugin-report.ts'
 import { Dialog } from '../parts/controls.tsx'
+import { Button } from '../parts/forms.tsx'
+import { Card, Fault, More } from '../parts/layout.tsx'
+import { useReply } from '../parts/use-reply.ts'
 import { base } from '../state/api.ts'
 import { labelFor, plural, texts } from '../texts/texts.ts'
-import { useReply } from './use-reply.ts'
 
 export function PluginsTab() {
   const t = texts.value
   const { reply, fault } = useReply<{ plugins: PluginReport[] }>('api/plugins')
   const [shown, setShown] = useState<PluginReport['web']>(undefined)
-  if (fault) return <p class="is-error">{fault}</p>
+  if (fault) return <Fault text={fault.message} />
   return (
     <>
       <ul class="plain-list">
-        {reply?.plugins.map(({ name, description, state, reason, routes, web }) => (
-          <li key={name} class="card">
-            <div class="row">
-              <div class="grow">
-                <h2>{name}</h2>
-                <p class="quiet">{description}</p>
-                {reason && <p class="is-error">{reason}</p>}
-              </div>
-              {web && state === 'active' && (
-                <button type="button" class="button" onClick={() => setShown(web)}>
-                  {web.title}
-                </button>
-              )}
+        {reply?.plugins.map(({ name, description, state, reason, routes, web }) => {
+          const actions = (
+            <>
+              {web && state === 'active' && <Button onClick={() => setShown(web)}>{web.title}</Button>}
               <span class={`chip ${state === 'active' ? 'is-good' : ''}`}>{labelFor(t.pluginStates, state)}</span>
-            </div>
-            {routes.length > 0 && (
-              <details>
-                <summary class="quiet">{plural(t.routes, routes.length)}</summary>
-                <ul class="plain-list mono">
-                  {routes.map(route => (
-                    <li key={route}>{route}</li>
-                  ))}
-                </ul>
-              </details>
-            )}
-          </li>
-        ))}
+            </>
+          )
+          return (
+            <Card key={name} title={name} facts={[description]} fault={reason} actions={actions}>
+              {routes.length > 0 && (
+                <More title={plural(t.routes, routes.length)} class="quiet">
+                  <ul class="plain-list mono">
+                    {routes.map(route => (
+                      <li key={route}>{route}</li>
+                    ))}
+                  </ul>
+                </More>
+              )}
+            </Card>
+          )
+        })}
       </ul>
       {shown && (
         <Dialog title={shown.title} onClose={() => setShown(undefined)} class="dialog-large">

@@ -1,3 +1,4 @@
+import { PageView } from '../parts/layout.tsx'
 import { may } from '../state/me.ts'
 import { linkTo } from '../state/route.ts'
 import { texts } from '../texts/texts.ts'
@@ -22,21 +23,10 @@ export function ServerView({ path }: { path: string[] }) {
   const t = texts.value
   const allowed = TABS.filter(({ role }) => may(role))
   const current = allowed.find(({ id }) => id === (path[0] ?? 'overview'))
+  const tabs = allowed.map(tab => ({ text: t[tab.id], href: linkTo('server', tab.id), isCurrent: tab === current }))
   return (
-    <main class="view page-view">
-      <div class="page-column">
-        <header class="page-head">
-          <h1>{t.server}</h1>
-        </header>
-        <nav class="tabs" aria-label={t.server}>
-          {allowed.map(({ id }) => (
-            <a key={id} href={linkTo('server', id)} aria-current={id === current?.id ? 'page' : undefined}>
-              {t[id]}
-            </a>
-          ))}
-        </nav>
-        {current ? <current.view /> : <p class="quiet">{t.noSuchView}</p>}
-      </div>
-    </main>
+    <PageView title={t.server} tabs={tabs}>
+      {current ? <current.view /> : <p class="quiet">{t.noSuchView}</p>}
+    </PageView>
   )
 }

@@ -1,8 +1,11 @@
-import { useEffect, useState } from 'preact/hooks'
+import { useRef, useState } from 'preact/hooks'
 import type { FoundRepository, PlanReply, PullReply, SearchReply } from '../../../../core/contracts/native-records.ts'
 import { attempt, Dialog, IconButton, notify } from '../parts/controls.tsx'
-import { formatAgo, formatDuration, formatNumber, formatSize } from '../parts/formats.ts'
-import { type ApiError, ask } from '../state/api.ts'
+import { formatAgo, formatDuration, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
+import { Actions, Button, Form } from '../parts/forms.tsx'
+import { Card, Fault, More } from '../parts/layout.tsx'
+import { useReply } from '../parts/use-reply.ts'
+import { ask } from '../state/api.ts'
 import { linkTo } from '../state/route.ts'
 import { models, pools, pulls } from '../state/server-state.ts'
 import { fill, labelFor, texts } from '../texts/texts.ts'
@@ -11,22 +14,10 @@ import { fill, labelFor, texts } from '../texts/texts.ts'
 export function GetModels({ wanted }: { wanted: string | undefined }) {
   const t = texts.value
   const [words, setWords] = useState(wanted ?? '')
-  const [asked, setAsked] = useState('')
-  const [reply, setReply] = useState<SearchReply | undefined>(undefined)
-  const [fault, setFault] = useState('')
+  /** The last search; its number makes the same words search again. */
+  const [search, setSearch] = useState({ words: '', number: 0 })
   const [chosen, setChosen] = useState(wanted)
-  const search = async () => {
-    const query = words.trim()
-    if (query === '') return
-    setAsked(query)
-    setFault('')
-    setReply(undefined)
-    try {
-      setReply(await ask<SearchReply>('GET', `api/search?q=${encodeURIComponent(query)}`))
-    } catch (error) {
-      setFault((error as ApiError).message)
-    }
-  }
+  const given = words.trim()
   return (
     <>
       {pulls.value.length > 0 && (
@@ -38,13 +29,12 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
           </ul>
         </section>
       )}
-      <form
+      <Form
         class="row search-line"
-        onSubmit={event => {
-          event.preventDefault()
+        onSubmit={() => {
           // A name or URL is shown without a search.
-          if (/^\S+\/\S+$/.test(words.trim())) setChosen(words.trim())
-          else void search()
+          if (/^\S+\/\S+$/.test(given)) setChosen(given)
+          else if (given !== '') setSearch({ words: given, number: search.number + 1 })
         }}
       >
         <input
@@ -55,31 +45,11 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
           value={words}
           onInput={event => setWords(event.currentTarget.value)}
         />
-        <button type="submit" class="button is-main" disabled={words.trim() === ''}>
+        <Button kind="main" type="submit" disabled={given === ''}>
           {t.search}
-        </button>
-      </form>
-      {fault && (
-        <p class="is-error" role="alert">
-          {fault}
-        </p>
-      )}
-      {asked && !reply && !fault && <p class="quiet">{fill(t.searching, { words: asked })}</p>}
-      {reply && (
-        <>
-          {reply.errors.map(({ hub, error }) => (
-            <p key={hub} class="is-error">
-              {hub}: {error}
-            </p>
-          ))}
-          {reply.models.length === 0 && <p class="quiet">{fill(t.nothingFound, { words: asked })}</p>}
-          <ul class="plain-list">
-            {reply.models.map(found => (
-              <FoundLine key={`${found.hub} ${found.id}`} found={found} onChoose={() => setChosen(found.model)} />
-            ))}
-          </ul>
-        </>
-      )}
+        </Button>
+      </Form>
+      {search.words !== '' && <Found key={search.number} words={search.words} onChoose={setChosen} />}
       {chosen !== undefined && (
         <Dialog title={chosen} onClose={() => setChosen(undefined)}>
           <Choice reference={chosen} onDone={() => setChosen(undefined)} />
@@ -89,31 +59,45 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
   )
 }
 
+/** The result of a search. */
+function Found({ words, onChoose }: { words: string; onChoose: (model: string) => void }) {
+  const t = texts.value
+  const { reply, fault } = useReply<SearchReply>(`api/search?q=${encodeURIComponent(words)}`)
+  if (fault) return <Fault text={fault.message} isAnnounced />
+  if (!reply) return <p class="quiet">{fill(t.searching, { words })}</p>
+  return (
+    <>
+      {reply.errors.map(({ hub, error }) => (
+        <Fault key={hub} text={`${hub}: ${error}`} />
+      ))}
+      {reply.models.length === 0 && <p class="quiet">{fill(t.nothingFound, { words })}</p>}
+      <ul class="plain-list">
+        {reply.models.map(found => (
+          <FoundLine key={`${found.hub} ${found.id}`} found={found} onChoose={() => onChoose(found.model)} />
+        ))}
+      </ul>
+    </>
+  )
+}
+
 function FoundLine({ found, onChoose }: { found: FoundRepository; onChoose: () => void }) {
   const t = texts.value
+  const { size, variant = '', downloads, updated_at, memory } = found
   const facts = [
-    found.size === undefined ? undefined : `${found.variant ?? ''} ${formatSize(found.size)}`.trim(),
-    found.downloads === undefined ? undefined : fill(t.downloadCount, { count: formatNumber(found.downloads) }),
-    found.updated_at === undefined ? undefined : formatAgo(Date.parse(found.updated_at)),
+    size !== undefined && `${variant} ${formatSize(size)}`.trim(),
+    downloads !== undefined && fill(t.downloadCount, { count: formatNumber(downloads) }),
+    updated_at !== undefined && formatAgo(Date.parse(updated_at)),
     found.license,
     found.hub
   ]
-  return (
-    <li class="card">
-      <div class="row">
-        <div class="grow">
-          <h2>{found.id}</h2>
-          <p class="quiet">{facts.filter(Boolean).join(' · ')}</p>
-          {found.problem && <p class="is-error">{found.problem}</p>}
-        </div>
-        {found.gated && <span class="chip">{t.gated}</span>}
-        {found.memory && <Fit required={found.memory.required} available={found.memory.available} />}
-        <button type="button" class="button" onClick={onChoose}>
-          {t.look}
-        </button>
-      </div>
-    </li>
+  const actions = (
+    <>
+      {found.gated && <span class="chip">{t.gated}</span>}
+      {memory && <Fit required={memory.required} available={memory.available} />}
+      <Button onClick={onChoose}>{t.look}</Button>
+    </>
   )
+  return <Card title={found.id} facts={facts} fault={found.problem} actions={actions} />
 }
 
 /** Whether a model fits into memory, alone or beside the loaded models. */
@@ -132,35 +116,21 @@ function Fit({ required, available }: { required: number; available: number }) {
 /** The variants in a repository, and the download of one. */
 function Choice({ reference, onDone }: { reference: string; onDone: () => void }) {
   const t = texts.value
-  const [plan, setPlan] = useState<PlanReply | undefined>(undefined)
-  const [fault, setFault] = useState('')
   const [variant, setVariant] = useState('')
-  /** In the order in which the server first listed them, so that choosing one does not reorder them. */
-  const [choices, setChoices] = useState<PlanReply['choices']>([])
-  const addChoices = (more: PlanReply['choices']) =>
-    setChoices(known => [...known, ...more.filter(({ label }) => !known.some(other => other.label === label))])
   const source = variant ? `${withoutVariant(reference)}:${variant}` : reference
-  useEffect(() => {
-    setFault('')
-    const controller = new AbortController()
-    ask<PlanReply>('POST', 'api/pull', { body: { model: source, dry_run: true }, signal: controller.signal }).then(
-      plan => {
-        setPlan(plan)
-        addChoices([{ label: plan.label, size: plan.size }, ...plan.choices])
-      },
-      (error: ApiError) => {
-        if (controller.signal.aborted) return
-        setFault(error.message)
-        // The name may match several models of the repository.
-        if (Array.isArray(error.body.choices)) addChoices(error.body.choices as PlanReply['choices'])
-      }
-    )
-    return () => controller.abort()
-  }, [source])
+  const { reply: plan, fault } = useReply<PlanReply>('api/pull', { model: source, dry_run: true })
+  /** Sizes by label, in the order in which the server first listed them, so that choosing one does not reorder them. */
+  const { current: choices } = useRef(new Map<string, number>())
+  const listed = [
+    ...(plan ? [{ label: plan.label, size: plan.size }, ...plan.choices] : []),
+    // The name may match several models of the repository.
+    ...((fault?.body.choices ?? []) as PlanReply['choices'])
+  ]
+  for (const { label, size } of listed) if (!choices.has(label)) choices.set(label, size)
   const variants = (
     <fieldset class="choices">
       <legend>{plan ? t.variants : t.severalModels}</legend>
-      {choices.map(({ label, size }) => (
+      {[...choices].map(([label, size]) => (
         <label key={label} class="choice">
           <input type="radio" name="variant" checked={label === plan?.label} onChange={() => setVariant(label)} />
           <span class="grow">{label}</span>
@@ -170,46 +140,40 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
       ))}
     </fieldset>
   )
-  if (!plan && choices.length > 0) return variants
-  if (fault && !plan) return <p class="is-error">{fault}</p>
-  if (!plan) return <p class="quiet">{t.loading}</p>
-  const isHere = plan.present || models.value.some(({ name }) => name.toLowerCase() === plan.model.toLowerCase())
+  if (!plan && choices.size > 0) return variants
+  if (!plan) return fault ? <Fault text={fault.message} /> : <p class="quiet">{t.loading}</p>
+  const { disk, model, repository } = plan
+  const isHere = plan.present || models.value.some(({ name }) => name.toLowerCase() === model.toLowerCase())
+  const download = async () => {
+    const begun = await attempt(() => ask('POST', 'api/pull', { body: { model: source, detach: true } }))
+    if (!begun) return
+    notify(fill(t.downloadBegun, { model }))
+    onDone()
+  }
   return (
     <>
       <p class="quiet">
-        <a href={plan.repository.address} target="_blank" rel="noreferrer noopener">
-          {plan.repository.address}
+        <a href={repository.address} target="_blank" rel="noreferrer noopener">
+          {repository.address}
         </a>
       </p>
       {variants}
       <p>{plan.reason}</p>
       {plan.warnings.map(warning => (
-        <p key={warning} class="is-error">
-          {warning}
-        </p>
+        <Fault key={warning} text={warning} />
       ))}
-      {!plan.disk.fits && (
-        <p class="is-error">
-          {fill(t.diskFull, { required: formatSize(plan.disk.required), available: formatSize(plan.disk.available) })}
-        </p>
+      {!disk.fits && (
+        <Fault
+          text={fill(t.diskFull, { required: formatSize(disk.required), available: formatSize(disk.available) })}
+        />
       )}
-      {fault && <p class="is-error">{fault}</p>}
-      <footer class="dialog-foot">
+      <Fault text={fault?.message} />
+      <Actions>
         {isHere && <span class="chip is-good">{t.isHere}</span>}
-        <button
-          type="button"
-          class="button is-main"
-          disabled={!plan.disk.fits || plan.present}
-          onClick={async () => {
-            const begun = await attempt(() => ask('POST', 'api/pull', { body: { model: source, detach: true } }))
-            if (!begun) return
-            notify(fill(t.downloadBegun, { model: plan.model }))
-            onDone()
-          }}
-        >
+        <Button kind="main" disabled={!disk.fits || plan.present} onClick={download}>
           {fill(t.downloadOf, { size: formatSize(plan.size) })}
-        </button>
-      </footer>
+        </Button>
+      </Actions>
     </>
   )
 }
@@ -223,49 +187,46 @@ const withoutVariant = (reference: string) => reference.replace(/(\/[^/:@]+):[^/
 /** A download with its progress and controls. */
 function PullLine({ pull }: { pull: PullReply }) {
   const t = texts.value
-  const act = (action: string) => void attempt(() => ask('POST', `api/pulls/${action}`, { body: { id: pull.id } }))
-  const { completed, total, speed, state } = pull
-  const left = speed > 0 ? formatDuration((1000 * (total - completed)) / speed) : undefined
-  const isMoving = state === 'downloading' || state === 'waiting' || state === 'storing'
+  const { id, model, completed, total, speed, state, reason, files } = pull
+  const act = (action: string) => attempt(() => ask('POST', `api/pulls/${action}`, { body: { id } }))
+  const isDownloading = state === 'downloading'
+  const isMoving = isDownloading || state === 'waiting' || state === 'storing'
   const facts = [
     labelFor(t.pullStates, state),
-    fill(t.memoryOf, { used: formatSize(completed), whole: formatSize(total) }),
-    state === 'downloading' ? fill(t.perSecond, { size: formatSize(speed) }) : undefined,
-    state === 'downloading' && left ? fill(t.timeLeft, { time: left }) : undefined
+    formatShare(completed, total),
+    isDownloading && fill(t.perSecond, { size: formatSize(speed) }),
+    isDownloading && speed > 0 && fill(t.timeLeft, { time: formatDuration((1000 * (total - completed)) / speed) })
   ]
+  const actions = (
+    <>
+      <IconButton
+        icon={isMoving ? 'pause' : 'play'}
+        label={isMoving ? t.pause : t.resume}
+        onClick={() => act(isMoving ? 'pause' : 'resume')}
+      />
+      <IconButton icon="close" label={t.cancelDownload} onClick={() => act('cancel')} />
+    </>
+  )
   return (
-    <li class="card">
-      <div class="row">
-        <div class="grow">
-          <h2>{pull.model}</h2>
-          <p class="quiet">{facts.filter(Boolean).join(' · ')}</p>
-        </div>
-        {isMoving ? (
-          <IconButton icon="pause" label={t.pause} onClick={() => act('pause')} />
-        ) : (
-          <IconButton icon="play" label={t.resume} onClick={() => act('resume')} />
-        )}
-        <IconButton icon="close" label={t.cancelDownload} onClick={() => act('cancel')} />
-      </div>
-      <progress max={total || 1} value={completed} aria-label={pull.model} />
-      {pull.reason && <p class={state === 'failed' ? 'is-error' : 'quiet'}>{pull.reason}</p>}
-      {pull.files.length > 1 && (
-        <details>
-          <summary>{t.files}</summary>
+    <Card title={model} facts={facts} actions={actions}>
+      <progress max={total || 1} value={completed} aria-label={model} />
+      {reason && <p class={state === 'failed' ? 'is-error' : 'quiet'}>{reason}</p>}
+      {files.length > 1 && (
+        <More title={t.files}>
           <ul class="plain-list">
-            {pull.files.map(({ path, completed, total }) => (
+            {files.map(({ path, completed, total }) => (
               <li key={path}>
-                {path} <small>{fill(t.memoryOf, { used: formatSize(completed), whole: formatSize(total) })}</small>
+                {path} <small>{formatShare(completed, total)}</small>
               </li>
             ))}
           </ul>
-        </details>
+        </More>
       )}
       {state === 'failed' && (
-        <a class="button" href={linkTo('models', 'get', pull.model)}>
+        <a class="button" href={linkTo('models', 'get', model)}>
           {t.look}
         </a>
       )}
-    </li>
+    </Card>
   )
 }

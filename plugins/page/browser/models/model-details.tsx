@@ -1,47 +1,37 @@
-import { useEffect, useState } from 'preact/hooks'
 import type { ShownModel } from '../../../../core/contracts/native-records.ts'
 import { formatNumber, formatSize } from '../parts/formats.ts'
-import { ask } from '../state/api.ts'
+import { Facts, Fault, More } from '../parts/layout.tsx'
+import { useReply } from '../parts/use-reply.ts'
 import { engineOf } from '../state/server-state.ts'
 import { labelFor, texts } from '../texts/texts.ts'
 
 /** Details of a model: its source, files, metadata, template and license. */
 export function ModelDetails({ name }: { name: string }) {
   const t = texts.value
-  const [shown, setShown] = useState<ShownModel | undefined>(undefined)
-  const [fault, setFault] = useState('')
-  useEffect(() => {
-    ask<ShownModel>('POST', 'api/show', { body: { model: name } }).then(setShown, error => setFault(error.message))
-  }, [name])
-  if (fault) return <p class="is-error">{fault}</p>
-  if (!shown) return <p class="quiet">{t.loading}</p>
-  const { details, origin, files, capabilities } = shown
+  const { reply, fault } = useReply<ShownModel>('api/show', { model: name })
+  if (fault) return <Fault text={fault.message} />
+  if (!reply) return <p class="quiet">{t.loading}</p>
+  const { details, origin, files, capabilities } = reply
   const engine = engineOf(name)
-  const facts: [string, string | undefined][] = [
-    [t.memory, engine?.state === 'loaded' && engine.memory ? formatSize(engine.size) : undefined],
+  const facts = [
+    [t.memory, engine?.state === 'loaded' && engine.memory && formatSize(engine.size)],
     [t.origin, [origin.from, origin.revision?.slice(0, 12)].filter(Boolean).join(' @ ')],
     [t.architecture, details.family],
     [t.parameters, details.parameter_size],
     [t.quantization, details.quantization_level],
-    [t.trainedContext, details.context_length === undefined ? undefined : formatNumber(details.context_length)],
+    [t.trainedContext, details.context_length !== undefined && formatNumber(details.context_length)],
     [t.abilities, capabilities.map(each => labelFor(t.capabilities, each)).join(', ')],
-    [t.settings, shown.parameters || undefined],
-    [t.system, shown.system]
-  ]
+    [t.settings, reply.parameters],
+    [t.system, reply.system]
+  ] as const
+  const documents = [
+    [t.template, reply.template],
+    [t.licence, reply.license]
+  ] as const
   return (
     <div class="details">
-      <dl class="facts">
-        {facts.map(
-          ([term, value]) =>
-            value && (
-              <>
-                <dt>{term}</dt>
-                <dd>{value}</dd>
-              </>
-            )
-        )}
-      </dl>
-      <Part title={t.files}>
+      <Facts facts={facts} />
+      <More title={t.files}>
         <ul class="plain-list">
           {files.map(({ path, size, sha256 }) => (
             <li key={path}>
@@ -51,11 +41,11 @@ export function ModelDetails({ name }: { name: string }) {
             </li>
           ))}
         </ul>
-      </Part>
-      <Part title={t.metadata}>
+      </More>
+      <More title={t.metadata}>
         <table class="data-table">
           <tbody>
-            {Object.entries(shown.model_info).map(([field, value]) => (
+            {Object.entries(reply.model_info).map(([field, value]) => (
               <tr key={field}>
                 <th scope="row">{field}</th>
                 <td>{String(value).slice(0, 500)}</td>
@@ -63,26 +53,15 @@ export function ModelDetails({ name }: { name: string }) {
             ))}
           </tbody>
         </table>
-      </Part>
-      {shown.template && (
-        <Part title={t.template}>
-          <pre tabIndex={0}>{shown.template}</pre>
-        </Part>
-      )}
-      {shown.license && (
-        <Part title={t.licence}>
-          <pre tabIndex={0}>{shown.license}</pre>
-        </Part>
+      </More>
+      {documents.map(
+        ([title, text]) =>
+          text && (
+            <More key={title} title={title}>
+              <pre tabIndex={0}>{text}</pre>
+            </More>
+          )
       )}
     </div>
-  )
-}
-
-function Part({ title, children }: { title: string; children: preact.ComponentChildren }) {
-  return (
-    <details>
-      <summary>{title}</summary>
-      {children}
-    </details>
   )
 }

@@ -1,10 +1,11 @@
-import type { ComponentChild } from 'preact'
 import { useState } from 'preact/hooks'
 import { statusText } from '../chat/status-text.ts'
 import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
-import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
+import { formatAgo, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
+import { Button } from '../parts/forms.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
+import { Card, Fault, joinFacts, PageView } from '../parts/layout.tsx'
 import { ask } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { lastModel } from '../state/preferences.ts'
@@ -19,28 +20,16 @@ type ModelState = (typeof models.value)[number]
 type EngineState = (typeof engines.value)[number]
 
 /** The installed models, the memory they use, and the hubs. */
-export function ModelsView({ path }: { path: string[] }) {
+export function ModelsView({ path: [tab = 'here', wanted] }: { path: string[] }) {
   const t = texts.value
-  const [tab = 'here'] = path
+  const tabs = [
+    { text: t.modelsHere, href: linkTo('models'), isCurrent: tab === 'here' },
+    { text: t.getModels, href: linkTo('models', 'get'), isCurrent: tab === 'get' }
+  ]
   return (
-    <main class="view page-view">
-      <div class="page-column">
-        <header class="page-head">
-          <h1>{t.models}</h1>
-        </header>
-        <nav class="tabs" aria-label={t.models}>
-          <a href={linkTo('models')} aria-current={tab === 'here' ? 'page' : undefined}>
-            {t.modelsHere}
-          </a>
-          {may('operator') && (
-            <a href={linkTo('models', 'get')} aria-current={tab === 'get' ? 'page' : undefined}>
-              {t.getModels}
-            </a>
-          )}
-        </nav>
-        {tab === 'get' && may('operator') ? <GetModels key={path[1]} wanted={path[1]} /> : <ModelsHere />}
-      </div>
-    </main>
+    <PageView title={t.models} tabs={may('operator') ? tabs : tabs.slice(0, 1)}>
+      {tab === 'get' && may('operator') ? <GetModels key={wanted} wanted={wanted} /> : <ModelsHere />}
+    </PageView>
   )
 }
 
@@ -83,11 +72,9 @@ function Memory() {
         })
         const known = parts.reduce((sum, { size }) => sum + size, 0)
         const whole = budget ?? Math.max(reserved, known, 1)
-        const label =
-          budget === undefined
-            ? formatSize(reserved)
-            : fill(t.memoryOf, { used: formatSize(reserved), whole: formatSize(budget) })
+        const label = budget === undefined ? formatSize(reserved) : formatShare(reserved, budget)
         const name = pool === 'host' ? t.hostMemory : pool
+        const widthOf = (size: number) => ({ width: `${Math.min(100, (100 * size) / whole)}%` })
         return (
           <div class="memory" key={pool}>
             <div class="row">
@@ -95,20 +82,11 @@ function Memory() {
               <span class="quiet">{label}</span>
             </div>
             <div class="bar" role="img" aria-label={`${name}: ${label}`}>
-              {parts.map(({ name, size }, index) => (
-                <span
-                  key={name}
-                  class={`shade-${index % SHADES}`}
-                  title={`${name}: ${formatSize(size)}`}
-                  style={{ width: `${Math.min(100, (100 * size) / whole)}%` }}
-                />
-              ))}
-              {reserved > known && (
-                <span
-                  class="shade-reserved"
-                  style={{ width: `${Math.min(100, (100 * (reserved - known)) / whole)}%` }}
-                />
-              )}
+              {parts.map(({ name, size }, index) => {
+                const title = `${name}: ${formatSize(size)}`
+                return <span key={name} class={`shade-${index % SHADES}`} title={title} style={widthOf(size)} />
+              })}
+              {reserved > known && <span class="shade-reserved" style={widthOf(reserved - known)} />}
             </div>
           </div>
         )
@@ -120,136 +98,91 @@ function Memory() {
 function ModelLine({ model }: { model: ModelState }) {
   const t = texts.value
   const [open, setOpen] = useState<'' | 'details' | 'settings' | 'deleting'>('')
-  const own = engines.value.filter(({ name }) => name.toLowerCase() === model.name.toLowerCase())
-  const isLoaded = own.some(({ state }) => state === 'loaded')
-  const { parameter_size, quantization_level } = model.details
+  const close = () => setOpen('')
+  const { name, capabilities, details, failure, size } = model
+  const own = engines.value.filter(engine => engine.name.toLowerCase() === name.toLowerCase())
   const facts = [
-    parameter_size,
-    quantization_level,
-    model.size > 0 && formatSize(model.size),
+    details.parameter_size,
+    details.quantization_level,
+    size > 0 && formatSize(size),
     formatAgo(Date.parse(model.modified_at))
   ]
-  const load = () => attempt(() => ask('POST', 'api/load', { body: { model: model.name, stream: false } }))
-  const unload = () => attempt(() => ask('POST', 'api/stop', { body: { model: model.name } }))
-  return (
-    <li class="card model-line">
-      <div class="row">
-        <div class="grow">
-          <h2>{model.name}</h2>
-          <p class="quiet">{facts.filter(Boolean).join(' · ')}</p>
-        </div>
-        {model.pinned && <span class="chip">{t.pinned}</span>}
-        {model.capabilities
-          .filter(capability => capability !== 'completion')
-          .map(capability => (
-            <span key={capability} class="chip">
-              {labelFor(t.capabilities, capability)}
-            </span>
-          ))}
-        {model.capabilities.includes('completion') && (
-          <button
-            type="button"
-            class="button"
-            onClick={() => {
-              lastModel.value = model.name
-              go(['chat'])
-            }}
-          >
-            {t.chat}
-          </button>
-        )}
-        {may('operator') && own.length === 0 && (
-          <button type="button" class="button" onClick={() => void load()}>
-            {t.load}
-          </button>
-        )}
-        {may('operator') && own.length > 0 && (
-          <button type="button" class="button" onClick={() => void unload()}>
-            <Icon name="eject" size={16} />
-            {isLoaded ? t.unload : t.stopLoading}
-          </button>
-        )}
-        <Menu label={`${t.more}: ${model.name}`} class="menu-end">
-          {close => (
-            <>
-              <MenuItem
-                onSelect={() => {
-                  close()
-                  setOpen('details')
-                }}
-              >
-                {t.details}
+  const load = () => attempt(() => ask('POST', 'api/load', { body: { model: name, stream: false } }))
+  const unload = () => attempt(() => ask('POST', 'api/stop', { body: { model: name } }))
+  const makeDefault = async () => {
+    const isDone = await attempt(() => ask('POST', 'api/default', { body: { model: name } }))
+    if (isDone) notify(fill(t.isDefault, { model: name }))
+  }
+  const chat = () => {
+    lastModel.value = name
+    go(['chat'])
+  }
+  const actions = (
+    <>
+      {model.pinned && <span class="chip">{t.pinned}</span>}
+      {capabilities
+        .filter(capability => capability !== 'completion')
+        .map(capability => (
+          <span key={capability} class="chip">
+            {labelFor(t.capabilities, capability)}
+          </span>
+        ))}
+      {capabilities.includes('completion') && <Button onClick={chat}>{t.chat}</Button>}
+      {may('operator') && own.length === 0 && <Button onClick={load}>{t.load}</Button>}
+      {may('operator') && own.length > 0 && (
+        <Button onClick={unload}>
+          <Icon name="eject" size={16} />
+          {own.some(({ state }) => state === 'loaded') ? t.unload : t.stopLoading}
+        </Button>
+      )}
+      <Menu label={`${t.more}: ${name}`} class="menu-end">
+        {() => (
+          <>
+            <MenuItem onSelect={() => setOpen('details')}>{t.details}</MenuItem>
+            {may('admin') && <MenuItem onSelect={() => setOpen('settings')}>{t.settings}</MenuItem>}
+            {may('operator') && name.includes(':') && <MenuItem onSelect={makeDefault}>{t.makeDefault}</MenuItem>}
+            {may('operator') && (
+              <MenuItem icon="trash" danger onSelect={() => setOpen('deleting')}>
+                {t.delete}
               </MenuItem>
-              {may('admin') && (
-                <MenuItem
-                  onSelect={() => {
-                    close()
-                    setOpen('settings')
-                  }}
-                >
-                  {t.settings}
-                </MenuItem>
-              )}
-              {may('operator') && model.name.includes(':') && (
-                <MenuItem
-                  onSelect={async () => {
-                    close()
-                    const body = { model: model.name }
-                    if (await attempt(() => ask('POST', 'api/default', { body })))
-                      notify(fill(t.isDefault, { model: model.name }))
-                  }}
-                >
-                  {t.makeDefault}
-                </MenuItem>
-              )}
-              {may('operator') && (
-                <MenuItem
-                  icon="trash"
-                  danger
-                  onSelect={() => {
-                    close()
-                    setOpen('deleting')
-                  }}
-                >
-                  {t.delete}
-                </MenuItem>
-              )}
-            </>
-          )}
-        </Menu>
-      </div>
+            )}
+          </>
+        )}
+      </Menu>
+    </>
+  )
+  return (
+    <Card title={name} facts={facts} actions={actions} class="model-line">
       {own.map(engine => (
         <EngineLine key={engine.mode} engine={engine} />
       ))}
       {conversions.value
-        .filter(({ model: name }) => name === model.name && !own.some(({ state }) => state !== 'loaded'))
+        .filter(({ model }) => model === name && !own.some(({ state }) => state !== 'loaded'))
         .map(({ dtype, status, progress }) => (
           <WorkLine key={dtype} status={`${dtype}: ${statusText(status)}`} progress={progress} />
         ))}
-      {model.failure && own.length === 0 && <p class="is-error">{model.failure.message}</p>}
-      {model.failure?.code === 'conversion_not_installed' && own.length === 0 && (
-        <InstallConverter onDone={() => void load()} />
-      )}
+      {failure && own.length === 0 && <Fault text={failure.message} />}
+      {failure?.code === 'conversion_not_installed' && own.length === 0 && <InstallConverter onDone={load} />}
       {open === 'details' && (
-        <Dialog title={model.name} onClose={() => setOpen('')}>
-          <ModelDetails name={model.name} />
+        <Dialog title={name} onClose={close}>
+          <ModelDetails name={name} />
         </Dialog>
       )}
       {open === 'settings' && (
-        <Dialog title={`${t.settings}: ${model.name}`} onClose={() => setOpen('')}>
-          <ModelSettingsForm name={model.name} onDone={() => setOpen('')} />
+        <Dialog title={`${t.settings}: ${name}`} onClose={close}>
+          <ModelSettingsForm name={name} onDone={close} />
         </Dialog>
       )}
       {open === 'deleting' && (
         <ConfirmDialog
-          title={fill(t.deleteModelTitle, { model: model.name })}
-          text={fill(t.deleteModelText, { size: formatSize(model.size) })}
+          title={fill(t.deleteModelTitle, { model: name })}
+          text={fill(t.deleteModelText, { size: formatSize(size) })}
           action={t.delete}
-          onClose={() => setOpen('')}
-          onConfirm={() => void attempt(() => ask('DELETE', 'api/delete', { body: { model: model.name } }))}
+          onClose={close}
+          onConfirm={() => attempt(() => ask('DELETE', 'api/delete', { body: { model: name } }))}
         />
       )}
-    </li>
+    </Card>
   )
 }
 
@@ -264,26 +197,24 @@ function WorkLine({ status, progress }: { status: string; progress: number | und
 }
 
 /** The state of a model's engine: loading progress, or busy slots. */
-function EngineLine({ engine }: { engine: EngineState }): ComponentChild {
+function EngineLine({ engine }: { engine: EngineState }) {
   const t = texts.value
   if (engine.state !== 'loaded') {
-    const { progress, status, state } = engine
+    const { progress, status, state, member } = engine
     const text = status ? statusText(status) : labelFor(t.engineStates, state)
-    return <WorkLine status={engine.member === undefined ? text : `${engine.member}: ${text}`} progress={progress} />
+    return <WorkLine status={member === undefined ? text : `${member}: ${text}`} progress={progress} />
   }
-  const until = engine.expires_at.startsWith('2999')
-    ? t.forEver
-    : fill(t.until, { time: formatTime(engine.expires_at) })
-  const parts = [
+  const { expires_at, mode, running, slots, queued } = engine
+  const facts = [
     engine.member,
-    engine.mode === 'chat' ? t.inMemory : `${t.inMemory} (${engine.mode})`,
+    mode === 'chat' ? t.inMemory : `${t.inMemory} (${mode})`,
     engine.memory && `${t.memory} ${formatSize(engine.size)}`,
     fill(t.contextOf, { tokens: formatNumber(engine.context_length) }),
-    fill(t.slots, { running: engine.running, all: engine.slots }),
-    engine.queued > 0 ? fill(t.waitingCount, { count: engine.queued }) : undefined,
-    until
+    fill(t.slots, { running, all: slots }),
+    queued > 0 && fill(t.waitingCount, { count: queued }),
+    expires_at.startsWith('2999') ? t.forEver : fill(t.until, { time: formatTime(expires_at) })
   ]
-  return <p class="engine-line is-loaded">{parts.filter(part => part !== undefined).join(' · ')}</p>
+  return <p class="engine-line is-loaded">{joinFacts(facts)}</p>
 }
 
 const formatTime = (iso: string) => new Date(iso).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })

@@ -1,14 +1,15 @@
 import { signal } from '@preact/signals'
-import type { ComponentChildren } from 'preact'
-import { useLayoutEffect, useRef, useState } from 'preact/hooks'
+import { type ComponentChildren, createContext } from 'preact'
+import { useContext, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { texts } from '../texts/texts.ts'
+import { Actions, Button } from './forms.tsx'
 import { Icon, type IconName } from './icons.tsx'
 
 /** A button with an icon. Its label is announced and shown as a tooltip. */
 export function IconButton(props: {
   icon: IconName
   label: string
-  onClick?: (event: MouseEvent) => void
+  onClick?: () => unknown
   disabled?: boolean
   pressed?: boolean
   class?: string
@@ -21,7 +22,7 @@ export function IconButton(props: {
       title={props.label}
       aria-pressed={props.pressed}
       disabled={props.disabled}
-      onClick={props.onClick}
+      onClick={() => void props.onClick?.()}
     >
       <Icon name={props.icon} />
     </button>
@@ -79,15 +80,20 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   )
 }
 
+/** Closes the menu around a component. */
+const CloseMenu = createContext(() => {})
+
 /** A button that opens a menu below it. Escape, a choice or a click elsewhere closes it. */
 export function Menu(props: {
   label: string
-  /** Shown on the button instead of an icon. */
-  title?: ComponentChildren
+  /** Shown on the button, after the icon if there is one. */
+  title?: string
   icon?: IconName
   class?: string
-  children: (close: () => void) => ComponentChildren
+  /** A function, so that nothing is rendered for a closed menu. */
+  children: () => ComponentChildren
 }) {
+  const { title, icon } = props
   const [isOpen, setOpen] = useState(false)
   const element = useRef<HTMLDivElement>(null)
   const button = useRef<HTMLButtonElement>(null)
@@ -129,15 +135,21 @@ export function Menu(props: {
       <button
         ref={button}
         type="button"
-        class={props.title === undefined ? 'icon-button' : 'menu-button'}
+        class={title === undefined ? 'icon-button' : 'menu-button'}
         aria-label={props.label}
         title={props.label}
         aria-expanded={isOpen}
         onClick={() => setOpen(!isOpen)}
       >
-        {props.title ?? <Icon name={props.icon ?? 'more'} />}
+        {(icon || title === undefined) && <Icon name={icon ?? 'more'} />}
+        {title !== undefined && <span>{title}</span>}
+        {title !== undefined && !icon && <Icon name="down" size={16} />}
       </button>
-      {isOpen && <div class="menu-list">{props.children(close)}</div>}
+      {isOpen && (
+        <div class="menu-list">
+          <CloseMenu.Provider value={close}>{props.children()}</CloseMenu.Provider>
+        </div>
+      )}
     </div>
   )
 }
@@ -148,21 +160,25 @@ function moveFocus(list: HTMLElement, by: number): void {
   all[(at + by + all.length) % all.length]?.focus()
 }
 
+/** A choice in a menu. @param staysOpen whether the menu stays open after it */
 export function MenuItem(props: {
   icon?: IconName
-  onSelect: () => void
+  onSelect: () => unknown
   children: ComponentChildren
-  disabled?: boolean
   danger?: boolean
   checked?: boolean
+  staysOpen?: boolean
 }) {
+  const close = useContext(CloseMenu)
   return (
     <button
       type="button"
       class={`menu-item ${props.danger ? 'is-danger' : ''}`}
-      disabled={props.disabled}
       aria-pressed={props.checked}
-      onClick={props.onSelect}
+      onClick={() => {
+        if (!props.staysOpen) close()
+        void props.onSelect()
+      }}
     >
       {props.icon && <Icon name={props.icon} size={16} />}
       <span>{props.children}</span>
@@ -227,13 +243,7 @@ export function Toast() {
       role={isError ? 'alert' : 'status'}
     >
       <p>{text}</p>
-      <IconButton
-        icon="close"
-        label={texts.value.close}
-        onClick={() => {
-          toast.value = undefined
-        }}
-      />
+      <IconButton icon="close" label={texts.value.close} onClick={() => (toast.value = undefined)} />
     </div>
   )
 }
@@ -242,11 +252,7 @@ export function Toast() {
 export function notify(text: string, isError = false): void {
   toast.value = { text, isError }
   clearTimeout(toastTimer)
-  if (!isError) {
-    toastTimer = setTimeout(() => {
-      toast.value = undefined
-    }, 4000)
-  }
+  if (!isError) toastTimer = setTimeout(() => (toast.value = undefined), 4000)
 }
 
 /** Runs a task and shows its error. @returns whether it succeeded */
@@ -274,27 +280,24 @@ export function ConfirmDialog(props: {
   title: string
   text: string
   action: string
-  onConfirm: () => void
+  onConfirm: () => unknown
   onClose: () => void
 }) {
   return (
     <Dialog title={props.title} onClose={props.onClose} class="dialog-small">
       <p>{props.text}</p>
-      <footer class="dialog-foot">
-        <button type="button" class="button" onClick={props.onClose}>
-          {texts.value.cancel}
-        </button>
-        <button
-          type="button"
-          class="button is-danger"
+      <Actions>
+        <Button onClick={props.onClose}>{texts.value.cancel}</Button>
+        <Button
+          kind="danger"
           onClick={() => {
             props.onConfirm()
             props.onClose()
           }}
         >
           {props.action}
-        </button>
-      </footer>
+        </Button>
+      </Actions>
     </Dialog>
   )
 }

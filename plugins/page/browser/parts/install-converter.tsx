@@ -3,9 +3,10 @@ import { ApiError, send, streamOf } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { texts } from '../texts/texts.ts'
 import { attempt } from './controls.tsx'
+import { Button } from './forms.tsx'
 
 /** A button that installs the converter for SafeTensors models, and then shows its progress. */
-export function InstallConverter({ onDone }: { onDone: () => void }) {
+export function InstallConverter({ onDone }: { onDone: () => unknown }) {
   const [status, setStatus] = useState('')
   if (!may('operator')) return null
   if (status !== '') return <p class="quiet">{status}</p>
@@ -20,17 +21,10 @@ export function InstallConverter({ onDone }: { onDone: () => void }) {
       }
     }
   }
-  return (
-    <button
-      type="button"
-      class="button"
-      onClick={async () => {
-        const isInstalled = await attempt(install)
-        setStatus('')
-        if (isInstalled) onDone()
-      }}
-    >
-      {texts.value.installConverter}
-    </button>
-  )
+  const work = async () => {
+    const isInstalled = await attempt(install)
+    setStatus('')
+    if (isInstalled) onDone()
+  }
+  return <Button onClick={work}>{texts.value.installConverter}</Button>
 }

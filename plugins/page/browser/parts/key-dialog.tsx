@@ -1,26 +1,19 @@
 import { useState } from 'preact/hooks'
 import { key, useKey } from '../state/api.ts'
 import { texts } from '../texts/texts.ts'
+import { Button, Form } from './forms.tsx'
+import { Fault } from './layout.tsx'
 
 /** Asks for a key and covers the page, since nothing works without it. */
 export function KeyDialog() {
   const t = texts.value
   const [text, setText] = useState('')
+  const given = text.trim()
   return (
     <div class="key-dialog" role="dialog" aria-modal="true" aria-label={t.keyTitle}>
-      <form
-        class="dialog-body"
-        onSubmit={event => {
-          event.preventDefault()
-          if (text.trim()) useKey(text.trim())
-        }}
-      >
+      <Form class="dialog-body" onSubmit={() => given && useKey(given)}>
         <h2>{t.keyTitle}</h2>
-        {key.value !== '' && (
-          <p class="is-error" role="alert">
-            {t.keyWrong}
-          </p>
-        )}
+        {key.value !== '' && <Fault text={t.keyWrong} isAnnounced />}
         <p>{t.keyText}</p>
         <label>
           {t.keyField}
@@ -33,10 +26,10 @@ export function KeyDialog() {
             onInput={event => setText(event.currentTarget.value)}
           />
         </label>
-        <button type="submit" class="button is-main" disabled={text.trim() === ''}>
+        <Button kind="main" type="submit" disabled={given === ''}>
           {t.keyUse}
-        </button>
-      </form>
+        </Button>
+      </Form>
     </div>
   )
 }

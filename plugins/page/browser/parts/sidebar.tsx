@@ -11,6 +11,7 @@ import { go, linkTo, route } from '../state/route.ts'
 import { signOut } from '../state/session.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
+import { Form } from './forms.tsx'
 import { Icon, type IconName } from './icons.tsx'
 import { useFoundChats } from './use-found-chats.ts'
 import { useGradually } from './use-gradually.ts'
@@ -52,9 +53,7 @@ export function Sidebar() {
             class="sidebar-search"
             label={t.searchChats}
             value={wanted.value}
-            onInput={text => {
-              wanted.value = text
-            }}
+            onInput={text => (wanted.value = text)}
           />
         )}
         <ChatList key={wanted.value} chats={found} />
@@ -88,26 +87,16 @@ function PageMenu() {
           field.value = ''
         }}
       />
-      <Menu
-        label={t.pageSettings}
-        class="menu-up"
-        title={
-          <>
-            <Icon name="settings" />
-            <span>{t.pageSettings}</span>
-          </>
-        }
-      >
-        {close => (
+      <Menu label={t.pageSettings} class="menu-up" title={t.pageSettings} icon="settings">
+        {() => (
           <>
             {THEMES.map(name => (
               <MenuItem
                 key={name}
                 icon="theme"
                 checked={theme.value === name}
-                onSelect={() => {
-                  theme.value = name
-                }}
+                staysOpen
+                onSelect={() => (theme.value = name)}
               >
                 {t.themes[name || 'system']}
               </MenuItem>
@@ -117,6 +106,7 @@ function PageMenu() {
               <MenuItem
                 key={code}
                 checked={shownLanguage.value === code}
+                staysOpen
                 onSelect={() => {
                   language.value = code
                   void loadLanguage()
@@ -126,32 +116,14 @@ function PageMenu() {
               </MenuItem>
             ))}
             <hr />
-            <MenuItem
-              icon="download"
-              onSelect={() => {
-                close()
-                void exportChats()
-              }}
-            >
+            <MenuItem icon="download" onSelect={() => exportChats()}>
               {t.exportChats}
             </MenuItem>
-            <MenuItem
-              icon="plus"
-              onSelect={() => {
-                close()
-                picker.current?.click()
-              }}
-            >
+            <MenuItem icon="plus" onSelect={() => picker.current?.click()}>
               {t.importChats}
             </MenuItem>
             {key.value !== '' && (
-              <MenuItem
-                icon="close"
-                onSelect={() => {
-                  close()
-                  void signOut()
-                }}
-              >
+              <MenuItem icon="close" onSelect={signOut}>
                 {t.signOut}
               </MenuItem>
             )}
@@ -219,12 +191,10 @@ function ChatLine({ chat }: { chat: Chat }) {
   if (state === 'renaming') {
     return (
       <li>
-        <form
-          onSubmit={event => {
-            event.preventDefault()
+        <Form
+          onSubmit={text => {
             setState('')
-            const text = new FormData(event.currentTarget).get('title')
-            void changeChat(chat.id, { title: String(text).trim() || chat.title })
+            return changeChat(chat.id, { title: text('title') || chat.title })
           }}
         >
           <input
@@ -240,7 +210,7 @@ function ChatLine({ chat }: { chat: Chat }) {
             }}
             onBlur={() => setState('')}
           />
-        </form>
+        </Form>
       </li>
     )
   }
@@ -251,36 +221,18 @@ function ChatLine({ chat }: { chat: Chat }) {
         {title}
       </a>
       <Menu label={`${t.more}: ${title}`}>
-        {close => (
+        {() => (
           <>
-            <MenuItem
-              icon="pin"
-              onSelect={() => {
-                close()
-                void changeChat(chat.id, { pinned: !chat.pinned })
-              }}
-            >
+            <MenuItem icon="pin" onSelect={() => changeChat(chat.id, { pinned: !chat.pinned })}>
               {chat.pinned ? t.unpin : t.pin}
             </MenuItem>
             <MenuItem icon="edit" onSelect={() => setState('renaming')}>
               {t.rename}
             </MenuItem>
-            <MenuItem
-              icon="download"
-              onSelect={() => {
-                close()
-                void exportMarkdown(chat, t.you)
-              }}
-            >
+            <MenuItem icon="download" onSelect={() => exportMarkdown(chat, t.you)}>
               {t.saveMarkdown}
             </MenuItem>
-            <MenuItem
-              icon="download"
-              onSelect={() => {
-                close()
-                void exportChats(chat.id)
-              }}
-            >
+            <MenuItem icon="download" onSelect={() => exportChats(chat.id)}>
               {t.saveJson}
             </MenuItem>
             <MenuItem icon="trash" danger onSelect={() => setState('deleting')}>
@@ -297,7 +249,7 @@ function ChatLine({ chat }: { chat: Chat }) {
           onClose={() => setState('')}
           onConfirm={() => {
             if (isCurrent) go(['chat'], true)
-            void deleteEverywhere(chat.id)
+            return deleteEverywhere(chat.id)
           }}
         />
       )}

@@ -16,7 +16,7 @@ export interface Operation {
   example?: string
 }
 
-interface ApiDocument {
+export interface ApiDocument {
   paths: Record<string, Record<string, ApiOperation>>
 }
 interface ApiOperation {
@@ -32,7 +32,7 @@ interface ApiOperation {
 const METHODS = ['get', 'post', 'put', 'delete']
 
 /** Lists the routes of an API document that take JSON or no body. */
-export function operationsOf({ paths }: ApiDocument): Operation[] {
+export function operationsIn({ paths }: ApiDocument): Operation[] {
   return Object.entries(paths).flatMap(([path, methods]) =>
     METHODS.flatMap(method => {
       const operation = methods[method]

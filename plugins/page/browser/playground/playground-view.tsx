@@ -1,69 +1,69 @@
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
-import { type ApiError, ask, base, key, send } from '../state/api.ts'
+import { Button, Choices, Field, Form, isObject, TextField } from '../parts/forms.tsx'
+import { Fault, PageView, Table } from '../parts/layout.tsx'
+import { useReply } from '../parts/use-reply.ts'
+import { type ApiError, base, key, send } from '../state/api.ts'
 import { may } from '../state/me.ts'
-import { noteRequest, recentRequests } from '../state/recent-requests.ts'
+import { noteRequest, type RecentRequest, recentRequests } from '../state/recent-requests.ts'
 import { go } from '../state/route.ts'
 import { fill, texts } from '../texts/texts.ts'
-import { asCurl, asJavaScript, asPython, type Operation, operationsOf, pathWith } from './operations.ts'
+import {
+  type ApiDocument,
+  asCurl,
+  asJavaScript,
+  asPython,
+  type Operation,
+  operationsIn,
+  pathWith
+} from './operations.ts'
 
 const FIRST = 'chat'
 
 /** Fills in and sends any request of the API, and shows it as code. */
-export function PlaygroundView({ path }: { path: string[] }) {
+export function PlaygroundView({ path: [wanted = FIRST] }: { path: string[] }) {
   const t = texts.value
-  const [all, setAll] = useState<Operation[] | undefined>(undefined)
+  const { reply, fault } = useReply<ApiDocument>('openapi.json')
   // Other routes would refuse this caller.
-  const operations = all?.filter(({ role }) => may(role))
-  const [fault, setFault] = useState('')
-  useEffect(() => {
-    ask<Parameters<typeof operationsOf>[0]>('GET', 'openapi.json').then(
-      document => setAll(operationsOf(document)),
-      error => setFault(error.message)
-    )
-  }, [key.value])
-  const wanted = path[0] ?? FIRST
+  const operations = useMemo(() => reply && operationsIn(reply), [reply])?.filter(({ role }) => may(role))
   const current = operations?.find(({ id }) => id === wanted) ?? operations?.[0]
   const tags = [...new Set(operations?.map(({ tag }) => tag))]
   return (
-    <main class="view page-view">
-      <div class="page-column">
-        <header class="page-head">
-          <h1>{t.playground}</h1>
-          <a href={`${base}docs`}>{t.apiDocument}</a>
-        </header>
-        {fault && <p class="is-error">{fault}</p>}
-        {operations && current && (
-          <>
-            <label>
-              <span class="visually-hidden">{t.request}</span>
-              <select
-                class="field"
-                value={current.id}
-                onChange={event => go(['playground', event.currentTarget.value], true)}
-              >
-                {tags.map(tag => (
-                  <optgroup key={tag} label={tag}>
-                    {operations
-                      .filter(operation => operation.tag === tag)
-                      .map(({ id, method, path, summary }) => (
-                        <option key={id} value={id}>
-                          {method} {path} – {summary}
-                        </option>
-                      ))}
-                  </optgroup>
-                ))}
-              </select>
-            </label>
-            <RequestForm key={current.id} operation={current} />
-          </>
-        )}
-        <RecentRequests />
-      </div>
-    </main>
+    <PageView title={t.playground} aside={<a href={`${base}docs`}>{t.apiDocument}</a>}>
+      <Fault text={fault?.message} />
+      {operations && current && (
+        <>
+          <label>
+            <span class="visually-hidden">{t.request}</span>
+            <select
+              class="field"
+              value={current.id}
+              onChange={event => go(['playground', event.currentTarget.value], true)}
+            >
+              {tags.map(tag => (
+                <optgroup key={tag} label={tag}>
+                  {operations
+                    .filter(operation => operation.tag === tag)
+                    .map(({ id, method, path, summary }) => (
+                      <option key={id} value={id}>
+                        {method} {path} – {summary}
+                      </option>
+                    ))}
+                </optgroup>
+              ))}
+            </select>
+          </label>
+          <RequestForm key={current.id} operation={current} />
+        </>
+      )}
+      <RecentRequests />
+    </PageView>
   )
 }
+
+const FORMS = { curl: asCurl, python: asPython, javascript: asJavaScript }
+const FORM_NAMES = { curl: 'curl', python: 'Python', javascript: 'JavaScript' }
 
 /** Maximum characters of a reply that are shown. */
 const MAX_LENGTH = 500_000
@@ -74,7 +74,7 @@ function RequestForm({ operation }: { operation: Operation }) {
   const [body, setBody] = useState(operation.example)
   const [reply, setReply] = useState<{ status: string; text: string } | undefined>(undefined)
   const [isBusy, setBusy] = useState(false)
-  const [form, setForm] = useState<'curl' | 'python' | 'javascript'>('curl')
+  const [form, setForm] = useState<keyof typeof FORMS>('curl')
   const controller = useRef<AbortController | undefined>(undefined)
   useEffect(() => () => controller.current?.abort(), [])
   const path = pathWith(operation, given)
@@ -84,7 +84,7 @@ function RequestForm({ operation }: { operation: Operation }) {
     ...(body !== undefined && { body }),
     hasKey: key.value !== ''
   }
-  const code = { curl: asCurl, python: asPython, javascript: asJavaScript }[form](shown)
+  const code = FORMS[form](shown)
   const sendIt = async () => {
     let parsed: unknown
     try {
@@ -122,11 +122,11 @@ function RequestForm({ operation }: { operation: Operation }) {
       noteRequest({
         at: Date.now(),
         route: `${operation.method} ${operation.path}`,
-        ...modelOf(parsed),
+        model: isObject(parsed) && typeof parsed.model === 'string' ? parsed.model : undefined,
         status,
-        ...(firstByte !== undefined && { firstByte }),
+        firstByte,
         total: performance.now() - began,
-        ...phasesOf(text)
+        ...phasesIn(text)
       })
     }
   }
@@ -135,71 +135,54 @@ function RequestForm({ operation }: { operation: Operation }) {
       <p class="quiet" lang="en">
         {withCode(operation.description)}
       </p>
-      <form
-        class="form"
-        onSubmit={event => {
-          event.preventDefault()
-          if (isBusy) controller.current?.abort()
-          else void sendIt()
-        }}
-      >
+      <Form class="form" onSubmit={() => (isBusy ? controller.current?.abort() : sendIt())}>
         {operation.parameters.map(({ name, isRequired, description }) => (
-          <label key={name}>
-            <span lang="en">
-              {name} <small>{withCode(description)}</small>
-            </span>
-            <input
-              class="field"
-              required={isRequired}
-              value={given[name] ?? ''}
-              onInput={event => setGiven({ ...given, [name]: event.currentTarget.value })}
-            />
-          </label>
+          <Field
+            key={name}
+            label={
+              <span lang="en">
+                {name} <small>{withCode(description)}</small>
+              </span>
+            }
+            required={isRequired}
+            value={given[name] ?? ''}
+            onInput={event => setGiven({ ...given, [name]: event.currentTarget.value })}
+          />
         ))}
         {body !== undefined && (
-          <label>
-            {t.body}
-            <textarea
-              class="field mono"
-              rows={Math.min(20, body.split('\n').length + 1)}
-              spellcheck={false}
-              value={body}
-              onInput={event => setBody(event.currentTarget.value)}
-            />
-          </label>
+          <TextField
+            label={t.body}
+            class="field mono"
+            rows={Math.min(20, body.split('\n').length + 1)}
+            spellcheck={false}
+            value={body}
+            onInput={event => setBody(event.currentTarget.value)}
+          />
         )}
         <div class="row">
-          <button type="submit" class={`button ${isBusy ? '' : 'is-main'}`}>
+          <Button kind={isBusy ? undefined : 'main'} type="submit">
             {isBusy ? t.stop : `${t.send} ${operation.method}`}
-          </button>
+          </Button>
           <code class="quiet">{path}</code>
         </div>
-      </form>
-      {reply && (
-        <figure class="code reply">
-          <figcaption>
-            <span>{reply.status}</span>
-            <CopyButton text={() => reply.text} />
-          </figcaption>
-          <pre tabIndex={0}>{reply.text}</pre>
-        </figure>
-      )}
+      </Form>
+      {reply && <Code class="code reply" title={reply.status} text={reply.text} />}
       <h2 class="section-title">{t.asCode}</h2>
-      <fieldset class="row plain-set" aria-label={t.asCode}>
-        {(['curl', 'python', 'javascript'] as const).map(each => (
-          <button key={each} type="button" class="button" aria-pressed={each === form} onClick={() => setForm(each)}>
-            {{ curl: 'curl', python: 'Python', javascript: 'JavaScript' }[each]}
-          </button>
-        ))}
-      </fieldset>
-      <figure class="code">
-        <figcaption>
-          <span>{form}</span>
-          <CopyButton text={() => code} label={t.copyCode} />
-        </figcaption>
-        <pre tabIndex={0}>{code}</pre>
-      </figure>
+      <Choices label={t.asCode} names={FORM_NAMES} chosen={form} onChoose={setForm} />
+      <Code class="code" title={form} text={code} label={t.copyCode} />
     </div>
+  )
+}
+
+function Code(props: { class: string; title: string; text: string; label?: string }) {
+  return (
+    <figure class={props.class}>
+      <figcaption>
+        <span>{props.title}</span>
+        <CopyButton text={() => props.text} {...(props.label && { label: props.label })} />
+      </figcaption>
+      <pre tabIndex={0}>{props.text}</pre>
+    </figure>
   )
 }
 
@@ -211,13 +194,8 @@ const prettyJson = (text: string) => {
   }
 }
 
-const modelOf = (body: unknown) => {
-  const { model } = (body ?? {}) as { model?: unknown }
-  return typeof model === 'string' ? { model } : {}
-}
-
 /** The timings in a native reply, in ms. */
-function phasesOf(text: string): { load?: number; prompt?: number; generation?: number; tokens?: number } {
+function phasesIn(text: string): Pick<RecentRequest, 'load' | 'prompt' | 'generation' | 'tokens'> {
   const number = (field: string) => {
     const found = [...text.matchAll(new RegExp(`"${field}": ?(\\d+)`, 'g'))].at(-1)?.[1]
     return found === undefined ? undefined : Number(found)
@@ -226,56 +204,34 @@ function phasesOf(text: string): { load?: number; prompt?: number; generation?: 
     const ns = number(field)
     return ns === undefined ? undefined : ns / 1e6
   }
-  const found = {
+  return {
     load: ms('load_duration'),
     prompt: ms('prompt_eval_duration'),
     generation: ms('eval_duration'),
     tokens: number('eval_count') ?? number('completion_tokens') ?? number('output_tokens')
   }
-  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined))
 }
 
 /** The recent requests of this browser and how long each phase took. */
 function RecentRequests() {
   const t = texts.value
   if (recentRequests.value.length === 0) return null
-  const ms = (value: number | undefined) => (value === undefined ? '' : formatDuration(value))
+  const phases = [t.phaseLoad, t.phasePrompt, t.phaseFirst, t.phaseGeneration, t.total]
+  const rows = recentRequests.value.map(
+    ({ route, model, status, load, prompt, firstByte, generation, total, tokens }) => [
+      <>
+        {route}
+        <small> {model}</small>
+      </>,
+      status,
+      ...[load, prompt, firstByte, generation, total].map(ms => (ms === undefined ? '' : formatDuration(ms))),
+      tokens === undefined ? '' : formatNumber(tokens)
+    ]
+  )
   return (
     <>
       <h2 class="section-title">{t.recentRequests}</h2>
-      <div class="table-frame" tabIndex={0}>
-        <table class="data-table">
-          <thead>
-            <tr>
-              <th>{t.request}</th>
-              <th>{t.result}</th>
-              <th>{t.phaseLoad}</th>
-              <th>{t.phasePrompt}</th>
-              <th>{t.phaseFirst}</th>
-              <th>{t.phaseGeneration}</th>
-              <th>{t.total}</th>
-              <th>{t.tokenCount}</th>
-            </tr>
-          </thead>
-          <tbody>
-            {recentRequests.value.map(request => (
-              <tr key={`${request.at} ${request.route}`}>
-                <td>
-                  {request.route}
-                  <small> {request.model}</small>
-                </td>
-                <td>{request.status}</td>
-                <td>{ms(request.load)}</td>
-                <td>{ms(request.prompt)}</td>
-                <td>{ms(request.firstByte)}</td>
-                <td>{ms(request.generation)}</td>
-                <td>{ms(request.total)}</td>
-                <td>{request.tokens === undefined ? '' : formatNumber(request.tokens)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table head={[t.request, t.result, ...phases, t.tokenCount]} rows={rows} />
     </>
   )
 }

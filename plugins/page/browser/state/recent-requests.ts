@@ -7,18 +7,18 @@ export interface RecentRequest {
   at: number
   /** Such as `POST /api/chat`. */
   route: string
-  model?: string
+  model?: string | undefined
   status: number | string
   /** Until the first byte of the body. */
-  firstByte?: number
+  firstByte?: number | undefined
   /** Waiting for the model to load or for a slot, as reported by the server. */
-  load?: number
+  load?: number | undefined
   /** Prompt processing. */
-  prompt?: number
+  prompt?: number | undefined
   /** Generation. */
-  generation?: number
+  generation?: number | undefined
   total: number
-  tokens?: number
+  tokens?: number | undefined
 }
 
 /** Number of requests kept. */

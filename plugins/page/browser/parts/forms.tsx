@@ -1,0 +1,144 @@
+import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttributes } from 'preact'
+import { texts } from '../texts/texts.ts'
+
+/** A button with a text. */
+export function Button(props: {
+  onClick?: () => unknown
+  kind?: 'main' | 'danger' | undefined
+  type?: 'button' | 'submit'
+  disabled?: boolean
+  pressed?: boolean
+  children: ComponentChildren
+}) {
+  return (
+    <button
+      type={props.type ?? 'button'}
+      class={props.kind ? `button is-${props.kind}` : 'button'}
+      disabled={props.disabled}
+      aria-pressed={props.pressed}
+      onClick={() => void props.onClick?.()}
+    >
+      {props.children}
+    </button>
+  )
+}
+
+/** A row of buttons, one of which is pressed. @param names texts of the values */
+export function Choices<Value extends string>(props: {
+  label: string
+  names: Readonly<Record<Value, string>>
+  chosen: Value
+  onChoose: (value: Value) => void
+  children?: ComponentChildren
+}) {
+  return (
+    <fieldset class="row plain-set" aria-label={props.label}>
+      {(Object.keys(props.names) as Value[]).map(value => (
+        <Button key={value} pressed={value === props.chosen} onClick={() => props.onChoose(value)}>
+          {props.names[value]}
+        </Button>
+      ))}
+      {props.children}
+    </fieldset>
+  )
+}
+
+/** The trimmed text of a field in a submitted form. */
+export type FieldText = (name: string) => string
+
+export const fieldText =
+  (fields: FormData): FieldText =>
+  name =>
+    String(fields.get(name) ?? '').trim()
+
+/** A form. When it is submitted, its fields are passed on. */
+export function Form(props: {
+  onSubmit: (text: FieldText, fields: FormData) => unknown
+  class?: string
+  element?: Ref<HTMLFormElement>
+  children: ComponentChildren
+}) {
+  return (
+    <form
+      class={props.class}
+      ref={props.element ?? null}
+      onSubmit={event => {
+        event.preventDefault()
+        const fields = new FormData(event.currentTarget)
+        void props.onSubmit(fieldText(fields), fields)
+      }}
+    >
+      {props.children}
+    </form>
+  )
+}
+
+/** The buttons at the end of a form or dialog. */
+export function Actions({ children }: { children: ComponentChildren }) {
+  return <footer class="dialog-foot">{children}</footer>
+}
+
+type Labelled<Attributes> = { label: ComponentChildren } & (Attributes extends unknown
+  ? Omit<Attributes, 'label'>
+  : never)
+
+/** An input with its label. */
+export function Field({ label, ...input }: Labelled<InputHTMLAttributes<HTMLInputElement>>) {
+  return (
+    <label>
+      {label}
+      <input class="field" {...input} />
+    </label>
+  )
+}
+
+/** A field of several lines with its label. */
+export function TextField({ label, ...area }: Labelled<TextareaHTMLAttributes<HTMLTextAreaElement>>) {
+  return (
+    <label>
+      {label}
+      <textarea class="field" {...area} />
+    </label>
+  )
+}
+
+/** An option of a model: its name, and the values that its field allows. */
+export interface NumberOption {
+  name: string
+  step: number | 'any'
+  min: number
+  max?: number
+}
+
+/** A field for each option. Empty fields mean the server's defaults. */
+export function NumberFields(props: { options: readonly NumberOption[]; values: Readonly<Record<string, unknown>> }) {
+  return props.options.map(({ name, ...limits }) => (
+    <Field
+      key={name}
+      label={<span lang="en">{name}</span>}
+      type="number"
+      name={name}
+      {...limits}
+      placeholder={texts.value.serverDefault}
+      defaultValue={String(props.values[name] ?? '')}
+    />
+  ))
+}
+
+/** The options that have a value. */
+export const numbersIn = (options: readonly NumberOption[], text: FieldText): Record<string, number> =>
+  Object.fromEntries(options.flatMap(({ name }) => (text(name) === '' ? [] : [[name, Number(text(name))]])))
+
+/** Whether a value is a JSON object. */
+export const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** Parses a JSON object; an empty text is an empty one. @throws SyntaxError */
+export function parseObject(text: string): Record<string, unknown> {
+  const value: unknown = text ? JSON.parse(text) : {}
+  if (!isObject(value)) throw new SyntaxError('{ … }')
+  return value
+}
+
+/** Splits a text at commas and spaces. */
+export const wordsIn = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean)
