@@ -4,7 +4,7 @@ import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { UploadSlots } from '../../plugins/apis/ollama/models/uploads.ts'
+import { UploadSlots } from '../../plugins/apis/ollama/models/blobs.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { failure } from '../support/failure.ts'
 

@@ -1,8 +1,42 @@
+import { randomBytes } from 'node:crypto'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { apiDependencies } from '../../../core/answers/model-request.ts'
+import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
+import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
+import {
+  askOnce,
+  type Channel,
+  type Question,
+  requireCall,
+  streamedAnswer,
+  wholeAnswer
+} from '../../../core/answers/pipeline.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
+import { contextInForce } from '../../../core/config/model-settings.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
+import type { Delta } from '../../../core/contracts/engines.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { CorralError, ErrorCode } from '../../../core/errors.ts'
+import { sendErrors } from '../../../core/http/application.ts'
+import { bodyObject } from '../../../core/http/json-body.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { anthropicRoutes } from './routes.ts'
+import { MessageEvents, type MessageHead, wholeMessage } from './message-events.ts'
+import { engineRequest } from './message-request.ts'
+import {
+  anthropicErrors,
+  CountRequest,
+  Message,
+  MessageEvent,
+  MessagesRequest,
+  ModelList,
+  ModelRecord,
+  TokenCount
+} from './schemas.ts'
 
 export default definePlugin({
   name: 'api-anthropic',
@@ -26,3 +60,203 @@ export default definePlugin({
     }
   }
 })
+
+const TAG = 'Anthropic'
+const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
+const anthropicRoute = routesWith(anthropicErrors)
+
+/**
+ * Anthropic's Messages API under /v1/messages, and again under /anthropic/v1. The list of models at /v1/models belongs
+ * to the OpenAI API. Its records also have the fields that Anthropic's clients read.
+ */
+function anthropicRoutes(deps: ApiDependencies): FastifyPluginAsync {
+  return async app => {
+    app.wordErrors('/v1/messages', anthropicErrorBody)
+    app.wordErrors('/anthropic/', anthropicErrorBody)
+    app.addHook('onRequest', async (request, reply) => {
+      reply.header('request-id', request.id)
+    })
+    sendErrors(app, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
+    await app.register(withNotFound(messageRoutes(deps, 'anthropic')), { prefix: '/v1/messages' })
+    await app.register(
+      withNotFound(async mount => {
+        await mount.register(messageRoutes(deps, 'anthropicMounted'), { prefix: '/v1/messages' })
+        modelRoutes(mount, deps)
+      }),
+      { prefix: '/anthropic' }
+    )
+  }
+}
+
+/** Renders errors of unknown paths in Anthropic's format too. */
+function withNotFound(routes: FastifyPluginAsync): FastifyPluginAsync {
+  return async app => {
+    app.setNotFoundHandler(request => {
+      throw app.noRouteError(request.method, request.url)
+    })
+    await app.register(routes)
+  }
+}
+
+function messageRoutes(deps: ApiDependencies, prefix: string): FastifyPluginAsync {
+  return async app => {
+    app.addHook('preValidation', async request => void bodyObject(request.body))
+    app.post<{ Body: MessagesRequest }>(
+      '',
+      anthropicRoute(TAG, `${prefix}CreateMessage`, 'Answer a conversation', {
+        description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
+        body: MessagesRequest,
+        response: {
+          200: jsonOrStream('The message; with "stream" its events', Message, {
+            event:
+              'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
+            item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
+          })
+        },
+        errors: ERRORS
+      }),
+      (request, reply) => answerMessage(deps, request, reply)
+    )
+    app.post<{ Body: CountRequest }>(
+      '/count_tokens',
+      anthropicRoute(TAG, `${prefix}CountTokens`, "Count a prompt's tokens", {
+        description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
+        body: CountRequest,
+        response: { 200: json('Number of tokens in the prompt', TokenCount) },
+        errors: ERRORS
+      }),
+      (request, reply) => countTokens(deps, request.body, reply)
+    )
+  }
+}
+
+function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
+  const record = (variant: Model, id = variant.publicName): ModelRecord => ({
+    id,
+    ...anthropicRecord(variant, id, contextInForce(config, variant, scheduler.running()))
+  })
+  app.get(
+    '/v1/models',
+    anthropicRoute(TAG, 'anthropicListModels', 'List models', {
+      response: { 200: json('All models, on one page', ModelList) }
+    }),
+    async ({ caller }) => {
+      const models = catalogFor(catalog, caller)
+      const aliases = models.aliases().map(({ alias, model }) => record(model, alias))
+      const data = [...models.list().map(model => record(model)), ...aliases]
+      return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
+    }
+  )
+  const params = Type.Object({ '*': Type.String({ title: 'model', description: '<owner>/<name>' }) })
+  // Model names contain a slash, which clients send as %2F.
+  app.get<{ Params: { '*': string } }>(
+    '/v1/models/*',
+    anthropicRoute(TAG, 'anthropicGetModel', 'Show a model', {
+      params,
+      response: { 200: json('The model', ModelRecord) },
+      errors: ['invalid_model_name', 'model_not_found']
+    }),
+    async request => record(catalogFor(catalog, request.caller).get(parseRequestedName(request.params['*'])))
+  )
+}
+
+function frame(event: { type: string }): string {
+  return `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`
+}
+
+/** Builds the engine's request. @throws CorralError naming the wrong field, before a model is loaded */
+function toQuestion(deps: ApiDependencies, request: CountRequest & Partial<MessagesRequest>, caller: Caller) {
+  const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, caller)
+  const { body, places } = engineRequest(request, sampling)
+  checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
+  const messages = withModelDefaults(body.messages, variant.defaults)
+  const stopText = Boolean(request.stop_sequences?.length)
+  return { operation: 'chat', body: { ...body, messages }, lease, variant, overflow, stopText } satisfies Question
+}
+
+/** Answers a request for a message, as a whole or as a stream. */
+async function answerMessage(
+  deps: ApiDependencies,
+  request: FastifyRequest<{ Body: MessagesRequest }>,
+  reply: FastifyReply
+): Promise<Message | undefined> {
+  const { body } = request
+  const question = toQuestion(deps, body, request.caller)
+  const head: MessageHead = {
+    id: `msg_${randomBytes(12).toString('hex')}`,
+    model: body.model,
+    stopSequences: body.stop_sequences ?? [],
+    omitThinking: body.thinking?.display === 'omitted',
+    oneCall: body.tool_choice?.disable_parallel_tool_use === true
+  }
+  if (!body.stream) {
+    const { writer, events } = await wholeAnswer(deps, reply, question, () => {
+      const writer = new MessageEvents(head)
+      const events: MessageEvent[] = []
+      return { writer, events, add: (deltas: readonly Delta[]) => void events.push(...writer.add(deltas)) }
+    })
+    return wholeMessage([...events, ...writer.end()])
+  }
+  const channel: Channel = {
+    contentType: 'text/event-stream; charset=utf-8',
+    heartbeatInterval: deps.heartbeat(),
+    heartbeat: () => frame({ type: 'ping' }),
+    failure: error => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, request))}\n\n`
+  }
+  await streamedAnswer(deps, request, reply, question, channel, () => {
+    const writer = new MessageEvents(head)
+    return { add: deltas => writer.add(deltas).map(frame).join(''), end: () => writer.end().map(frame).join('') }
+  })
+  return undefined
+}
+
+/** Counts the prompt tokens of a request in the same way as for an answer. */
+export async function countTokens(
+  deps: ApiDependencies,
+  request: CountRequest,
+  reply: FastifyReply
+): Promise<{ input_tokens: number }> {
+  const { body, lease } = toQuestion(deps, request, reply.request.caller)
+  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
+    input_tokens: await requireCall(leased, 'countTokens')(body, leased)
+  }))
+}
+
+const TYPES: Record<number, string> = {
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  504: 'timeout_error'
+}
+
+function errorType({ code, status }: CorralError): string {
+  if (code === 'queue_full' || code === 'too_busy') return 'overloaded_error'
+  if (code === 'hub_rate_limited') return 'rate_limit_error'
+  return TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
+}
+
+/** Programs detect by Anthropic's own message that they must shorten the conversation. */
+function errorMessage({ code, message, details }: CorralError): string {
+  const { n_prompt_tokens: tokens, n_ctx: most } = details ?? {}
+  if (code !== 'context_exceeded' || tokens === undefined) return message
+  const [, advice = ''] = /\.( .*)$/s.exec(message) ?? []
+  return `prompt is too long: ${tokens} tokens > ${most} maximum.${advice}`
+}
+
+/** Renders an error in Anthropic's format. */
+export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
+  return {
+    type: 'error',
+    error: {
+      type: errorType(error),
+      message: errorMessage(error),
+      code: error.code,
+      ...(error.param !== undefined && { param: error.param }),
+      // The SDKs expose these as `details` and `errorCode` of their exceptions.
+      details: { error_code: error.code, ...error.details }
+    },
+    request_id: id
+  }
+}

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { type Static, Type } from 'typebox'
-import { ENDPOINTS } from './request-lines.ts'
+import { ENDPOINTS } from './json-lines.ts'
 import { newFileId } from './user-files.ts'
 
 /** All states of a batch. */

@@ -19,8 +19,15 @@ import {
   hasEnded,
   newBatch
 } from './batch-record.ts'
-import { checkLines, isLineError, type LineLimits, parseLine, type RequestLine, readLines } from './request-lines.ts'
-import { ResultFile } from './result-file.ts'
+import {
+  checkLines,
+  isLineError,
+  type LineLimits,
+  parseLine,
+  type RequestLine,
+  ResultFile,
+  readLines
+} from './json-lines.ts'
 import { secondsNow, type UserFiles } from './user-files.ts'
 
 export interface BatchLimits extends LineLimits {

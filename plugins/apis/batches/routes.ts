@@ -14,7 +14,7 @@ import { DISK_ERRORS, json } from '../../../core/http/response-schemas.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { batchObject, LineErrorSchema, STATUSES } from './batch-record.ts'
 import type { Batches } from './batches.ts'
-import { ENDPOINTS } from './request-lines.ts'
+import { ENDPOINTS } from './json-lines.ts'
 import type { ArrivingFile, FileRecord, UserFiles } from './user-files.ts'
 
 const TAG = 'OpenAI batches'

@@ -1,7 +1,8 @@
-import type { FastifyInstance } from 'fastify'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import type { PullRecord } from '../../../core/contracts/downloads.ts'
+import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
+import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
+import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError, type ErrorCode, errorMessage } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { openReplyStream } from '../../../core/http/reply-stream.ts'
@@ -10,8 +11,8 @@ import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
 import { deleteModel, listedVariant, nameToDelete } from '../../../core/models/model-deletion.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
-import type { LlamaDependencies } from './llama-dependencies.ts'
 import { llamaChannel, llamaRoute } from './llama-error.ts'
+import type { ModelFeed } from './model-feed.ts'
 import * as schemas from './schemas.ts'
 
 /** Errors that resolving a model at the hubs can cause. */
@@ -163,4 +164,13 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
     }
     stream.end()
   })
+}
+
+export interface LlamaDependencies extends ApiDependencies {
+  downloads: Downloads
+  storage: Pick<Storage, 'find' | 'remove'>
+  feed: ModelFeed
+  log: Pick<FastifyBaseLogger, 'warn'>
+  /** Aborted when the server stops. */
+  ended: AbortSignal
 }

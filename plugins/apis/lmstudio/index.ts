@@ -1,8 +1,23 @@
-import { Type } from 'typebox'
+import type { IncomingMessage } from 'node:http'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import type { CoreConfig } from '../../../core/config/core-schema.ts'
+import { contextInForce } from '../../../core/config/model-settings.ts'
+import type { Runtimes } from '../../../core/contracts/builds.ts'
+import type { Delta } from '../../../core/contracts/engines.ts'
+import type { HookedRequest } from '../../../core/contracts/hooks.ts'
+import type { Scheduler } from '../../../core/contracts/leases.ts'
+import type { Catalog, Model } from '../../../core/contracts/models.ts'
+import type { CorralError, ErrorCode } from '../../../core/errors.ts'
+import { sendErrors } from '../../../core/http/application.ts'
+import { Loose, Titled } from '../../../core/http/request-fields.ts'
+import { reroute } from '../../../core/http/reroute.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, routesWith, WITH_BODY } from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { loadStates } from '../../../core/models/load-state.ts'
+import { formatModelName, parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { AnswerStats } from './answer-stats.ts'
-import { lmStudioRoutes } from './routes.ts'
 
 export default definePlugin({
   name: 'api-lmstudio',
@@ -43,4 +58,247 @@ function readTtl(body: Record<string, unknown>): void {
   const { ttl } = body
   delete body.ttl
   if (ttl !== undefined && ttl !== null) body.keep_alive ??= ttl
+}
+
+const TAG = 'LM Studio'
+
+interface LmStudioDependencies {
+  catalog: Catalog
+  scheduler: Scheduler
+  config: CoreConfig
+}
+
+const ModelRecord = Titled('LMStudioModel', {
+  id: Type.String(),
+  object: Type.Literal('model'),
+  type: Type.Enum(['llm', 'vlm', 'embeddings'], {
+    description: 'vlm: the model accepts images. Rerankers are listed as embeddings'
+  }),
+  publisher: Type.String(),
+  arch: Type.String(),
+  compatibility_type: Type.String({ description: 'gguf or safetensors' }),
+  quantization: Type.String(),
+  state: Type.Enum(['loaded', 'not-loaded']),
+  max_context_length: Type.Integer({ description: 'Context size in tokens that the model was trained with' }),
+  loaded_context_length: Type.Optional(Type.Integer({ description: 'Context size in tokens of the loaded model' })),
+  capabilities: Type.Array(Type.String({ description: 'tool_use' }))
+})
+
+const AnswerSchema = Titled('LMStudioAnswer', {
+  stats: Loose({
+    tokens_per_second: Type.Number(),
+    time_to_first_token: Type.Number({ description: 'Seconds since the request was assigned to an engine' }),
+    generation_time: Type.Number({ description: 'Seconds' }),
+    stop_reason: Type.String({
+      description: 'eosFound, stopStringFound, toolCalls, maxPredictedTokensReached or contextLengthReached'
+    })
+  }),
+  model_info: Loose({
+    arch: Type.String(),
+    quant: Type.String(),
+    format: Type.String(),
+    context_length: Type.Integer()
+  }),
+  runtime: Loose({
+    name: Type.String(),
+    version: Type.Optional(Type.String()),
+    supported_formats: Type.Array(Type.String())
+  })
+})
+
+const ErrorSchema = Titled('LMStudioError', {
+  error: Loose({
+    message: Type.String(),
+    type: Type.String(),
+    code: Type.String({ description: 'Stable error code for programs' })
+  })
+})
+
+const lmStudioErrorBody = ({ message, status, param, code, details }: CorralError) => ({
+  error: {
+    ...details,
+    message,
+    type: status >= 500 ? 'server_error' : 'invalid_request_error',
+    param: param ?? null,
+    code
+  }
+})
+const lmStudioRoute = routesWith((codes: readonly ErrorCode[]) =>
+  Type.Intersect([ErrorSchema, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
+)
+
+/** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
+function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMessage) => void): FastifyPluginAsync {
+  const { catalog } = deps
+  return async app => {
+    app.wordErrors('/api/v0/', lmStudioErrorBody)
+    sendErrors(app, lmStudioErrorBody)
+    app.setNotFoundHandler(request => {
+      throw app.noRouteError(request.method, request.url)
+    })
+    app.get(
+      '/models',
+      lmStudioRoute(TAG, 'lmStudioModels', 'List models with their states, as LM Studio does', {
+        response: {
+          200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) }))
+        }
+      }),
+      async ({ caller }) => {
+        const seen = catalogFor(catalog, caller)
+        const toRecord = modelRecords(deps)
+        return {
+          object: 'list',
+          data: [
+            ...seen.list().map(model => toRecord(model, model.publicName)),
+            ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
+          ]
+        }
+      }
+    )
+    // Model names contain a slash, which clients send literally or as %2F.
+    app.get<{ Params: { '*': string } }>(
+      '/models/*',
+      lmStudioRoute(TAG, 'lmStudioModel', 'Show a model, as LM Studio does', {
+        params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
+        response: { 200: json('The model', ModelRecord) },
+        errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
+      }),
+      async ({ params, caller }) => {
+        const name = parseRequestedName(params['*'])
+        const seen = catalogFor(catalog, caller)
+        const model = seen.get(name)
+        const alias = seen.aliases().find(({ alias }) => alias.toLowerCase() === formatModelName(name).toLowerCase())
+        return modelRecords(deps)(model, alias?.alias ?? model.publicName)
+      }
+    )
+    for (const [path, operationId, summary] of [
+      ['/chat/completions', 'lmStudioChat', 'Answer a conversation and report the speed'],
+      ['/completions', 'lmStudioCompletion', 'Continue a text and report the speed']
+    ] as const) {
+      const route = lmStudioRoute(TAG, operationId, summary, {
+        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` added; a stream has them in its last event before [DONE]. \`ttl\` is \`keep_alive\` in seconds.`,
+        response: {
+          200: jsonOrStream('The answer', AnswerSchema, {
+            event: `The events of POST /v1${path}`,
+            item: Type.Unknown(),
+            end: '[DONE]'
+          })
+        },
+        errors: [...ANSWER_ERRORS, ...WITH_BODY]
+      })
+      reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
+    }
+    const embeddings = lmStudioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
+      description: 'The same as POST /v1/embeddings.',
+      response: { 200: json('As /v1/embeddings', Type.Unknown()) },
+      errors: [...ANSWER_ERRORS, ...WITH_BODY]
+    })
+    reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)
+  }
+}
+
+/** Returns a function that makes the record of a model, based on the current state. */
+function modelRecords({ scheduler, config }: LmStudioDependencies) {
+  const getState = loadStates(scheduler)
+  const running = scheduler.running()
+  return (model: Model, id: string): Static<typeof ModelRecord> => {
+    const { capabilities, architecture = 'unknown', contextLength, quantization } = model.metadata
+    const isLoaded = getState(model).value === 'loaded'
+    const context = contextInForce(config, model, running)
+    const isText = capabilities.includes('completion')
+    return {
+      id,
+      object: 'model',
+      type: !isText ? 'embeddings' : capabilities.includes('vision') ? 'vlm' : 'llm',
+      publisher: model.model.owner,
+      arch: architecture,
+      compatibility_type: model.format,
+      quantization: quantization ?? model.label,
+      state: isLoaded ? 'loaded' : 'not-loaded',
+      max_context_length: contextLength ?? context,
+      ...(isLoaded && { loaded_context_length: context }),
+      capabilities: capabilities.includes('tools') ? ['tool_use'] : []
+    }
+  }
+}
+
+/**
+ * Adds LM Studio's `stats`, `model_info` and `runtime` to answers of `/v1` that were requested under `/api/v0`. In a
+ * stream they are added to the last event with content, or to the event with the usage counts.
+ */
+class AnswerStats {
+  readonly #deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }
+  readonly #marked = new WeakSet<IncomingMessage>()
+  /** When the first token of an answer arrived (`performance.now()`). */
+  readonly #firstTokens = new WeakMap<HookedRequest, number>()
+
+  constructor(deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }) {
+    this.#deps = deps
+  }
+
+  /** Marks a request that came to `/api/v0`. */
+  mark(request: IncomingMessage): void {
+    this.#marked.add(request)
+  }
+
+  isMarked(request: IncomingMessage): boolean {
+    return this.#marked.has(request)
+  }
+
+  wantedFor({ reply }: HookedRequest): boolean {
+    return reply !== undefined && this.isMarked(reply.request.raw)
+  }
+
+  note(delta: Delta, request: HookedRequest): void {
+    if (!this.wantedFor(request)) return
+    const { content, thinking, toolCalls, finish, extra } = delta
+    if ((content || thinking || toolCalls) && !this.#firstTokens.has(request)) {
+      this.#firstTokens.set(request, performance.now())
+    }
+    if (!finish) return
+    const { system_fingerprint } = extra ?? {}
+    delta.extra = { ...(system_fingerprint !== undefined && { system_fingerprint }), ...this.#facts(delta, request) }
+  }
+
+  #facts(delta: Delta, request: HookedRequest) {
+    const { record } = request.reply!.request
+    const { variant } = record.use!
+    const running = this.#deps.scheduler.running().find(model => model.variant.key === variant.key)
+    const build = running?.engine.provider === 'llama-server' ? this.#deps.runtimes.current() : undefined
+    const contextSize = running?.engine.contextSize ?? variant.metadata.contextLength ?? 0
+    const now = performance.now()
+    const first = this.#firstTokens.get(request) ?? now
+    const generation = (delta.timing?.generation ?? now - first) / 1000
+    const tokens = delta.usage?.completionTokens ?? 0
+    return {
+      stats: {
+        tokens_per_second: generation > 0 ? tokens / generation : 0,
+        // Loading the model and waiting for a slot do not count as the model's time.
+        time_to_first_token: Math.max(0, first - (record.leased ?? record.began)) / 1000,
+        generation_time: generation,
+        stop_reason: stopReason(delta, contextSize)
+      },
+      model_info: {
+        arch: variant.metadata.architecture ?? 'unknown',
+        quant: variant.metadata.quantization ?? variant.label,
+        format: variant.format,
+        context_length: contextSize
+      },
+      runtime: {
+        name: build ? `llama.cpp-${build.kind}` : (running?.engine.provider ?? 'unknown'),
+        ...(build && { version: build.version }),
+        supported_formats: build ? ['gguf'] : [variant.format]
+      }
+    }
+  }
+}
+
+/** Returns LM Studio's name for the reason why an answer ended. */
+function stopReason({ finish, stopSequence, usage }: Delta, contextSize: number): string {
+  if (finish === 'tool_calls') return 'toolCalls'
+  if (finish === 'length') {
+    const used = usage ? usage.promptTokens + usage.completionTokens : 0
+    return contextSize > 0 && used >= contextSize ? 'contextLengthReached' : 'maxPredictedTokensReached'
+  }
+  return stopSequence === undefined ? 'eosFound' : 'stopStringFound'
 }

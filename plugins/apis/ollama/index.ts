@@ -10,11 +10,9 @@ import {
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
-import { BlobStore } from './models/blobs.ts'
+import { BlobStore, UploadSlots } from './models/blobs.ts'
 import { createModelRoutes } from './models/create-model.ts'
-import { UploadSlots } from './models/uploads.ts'
-import { ollamaNaming } from './ollama-naming.ts'
-import { mapListenerPath, ollamaRoutes } from './routes.ts'
+import { mapListenerPath, ollamaNaming, ollamaRoutes } from './routes.ts'
 
 const LISTEN = { setting: 'api-ollama.listen', served: "Ollama's clients are", path: '/ollama', example: 11434 }
 const SWEEP_INTERVAL_MS = 3_600_000

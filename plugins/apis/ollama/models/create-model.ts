@@ -27,10 +27,8 @@ import {
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { type ModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { refuseWhilePulled } from '../../../../core/models/stored-variant.ts'
-import { type BlobStore, blobRoutes } from './blobs.ts'
-import { CreateRequestSchema, mergedDefaults, type NewModel, readCreateRequest } from './create-request.ts'
-import { detectFiles } from './uploaded-files.ts'
-import type { UploadSlots } from './uploads.ts'
+import { type BlobStore, blobRoutes, type UploadSlots } from './blobs.ts'
+import { CreateRequestSchema, detectFiles, mergedDefaults, type NewModel, readCreateRequest } from './create-request.ts'
 
 const CopyRequestSchema = Titled('CopyRequest', {
   source: Type.String({ description: 'Model to copy' }),

@@ -1,15 +1,17 @@
+import { randomBytes } from 'node:crypto'
 import { Type } from 'typebox'
+import { callArguments } from '../../../../core/answers/call-arguments.ts'
 import { passedFields } from '../../../../core/answers/model-request.ts'
 import { type ToolChoice, toolFields } from '../../../../core/answers/tool-choice.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
 import type { OverflowPolicy, ParsedOptions } from '../../../../core/models/options.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
+import { faultPlace } from '../../../../core/system/schema-check.ts'
 import { stopField } from '../generation.ts'
 import { logprobFields } from '../openai-answer.ts'
 import { checkAgainst, type Path } from '../request-validation.ts'
-import { describeType, invalid } from './input-items.ts'
-import type { ResponseRequest } from './schemas.ts'
+import type { InputPart, Item, ResponseRequest } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
@@ -111,7 +113,7 @@ interface FunctionTool {
 type OfferedTool = FunctionTool | { type: 'namespace'; name: string; description: string; tools: FunctionTool[] }
 
 /** Returns the engine's name of a function. Engines have no namespaces. */
-export function engineName({ name, namespace }: { name: string; namespace?: string | undefined }): string {
+function engineName({ name, namespace }: { name: string; namespace?: string | undefined }): string {
   return namespace ? `${namespace}__${name}` : name
 }
 
@@ -193,4 +195,266 @@ function readChoice(choice: ResponseRequest['tool_choice']): ToolChoice {
     ['tool_choice'],
     '"auto", "none", "required", {"type": "function", "name"} or {"type": "allowed_tools"}'
   )
+}
+
+/** Finds an item of an earlier response by its id. */
+type FindItem = (id: string) => Item | undefined
+
+const Text = Type.String({ minLength: 1 })
+const Content = Type.Union([Type.String(), ListOf({})])
+const Texts = Given(ListOf({ text: Type.String() }))
+
+const Anything = Loose({})
+const TextPart = Loose({ text: Type.String() })
+/** The required fields of each type of item. */
+const REQUIRED = {
+  message: Loose({ role: Type.Enum(['user', 'assistant', 'system', 'developer']), content: Content }),
+  function_call: Loose({
+    name: Text,
+    call_id: Text,
+    namespace: Given(Type.String()),
+    arguments: Type.Optional(Type.Unknown())
+  }),
+  function_call_output: Loose({ call_id: Text, output: Content }),
+  reasoning: Loose({ summary: Texts, content: Texts }),
+  item_reference: Loose({ id: Text })
+}
+
+/** Generates an id in OpenAI's format, such as `msg_` with 48 hex digits. */
+export function newId(prefix: 'resp' | 'msg' | 'rs' | 'fc' | 'fco' | 'call'): string {
+  return `${prefix}_${randomBytes(24).toString('hex')}`
+}
+
+export function invalid(path: Path, allowed: string): CorralError {
+  const param = faultPlace({ path })
+  return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
+}
+
+function unsupported(path: Path, sentences: string): CorralError {
+  const param = faultPlace({ path })
+  return new CorralError('unsupported_capability', `"${param}": ${sentences}`, { param })
+}
+
+/** Quotes a type in an error only if it looks like a type. Anything else could be part of a prompt. */
+function describeType(type: string): string {
+  return /^[\w.-]{1,60}$/.test(type) ? `of type "${type}"` : 'of an unknown type'
+}
+
+/**
+ * Parses the `input` of a request into complete items: with ids, with text as parts, and with references resolved.
+ * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`, `response_not_found`
+ */
+export function readInput(input: string | readonly unknown[], find: FindItem): Item[] {
+  const items = typeof input === 'string' ? [{ role: 'user', content: input }] : input
+  return items.map((item, index) => readItem(item, ['input', index], find))
+}
+
+function readItem(given: unknown, at: Path, find: FindItem): Item {
+  const item = checkAgainst(Anything, given, at) as Fields
+  const type = itemType(item)
+  switch (type) {
+    case 'message':
+      return message(item, at)
+    case 'function_call': {
+      const { name, call_id, namespace, arguments: given } = checkAgainst(REQUIRED[type], item, at)
+      const group = namespace ? { namespace } : {}
+      const text = typeof given === 'string' ? given : JSON.stringify(given ?? {})
+      return { type, ...identity(item, 'fc'), call_id, name, ...group, arguments: text }
+    }
+    case 'function_call_output': {
+      const { call_id, output } = checkAgainst(REQUIRED[type], item, at)
+      const read = typeof output === 'string' ? output : inputParts(output, [...at, 'output'])
+      return { type, ...identity(item, 'fco'), call_id, output: read }
+    }
+    case 'reasoning': {
+      const { summary, content } = checkAgainst(REQUIRED[type], item, at)
+      return {
+        type,
+        ...identity(item, 'rs'),
+        summary: (summary ?? []).map(({ text }) => ({ type: 'summary_text', text })),
+        content: (content ?? []).map(({ text }) => ({ type: 'reasoning_text', text }))
+      }
+    }
+    case 'item_reference':
+      return referenced(checkAgainst(REQUIRED[type], item, at).id, [...at, 'id'], find)
+    default:
+      if (typeof type !== 'string' || type === '')
+        throw invalid([...at, 'type'], 'the type of an item, such as "message"')
+      throw unsupported(
+        [...at, 'type'],
+        `items ${describeType(type)} are not supported. Send messages, reasoning, function calls and their outputs.`
+      )
+  }
+}
+
+/** Messages and references may lack a type. */
+function itemType({ type, role, id }: Fields): unknown {
+  if (type !== undefined && type !== null) return type
+  if (role !== undefined) return 'message'
+  return id === undefined ? undefined : 'item_reference'
+}
+
+function identity({ id, status }: Fields, prefix: Parameters<typeof newId>[0]): Pick<Item, 'id' | 'status'> {
+  const usable = typeof id === 'string' && id !== '' && id.length <= 200
+  return { id: usable ? id : newId(prefix), status: status === 'incomplete' ? 'incomplete' : 'completed' }
+}
+
+function message(item: Fields, at: Path): Item {
+  const { role, content } = checkAgainst(REQUIRED.message, item, at)
+  const common = { type: 'message', ...identity(item, 'msg') } as const
+  const place = [...at, 'content']
+  if (role !== 'assistant') return { ...common, role, content: inputParts(content, place) }
+  const texts = typeof content === 'string' ? [content] : (content as Fields[]).map(assistantText)
+  return { ...common, role, content: texts.map(text => ({ type: 'output_text', text, annotations: [], logprobs: [] })) }
+
+  function assistantText(part: Fields, index: number): string {
+    const text = part.type === 'refusal' ? part.refusal : part.text
+    if (typeof text === 'string') return text
+    throw invalid([...place, index], "a part with the assistant's text")
+  }
+}
+
+function inputParts(content: string | object[], at: Path): InputPart[] {
+  if (typeof content === 'string') return [{ type: 'input_text', text: content }]
+  return content.map((part, index) => inputPart(part as Fields, [...at, index]))
+}
+
+/** Images and audio are checked later, when the model is known. */
+function inputPart(part: Fields, at: Path): InputPart {
+  const { type } = part
+  switch (type) {
+    case 'input_text':
+    case 'output_text':
+    case 'text':
+      return { type: 'input_text', text: checkAgainst(TextPart, part, at).text }
+    case 'input_image': {
+      const { image_url, detail, file_id } = part
+      if (!image_url && file_id) {
+        throw unsupported([...at, 'file_id'], 'files are not stored here. Send the image as a data URL in "image_url".')
+      }
+      return { type, image_url, detail: typeof detail === 'string' ? detail : 'auto' }
+    }
+    case 'input_audio': {
+      const { data, format } = isObject(part.input_audio) ? part.input_audio : {}
+      return { type, input_audio: { data, ...(typeof format === 'string' && { format }) } }
+    }
+    case 'input_file':
+      throw unsupported([...at, 'type'], 'files are not supported. Send their text as "input_text".')
+    default:
+      if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
+      throw unsupported([...at, 'type'], `parts ${describeType(type)} are not supported. Send text or images.`)
+  }
+}
+
+function referenced(id: string, path: Path, find: FindItem): Item {
+  const item = find(id)
+  if (item) return item
+  const param = faultPlace({ path })
+  throw new CorralError(
+    'response_not_found',
+    `"${param}" refers to an item that is not stored: it was never stored, its response was deleted or removed to free memory, or the server was restarted. Send the item itself.`,
+    { param }
+  )
+}
+
+type Content = string | Record<string, unknown>[]
+
+/** A message in the engine's format. */
+interface EngineMessage {
+  role: 'system' | 'user' | 'assistant' | 'tool'
+  content?: Content
+  reasoning_content?: string
+  tool_calls?: { id: string; type: 'function'; function: { name: string; arguments: string } }[]
+  tool_call_id?: string
+  name?: string
+  [other: string]: unknown
+}
+
+/** An item and its place in the request. Items of earlier responses have no place. */
+export interface PlacedItem {
+  item: Item
+  place?: string
+}
+
+function engineContent(parts: readonly InputPart[]): Content {
+  const [first] = parts
+  if (parts.length === 1 && first!.type === 'input_text') return first!.text
+  return parts.map(part => {
+    if (part.type === 'input_text') return { type: 'text', text: part.text }
+    if (part.type === 'input_image') return { type: 'image_url', image_url: { url: part.image_url } }
+    return { ...part }
+  })
+}
+
+/**
+ * Converts a conversation to chat messages. Consecutive reasoning, text and calls become one assistant message, and
+ * leading system messages become one, because many templates allow no more.
+ * @returns the messages, and the place of each one's content in the request
+ */
+export function engineMessages(
+  items: readonly PlacedItem[],
+  instructions?: string
+): { messages: EngineMessage[]; places: string[] } {
+  const messages: EngineMessage[] = []
+  const places: string[] = []
+  const names = new Map<string, string>()
+  const answered = new Set(items.map(({ item }) => item.type === 'function_call_output' && item.call_id))
+  const push = (message: EngineMessage, place = 'previous_response_id') => {
+    messages.push(message)
+    places.push(place)
+    return message
+  }
+  /** Returns the last assistant message, or a new one if the last has a field that must come after the added one. */
+  const assistant = (...closed: (keyof EngineMessage)[]) => {
+    const last = messages.at(-1)
+    const open = last?.role === 'assistant' && closed.every(field => last[field] === undefined)
+    return open ? last : push({ role: 'assistant' })
+  }
+  if (instructions) push({ role: 'system', content: instructions }, 'instructions')
+  for (const { item, place } of items) {
+    switch (item.type) {
+      case 'reasoning': {
+        const text = (item.content.length > 0 ? item.content : item.summary).map(part => part.text).join('\n')
+        if (text) assistant('content', 'tool_calls', 'reasoning_content').reasoning_content = text
+        break
+      }
+      case 'function_call': {
+        const name = engineName(item)
+        names.set(item.call_id, name)
+        // A truncated call is kept only if the client answered it.
+        if (item.status === 'incomplete' && !answered.has(item.call_id)) break
+        const message = assistant()
+        message.tool_calls ??= []
+        message.tool_calls.push({
+          id: item.call_id,
+          type: 'function',
+          function: { name, arguments: callArguments(item.arguments) }
+        })
+        break
+      }
+      case 'function_call_output': {
+        const { call_id, output } = item
+        const name = names.get(call_id)
+        const content = typeof output === 'string' ? output : engineContent(output)
+        push({ role: 'tool', tool_call_id: call_id, ...(name && { name }), content }, place && `${place}.output`)
+        break
+      }
+      default:
+        if (item.role === 'assistant') {
+          assistant('content', 'tool_calls').content = item.content.map(part => part.text).join('')
+        } else if (item.role === 'user') {
+          push({ role: 'user', content: engineContent(item.content) }, place && `${place}.content`)
+        } else addSystem(engineContent(item.content), place && `${place}.content`)
+    }
+  }
+  // Engines require content in a message without calls.
+  for (const message of messages) if (!message.tool_calls) message.content ??= ''
+  return { messages, places }
+
+  function addSystem(content: Content, place: string | undefined): void {
+    const [first] = messages
+    const joinable = messages.length === 1 && first!.role === 'system' && typeof first!.content === 'string'
+    if (joinable && typeof content === 'string') first!.content = `${first!.content}\n\n${content}`
+    else push({ role: 'system', content }, place)
+  }
 }

@@ -2,8 +2,7 @@ import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../.
 import type { CorralError } from '../../../../core/errors.ts'
 import { openaiErrorBody } from '../../../../core/http/openai-error.ts'
 import { chatLogprobs } from '../openai-answer.ts'
-import { newId } from './input-items.ts'
-import { calledFunction, type EngineRequest } from './response-request.ts'
+import { calledFunction, type EngineRequest, newId } from './response-request.ts'
 import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
 
 export interface ResponseEvent {

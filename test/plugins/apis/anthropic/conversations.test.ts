@@ -1,5 +1,5 @@
 import t from 'tap'
-import { engineMessages } from '../../../../plugins/apis/anthropic/messages.ts'
+import { engineMessages } from '../../../../plugins/apis/anthropic/message-request.ts'
 import { assistant, image, PNG, result, text, use, user } from './support.ts'
 
 const imageUrl = { type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } }

@@ -8,7 +8,7 @@ import pino from 'pino'
 import t, { type Test } from 'tap'
 import { allowLongUploads, takeAnyTime } from '../../../../core/http/long-upload.ts'
 import { BlobStore } from '../../../../plugins/apis/ollama/models/blobs.ts'
-import { detectFiles, type UploadedFile } from '../../../../plugins/apis/ollama/models/uploaded-files.ts'
+import { detectFiles, type UploadedFile } from '../../../../plugins/apis/ollama/models/create-request.ts'
 import { ggufBytes, safetensorsBytes, writeGguf } from '../../../support/gguf-writer.ts'
 import { gate, name, openStore } from '../../models/storage/support.ts'
 

@@ -5,8 +5,14 @@ import { CorralError } from '../../../../core/errors.ts'
 import { readListen } from '../../../../core/http/additional-listener.ts'
 import { httpOrigin } from '../../../../core/http/listening.ts'
 import { parseModelName, type RequestedName } from '../../../../core/models/model-name.ts'
-import { displayName, newName, ollamaNaming } from '../../../../plugins/apis/ollama/ollama-naming.ts'
-import { mapListenerPath, OLLAMA_VERSION, withOllamaMessage } from '../../../../plugins/apis/ollama/routes.ts'
+import {
+  displayName,
+  mapListenerPath,
+  newName,
+  OLLAMA_VERSION,
+  ollamaNaming,
+  withOllamaMessage
+} from '../../../../plugins/apis/ollama/routes.ts'
 import { cutTokens } from '../../../../runtimes/llama-server/calls.ts'
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { openaiErrorBody, openaiErrorEvent } from '../../../../core/http/openai-error.ts'
-import { answerId, renameBytes } from '../../../../plugins/apis/openai/rename-bytes.ts'
+import { answerId, renameBytes } from '../../../../plugins/apis/openai/answer.ts'
 import { EventBlocks } from '../../../../runtimes/llama-server/event-reader.ts'
 import { requestError } from '../../../../runtimes/llama-server/request-error.ts'
 

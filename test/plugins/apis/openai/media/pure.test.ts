@@ -12,7 +12,7 @@ import {
   Transcript,
   TranscriptionRequest,
   transcriptionFields
-} from '../../../../../plugins/apis/openai/media/transcribe.ts'
+} from '../../../../../plugins/apis/openai/media/routes.ts'
 import { readModelFiles } from '../../../../../plugins/models/storage/model-files.ts'
 import { createEngineRegistry } from '../../../../../plugins/running/scheduler/engine-registry.ts'
 import { launchSpec } from '../../../../../runtimes/llama-server/launch-spec.ts'
