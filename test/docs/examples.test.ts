@@ -85,7 +85,7 @@ t.test('every example can be sent as it is', async t => {
     const { operationId: id } = operation
     const body = getExample(operation)
     if (!body) {
-      t.fail(`${id} has no example: add one in plugins/apis/reference/examples.ts`)
+      t.fail(`${id} has no example: add one in plugins/apis/reference/examples.json`)
       continue
     }
     // Both routes delete the same model.
