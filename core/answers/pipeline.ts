@@ -104,6 +104,15 @@ export interface Channel extends ReplyStreamOptions {
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
 }
 
+/** Returns the channel of an API that streams Server-Sent Events. */
+export function eventChannel(
+  heartbeatInterval: number,
+  failure: Channel['failure'],
+  heartbeat = (status: string) => `: ${status}\n\n`
+): Channel {
+  return { contentType: 'text/event-stream', heartbeatInterval, heartbeat, failure }
+}
+
 /** Asks for an answer in one piece. Resolves with the taker once the answer is complete. */
 export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]): unknown }>(
   deps: AnswerDependencies,
@@ -211,6 +220,19 @@ export async function askOnce<Reply, Body extends EngineFields>(
       record.answered = performance.now()
       record.release()
     }
+  })
+}
+
+/** Asks a leased engine about a prompt: its tokens, or their number. */
+export async function askPrompt<Name extends 'tokenize' | 'countTokens' | 'applyTemplate'>(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  name: Name,
+  { body, lease }: { body: EngineFields; lease: ModelLease }
+): Promise<Awaited<ReturnType<NonNullable<Engine[Name]>>>> {
+  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => {
+    const result = await requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)(body, leased)
+    return result as Awaited<ReturnType<NonNullable<Engine[Name]>>>
   })
 }
 

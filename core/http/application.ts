@@ -247,12 +247,11 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
   }
 }
 
-/** Sends errors in the format of an API. @param headers additional headers of the API */
-export function sendErrors(
-  app: FastifyInstance,
-  body: ErrorBody,
-  headers: (request: FastifyRequest) => Record<string, string> = () => ({})
-): void {
+/** The format of an API's errors, and its additional headers. */
+type ErrorFormat = [body: ErrorBody, headers?: (request: FastifyRequest) => Record<string, string>]
+
+/** Sends errors in the format of an API. */
+export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]: ErrorFormat): void {
   app.setErrorHandler((error, request, reply) => {
     if (isDisconnect(error, request)) return reply.hijack()
     const failure = toCorralError(error)
@@ -268,6 +267,15 @@ export function sendErrors(
       .code(failure.status)
       .headers({ ...errorHeaders(failure), ...headers(request) })
       .send(body(clientError(failure, request), request))
+  })
+}
+
+/** Sends all errors below a prefix in the format of an API, including those of unknown paths. */
+export function useErrorFormat(app: FastifyInstance, prefix: string, ...format: ErrorFormat): void {
+  app.wordErrors(prefix, format[0])
+  sendErrors(app, ...format)
+  app.setNotFoundHandler(request => {
+    throw app.noRouteError(request.method, request.url)
   })
 }
 

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import type { CorralError } from '../errors.ts'
 import { Loose, Titled } from './request-fields.ts'
-import { type ErrorShape, routesWith } from './response-schemas.ts'
+import { errorsWithin, routesWith } from './response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -36,8 +36,7 @@ const OpenaiError = Titled('OpenAIError', {
 })
 
 /** OpenAI's error format, for the API document. */
-export const openaiErrors: ErrorShape = codes =>
-  Type.Intersect([OpenaiError, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
+export const openaiErrors = errorsWithin(OpenaiError)
 
 /** The options of a route of OpenAI's API. */
 export const openaiRoute = routesWith(openaiErrors)

@@ -99,6 +99,15 @@ export const WorkFailureSchema = Type.Object(
   { title: 'WorkFailure', additionalProperties: true }
 )
 
+/**
+ * Returns the errors of an API whose bodies have an object `error`.
+ * @param code the field of this object with corral's error code
+ */
+export const errorsWithin =
+  (schema: TSchema, code = 'code'): ErrorShape =>
+  codes =>
+    Type.Intersect([schema, Type.Object({ error: Type.Object({ [code]: Type.Enum([...codes]) }) })])
+
 /** The native API's errors. */
 export const nativeErrors: ErrorShape = codes =>
   Type.Intersect([NativeErrorSchema, Type.Object({ code: Type.Enum([...codes]) })])

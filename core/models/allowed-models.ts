@@ -1,5 +1,5 @@
 import type { Caller } from '../contracts/callers.ts'
-import type { Catalog, Model } from '../contracts/models.ts'
+import type { Catalog, Model, ModelAlias } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 import { formatModelName, type RequestedName } from './model-name.ts'
 
@@ -57,6 +57,24 @@ export function requireAllowed(allowed: readonly string[] | undefined, name: Req
 
 const list = (allowed: readonly string[]) =>
   allowed.length <= 10 ? allowed.join(', ') : `${allowed.slice(0, 10).join(', ')} and ${allowed.length - 10} more`
+
+/** Returns the aliases of each model, by its key. */
+export function aliasesByModel(aliases: readonly ModelAlias[]): Map<string, string[]> {
+  const names = new Map<string, string[]>()
+  for (const { alias, model } of aliases) {
+    const own = names.get(model.key)
+    if (own) own.push(alias)
+    else names.set(model.key, [alias])
+  }
+  return names
+}
+
+/** Finds a model by a name, with the alias if the name is one. @throws CorralError as `Catalog.get` */
+export function findListed(seen: VisibleCatalog, name: RequestedName): Partial<ModelAlias> & Pick<ModelAlias, 'model'> {
+  const model = seen.get(name)
+  const text = formatModelName(name).toLowerCase()
+  return seen.aliases().find(({ alias }) => alias.toLowerCase() === text) ?? { model }
+}
 
 /** The catalog without the methods that change it. */
 export type VisibleCatalog = Omit<Catalog, 'add' | 'addNames'>

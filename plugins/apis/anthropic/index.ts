@@ -4,28 +4,20 @@ import { Type } from 'typebox'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import {
-  askOnce,
-  type Channel,
-  type Question,
-  requireCall,
-  streamedAnswer,
-  wholeAnswer
-} from '../../../core/answers/pipeline.ts'
+import { askPrompt, type Channel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { contextInForce } from '../../../core/config/model-settings.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import type { Delta } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
-import { sendErrors } from '../../../core/http/application.ts'
+import { useErrorFormat } from '../../../core/http/application.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { MessageEvents, type MessageHead, wholeMessage } from './message-events.ts'
+import { MessageEvents, type MessageHead } from './message-events.ts'
 import { engineRequest } from './message-request.ts'
 import {
   anthropicErrors,
@@ -71,63 +63,58 @@ const anthropicRoute = routesWith(anthropicErrors)
  */
 function anthropicRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
-    app.wordErrors('/v1/messages', anthropicErrorBody)
-    app.wordErrors('/anthropic/', anthropicErrorBody)
     app.addHook('onRequest', async (request, reply) => {
       reply.header('request-id', request.id)
     })
-    sendErrors(app, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
-    await app.register(withNotFound(messageRoutes(deps, 'anthropic')), { prefix: '/v1/messages' })
     await app.register(
-      withNotFound(async mount => {
-        await mount.register(messageRoutes(deps, 'anthropicMounted'), { prefix: '/v1/messages' })
+      async mount => {
+        useAnthropicErrors(mount, '/v1/messages')
+        messageRoutes(mount, deps, 'anthropic')
+      },
+      { prefix: '/v1/messages' }
+    )
+    await app.register(
+      async mount => {
+        useAnthropicErrors(mount, '/anthropic/')
+        await mount.register(async inner => messageRoutes(inner, deps, 'anthropicMounted'), { prefix: '/v1/messages' })
         modelRoutes(mount, deps)
-      }),
+      },
       { prefix: '/anthropic' }
     )
   }
 }
 
-/** Renders errors of unknown paths in Anthropic's format too. */
-function withNotFound(routes: FastifyPluginAsync): FastifyPluginAsync {
-  return async app => {
-    app.setNotFoundHandler(request => {
-      throw app.noRouteError(request.method, request.url)
-    })
-    await app.register(routes)
-  }
-}
+const useAnthropicErrors = (app: FastifyInstance, prefix: string) =>
+  useErrorFormat(app, prefix, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
 
-function messageRoutes(deps: ApiDependencies, prefix: string): FastifyPluginAsync {
-  return async app => {
-    app.addHook('preValidation', async request => void bodyObject(request.body))
-    app.post<{ Body: MessagesRequest }>(
-      '',
-      anthropicRoute(TAG, `${prefix}CreateMessage`, 'Answer a conversation', {
-        description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
-        body: MessagesRequest,
-        response: {
-          200: jsonOrStream('The message; with "stream" its events', Message, {
-            event:
-              'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
-            item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
-          })
-        },
-        errors: ERRORS
-      }),
-      (request, reply) => answerMessage(deps, request, reply)
-    )
-    app.post<{ Body: CountRequest }>(
-      '/count_tokens',
-      anthropicRoute(TAG, `${prefix}CountTokens`, "Count a prompt's tokens", {
-        description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
-        body: CountRequest,
-        response: { 200: json('Number of tokens in the prompt', TokenCount) },
-        errors: ERRORS
-      }),
-      (request, reply) => countTokens(deps, request.body, reply)
-    )
-  }
+function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: string): void {
+  app.addHook('preValidation', async request => void bodyObject(request.body))
+  app.post<{ Body: MessagesRequest }>(
+    '',
+    anthropicRoute(TAG, `${prefix}CreateMessage`, 'Answer a conversation', {
+      description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
+      body: MessagesRequest,
+      response: {
+        200: jsonOrStream('The message; with "stream" its events', Message, {
+          event:
+            'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
+          item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
+        })
+      },
+      errors: ERRORS
+    }),
+    (request, reply) => answerMessage(deps, request, reply)
+  )
+  app.post<{ Body: CountRequest }>(
+    '/count_tokens',
+    anthropicRoute(TAG, `${prefix}CountTokens`, "Count a prompt's tokens", {
+      description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
+      body: CountRequest,
+      response: { 200: json('Number of tokens in the prompt', TokenCount) },
+      errors: ERRORS
+    }),
+    (request, reply) => countTokens(deps, request.body, reply)
+  )
 }
 
 function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
@@ -190,12 +177,7 @@ async function answerMessage(
     oneCall: body.tool_choice?.disable_parallel_tool_use === true
   }
   if (!body.stream) {
-    const { writer, events } = await wholeAnswer(deps, reply, question, () => {
-      const writer = new MessageEvents(head)
-      const events: MessageEvent[] = []
-      return { writer, events, add: (deltas: readonly Delta[]) => void events.push(...writer.add(deltas)) }
-    })
-    return wholeMessage([...events, ...writer.end()])
+    return (await wholeAnswer(deps, reply, question, () => new MessageEvents(head))).whole()
   }
   const channel: Channel = {
     contentType: 'text/event-stream; charset=utf-8',
@@ -216,10 +198,8 @@ export async function countTokens(
   request: CountRequest,
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
-  const { body, lease } = toQuestion(deps, request, reply.request.caller)
-  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
-    input_tokens: await requireCall(leased, 'countTokens')(body, leased)
-  }))
+  const question = toQuestion(deps, request, reply.request.caller)
+  return { input_tokens: await askPrompt(deps, reply, 'countTokens', question) }
 }
 
 const TYPES: Record<number, string> = {

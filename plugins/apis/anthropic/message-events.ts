@@ -24,6 +24,9 @@ export interface MessageHead {
 export class MessageEvents {
   #head: MessageHead
   #out: MessageEvent[] = []
+  readonly #content: ReplyBlock[] = []
+  /** The arguments of the open tool call. */
+  #json = ''
   #started = false
   #index = 0
   /** The open block. A number is the index of a tool call. */
@@ -62,15 +65,15 @@ export class MessageEvents {
   end(): MessageEvent[] {
     this.#close()
     this.#start()
-    const stop = this.#stopSequence
-    const requested = stop !== undefined && this.#head.stopSequences.includes(stop)
-    this.#out.push({
-      type: 'message_delta',
-      delta: { stop_reason: requested ? 'stop_sequence' : this.#stopReason(), stop_sequence: requested ? stop : null },
-      usage: this.#shownUsage()
-    })
+    this.#out.push({ type: 'message_delta', delta: this.#ending(), usage: this.#shownUsage() })
     this.#out.push({ type: 'message_stop' })
     return this.#taken()
+  }
+
+  /** Returns the complete message. */
+  whole(): Message {
+    this.#close()
+    return this.#message(this.#content, this.#shownUsage(), this.#ending())
   }
 
   #taken(): MessageEvent[] {
@@ -79,9 +82,18 @@ export class MessageEvents {
     return events
   }
 
-  #stopReason(): StopReason {
-    if (this.#finish === 'length') return 'max_tokens'
-    return this.#calls > 0 ? 'tool_use' : 'end_turn'
+  #message(content: ReplyBlock[], usage: Usage, ending: Pick<Message, 'stop_reason' | 'stop_sequence'>): Message {
+    const { id, model } = this.#head
+    return { id, type: 'message', role: 'assistant', model, content, ...ending, usage }
+  }
+
+  #ending(): { stop_reason: StopReason; stop_sequence: string | null } {
+    const stop = this.#stopSequence
+    if (stop !== undefined && this.#head.stopSequences.includes(stop)) {
+      return { stop_reason: 'stop_sequence', stop_sequence: stop }
+    }
+    const reason = this.#finish === 'length' ? 'max_tokens' : this.#calls > 0 ? 'tool_use' : 'end_turn'
+    return { stop_reason: reason, stop_sequence: null }
   }
 
   #shownUsage(): Usage {
@@ -97,17 +109,8 @@ export class MessageEvents {
   #start(): void {
     if (this.#started) return
     this.#started = true
-    const { id, model } = this.#head
-    const message: Message = {
-      id,
-      type: 'message',
-      role: 'assistant',
-      model,
-      content: [],
-      stop_reason: null,
-      stop_sequence: null,
-      usage: { ...this.#shownUsage(), output_tokens: 0 }
-    }
+    const usage = { ...this.#shownUsage(), output_tokens: 0 }
+    const message = this.#message([], usage, { stop_reason: null, stop_sequence: null })
     this.#out.push({ type: 'message_start', message }, { type: 'ping' })
   }
 
@@ -115,10 +118,17 @@ export class MessageEvents {
     this.#start()
     this.#open = open
     this.#blank.text = ''
+    this.#json = ''
+    this.#content.push({ ...block })
     this.#out.push({ type: 'content_block_start', index: this.#index, content_block: block })
   }
 
   #delta(delta: BlockDelta): void {
+    const block = this.#content.at(-1)
+    if (delta.type === 'input_json_delta') this.#json += delta.partial_json
+    else if (block?.type === 'text' && delta.type === 'text_delta') block.text += delta.text
+    else if (block?.type === 'thinking' && delta.type === 'thinking_delta') block.thinking += delta.thinking
+    else if (block?.type === 'thinking' && delta.type === 'signature_delta') block.signature = delta.signature
     this.#out.push({ type: 'content_block_delta', index: this.#index, delta })
   }
 
@@ -128,8 +138,19 @@ export class MessageEvents {
       // corral does not verify signatures, but some clients drop thinking without one.
       if (this.#open === 'thinking') this.#delta({ type: 'signature_delta', signature: this.#head.id })
       this.#out.push({ type: 'content_block_stop', index: this.#index++ })
+      if (typeof this.#open === 'number') this.#closeCall()
       this.#open = undefined
       for (const { kind, text } of this.#waiting.splice(0)) this.#say(kind, text)
+    }
+  }
+
+  #closeCall(): void {
+    const call = this.#content.at(-1) as Extract<ReplyBlock, { type: 'tool_use' }>
+    try {
+      call.input = JSON.parse(this.#json || '{}')
+    } catch {
+      // The call was truncated by max_tokens and must not look complete. The stop reason reports it.
+      this.#content.pop()
     }
   }
 
@@ -168,33 +189,4 @@ export class MessageEvents {
     }
     if (added) this.#delta({ type: 'input_json_delta', partial_json: added })
   }
-}
-
-/** Assembles a message from the events of a stream. */
-export function wholeMessage(events: readonly MessageEvent[]): Message {
-  const content: ReplyBlock[] = []
-  let message: Message | undefined
-  let json = ''
-  for (const event of events) {
-    const block = content.at(-1)
-    if (event.type === 'message_start') message = { ...event.message, content }
-    else if (event.type === 'content_block_start') {
-      content.push({ ...event.content_block })
-      json = ''
-    } else if (event.type === 'content_block_delta') {
-      const { delta } = event
-      if (delta.type === 'input_json_delta') json += delta.partial_json
-      else if (block?.type === 'text' && delta.type === 'text_delta') block.text += delta.text
-      else if (block?.type === 'thinking' && delta.type === 'thinking_delta') block.thinking += delta.thinking
-      else if (block?.type === 'thinking' && delta.type === 'signature_delta') block.signature = delta.signature
-    } else if (event.type === 'content_block_stop' && block?.type === 'tool_use') {
-      try {
-        block.input = JSON.parse(json || '{}')
-      } catch {
-        // The call was truncated by max_tokens and must not look complete. The stop reason reports it.
-        content.pop()
-      }
-    } else if (event.type === 'message_delta') Object.assign(message!, event.delta, { usage: event.usage })
-  }
-  return message!
 }

@@ -9,7 +9,7 @@ import {
   options,
   Titled
 } from '../../../core/http/request-fields.ts'
-import type { ErrorShape } from '../../../core/http/response-schemas.ts'
+import { errorsWithin } from '../../../core/http/response-schemas.ts'
 import { anthropicFields } from '../../../core/models/anthropic-record.ts'
 
 const text = Given(Type.String())
@@ -211,5 +211,4 @@ const AnthropicError = Titled('AnthropicError', {
 })
 
 /** Errors in Anthropic's format. */
-export const anthropicErrors: ErrorShape = codes =>
-  Type.Intersect([AnthropicError, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
+export const anthropicErrors = errorsWithin(AnthropicError)

@@ -7,6 +7,7 @@ import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/application.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
+import { listPage, PageOf } from '../../../core/http/list-page.ts'
 import { takeAnyTime } from '../../../core/http/long-upload.ts'
 import { openaiErrorBody, openaiRoute } from '../../../core/http/openai-error.ts'
 import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
@@ -48,15 +49,6 @@ const BatchObject = Titled('Batch', {
   request_counts: Loose({ total: Type.Integer(), completed: Type.Integer(), failed: Type.Integer() }),
   metadata: OrNull(Type.Record(Type.String(), Type.String()))
 })
-const listSchema = (item: typeof FileObject | typeof BatchObject) =>
-  Loose({
-    object: Type.Literal('list'),
-    data: Type.Array(item),
-    first_id: OrNull(Type.String()),
-    last_id: OrNull(Type.String()),
-    has_more: Type.Boolean()
-  })
-
 const FileForm = Loose({
   file: Type.String({ format: 'binary', description: 'One request per line: {"custom_id", "method", "url", "body"}' }),
   purpose: Type.Literal('batch'),
@@ -105,7 +97,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
           order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'Newest first by default' })),
           purpose: Type.Optional(Type.String())
         }),
-        response: { 200: json('The files', listSchema(FileObject)) },
+        response: { 200: json('The files', PageOf(FileObject)) },
         errors: ['invalid_request', 'file_not_found']
       }),
       ({ caller, query }) => {
@@ -194,7 +186,7 @@ export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): 
       openaiRoute(TAG, 'listBatches', 'List your batches', {
         description: 'Newest first.',
         querystring: Type.Object(Page),
-        response: { 200: json('The batches', listSchema(BatchObject)) },
+        response: { 200: json('The batches', PageOf(BatchObject)) },
         errors: ['invalid_request', 'batch_not_found']
       }),
       ({ caller, query: { after, limit } }) => {
@@ -379,11 +371,5 @@ function page<Item extends { id: string }>(
   const most = Math.min(10_000, Math.max(1, limit === undefined ? usual : Number(limit)))
   const from = after === undefined ? 0 : items.findIndex(({ id }) => id === after) + 1
   const data = items.slice(from, from + most)
-  return {
-    object: 'list' as const,
-    data,
-    first_id: data[0]?.id ?? null,
-    last_id: data.at(-1)?.id ?? null,
-    has_more: from + most < items.length
-  }
+  return listPage(data, from + most < items.length)
 }

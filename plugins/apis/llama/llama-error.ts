@@ -1,9 +1,9 @@
 import { Type } from 'typebox'
 import type { ApiDependencies } from '../../../core/answers/model-request.ts'
-import type { Channel } from '../../../core/answers/pipeline.ts'
-import type { CorralError, ErrorCode } from '../../../core/errors.ts'
+import { eventChannel } from '../../../core/answers/pipeline.ts'
+import type { CorralError } from '../../../core/errors.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
-import { type ErrorShape, type RouteSchema, routesWith } from '../../../core/http/response-schemas.ts'
+import { errorsWithin, type RouteSchema, routesWith } from '../../../core/http/response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -33,9 +33,6 @@ export function llamaErrorBody(error: CorralError): { error: Record<string, unkn
   }
 }
 
-/** Renders an error as the last event of a stream. */
-export const llamaErrorEvent = (error: CorralError) => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`
-
 const LlamaError = Titled('LlamaServerError', {
   error: Loose({
     code: Type.Integer({ description: 'The HTTP status' }),
@@ -46,21 +43,12 @@ const LlamaError = Titled('LlamaServerError', {
   })
 })
 
-const llamaErrors: ErrorShape = (codes: readonly ErrorCode[]) =>
-  Type.Intersect([LlamaError, Type.Object({ error: Type.Object({ corral_code: Type.Enum([...codes]) }) })])
-
-const route = routesWith(llamaErrors)
+const route = routesWith(errorsWithin(LlamaError, 'corral_code'))
 
 /** Returns the options of a route of this API. */
 export const llamaRoute = <Route extends RouteSchema>(operationId: string, summary: string, options: Route) =>
   route('llama-server', operationId, summary, options)
 
 /** Returns the channel for streams of this API. */
-export function llamaChannel(deps: Pick<ApiDependencies, 'heartbeat'>): Channel {
-  return {
-    contentType: 'text/event-stream',
-    heartbeatInterval: deps.heartbeat(),
-    heartbeat: status => `: ${status}\n\n`,
-    failure: llamaErrorEvent
-  }
-}
+export const llamaChannel = (deps: Pick<ApiDependencies, 'heartbeat'>) =>
+  eventChannel(deps.heartbeat(), error => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`)

@@ -8,14 +8,21 @@ import type { Delta } from '../../../core/contracts/engines.ts'
 import type { HookedRequest } from '../../../core/contracts/hooks.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
 import type { Catalog, Model } from '../../../core/contracts/models.ts'
-import type { CorralError, ErrorCode } from '../../../core/errors.ts'
-import { sendErrors } from '../../../core/http/application.ts'
+import type { CorralError } from '../../../core/errors.ts'
+import { useErrorFormat } from '../../../core/http/application.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { reroute } from '../../../core/http/reroute.ts'
-import { ANSWER_ERRORS, json, jsonOrStream, routesWith, WITH_BODY } from '../../../core/http/response-schemas.ts'
-import { catalogFor } from '../../../core/models/allowed-models.ts'
+import {
+  ANSWER_ERRORS,
+  errorsWithin,
+  json,
+  jsonOrStream,
+  routesWith,
+  WITH_BODY
+} from '../../../core/http/response-schemas.ts'
+import { catalogFor, findListed } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
-import { formatModelName, parseRequestedName } from '../../../core/models/model-name.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 
@@ -123,19 +130,13 @@ const lmStudioErrorBody = ({ message, status, param, code, details }: CorralErro
     code
   }
 })
-const lmStudioRoute = routesWith((codes: readonly ErrorCode[]) =>
-  Type.Intersect([ErrorSchema, Type.Object({ error: Type.Object({ code: Type.Enum([...codes]) }) })])
-)
+const lmStudioRoute = routesWith(errorsWithin(ErrorSchema))
 
 /** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
 function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMessage) => void): FastifyPluginAsync {
   const { catalog } = deps
   return async app => {
-    app.wordErrors('/api/v0/', lmStudioErrorBody)
-    sendErrors(app, lmStudioErrorBody)
-    app.setNotFoundHandler(request => {
-      throw app.noRouteError(request.method, request.url)
-    })
+    useErrorFormat(app, '/api/v0/', lmStudioErrorBody)
     app.get(
       '/models',
       lmStudioRoute(TAG, 'lmStudioModels', 'List models with their states, as LM Studio does', {
@@ -164,11 +165,11 @@ function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMess
         errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
       }),
       async ({ params, caller }) => {
-        const name = parseRequestedName(params['*'])
-        const seen = catalogFor(catalog, caller)
-        const model = seen.get(name)
-        const alias = seen.aliases().find(({ alias }) => alias.toLowerCase() === formatModelName(name).toLowerCase())
-        return modelRecords(deps)(model, alias?.alias ?? model.publicName)
+        const { model, alias = model.publicName } = findListed(
+          catalogFor(catalog, caller),
+          parseRequestedName(params['*'])
+        )
+        return modelRecords(deps)(model, alias)
       }
     )
     for (const [path, operationId, summary] of [

@@ -37,7 +37,7 @@ import {
   type RouteSchema
 } from '../../../core/http/response-schemas.ts'
 import { hasRole } from '../../../core/http/roles.ts'
-import { catalogFor, isAllowed } from '../../../core/models/allowed-models.ts'
+import { aliasesByModel, catalogFor, isAllowed } from '../../../core/models/allowed-models.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../../core/models/load-options.ts'
 import { deleteModel, nameToDelete } from '../../../core/models/model-deletion.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
@@ -116,12 +116,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       const models = catalogFor(catalog, caller)
       const all = models.list()
       const aliases = models.aliases()
-      const names = new Map<string, string[]>()
-      for (const { alias, model } of aliases) {
-        const own = names.get(model.key)
-        if (own) own.push(alias)
-        else names.set(model.key, [alias])
-      }
+      const names = aliasesByModel(aliases)
       const toRecord = (model: Model, alias?: string) =>
         alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
       if (caller.models === undefined) {

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import {
-  type Channel,
+  eventChannel,
   type Question,
   requireCall,
   streamedAnswer,
@@ -15,16 +15,6 @@ import { openaiErrorEvent } from '../../../core/http/openai-error.ts'
 import { merged } from '../../../core/system/collections.ts'
 import type { Fields, Generation, Planner } from './generation.ts'
 import { OpenAiAnswer } from './openai-answer.ts'
-
-/** Returns the channel for streams of the OpenAI API. */
-export function eventChannel(heartbeat: number, failure = openaiErrorEvent): Channel {
-  return {
-    contentType: 'text/event-stream',
-    heartbeatInterval: heartbeat,
-    heartbeat: status => `: ${status}\n\n`,
-    failure
-  }
-}
 
 /** Formats an unnamed event, which most routes of the OpenAI API use. */
 export const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
@@ -58,7 +48,7 @@ export async function answer(
       const whole = await wholeAnswer(deps, reply, question, lease => openAnswer(lease, generation, id))
       return whole.whole()
     }
-    const channel: Channel = eventChannel(deps.heartbeat())
+    const channel = eventChannel(deps.heartbeat(), openaiErrorEvent)
     if (generation.passesBytes) channel.bytes = ({ engine }) => renameBytes(engine.spec.alias, head.model, id)
     return await streamedAnswer(deps, request, reply, question, channel, async lease => {
       const answer = await openAnswer(lease, generation, id)

@@ -6,12 +6,13 @@ import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/m
 import { hasFiles } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
+import { listPage } from '../../../core/http/list-page.ts'
 import { openaiRoute } from '../../../core/http/openai-error.ts'
 import { json } from '../../../core/http/response-schemas.ts'
-import { catalogFor, type VisibleCatalog } from '../../../core/models/allowed-models.ts'
+import { aliasesByModel, catalogFor, findListed, type VisibleCatalog } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
-import { formatModelName, parseRequestedName } from '../../../core/models/model-name.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
 const TAG = 'OpenAI models'
@@ -27,12 +28,7 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
   const readFacts = (seen: VisibleCatalog) => {
     const running = scheduler.running()
     const getState = loadStates(scheduler)
-    const names = new Map<string, string[]>()
-    for (const { alias, model } of seen.aliases()) {
-      const own = names.get(model.key)
-      if (own) own.push(alias)
-      else names.set(model.key, [alias])
-    }
+    const names = aliasesByModel(seen.aliases())
     return (variant: StoredModel): Facts => ({
       context: contextInForce(config, variant, running),
       state: getState(variant),
@@ -81,10 +77,8 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
       }),
       async request => {
         const seen = catalogFor(catalog, request.caller)
-        const name = parseRequestedName(request.params['*'])
-        const model = seen.get(name)
-        const isRequested = ({ alias }: ModelAlias) => alias.toLowerCase() === formatModelName(name).toLowerCase()
-        return modelRecord(seen.aliases().find(isRequested) ?? { model }, readFacts(seen)(model))
+        const listed = findListed(seen, parseRequestedName(request.params['*']))
+        return modelRecord(listed, readFacts(seen)(listed.model))
       }
     )
   }
@@ -173,11 +167,5 @@ export function modelPage(
   const backwards = before_id !== undefined && after_id === undefined
   const page = limit === undefined ? range : backwards ? range.slice(-limit) : range.slice(0, limit)
   const data = page.map(each => modelRecord(each, getFacts(each.model)))
-  return {
-    object: 'list',
-    data,
-    first_id: data[0]?.id ?? null,
-    last_id: data.at(-1)?.id ?? null,
-    has_more: data.length < range.length
-  }
+  return listPage(data, data.length < range.length)
 }

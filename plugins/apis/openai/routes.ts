@@ -2,10 +2,10 @@ import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../../core/answers/embed-in-batches.ts'
 import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
-import { askOnce, requireCall } from '../../../core/answers/pipeline.ts'
+import { askOnce, askPrompt, requireCall } from '../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
-import { sendErrors } from '../../../core/http/application.ts'
+import { useErrorFormat } from '../../../core/http/application.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { openaiErrorBody, openaiErrors, openaiRoute } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
@@ -63,11 +63,7 @@ export function cohereRoutes(deps: ApiDependencies): FastifyPluginAsync {
 
 /** Renders errors and validates bodies as OpenAI's clients expect. */
 function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<ApiDependencies, 'config'>): void {
-  app.wordErrors(prefix, openaiErrorBody)
-  sendErrors(app, openaiErrorBody)
-  app.setNotFoundHandler(request => {
-    throw app.noRouteError(request.method, request.url)
-  })
+  useErrorFormat(app, prefix, openaiErrorBody)
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
@@ -171,9 +167,7 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
       }),
       async ({ body, caller }, reply) => ({
         object: 'response.input_tokens',
-        input_tokens: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
-          requireCall(lease, 'countTokens')(fields, lease)
-        )
+        input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, caller))
       })
     )
     app.post<{ Body: Fields }>(
@@ -185,9 +179,7 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
         errors: ANSWER_ERRORS
       }),
       async ({ body, caller }, reply) => ({
-        prompt: await askOnce(deps, reply, conversation(body, caller), (lease, fields) =>
-          requireCall(lease, 'applyTemplate')(fields, lease)
-        )
+        prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, caller))
       })
     )
     app.post<{ Body: Fields }>(
@@ -198,10 +190,7 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
         response: { 200: json('The tokens', TokenList) },
         errors: ANSWER_ERRORS
       }),
-      ({ body, caller }, reply) =>
-        askOnce(deps, reply, tokenQuestion(body, caller), (lease, fields) =>
-          requireCall(lease, 'tokenize')(fields, lease)
-        )
+      ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
     )
     app.post<{ Body: Fields }>(
       '/detokenize',

@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { PageOf } from '../../../core/http/list-page.ts'
 import { Given, ignored, keep_alive, ListOf, Loose, named, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import { anthropicFields } from '../../../core/models/anthropic-record.ts'
 import { requestOptions } from '../../../core/models/options.ts'
@@ -400,10 +401,4 @@ export const Model = Titled('Model', {
   root: Type.Optional(Type.String({ description: 'The model that an alias refers to' }))
 })
 
-export const ModelList = Titled('ModelList', {
-  object: Type.Literal('list'),
-  data: Type.Array(Model),
-  first_id: OrNull(Type.String()),
-  last_id: OrNull(Type.String()),
-  has_more: Type.Boolean()
-})
+export const ModelList = PageOf(Model, { title: 'ModelList' })

@@ -10,6 +10,7 @@ import type { Services } from '../../../../core/contracts/services.ts'
 import type { StateRecord, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import type { CorralError } from '../../../../core/errors.ts'
 import type { Drain } from '../../../../core/http/draining.ts'
+import { aliasesByModel } from '../../../../core/models/allowed-models.ts'
 import { parseModelName } from '../../../../core/models/model-name.ts'
 import { version } from '../../../../core/system/package-info.ts'
 import { serverId } from '../../../../core/system/server-id.ts'
@@ -139,8 +140,7 @@ export class StateCollector {
     const { catalog, scheduler, config } = this.#deps
     const { models, defaults, limits } = config
     const settings = { models, defaults, limits } as typeof config
-    const names = new Map<string, string[]>()
-    for (const { alias, model } of catalog.aliases()) names.set(model.key, [...(names.get(model.key) ?? []), alias])
+    const names = aliasesByModel(catalog.aliases())
     const list = catalog.list()
     const last = this.#models
     const aliases = JSON.stringify([...names])

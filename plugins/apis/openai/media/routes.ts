@@ -2,17 +2,17 @@ import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { checkMedia } from '../../../../core/answers/media-parts.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
-import { type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import { eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { openaiRoute } from '../../../../core/http/openai-error.ts'
+import { openaiErrorEvent, openaiRoute } from '../../../../core/http/openai-error.ts'
 import { Given, ignored, keep_alive, ListOf, Loose, named } from '../../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { LoadOptionsSchema } from '../../../../core/models/load-options.ts'
 import { parseRequestedName } from '../../../../core/models/model-name.ts'
 import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
-import { DONE, eventChannel, frame } from '../answer.ts'
+import { DONE, frame } from '../answer.ts'
 import { acceptForms } from './form-body.ts'
 
 const TAG = 'OpenAI audio and images'
@@ -145,7 +145,7 @@ export async function transcribe(
     if (response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
-  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat()), () => {
+  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat(), openaiErrorEvent), () => {
     const transcript = new Transcript()
     return {
       add: deltas => transcript.add(deltas).map(frame).join(''),

@@ -2,11 +2,16 @@ import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { checkMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
-import { askOnce, type Question, requireCall, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import {
+  askPrompt,
+  eventChannel,
+  type Question,
+  streamedAnswer,
+  wholeAnswer
+} from '../../../../core/answers/pipeline.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiRoute } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
-import { eventChannel } from '../answer.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import {
@@ -219,9 +224,6 @@ async function countInputTokens(
   request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { body, lease } = parseRequest(deps, request).question
-  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => ({
-    object: 'response.input_tokens',
-    input_tokens: await requireCall(leased, 'countTokens')(body, leased)
-  }))
+  const { question } = parseRequest(deps, request)
+  return { object: 'response.input_tokens', input_tokens: await askPrompt(deps, reply, 'countTokens', question) }
 }

@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import { PageOf } from '../../../../core/http/list-page.ts'
 import {
   Given,
   ignored,
@@ -189,13 +190,7 @@ export const Response = Titled('Response', {
 })
 
 /** A page of the input items of a response. */
-export const ItemList = Loose({
-  object: Type.Literal('list'),
-  data: Type.Array(Item),
-  first_id: OrNull(Type.String()),
-  last_id: OrNull(Type.String()),
-  has_more: Type.Boolean()
-})
+export const ItemList = PageOf(Item)
 
 export const Deleted = Loose({ id: Type.String(), object: Type.Literal('response'), deleted: Type.Literal(true) })
 

@@ -1,4 +1,5 @@
 import { CorralError } from '../../../../core/errors.ts'
+import { listPage } from '../../../../core/http/list-page.ts'
 import type { ResponseObject } from './response-writer.ts'
 import type { Item, ItemsQuery } from './schemas.ts'
 
@@ -153,11 +154,5 @@ export function itemPage(items: readonly Item[], { limit = 20, order = 'desc', a
   // Clients may use the same id for several items. Starting after the last one ensures that each page makes progress.
   const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1
   const data = ordered.slice(start, start + limit)
-  return {
-    object: 'list',
-    data,
-    first_id: data.at(0)?.id ?? null,
-    last_id: data.at(-1)?.id ?? null,
-    has_more: start + data.length < ordered.length
-  }
+  return listPage(data, start + data.length < ordered.length)
 }

@@ -1,20 +1,21 @@
 import t from 'tap'
 import type { Delta, ToolCallPiece } from '../../../../core/contracts/engines.ts'
-import { MessageEvents, wholeMessage } from '../../../../plugins/apis/anthropic/message-events.ts'
+import { MessageEvents } from '../../../../plugins/apis/anthropic/message-events.ts'
 import type { MessageEvent } from '../../../../plugins/apis/anthropic/schemas.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
 
 const HEAD = { id: 'msg_1', model: 'a/b', stopSequences: ['END'] }
 
-function eventsOf(deltas: Delta[], head: Partial<typeof HEAD> & object = {}): MessageEvent[] {
-  const events = new MessageEvents({ ...HEAD, ...head })
-  return [...deltas.flatMap(given => events.add([given])), ...events.end()]
+function answer(deltas: Delta[], head: Partial<typeof HEAD> & object = {}) {
+  const writer = new MessageEvents({ ...HEAD, ...head })
+  const events: MessageEvent[] = [...deltas.flatMap(given => writer.add([given])), ...writer.end()]
+  return { events, message: writer.whole() }
 }
 
 t.test('converts an answer to events and to a message', t => {
   const usage = { promptTokens: 10, cachedTokens: 4, completionTokens: 7 }
-  const events = eventsOf([
+  const { events, message } = answer([
     { reading: { tokens: 5, total: 10, cached: 4 } },
     { thinking: 'hm' },
     { content: '\n\n' },
@@ -75,7 +76,7 @@ t.test('converts an answer to events and to a message', t => {
     { type: 'message_delta', delta: { stop_reason: 'tool_use', stop_sequence: null }, usage: shown },
     { type: 'message_stop' }
   ] as MessageEvent[])
-  t.strictSame(wholeMessage(events), {
+  t.strictSame(message, {
     id: 'msg_1',
     type: 'message',
     role: 'assistant',
@@ -100,7 +101,7 @@ t.test('reports the stop reason and drops incomplete parts', t => {
     ...(name && { name })
   })
   const stopOf = (deltas: Delta[], head = {}) => {
-    const { stop_reason, stop_sequence, content } = wholeMessage(eventsOf(deltas, head))
+    const { stop_reason, stop_sequence, content } = answer(deltas, head).message
     return { stop_reason, stop_sequence, content }
   }
   const said = [{ type: 'text', text: 'Hi' }]
@@ -127,9 +128,13 @@ t.test('reports the stop reason and drops incomplete parts', t => {
     stopOf([{ thinking: 'hm' }, { content: 'Hi' }, { finish: 'stop' }], { omitThinking: true }).content,
     said as never
   )
-  const cut = eventsOf([{ content: 'Hi' }, { toolCalls: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
-  t.strictSame(wholeMessage(cut).content, said as never, 'an incomplete call is dropped')
-  t.equal(cut.filter(({ type }) => type === 'content_block_start').length, 2, 'a stream contains the incomplete call')
+  const cut = answer([{ content: 'Hi' }, { toolCalls: [piece(0, '{"a', 'f')] }, { finish: 'length' }])
+  t.strictSame(cut.message.content, said as never, 'an incomplete call is dropped')
+  t.equal(
+    cut.events.filter(({ type }) => type === 'content_block_start').length,
+    2,
+    'a stream contains the incomplete call'
+  )
   const two = [{ toolCalls: [piece(0, '{}', 'f')] }, { toolCalls: [piece(1, '{}', 'g')] }, { finish: 'stop' as const }]
   t.match(stopOf(two, { oneCall: true }).content, [{ name: 'f' }])
   t.equal(stopOf(two, { oneCall: true }).content.length, 1)
@@ -207,7 +212,7 @@ t.test('the stream is well-formed and complete for random answers', t => {
       deltas.push(given)
     }
     deltas.push({ finish: 'stop' })
-    const events = eventsOf(deltas)
+    const { events } = answer(deltas)
     const got = { text: '', thinking: '' }
     const json: string[] = []
     const names: string[] = []
