@@ -1,3 +1,4 @@
+import type { Static } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
@@ -7,6 +8,7 @@ import { CorralError } from '../../../core/errors.ts'
 import { hasRole } from '../../../core/http/roles.ts'
 import { isAllowed } from '../../../core/models/allowed-models.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
+import type { FeedEventSchema } from './schemas.ts'
 
 /** Topics of the state feed that the events are derived from. */
 const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
@@ -18,19 +20,7 @@ const MAX_LISTENERS = 128
 /** Maximum number of names under which one download is reported. */
 const MAX_NAMES_PER_DOWNLOAD = 8
 
-export interface FeedEvent {
-  /** The model's name, or `*` for all models. */
-  model: string
-  event:
-    | 'model_status'
-    | 'status_change'
-    | 'download_progress'
-    | 'download_finished'
-    | 'download_failed'
-    | 'model_remove'
-    | 'models_reload'
-  data: Record<string, unknown>
-}
+type FeedEvent = Static<typeof FeedEventSchema>
 
 interface Listener {
   caller: Pick<Caller, 'turn' | 'models' | 'role'>
@@ -39,27 +29,17 @@ interface Listener {
   end(): void
 }
 
-interface ActiveListener extends Listener {
-  /** Whether the previous events are still being sent. */
-  busy: boolean
-}
-
-/** The last known state of a model. It has changed if `mark` differs. */
-interface KnownModel {
+/** An event, and the model whose users may see it. Only operators see events without a model. */
+interface Change {
   event: FeedEvent
-  mark: string
   variant?: Model
 }
 
-/** A pull. Its events are sent under each name that clients requested it by. */
-interface Download extends FeedEvent {
-  mark: string
-  names: ReadonlySet<string>
-}
-
+/** The last known states by name or pull id. A state has changed if `mark` differs. */
 interface Snapshot {
-  models: Map<string, KnownModel>
-  pulls: Map<string, Download>
+  models: Map<string, Required<Change> & { mark: string }>
+  /** Events of a pull are sent under each name that clients requested it by. */
+  pulls: Map<string, Omit<FeedEvent, 'model'> & { mark: string; names: readonly string[]; model: string }>
 }
 
 interface Dependencies {
@@ -75,7 +55,9 @@ interface Dependencies {
  */
 export class ModelFeed {
   readonly #deps: Dependencies
-  readonly #listeners = new Set<ActiveListener>()
+  readonly #listeners = new Set<Listener>()
+  /** Listeners that are still receiving the previous events. */
+  readonly #busy = new WeakSet<Listener>()
   /** Pull id → the names under which clients requested it with `POST /models`. */
   readonly #requested = new Map<string, Set<string>>()
   /** Ids of listed pulls whose models are stored already. No more progress is sent for them. */
@@ -97,13 +79,8 @@ export class ModelFeed {
     const { turn } = listener.caller
     const own = [...this.#listeners].filter(({ caller }) => caller.turn === turn).length
     if (own >= MAX_LISTENERS_PER_CLIENT || this.#listeners.size >= MAX_LISTENERS) {
-      throw new CorralError(
-        'rate_limited',
-        'Too many clients follow the model states already. Close one of the streams.',
-        {
-          retryAfter: 30
-        }
-      )
+      const message = 'Too many clients follow the model states already. Close one of the streams.'
+      throw new CorralError('rate_limited', message, { retryAfter: 30 })
     }
     this.#unfollow ??= this.#deps.stateFeed.follow({
       caller: FOLLOWER,
@@ -114,11 +91,10 @@ export class ModelFeed {
         this.close()
       }
     })
-    const attached = { ...listener, busy: false }
-    this.#listeners.add(attached)
+    this.#listeners.add(listener)
     this.#last ??= this.#snapshot()
     return () => {
-      this.#listeners.delete(attached)
+      this.#listeners.delete(listener)
       if (this.#listeners.size > 0) return
       this.#unfollow?.()
       this.#unfollow = undefined
@@ -135,8 +111,7 @@ export class ModelFeed {
     this.#last = now
     const changes = changesBetween(before, now, this.#stored)
     for (const id of this.#stored) if (!now.pulls.has(id)) this.#stored.delete(id)
-    if (changes.length === 0) return
-    for (const listener of this.#listeners) this.#tell(listener, changes)
+    this.#tell(changes)
   }
 
   /** Reports the events of this pull under a name that a client requested. */
@@ -164,12 +139,9 @@ export class ModelFeed {
     const ended = id ?? this.#pull(each => each.model === model)?.id
     if (ended !== undefined) this.#stored.add(ended)
     const names = pull?.names ?? this.#requested.get(ended ?? '') ?? [model]
-    const said = [...names].map(
-      (name): KnownModel => ({ event: { model: name, event: 'download_finished', data: {} }, mark: 'stored' })
-    )
     // Listeners must see the new model before they see that its download finished.
     this.look()
-    for (const listener of this.#listeners) this.#tell(listener, said)
+    this.#tell([...names].map(name => ({ event: { model: name, event: 'download_finished', data: {} } })))
   }
 
   #pull(isMeant: (pull: PullRecord) => boolean | undefined): PullRecord | undefined {
@@ -180,40 +152,37 @@ export class ModelFeed {
     for (const { end } of [...this.#listeners]) end()
   }
 
-  #tell(listener: ActiveListener, changes: readonly KnownModel[]): void {
-    // A slow listener is disconnected. It reads the whole list again when it reconnects.
-    if (listener.busy) {
-      listener.end()
-      return
+  #tell(changes: readonly Change[]): void {
+    if (changes.length === 0) return
+    for (const listener of this.#listeners) {
+      // A slow listener is disconnected. It reads the whole list again when it reconnects.
+      if (this.#busy.has(listener)) {
+        listener.end()
+        continue
+      }
+      const { models, role } = listener.caller
+      const seen = changes.filter(({ variant }) =>
+        variant ? isAllowed(models, variant) : models === undefined && hasRole(role, 'operator')
+      )
+      const taken = seen.length === 0 ? undefined : listener.send(seen.map(({ event }) => event))
+      if (!taken) continue
+      this.#busy.add(listener)
+      void taken.finally(() => this.#busy.delete(listener))
     }
-    const { models, role } = listener.caller
-    const seen = changes.filter(({ variant }) => {
-      return variant ? isAllowed(models, variant) : models === undefined && hasRole(role, 'operator')
-    })
-    if (seen.length === 0) return
-    const taken = listener.send(seen.map(({ event }) => event))
-    if (!taken) return
-    listener.busy = true
-    void taken.finally(() => {
-      listener.busy = false
-    })
   }
 
   #snapshot(): Snapshot {
-    const getState = loadStates(this.#deps.scheduler)
-    const models = new Map<string, KnownModel>()
-    const { catalog, downloads } = this.#deps
-    const rows = [
-      ...catalog.list().map(variant => ({ model: variant.publicName, variant })),
-      ...catalog.aliases().map(({ alias, model }) => ({ model: alias, variant: model }))
-    ]
-    for (const { model, variant } of rows) {
+    const { catalog, downloads, scheduler } = this.#deps
+    const getState = loadStates(scheduler)
+    const own = catalog.list().map(model => ({ alias: model.publicName, model }))
+    const models: Snapshot['models'] = new Map()
+    for (const { alias: model, model: variant } of [...own, ...catalog.aliases()]) {
       const data = statusData(getState(variant))
       models.set(model, { variant, event: { model, event: 'model_status', data }, mark: JSON.stringify(data) })
     }
-    const pulls = new Map<string, Download>()
+    const pulls: Snapshot['pulls'] = new Map()
     for (const pull of downloads.list()) {
-      pulls.set(pull.id, { ...findDownload(pull), names: new Set([...(this.#requested.get(pull.id) ?? [pull.model])]) })
+      pulls.set(pull.id, { ...downloadState(pull), names: [...(this.#requested.get(pull.id) ?? [pull.model])] })
     }
     return { models, pulls }
   }
@@ -234,7 +203,7 @@ function statusData({ value, progress, failure }: LoadState): Record<string, unk
   return { status: value, progress: { stages: [stage], current: stage, value: Math.round(fraction * 100) / 100 } }
 }
 
-function findDownload({ model, state, files, reason }: PullRecord): Omit<Download, 'names'> {
+function downloadState({ model, state, files, reason }: PullRecord) {
   if (state === 'failed') {
     return { model, event: 'download_failed', data: reason === undefined ? {} : { reason }, mark: state }
   }
@@ -244,33 +213,31 @@ function findDownload({ model, state, files, reason }: PullRecord): Omit<Downloa
 }
 
 /** Returns the differences between two snapshots. @param stored ids of pulls that were reported as finished */
-function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): KnownModel[] {
-  const changes: KnownModel[] = []
-  const added: KnownModel[] = []
-  const isSame = (one: KnownModel | undefined, other: KnownModel) => one?.variant?.key === other.variant?.key
-  for (const [model, seen] of now.models) {
+function changesBetween(before: Snapshot, now: Snapshot, stored: ReadonlySet<string>): Change[] {
+  const changes: Change[] = []
+  const added: Change[] = []
+  for (const [model, { variant, event, mark }] of now.models) {
     const earlier = before.models.get(model)
-    if (!earlier || !isSame(earlier, seen)) {
-      added.push({ ...seen, event: { model: '*', event: 'models_reload', data: {} } })
-    } else if (earlier.mark !== seen.mark) changes.push(seen)
+    if (earlier?.variant.key !== variant.key) {
+      added.push({ variant, event: { model: '*', event: 'models_reload', data: {} } })
+    } else if (earlier.mark !== mark) changes.push({ variant, event })
   }
-  for (const [model, seen] of before.models) {
+  for (const [model, { variant }] of before.models) {
     // A short name may refer to another variant after its own variant is deleted.
-    const later = now.models.get(model)
-    if (!later || !isSame(later, seen)) changes.push({ ...seen, event: { model, event: 'model_remove', data: {} } })
+    if (now.models.get(model)?.variant.key === variant.key) continue
+    changes.push({ variant, event: { model, event: 'model_remove', data: {} } })
   }
   // Clients reload the list only after they know what was removed.
   changes.push(...added)
-  const report = ({ names, mark }: Download, event: FeedEvent['event'], data: FeedEvent['data']) => {
-    for (const model of names) changes.push({ event: { model, event, data }, mark })
+  const report = (names: readonly string[], event: string, data: object) =>
+    changes.push(...names.map(model => ({ event: { model, event, data } })))
+  for (const [id, { names, event, data, mark }] of now.pulls) {
+    if (before.pulls.get(id)?.mark !== mark && !stored.has(id)) report(names, event, data)
   }
-  for (const [id, pull] of now.pulls) {
-    if (before.pulls.get(id)?.mark !== pull.mark && !stored.has(id)) report(pull, pull.event, pull.data)
-  }
-  for (const [id, pull] of before.pulls) {
+  for (const [id, { names, event }] of before.pulls) {
     // A pull that disappeared without being stored was cancelled. A failed pull was reported already.
-    if (now.pulls.has(id) || stored.has(id) || pull.event === 'download_failed') continue
-    report(pull, 'download_failed', { reason: 'The download was cancelled.' })
+    if (now.pulls.has(id) || stored.has(id) || event === 'download_failed') continue
+    report(names, 'download_failed', { reason: 'The download was cancelled.' })
   }
   return changes
 }
