@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import type { CorralError } from '../errors.ts'
 import { Loose, Titled } from './request-fields.ts'
-import { errorsWithin, routesWith } from './response-schemas.ts'
+import { errorsWithin, routerWith, routesWith } from './response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -40,3 +40,6 @@ export const openaiErrors = errorsWithin(OpenaiError)
 
 /** The options of a route of OpenAI's API. */
 export const openaiRoute = routesWith(openaiErrors)
+
+/** Creates a router of OpenAI's API. */
+export const openaiRouter = routerWith(openaiErrors)

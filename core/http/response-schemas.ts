@@ -1,5 +1,12 @@
-import type { FastifyContextConfig, FastifySchema } from 'fastify'
-import { type TSchema, Type } from 'typebox'
+import type {
+  FastifyContextConfig,
+  FastifyInstance,
+  FastifyReply,
+  FastifyRequest,
+  FastifySchema,
+  RouteOptions
+} from 'fastify'
+import { type Static, type TSchema, Type } from 'typebox'
 import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
 import type { Role } from './roles.ts'
 
@@ -176,6 +183,58 @@ export const routesWith =
 
 /** The options of a route with the native API's errors. */
 export const nativeRoute = routesWith(nativeErrors)
+
+/** A route's schema and its handler, whose request has the types of the schema. */
+interface HandledRoute<
+  Body extends TSchema,
+  Querystring extends TSchema,
+  Params extends TSchema,
+  Headers extends TSchema
+> extends RouteSchema {
+  body?: Body
+  querystring?: Querystring
+  params?: Params
+  headers?: Headers
+  /** Whether `HEAD` requests are answered like `GET`, as by default. */
+  exposeHeadRoute?: boolean
+  handler(
+    request: FastifyRequest<{
+      Body: Static<Body>
+      Querystring: Static<Querystring>
+      Params: Static<Params>
+      Headers: Static<Headers>
+    }>,
+    reply: FastifyReply
+  ): unknown
+}
+
+/**
+ * Returns a function that creates the router of an API: a function that adds routes such as `GET /path` or
+ * `GET,HEAD /path` to an application, in one group of the API document.
+ */
+export const routerWith =
+  (shape: ErrorShape) =>
+  (app: FastifyInstance, tag: string) =>
+  <Body extends TSchema, Querystring extends TSchema, Params extends TSchema, Headers extends TSchema>(
+    request: string,
+    operationId: string,
+    summary: string,
+    { handler, exposeHeadRoute, ...route }: HandledRoute<Body, Querystring, Params, Headers>
+  ): void => {
+    const [methods, url = ''] = request.split(' ') as [string, string?]
+    const method = methods.includes(',') ? methods.split(',') : methods
+    const options = routesWith(shape)(tag, operationId, summary, route)
+    app.route({
+      method,
+      url,
+      ...(exposeHeadRoute === false && { exposeHeadRoute }),
+      ...options,
+      handler
+    } as RouteOptions)
+  }
+
+/** Creates a router of the native API. */
+export const nativeRouter = routerWith(nativeErrors)
 
 /** A reply of one JSON value. */
 export function json(description: string, schema: TSchema): ResponseSchema {

@@ -55,8 +55,8 @@ test('durations use the monotonic clock; only these files compare or write dates
     plugins/apis/native/events/state-collector
     plugins/apis/ollama/models/blobs
     plugins/apis/openai/openai-answer
-    plugins/apis/openai/responses/routes
     plugins/apis/openai/responses/response-writer
+    plugins/apis/openai/responses/routes
     plugins/models/download/pulls/pull-job
     plugins/models/download/transfer/file-source
     plugins/models/download/transfer/file-transfer

@@ -12,7 +12,7 @@ import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
-import { ANSWER_ERRORS, json, jsonOrStream, routesWith } from '../../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, routerWith } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
@@ -53,9 +53,8 @@ export default definePlugin({
   }
 })
 
-const TAG = 'Anthropic'
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
-const anthropicRoute = routesWith(anthropicErrors)
+const anthropicRouter = routerWith(anthropicErrors)
 
 /**
  * Anthropic's Messages API under /v1/messages, and again under /anthropic/v1. The list of models at /v1/models belongs
@@ -88,63 +87,53 @@ const useAnthropicErrors = (app: FastifyInstance, prefix: string) =>
   useErrorFormat(app, prefix, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
 
 function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: string): void {
+  const route = anthropicRouter(app, 'Anthropic')
   app.addHook('preValidation', async request => void bodyObject(request.body))
-  app.post<{ Body: MessagesRequest }>(
-    '',
-    anthropicRoute(TAG, `${prefix}CreateMessage`, 'Answer a conversation', {
-      description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
-      body: MessagesRequest,
-      response: {
-        200: jsonOrStream('The message; with "stream" its events', Message, {
-          event:
-            'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
-          item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
-        })
-      },
-      errors: ERRORS
-    }),
-    (request, reply) => answerMessage(deps, request, reply)
-  )
-  app.post<{ Body: CountRequest }>(
-    '/count_tokens',
-    anthropicRoute(TAG, `${prefix}CountTokens`, "Count a prompt's tokens", {
-      description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
-      body: CountRequest,
-      response: { 200: json('Number of tokens in the prompt', TokenCount) },
-      errors: ERRORS
-    }),
-    (request, reply) => countTokens(deps, request.body, reply)
-  )
+  route('POST', `${prefix}CreateMessage`, 'Answer a conversation', {
+    description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
+    body: MessagesRequest,
+    response: {
+      200: jsonOrStream('The message; with "stream" its events', Message, {
+        event:
+          'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
+        item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
+      })
+    },
+    errors: ERRORS,
+    handler: (request, reply) => answerMessage(deps, request, reply)
+  })
+  route('POST /count_tokens', `${prefix}CountTokens`, "Count a prompt's tokens", {
+    description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
+    body: CountRequest,
+    response: { 200: json('Number of tokens in the prompt', TokenCount) },
+    errors: ERRORS,
+    handler: (request, reply) => countTokens(deps, request.body, reply)
+  })
 }
 
 function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
+  const route = anthropicRouter(app, 'Anthropic')
   const record = (variant: Model, id = variant.publicName): ModelRecord => ({
     id,
     ...anthropicRecord(variant, id, contextInForce(config, variant, scheduler.running()))
   })
-  app.get(
-    '/v1/models',
-    anthropicRoute(TAG, 'anthropicListModels', 'List models', {
-      response: { 200: json('All models, on one page', ModelList) }
-    }),
-    async ({ caller }) => {
+  route('GET /v1/models', 'anthropicListModels', 'List models', {
+    response: { 200: json('All models, on one page', ModelList) },
+    handler: async ({ caller }) => {
       const models = catalogFor(catalog, caller)
       const aliases = models.aliases().map(({ alias, model }) => record(model, alias))
       const data = [...models.list().map(model => record(model)), ...aliases]
       return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
     }
-  )
+  })
   const params = Type.Object({ '*': Type.String({ title: 'model', description: '<owner>/<name>' }) })
   // Model names contain a slash, which clients send as %2F.
-  app.get<{ Params: { '*': string } }>(
-    '/v1/models/*',
-    anthropicRoute(TAG, 'anthropicGetModel', 'Show a model', {
-      params,
-      response: { 200: json('The model', ModelRecord) },
-      errors: ['invalid_model_name', 'model_not_found']
-    }),
-    async request => record(catalogFor(catalog, request.caller).get(parseRequestedName(request.params['*'])))
-  )
+  route('GET /v1/models/*', 'anthropicGetModel', 'Show a model', {
+    params,
+    response: { 200: json('The model', ModelRecord) },
+    errors: ['invalid_model_name', 'model_not_found'],
+    handler: async request => record(catalogFor(catalog, request.caller).get(parseRequestedName(request.params['*'])))
+  })
 }
 
 function frame(event: { type: string }): string {

@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Catalog } from '../../../core/contracts/models.ts'
@@ -6,7 +5,7 @@ import { Format, ModelDescriptionSchema, Sha256 } from '../../../core/contracts/
 import { requireFiles, type Storage, type StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Titled } from '../../../core/http/request-fields.ts'
-import { FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { FILE_REPLIES, sendStoredFile } from '../../../core/http/stored-file-reply.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { bareName, parseModelName } from '../../../core/models/model-name.ts'
@@ -40,50 +39,44 @@ const model = {
   name: Type.String({ description: "The model's name" })
 }
 
-const listFiles = nativeRoute('Files of models', 'listFiles', 'List the files of a model', {
-  role: 'operator',
-  params: Type.Object(model),
-  response: {
-    200: json(
-      'The variants of the model',
-      Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
-    )
-  },
-  errors: FILE_ERRORS
-})
-const getFile = nativeRoute('Files of models', 'getFile', 'Download a file of a model', {
-  role: 'operator',
-  description: 'Only files that belong to the given revision. One range per request.',
-  params: Type.Object({
-    ...model,
-    label: Type.String({ description: 'Variant, for example Q8_0' }),
-    revision: Type.String({ description: 'The revision in the list of files' }),
-    '*': Type.String({ title: 'path', description: 'The path in the list of files' })
-  }),
-  headers: Type.Object({
-    range: Type.Optional(Type.String({ description: 'For example bytes=0-1023' })),
-    'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' })),
-    'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has cached' }))
-  }),
-  response: FILE_REPLIES,
-  errors: FILE_ERRORS
-})
-
 /** Serves files of stored models, with ranges and digests. Only files that a manifest names are served. */
 function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    app.get('/:owner/:name', listFiles, async ({ params, caller }) => {
-      const name = parseModelName(`${params.owner}/${params.name}`)
-      // The name is built from its parts, because a colon in the path would otherwise select a variant.
-      const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
-      return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
+  return async app => {
+    const route = nativeRouter(app, 'Files of models')
+    route('GET /:owner/:name', 'listFiles', 'List the files of a model', {
+      role: 'operator',
+      params: Type.Object(model),
+      response: {
+        200: json(
+          'The variants of the model',
+          Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
+        )
+      },
+      errors: FILE_ERRORS,
+      handler: async ({ params, caller }) => {
+        const name = parseModelName(`${params.owner}/${params.name}`)
+        // The name is built from its parts, because a colon in the path would otherwise select a variant.
+        const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
+        return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
+      }
     })
 
-    app.route({
-      method: ['GET', 'HEAD'],
-      url: '/:owner/:name/:label/:revision/*',
-      ...getFile,
+    route('GET,HEAD /:owner/:name/:label/:revision/*', 'getFile', 'Download a file of a model', {
+      role: 'operator',
+      description: 'Only files that belong to the given revision. One range per request.',
+      params: Type.Object({
+        ...model,
+        label: Type.String({ description: 'Variant, for example Q8_0' }),
+        revision: Type.String({ description: 'The revision in the list of files' }),
+        '*': Type.String({ title: 'path', description: 'The path in the list of files' })
+      }),
+      headers: Type.Object({
+        range: Type.Optional(Type.String({ description: 'For example bytes=0-1023' })),
+        'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' })),
+        'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has cached' }))
+      }),
+      response: FILE_REPLIES,
+      errors: FILE_ERRORS,
       handler: async (request, reply) => {
         const { owner, name, label, revision, '*': path } = request.params
         const variant = requireFiles(

@@ -14,12 +14,13 @@ import type { Delta, EngineFields } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { llamaChannel, llamaRoute } from './llama-error.ts'
+import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { LlamaDependencies } from './model-control-routes.ts'
 import * as schemas from './schemas.ts'
 
 /** Routes for completions and embeddings. */
 export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
+  const route = llamaRouter(app)
   const reply200 = (description: string, whole: TSchema = schemas.CompletionEvent) =>
     jsonOrStream(description, whole, {
       event: 'Events `data: {"content","tokens","stop":false,…}`; the last has `stop: true` and the counts.',
@@ -29,27 +30,21 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
     ['/completion', 'llamaCompletion'],
     ['/completions', 'llamaCompletions']
   ] as const) {
-    app.post<{ Body: EngineFields }>(
-      path,
-      llamaRoute(operationId, "Continue a text, in llama-server's own format", {
-        description: 'If there are several prompts, the complete answer is a list.',
-        body: schemas.CompletionRequest,
-        response: {
-          200: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)]))
-        },
-        errors: ANSWER_ERRORS
-      }),
-      (request, reply) => complete(deps, request, reply, { prompt: toEnginePrompt(request.body.prompt) })
-    )
+    route(`POST ${path}`, operationId, "Continue a text, in llama-server's own format", {
+      description: 'If there are several prompts, the complete answer is a list.',
+      body: schemas.CompletionRequest,
+      response: {
+        200: reply200('The text', Type.Union([schemas.CompletionEvent, Type.Array(schemas.CompletionEvent)]))
+      },
+      errors: ANSWER_ERRORS,
+      handler: (request, reply) => complete(deps, request, reply, { prompt: toEnginePrompt(request.body.prompt) })
+    })
   }
-  app.post<{ Body: Static<typeof schemas.InfillRequest> & EngineFields }>(
-    '/infill',
-    llamaRoute('llamaInfill', 'Write the text between two texts', {
-      body: schemas.InfillRequest,
-      response: { 200: reply200('The text between') },
-      errors: ANSWER_ERRORS
-    }),
-    (request, reply) => {
+  route('POST /infill', 'llamaInfill', 'Write the text between two texts', {
+    body: schemas.InfillRequest,
+    response: { 200: reply200('The text between') },
+    errors: ANSWER_ERRORS,
+    handler: (request, reply) => {
       const { input_prefix, input_suffix, prompt } = request.body
       // As in llama-server, the prompt is the end of the prefix.
       const texts = {
@@ -59,19 +54,16 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
       }
       return complete(deps, request, reply, texts)
     }
-  )
+  })
   for (const [path, operationId] of [
     ['/embedding', 'llamaEmbedding'],
     ['/embeddings', 'llamaEmbeddings']
   ] as const) {
-    app.post<{ Body: Static<typeof schemas.EmbeddingRequest> }>(
-      path,
-      llamaRoute(operationId, "Create embeddings of texts, in llama-server's own format", {
-        body: schemas.EmbeddingRequest,
-        response: { 200: json('One for each text', Type.Array(schemas.VectorSchema)) },
-        errors: ANSWER_ERRORS
-      }),
-      async ({ body, caller }, reply) => {
+    route(`POST ${path}`, operationId, "Create embeddings of texts, in llama-server's own format", {
+      body: schemas.EmbeddingRequest,
+      response: { 200: json('One for each text', Type.Array(schemas.VectorSchema)) },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, caller }, reply) => {
         const request = readModelRequest(deps, body, caller)
         const question = {
           operation: 'embeddings',
@@ -84,7 +76,7 @@ export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies):
         const toRow = (vector: Vector, index: number) => ({ index, embedding: [Array.from(vector)] })
         return vectorReply(reply, vectors, toRow, rows => rows)
       }
-    )
+    })
   }
 }
 

@@ -1,9 +1,10 @@
+import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import type { ApiDependencies } from '../../../core/answers/model-request.ts'
 import { eventChannel } from '../../../core/answers/pipeline.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
-import { errorsWithin, type RouteSchema, routesWith } from '../../../core/http/response-schemas.ts'
+import { errorsWithin, routerWith, routesWith } from '../../../core/http/response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -43,11 +44,11 @@ const LlamaError = Titled('LlamaServerError', {
   })
 })
 
-const route = routesWith(errorsWithin(LlamaError, 'corral_code'))
+const llamaErrors = errorsWithin(LlamaError, 'corral_code')
+export const llamaRoute = routesWith(llamaErrors)
 
-/** Returns the options of a route of this API. */
-export const llamaRoute = <Route extends RouteSchema>(operationId: string, summary: string, options: Route) =>
-  route('llama-server', operationId, summary, options)
+/** Creates a router of this API. */
+export const llamaRouter = (app: FastifyInstance) => routerWith(llamaErrors)(app, 'llama-server')
 
 /** Returns the channel for streams of this API. */
 export const llamaChannel = (deps: Pick<ApiDependencies, 'heartbeat'>) =>

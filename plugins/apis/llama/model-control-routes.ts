@@ -1,5 +1,5 @@
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { type Static, Type } from 'typebox'
+import { Type } from 'typebox'
 import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
 import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
 import type { Storage } from '../../../core/contracts/storage.ts'
@@ -11,7 +11,7 @@ import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
 import { deleteModel, listedVariant, nameToDelete } from '../../../core/models/model-deletion.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
-import { llamaChannel, llamaRoute } from './llama-error.ts'
+import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { ModelFeed } from './model-feed.ts'
 import * as schemas from './schemas.ts'
 
@@ -27,17 +27,15 @@ function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name:
 
 /** Routes that load, unload, download and delete models, and the feed of these events. */
 export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
+  const route = llamaRouter(app)
   const { scheduler, catalog, downloads, feed, log, ended } = deps
-  app.post<{ Body: Static<typeof schemas.NamedRequest> }>(
-    '/models/load',
-    llamaRoute('llamaLoad', 'Start loading a model', {
-      role: 'operator',
-      description: '`GET /models/sse` reports when the model is loaded, or why loading failed.',
-      body: schemas.NamedRequest,
-      response: { 200: json('Loading has started', schemas.DoneSchema) },
-      errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
-    }),
-    async ({ body, caller }) => {
+  route('POST /models/load', 'llamaLoad', 'Start loading a model', {
+    role: 'operator',
+    description: '`GET /models/sse` reports when the model is loaded, or why loading failed.',
+    body: schemas.NamedRequest,
+    response: { 200: json('Loading has started', schemas.DoneSchema) },
+    errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
+    handler: async ({ body, caller }) => {
       const { variant, lease } = readModelRequest(deps, body, caller)
       if (loadStates(scheduler)(variant).value !== 'unloaded') {
         throw new CorralError('invalid_request', `The model "${variant.publicName}" is already loaded or loading.`, {
@@ -63,18 +61,15 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
       feed.look()
       return { success: true }
     }
-  )
-  app.post<{ Body: Static<typeof schemas.NamedRequest> }>(
-    '/models/unload',
-    llamaRoute('llamaUnload', 'Unload a model', {
-      role: 'operator',
-      description:
-        'Running requests end with `model_stopped`. If the model is being downloaded, the download is cancelled.',
-      body: schemas.NamedRequest,
-      response: { 200: json('The model is unloaded', schemas.DoneSchema) },
-      errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model']
-    }),
-    async ({ body, caller }) => {
+  })
+  route('POST /models/unload', 'llamaUnload', 'Unload a model', {
+    role: 'operator',
+    description:
+      'Running requests end with `model_stopped`. If the model is being downloaded, the download is cancelled.',
+    body: schemas.NamedRequest,
+    response: { 200: json('The model is unloaded', schemas.DoneSchema) },
+    errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
+    handler: async ({ body, caller }) => {
       const name = body.model ?? body.name
       const download = name ? downloadToCancel(deps, name) : undefined
       if (download) await downloads.cancel(download.id)
@@ -85,18 +80,15 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
       feed.look()
       return { success: true }
     }
-  )
-  app.post<{ Body: Static<typeof schemas.NamedRequest> }>(
-    '/models',
-    llamaRoute('llamaDownload', 'Start downloading a model', {
-      role: 'operator',
-      description:
-        '`GET /models/sse` reports progress and the result under the name in this request; `POST /models/unload` cancels the download. The download continues if the client disconnects.',
-      body: schemas.NamedRequest,
-      response: { 200: json('The download has started', schemas.DoneSchema) },
-      errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
-    }),
-    async ({ body, caller }, reply) => {
+  })
+  route('POST /models', 'llamaDownload', 'Start downloading a model', {
+    role: 'operator',
+    description:
+      '`GET /models/sse` reports progress and the result under the name in this request; `POST /models/unload` cancels the download. The download continues if the client disconnects.',
+    body: schemas.NamedRequest,
+    response: { 200: json('The download has started', schemas.DoneSchema) },
+    errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS],
+    handler: async ({ body, caller }, reply) => {
       const name = body.model ?? body.name
       if (!name) parseRequestedName(name)
       const model = name!
@@ -110,26 +102,24 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
       feed.downloading(pull.record().id, model)
       return { success: true }
     }
-  )
-  app.delete<{ Querystring: Static<typeof schemas.ModelQuery> }>(
-    '/models',
-    llamaRoute('llamaDelete', 'Delete a model from disk', {
-      role: 'operator',
-      description:
-        'Deletes the model that the list shows under this name. Its running requests and its download end. `GET /models/sse` reports `model_remove`.',
-      querystring: schemas.ModelQuery,
-      response: { 200: json('The model is deleted', schemas.DoneSchema) },
-      errors: [...FILE_ERRORS, 'forbidden_model']
-    }),
-    async ({ query, caller }) => {
+  })
+  route('DELETE /models', 'llamaDelete', 'Delete a model from disk', {
+    role: 'operator',
+    description:
+      'Deletes the model that the list shows under this name. Its running requests and its download end. `GET /models/sse` reports `model_remove`.',
+    querystring: schemas.ModelQuery,
+    response: { 200: json('The model is deleted', schemas.DoneSchema) },
+    errors: [...FILE_ERRORS, 'forbidden_model'],
+    handler: async ({ query, caller }) => {
       const models = catalogFor(catalog, caller)
       const name = nameToDelete(models, parseRequestedName(query.model))
       await deleteModel(deps, listedVariant(models, name))
       feed.look()
       return { success: true }
     }
-  )
-  const events = llamaRoute('llamaModelEvents', 'Follow changes of models', {
+  })
+  // A HEAD request has no body, so nothing would end its stream.
+  route('GET /models/sse', 'llamaModelEvents', 'Follow changes of models', {
     description:
       'Events `data: {"model","event","data"}`: `model_status` (`data.status` unloaded, loading or loaded), `models_reload` and `model_remove`; for operators also `download_progress`, `download_finished` and `download_failed`. The stream ends when the client disconnects.',
     response: {
@@ -138,31 +128,31 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
         content: { 'text/event-stream': { schema: Type.String({ contentSchema: schemas.FeedEventSchema }) } }
       }
     },
-    errors: ['rate_limited']
-  })
-  // A HEAD request has no body, so nothing would end its stream.
-  app.get('/models/sse', { ...events, exposeHeadRoute: false }, async ({ caller }, reply) => {
-    const signal = clientSignal(reply)
-    const stream = openReplyStream(reply, llamaChannel(deps))
-    stream.status = 'listening'
-    let forget = () => {}
-    try {
-      await new Promise<void>((resolve, reject) => {
-        forget = feed.listen({
-          caller,
-          send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
-          end: resolve
+    errors: ['rate_limited'],
+    exposeHeadRoute: false,
+    handler: async ({ caller }, reply) => {
+      const signal = clientSignal(reply)
+      const stream = openReplyStream(reply, llamaChannel(deps))
+      stream.status = 'listening'
+      let forget = () => {}
+      try {
+        await new Promise<void>((resolve, reject) => {
+          forget = feed.listen({
+            caller,
+            send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
+            end: resolve
+          })
+          const leave = () => resolve()
+          signal.addEventListener('abort', leave)
+          // Sends the headers before the first event.
+          Promise.resolve(stream.write(': listening\n\n')).catch(reject)
+          if (signal.aborted) leave()
         })
-        const leave = () => resolve()
-        signal.addEventListener('abort', leave)
-        // Sends the headers before the first event.
-        Promise.resolve(stream.write(': listening\n\n')).catch(reject)
-        if (signal.aborted) leave()
-      })
-    } finally {
-      forget()
+      } finally {
+        forget()
+      }
+      stream.end()
     }
-    stream.end()
   })
 }
 

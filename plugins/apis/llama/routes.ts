@@ -18,7 +18,7 @@ import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { version } from '../../../core/system/package-info.ts'
 import { completionRoutes } from './completion-routes.ts'
-import { llamaErrorBody, llamaRoute } from './llama-error.ts'
+import { llamaErrorBody, llamaRoute, llamaRouter } from './llama-error.ts'
 import { type LlamaDependencies, modelControlRoutes } from './model-control-routes.ts'
 import * as schemas from './schemas.ts'
 
@@ -65,7 +65,7 @@ export function llamaRoutes(
 /** Routes requests to their /v1 equivalents. The second routing logs them. */
 function rerouted(app: FastifyInstance, mark: (request: IncomingMessage) => void): void {
   for (const [method, path, as, operationId, summary] of SAME) {
-    const { schema, config } = llamaRoute(operationId, summary, {
+    const { schema, config } = llamaRoute('llama-server', operationId, summary, {
       description: `The same as ${method} ${as}, with errors in llama-server's shape.`,
       response: { 200: json(`As ${as}`, Type.Unknown()) },
       errors: method === 'GET' ? ['invalid_request'] : [...ANSWER_ERRORS, ...WITH_BODY]
@@ -90,30 +90,25 @@ export function reroutedErrors() {
 
 /** Routes that describe the server and the engines. */
 function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
+  const route = llamaRouter(app)
   const { scheduler, catalog } = deps
   for (const [path, operationId] of [
     ['/health', 'getHealthAsLlamaServer'],
     ['/v1/health', 'getHealthOfV1']
   ] as const) {
-    app.get(
-      path,
-      llamaRoute(operationId, "Check that corral is running, as llama-server's clients do", {
-        role: 'anyone',
-        response: { 200: json('Running', schemas.HealthSchema) }
-      }),
-      async () => ({ status: 'ok', ...(app.drain.since && { draining: true }) })
-    )
+    route(`GET ${path}`, operationId, "Check that corral is running, as llama-server's clients do", {
+      role: 'anyone',
+      response: { 200: json('Running', schemas.HealthSchema) },
+      handler: async () => ({ status: 'ok', ...(app.drain.since && { draining: true }) })
+    })
   }
-  app.get<{ Querystring: Static<typeof schemas.PropsQuery> }>(
-    '/props',
-    llamaRoute('llamaProps', 'Show properties of the server or of one model', {
-      description:
-        'Without a model: the properties of the router. With a model: those of its engine. The model is loaded if necessary, unless `autoload` is false.',
-      querystring: schemas.PropsQuery,
-      response: { 200: json('The properties', schemas.PropsSchema) },
-      errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model']
-    }),
-    async ({ query, caller }, reply) => {
+  route('GET /props', 'llamaProps', 'Show properties of the server or of one model', {
+    description:
+      'Without a model: the properties of the router. With a model: those of its engine. The model is loaded if necessary, unless `autoload` is false.',
+    querystring: schemas.PropsQuery,
+    response: { 200: json('The properties', schemas.PropsSchema) },
+    errors: [...MODEL_ERRORS, 'model_not_loaded', 'forbidden_model'],
+    handler: async ({ query, caller }, reply) => {
       if (!query.model) return routerProps(scheduler.stats().maxLoaded)
       const { variant, lease } = readModelRequest(deps, { model: query.model }, caller)
       const running = findRunning(deps, variant)
@@ -126,16 +121,13 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       } as const
       return await askOnce(deps, reply, question, ({ engine, signal }) => modelProps(engine, variant, signal))
     }
-  )
-  app.get<{ Querystring: Static<typeof schemas.ModelQuery> }>(
-    '/slots',
-    llamaRoute('llamaSlots', 'Show the slots of loaded models', {
-      description: 'Prompts and answers are never included.',
-      querystring: schemas.ModelQuery,
-      response: { 200: json('The slots', Type.Array(schemas.SlotSchema)) },
-      errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model']
-    }),
-    async ({ query, caller }, reply) => {
+  })
+  route('GET /slots', 'llamaSlots', 'Show the slots of loaded models', {
+    description: 'Prompts and answers are never included.',
+    querystring: schemas.ModelQuery,
+    response: { 200: json('The slots', Type.Array(schemas.SlotSchema)) },
+    errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
+    handler: async ({ query, caller }, reply) => {
       const signal = clientSignal(reply)
       if (!query.model) {
         const seen = scheduler.running().filter(({ variant }) => isAllowed(caller.models, variant))
@@ -146,15 +138,12 @@ function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
       if (!running) throw notLoaded(variant)
       return await listSlots(running, signal)
     }
-  )
-  app.get(
-    '/tools',
-    llamaRoute('llamaTools', 'List the tools that the server runs for models', {
-      description: 'Always empty: models cannot access this machine.',
-      response: { 200: json('None', Type.Array(Type.Never())) }
-    }),
-    async () => []
-  )
+  })
+  route('GET /tools', 'llamaTools', 'List the tools that the server runs for models', {
+    description: 'Always empty: models cannot access this machine.',
+    response: { 200: json('None', Type.Array(Type.Never())) },
+    handler: async () => []
+  })
 }
 
 /** Finds the running engine of a model. A chat engine is preferred. */
@@ -229,46 +218,38 @@ async function listSlots({ engine, variant, running }: RunningModel, signal: Abo
 
 /** Routes for resumable streams, which clients name by conversation. */
 function resumeRoutes(app: FastifyInstance): void {
-  app.get<{ Querystring: Static<typeof schemas.ConversationQuery> }>(
-    '/v1/stream',
-    llamaRoute('llamaStream', 'Continue the stream of a conversation', {
-      description:
-        'The request that started the answer must have had the header `X-Conversation-Id`. The stream continues from the given byte. For streams with an id of corral, use `GET /v1/streams/{id}`.',
-      querystring: schemas.ConversationQuery,
-      response: {
-        200: { description: 'The rest of the stream', content: { 'text/event-stream': { schema: Type.String() } } }
-      },
-      errors: ['stream_not_found', 'invalid_request']
-    }),
-    (request, reply) => {
+  const route = llamaRouter(app)
+  route('GET /v1/stream', 'llamaStream', 'Continue the stream of a conversation', {
+    description:
+      'The request that started the answer must have had the header `X-Conversation-Id`. The stream continues from the given byte. For streams with an id of corral, use `GET /v1/streams/{id}`.',
+    querystring: schemas.ConversationQuery,
+    response: {
+      200: { description: 'The rest of the stream', content: { 'text/event-stream': { schema: Type.String() } } }
+    },
+    errors: ['stream_not_found', 'invalid_request'],
+    handler: (request, reply) => {
       const { conv_id, from = '0' } = request.query
       const stream = app.resumable.ofConversation(request, conv_id)
       if (!stream)
         throw new CorralError('stream_not_found', 'The stream was not found or has expired. Send the request again.')
       stream.resume(reply, { from: Number(from) })
     }
-  )
-  app.delete<{ Querystring: Static<typeof schemas.ConversationQuery> }>(
-    '/v1/stream',
-    llamaRoute('llamaEndStream', 'End the answer to a conversation', {
-      description: 'Succeeds even if there is no such answer.',
-      querystring: schemas.ConversationQuery,
-      response: { 204: { description: 'The answer has ended', content: {} } },
-      errors: ['invalid_request']
-    }),
-    async (request, reply) => {
+  })
+  route('DELETE /v1/stream', 'llamaEndStream', 'End the answer to a conversation', {
+    description: 'Succeeds even if there is no such answer.',
+    querystring: schemas.ConversationQuery,
+    response: { 204: { description: 'The answer has ended', content: {} } },
+    errors: ['invalid_request'],
+    handler: async (request, reply) => {
       app.resumable.ofConversation(request, request.query.conv_id)?.cancel()
       return await reply.code(204).send()
     }
-  )
-  app.post<{ Body: Static<typeof schemas.LookupRequest> }>(
-    '/v1/streams/lookup',
-    llamaRoute('llamaLookUpStreams', 'Find the streams of conversations', {
-      body: schemas.LookupRequest,
-      audited: false,
-      response: { 200: json('The streams that were found', Type.Array(schemas.StreamRecord)) }
-    }),
-    async request =>
+  })
+  route('POST /v1/streams/lookup', 'llamaLookUpStreams', 'Find the streams of conversations', {
+    body: schemas.LookupRequest,
+    audited: false,
+    response: { 200: json('The streams that were found', Type.Array(schemas.StreamRecord)) },
+    handler: async request =>
       app.resumable.ofConversations(request, request.body.conversation_ids).map(stream => ({
         conversation_id: stream.conversation!,
         is_done: stream.ended,
@@ -276,7 +257,7 @@ function resumeRoutes(app: FastifyInstance): void {
         started_at: seconds(stream.startedAt),
         completed_at: stream.endedAt ? seconds(stream.endedAt) : 0
       }))
-  )
+  })
 }
 
 const seconds = (date: Date) => Math.floor(date.getTime() / 1000)

@@ -17,6 +17,7 @@ import {
   errorsWithin,
   json,
   jsonOrStream,
+  routerWith,
   routesWith,
   WITH_BODY
 } from '../../../core/http/response-schemas.ts'
@@ -130,21 +131,20 @@ const lmStudioErrorBody = ({ message, status, param, code, details }: CorralErro
     code
   }
 })
-const lmStudioRoute = routesWith(errorsWithin(ErrorSchema))
+const lmStudioErrors = errorsWithin(ErrorSchema)
+const lmStudioRoute = routesWith(lmStudioErrors)
 
 /** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
 function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMessage) => void): FastifyPluginAsync {
   const { catalog } = deps
   return async app => {
+    const route = routerWith(lmStudioErrors)(app, TAG)
     useErrorFormat(app, '/api/v0/', lmStudioErrorBody)
-    app.get(
-      '/models',
-      lmStudioRoute(TAG, 'lmStudioModels', 'List models with their states, as LM Studio does', {
-        response: {
-          200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) }))
-        }
-      }),
-      async ({ caller }) => {
+    route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
+      response: {
+        200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) }))
+      },
+      handler: async ({ caller }) => {
         const seen = catalogFor(catalog, caller)
         const toRecord = modelRecords(deps)
         return {
@@ -155,23 +155,20 @@ function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMess
           ]
         }
       }
-    )
+    })
     // Model names contain a slash, which clients send literally or as %2F.
-    app.get<{ Params: { '*': string } }>(
-      '/models/*',
-      lmStudioRoute(TAG, 'lmStudioModel', 'Show a model, as LM Studio does', {
-        params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
-        response: { 200: json('The model', ModelRecord) },
-        errors: ['invalid_model_name', 'model_not_found', 'forbidden_model']
-      }),
-      async ({ params, caller }) => {
+    route('GET /models/*', 'lmStudioModel', 'Show a model, as LM Studio does', {
+      params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
+      response: { 200: json('The model', ModelRecord) },
+      errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
+      handler: async ({ params, caller }) => {
         const { model, alias = model.publicName } = findListed(
           catalogFor(catalog, caller),
           parseRequestedName(params['*'])
         )
         return modelRecords(deps)(model, alias)
       }
-    )
+    })
     for (const [path, operationId, summary] of [
       ['/chat/completions', 'lmStudioChat', 'Answer a conversation and report the speed'],
       ['/completions', 'lmStudioCompletion', 'Continue a text and report the speed']

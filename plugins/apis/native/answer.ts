@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
@@ -6,7 +5,7 @@ import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contr
 import type { Model } from '../../../core/contracts/models.ts'
 import type { Framing } from '../../../core/contracts/native-api.ts'
 import type { RequestRecord } from '../../../core/http/request-record.ts'
-import { ANSWER_ERRORS, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { requireRole } from '../../../core/http/roles.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
@@ -300,10 +299,10 @@ const GENERATE: AnswerShape = {
 
 /** Routes for chat and generate. */
 export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Answers')
     const { streams } = deps
-    const chat = nativeRoute('Answers', 'chat', 'Answer a conversation', {
+    route('POST /chat', 'chat', 'Answer a conversation', {
       description:
         'Loads the model if necessary. Without messages the model is only loaded, or unloaded if `keep_alive` is 0.',
       body: ChatRequestSchema,
@@ -315,16 +314,16 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
           ChatEventSchema
         )
       },
-      errors: ANSWER_ERRORS
-    })
-    app.post('/chat', chat, async (request, reply) => {
-      const { body } = request
-      return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
-        body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
-      )
+      errors: ANSWER_ERRORS,
+      handler: async (request, reply) => {
+        const { body } = request
+        return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
+          body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
+        )
+      }
     })
 
-    const generate = nativeRoute('Answers', 'generate', 'Continue a prompt', {
+    route('POST /generate', 'generate', 'Continue a prompt', {
       description:
         'The prompt is put into the chat template as one user message, unless `raw` is true, a `suffix` ' +
         'follows the text to fill in, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
@@ -337,18 +336,18 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
           GenerateEventSchema
         )
       },
-      errors: ANSWER_ERRORS
-    })
-    app.post('/generate', generate, async (request, reply) => {
-      const { body } = request
-      const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
-        body.prompt ? generateCall(body, variant, sampling, engine) : undefined
-      // Raw and fill-in requests are not conversations.
-      const continues = deps.givesContext && !body.raw && !body.suffix
-      const turns: Turn[] | undefined = continues
-        ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
-        : undefined
-      return await answer(deps, request, reply, body, GENERATE, call, turns)
+      errors: ANSWER_ERRORS,
+      handler: async (request, reply) => {
+        const { body } = request
+        const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
+          body.prompt ? generateCall(body, variant, sampling, engine) : undefined
+        // Raw and fill-in requests are not conversations.
+        const continues = deps.givesContext && !body.raw && !body.suffix
+        const turns: Turn[] | undefined = continues
+          ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
+          : undefined
+        return await answer(deps, request, reply, body, GENERATE, call, turns)
+      }
     })
   }
 }

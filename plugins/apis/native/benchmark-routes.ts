@@ -1,5 +1,4 @@
 import { once } from 'node:events'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -16,7 +15,7 @@ import {
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose, named, Titled } from '../../../core/http/request-fields.ts'
-import { FILE_ERRORS, json, MODEL_ERRORS, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { FILE_ERRORS, json, MODEL_ERRORS, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -53,10 +52,10 @@ const REQUEST_ERRORS: readonly ErrorCode[] = [
 export function benchmarkRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
   const requestedModel = (name: string, caller: Caller) =>
     publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Trials')
 
-    const begin = nativeRoute('Trials', 'tryModel', 'Load a model with other settings temporarily', {
+    route('POST /trials', 'tryModel', 'Load a model with other settings temporarily', {
       role: 'admin',
       description:
         'The model is reloaded. The settings apply to all requests until the connection is closed or another trial with the same `session` replaces them. Then the model gets its previous settings. The connection also stays open if the load fails, and the usual settings apply in that case. Nothing is saved.',
@@ -80,52 +79,52 @@ export function benchmarkRoutes({ catalog, scheduler, engines, streams }: Native
           )
         }
       },
-      errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option']
-    })
-    app.post('/trials', begin, async (request, reply) => {
-      const { body, caller } = request
-      const model = requestedModel(requestedName(body), caller)
-      const signal = clientSignal(reply)
-      await streams.reply(request, reply, async stream => {
-        let lastStatus = ''
-        const onProgress = (progress: Parameters<typeof progressText>[0]) => {
-          const status = progressText(progress)
-          if (status !== lastStatus) void stream.send({ status })
-          lastStatus = status
-          stream.status = status
-        }
-        try {
-          const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
-          const { variant, mode, loadTime } = await scheduler.trial(trial)
-          const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
-          // Another model took its memory in the same moment.
-          if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
-          const { engine, options } = running
-          const build = engines.logs(variant)[0]?.build
-          const record: TrialRecord = {
-            status: 'ready',
-            model: variant.publicName,
-            label: variant.label,
-            mode,
-            load_duration: Math.round(loadTime * 1e6),
-            context_length: engine.contextSize,
-            slots: engine.slots,
-            provider: engine.provider,
-            ...(build !== undefined && { build }),
-            options
+      errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option'],
+      handler: async (request, reply) => {
+        const { body, caller } = request
+        const model = requestedModel(requestedName(body), caller)
+        const signal = clientSignal(reply)
+        await streams.reply(request, reply, async stream => {
+          let lastStatus = ''
+          const onProgress = (progress: Parameters<typeof progressText>[0]) => {
+            const status = progressText(progress)
+            if (status !== lastStatus) void stream.send({ status })
+            lastStatus = status
+            stream.status = status
           }
-          await stream.send(record)
-        } catch (error) {
-          if (!(error instanceof CorralError) || REQUEST_ERRORS.includes(error.code) || signal.aborted) throw error
-          const failure: TrialFailure = { status: 'failed', reason: error.message, code: error.code }
-          await stream.send(failure)
-        }
-        stream.status = 'holding'
-        if (!signal.aborted) await once(signal, 'abort')
-      })
+          try {
+            const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
+            const { variant, mode, loadTime } = await scheduler.trial(trial)
+            const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
+            // Another model took its memory in the same moment.
+            if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
+            const { engine, options } = running
+            const build = engines.logs(variant)[0]?.build
+            const record: TrialRecord = {
+              status: 'ready',
+              model: variant.publicName,
+              label: variant.label,
+              mode,
+              load_duration: Math.round(loadTime * 1e6),
+              context_length: engine.contextSize,
+              slots: engine.slots,
+              provider: engine.provider,
+              ...(build !== undefined && { build }),
+              options
+            }
+            await stream.send(record)
+          } catch (error) {
+            if (!(error instanceof CorralError) || REQUEST_ERRORS.includes(error.code) || signal.aborted) throw error
+            const failure: TrialFailure = { status: 'failed', reason: error.message, code: error.code }
+            await stream.send(failure)
+          }
+          stream.status = 'holding'
+          if (!signal.aborted) await once(signal, 'abort')
+        })
+      }
     })
 
-    const tunables = nativeRoute('Trials', 'listTunables', 'List the settings that a trial may change', {
+    route('POST /trials/tunables', 'listTunables', 'List the settings that a trial may change', {
       role: 'admin',
       audited: false,
       body: Titled('TunablesRequest', { ...named, settings }),
@@ -140,21 +139,21 @@ export function benchmarkRoutes({ catalog, scheduler, engines, streams }: Native
           })
         )
       },
-      errors: [...FILE_ERRORS, 'runtime_missing']
+      errors: [...FILE_ERRORS, 'runtime_missing'],
+      handler: async ({ body, caller }) => ({
+        tunables: await scheduler.tunables(requestedModel(requestedName(body), caller), body.settings ?? {}),
+        file: app.configFile() ?? null
+      })
     })
-    app.post('/trials/tunables', tunables, async ({ body, caller }) => ({
-      tunables: await scheduler.tunables(requestedModel(requestedName(body), caller), body.settings ?? {}),
-      file: app.configFile() ?? null
-    }))
 
-    const activity = nativeRoute('Trials', 'getActivity', 'Show how busy the server is', {
+    route('GET /trials/activity', 'getActivity', 'Show how busy the server is', {
       role: 'operator',
-      response: { 200: json('Requests to all models', ActivitySchema) }
-    })
-    app.get('/trials/activity', activity, async (): Promise<Activity> => {
-      const { requests, engines } = scheduler.stats()
-      const sum = (of: 'running' | 'waiting') => engines.reduce((total, engine) => total + engine[of], 0)
-      return { requests, running: sum('running'), waiting: sum('waiting') }
+      response: { 200: json('Requests to all models', ActivitySchema) },
+      handler: async (): Promise<Activity> => {
+        const { requests, engines } = scheduler.stats()
+        const sum = (of: 'running' | 'waiting') => engines.reduce((total, engine) => total + engine[of], 0)
+        return { requests, running: sum('running'), waiting: sum('waiting') }
+      }
     })
   }
 }

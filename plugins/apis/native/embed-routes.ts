@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
@@ -7,7 +6,7 @@ import { askOnce } from '../../../core/answers/pipeline.ts'
 import type { EmbeddingsReply } from '../../../core/contracts/engines.ts'
 import { Nanoseconds } from '../../../core/contracts/native-records.ts'
 import { Given, keep_alive, Loose, named, options, Titled } from '../../../core/http/request-fields.ts'
-import { ANSWER_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { requireRole } from '../../../core/http/roles.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
@@ -19,81 +18,83 @@ import { requestedName } from './records.ts'
 const Embedding = Type.Array(Type.Number(), { description: 'Normalized to length 1; empty if there was no text' })
 const only = 'Without a text the model is only loaded, or unloaded if `keep_alive` is 0.'
 
-const embedRoute = nativeRoute('Answers', 'embed', 'Embed texts', {
-  description: `Loads the model in embedding mode if necessary. ${only}`,
-  body: Loose({
-    ...named,
-    input: Given(
-      Type.Union([Type.String(), Type.Array(Type.String())], {
-        description: 'Texts; without any, the model is only loaded'
-      })
-    ),
-    truncate: Given(
-      Type.Boolean({
-        description: 'Whether to truncate texts that exceed the context; false by default, but true in the Ollama API'
-      })
-    ),
-    dimensions: Given(
-      Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
-    ),
-    options,
-    keep_alive
-  }),
-  response: {
-    200: json(
-      'An embedding for each text',
-      Titled('EmbedReply', {
-        model: Type.String({ description: 'The name in the request' }),
-        embeddings: Type.Array(Embedding),
-        total_duration: Nanoseconds('From the request to the reply'),
-        load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
-        prompt_eval_count: Type.Integer({ description: 'Total number of tokens in the texts' })
-      })
-    )
-  },
-  errors: ANSWER_ERRORS
-})
-const embeddingsRoute = nativeRoute('Answers', 'embeddings', 'Embed one text', {
-  description: `An older form of embed. ${only}`,
-  body: Loose({
-    ...named,
-    prompt: Given(Type.String({ description: 'A text; without it, the model is only loaded' })),
-    options,
-    keep_alive
-  }),
-  response: {
-    200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding }))
-  },
-  errors: ANSWER_ERRORS
+const EmbeddingsRequest = Loose({
+  ...named,
+  prompt: Given(Type.String({ description: 'A text; without it, the model is only loaded' })),
+  options,
+  keep_alive
 })
 
 /** Routes for embeddings, in Ollama's current and older formats. */
 export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
   const { catalog, scheduler } = deps
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Answers')
 
-    app.post('/embed', embedRoute, async ({ body, record }, reply) => {
-      const began = performance.now()
-      const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
-      const { vectors, promptTokens } = await embed(body, texts, reply, body)
-      const counts = {
-        model: requestedName(body),
-        total_duration: Math.round((performance.now() - began) * 1e6),
-        load_duration: timeToModel(record, began),
-        prompt_eval_count: promptTokens
+    route('POST /embed', 'embed', 'Embed texts', {
+      description: `Loads the model in embedding mode if necessary. ${only}`,
+      body: Loose({
+        ...named,
+        input: Given(
+          Type.Union([Type.String(), Type.Array(Type.String())], {
+            description: 'Texts; without any, the model is only loaded'
+          })
+        ),
+        truncate: Given(
+          Type.Boolean({
+            description:
+              'Whether to truncate texts that exceed the context; false by default, but true in the Ollama API'
+          })
+        ),
+        dimensions: Given(
+          Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
+        ),
+        options,
+        keep_alive
+      }),
+      response: {
+        200: json(
+          'An embedding for each text',
+          Titled('EmbedReply', {
+            model: Type.String({ description: 'The name in the request' }),
+            embeddings: Type.Array(Embedding),
+            total_duration: Nanoseconds('From the request to the reply'),
+            load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
+            prompt_eval_count: Type.Integer({ description: 'Total number of tokens in the texts' })
+          })
+        )
+      },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, record }, reply) => {
+        const began = performance.now()
+        const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
+        const { vectors, promptTokens } = await embed(body, texts, reply, body)
+        const counts = {
+          model: requestedName(body),
+          total_duration: Math.round((performance.now() - began) * 1e6),
+          load_duration: timeToModel(record, began),
+          prompt_eval_count: promptTokens
+        }
+        return vectorReply(
+          reply,
+          vectors,
+          vector => Array.from(vector),
+          embeddings => ({ ...counts, embeddings })
+        )
       }
-      return vectorReply(
-        reply,
-        vectors,
-        vector => Array.from(vector),
-        embeddings => ({ ...counts, embeddings })
-      )
     })
 
-    app.post('/embeddings', embeddingsRoute, async ({ body }, reply) => {
-      const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
-      return { embedding: Array.from(vectors[0] ?? []) }
+    route('POST /embeddings', 'embeddings', 'Embed one text', {
+      description: `An older form of embed. ${only}`,
+      body: EmbeddingsRequest,
+      response: {
+        200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding }))
+      },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body }, reply) => {
+        const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
+        return { embedding: Array.from(vectors[0] ?? []) }
+      }
     })
   }
 
@@ -102,7 +103,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
    * 0.
    */
   async function embed(
-    body: Static<(typeof embeddingsRoute)['schema']['body']>,
+    body: Static<typeof EmbeddingsRequest>,
     texts: string[],
     reply: FastifyReply,
     { truncate, dimensions }: { truncate?: boolean | null; dimensions?: number | null } = {}

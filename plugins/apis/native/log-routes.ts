@@ -1,5 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { LOG_LEVELS } from '../../../core/config/core-schema.ts'
@@ -7,7 +6,7 @@ import { type EngineLogRecord, EngineLogSchema } from '../../../core/contracts/e
 import { Time } from '../../../core/contracts/native-records.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { LogLevels } from '../../../core/system/log-levels.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
@@ -32,12 +31,12 @@ export type LogEvent = Static<typeof LogEventSchema>
 
 /** Routes that show what the latest engines of a model printed, and how they ended. */
 export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Server')
     const closing = new AbortController()
     app.addHook('preClose', async () => closing.abort())
 
-    const logs = nativeRoute('Server', 'getLogs', "Show the logs of a model's latest engines", {
+    route('GET /logs/*', 'getLogs', "Show the logs of a model's latest engines", {
       role: 'admin',
       description:
         'Newest engine first. With `follow` the reply is a stream of new lines, until the client disconnects.',
@@ -61,32 +60,33 @@ export function logRoutes({ catalog, engines, streams }: NativeDependencies): Fa
           Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
         )
       },
-      errors: ['invalid_request', 'invalid_model_name', 'model_not_found']
-    })
-    app.get('/logs/*', logs, async (request, reply) => {
-      const name = parseRequestedName(request.params['*'])
-      const { follow } = request.query
-      const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
-      const variant = catalog.get(name)
-      if (follow !== '1' && follow !== 'true') {
-        const records = engines.logs(variant).map(record => {
-          const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
-          return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
-        })
-        return { model: variant.publicName, engines: records }
-      }
-      const ended = AbortSignal.any([clientSignal(reply), closing.signal])
-      return await streams.reply(request, reply, async stream => {
-        stream.status = 'following'
-        const news = createLogEvents(lines ?? BACKLOG_LINES)
-        // The stream ends when the model is deleted.
-        while (!ended.aborted && catalog.find(variant.model)) {
-          for (const event of news(engines.logs(variant))) await stream.send(event)
-          await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
-            // The loop checks the signal.
+      errors: ['invalid_request', 'invalid_model_name', 'model_not_found'],
+      handler: async (request, reply) => {
+        const name = parseRequestedName(request.params['*'])
+        const { follow } = request.query
+        const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
+        const variant = catalog.get(name)
+        if (follow !== '1' && follow !== 'true') {
+          const records = engines.logs(variant).map(record => {
+            const kept =
+              lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
+            return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
           })
+          return { model: variant.publicName, engines: records }
         }
-      })
+        const ended = AbortSignal.any([clientSignal(reply), closing.signal])
+        return await streams.reply(request, reply, async stream => {
+          stream.status = 'following'
+          const news = createLogEvents(lines ?? BACKLOG_LINES)
+          // The stream ends when the model is deleted.
+          while (!ended.aborted && catalog.find(variant.model)) {
+            for (const event of news(engines.logs(variant))) await stream.send(event)
+            await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
+              // The loop checks the signal.
+            })
+          }
+        })
+      }
     })
   }
 }
@@ -139,16 +139,16 @@ const LevelsSchema = Type.Object(
 
 /** Routes to show and change log levels at run time. */
 export function logLevelRoutes(levels: LogLevels): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Server')
 
-    const show = nativeRoute('Server', 'getLogLevels', 'Show the log levels', {
+    route('GET /log-levels', 'getLogLevels', 'Show the log levels', {
       role: 'admin',
-      response: { 200: json('The levels', LevelsSchema) }
+      response: { 200: json('The levels', LevelsSchema) },
+      handler: async () => levels.report()
     })
-    app.get('/log-levels', show, async () => levels.report())
 
-    const change = nativeRoute('Server', 'setLogLevel', 'Change a log level', {
+    route('PUT /log-levels', 'setLogLevel', 'Change a log level', {
       role: 'admin',
       description:
         'The change lasts until the server stops. Without `part` it sets the default for all parts without a level of their own. Without `level` the part uses the default again.',
@@ -157,11 +157,11 @@ export function logLevelRoutes(levels: LogLevels): FastifyPluginAsync {
         level: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: LOG_LEVELS.join(', ') }))
       }),
       response: { 200: json('The new levels', LevelsSchema) },
-      errors: ['invalid_option']
-    })
-    app.put('/log-levels', change, async ({ body }) => {
-      levels.set(body.part ?? undefined, body.level ?? undefined)
-      return levels.report()
+      errors: ['invalid_option'],
+      handler: async ({ body }) => {
+        levels.set(body.part ?? undefined, body.level ?? undefined)
+        return levels.report()
+      }
     })
   }
 }

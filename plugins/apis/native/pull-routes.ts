@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { FileProgress, Pull, PullPlan } from '../../../core/contracts/downloads.ts'
@@ -16,7 +15,7 @@ import { type Progress, progressText } from '../../../core/contracts/progress.ts
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Given, Loose, named, Titled } from '../../../core/http/request-fields.ts'
-import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { bareName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { requestedName } from './records.ts'
@@ -62,10 +61,10 @@ const withWarnings = (pull: Pull | undefined) => ({
 
 /** Routes for pulls of models from hubs. */
 export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Pulls')
 
-    const start = nativeRoute('Pulls', 'pullModel', 'Download a model from a hub', {
+    route('POST /pull', 'pullModel', 'Download a model from a hub', {
       role: 'operator',
       description:
         'The pull is paused when the last client disconnects, unless `detach` is true. Downloaded data is kept.',
@@ -79,58 +78,58 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
         ),
         202: json('The pull continues in the background', PullSchema)
       },
-      errors: PULL_ERRORS
-    })
-    app.post('/pull', start, async (request, reply) => {
-      const { body } = request
-      const model = requestedName(body)
-      const success = { status: 'success' }
-      const source = naming.atHub ? naming.atHub(model) : model
-      if (source === undefined) {
-        if (body.stream === false) return success
+      errors: PULL_ERRORS,
+      handler: async (request, reply) => {
+        const { body } = request
+        const model = requestedName(body)
+        const success = { status: 'success' }
+        const source = naming.atHub ? naming.atHub(model) : model
+        if (source === undefined) {
+          if (body.stream === false) return success
+          return await streams.reply(request, reply, async stream => {
+            void stream.send({ status: `pulling ${model}` })
+            return success
+          })
+        }
+        const { caller } = request
+        const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
+        const signal = clientSignal(reply)
+
+        if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
+        if (body.detach) {
+          const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true, caller })
+          return pull ? await reply.code(202).send(pull.record()) : success
+        }
+        if (body.stream === false) {
+          const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
+          await pull?.watch(() => undefined, signal)
+          return withWarnings(pull)
+        }
         return await streams.reply(request, reply, async stream => {
-          void stream.send({ status: `pulling ${model}` })
-          return success
+          const onProgress = (progress: Progress) => {
+            stream.status = progressText(progress)
+          }
+          onProgress({ phase: 'pulling', subject: model })
+          const plan = await downloads.plan(pullRequest, { signal, onProgress })
+          const pull = await downloads.pull(plan, { detached: false, caller })
+          void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
+          const events = newestEvents(stream)
+          const onEvent = (files: FileProgress[]) => {
+            stream.status = `pulling ${model}`
+            events.add(files)
+          }
+          const onWaiting = () => {
+            stream.status = WAITING
+            void stream.send({ status: WAITING })
+          }
+          await pull?.watch(onEvent, signal, onWaiting)
+          events.flush()
+          return withWarnings(pull)
         })
       }
-      const { caller } = request
-      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
-      const signal = clientSignal(reply)
-
-      if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
-      if (body.detach) {
-        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true, caller })
-        return pull ? await reply.code(202).send(pull.record()) : success
-      }
-      if (body.stream === false) {
-        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
-        await pull?.watch(() => undefined, signal)
-        return withWarnings(pull)
-      }
-      return await streams.reply(request, reply, async stream => {
-        const onProgress = (progress: Progress) => {
-          stream.status = progressText(progress)
-        }
-        onProgress({ phase: 'pulling', subject: model })
-        const plan = await downloads.plan(pullRequest, { signal, onProgress })
-        const pull = await downloads.pull(plan, { detached: false, caller })
-        void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
-        const events = newestEvents(stream)
-        const onEvent = (files: FileProgress[]) => {
-          stream.status = `pulling ${model}`
-          events.add(files)
-        }
-        const onWaiting = () => {
-          stream.status = WAITING
-          void stream.send({ status: WAITING })
-        }
-        await pull?.watch(onEvent, signal, onWaiting)
-        events.flush()
-        return withWarnings(pull)
-      })
     })
 
-    const search = nativeRoute('Pulls', 'searchHubs', 'Search hubs for models', {
+    route('GET /search', 'searchHubs', 'Search hubs for models', {
       role: 'operator',
       description:
         'Each result has the size of the variant that a pull would choose, and whether it fits in memory. Failed hubs are listed in `errors`, unless all of them failed.',
@@ -156,70 +155,70 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
         'hub_rate_limited',
         'repo_not_found',
         'rate_limited'
-      ]
-    })
-    app.get('/search', search, async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
-      const words = q.trim().replace(/\s+/g, ' ')
-      if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
-        const message = '"q" must contain words of a model name, with at most 200 characters.'
-        throw new CorralError('invalid_request', message, { param: 'q' })
+      ],
+      handler: async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
+        const words = q.trim().replace(/\s+/g, ' ')
+        if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
+          const message = '"q" must contain words of a model name, with at most 200 characters.'
+          throw new CorralError('invalid_request', message, { param: 'q' })
+        }
+        return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
       }
-      return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
     })
 
-    const list = nativeRoute('Pulls', 'listPulls', 'List unfinished pulls', {
+    route('GET /pulls', 'listPulls', 'List unfinished pulls', {
       role: 'operator',
-      response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) }
+      response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) },
+      handler: async () => ({ pulls: downloads.list() })
     })
-    app.get('/pulls', list, async () => ({ pulls: downloads.list() }))
 
-    const get = nativeRoute('Pulls', 'getPull', 'Show the progress of a pull', {
+    route('GET /pulls/:id', 'getPull', 'Show the progress of a pull', {
       role: 'operator',
       params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model it downloads' }) }),
       response: { 200: json('The pull', PullSchema) },
-      errors: ['model_not_found']
-    })
-    app.get('/pulls/:id', get, async ({ params: { id } }) => {
-      const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
-      if (record) return record
-      throw new CorralError(
-        'model_not_found',
-        `There is no pull ${JSON.stringify(id)}. List the pulls with GET /api/pulls.`,
-        {
-          param: 'id'
-        }
-      )
+      errors: ['model_not_found'],
+      handler: async ({ params: { id } }) => {
+        const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
+        if (record) return record
+        throw new CorralError(
+          'model_not_found',
+          `There is no pull ${JSON.stringify(id)}. List the pulls with GET /api/pulls.`,
+          {
+            param: 'id'
+          }
+        )
+      }
     })
 
     const body = PullsRequestSchema
     const response = { 200: json('The pull', PullSchema) }
-    const pause = nativeRoute('Pulls', 'pausePull', 'Pause a pull', {
+    route('POST /pulls/pause', 'pausePull', 'Pause a pull', {
       role: 'operator',
       body: PauseRequestSchema,
       response,
-      errors: NAMED
-    })
-    app.post('/pulls/pause', pause, async ({ body }) => {
-      return await downloads.pause(requireId(body), { unlessShared: body.unless_shared === true })
+      errors: NAMED,
+      handler: async ({ body }) => {
+        return await downloads.pause(requireId(body), { unlessShared: body.unless_shared === true })
+      }
     })
 
-    const resume = nativeRoute('Pulls', 'resumePull', 'Resume a pull in the background', {
+    route('POST /pulls/resume', 'resumePull', 'Resume a pull in the background', {
       role: 'operator',
       body,
       response,
-      errors: PULL_ERRORS
+      errors: PULL_ERRORS,
+      handler: async ({ body, caller }) => await downloads.resume(requireId(body), caller)
     })
-    app.post('/pulls/resume', resume, async ({ body, caller }) => await downloads.resume(requireId(body), caller))
 
-    const cancel = nativeRoute('Pulls', 'cancelPull', 'Cancel a pull and delete its data', {
+    route('POST /pulls/cancel', 'cancelPull', 'Cancel a pull and delete its data', {
       role: 'operator',
       body,
       response: { 200: json('Cancelled', Done('cancelled')) },
-      errors: NAMED
-    })
-    app.post('/pulls/cancel', cancel, async ({ body }) => {
-      await downloads.cancel(requireId(body))
-      return { status: 'cancelled' }
+      errors: NAMED,
+      handler: async ({ body }) => {
+        await downloads.cancel(requireId(body))
+        return { status: 'cancelled' }
+      }
     })
   }
 }

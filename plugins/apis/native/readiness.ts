@@ -7,22 +7,8 @@ import { type Drain, drainingError } from '../../../core/http/draining.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { nativeErrorBody } from '../../../core/http/native-error.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
-
-const live = nativeRoute('Server', 'getLive', 'Check that the process responds', {
-  description: 'For supervisors, which should restart the server if this fails.',
-  role: 'anyone',
-  response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) }
-})
-const ready = nativeRoute('Server', 'getReady', 'Check that models can be used', {
-  description:
-    'For load balancers: 503 while the server drains or shuts down, and while no llama.cpp build works. ' +
-    'Models on other servers need no build.',
-  role: 'anyone',
-  response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
-  errors: ['runtime_missing', 'draining']
-})
 
 const DrainStateSchema = Type.Object(
   {
@@ -33,24 +19,6 @@ const DrainStateSchema = Type.Object(
   { title: 'DrainState' }
 )
 export type DrainState = Static<typeof DrainStateSchema>
-
-const getDrain = nativeRoute('Server', 'getDrain', 'Show whether the server drains, and how many requests are open', {
-  role: 'operator',
-  response: { 200: json('The state', DrainStateSchema) }
-})
-const startDrain = nativeRoute('Server', 'startDrain', 'Refuse new requests for models', {
-  role: 'admin',
-  description:
-    'Use this before a stop or restart. Running and waiting requests continue to their end, new requests get 503 `draining`, and ' +
-    '`/readyz` reports that the server is not ready. Pulls continue: a stop interrupts them, and the next start resumes them.',
-  response: { 200: json('The state', DrainStateSchema) },
-  errors: ['invalid_request', 'invalid_json']
-})
-const endDrain = nativeRoute('Server', 'endDrain', 'Accept new requests for models again', {
-  role: 'admin',
-  response: { 200: json('The state', DrainStateSchema) },
-  errors: ['invalid_request', 'invalid_json']
-})
 
 /** Routes for supervisors and load balancers, and for taking a server out of service before it stops. */
 export function readinessRoutes({
@@ -68,31 +36,62 @@ export function readinessRoutes({
     return noBuild(state)
   }
   return async app => {
+    const route = nativeRouter(app, 'Server')
     const { drain, log } = app
     app.addHook('preValidation', async request => {
       if (request.body !== undefined && request.body !== null) bodyObject(request.body)
     })
-    app.get('/livez', live, async () => ({ status: 'ok' }))
-    app.get('/readyz', ready, async (request, reply) => {
-      const error = whyNotReady(drain)
-      // Sent without throwing, so that frequent probes do not fill the log.
-      return error ? reply.code(error.status).send(nativeErrorBody(error, request)) : { status: 'ok' }
+    route('GET /livez', 'getLive', 'Check that the process responds', {
+      description: 'For supervisors, which should restart the server if this fails.',
+      role: 'anyone',
+      response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) },
+      handler: async () => ({ status: 'ok' })
+    })
+    route('GET /readyz', 'getReady', 'Check that models can be used', {
+      description:
+        'For load balancers: 503 while the server drains or shuts down, and while no llama.cpp build works. ' +
+        'Models on other servers need no build.',
+      role: 'anyone',
+      response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
+      errors: ['runtime_missing', 'draining'],
+      handler: async (request, reply) => {
+        const error = whyNotReady(drain)
+        // Sent without throwing, so that frequent probes do not fill the log.
+        return error ? reply.code(error.status).send(nativeErrorBody(error, request)) : { status: 'ok' }
+      }
     })
     const state = (): DrainState => ({
       draining: drain.since !== undefined,
       ...(drain.since && { since: drain.since.toISOString() }),
       open: drain.open
     })
-    app.get('/api/drain', getDrain, async () => state())
-    app.post('/api/drain', startDrain, async () => {
-      if (!drain.since) log.info({ open: drain.open }, 'draining: new requests for models are refused')
-      drain.begin()
-      return state()
+    route('GET /api/drain', 'getDrain', 'Show whether the server drains, and how many requests are open', {
+      role: 'operator',
+      response: { 200: json('The state', DrainStateSchema) },
+      handler: async () => state()
     })
-    app.delete('/api/drain', endDrain, async () => {
-      if (drain.since) log.info('no longer draining: new requests for models are accepted again')
-      drain.end()
-      return state()
+    route('POST /api/drain', 'startDrain', 'Refuse new requests for models', {
+      role: 'admin',
+      description:
+        'Use this before a stop or restart. Running and waiting requests continue to their end, new requests get 503 `draining`, and ' +
+        '`/readyz` reports that the server is not ready. Pulls continue: a stop interrupts them, and the next start resumes them.',
+      response: { 200: json('The state', DrainStateSchema) },
+      errors: ['invalid_request', 'invalid_json'],
+      handler: async () => {
+        if (!drain.since) log.info({ open: drain.open }, 'draining: new requests for models are refused')
+        drain.begin()
+        return state()
+      }
+    })
+    route('DELETE /api/drain', 'endDrain', 'Accept new requests for models again', {
+      role: 'admin',
+      response: { 200: json('The state', DrainStateSchema) },
+      errors: ['invalid_request', 'invalid_json'],
+      handler: async () => {
+        if (drain.since) log.info('no longer draining: new requests for models are accepted again')
+        drain.end()
+        return state()
+      }
     })
   }
 }

@@ -1,10 +1,9 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRoute, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/stream-routes.ts'
 import { type PluginReport, PluginReportSchema } from '../../../core/plugins/plugin-report.ts'
 import { version } from '../../../core/system/package-info.ts'
@@ -18,13 +17,6 @@ const RunningSchema = Loose({
   status: Type.Literal('ok'),
   draining: Type.Optional(Type.Literal(true, { description: 'New requests for models are refused' }))
 })
-const health = nativeRoute('Server', 'getHealth', 'Check that corral is running', {
-  role: 'anyone',
-  response: { 200: json('Running', RunningSchema) }
-})
-const versionRoute = nativeRoute('Server', 'getVersion', "Show corral's version", {
-  response: { 200: json('The version', Loose({ version: Type.String() })) }
-})
 
 function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
   return { status: 'ok', ...(drain.since && { draining: true }) }
@@ -32,14 +24,21 @@ function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
 
 /** Routes of the native API, without the prefix. */
 export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Server')
     // A missing or non-object body gets its own error code before the schema is applied.
     app.addHook('preValidation', async request => {
       if (request.routeOptions.schema?.body) bodyObject(request.body)
     })
-    app.get('/health', health, async () => getHealth(app))
-    app.get('/version', versionRoute, async () => ({ version: shownVersion }))
+    route('GET /health', 'getHealth', 'Check that corral is running', {
+      role: 'anyone',
+      response: { 200: json('Running', RunningSchema) },
+      handler: async () => getHealth(app)
+    })
+    route('GET /version', 'getVersion', "Show corral's version", {
+      response: { 200: json('The version', Loose({ version: Type.String() })) },
+      handler: async () => ({ version: shownVersion })
+    })
     await app.register(answerRoutes(deps))
     await app.register(embedRoutes(deps))
     await app.register(modelRoutes(deps))
@@ -57,52 +56,50 @@ function links(hasDocs: boolean, page: string | undefined): string {
   return `<!doctype html><html lang="en"><meta charset="utf-8"><title>corral</title><p>corral is running.${chat}${docs}</p></html>\n`
 }
 
-const root = nativeRoute('Server', 'root', 'Root page', {
-  role: 'anyone',
-  description: 'A line of text, or a page for browsers.',
-  response: {
-    200: {
-      description: 'Running',
-      content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
-    }
-  }
-})
-
-const reload = nativeRoute('Server', 'reloadConfig', 'Reload the configuration', {
-  role: 'admin',
-  description:
-    'Changes take effect immediately: running answers continue, and models whose settings did not change stay loaded. Settings that need a restart of the server are listed. An invalid configuration changes nothing: `invalid_config` lists its mistakes in `problems`, with line and column.',
-  response: { 200: json('What has changed', ReloadReportSchema) },
-  errors: ['invalid_config', 'reload_failed', 'not_implemented']
-})
-
 const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
-
-const listPlugins = nativeRoute('Server', 'listPlugins', 'List the plugins', {
-  role: 'operator',
-  description: 'Built-in and configured plugins, with their states and what they offer.',
-  response: { 200: json('The plugins', PluginsSchema) }
-})
 
 /** Routes for the root (text for programs, a page for browsers) and the list of plugins. */
 export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
   return async app => {
-    app.get('/', root, async (request, reply) => {
-      reply.vary('Accept')
-      // Browsers name HTML in their Accept header.
-      if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
-        return reply.type('text/plain; charset=utf-8').send(LINE)
+    const route = nativeRouter(app, 'Server')
+    route('GET /', 'root', 'Root page', {
+      role: 'anyone',
+      description: 'A line of text, or a page for browsers.',
+      response: {
+        200: {
+          description: 'Running',
+          content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
+        }
+      },
+      handler: async (request, reply) => {
+        reply.vary('Accept')
+        // Browsers name HTML in their Accept header.
+        if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
+          return reply.type('text/plain; charset=utf-8').send(LINE)
+        }
+        const { web } = app
+        if (web?.path === '/') return web.sendPage(reply)
+        return reply
+          .type('text/html; charset=utf-8')
+          .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
+          .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
       }
-      const { web } = app
-      if (web?.path === '/') return web.sendPage(reply)
-      return reply
-        .type('text/html; charset=utf-8')
-        .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
-        .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
     })
-    app.post('/api/reload', reload, () => app.reloadConfig())
-    app.get('/api/plugins', listPlugins, async (): Promise<Static<typeof PluginsSchema>> => {
-      return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
+    route('POST /api/reload', 'reloadConfig', 'Reload the configuration', {
+      role: 'admin',
+      description:
+        'Changes take effect immediately: running answers continue, and models whose settings did not change stay loaded. Settings that need a restart of the server are listed. An invalid configuration changes nothing: `invalid_config` lists its mistakes in `problems`, with line and column.',
+      response: { 200: json('What has changed', ReloadReportSchema) },
+      errors: ['invalid_config', 'reload_failed', 'not_implemented'],
+      handler: () => app.reloadConfig()
+    })
+    route('GET /api/plugins', 'listPlugins', 'List the plugins', {
+      role: 'operator',
+      description: 'Built-in and configured plugins, with their states and what they offer.',
+      response: { 200: json('The plugins', PluginsSchema) },
+      handler: async (): Promise<Static<typeof PluginsSchema>> => {
+        return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
+      }
     })
   }
 }

@@ -1,5 +1,4 @@
 import { basename, isAbsolute } from 'node:path'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BuildSchema, type InstallRequest, RuntimesReportSchema } from '../../../core/contracts/builds.ts'
@@ -7,11 +6,10 @@ import { Done, Named } from '../../../core/contracts/native-records.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
-import { DOWNLOAD_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { DOWNLOAD_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { withoutServerPaths } from '../../../core/http/server-folders.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
-const TAG = 'llama.cpp builds'
 const streamed = Given(Type.Boolean({ default: true }))
 const text = (description: string) => Given(Type.String({ minLength: 1, description }))
 const InstallRequestSchema = Titled('InstallRequest', {
@@ -49,82 +47,82 @@ const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
 
 /** Routes to list, install, choose, upgrade and remove llama.cpp builds. */
 export function runtimeRoutes({ runtimes, streams }: NativeDependencies): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'llama.cpp builds')
     app.addHook('preValidation', async request => {
       if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
     })
 
-    const report = nativeRoute(TAG, 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
+    route('GET /runtimes', 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
       role: 'operator',
       response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
-      errors: ['runtime_missing']
-    })
-    app.get('/runtimes', report, async ({ caller, server }) => {
-      await runtimes.rank()
-      const report = runtimes.report()
-      if (caller.role === 'admin') return report
-      const builds = [...report.installed.map(({ build }) => build), ...(report.chosen ? [report.chosen] : [])]
-      const places = builds.map(({ directory }) => ({ path: directory, shown: basename(directory) }))
-      return withoutServerPaths(report, [...places, ...server.folders])
+      errors: ['runtime_missing'],
+      handler: async ({ caller, server }) => {
+        await runtimes.rank()
+        const report = runtimes.report()
+        if (caller.role === 'admin') return report
+        const builds = [...report.installed.map(({ build }) => build), ...(report.chosen ? [report.chosen] : [])]
+        const places = builds.map(({ directory }) => ({ path: directory, shown: basename(directory) }))
+        return withoutServerPaths(report, [...places, ...server.folders])
+      }
     })
 
-    const install = nativeRoute(TAG, 'installRuntime', 'Install a build', {
+    route('POST /runtimes/install', 'installRuntime', 'Install a build', {
       role: 'admin',
       description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
       body: InstallRequestSchema,
       bodyOptional: true,
       response: { 200: streams.workReply('The installed build', BuildReplySchema) },
-      errors: INSTALL_ERRORS
-    })
-    app.post('/runtimes/install', install, async (request, reply) => {
-      const build = installRequest(request.body)
-      const stream = request.body.stream ?? true
-      return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
-        status: 'success',
-        build: await runtimes.install(build, { signal, onProgress })
-      }))
+      errors: INSTALL_ERRORS,
+      handler: async (request, reply) => {
+        const build = installRequest(request.body)
+        const stream = request.body.stream ?? true
+        return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
+          status: 'success',
+          build: await runtimes.install(build, { signal, onProgress })
+        }))
+      }
     })
 
-    const use = nativeRoute(TAG, 'useRuntime', 'Choose the build that engines run on', {
+    route('POST /runtimes/use', 'useRuntime', 'Choose the build that engines run on', {
       role: 'admin',
       body: UseRequestSchema,
       response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
-      errors: USE_ERRORS
-    })
-    app.post('/runtimes/use', use, async (request, reply) => {
-      const { runtime, stream } = request.body
-      return await streams.replyToWork(request, reply, { stream: stream ?? false }, async (signal, onProgress) => ({
-        status: 'success',
-        build: await runtimes.use(runtime, { signal, onProgress })
-      }))
+      errors: USE_ERRORS,
+      handler: async (request, reply) => {
+        const { runtime, stream } = request.body
+        return await streams.replyToWork(request, reply, { stream: stream ?? false }, async (signal, onProgress) => ({
+          status: 'success',
+          build: await runtimes.use(runtime, { signal, onProgress })
+        }))
+      }
     })
 
-    const upgrade = nativeRoute(TAG, 'upgradeRuntime', 'Install and use the newest release of the build in use', {
+    route('POST /runtimes/upgrade', 'upgradeRuntime', 'Install and use the newest release of the build in use', {
       role: 'admin',
       description: 'If the new build does not work, the previous one stays in use.',
       body: Loose({ stream: streamed }),
       bodyOptional: true,
       response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
-      errors: INSTALL_ERRORS
-    })
-    app.post('/runtimes/upgrade', upgrade, async (request, reply) => {
-      const stream = request.body.stream ?? true
-      return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
-        status: 'success',
-        ...(await runtimes.upgrade({ signal, onProgress }))
-      }))
+      errors: INSTALL_ERRORS,
+      handler: async (request, reply) => {
+        const stream = request.body.stream ?? true
+        return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
+          status: 'success',
+          ...(await runtimes.upgrade({ signal, onProgress }))
+        }))
+      }
     })
 
-    const remove = nativeRoute(TAG, 'deleteRuntime', 'Remove an installed build', {
+    route('DELETE /runtimes/:id', 'deleteRuntime', 'Remove an installed build', {
       role: 'admin',
       params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
       response: { 200: json('Removed', Done('deleted')) },
-      errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use']
-    })
-    app.delete('/runtimes/:id', remove, async ({ params: { id } }) => {
-      await runtimes.remove(id)
-      return { status: 'deleted' }
+      errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use'],
+      handler: async ({ params: { id } }) => {
+        await runtimes.remove(id)
+        return { status: 'deleted' }
+      }
     })
   }
 }

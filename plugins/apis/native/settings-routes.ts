@@ -1,13 +1,12 @@
 import { createHash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../../core/config/core-schema.ts'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { Loose, loose, named, Titled } from '../../../core/http/request-fields.ts'
-import { FILE_ERRORS, json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -35,24 +34,24 @@ const MACHINE_SETTINGS = ['environment', 'lora', 'projector']
 
 /** Routes that read and change a model's settings in the configuration file. */
 export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+  return async app => {
+    const route = nativeRouter(app, 'Models')
 
-    const show = nativeRoute('Models', 'getModelSettings', "Show a model's settings in the configuration file", {
+    route('GET /models/settings', 'getModelSettings', "Show a model's settings in the configuration file", {
       role: 'admin',
       description: 'As written in the file, without defaults and the settings that the model was created with.',
       querystring: Type.Object({ model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
       response: { 200: json('What the file sets', ModelSettingsReplySchema) },
-      errors: [...FILE_ERRORS, 'invalid_config', 'config_not_editable', 'not_implemented']
-    })
-    app.get('/models/settings', show, async ({ query, caller }): Promise<Static<typeof ModelSettingsReplySchema>> => {
-      const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
-      const { path, text } = await app.configEditor.file()
-      const { publicName: model, label } = variant
-      return { model, file: path, ...sectionIn(await loadYaml(), text ?? '', model, label) }
+      errors: [...FILE_ERRORS, 'invalid_config', 'config_not_editable', 'not_implemented'],
+      handler: async ({ query, caller }): Promise<Static<typeof ModelSettingsReplySchema>> => {
+        const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
+        const { path, text } = await app.configEditor.file()
+        const { publicName: model, label } = variant
+        return { model, file: path, ...sectionIn(await loadYaml(), text ?? '', model, label) }
+      }
     })
 
-    const change = nativeRoute('Models', 'setModelSettings', "Change a model's settings in the configuration file", {
+    route('PUT /models/settings', 'setModelSettings', "Change a model's settings in the configuration file", {
       role: 'admin',
       description:
         'They replace everything that the file sets for the model. Comments and all other settings are kept. The configuration is then reloaded: if the options of a loaded model changed, its next request reloads it. Mistakes are refused with `invalid_config` as at startup, and nothing is written. `environment`, `lora` and `projector` can be changed only over the private socket or in the file.',
@@ -70,39 +69,39 @@ export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAs
         'path_not_allowed',
         'reload_failed',
         'not_implemented'
-      ]
-    })
-    app.put('/models/settings', change, async ({ body, caller }) => {
-      const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
-      const yaml = await loadYaml()
-      return await app.configEditor.rewrite(({ path, text }) => {
-        const { section, settings, revision } = sectionIn(yaml, text, model, label)
-        if (revision !== body.revision) {
-          throw new CorralError(
-            'settings_changed',
-            `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
-            { param: 'revision' }
-          )
-        }
-        const changes = diffSettings(settings, body.settings as Values)
-        const refused = caller.isLocal ? undefined : MACHINE_SETTINGS.find(name => name in changes)
-        if (refused !== undefined) {
-          throw new CorralError(
-            'path_not_allowed',
-            `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`,
-            { param: `settings.${refused}` }
-          )
-        }
-        if (Object.keys(changes).length === 0) return text
-        const changed = yaml.withModelSettings(text, section, changes)
-        if (changed === undefined) {
-          throw new CorralError(
-            'config_not_editable',
-            `The settings of "${section}" in ${path} cannot be changed without affecting others, for example because of a YAML anchor. Edit the file by hand, then run "corral reload".`
-          )
-        }
-        return changed
-      })
+      ],
+      handler: async ({ body, caller }) => {
+        const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
+        const yaml = await loadYaml()
+        return await app.configEditor.rewrite(({ path, text }) => {
+          const { section, settings, revision } = sectionIn(yaml, text, model, label)
+          if (revision !== body.revision) {
+            throw new CorralError(
+              'settings_changed',
+              `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
+              { param: 'revision' }
+            )
+          }
+          const changes = diffSettings(settings, body.settings as Values)
+          const refused = caller.isLocal ? undefined : MACHINE_SETTINGS.find(name => name in changes)
+          if (refused !== undefined) {
+            throw new CorralError(
+              'path_not_allowed',
+              `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`,
+              { param: `settings.${refused}` }
+            )
+          }
+          if (Object.keys(changes).length === 0) return text
+          const changed = yaml.withModelSettings(text, section, changes)
+          if (changed === undefined) {
+            throw new CorralError(
+              'config_not_editable',
+              `The settings of "${section}" in ${path} cannot be changed without affecting others, for example because of a YAML anchor. Edit the file by hand, then run "corral reload".`
+            )
+          }
+          return changed
+        })
+      }
     })
   }
 }

@@ -6,7 +6,7 @@ import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { isDisconnect } from '../../../core/http/client-disconnect.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from '../../../core/http/native-error.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { clientError } from '../../../core/http/server-folders.ts'
 import { bareName, type ModelName, NO_OWNER, parseRequestedName } from '../../../core/models/model-name.ts'
 import { modelfileText } from './models/create-request.ts'
@@ -21,18 +21,6 @@ export const OLLAMA_VERSION = '0.17.4'
 /** Prefix of the Ollama API at the server's own address. */
 const PREFIX = '/ollama'
 
-const root = nativeRoute('Ollama', 'ollamaRoot', "Check that Ollama's API is available", {
-  role: 'anyone',
-  response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } }
-})
-const status = nativeRoute('Ollama', 'ollamaStatus', "Show that Ollama's cloud models are disabled", {
-  response: {
-    200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
-  }
-})
-const account = (summary: string, operationId: string) =>
-  nativeRoute('Ollama', operationId, `${summary} (there is none)`, { errors: ['not_implemented'] })
-
 /** Routes of the Ollama API below `/ollama`. */
 export function ollamaRoutes(
   nativeApi: NativeApi,
@@ -41,6 +29,7 @@ export function ollamaRoutes(
 ): FastifyPluginAsync {
   return async app => {
     tagAsOllama(app)
+    const route = nativeRouter(app, 'Ollama')
     app.setErrorHandler((error, request, reply) => {
       if (isDisconnect(error, request)) return reply.hijack()
       const failure = withOllamaMessage(toCorralError(error), request.body)
@@ -51,10 +40,23 @@ export function ollamaRoutes(
         .headers(errorHeaders(failure))
         .send(nativeErrorBody(clientError(failure, request), request))
     })
-    app.get(PREFIX, root, async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running'))
-    app.get(`${PREFIX}/api/status`, status, async () => ({ cloud: { disabled: true, source: 'corral' } }))
-    app.post(`${PREFIX}/api/me`, account('Show the account at ollama.com', 'ollamaMe'), noAccount)
-    app.post(`${PREFIX}/api/signout`, account('Sign out of ollama.com', 'ollamaSignout'), noAccount)
+    route(`GET ${PREFIX}`, 'ollamaRoot', "Check that Ollama's API is available", {
+      role: 'anyone',
+      response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } },
+      handler: async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running')
+    })
+    route(`GET ${PREFIX}/api/status`, 'ollamaStatus', "Show that Ollama's cloud models are disabled", {
+      response: {
+        200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
+      },
+      handler: async () => ({ cloud: { disabled: true, source: 'corral' } })
+    })
+    for (const [path, operationId, summary] of [
+      ['me', 'ollamaMe', 'Show the account at ollama.com (there is none)'],
+      ['signout', 'ollamaSignout', 'Sign out of ollama.com (there is none)']
+    ] as const) {
+      route(`POST ${PREFIX}/api/${path}`, operationId, summary, { errors: ['not_implemented'], handler: noAccount })
+    }
     await app.register(
       async scope => {
         scope.addHook('preHandler', async request => refuseTemplate(request))

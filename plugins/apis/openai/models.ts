@@ -7,7 +7,7 @@ import { hasFiles } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { LIST_HEADERS, ListBody, NOT_MODIFIED } from '../../../core/http/list-body.ts'
 import { listPage } from '../../../core/http/list-page.ts'
-import { openaiRoute } from '../../../core/http/openai-error.ts'
+import { openaiRouter } from '../../../core/http/openai-error.ts'
 import { json } from '../../../core/http/response-schemas.ts'
 import { aliasesByModel, catalogFor, findListed, type VisibleCatalog } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
@@ -15,7 +15,6 @@ import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
-const TAG = 'OpenAI models'
 const ModelPath = Type.Object({
   '*': Type.String({
     title: 'model',
@@ -37,16 +36,14 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
   }
   const body = new ListBody()
   return async app => {
-    app.get<{ Querystring: ModelListQuery; Headers: Static<typeof LIST_HEADERS> }>(
-      '/models',
-      openaiRoute(TAG, 'listModels', 'List models', {
-        description: 'The models on this machine, in records for the clients of OpenAI and Anthropic.',
-        querystring: ModelListQuery,
-        headers: LIST_HEADERS,
-        response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
-        errors: ['invalid_request']
-      }),
-      async ({ caller, query }, reply) => {
+    const route = openaiRouter(app, 'OpenAI models')
+    route('GET /models', 'listModels', 'List models', {
+      description: 'The models on this machine, in records for the clients of OpenAI and Anthropic.',
+      querystring: ModelListQuery,
+      headers: LIST_HEADERS,
+      response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
+      errors: ['invalid_request'],
+      handler: async ({ caller, query }, reply) => {
         const seen = catalogFor(catalog, caller)
         const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
         if (!isWhole || caller.models !== undefined) return modelPage(listed(seen), readFacts(seen), query)
@@ -66,21 +63,18 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
           textOf: (model, alias) => JSON.stringify(modelRecord({ model, alias }, getFacts(model)))
         })
       }
-    )
+    })
     // Model names contain a slash, which clients send literally or as %2F.
-    app.get<{ Params: { '*': string } }>(
-      '/models/*',
-      openaiRoute(TAG, 'retrieveModel', 'Show a model', {
-        params: ModelPath,
-        response: { 200: json('The model', Model) },
-        errors: ['invalid_model_name', 'model_not_found']
-      }),
-      async request => {
+    route('GET /models/*', 'retrieveModel', 'Show a model', {
+      params: ModelPath,
+      response: { 200: json('The model', Model) },
+      errors: ['invalid_model_name', 'model_not_found'],
+      handler: async request => {
         const seen = catalogFor(catalog, request.caller)
         const listed = findListed(seen, parseRequestedName(request.params['*']))
         return modelRecord(listed, readFacts(seen)(listed.model))
       }
-    )
+    })
   }
 }
 

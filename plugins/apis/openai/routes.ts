@@ -7,7 +7,7 @@ import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { openaiErrorBody, openaiErrors, openaiRoute } from '../../../core/http/openai-error.ts'
+import { openaiErrorBody, openaiErrors, openaiRoute, openaiRouter } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/stream-routes.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
@@ -69,58 +69,49 @@ function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<
 
 /** Routes for chat completions and completions. */
 function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
-  const TAG = 'OpenAI chat'
   const errors = openaiErrors(ANSWER_ERRORS)
   return async app => {
-    app.post<{ Body: Fields }>(
-      '/chat/completions',
-      openaiRoute(TAG, 'createChatCompletion', 'Answer a conversation', {
-        description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
-        body: ChatRequest,
-        response: {
-          200: jsonOrStream('The answer', ChatCompletion, {
-            event:
-              'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-            item: Type.Union([ChatChunk, errors]),
-            end: '[DONE]'
-          })
-        },
-        errors: ANSWER_ERRORS
-      }),
-      (request, reply) => answer(deps, request, reply, chatGeneration)
-    )
-    app.post<{ Body: Fields }>(
-      '/completions',
-      openaiRoute(TAG, 'createCompletion', 'Continue a text', {
-        description:
-          "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
-        body: CompletionRequest,
-        response: {
-          200: jsonOrStream('The texts', Completion, {
-            event:
-              'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-            item: Type.Union([Completion, errors]),
-            end: '[DONE]'
-          })
-        },
-        errors: ANSWER_ERRORS
-      }),
-      (request, reply) => answer(deps, request, reply, completionGeneration)
-    )
-    app.post<{ Body: ControlRequest }>(
-      '/chat/completions/control',
-      openaiRoute(TAG, 'controlChatCompletion', 'Control an answer while it is generated', {
-        description:
-          "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
-        body: ControlRequest,
-        response: { 200: json('Whether the action succeeded', ControlReply) },
-        errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed']
-      }),
-      async ({ body: { id, model: named, name }, caller }, reply) => {
+    const route = openaiRouter(app, 'OpenAI chat')
+    route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
+      description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
+      body: ChatRequest,
+      response: {
+        200: jsonOrStream('The answer', ChatCompletion, {
+          event:
+            'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
+          item: Type.Union([ChatChunk, errors]),
+          end: '[DONE]'
+        })
+      },
+      errors: ANSWER_ERRORS,
+      handler: (request, reply) => answer(deps, request, reply, chatGeneration)
+    })
+    route('POST /completions', 'createCompletion', 'Continue a text', {
+      description:
+        "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
+      body: CompletionRequest,
+      response: {
+        200: jsonOrStream('The texts', Completion, {
+          event:
+            'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
+          item: Type.Union([Completion, errors]),
+          end: '[DONE]'
+        })
+      },
+      errors: ANSWER_ERRORS,
+      handler: (request, reply) => answer(deps, request, reply, completionGeneration)
+    })
+    route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
+      description:
+        "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
+      body: ControlRequest,
+      response: { 200: json('Whether the action succeeded', ControlReply) },
+      errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
+      handler: async ({ body: { id, model: named, name }, caller }, reply) => {
         const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
         return await deps.answers.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
       }
-    )
+    })
   }
 }
 
@@ -132,15 +123,14 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
     return { operation: 'tokens', body: engineFields(body, request), lease } as const
   }
   return async app => {
-    app.post<{ Body: EmbeddingRequest }>(
-      '/embeddings',
-      openaiRoute('OpenAI embeddings', 'createEmbedding', 'Create embeddings of texts', {
-        description: 'A model that generates text gets a separate engine in embedding mode.',
-        body: EmbeddingRequest,
-        response: { 200: json('The embeddings, in the order of the texts', Embeddings) },
-        errors: ANSWER_ERRORS
-      }),
-      async ({ body, caller }, reply) => {
+    const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
+    const tokenRoute = openaiRouter(app, 'OpenAI tokens')
+    embeddingRoute('POST /embeddings', 'createEmbedding', 'Create embeddings of texts', {
+      description: 'A model that generates text gets a separate engine in embedding mode.',
+      body: EmbeddingRequest,
+      response: { 200: json('The embeddings, in the order of the texts', Embeddings) },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, caller }, reply) => {
         const request = readModelRequest(deps, body, caller)
         const input = embeddingInputs(body, request.variant)
         const lease = { ...request.lease, mode: 'embedding' } as const
@@ -150,78 +140,64 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
         )
         return embeddingList(reply, vectors, body, request.requested)
       }
-    )
+    })
     rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
     // Builds the engine's request for a conversation without answering it.
     const conversation = (body: Fields, caller: Caller) => {
       const request = readModelRequest(deps, body, caller)
       return { operation: 'tokens', body: chatGeneration(body, request).body, lease: request.lease } as const
     }
-    app.post<{ Body: Fields }>(
-      '/chat/completions/input_tokens',
-      openaiRoute('OpenAI tokens', 'countChatTokens', 'Count the tokens of a conversation', {
-        description: "Like llama-server's /v1/chat/completions/input_tokens.",
-        body: ChatRequest,
-        response: { 200: json('The number of tokens', PromptTokens) },
-        errors: ANSWER_ERRORS
-      }),
-      async ({ body, caller }, reply) => ({
+    tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
+      description: "Like llama-server's /v1/chat/completions/input_tokens.",
+      body: ChatRequest,
+      response: { 200: json('The number of tokens', PromptTokens) },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, caller }, reply) => ({
         object: 'response.input_tokens',
         input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, caller))
       })
-    )
-    app.post<{ Body: Fields }>(
-      '/chat/completions/prompt',
-      openaiRoute('OpenAI tokens', 'showPrompt', 'Show the prompt of a conversation', {
-        description: "Applies the model's chat template, like llama-server's /apply-template.",
-        body: ChatRequest,
-        response: { 200: json('The prompt', Prompt) },
-        errors: ANSWER_ERRORS
-      }),
-      async ({ body, caller }, reply) => ({
+    })
+    tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
+      description: "Applies the model's chat template, like llama-server's /apply-template.",
+      body: ChatRequest,
+      response: { 200: json('The prompt', Prompt) },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, caller }, reply) => ({
         prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, caller))
       })
-    )
-    app.post<{ Body: Fields }>(
-      '/tokenize',
-      openaiRoute('OpenAI tokens', 'tokenize', 'Split a text into tokens', {
-        description: "Like llama-server's /tokenize.",
-        body: TokenizeRequest,
-        response: { 200: json('The tokens', TokenList) },
-        errors: ANSWER_ERRORS
-      }),
-      ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
-    )
-    app.post<{ Body: Fields }>(
-      '/detokenize',
-      openaiRoute('OpenAI tokens', 'detokenize', 'Turn tokens into text', {
-        description: "Like llama-server's /detokenize.",
-        body: DetokenizeRequest,
-        response: { 200: json('The text', Text) },
-        errors: ANSWER_ERRORS
-      }),
-      async ({ body, caller }, reply) => ({
+    })
+    tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
+      description: "Like llama-server's /tokenize.",
+      body: TokenizeRequest,
+      response: { 200: json('The tokens', TokenList) },
+      errors: ANSWER_ERRORS,
+      handler: ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
+    })
+    tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
+      description: "Like llama-server's /detokenize.",
+      body: DetokenizeRequest,
+      response: { 200: json('The text', Text) },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, caller }, reply) => ({
         content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
           requireCall(lease, 'detokenize')(tokens as number[], lease)
         )
       })
-    )
+    })
   }
 }
 
 /** Registers ranking routes. @param paths path → operation id */
 function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Record<string, string>): void {
+  const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
   for (const [path, operationId] of Object.entries(paths)) {
-    app.post<{ Body: RerankRequest }>(
-      path,
-      openaiRoute('OpenAI embeddings', operationId, 'Rank documents by relevance to a query', {
-        description:
-          "Like Jina's and Cohere's rerank; with `texts`, like Text Embeddings Inference. Needs a reranking model.",
-        body: RerankRequest,
-        response: { 200: json('The documents, sorted by relevance', Type.Union([Ranking, TextRanking])) },
-        errors: ANSWER_ERRORS
-      }),
-      async ({ body, caller }, reply) => {
+    embeddingRoute(`POST ${path}`, operationId, 'Rank documents by relevance to a query', {
+      description:
+        "Like Jina's and Cohere's rerank; with `texts`, like Text Embeddings Inference. Needs a reranking model.",
+      body: RerankRequest,
+      response: { 200: json('The documents, sorted by relevance', Type.Union([Ranking, TextRanking])) },
+      errors: ANSWER_ERRORS,
+      handler: async ({ body, caller }, reply) => {
         const request = readModelRequest(deps, body, caller)
         const documents = documentTexts(body)
         const lease = { ...request.lease, mode: 'rerank' } as const
@@ -229,6 +205,6 @@ function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Recor
         const scores = await askOnce(deps, reply, question, rerankChunked)
         return body.texts ? textRanking(scores, body, documents) : ranking(scores, body, documents, request.requested)
       }
-    )
+    })
   }
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
 import type { Catalog } from '../../../core/contracts/models.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
@@ -60,16 +60,6 @@ const ASSETS = {
   'swagger-ui.css': 'text/css; charset=utf-8'
 }
 
-const documentRoute = nativeRoute('Server', 'getApiDocument', 'The API document', {
-  description: 'OpenAPI 3.1 document of all routes of this server.',
-  response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) }
-})
-const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the API', {
-  role: 'anyone',
-  description: 'The page asks for a key if the API document needs one.',
-  response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } }
-})
-
 /**
  * Serves the API document and the page that shows it. The document is built on the first request. Its examples name
  * models that the caller may use.
@@ -77,18 +67,28 @@ const pageRoute = nativeRoute('Server', 'getDocs', 'A page to read and try the A
 function docsRoutes(described: () => DescribedRoute[], catalog: Catalog): FastifyPluginAsync {
   let document: string | undefined
   return async app => {
-    app.get('/openapi.json', documentRoute, async (request, reply) => {
-      const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
-        import('./openapi.ts'),
-        import('./examples.ts')
-      ])
-      document ??= JSON.stringify(openApiDocument(described()))
-      return reply
-        .type('application/json; charset=utf-8')
-        .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
+    const route = nativeRouter(app, 'Server')
+    route('GET /openapi.json', 'getApiDocument', 'The API document', {
+      description: 'OpenAPI 3.1 document of all routes of this server.',
+      response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) },
+      handler: async (request, reply) => {
+        const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
+          import('./openapi.ts'),
+          import('./examples.ts')
+        ])
+        document ??= JSON.stringify(openApiDocument(described()))
+        return reply
+          .type('application/json; charset=utf-8')
+          .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
+      }
     })
 
-    app.get('/docs', pageRoute, async (_request, reply) => await sendPage(reply))
+    route('GET /docs', 'getDocs', 'A page to read and try the API', {
+      role: 'anyone',
+      description: 'The page asks for a key if the API document needs one.',
+      response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } },
+      handler: async (_request, reply) => await sendPage(reply)
+    })
 
     const { resolve } = createRequire(import.meta.url)
     for (const [name, type] of Object.entries(ASSETS)) {

@@ -1,4 +1,3 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import {
@@ -12,12 +11,15 @@ import {
 } from '../../../../core/contracts/state-events.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { openReplyStream } from '../../../../core/http/reply-stream.ts'
-import { nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { nativeRouter } from '../../../../core/http/response-schemas.ts'
 
 /** Characters per write. Splitting a snapshot of thousands of models lets back-pressure apply within it. */
 const MAX_CHARACTERS_PER_WRITE = 64 * 2 ** 10
 
 const TOPICS = Object.keys(STATE_TOPICS)
+const LastEventId = Type.Object({
+  'last-event-id': Type.Optional(Type.String({ description: 'Id of the last event received' }))
+})
 const EventSchema = Type.Object(
   {
     event: Type.Enum(['snapshot', 'change']),
@@ -30,6 +32,8 @@ const EventSchema = Type.Object(
   { description: 'A snapshot, then changes' }
 )
 
+const EVENTS = { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
+
 /** Routes that stream the state feed. */
 export function eventRoutes({
   feed,
@@ -38,39 +42,9 @@ export function eventRoutes({
   feed: StateFeed
   heartbeatInterval: () => number
 }): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    const events = nativeRoute('Server', 'followState', 'Follow the state of the server', {
-      description:
-        'Models, engines, loads, pulls, memory and the llama.cpp build: first `event: snapshot` ' +
-        'with all records, then `event: change` with what has changed, at most four times a second. A changed record ' +
-        'contains only the changed fields, with `null` for a removed field. With the header `Last-Event-ID` of ' +
-        'an earlier connection the stream continues from there if possible; otherwise it starts with a snapshot. Callers ' +
-        'see the same models as in GET /api/ps and GET /api/tags. The stream ends when the client disconnects. A client ' +
-        'may open 16 connections at the same time.',
-      querystring: Type.Object({
-        topics: Type.Optional(
-          Type.String({
-            pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
-            description: `Comma-separated list of ${TOPICS.join(', ')}; all by default`
-          })
-        ),
-        heartbeat: Type.Optional(
-          Type.String({ pattern: '^[1-9][0-9]?$', description: 'Seconds of silence after which a comment is sent' })
-        )
-      }),
-      headers: Type.Object({
-        'last-event-id': Type.Optional(Type.String({ description: 'Id of the last event received' }))
-      }),
-      response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } },
-      errors: ['invalid_request']
-    })
-    const members = nativeRoute('Cluster', 'followCluster', 'Follow the nodes of this cluster', {
-      role: 'operator',
-      description: 'Only the topics `member` and `replicas` of GET /api/events.',
-      headers: events.schema.headers,
-      response: { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
-    })
+  return async app => {
+    const route = nativeRouter(app, 'Server')
+    const clusterRoute = nativeRouter(app, 'Cluster')
 
     async function follow(
       { caller, headers }: FastifyRequest,
@@ -106,19 +80,44 @@ export function eventRoutes({
     }
 
     // A HEAD request has no body, so nothing would end its stream.
-    app.get('/events', { ...events, exposeHeadRoute: false }, async (request, reply) => {
-      const { topics, heartbeat } = request.query
-      const interval = heartbeat === undefined ? heartbeatInterval() : Number(heartbeat) * 1000
-      await follow(
-        request,
-        reply,
-        topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[]),
-        interval
-      )
+    route('GET /events', 'followState', 'Follow the state of the server', {
+      description:
+        'Models, engines, loads, pulls, memory and the llama.cpp build: first `event: snapshot` ' +
+        'with all records, then `event: change` with what has changed, at most four times a second. A changed record ' +
+        'contains only the changed fields, with `null` for a removed field. With the header `Last-Event-ID` of ' +
+        'an earlier connection the stream continues from there if possible; otherwise it starts with a snapshot. Callers ' +
+        'see the same models as in GET /api/ps and GET /api/tags. The stream ends when the client disconnects. A client ' +
+        'may open 16 connections at the same time.',
+      querystring: Type.Object({
+        topics: Type.Optional(
+          Type.String({
+            pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
+            description: `Comma-separated list of ${TOPICS.join(', ')}; all by default`
+          })
+        ),
+        heartbeat: Type.Optional(
+          Type.String({ pattern: '^[1-9][0-9]?$', description: 'Seconds of silence after which a comment is sent' })
+        )
+      }),
+      headers: LastEventId,
+      response: EVENTS,
+      errors: ['invalid_request'],
+      exposeHeadRoute: false,
+      handler: async (request, reply) => {
+        const { topics, heartbeat } = request.query
+        const interval = heartbeat === undefined ? heartbeatInterval() : Number(heartbeat) * 1000
+        const wanted = topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[])
+        await follow(request, reply, wanted, interval)
+      }
     })
-    app.get('/cluster/events', { ...members, exposeHeadRoute: false }, (request, reply) =>
-      follow(request, reply, new Set(['member', 'replicas']), heartbeatInterval())
-    )
+    clusterRoute('GET /cluster/events', 'followCluster', 'Follow the nodes of this cluster', {
+      role: 'operator',
+      description: 'Only the topics `member` and `replicas` of GET /api/events.',
+      headers: LastEventId,
+      response: EVENTS,
+      exposeHeadRoute: false,
+      handler: (request, reply) => follow(request, reply, new Set(['member', 'replicas']), heartbeatInterval())
+    })
   }
 }
 

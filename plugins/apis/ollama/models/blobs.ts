@@ -9,7 +9,7 @@ import { CorralError, isSystemError } from '../../../../core/errors.ts'
 import { type ArrivingUpload, arriving, endUpload, paced } from '../../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { takeAnyTime } from '../../../../core/http/long-upload.ts'
-import { DISK_ERRORS, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { DISK_ERRORS, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../../../core/system/disk-space.ts'
 import { fileSize, namesIn } from '../../../../core/system/folder-names.ts'
@@ -235,49 +235,50 @@ const invalid = (message: string, param = 'digest') => new CorralError('invalid_
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })
 
-const findBlob = nativeRoute('Models', 'findBlob', 'Check whether a file is stored here', {
-  role: 'operator',
-  params,
-  description: 'Reveals whether any client uploaded this file or a model contains it, to anyone who knows its digest.',
-  response: { 200: empty('The file is here'), 404: empty('The file is not here') },
-  errors: ['invalid_request']
-})
-const storeBlob = nativeRoute('Models', 'storeBlob', 'Upload a file to create a model from', {
-  role: 'operator',
-  description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
-  consumes: ['application/octet-stream'],
-  bodySize: 'streamed',
-  params,
-  response: { 200: empty('The file was here already'), 201: empty('Stored') },
-  errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited']
-})
-
 /**
  * Routes that look up and receive blobs.
  * @param stall stall timeout in milliseconds, see `paced`
  */
 export function blobRoutes(blobs: BlobStore, turns: UploadSlots, stall: number): FastifyPluginAsync {
   return async app => {
+    const route = nativeRouter(app, 'Models')
     // Accepts bodies of any size and type, and reads them as they arrive.
     app.removeAllContentTypeParsers()
     app.addContentTypeParser('*', (_request, _payload, done) => done(null))
-    app.head<{ Params: { digest: string } }>('/blobs/:digest', findBlob, async ({ params }, reply) => {
-      return await reply.code((await blobs.has(parseDigest(params.digest, 'digest'))) ? 200 : 404).send()
-    })
-    app.post<{ Params: { digest: string } }>('/blobs/:digest', storeBlob, async (request, reply) => {
-      const sha256 = parseDigest(request.params.digest, 'digest')
-      if (await blobs.has(sha256)) return await reply.code(200).send()
-      takeAnyTime(request.raw)
-      reply.raw.once('finish', () => endUpload(request.raw))
-      const upload = await turns.take(request.caller, clientSignal(reply))
-      try {
-        const length = request.headers['content-length']
-        const body = paced(arriving(request), stall, upload)
-        await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
-      } finally {
-        upload.release()
+    route('HEAD /blobs/:digest', 'findBlob', 'Check whether a file is stored here', {
+      role: 'operator',
+      params,
+      description:
+        'Reveals whether any client uploaded this file or a model contains it, to anyone who knows its digest.',
+      response: { 200: empty('The file is here'), 404: empty('The file is not here') },
+      errors: ['invalid_request'],
+      handler: async ({ params }, reply) => {
+        return await reply.code((await blobs.has(parseDigest(params.digest, 'digest'))) ? 200 : 404).send()
       }
-      return await reply.code(201).send()
+    })
+    route('POST /blobs/:digest', 'storeBlob', 'Upload a file to create a model from', {
+      role: 'operator',
+      description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
+      consumes: ['application/octet-stream'],
+      bodySize: 'streamed',
+      params,
+      response: { 200: empty('The file was here already'), 201: empty('Stored') },
+      errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited'],
+      handler: async (request, reply) => {
+        const sha256 = parseDigest(request.params.digest, 'digest')
+        if (await blobs.has(sha256)) return await reply.code(200).send()
+        takeAnyTime(request.raw)
+        reply.raw.once('finish', () => endUpload(request.raw))
+        const upload = await turns.take(request.caller, clientSignal(reply))
+        try {
+          const length = request.headers['content-length']
+          const body = paced(arriving(request), stall, upload)
+          await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
+        } finally {
+          upload.release()
+        }
+        return await reply.code(201).send()
+      }
     })
   }
 }

@@ -5,7 +5,7 @@ import { type ApiDependencies, readModelRequest } from '../../../../core/answers
 import { eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { openaiErrorEvent, openaiRoute } from '../../../../core/http/openai-error.ts'
+import { openaiErrorEvent, openaiRouter } from '../../../../core/http/openai-error.ts'
 import { Given, ignored, keep_alive, ListOf, Loose, named } from '../../../../core/http/request-fields.ts'
 import { ANSWER_ERRORS, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
@@ -15,7 +15,6 @@ import { SamplingOptionsSchema } from '../../../../core/models/options.ts'
 import { DONE, frame } from '../answer.ts'
 import { acceptForms } from './form-body.ts'
 
-const TAG = 'OpenAI audio and images'
 const FORM = 'multipart/form-data'
 
 const Count = Type.Integer({ minimum: 0 })
@@ -53,31 +52,26 @@ const UNSUPPORTED = [
 /** Routes for audio and images, below `/v1`. */
 export function mediaRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
+    const route = openaiRouter(app, 'OpenAI audio and images')
     acceptForms(app)
     for (const [path, task, summary, operationId] of TRANSCRIBING) {
-      app.post<{ Body: TranscriptionRequest }>(
-        path,
-        openaiRoute(TAG, operationId, summary, {
-          description: 'Needs a model with an audio projector, which is prompted for the task as in a chat.',
-          consumes: [FORM, 'application/json'],
-          body: TranscriptionRequest,
-          response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
-          errors: ANSWER_ERRORS
-        }),
-        (request, reply) => transcribe(deps, request, reply, task)
-      )
+      route(`POST ${path}`, operationId, summary, {
+        description: 'Needs a model with an audio projector, which is prompted for the task as in a chat.',
+        consumes: [FORM, 'application/json'],
+        body: TranscriptionRequest,
+        response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
+        errors: ANSWER_ERRORS,
+        handler: (request, reply) => transcribe(deps, request, reply, task)
+      })
     }
     for (const [path, operationId, what, body, consumes] of UNSUPPORTED) {
       const summary = `Reports that no model can ${what} here`
-      app.post<{ Body: Static<typeof ImageRequest> }>(
-        path,
-        openaiRoute(TAG, operationId, summary, {
-          consumes: [...consumes],
-          body,
-          bodySize: 'large',
-          errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability']
-        }),
-        async request => {
+      route(`POST ${path}`, operationId, summary, {
+        consumes: [...consumes],
+        body,
+        bodySize: 'large',
+        errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability'],
+        handler: async request => {
           const { publicName } = catalogFor(deps.catalog, request.caller).get(
             parseRequestedName(request.body.model ?? request.body.name)
           )
@@ -87,7 +81,7 @@ export function mediaRoutes(deps: ApiDependencies): FastifyPluginAsync {
             { param: 'model' }
           )
         }
-      )
+      })
     }
   }
 }
