@@ -56,10 +56,7 @@ export default definePlugin({
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRouter = routerWith(anthropicErrors)
 
-/**
- * Anthropic's Messages API under /v1/messages, and again under /anthropic/v1. The list of models at /v1/models belongs
- * to the OpenAI API. Its records also have the fields that Anthropic's clients read.
- */
+/** Serves the Messages API under /v1/messages and /anthropic/v1. The OpenAI API lists models at /v1/models. */
 function anthropicRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
     app.addHook('onRequest', async (request, reply) => {
@@ -150,7 +147,6 @@ function toQuestion(deps: ApiDependencies, request: CountRequest & Partial<Messa
   return { operation: 'chat', body: { ...body, messages }, lease, variant, overflow, stopText } satisfies Question
 }
 
-/** Answers a request for a message, as a whole or as a stream. */
 async function answerMessage(
   deps: ApiDependencies,
   request: FastifyRequest<{ Body: MessagesRequest }>,
@@ -181,7 +177,6 @@ async function answerMessage(
   return undefined
 }
 
-/** Counts the prompt tokens of a request in the same way as for an answer. */
 export async function countTokens(
   deps: ApiDependencies,
   request: CountRequest,
@@ -214,7 +209,6 @@ function errorMessage({ code, message, details }: CorralError): string {
   return `prompt is too long: ${tokens} tokens > ${most} maximum.${advice}`
 }
 
-/** Renders an error in Anthropic's format. */
 export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
   return {
     type: 'error',

@@ -8,9 +8,7 @@ export interface MessageHead {
   id: string
   /** The name in the request. */
   model: string
-  /** Texts that may end the answer. */
   stopSequences: readonly string[]
-  /** Whether thinking is omitted. */
   omitThinking?: boolean
   /** Whether the answer may have only one tool call. Not every grammar of the engine enforces this. */
   oneCall?: boolean
@@ -25,7 +23,6 @@ export class MessageEvents {
   #head: MessageHead
   #out: MessageEvent[] = []
   readonly #content: ReplyBlock[] = []
-  /** The arguments of the open tool call. */
   #json = ''
   #started = false
   #index = 0
@@ -46,7 +43,6 @@ export class MessageEvents {
     this.#head = head
   }
 
-  /** Returns the events for new deltas. */
   add(deltas: readonly Delta[]): MessageEvent[] {
     for (const { choice, reading, usage, thinking, content, toolCalls = [], finish, stopSequence } of deltas) {
       if (choice) continue
@@ -61,7 +57,6 @@ export class MessageEvents {
     return this.#taken()
   }
 
-  /** Returns the events that end the message. */
   end(): MessageEvent[] {
     this.#close()
     this.#start()
@@ -70,7 +65,6 @@ export class MessageEvents {
     return this.#taken()
   }
 
-  /** Returns the complete message. */
   whole(): Message {
     this.#close()
     return this.#message(this.#content, this.#shownUsage(), this.#ending())

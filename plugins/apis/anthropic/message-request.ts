@@ -95,7 +95,6 @@ function requestedTools({ tools, messages, tool_choice: choice }: CountRequest):
   return { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) }
 }
 
-/** A tool and its place in the request. */
 interface OfferedTool {
   tool: Fields
   place: string
@@ -184,7 +183,6 @@ const BILLING_HEADER = /^x-anthropic-billing-header:(\s*[\w.-]+=[^;\n]*;)+\s*/
 
 const MEDIA_TYPE = /^image\/[a-z0-9.+-]+$/i
 
-/** Returns the id that clients see for an engine's tool call. */
 export function toClientId(id: string): string {
   return ID_PREFIX + id
 }
@@ -323,7 +321,6 @@ function resultParts({ block, place }: Block): Part[] {
   return parts
 }
 
-/** Returns a text field of a block. @throws CorralError `invalid_request` with the place of the field */
 function requireText({ block, place }: Block, field: string): string {
   const value = block[field]
   if (typeof value === 'string') return value
@@ -340,15 +337,11 @@ function readBlocks(content: unknown, place: string): Block[] {
   })
 }
 
-/** Converts content in which only readable blocks are allowed. @throws CorralError `invalid_request` */
 function convertBlocks(content: unknown, place: string): Part[] {
   return readBlocks(content, place).flatMap(given => convertBlock(given, 'text, image, document and search_result'))
 }
 
-/**
- * Converts a block into what the model reads.
- * @param allowed the types of blocks that are allowed here, for the error message
- */
+/** Converts a block into what the model reads. @param allowed types of blocks, for the error message */
 function convertBlock(given: Block, allowed: string): Part[] {
   const { block, place } = given
   switch (block.type) {
@@ -380,7 +373,6 @@ function textPart(text: string, place: string): Part {
   return { content: { type: 'text', text }, place }
 }
 
-/** Returns the source of an image or document. */
 function requireSource({ block, place }: Block): Block {
   if (isObject(block.source)) return { block: block.source, place: `${place}.source` }
   throw invalid(`${place}.source`, 'must be an object with a "type"')

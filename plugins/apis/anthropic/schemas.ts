@@ -160,7 +160,6 @@ const BlockDelta = Type.Union([
 ])
 export type BlockDelta = Static<typeof BlockDelta>
 
-/** An event of a streamed message. */
 export const MessageEvent = Type.Union(
   [
     Type.Object({ type: Type.Literal('message_start'), message: Message }),
@@ -210,5 +209,4 @@ const AnthropicError = Titled('AnthropicError', {
   request_id: Type.String()
 })
 
-/** Errors in Anthropic's format. */
 export const anthropicErrors = errorsWithin(AnthropicError)

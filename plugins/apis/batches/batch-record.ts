@@ -3,7 +3,6 @@ import { type Static, Type } from 'typebox'
 import { ENDPOINTS } from './json-lines.ts'
 import { newFileId } from './user-files.ts'
 
-/** All states of a batch. */
 export const STATUSES = [
   'validating',
   'in_progress',
@@ -15,7 +14,6 @@ export const STATUSES = [
   'cancelled'
 ] as const
 export type Status = (typeof STATUSES)[number]
-/** Final states of a batch. */
 export type Ending = 'completed' | 'failed' | 'expired' | 'cancelled'
 
 const Seconds = Type.Optional(Type.Integer({ description: 'Seconds since the epoch' }))
@@ -82,10 +80,7 @@ export function hasEnded({ status }: Pick<BatchRecord, 'status'>): boolean {
   return status === 'completed' || status === 'failed' || status === 'expired' || status === 'cancelled'
 }
 
-/**
- * Chooses the batches to start now: the oldest first, up to the limit. One owner gets at most half of the limit, so an
- * owner whose models do not fit in memory cannot block the others.
- */
+/** Chooses the batches to start: the oldest first. One owner gets at most half, so it cannot block the others. */
 export function batchesToRun<Batch extends Pick<BatchRecord, 'id' | 'owner' | 'createdAt' | 'status'>>(
   batches: readonly Batch[],
   running: ReadonlySet<string>,
@@ -106,7 +101,6 @@ export function batchesToRun<Batch extends Pick<BatchRecord, 'id' | 'owner' | 'c
   return chosen
 }
 
-/** Returns a batch as clients see it. */
 export function batchObject(batch: BatchRecord) {
   const { status, counts, faults } = batch
   const ended = hasEnded(batch)

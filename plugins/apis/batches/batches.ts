@@ -31,11 +31,8 @@ import {
 import { secondsNow, type UserFiles } from './user-files.ts'
 
 export interface BatchLimits extends LineLimits {
-  /** Maximum number of batches that one owner may store, including those that have ended. */
   batches: number
-  /** Batches that run at the same time. */
   running: number
-  /** Requests of one batch that run at the same time. */
   parallel: number
   /** Milliseconds that a batch is stored after it was created. */
   keep: number
@@ -56,7 +53,6 @@ const CHECK_INTERVAL_MS = 500
  * on a full disk) is retried.
  */
 const RETRY_INTERVAL_MS = 60_000
-/** Longest delay before a request is sent again, in milliseconds. */
 const MAX_RETRY_DELAY_MS = 600_000
 /** Number of expired requests that are written in one step. */
 const EXPIRE_BATCH_SIZE = 1000
@@ -77,7 +73,6 @@ export class Batches {
   readonly #deps: BatchDependencies
   readonly #records = new Map<string, BatchRecord>()
   readonly #running = new Map<string, { controller: AbortController; done: Promise<void> }>()
-  /** When failed batches are retried. */
   readonly #pausedUntil = new Map<string, number>()
   #app: FastifyInstance | undefined
   #timer: NodeJS.Timeout | undefined

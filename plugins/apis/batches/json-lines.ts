@@ -7,7 +7,6 @@ import { JsonScan } from '../../../core/system/json-scan.ts'
 
 export const ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses'] as const
 
-/** An error in a line, in OpenAI's format. */
 interface LineError {
   code: string
   line: number | null
@@ -22,7 +21,6 @@ export interface RequestLine {
 
 const MAX_ID_CHARACTERS = 256
 const NEWLINE = 10
-/** Bytes per read. */
 const READ_SIZE_BYTES = 256 * 1024
 
 /** Yields the non-blank lines of a file with their numbers. A line longer than `most` bytes has no text. */
@@ -64,10 +62,7 @@ export async function* readLines(
   if (last.text === undefined || /\S/.test(last.text)) yield last
 }
 
-/**
- * Parses a request.
- * @param depth maximum nesting depth (`limits.body_depth`)
- */
+/** Parses a request. @param depth maximum nesting depth (`limits.body_depth`) */
 export function parseLine(
   { number, text }: { number: number; text: string | undefined },
   { endpoint, most, depth }: { endpoint: string; most: number; depth: number }
@@ -160,10 +155,7 @@ export class ResultFile {
     this.count = count
   }
 
-  /**
-   * Opens or creates the file and drops an incomplete last line.
-   * @param found called with the `custom_id` of each line
-   */
+  /** Opens the file and drops an incomplete last line. @param found called with the `custom_id` of each line */
   static async open(path: string, found: (customId: string) => void): Promise<ResultFile> {
     const handle = await open(path, constants.O_RDWR | constants.O_CREAT, 0o600)
     try {

@@ -81,7 +81,6 @@ export interface BatchRouteDependencies {
   stall(): number
 }
 
-/** Routes for files and batches, below `/v1`. */
 export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): FastifyPluginAsync {
   return async app => {
     const route = openaiRouter(app, TAG)

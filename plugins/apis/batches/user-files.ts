@@ -26,24 +26,19 @@ const FileRecordSchema = Type.Object({
 export type FileRecord = Static<typeof FileRecordSchema>
 
 export interface FileLimits {
-  /** Maximum bytes per file. */
   fileSize: number
-  /** Maximum number of files per owner. */
   files: number
-  /** Maximum total bytes per owner. */
   bytes: number
   /** Milliseconds that a file is stored. */
   keep: number
 }
 
-/** Maximum number of simultaneous uploads per owner. */
 const MAX_UPLOADS_PER_OWNER = 4
 const ID = /^file-[0-9a-f]{32}$/
 
 export const newFileId = () => `file-${randomBytes(16).toString('hex')}`
 export const secondsNow = () => Math.floor(Date.now() / 1000)
 
-/** The file in an upload form. */
 export interface ArrivingFile {
   filename: string
   content: AsyncIterable<Buffer>

@@ -18,7 +18,6 @@ import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { LlamaDependencies } from './model-control-routes.ts'
 import * as schemas from './schemas.ts'
 
-/** Routes for completions and embeddings. */
 export function completionRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const route = llamaRouter(app)
   const reply200 = (description: string, whole: TSchema = schemas.CompletionEvent) =>
@@ -130,9 +129,7 @@ async function complete(
   return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]
 }
 
-/**
- * Converts a prompt to the form that engines accept. @throws CorralError `invalid_request`, `unsupported_capability`
- */
+/** Converts a prompt for the engine. @throws CorralError `invalid_request`, `unsupported_capability` */
 function toEnginePrompt(prompt: unknown): unknown {
   if (isObject(prompt)) return promptText(prompt)
   if (!Array.isArray(prompt)) return prompt
@@ -156,7 +153,6 @@ function promptText({ prompt_string, multimodal_data }: Record<string, unknown>)
   throw new CorralError('invalid_request', '"prompt.prompt_string" must be text.', { param: 'prompt' })
 }
 
-/** Returns the texts to embed. @throws CorralError `invalid_request` */
 function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest>): (string | number[])[] {
   const given = input ?? content
   if (given === undefined || given === null || given === '') {
@@ -169,11 +165,8 @@ function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest
 }
 
 interface CompletionOptions {
-  /** The model's name as in the request. */
   model: string
-  /** Whether prompt-processing progress is sent. */
   progress: boolean
-  /** Whether the complete answer lists its tokens. */
   tokens: boolean
   /** Fields to include in the complete answer, such as `generation_settings/n_predict`. All fields if absent. */
   fields?: readonly string[]
@@ -208,7 +201,6 @@ class CompletionWriter implements AnswerWriter {
     return ''
   }
 
-  /** Returns the complete answers, one for each prompt. */
   whole(): EngineFields[] {
     const { tokens: wanted, fields } = this.#head
     return this.#choices.map(({ content, tokens, logprobs, last }) => {

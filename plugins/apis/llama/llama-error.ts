@@ -47,9 +47,7 @@ const LlamaError = Titled('LlamaServerError', {
 const llamaErrors = errorsWithin(LlamaError, 'corral_code')
 export const llamaRoute = routesWith(llamaErrors)
 
-/** Creates a router of this API. */
 export const llamaRouter = (app: FastifyInstance) => routerWith(llamaErrors)(app, 'llama-server')
 
-/** Returns the channel for streams of this API. */
 export const llamaChannel = (deps: Pick<ApiDependencies, 'heartbeat'>) =>
   eventChannel(deps.heartbeat(), error => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`)

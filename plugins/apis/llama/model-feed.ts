@@ -56,7 +56,6 @@ interface Dependencies {
 export class ModelFeed {
   readonly #deps: Dependencies
   readonly #listeners = new Set<Listener>()
-  /** Listeners that are still receiving the previous events. */
   readonly #busy = new WeakSet<Listener>()
   /** Pull id → the names under which clients requested it with `POST /models`. */
   readonly #requested = new Map<string, Set<string>>()
@@ -70,11 +69,7 @@ export class ModelFeed {
     this.#deps = deps
   }
 
-  /**
-   * Subscribes a listener.
-   * @returns a function that unsubscribes it
-   * @throws CorralError `rate_limited` if there are too many listeners
-   */
+  /** Subscribes a listener. @returns a function to unsubscribe it @throws CorralError `rate_limited` */
   listen(listener: Listener): () => void {
     const { turn } = listener.caller
     const own = [...this.#listeners].filter(({ caller }) => caller.turn === turn).length

@@ -22,7 +22,6 @@ import { llamaErrorBody, llamaRoute, llamaRouter } from './llama-error.ts'
 import { type LlamaDependencies, modelControlRoutes } from './model-control-routes.ts'
 import * as schemas from './schemas.ts'
 
-/** Routes that are the same as routes of the OpenAI API. */
 const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: string, summary: string][] = [
   ['GET', '/models', '/v1/models', 'llamaModels', 'List models with their states'],
   ['POST', '/chat/completions', '/v1/chat/completions', 'llamaChat', 'Answer a conversation'],
@@ -41,9 +40,7 @@ const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: stri
   ['POST', '/detokenize', '/v1/detokenize', 'llamaDetokenize', 'Turn tokens into text']
 ]
 
-/**
- * Routes at the same paths as llama-server's router. @param markRerouted called with each request that is passed to /v1
- */
+/** Routes of llama-server's router. @param markRerouted called with each request that is passed to /v1 */
 export function llamaRoutes(
   deps: LlamaDependencies,
   markRerouted: (request: IncomingMessage) => void
@@ -88,7 +85,6 @@ export function reroutedErrors() {
   }
 }
 
-/** Routes that describe the server and the engines. */
 function propsRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const route = llamaRouter(app)
   const { scheduler, catalog } = deps
@@ -216,7 +212,6 @@ async function listSlots({ engine, variant, running }: RunningModel, signal: Abo
   return states.map(state => ({ ...state, model: variant.publicName }))
 }
 
-/** Routes for resumable streams, which clients name by conversation. */
 function resumeRoutes(app: FastifyInstance): void {
   const route = llamaRouter(app)
   route('GET /v1/stream', 'llamaStream', 'Continue the stream of a conversation', {

@@ -2,8 +2,6 @@ import { Type } from 'typebox'
 import { Given, keep_alive, ListOf, Loose, loose, named, Titled } from '../../../core/http/request-fields.ts'
 import { requestOptions } from '../../../core/models/options.ts'
 
-// ---- requests ------------------------------------------------------------------------------------------------------
-
 const Texts = Type.Union([Type.String(), Type.Array(Type.String())])
 const generating = {
   ...named,
@@ -70,8 +68,6 @@ export const LookupRequest = Loose({
     description: 'Names, with or without `::<model>` at the end'
   })
 })
-
-// ---- replies -------------------------------------------------------------------------------------------------------
 
 export const HealthSchema = Loose({
   status: Type.Literal('ok'),

@@ -234,7 +234,6 @@ class AnswerStats {
     this.#deps = deps
   }
 
-  /** Marks a request that came to `/api/v0`. */
   mark(request: IncomingMessage): void {
     this.#marked.add(request)
   }
@@ -291,7 +290,6 @@ class AnswerStats {
   }
 }
 
-/** Returns LM Studio's name for the reason why an answer ended. */
 function stopReason({ finish, stopSequence, usage }: Delta, contextSize: number): string {
   if (finish === 'tool_calls') return 'toolCalls'
   if (finish === 'length') {

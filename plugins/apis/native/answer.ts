@@ -25,7 +25,6 @@ import {
 } from './schemas.ts'
 import { FRAMES } from './sse-and-ndjson.ts'
 
-/** A complete tool call in Ollama's format. */
 interface ToolCall {
   id?: string
   function: { name: string; arguments: unknown; index: number }
@@ -34,7 +33,6 @@ interface ToolCall {
 /** A token with the requested number of alternatives, or without the field if none were requested. */
 type Probability = Omit<TokenProbability, 'top_logprobs'> & Partial<Pick<TokenProbability, 'top_logprobs'>>
 
-/** A part of an answer, or the whole answer. */
 interface Fragment {
   content: string
   thinking: string
@@ -94,13 +92,11 @@ interface AnswerContext {
   began: number
   record: RequestRecord
   loadOnly: boolean
-  /** Number of alternatives listed for each token. */
   topLogprobs: number
   /** The conversation so far, if the answer ends with a `context` to continue it. */
   turns: readonly Turn[] | undefined
 }
 
-/** Writes an answer in the format of Ollama's API. */
 class NativeAnswer implements AnswerWriter {
   readonly #context: AnswerContext
   readonly #calls: { id?: string; name: string; arguments: string }[] = []
@@ -178,7 +174,6 @@ class NativeAnswer implements AnswerWriter {
     }))
   }
 
-  /** Returns the end of an answer: the reason, token counts and durations in nanoseconds. */
   #ending(): Record<string, unknown> {
     const { usage, timing } = this.#last
     const { began, record, turns } = this.#context
@@ -205,7 +200,6 @@ function parseArguments(text: string): unknown {
   }
 }
 
-/** Answers a chat or generate request. Loads the model if necessary. */
 async function answer(
   deps: NativeDependencies,
   request: FastifyRequest,
@@ -297,7 +291,6 @@ const GENERATE: AnswerShape = {
   last: () => ({ response: '' })
 }
 
-/** Routes for chat and generate. */
 export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Answers')

@@ -25,7 +25,6 @@ const EmbeddingsRequest = Loose({
   keep_alive
 })
 
-/** Routes for embeddings, in Ollama's current and older formats. */
 export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
   const { catalog, scheduler } = deps
   return async app => {

@@ -8,7 +8,6 @@ import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { ChatRequest, GenerateRequest, Message } from './schemas.ts'
 
-/** The engine's request, before the lease's options are added. */
 export type NativeCall = Pick<Question, 'operation'> & { body: Record<string, unknown> }
 
 type Part = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
@@ -67,17 +66,12 @@ function thinking(think: boolean | string | null | undefined): Record<string, un
   return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
 }
 
-/** Returns the fields that control the format of the text. */
 function formatFields({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
   const probabilities = logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
   return { ...responseFormat(format), ...probabilities }
 }
 
-/**
- * Builds the engine's request for a chat.
- * @param sampling the effective options, under the engine's names
- * @throws CorralError if images are invalid or the model does not support them
- */
+/** Builds the engine's request for a chat. @param sampling the effective options, under the engine's names */
 export function chatCall(
   request: ChatRequest,
   variant: Model,
@@ -149,7 +143,6 @@ function bareText(messages: readonly Record<string, unknown>[]): string {
  * works with any model and can be truncated message by message. Clients treat the numbers as opaque.
  */
 
-/** A message in `context`, without images. */
 export interface Turn {
   role: 'system' | 'user' | 'assistant'
   content: string

@@ -11,7 +11,6 @@ import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { LogLevels } from '../../../core/system/log-levels.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 
-/** Milliseconds between two checks for new lines. */
 const POLL_INTERVAL_MS = 300
 /** Number of earlier lines that a new follower receives. */
 const BACKLOG_LINES = 20
@@ -26,10 +25,8 @@ const LogEventSchema = Type.Union([
   Loose({ engine, build, startedAt }),
   Loose({ engine, endedAt: Time(), exit, failure })
 ])
-/** An event of a followed log. */
 export type LogEvent = Static<typeof LogEventSchema>
 
-/** Routes that show what the latest engines of a model printed, and how they ended. */
 export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Server')
@@ -137,7 +134,6 @@ const LevelsSchema = Type.Object(
   { title: 'LogLevels', additionalProperties: true }
 )
 
-/** Routes to show and change log levels at run time. */
 export function logLevelRoutes(levels: LogLevels): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Server')

@@ -62,7 +62,6 @@ const ImportRequestSchema = Titled('ImportRequest', {
   stream: Given(Type.Boolean({ default: false }))
 })
 
-/** Routes for models on disk and in memory, imports and conversions. */
 export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Models')
@@ -70,9 +69,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
     const conversionRoute = nativeRouter(app, 'Conversions')
     const { storage, catalog, engines, scheduler, conversion, downloads, adoption, naming, streams } = deps
 
-    /**
-     * Returns the record of a model on another server under this API's name, or nothing if the caller may not use it.
-     */
+    /** Returns the record of a model on another server, or nothing if the caller may not use it. */
     function seenElsewhere<StoredRecord extends { name: string; model: string }>(
       record: StoredRecord,
       { models }: Caller

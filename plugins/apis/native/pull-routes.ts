@@ -59,7 +59,6 @@ const withWarnings = (pull: Pull | undefined) => ({
   ...(pull && pull.warnings.length > 0 && { warnings: [...pull.warnings] })
 })
 
-/** Routes for pulls of models from hubs. */
 export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Pulls')
@@ -264,7 +263,6 @@ function planSummary({ name, label, format, size, reason, warnings, present }: P
   return { model: bareName(name), label, format, size, reason, warnings, present }
 }
 
-/** Formats a plan for `dry_run`. */
 function planReply({ name, repository, files, isLocal: _, libraryName: __, ...plan }: PullPlan): PlanReply {
   const { hub, id, revision, address, gated } = repository
   return {

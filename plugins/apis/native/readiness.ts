@@ -25,7 +25,6 @@ export function readinessRoutes({
   runtimes,
   catalog
 }: Pick<NativeDependencies, 'runtimes' | 'catalog'>): FastifyPluginAsync {
-  /** Returns why no model can be used, or undefined if one can. */
   function whyNotReady(drain: Drain): CorralError | undefined {
     if (drain.since) return drainingError()
     // Models on other servers need no build.

@@ -54,7 +54,6 @@ function modelDetails({ format, label, metadata }: Model, { plainDetails }: Mode
   return details
 }
 
-/** Returns the record of an alias, if the API lists aliases. */
 export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): LocalModel | undefined {
   const name = naming.shownAlias?.(alias)
   if (name === undefined) return undefined
@@ -64,7 +63,6 @@ export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): 
   return { ...record, name, model: name, details: { ...record.details, parent_model: record.name } }
 }
 
-/** Returns the record of a model in `/api/tags`. */
 export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
   const name = naming.shown(variant)
   const others = aliases?.filter(alias => alias !== name)
@@ -82,10 +80,7 @@ export function localRecord(variant: Model, naming: ModelNaming, aliases?: reado
   return record
 }
 
-/**
- * Returns the reply of `/api/show`.
- * @param role only admins see from which path a model was imported
- */
+/** Returns the reply of `/api/show`. Only admins see from which path a model was imported. */
 export function showRecord(
   variant: Model,
   naming: ModelNaming,
@@ -118,7 +113,6 @@ export const isHere =
   ({ variant, mode }: Pick<RunningModel, 'variant' | 'mode'>) =>
     engines.providerOf(variant, mode)?.elsewhere === undefined
 
-/** Returns the record of a running model in `/api/ps`. */
 export function runningRecord(
   { variant, mode, engine, reserved, options, expiresAt, running, queued }: RunningModel,
   naming: ModelNaming
@@ -148,7 +142,6 @@ export function runningRecord(
   }
 }
 
-/** Returns the reserved memory and the budget of each memory pool. */
 export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): PoolRecord[] {
   const pools = new Set([...Object.keys(budget), ...Object.keys(reserved)])
   return [...pools].sort().map(pool => {

@@ -22,7 +22,6 @@ function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
   return { status: 'ok', ...(drain.since && { draining: true }) }
 }
 
-/** Routes of the native API, without the prefix. */
 export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Server')
@@ -58,7 +57,6 @@ function links(hasDocs: boolean, page: string | undefined): string {
 
 const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
 
-/** Routes for the root (text for programs, a page for browsers) and the list of plugins. */
 export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Server')

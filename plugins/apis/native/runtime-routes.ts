@@ -45,7 +45,6 @@ export type UpgradeReply = Static<typeof UpgradeReplySchema>
 const USE_ERRORS: ErrorCode[] = ['runtime_not_found', 'runtime_missing']
 const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
 
-/** Routes to list, install, choose, upgrade and remove llama.cpp builds. */
 export function runtimeRoutes({ runtimes, streams }: NativeDependencies): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'llama.cpp builds')

@@ -22,7 +22,6 @@ const answering = {
   )
 }
 
-/** A tool call in a request. */
 const ToolCallSchema = Loose({
   id: Given(Type.String()),
   function: Loose({

@@ -17,7 +17,6 @@ type Values = Record<string, unknown>
 
 const SettingsSchema = Type.Object({}, { ...loose, documented: ModelSettingsSchema })
 
-/** The settings of one model in the configuration file. */
 const ModelSettingsReplySchema = Loose(
   {
     model: Type.String({ description: 'The name of the variant' }),
@@ -32,7 +31,6 @@ const ModelSettingsReplySchema = Loose(
 /** Settings that affect more than models: file paths, and the environment of programs. */
 const MACHINE_SETTINGS = ['environment', 'lora', 'projector']
 
-/** Routes that read and change a model's settings in the configuration file. */
 export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Models')

@@ -12,7 +12,6 @@ import { jsonOrStream, type ResponseSchema, WorkFailureSchema } from '../../../c
 import { parseDuration } from '../../../core/system/duration.ts'
 import { answerFailure, requestedName } from './records.ts'
 
-/** The content type and event format of each framing. */
 export const FRAMES = {
   sse: { contentType: 'text/event-stream', event: (value: unknown) => `data: ${JSON.stringify(value)}\n\n` },
   ndjson: { contentType: 'application/x-ndjson', event: (value: unknown) => `${JSON.stringify(value)}\n` }
@@ -22,7 +21,6 @@ export const FRAMES = {
 const EVENT_INTERVAL_MS = 100
 
 interface StreamSettings {
-  /** Whether the `Accept` header is respected. */
   negotiate: boolean
   heartbeat: string | number
 }
@@ -35,7 +33,6 @@ export class NativeStreams implements EventStreams {
   readonly #defaultFraming: Framing
   readonly #settings: () => StreamSettings
 
-  /** @param settings returns the current settings */
   constructor(defaultFraming: Framing, settings: () => StreamSettings) {
     const { sse, ndjson } = FRAMES
     this.#defaultFraming = defaultFraming
@@ -124,12 +121,10 @@ export class NativeStreams implements EventStreams {
     await this.reply(request, reply, follow, failureEvent)
   }
 
-  /** Describes a reply that is a JSON value or, if the request asks for it, a stream of events. */
   eventsReply(description: string, whole: TSchema, event: string, item: TSchema): ResponseSchema {
     return jsonOrStream(description, whole, { event, item, types: this.types })
   }
 
-  /** Describes a reply of `replyToWork`. */
   workReply(description: string, result: TSchema): ResponseSchema {
     const step = Type.Union([result, WorkFailureSchema, WorkStepSchema])
     return this.eventsReply(description, result, 'Steps of the work; the last event is the result', step)
@@ -148,11 +143,8 @@ function progressEvent({ phase, subject, completed, total, fraction, step }: Pro
 
 interface FramingRequest {
   accept: string | undefined
-  /** The header `X-Stream-Format`. */
   override: string | undefined
-  /** The API's default framing. */
   fallback: Framing
-  /** Whether the `Accept` header is respected. */
   negotiate: boolean
 }
 

@@ -18,10 +18,8 @@ import { modelfileText } from './models/create-request.ts'
  */
 export const OLLAMA_VERSION = '0.17.4'
 
-/** Prefix of the Ollama API at the server's own address. */
 const PREFIX = '/ollama'
 
-/** Routes of the Ollama API below `/ollama`. */
 export function ollamaRoutes(
   nativeApi: NativeApi,
   naming: ModelNaming,
@@ -104,7 +102,6 @@ export function withOllamaMessage(failure: CorralError, body: unknown): CorralEr
   })
 }
 
-/** Returns Ollama's message for a failure, if clients depend on it. */
 function ollamaMessage(code: ErrorCode, body: Record<string, unknown>): string | undefined {
   const { from, found, model, name, source, input, truncate } = body
   if (code === 'context_exceeded') {
@@ -162,7 +159,6 @@ export function mapListenerPath(url: string): string {
 /** Prefixes that Ollama's clients put before names: its registry, and the default owner there. */
 const REGISTRY = /^(?:(?:https?:\/\/)?(?:registry\.ollama\.ai|ollama\.com)\/)?(?:library\/)?/i
 
-/** Names as Ollama's clients write and compare them. */
 export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'listedNames'>): ModelNaming {
   return {
     // A program that pulled "qwen3:0.6b" looks for this name.
@@ -184,10 +180,7 @@ export function displayName({ model: { owner, name }, isDefault, label, origin }
   return owner.toLowerCase() === NO_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`
 }
 
-/**
- * Returns the name under which a new model is stored. Without an owner it gets the default owner.
- * @throws CorralError `invalid_model_name`
- */
+/** Returns the name of a new model, with the default owner if needed. @throws CorralError `invalid_model_name` */
 export function newName(requested: unknown): ModelName {
   const name = parseRequestedName(requested)
   return { ...name, owner: name.owner ?? NO_OWNER }

@@ -20,7 +20,6 @@ import { OpenAiAnswer } from './openai-answer.ts'
 export const frame = (event: object) => `data: ${JSON.stringify(event)}\n\n`
 export const DONE = 'data: [DONE]\n\n'
 
-/** Answers a request with generated text. Loads the model if necessary. */
 export async function answer(
   deps: ApiDependencies & { answers: RunningAnswers },
   request: FastifyRequest<{ Body: Fields }>,

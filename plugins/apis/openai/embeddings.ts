@@ -5,10 +5,7 @@ import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import type { EmbeddingRequest, RerankRequest } from './schemas.ts'
 
-/**
- * Returns the texts or token lists to embed.
- * @throws CorralError naming the wrong field, before a model is loaded
- */
+/** Returns the texts or token lists to embed. @throws CorralError naming the wrong field */
 export function embeddingInputs({ input, dimensions }: EmbeddingRequest, variant: Model): (string | number[])[] {
   const { embeddingLength } = variant.metadata
   const empty = [input].flat().indexOf('')
@@ -52,7 +49,6 @@ export function embeddingList(
   return vectorReply(reply, vectors, toRow, data => ({ object: 'list', model, usage, data }))
 }
 
-/** Encodes 32-bit little-endian floats. */
 function toBase64(vector: ArrayLike<number>): string {
   const bytes = Buffer.alloc(vector.length * 4)
   for (let index = 0; index < vector.length; index++) bytes.writeFloatLE(vector[index]!, index * 4)
@@ -69,7 +65,6 @@ export function documentTexts({ documents, texts }: RerankRequest): string[] {
   return texts ?? documents!.map(document => (typeof document === 'string' ? document : document.text))
 }
 
-/** Formats the best results, with their documents if requested. */
 export function ranking(
   reply: RankingReply,
   { top_n, return_documents }: RerankRequest,
@@ -88,7 +83,6 @@ export function ranking(
   }
 }
 
-/** Formats the best results like Text Embeddings Inference. */
 export function textRanking(reply: RankingReply, { top_n, return_text }: RerankRequest, texts: readonly string[]) {
   return best(reply, top_n).map(({ index, score }) => ({ index, score, ...(return_text && { text: texts[index]! }) }))
 }

@@ -15,7 +15,6 @@ import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } fr
 export type Fields = Record<string, unknown>
 export type Prompt = string | number[]
 
-/** The engine's request, and how its answer is written. */
 export interface Generation {
   body: Fields
   stream: boolean
@@ -24,7 +23,6 @@ export interface Generation {
   passesBytes: boolean
 }
 
-/** Builds a generation from a request. @throws CorralError naming the wrong field, before a model is loaded */
 export type Planner = (body: Fields, request: ModelRequest) => Generation
 
 function invalid(param: string, sentence: string): CorralError {
@@ -159,7 +157,6 @@ function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
   return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }
 }
 
-/** Types of parts that engines support. */
 const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url']
 
 /**

@@ -22,7 +22,6 @@ const ModelPath = Type.Object({
   })
 })
 
-/** Routes that list all models and show one. */
 export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): FastifyPluginAsync {
   const readFacts = (seen: VisibleCatalog) => {
     const running = scheduler.running()
@@ -86,12 +85,9 @@ const listed = (models: VisibleCatalog): Listed[] => [...models.list().map(model
 
 const listedId = ({ model, alias }: Listed) => alias ?? model.publicName
 
-/** The current state of a model. */
 interface Facts {
-  /** Context size in tokens. */
   context: number
   state: LoadState
-  /** Other names of the model. */
   aliases: readonly string[]
 }
 
@@ -140,10 +136,7 @@ function modelRecord(
   return alias === undefined ? record : Object.assign(record, { root: variant.publicName })
 }
 
-/**
- * Returns a page of the list, or the whole list if there is no limit.
- * @throws CorralError `invalid_request` if an id is not in the list
- */
+/** Returns a page of the list. @throws CorralError `invalid_request` if an id is not in the list */
 export function modelPage(
   models: readonly Listed[],
   getFacts: (variant: StoredModel) => Facts,

@@ -5,16 +5,13 @@ import type { ChatChunk, Completion, Usage } from './schemas.ts'
 
 type ChatPiece = Static<typeof ChatChunk>
 type TextPiece = Static<typeof Completion>
-/** A chunk of a chat completion or a completion. */
 type Chunk = ChatPiece | TextPiece
 type ChatChoice = ChatPiece['choices'][number]
 type TextChoice = TextPiece['choices'][number]
 
-/** The fixed properties of an answer, and how it is written. */
 export interface AnswerHead {
   operation: 'chat' | 'completion'
   id: string
-  /** The name in the request. */
   model: string
   /** Number of choices per prompt. */
   choices: number
@@ -49,7 +46,6 @@ export class OpenAiAnswer {
     this.#head = head
   }
 
-  /** Returns the chunks for new deltas. */
   chunks(deltas: readonly Delta[]): Chunk[] {
     const chunks: Chunk[] = []
     for (const delta of deltas) {
@@ -75,7 +71,6 @@ export class OpenAiAnswer {
     return usage && { ...this.#chunk([]), ...this.#extra, usage }
   }
 
-  /** Collects deltas for an answer that is sent as a whole. */
   add(deltas: readonly Delta[]): void {
     for (const delta of deltas) {
       if (!this.#note(delta)) continue
@@ -85,7 +80,6 @@ export class OpenAiAnswer {
     }
   }
 
-  /** Returns the complete answer. */
   whole(): Record<string, unknown> {
     const { operation, bestOf, choices } = this.#head
     const usage = this.#total()
@@ -164,7 +158,6 @@ export class OpenAiAnswer {
     }
   }
 
-  /** Returns a choice of a complete chat completion. */
   #messageChoice(at: number, whole: Delta) {
     const { index, finish_reason, delta, logprobs = null } = this.#chatChoice(at, whole)
     const { tool_calls, ...said } = delta
@@ -195,7 +188,6 @@ function callPiece({ index, id, name, arguments: text }: ToolCallPiece) {
   return { index, ...(id && { id, type: 'function' }), function: { ...(name && { name }), arguments: text } }
 }
 
-/** Appends a delta to everything that came before. */
 function append(whole: Delta, { content = '', thinking = '', toolCalls = [], logprobs = [], finish }: Delta): void {
   whole.content = (whole.content ?? '') + content
   whole.thinking = (whole.thinking ?? '') + thinking
@@ -238,7 +230,6 @@ export function logprobFields(top: number): Record<string, unknown> {
   return { logprobs: true, top_logprobs: top }
 }
 
-/** Formats tokens with the requested number of alternatives. */
 export function chatLogprobs(tokens: readonly TokenProbability[], top: number): TokenProbability[] {
   return tokens.filter(hasBytes).map(({ token, bytes, logprob, top_logprobs }) => ({
     token,
@@ -248,10 +239,7 @@ export function chatLogprobs(tokens: readonly TokenProbability[], top: number): 
   }))
 }
 
-/**
- * Formats tokens for the older completions API.
- * @param offset number of characters before the first token
- */
+/** Formats tokens for the older completions API. @param offset number of characters before the first token */
 export function completionLogprobs(tokens: readonly TokenProbability[], top: number, offset: number) {
   const shown = chatLogprobs(tokens, top)
   let at = offset

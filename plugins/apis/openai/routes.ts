@@ -40,7 +40,6 @@ import {
   TokenList
 } from './schemas.ts'
 
-/** Routes of the OpenAI API, without the prefix. */
 export function openaiRoutes(deps: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
     useOpenAiFormat(app, '/v1/', deps)
@@ -67,7 +66,6 @@ function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
-/** Routes for chat completions and completions. */
 function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
   const errors = openaiErrors(ANSWER_ERRORS)
   return async app => {

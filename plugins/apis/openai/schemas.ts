@@ -282,7 +282,6 @@ export const ChatCompletion = Titled('ChatCompletion', {
   })
 })
 
-/** An event of a streamed answer. */
 export const ChatChunk = Titled('ChatChunk', {
   ...generated,
   usage: Given(Usage),
@@ -345,7 +344,6 @@ export const Ranking = Titled('Ranking', {
   usage
 })
 
-/** A ranking in the format of Text Embeddings Inference. */
 export const TextRanking = ListOf(
   {
     index: Type.Integer({ minimum: 0, description: 'Index of the text in the request' }),

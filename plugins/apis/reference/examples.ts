@@ -18,16 +18,13 @@ const sound = {
 /** An example body for each operation id. Ollama's routes use those of the native API. */
 const BODIES: Record<string, object> = { ...bodies, createTranscription: sound, createTranslation: sound }
 
-/** Example values of path and query parameters. */
 const PARAMETERS: Record<string, string> = { owner: 'corral', from: 'ollama', since: '1h' }
 
-/** Returns an example body for an operation. */
 export function exampleBody(operationId: string): object | undefined {
   const plain = operationId.replace(/^anthropicMounted/, 'anthropic').replace(/^ollama(?=[A-Z])/, '')
   return BODIES[operationId] ?? BODIES[plain] ?? BODIES[plain[0]!.toLowerCase() + plain.slice(1)]
 }
 
-/** Returns an example value of a parameter. */
 export function exampleParameter(name: string, place: string): string | undefined {
   return name === 'model' && place === 'path' ? STAND_INS.completion : PARAMETERS[name]
 }

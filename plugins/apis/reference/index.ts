@@ -54,7 +54,6 @@ function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
   }
 }
 
-/** Files of Swagger UI that the page loads. */
 const ASSETS = {
   'swagger-ui-bundle.js': 'text/javascript; charset=utf-8',
   'swagger-ui.css': 'text/css; charset=utf-8'

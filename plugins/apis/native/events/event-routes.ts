@@ -34,7 +34,6 @@ const EventSchema = Type.Object(
 
 const EVENTS = { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
 
-/** Routes that stream the state feed. */
 export function eventRoutes({
   feed,
   heartbeatInterval
@@ -133,7 +132,6 @@ function writeAll(
   return undefined
 }
 
-/** Yields an event in pieces. */
 function* framesOf(event: StateEvent): Generator<string> {
   let piece = `event: ${event.kind}\nid: ${event.id}\ndata: `
   const keyOf = ({ topic, key }: FedRecord) => JSON.stringify({ topic, key })

@@ -64,7 +64,6 @@ export class StateCollector {
   /** Cached, because there may be thousands of models and they change rarely. */
   #models: ModelRecords | undefined
   #pulls = new Map<string, { at: number; value: PullReply }>()
-  /** The last GPU readings, and when to read again. */
   #gpus: readonly CurrentRecord[] = []
   #nextGpus = 0
 
@@ -72,10 +71,7 @@ export class StateCollector {
     this.#deps = deps
   }
 
-  /**
-   * @param now milliseconds (`performance.now()`)
-   * @returns the same list as before if nothing has changed
-   */
+  /** @param now `performance.now()` @returns the same list as before if nothing has changed */
   of(topic: StateTopic, now: number): readonly CurrentRecord[] {
     const { scheduler, downloads, conversion, drain } = this.#deps
     switch (topic) {
@@ -129,7 +125,6 @@ export class StateCollector {
     ]
   }
 
-  /** Clears the cached records. */
   forget(): void {
     this.#models = undefined
     this.#pulls.clear()

@@ -18,7 +18,6 @@ import { type Access, type CurrentRecord, isMoving, type StateCollector } from '
 const POLL_INTERVAL_MS = 250
 /** Milliseconds until the next poll when nothing is in progress and no change was announced. */
 const IDLE_POLL_INTERVAL_MS = 1000
-/** Maximum number of followers per client and in total. */
 const MAX_FOLLOWERS_PER_CLIENT = 16
 const MAX_FOLLOWERS = 512
 /** Limits of the log of changes, which slow and returning followers read. */
@@ -39,11 +38,9 @@ const FEW = TOPICS.filter(topic => topic !== 'model')
 /** A record together with its JSON, which has all fields or only the changed ones. */
 type StoredRecord = FedRecord & { access: Access }
 
-/** The difference between one version and the next. */
 interface Change {
   removed: StoredRecord[]
   set: StoredRecord[]
-  /** Estimated size in bytes. */
   size: number
 }
 
@@ -52,7 +49,6 @@ interface Attached extends StateFollower {
   epoch: string
   /** The version it has received. Undefined before the first snapshot. */
   version: number | undefined
-  /** Whether it is still receiving the previous event. */
   busy: boolean
 }
 
@@ -107,7 +103,6 @@ export class SharedStateFeed implements StateFeed {
     return () => this.#leave(attached)
   }
 
-  /** Announces that a topic may have changed. */
   touch(topic: StateTopic): void {
     if (this.#followers.size === 0) return
     if (topic === 'model') this.#modelsTouched = true

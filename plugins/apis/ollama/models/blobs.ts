@@ -29,9 +29,7 @@ export class BlobStore {
   readonly #folder: string
   readonly #storage: Storage
   readonly #log: FastifyBaseLogger
-  /** Number of users of each blob. */
   readonly #users = new Map<string, number>()
-  /** Names of running uploads and of work folders. */
   readonly #parts = new Set<string>()
   readonly #space: UploadSpace
   #counted: Promise<void> | undefined
@@ -131,7 +129,6 @@ export class BlobStore {
     }
   }
 
-  /** Runs `work` with a temporary folder on the disk of the models. */
   async withFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
     const name = `${randomBytes(16).toString('hex')}.work`
     const folder = join(this.#folder, name)
@@ -197,11 +194,7 @@ export class BlobStore {
   }
 }
 
-/**
- * Writes a body to a new file and syncs it to disk.
- * @param onBytes called with the number of bytes so far, before they are written
- * @returns the SHA-256
- */
+/** Writes a body to a new file. @param onBytes called with the bytes so far before a write @returns the SHA-256 */
 async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (bytes: number) => void): Promise<string> {
   const hash = createHash('sha256')
   let bytes = 0
@@ -220,10 +213,7 @@ async function receive(path: string, body: AsyncIterable<Buffer>, onBytes: (byte
   return hash.digest('hex')
 }
 
-/**
- * Parses a digest as Ollama's clients write it: `sha256:<64 hex digits>`, or with a dash in older clients.
- * @throws CorralError `invalid_request`
- */
+/** Parses `sha256:<64 hex digits>`, also with a dash as in older clients. @throws CorralError `invalid_request` */
 export function parseDigest(text: string, param: string): string {
   const digits = /^sha256[:-]([0-9a-f]{64})$/i.exec(text)?.[1]
   if (digits !== undefined) return digits.toLowerCase()
@@ -235,10 +225,7 @@ const invalid = (message: string, param = 'digest') => new CorralError('invalid_
 const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex digits>' }) })
 const empty = (description: string) => ({ description, content: {} })
 
-/**
- * Routes that look up and receive blobs.
- * @param stall stall timeout in milliseconds, see `paced`
- */
+/** Routes that look up and receive blobs. @param stall stall timeout in milliseconds, see `paced` */
 export function blobRoutes(blobs: BlobStore, turns: UploadSlots, stall: number): FastifyPluginAsync {
   return async app => {
     const route = nativeRouter(app, 'Models')
@@ -288,7 +275,6 @@ const MAX_QUEUED = { ofClient: 64, all: 256 }
 /** Bytes per second. A slower upload may be ended to free its slot for a client without one. */
 const SLOW_BYTES_PER_SECOND = 64_000
 
-/** A running upload. */
 interface Upload extends ArrivingUpload {
   readonly turn: string
   readonly begun: number
@@ -320,10 +306,7 @@ export class UploadSlots {
     this.#now = now
   }
 
-  /**
-   * Resolves when the upload may start.
-   * @throws CorralError `rate_limited`, or the signal's reason
-   */
+  /** Resolves when the upload may start. @throws CorralError `rate_limited`, or the signal's reason */
   async take({ turn }: Pick<Caller, 'turn'>, signal: AbortSignal): Promise<Upload> {
     signal.throwIfAborted()
     if (this.#mayRun(turn)) return this.#begin(turn)
@@ -413,10 +396,7 @@ class UploadSpace {
     this.#most = most
   }
 
-  /**
-   * Sets the size of a file.
-   * @throws CorralError `over_limit` if it does not fit; nothing changes in that case
-   */
+  /** Sets the size of a file. @throws CorralError `over_limit` if it does not fit, and changes nothing then */
   take(key: string, bytes: number, turn: string): void {
     let all = bytes
     let own = bytes

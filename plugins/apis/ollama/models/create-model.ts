@@ -45,7 +45,6 @@ interface CreateDependencies extends Pick<Services, Needed> {
   uploadStall: number
 }
 
-/** Routes that copy and create models as Ollama does, without a prefix. */
 export function createModelRoutes(
   deps: CreateDependencies,
   naming: ModelNaming,
@@ -181,10 +180,7 @@ async function createModel(
   }
 }
 
-/**
- * Creates a model with the same files as another one, by link if possible.
- * @param dtype weight type to quantize a GGUF to
- */
+/** Creates a model with the files of another one. @param dtype weight type to quantize a GGUF to */
 async function createFromModel(
   deps: CreateDependencies,
   source: StoredVariant,
@@ -215,10 +211,7 @@ async function createFromModel(
   }
 }
 
-/**
- * Stores a new model. A model that it replaces is unloaded as soon as it is idle.
- * @param dtype weight type to quantize a GGUF to
- */
+/** Stores a new model and unloads the model that it replaces. @param dtype weight type to quantize a GGUF to */
 async function adopt(
   deps: CreateDependencies,
   request: AdoptRequest,

@@ -55,19 +55,14 @@ const MAX_FILES = 2000
 
 export interface NewModel {
   source: { from: string } | { files: { name: string; sha256: string }[] }
-  /** The defaults set in the request itself. */
   defaults: ModelDefaults
-  /** Weight type, as the client wrote it. */
   quantize: string | undefined
 }
 
 const refuse = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
   new CorralError(code, message, { param })
 
-/**
- * Parses a request to create a model.
- * @throws CorralError `invalid_request`, `invalid_option` or `unsupported_capability`, with the wrong field as `param`
- */
+/** Parses a request to create a model. @throws CorralError with the wrong field as `param` */
 export function readCreateRequest(request: CreateRequest): NewModel {
   const { modelfile } = request
   if (modelfile) requireLength('modelfile', modelfile.length, MAX_MODELFILE_CHARACTERS)
@@ -150,7 +145,6 @@ interface Command {
   /** The word before the value: the role in a MESSAGE, the name in a PARAMETER. */
   word: string
   value: string
-  /** Starts at 1. */
   line: number
 }
 
@@ -234,14 +228,10 @@ function quoteText(text: string): string {
 export interface UploadedFile {
   name: string
   sha256: string
-  /** Absolute path of its content. */
   path: string
 }
 
-/**
- * Determines the format of uploaded model files and the role of each file.
- * @throws CorralError `invalid_request` naming what is missing or unusable
- */
+/** Determines the format and the roles of uploaded files. @throws CorralError `invalid_request` */
 export async function detectFiles(
   files: UploadedFile[]
 ): Promise<{ format: 'gguf' | 'safetensors'; files: AdoptedFile[] }> {

@@ -2,7 +2,6 @@ import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { freeBody, readWholeBody } from '../../../../core/http/whole-body.ts'
 
-/** The keywords that matter in the schema of a form field. */
 interface FieldSchema {
   type?: string
   anyOf?: FieldSchema[]

@@ -41,7 +41,6 @@ const SpeechRequest = Loose({
 })
 const ImageRequest = Loose({ ...named, prompt: Given(Type.String()) })
 
-/** Routes for features that no engine supports. */
 const UNSUPPORTED = [
   ['/audio/speech', 'createSpeech', 'speak', SpeechRequest, ['application/json']],
   ['/images/generations', 'createImage', 'make images', ImageRequest, ['application/json']],
@@ -49,7 +48,6 @@ const UNSUPPORTED = [
   ['/images/variations', 'createImageVariation', 'make images', ImageRequest, [FORM, 'application/json']]
 ] as const
 
-/** Routes for audio and images, below `/v1`. */
 export function mediaRoutes(deps: ApiDependencies): FastifyPluginAsync {
   return async app => {
     const route = openaiRouter(app, 'OpenAI audio and images')
@@ -120,7 +118,6 @@ export type TranscriptionRequest = Static<typeof TranscriptionRequest>
 
 type Task = 'transcribe' | 'translate'
 
-/** Answers with the transcript of an audio file. Loads the model if necessary. */
 export async function transcribe(
   deps: ApiDependencies,
   request: FastifyRequest<{ Body: TranscriptionRequest }>,
@@ -148,10 +145,7 @@ export async function transcribe(
   })
 }
 
-/**
- * Builds the engine's request.
- * @throws CorralError `unsupported_capability` for timestamps
- */
+/** Builds the engine's request. @throws CorralError `unsupported_capability` for timestamps */
 export function transcriptionFields(request: TranscriptionRequest, task: Task): EngineFields & { audio: string } {
   const { file, language, prompt, response_format, timestamp_granularities, include } = request
   const timed = (param: string, what: string) =>
@@ -174,13 +168,11 @@ export function transcriptionFields(request: TranscriptionRequest, task: Task): 
   }
 }
 
-/** Assembles a transcript and its events. */
 export class Transcript {
   #logprobs: Fields[] = []
   #usage: TokenUsage | undefined
   text = ''
 
-  /** Returns the events for new deltas with text. */
   add(deltas: readonly Delta[]): Fields[] {
     const events: Fields[] = []
     for (const { choice, content, logprobs, usage } of deltas) {
@@ -209,7 +201,6 @@ export class Transcript {
     }
   }
 
-  /** Returns the last event of a stream. */
   done(): Fields {
     return { type: 'transcript.text.done', ...this.whole() }
   }

@@ -15,12 +15,10 @@ import type { InputPart, Item, ResponseRequest } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** The engine's part of a request, without its input. */
 export interface EngineRequest {
   /** Under the engine's names. They take precedence over the settings of the model and the server. */
   fields: Fields
   overflow: OverflowPolicy | undefined
-  /** The tools as the response lists them. */
   tools: OfferedTool[]
   /** Number of alternatives per token. Undefined if no log probabilities are requested. */
   logprobs: number | undefined
@@ -197,7 +195,6 @@ function readChoice(choice: ResponseRequest['tool_choice']): ToolChoice {
   )
 }
 
-/** Finds an item of an earlier response by its id. */
 type FindItem = (id: string) => Item | undefined
 
 const Text = Type.String({ minLength: 1 })
@@ -359,7 +356,6 @@ function referenced(id: string, path: Path, find: FindItem): Item {
 
 type Content = string | Record<string, unknown>[]
 
-/** A message in the engine's format. */
 interface EngineMessage {
   role: 'system' | 'user' | 'assistant' | 'tool'
   content?: Content

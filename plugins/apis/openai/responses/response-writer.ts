@@ -11,17 +11,14 @@ export interface ResponseEvent {
   [field: string]: unknown
 }
 
-/** The response object of the Responses API. */
 export type ResponseObject = Record<string, unknown> & { id: string; output: readonly OutputItem[] }
 
-/** The fixed properties of a response. */
 export interface ResponseHead {
   id: string
   /** Seconds since the epoch. */
   createdAt: number
   request: ResponseRequest
   engine: EngineRequest
-  /** The effective options. */
   sampling: Record<string, unknown>
   truncation: 'auto' | 'disabled'
 }
@@ -38,7 +35,6 @@ export class ResponseWriter {
   readonly #output: OutputItem[] = []
   #events: ResponseEvent[] = []
   #open: OutputItem | undefined
-  /** The index of the open function call. */
   #call: number | undefined
   #began = false
   #sequence = 0
@@ -50,7 +46,6 @@ export class ResponseWriter {
     this.#head = head
   }
 
-  /** Returns the events for new deltas. */
   add(deltas: readonly Delta[]): ResponseEvent[] {
     for (const { choice, thinking, content, toolCalls = [], logprobs = [], usage, finish } of deltas) {
       if (choice) continue
@@ -108,7 +103,6 @@ export class ResponseWriter {
     this.#events.push({ type, sequence_number: this.#sequence++, ...fields })
   }
 
-  /** Adds an event of the open item. */
   #itemEvent(type: string, fields: Record<string, unknown>): void {
     this.#event(type, { item_id: this.#open!.id, output_index: this.#output.length - 1, ...fields })
   }

@@ -30,10 +30,7 @@ import { itemPage, StoredResponses } from './stored-responses.ts'
 const STREAM =
   'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress, items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
 
-/**
- * OpenAI's Responses API, below `/v1`.
- * @param api.storedResponses maximum bytes of stored responses, for all keys together
- */
+/** OpenAI's Responses API, below `/v1`. @param api.storedResponses maximum bytes of stored responses */
 export function responseRoutes(api: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
   const stored = new StoredResponses(api.storedResponses, api.config.limits.stored_responses)
   const deps = { ...api, stored }
@@ -106,10 +103,8 @@ interface ResponseDependencies extends ApiDependencies {
 
 type ResponseCall = FastifyRequest<{ Body: ResponseRequest }>
 
-/** A parsed request, before its model is loaded. */
 interface Plan {
   head: ResponseHead
-  /** The whole conversation. */
   items: Item[]
   question: Question & { body: Record<string, unknown> }
 }
@@ -169,7 +164,6 @@ function parseRequest(deps: ResponseDependencies, { body: request, caller }: Res
   }
 }
 
-/** Answers `POST /v1/responses`. Loads the model if necessary. */
 export async function createResponse(
   deps: ResponseDependencies,
   request: ResponseCall,
@@ -200,7 +194,6 @@ export async function createResponse(
   })
 }
 
-/** Answers `POST /v1/responses/input_tokens`. */
 async function countInputTokens(
   deps: ResponseDependencies,
   request: ResponseCall,

@@ -154,7 +154,6 @@ export type OutputItem = Static<typeof OutputItem>
 const Item = Type.Union([InputMessage, FunctionCallOutput, OutputMessage, Reasoning, FunctionCall])
 export type Item = Static<typeof Item>
 
-/** A response that has ended. */
 export const Response = Titled('Response', {
   id: Type.String({ description: 'resp_…' }),
   object: Type.Literal('response'),
@@ -189,7 +188,6 @@ export const Response = Titled('Response', {
   })
 })
 
-/** A page of the input items of a response. */
 export const ItemList = PageOf(Item)
 
 export const Deleted = Loose({ id: Type.String(), object: Type.Literal('response'), deleted: Type.Literal(true) })

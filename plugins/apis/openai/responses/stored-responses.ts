@@ -3,7 +3,6 @@ import { listPage } from '../../../../core/http/list-page.ts'
 import type { ResponseObject } from './response-writer.ts'
 import type { Item, ItemsQuery } from './schemas.ts'
 
-/** A response that can be retrieved and continued. */
 interface StoredResponse {
   response: ResponseObject
   /** The whole conversation before the response, without instructions. */
@@ -148,7 +147,6 @@ function notFound(param: string): CorralError {
   )
 }
 
-/** Returns a page of items, as in OpenAI's lists. */
 export function itemPage(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
   const ordered = order === 'asc' ? [...items] : items.toReversed()
   // Clients may use the same id for several items. Starting after the last one ensures that each page makes progress.
