@@ -48,11 +48,10 @@ export async function tokensIn(
 ): Promise<number> {
   let sum = 0
   for (const text of texts) {
-    if (typeof text !== 'string') sum += text.length
-    else
-      sum +=
-        ((await engine.tokenize?.({ content: text, add_special: true }, { signal }))?.tokens as unknown[] | undefined)
-          ?.length ?? 0
+    const reply =
+      typeof text === 'string' && (await engine.tokenize?.({ content: text, add_special: true }, { signal }))
+    const tokens = typeof text === 'string' ? reply && (reply.tokens as unknown[] | undefined) : text
+    if (tokens) sum += tokens.length
   }
   return sum
 }

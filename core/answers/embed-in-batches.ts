@@ -11,49 +11,57 @@ export async function embedChunked(
   lease: Lease,
   inputs: Parameters<NonNullable<Engine['embed']>>[0],
   tally: TokenTally,
-  { made, ...options }: { truncate?: boolean; most?: number; made?: (vector: Vector) => Vector } = {}
+  { made = vector => vector, ...options }: { truncate?: boolean; most?: number; made?: (vector: Vector) => Vector } = {}
 ): Promise<EmbeddingsReply> {
-  const { signal } = lease
-  const all: EmbeddingsReply = { vectors: [], promptTokens: 0 }
-  let at = 0
-  for await (const part of partsOf(lease, inputs)) {
+  const vectors: Vector[] = []
+  const ask = (part: typeof inputs) => {
     tally.unread = part
-    const { vectors, promptTokens } = await requireCall(lease, 'embed')(part, { ...options, signal })
-    tally.unread = undefined
-    tally.read(promptTokens, 0, at++)
-    for (const vector of vectors) all.vectors.push(made ? made(vector) : vector)
-    all.promptTokens += promptTokens
+    return requireCall(lease, 'embed')(part, { ...options, signal: lease.signal })
   }
-  return all
+  const promptTokens = await inBatches(lease, inputs, tally, ask, reply => {
+    for (const vector of reply.vectors) vectors.push(made(vector))
+  })
+  return { vectors, promptTokens }
 }
 
-/** Scores all documents. @throws CorralError `unsupported_capability`, or whatever the engine or the lease throws */
+/** Scores all documents. */
 export async function rerankChunked(
   lease: Lease,
   { query, documents }: { query: string; documents: readonly string[] },
   tally: TokenTally
 ): Promise<RankingReply> {
-  const all: RankingReply = { scores: [], promptTokens: 0 }
-  let from = 0
-  let at = 0
-  for await (const part of partsOf(lease, documents)) {
+  const scores: RankingReply['scores'] = []
+  const ask = (part: typeof documents) => {
     tally.unread = part.flatMap(document => [query, document])
-    const { scores, promptTokens } = await requireCall(lease, 'rerank')(query, part, lease)
-    tally.unread = undefined
-    tally.read(promptTokens, 0, at++)
-    for (const { index, score } of scores) all.scores.push({ index: from + index, score })
-    all.promptTokens += promptTokens
-    from += part.length
+    return requireCall(lease, 'rerank')(query, part, lease)
   }
-  return all
+  const promptTokens = await inBatches(lease, documents, tally, ask, (reply, from) => {
+    for (const { index, score } of reply.scores) scores.push({ index: from + index, score })
+  })
+  return { scores, promptTokens }
 }
 
-/** Splits a list into batches of the engine's size. Other clients get their turn between two batches. */
-async function* partsOf<Item>(lease: Lease, items: readonly Item[]): AsyncGenerator<readonly Item[]> {
-  for (let from = 0; from === 0 || from < items.length; ) {
+/**
+ * Asks for batches of the engine's size, and counts the tokens. Other clients get their turn between two batches.
+ * @throws CorralError `unsupported_capability`, or whatever the engine, the lease or `take` throws
+ */
+async function inBatches<Item, Reply extends { promptTokens: number }>(
+  lease: Lease,
+  items: readonly Item[],
+  tally: TokenTally,
+  ask: (part: readonly Item[]) => Promise<Reply>,
+  take: (reply: Reply, from: number) => void
+): Promise<number> {
+  let sum = 0
+  for (let from = 0, at = 0; from === 0 || from < items.length; at++) {
     if (from > 0) await lease.letOthers()
     const part = items.slice(from, from + (lease.engine.batch ?? items.length))
+    const reply = await ask(part)
+    tally.unread = undefined
+    tally.read(reply.promptTokens, 0, at)
+    take(reply, from)
+    sum += reply.promptTokens
     from += Math.max(1, part.length)
-    yield part
   }
+  return sum
 }

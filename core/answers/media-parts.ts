@@ -71,7 +71,7 @@ export function checkMedia(
   messages.forEach(({ content }, message) => {
     if (!Array.isArray(content)) return
     content.forEach((part: Fields | null, index) => {
-      const kind = typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) ? PARTS[part.type] : undefined
+      const kind = typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) && PARTS[part.type]
       if (!kind) return
       const param = place(message, index)
       // The capabilities of a configured projector are not known before it is loaded.
@@ -126,18 +126,15 @@ function checkData(data: unknown, medium: Medium, plain: boolean, param: string)
 
 /** Pixels of an image, read from its first bytes; zeros if they do not show it. */
 export function imageSize(head: Buffer): { width: number; height: number } {
-  const unknown = { width: 0, height: 0 }
   const signature = head.toString('latin1', 0, 4)
-  if (signature === '\x89PNG')
-    return head.length < 24 ? unknown : { width: head.readUInt32BE(16), height: head.readUInt32BE(20) }
-  if (signature === 'GIF8')
-    return head.length < 10 ? unknown : { width: head.readUInt16LE(6), height: head.readUInt16LE(8) }
-  if (signature.startsWith('BM')) {
-    return head.length < 26
-      ? unknown
-      : { width: Math.abs(head.readInt32LE(18)), height: Math.abs(head.readInt32LE(22)) }
+  if (signature.startsWith('\xff\xd8')) return jpegSize(head)
+  if (signature === '\x89PNG' && head.length >= 24)
+    return { width: head.readUInt32BE(16), height: head.readUInt32BE(20) }
+  if (signature === 'GIF8' && head.length >= 10) return { width: head.readUInt16LE(6), height: head.readUInt16LE(8) }
+  if (signature.startsWith('BM') && head.length >= 26) {
+    return { width: Math.abs(head.readInt32LE(18)), height: Math.abs(head.readInt32LE(22)) }
   }
-  return signature.startsWith('\xff\xd8') ? jpegSize(head) : unknown
+  return { width: 0, height: 0 }
 }
 
 /** A JPEG file is a sequence of segments. The first start-of-frame segment (SOF0 to SOF15) has the size. */

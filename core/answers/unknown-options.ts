@@ -56,9 +56,7 @@ export function reportUnknownOptions(
     unknown.push({ name, param: name })
   }
   unknown.push(...unknownAmong(body.options, ofEngine, 'options'))
-  if (unknown.length === 0) return
-  if (config.limits.strict_options) throw refusal(unknown, [...ofEngine, ...(optionsAtTop ? documented : [])])
-  reply.header(UNKNOWN_OPTIONS_HEADER, listed(unknown))
+  report(config, reply, unknown, () => [...ofEngine, ...(optionsAtTop ? documented : [])])
 }
 
 /** Does the same for the parameters of a new model. */
@@ -68,21 +66,25 @@ export function reportUnknownParameters(
   parameters: unknown,
   ofEngines: ReadonlySet<string> | undefined
 ): void {
-  if (!ofEngines) return
-  const unknown = unknownAmong(parameters, ofEngines, 'parameters')
+  if (ofEngines) report(config, reply, unknownAmong(parameters, ofEngines, 'parameters'), () => [...ofEngines])
+}
+
+function report(
+  { limits }: Asked['config'],
+  reply: FastifyReply,
+  unknown: UnknownOption[],
+  getKnown: () => string[]
+): void {
   if (unknown.length === 0) return
-  if (config.limits.strict_options) throw refusal(unknown, [...ofEngines])
+  if (limits.strict_options) throw refusal(unknown, getKnown())
   reply.header(UNKNOWN_OPTIONS_HEADER, listed(unknown))
 }
 
 function unknownAmong(options: unknown, ofEngine: ReadonlySet<string>, field: string): UnknownOption[] {
-  const unknown: UnknownOption[] = []
-  if (!isObject(options)) return unknown
-  for (const name in options) {
-    if (options[name] === null || ofEngine.has(name) || isKnownOption(name)) continue
-    unknown.push({ name, param: `${field}.${name}` })
-  }
-  return unknown
+  if (!isObject(options)) return []
+  return Object.keys(options)
+    .filter(name => options[name] !== null && !ofEngine.has(name) && !isKnownOption(name))
+    .map(name => ({ name, param: `${field}.${name}` }))
 }
 
 /** The field names of each route's body schema. */
@@ -102,12 +104,10 @@ function documentedFields(reply: FastifyReply): ReadonlySet<string> {
 /** Formats the names for a header. Names that do not fit are only counted. */
 function listed(unknown: readonly UnknownOption[]): string {
   const names = new Set(unknown.map(({ name }) => name))
-  const short: string[] = []
-  for (const name of names) {
-    if (name.length > MAX_NAME_LENGTH) continue
-    const printable = encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd'))
-    if (printable !== '' && printable.length <= MAX_NAME_LENGTH) short.push(printable)
-  }
+  const short = [...names]
+    .filter(name => name.length <= MAX_NAME_LENGTH)
+    .map(name => encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd')))
+    .filter(name => name !== '' && name.length <= MAX_NAME_LENGTH)
   const shown = short.sort().slice(0, MAX_NAMES)
   const more = names.size > shown.length ? [`+${names.size - shown.length}`] : []
   return [...shown, ...more].join(', ')
