@@ -315,24 +315,28 @@ function checkStart(path: string, start: Buffer, size: number): void {
   }
   // Checks the counts before they are used: a key takes at least 13 bytes, a tensor 24.
   if (start.readBigUInt64LE(16) * 13n + start.readBigUInt64LE(8) * 24n > BigInt(size)) {
-    throw damagedFile(
-      path,
-      `is damaged or truncated: its header names more keys and tensors than fit into its ${size} bytes`
-    )
+    const what = `its header names more keys and tensors than fit into its ${size} bytes`
+    throw damagedFile(path, `is damaged or truncated: ${what}`)
   }
 }
 
-async function readHeader(
+/**
+ * Reads a GGUF file's header, in slices between which other requests are answered.
+ * @param opened the file, if it is open already; it stays open
+ * @param tokens texts to search for in the vocabulary
+ * @throws CorralError `invalid_request` that says what is wrong with the file; errors of the disk unchanged
+ */
+export async function readGgufHeader(
   path: string,
-  tokens: readonly string[],
-  opened?: FileHandle
-): Promise<{ header: GgufHeader; size: number }> {
+  opened?: FileHandle,
+  tokens: readonly string[] = []
+): Promise<GgufHeader & { size: number }> {
   const file = opened ?? (await open(path, 'r'))
   try {
     const { size } = await file.stat()
     const { buffer, bytesRead } = await file.read(Buffer.alloc(START_SIZE), 0, START_SIZE, 0)
     checkStart(path, buffer.subarray(0, bytesRead), size)
-    return { header: await parse(new HeaderReader(file, size), tokens), size }
+    return { ...(await parse(new HeaderReader(file, size), tokens)), size }
   } catch (error) {
     throw error instanceof Unreadable ? damagedFile(path, `is damaged or truncated: ${error.message}`) : error
   } finally {
@@ -340,25 +344,14 @@ async function readHeader(
   }
 }
 
-/**
- * Reads a GGUF file's header, in slices between which other requests are answered.
- * @param opened the file, if it is open already; it stays open
- * @throws CorralError `invalid_request` that says what is wrong with the file; errors of the disk unchanged
- */
-export async function readGgufHeader(path: string, opened?: FileHandle): Promise<GgufHeader> {
-  return (await readHeader(path, [], opened)).header
-}
-
 /** The keys in the first bytes of a GGUF file. Those that describe the model come before the vocabulary. */
 export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
   const keys = new Map<string, unknown>()
   if (bytes.toString('latin1', 0, 4) !== 'GGUF') return {}
-  const reader = new HeaderReader(
-    {
-      read: async (into, _, length, position) => ({ bytesRead: bytes.copy(into, 0, position, position + length) })
-    },
-    bytes.length
-  )
+  const read: Source['read'] = async (into, _, length, position) => {
+    return { bytesRead: bytes.copy(into, 0, position, position + length) }
+  }
+  const reader = new HeaderReader({ read }, bytes.length)
   try {
     await reader.long()
     await reader.long()
@@ -371,68 +364,34 @@ export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
   return Object.fromEntries(keys)
 }
 
-/**
- * Reads a GGUF file's header and checks that the file contains the data that the header describes.
- * @param opened the file, if it is open already; it stays open
- * @param tokens texts to search for in the vocabulary
- * @throws CorralError `invalid_request` that says what is wrong with the file
- */
+/** Reads facts about a file that contains all the data of its header. @throws as `readGgufHeader` */
 export async function readGguf(path: string, opened?: FileHandle, tokens: readonly string[] = []): Promise<GgufFile> {
-  const { header, size } = await readHeader(path, tokens, opened)
-  const { keys, tensors, fileSize } = header
+  const { keys, hasToken, tensors, fileSize, size } = await readGgufHeader(path, opened, tokens)
   if (fileSize > size) throw damagedFile(path, `is truncated: its tensors need ${fileSize} bytes, the file has ${size}`)
   return {
     metadata: keys,
-    hasToken: header.hasToken,
+    hasToken,
     tensorCount: tensors.length,
     parameters: tensors.reduce((sum, { shape }) => sum + weightsIn(shape), 0),
     classifies: tensors.some(({ name }) => CLASSIFIER.test(name))
   }
 }
 
-const QK_K = 256
-
-/** Weights in a block and bytes of a block, by ggml's number of the type (gguf-py's GGML_QUANT_SIZES). */
-const BLOCKS: Record<number, [weights: number, bytes: number]> = {
-  0: [1, 4], // F32
-  1: [1, 2], // F16
-  2: [32, 18], // Q4_0
-  3: [32, 20], // Q4_1
-  6: [32, 22], // Q5_0
-  7: [32, 24], // Q5_1
-  8: [32, 34], // Q8_0
-  9: [32, 36], // Q8_1
-  10: [QK_K, 84], // Q2_K
-  11: [QK_K, 110], // Q3_K
-  12: [QK_K, 144], // Q4_K
-  13: [QK_K, 176], // Q5_K
-  14: [QK_K, 210], // Q6_K
-  15: [QK_K, 292], // Q8_K
-  16: [QK_K, 66], // IQ2_XXS
-  17: [QK_K, 74], // IQ2_XS
-  18: [QK_K, 98], // IQ3_XXS
-  19: [QK_K, 50], // IQ1_S
-  20: [32, 18], // IQ4_NL
-  21: [QK_K, 110], // IQ3_S
-  22: [QK_K, 82], // IQ2_S
-  23: [QK_K, 136], // IQ4_XS
-  24: [1, 1], // I8
-  25: [1, 2], // I16
-  26: [1, 4], // I32
-  27: [1, 8], // I64
-  28: [1, 8], // F64
-  29: [QK_K, 56], // IQ1_M
-  30: [1, 2], // BF16
-  34: [QK_K, 54], // TQ1_0
-  35: [QK_K, 66], // TQ2_0
-  39: [32, 17], // MXFP4
-  40: [64, 36], // NVFP4
-  41: [128, 18], // Q1_0
-  42: [64, 18] // Q2_0
-}
+/** ggml's types: number, name, weights in a block and bytes of a block (gguf-py's GGML_QUANT_SIZES). */
+const TYPES = `0 F32 1 4, 1 F16 1 2, 2 Q4_0 32 18, 3 Q4_1 32 20, 6 Q5_0 32 22, 7 Q5_1 32 24, 8 Q8_0 32 34, 9 Q8_1 32 36,
+  10 Q2_K 256 84, 11 Q3_K 256 110, 12 Q4_K 256 144, 13 Q5_K 256 176, 14 Q6_K 256 210, 15 Q8_K 256 292,
+  16 IQ2_XXS 256 66, 17 IQ2_XS 256 74, 18 IQ3_XXS 256 98, 19 IQ1_S 256 50, 20 IQ4_NL 32 18, 21 IQ3_S 256 110,
+  22 IQ2_S 256 82, 23 IQ4_XS 256 136, 24 I8 1 1, 25 I16 1 2, 26 I32 1 4, 27 I64 1 8, 28 F64 1 8, 29 IQ1_M 256 56,
+  30 BF16 1 2, 34 TQ1_0 256 54, 35 TQ2_0 256 66, 39 MXFP4 32 17, 40 NVFP4 64 36, 41 Q1_0 128 18, 42 Q2_0 64 18`
+const BLOCKS = new Map(
+  TYPES.split(/,\s+/).map(type => {
+    const [number, , weights, bytes] = type.split(' ').map(Number)
+    return [number!, { weights: weights!, bytes: bytes! }]
+  })
+)
 
 /** Bytes of a tensor's data; 0 for an unknown type. */
 export function tensorSize(type: number, weights: number): number {
-  const block = BLOCKS[type]
-  return block ? Math.ceil(weights / block[0]) * block[1] : 0
+  const block = BLOCKS.get(type)
+  return block ? Math.ceil(weights / block.weights) * block.bytes : 0
 }
