@@ -11,7 +11,7 @@ import { BuildsDirectory, failureNow } from './builds-directory.ts'
 import { createInstallation, type InstallationDeps } from './installation.ts'
 import { matchesChoice, rankRuntimes } from './ranking.ts'
 import { kindReason, warningsFor } from './search-report.ts'
-import { Searches, SharedProgress } from './searches.ts'
+import { createSearches, createSharedProgress } from './searches.ts'
 import { type Converter, type FindConverter, presentConverter } from './sources/llama-source.ts'
 import { BUNDLED_LISTING, type ReleaseListing, type Releases } from './sources/release.ts'
 
@@ -44,7 +44,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
   const kinds = [...deps.kinds]
   const stopped = new AbortController()
   const { signal } = stopped
-  const progress = new SharedProgress(log)
+  const progress = createSharedProgress(log)
   let listing: ReleaseListing = BUNDLED_LISTING
   let attempts: Attempt[] = []
   let converter: Promise<Converter> | undefined
@@ -81,14 +81,9 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return warnings.length > 0 ? { ...found, warnings } : found
   }
 
-  const searches = new Searches({
-    search: choice =>
-      choice === undefined ? findUsual() : searchBuild(context, { choice, attempts: [], onProgress: progress.report }),
-    progress,
-    log,
-    signal,
-    now: deps.now ?? (() => performance.now())
-  })
+  const find = (choice: string | undefined) =>
+    choice === undefined ? findUsual() : searchBuild(context, { choice, attempts: [], onProgress: progress.report })
+  const searches = createSearches(find, progress, { log, signal, now: deps.now ?? (() => performance.now()) })
 
   async function build(waiting: Waiting = {}, choice?: string): Promise<Build> {
     waiting.signal?.throwIfAborted()
@@ -103,16 +98,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     named,
     models,
     current: () => searches.usual.build,
-    setCurrent(chosen) {
-      searches.set(chosen)
-      if (chosen) return
-      build().catch(error => {
-        log.debug(
-          { reason: errorMessage(error) },
-          'Records that a build does not work, so that it is not chosen again automatically.'
-        )
-      })
-    },
+    setCurrent: searches.set,
     search: waiting => build(waiting),
     inUse: id => (engines.get(id) ?? 0) > 0
   })
@@ -122,7 +108,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
     return chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle'
   }
 
-  /** Returns another build to start on after a failure that the first build caused. Undefined if there is none. */
+  /** Records that a build does not work, so that it is not chosen again automatically. */
   async function noteFailure({ id, source, runtime }: Build, error: unknown): Promise<void> {
     const failure = failureNow(error, await hardware.detect())
     await builds.markFailed(id, failure)
