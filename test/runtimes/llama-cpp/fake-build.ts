@@ -1,6 +1,6 @@
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { BuildCandidate, BuildSource, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
+import type { BuildCandidate, BuildRequest, BuildSource, RuntimeDescriptor } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware, HardwareService } from '../../../core/contracts/hardware.ts'
 import { programsIn } from '../../../runtimes/llama-cpp/programs.ts'
 import { createRuntimes, type RuntimesDeps } from '../../../runtimes/llama-cpp/runtimes-service.ts'
@@ -43,6 +43,37 @@ export function candidateIn(directory: string, more: Partial<BuildCandidate> = {
 
 export function source(name: string, provide: BuildSource['provide'], more: Partial<BuildSource> = {}): BuildSource {
   return { name, description: `test source ${name}`, provide, ...more }
+}
+
+/** Working servers by kind. */
+export const WORKS: Record<string, string> = {
+  'cuda-13': fakeServer({ devices: [CUDA_DEVICE] }),
+  'cuda-12': fakeServer({ devices: [CUDA_DEVICE] }),
+  vulkan: fakeServer({ devices: [VULKAN_DEVICE] }),
+  cpu: fakeServer()
+}
+
+/** Creates a source that makes a build for each kind that it has a server for, and records requests. */
+export function maker(
+  directory: string,
+  servers: Record<string, string | Error> = WORKS,
+  name = 'made',
+  more: Partial<BuildSource> = {}
+) {
+  const asked: string[] = []
+  const provide = async ({ runtime, explain }: BuildRequest) => {
+    asked.push(runtime.name)
+    const server = servers[runtime.name]
+    if (server instanceof Error) throw server
+    if (server === undefined) {
+      explain(`no ${runtime.name} here`)
+      return undefined
+    }
+    const id = `${name}-${runtime.name}`
+    const folder = writePrograms(join(directory, id), { 'llama-server': server })
+    return candidateIn(folder, { id, kind: runtime.kind, runtime: runtime.name, source: name })
+  }
+  return { asked, source: source(name, provide, more) }
 }
 
 /** For tests that never convert. */

@@ -1,60 +1,33 @@
 import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import type { Build, BuildRequest, BuildSource } from '../../../core/contracts/builds.ts'
+import type { Build, BuildSource } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { BuildsDirectory, isRecent, machineFingerprint } from '../../../runtimes/llama-cpp/builds-directory.ts'
 import { SourceUnavailable } from '../../../runtimes/llama-cpp/sources/source-errors.ts'
 import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
+import { readFixture } from '../../support/fixture.ts'
 import {
-  CUDA_DEVICE,
   candidateIn,
   fakeServer,
   gpuMachine,
   H100,
   hardwareService,
+  maker,
   plainMachine,
   runtimesWith,
   source,
   testKinds,
-  VULKAN_DEVICE,
+  WORKS,
   writePrograms
 } from './fake-build.ts'
+import { problem } from './ranking/machines.ts'
 
-const WORKS: Record<string, string> = {
-  'cuda-13': fakeServer({ devices: [CUDA_DEVICE] }),
-  'cuda-12': fakeServer({ devices: [CUDA_DEVICE] }),
-  vulkan: fakeServer({ devices: [VULKAN_DEVICE] }),
-  cpu: fakeServer()
-}
 const LISTS_NOTHING = fakeServer({
   complaints: ['ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected']
 })
 const CRASHES = '#!/bin/sh\nkill -SEGV $$'
-
-/** Creates a source that makes a build for each kind that it has a server for, and records requests. */
-function maker(
-  directory: string,
-  servers: Record<string, string | Error>,
-  name = 'made',
-  more: Partial<BuildSource> = {}
-) {
-  const asked: string[] = []
-  const provide = async ({ runtime, explain }: BuildRequest) => {
-    asked.push(runtime.name)
-    const server = servers[runtime.name]
-    if (server instanceof Error) throw server
-    if (server === undefined) {
-      explain(`no ${runtime.name} here`)
-      return undefined
-    }
-    const id = `${name}-${runtime.name}`
-    const folder = writePrograms(join(directory, id), { 'llama-server': server })
-    return candidateIn(folder, { id, kind: runtime.kind, runtime: runtime.name, source: name })
-  }
-  return { asked, source: source(name, provide, more) }
-}
 
 /** Creates a source with a llama-server on PATH. */
 function onPath(folder: string, devices?: string[]): BuildSource {
@@ -70,132 +43,44 @@ const outcomes = (report: ReturnType<ReturnType<typeof runtimesWith>['report']>)
 t.test('chooses a build on a machine with a GPU', async t => {
   interface Case {
     what: string
-    servers: Record<string, string | Error>
-    system?: string[] | 'none'
-    machine?: Hardware
+    /** The servers of the kinds: all of `WORKS` by default. */
+    servers?: Record<string, string>
+    /** The device that the build on PATH lists; null if it lists none. */
+    system?: string | null
+    machine?: 'plain' | 'broken driver'
     id: string
-    asked: string[]
-    warning?: RegExp
-    reason?: RegExp
+    asked?: string[]
+    warning?: string
+    reason?: string
   }
-  const cases: Case[] = [
-    { what: 'the best one works', servers: WORKS, id: 'made-cuda-13', asked: ['cuda-13'] },
-    {
-      what: 'the best one lists no device',
-      servers: { ...WORKS, 'cuda-13': LISTS_NOTHING },
-      id: 'made-cuda-12',
-      asked: ['cuda-13', 'cuda-12'],
-      warning: /cuda-12 is used instead of CUDA 13: made: .*lists no device that a build for CUDA 13 is made for/,
-      reason: /devices: none\); no CUDA-capable device is detected/
-    },
-    {
-      what: 'the best one crashes during verification',
-      servers: { vulkan: WORKS.vulkan!, cpu: WORKS.cpu!, 'cuda-13': CRASHES },
-      id: 'made-vulkan',
-      asked: ['cuda-13', 'cuda-12', 'vulkan'],
-      warning: /vulkan is used instead of CUDA 13: made: .*ended by SIGSEGV/
-    },
-    {
-      what: 'a build that lists only another kind of device',
-      servers: { ...WORKS, 'cuda-13': WORKS.vulkan!, 'cuda-12': new Error('no archive') },
-      id: 'made-vulkan',
-      asked: ['cuda-13', 'cuda-12', 'vulkan'],
-      warning: /vulkan is used instead of CUDA 13/,
-      reason: /devices: Vulkan0 NVIDIA H100/
-    },
-    {
-      what: 'only the processor works, with a warning',
-      servers: { cpu: WORKS.cpu!, 'cuda-13': LISTS_NOTHING, vulkan: CRASHES },
-      id: 'made-cpu',
-      asked: ['cuda-13', 'cuda-12', 'vulkan', 'cpu'],
-      warning: /Models run on the processor only.*\(NVIDIA H100 80GB HBM3\)\. CUDA 13: made: .*Vulkan: made: .*SIGSEGV/
-    },
-    {
-      what: 'a processor build on PATH gives way',
-      servers: WORKS,
-      system: 'none',
-      id: 'made-cuda-13',
-      asked: ['cuda-13']
-    },
-    {
-      what: 'a build on PATH for the best kind is used at once',
-      servers: WORKS,
-      system: [CUDA_DEVICE],
-      id: 'system-1',
-      asked: []
-    },
-    {
-      what: 'a build on PATH for a lesser kind waits for its turn',
-      servers: { cpu: WORKS.cpu!, 'cuda-13': CRASHES },
-      system: [VULKAN_DEVICE],
-      id: 'system-1',
-      asked: ['cuda-13', 'cuda-12'],
-      warning: /vulkan is used instead of CUDA 13/
-    },
-    {
-      what: 'a processor build on PATH, when nothing better is available',
-      servers: { 'cuda-13': new Error('no network') },
-      system: 'none',
-      id: 'system-1',
-      asked: ['cuda-13', 'cuda-12', 'vulkan'],
-      warning: /Models run on the processor only.*CUDA 13: made: no network/
-    },
-    {
-      what: 'a build on PATH that lists only a software renderer',
-      servers: WORKS,
-      system: ['  Vulkan0: llvmpipe (LLVM 15.0.6, 256 bits) (1000 MiB, 900 MiB free)'],
-      id: 'made-cuda-13',
-      asked: ['cuda-13']
-    },
-    {
-      what: 'a build on PATH sees a GPU that nothing else saw',
-      servers: WORKS,
-      system: [CUDA_DEVICE],
-      machine: plainMachine,
-      id: 'system-1',
-      asked: []
-    },
-    { what: 'no GPU, nothing on PATH', servers: WORKS, machine: plainMachine, id: 'made-cpu', asked: ['cpu'] },
-    {
-      what: 'a GPU with a broken driver',
-      servers: WORKS,
-      machine: {
-        ...gpuMachine,
-        gpus: [{ ...H100, usable: false }],
-        problems: [
-          {
-            code: 'driver_mismatch',
-            subject: 'nvidia-smi',
-            message: 'The kernel module and the library differ.',
-            advice: 'Reboot.'
-          }
-        ]
-      },
-      id: 'made-cpu',
-      asked: ['cpu'],
-      warning: /no build can use NVIDIA H100 80GB HBM3\. The kernel module and the library differ\. Reboot\./
+  const machines = {
+    plain: plainMachine,
+    'broken driver': {
+      ...gpuMachine,
+      gpus: [{ ...H100, usable: false }],
+      problems: problem('driver_mismatch', 'nvidia-smi', 'Reboot.').problems
     }
-  ]
-  for (const { what, servers, system, machine, id, asked, warning, reason } of cases) {
+  }
+  const serverOf = (kind: string, text: string) =>
+    ({ works: WORKS[kind]!, 'lists nothing': LISTS_NOTHING, crashes: CRASHES })[text] ?? WORKS[text] ?? new Error(text)
+  for (const { what, ...given } of readFixture<Case[]>('chosen-builds.yaml')) {
     t.test(what, async t => {
+      const { system, machine, id, asked = [], warning = '', reason = '' } = given
       const home = t.testdir()
       const directory = join(home, 'runtimes')
-      const { source, asked: really } = maker(directory, servers)
-      const path = system && onPath(join(home, 'path'), system === 'none' ? undefined : system)
-      const runtimes = runtimesWith(directory, path ? [path, source] : [source], gpus(machine))
+      const servers = Object.entries(given.servers ?? {}).map(([kind, text]) => [kind, serverOf(kind, text)])
+      const { source, asked: really } = maker(directory, given.servers ? Object.fromEntries(servers) : WORKS)
+      const path = system === undefined ? [] : [onPath(join(home, 'path'), system === null ? undefined : [system])]
+      const runtimes = runtimesWith(directory, [...path, source], gpus(machine && machines[machine]))
       const build = await runtimes.build()
       t.equal(build.id, id)
       t.same(really, asked)
-      if (warning) t.match(build.warnings, [warning])
-      else t.same(build.warnings ?? [], [])
-      if (warning)
-        t.ok(
-          runtimes.log.warnings.some(line => warning.test(line)),
-          'also in the log'
-        )
+      t.equal(build.warnings?.length ?? 0, warning ? 1 : 0)
+      t.match(build.warnings?.[0] ?? '', new RegExp(warning))
+      t.match(runtimes.log.warnings.join('\n'), new RegExp(warning), 'also in the log')
       const report = runtimes.report()
       t.match(report.chosen, { id, warnings: build.warnings })
-      if (reason) t.match(report.attempts.flatMap(({ reasons }) => reasons).join('\n'), reason)
+      t.match(report.attempts.flatMap(({ reasons }) => reasons).join('\n'), new RegExp(reason))
       t.equal(report.attempts.filter(({ outcome }) => outcome === 'chosen').length, 1)
       t.match(report.release, { list: 'snapshot' })
       t.equal(report.ranking.length, testKinds.length)

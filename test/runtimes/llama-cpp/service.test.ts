@@ -4,43 +4,24 @@ import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import t from 'tap'
-import type { Build, BuildRequest, BuildSource, Runtimes } from '../../../core/contracts/builds.ts'
+import type { Build, BuildSource, Runtimes } from '../../../core/contracts/builds.ts'
 import type { EngineExit } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { BuildsDirectory } from '../../../runtimes/llama-cpp/builds-directory.ts'
 import {
-  CUDA_DEVICE,
   candidateIn,
   fakeServer,
   gpuMachine,
   hardwareService,
+  maker,
+  noReleases,
   runtimesWith,
   source,
   testKinds,
-  VULKAN_DEVICE,
+  WORKS,
   writePrograms
 } from './fake-build.ts'
-
-const DEVICES: Record<string, string[]> = {
-  'cuda-13': [CUDA_DEVICE],
-  'cuda-12': [CUDA_DEVICE],
-  vulkan: [VULKAN_DEVICE]
-}
-
-/** Creates a source that makes a working build of each kind. */
-function maker(directory: string, kinds = ['cuda-13', 'cuda-12', 'vulkan', 'cpu']) {
-  const asked: string[] = []
-  const provide = async ({ runtime }: BuildRequest) => {
-    asked.push(runtime.name)
-    if (!kinds.includes(runtime.name)) return undefined
-    const id = `made-${runtime.name}`
-    const devices = DEVICES[runtime.name]
-    const folder = writePrograms(join(directory, id), { 'llama-server': fakeServer(devices ? { devices } : {}) })
-    return candidateIn(folder, { id, kind: runtime.kind, runtime: runtime.name })
-  }
-  return { asked, source: source('made', provide) }
-}
 
 /** Creates engines that start on all builds except the broken ones. */
 function engines(broken: Record<string, string> = {}) {
@@ -140,7 +121,7 @@ t.test('a build that fails after all is replaced by the next best one', async t 
 
 t.test('when no other build starts, the original failure is reported', async t => {
   const directory = t.testdir()
-  const made = maker(directory, ['cpu']).source
+  const made = maker(directory, { cpu: WORKS.cpu! }).source
   const { started, startOn } = engines({ 'made-cpu': 'illegal_instruction' })
   const runtimes = runtimesWith(directory, [made])
   await t.rejects(startOn(runtimes), { code: 'runtime_missing', message: /illegal_instruction/ })
@@ -160,7 +141,7 @@ t.test('when no other build starts, the original failure is reported', async t =
   t.equal(theirs.started.length, 4)
 
   const memory = engines({ 'made-cpu': 'out_of_gpu_memory' })
-  const other = runtimesWith(t.testdir(), [maker(t.testdir(), ['cpu']).source])
+  const other = runtimesWith(t.testdir(), [maker(t.testdir(), { cpu: WORKS.cpu! }).source])
   await t.rejects(memory.startOn(other), { code: 'insufficient_memory' })
   t.equal(memory.started.length, 1, 'a lack of memory is not blamed on the build')
 })
@@ -187,7 +168,7 @@ t.test('a named build is never replaced', async t => {
 
 t.test('a deleted build is provided again and the model starts', async t => {
   const directory = t.testdir()
-  const { source, asked } = maker(directory, ['cpu'])
+  const { source, asked } = maker(directory, { cpu: WORKS.cpu! })
   const start = async (build: Build) => {
     if (!existsSync(build.executables.server)) {
       throw new CorralError('runtime_missing', 'gone', { details: { cause: 'executable_missing' } })
@@ -224,13 +205,11 @@ t.test('reports hardware and ranking without a build, and accepts kinds from plu
   const names = ['llama-b9-bin-x.tar.gz']
   let listings = 0
   const releases = {
-    followsLatest: true,
+    ...noReleases,
     listing: async () => {
       listings++
       return { tag: 'b9', list: 'live' as const, names }
-    },
-    find: () => Promise.reject(new Error('nothing is fetched here')),
-    fetch: () => Promise.reject(new Error('nothing is fetched here'))
+    }
   }
   const without = runtimesWith(directory, [maker(directory).source], { releases })
   await without.rank()

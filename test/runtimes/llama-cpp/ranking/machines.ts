@@ -73,6 +73,3 @@ export const UNKNOWN_SYSTEM: Partial<Hardware> = {
 export const problem = (code: Hardware['problems'][number]['code'], subject: string, advice?: string) => ({
   problems: [{ code, subject, message: `${subject}: ${code}`, ...(advice && { advice }) }]
 })
-
-/** The integrated graphics of an Intel processor. */
-export const iGpu = gpu('intel', 'Intel UHD Graphics', INTEGRATED)

@@ -5,25 +5,34 @@ import { BUNDLED_LISTING } from '../../../../runtimes/llama-cpp/sources/release.
 import { readFixture } from '../../../support/fixture.ts'
 import { type Given, gpu, INTEGRATED, machine, problem, UNKNOWN_SYSTEM } from './machines.ts'
 
-interface Case {
-  what: string
+interface Described {
   gpus?: (Given & { vendor: Gpu['vendor']; name: string; integrated?: true })[]
   machine?: Partial<Omit<Hardware, 'problems'>> & {
     unknown?: true
     problems?: Omit<Hardware['problems'][0], 'message'>[]
   }
-  order: string
 }
 
-/** Machines, and the kinds that can work on each, best first. */
-export const CASES = readFixture<Case[]>('ranked-machines.yaml').map(({ what, gpus = [], machine: given, order }) => {
+function readMachine({ gpus = [], machine: given }: Described): Hardware {
   const { unknown, problems: [found] = [], ...more } = given ?? {}
   const cards = gpus.map(({ vendor, name, integrated, ...card }) => {
     return gpu(vendor, name, { ...(integrated && INTEGRATED), ...card })
   })
   const problems = found && problem(found.code, found.subject, found.advice)
-  return [what, machine(cards, { ...(unknown && UNKNOWN_SYSTEM), ...more, ...problems }), order] as const
-})
+  const known = Object.entries(more).map(([name, value]) => [name, value ?? undefined])
+  return machine(cards, { ...(unknown && UNKNOWN_SYSTEM), ...Object.fromEntries(known), ...problems })
+}
+
+const { machines, missing } = readFixture<{
+  machines: (Described & { what: string; order: string })[]
+  missing: (Described & { runtime: string; what: string; fix?: string })[]
+}>('ranked-machines.yaml')
+
+/** Machines, and the kinds that can work on each, best first. */
+export const CASES = machines.map(({ what, order, ...one }) => [what, readMachine(one), order] as const)
+
+/** Patterns of what a kind lacks on a machine, and of the fix. */
+export const MISSING = missing.map(one => ({ ...one, hardware: readMachine(one) }))
 
 /** The archives of the bundled release. */
 export const NAMES = BUNDLED_LISTING.names
