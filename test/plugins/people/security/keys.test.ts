@@ -1,16 +1,17 @@
 import { execFileSync } from 'node:child_process'
 import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { exposedKeysWarning } from '../../../../core/config/config-report.ts'
 import { keylessCaller } from '../../../../core/contracts/callers.ts'
 import type { Catalog, Model } from '../../../../core/contracts/models.ts'
+import { CorralError } from '../../../../core/errors.ts'
 import { catalogFor, isAllowed, requireAllowed } from '../../../../core/models/allowed-models.ts'
 import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { FailedAttempts } from '../../../../plugins/people/security/failed-attempts.ts'
 import { createKey, parseKey, readKeys, revokeKey, rotateKey } from '../../../../plugins/people/security/key-file.ts'
 import { parseExpiry, parseKeyLimits, partsOf } from '../../../../plugins/people/security/key-limits.ts'
-import { openKeyStore } from '../../../../plugins/people/security/key-store.ts'
+import { type KnownCredential, openKeyStore } from '../../../../plugins/people/security/key-store.ts'
 import { until } from '../../../support/corral.ts'
 
 t.test('parseKeyLimits parses limits', async t => {
@@ -29,25 +30,9 @@ t.test('parseKeyLimits parses limits', async t => {
     ['keep_alive=60,num_parallel=2,prompts=10', { keep_alive: 60, num_parallel: 2, prompts: 10 }]
   ]
   for (const [text, limits] of table) t.same(parseKeyLimits(text), limits, text)
-  for (const text of [
-    '',
-    '60',
-    '60/hour',
-    '60req-in/min',
-    '-1/min',
-    '1.5tok/day',
-    '99999999999999999999/min',
-    '60/min,50/min',
-    '60/min,requests_per_minute=50',
-    'max_tokens=x',
-    'max_tokens=0',
-    'n=-1',
-    'seed=1',
-    'max_tokens',
-    '__proto__=1'
-  ]) {
-    t.throws(() => parseKeyLimits(text), Error, `refused: ${text}`)
-  }
+  const refused =
+    ' 60 60/hour 60req-in/min -1/min 1.5tok/day 99999999999999999999/min 60/min,50/min 60/min,requests_per_minute=50 max_tokens=x max_tokens=0 n=-1 seed=1 max_tokens __proto__=1'
+  for (const text of refused.split(' ')) t.throws(() => parseKeyLimits(text), Error, `refused: ${text}`)
   t.same(partsOf({ requests_per_minute: 1, tokens_per_day: 2, n: 3 }), {
     bounds: { n: 3 },
     budgets: { requests_per_minute: 1, tokens_per_day: 2 }
@@ -59,20 +44,7 @@ t.test('parseExpiry parses when a key expires', async t => {
   t.equal(parseExpiry('90d', now), '2030-04-01T00:00:00.000Z')
   t.equal(parseExpiry('2h', now), '2030-01-01T02:00:00.000Z')
   t.equal(parseExpiry('2030-12-31', now), '2030-12-31T00:00:00.000Z')
-  for (const text of [
-    '',
-    '0d',
-    '-1d',
-    '1y',
-    'never',
-    '2029-12-31',
-    '2030-13-01',
-    '99999999w',
-    '1e3d',
-    '90',
-    '-2h',
-    'd'
-  ]) {
+  for (const text of ' 0d -1d 1y never 2029-12-31 2030-13-01 99999999w 1e3d 90 -2h d'.split(' ')) {
     t.throws(() => parseExpiry(text, now), Error, `refused: ${text}`)
   }
 })
@@ -134,34 +106,47 @@ t.test('keys restrict models by name and alias', async t => {
   t.equal(catalogFor(catalog, {}), catalog)
 })
 
+const log = { info() {}, warn() {}, error() {} }
+
 t.test('FailedAttempts limits wrong keys per address', async t => {
-  const attempts = new FailedAttempts()
-  const tries = (address: string, keys: (at: number) => string, count: number, now: number) =>
-    Array.from({ length: count }, (_, at) => attempts.fail(address, keys(at), now).wait).filter(wait => wait === 0)
-      .length
-  const admitted = tries('192.0.2.1', at => `guess-${at}`, 1000, 0)
-  t.ok(admitted > 5 && admitted < 100, `${admitted} of 1000 guesses are checked`)
-  t.ok(attempts.isGuessing('192.0.2.1', 0))
-  t.notOk(attempts.isGuessing('192.0.2.2', 0), 'another address is independent')
-  t.equal(tries('192.0.2.1', at => `more-${at}`, 100, 10_000) < 20, true, 'some are forgiven over time')
-  t.notOk(attempts.isGuessing('192.0.2.1', 3_600_000))
-  const repeated = tries('192.0.2.3', () => 'an outdated key', 1000, 0)
-  t.ok(repeated > admitted && repeated < 500, `${repeated} of 1000 with the same key`)
+  const attempts = new FailedAttempts(log)
+  const refusal = new CorralError('unauthorized', 'Wrong.')
+  /** Sends wrong keys. @returns how many were checked */
+  const admitted = (address: string, keys: (at: number) => string, count: number, now: number) =>
+    Array.from({ length: count }, (_, at) => attempts.refuse(address, keys(at), refusal, now)).filter(
+      error => error === refusal
+    ).length
+  const accepts = (address: string, now = 0, owner = 'key:1', isLong = false) =>
+    attempts.accepts({ caller: { owner }, isLong } as KnownCredential, address, now)
+  const guess = (at: number) => `guess-${at}`
 
-  tries('2001:db8::1', at => `guess-${at}`, 1000, 0)
-  t.ok(attempts.isGuessing('2001:db8:0:0:ffff::2', 0), 'of the same network')
-  t.notOk(attempts.isGuessing('2001:db8:0:1::1', 0))
-  tries('::ffff:192.0.2.9', at => `guess-${at}`, 1000, 0)
-  t.ok(attempts.isGuessing('192.0.2.9', 0), 'an IPv4 address in IPv6 form')
+  t.ok(accepts('192.0.2.50'))
+  const checked = admitted('192.0.2.1', guess, 1000, 0)
+  t.ok(checked > 5 && checked < 100, `${checked} of 1000 guesses are checked`)
+  t.notOk(accepts('192.0.2.1'), 'not even a right guess')
+  t.ok(accepts('192.0.2.1', 0, 'key:1', true), 'long keys cannot be guessed')
+  t.ok(accepts('192.0.2.2'), 'another address is independent')
+  t.match(attempts.refuse('192.0.2.1', 'x', refusal, 0), { code: 'rate_limited', retryAfter: Number })
+  t.ok(admitted('192.0.2.1', at => `more-${at}`, 100, 10_000) < 20, 'some are forgiven over time')
+  t.ok(accepts('192.0.2.1', 3_600_000))
+  const repeated = admitted('192.0.2.3', () => 'an outdated key', 1000, 0)
+  t.ok(repeated > checked && repeated < 500, `${repeated} of 1000 with the same key`)
 
-  attempts.succeed('192.0.2.50', 'key:1')
-  t.ok(attempts.wasGood('192.0.2.50', 'key:1'))
-  t.notOk(attempts.wasGood('192.0.2.51', 'key:1'))
-  for (let at = 0; at < 30_000; at++) attempts.fail(`2001:db8:${at.toString(16)}::1`, 'x', 0)
+  for (const [sender, other] of [
+    ['2001:db8::1', '2001:db8:0:0:ffff::2'],
+    ['::ffff:192.0.2.9', '192.0.2.9']
+  ] as const) {
+    admitted(sender, guess, 1000, 0)
+    t.notOk(accepts(other), `${other} is the same network as ${sender}`)
+  }
+  t.ok(accepts('2001:db8:0:1::1'))
+
+  admitted('192.0.2.50', guess, 1000, 0)
+  t.ok(accepts('192.0.2.50'), 'a key that was accepted before')
+  t.notOk(accepts('192.0.2.50', 0, 'key:2'))
+  for (let at = 0; at < 30_000; at++) attempts.refuse(`2001:db8:${at.toString(16)}::1`, 'x', refusal, 0)
   t.ok(attempts.size <= 10_000, 'memory is limited')
 })
-
-const log = { info() {}, error() {} }
 
 t.test('key file stores hashes and names, and an id that never changes', async t => {
   const home = t.testdir({})
@@ -191,11 +176,16 @@ t.test('key file stores hashes and names, and an id that never changes', async t
   }
 })
 
+async function opened(t: Test, path: string) {
+  const store = await openKeyStore(path, [], log)
+  t.teardown(() => store.close())
+  return store
+}
+
 t.test('key store follows the file and stays closed once it had keys', async t => {
   const home = t.testdir({})
   const path = join(home, 'keys.json')
-  const store = await openKeyStore(path, [], log)
-  t.teardown(() => store.close())
+  const store = await opened(t, path)
   t.equal(store.required, false)
   const one = await createKey(path, { name: 'one', role: 'admin' })
   const two = await createKey(path, { name: 'two' })
@@ -270,38 +260,38 @@ t.test('an unreadable key file does not open the server', async t => {
   const { key } = await createKey(path, { name: 'one', role: 'admin' })
   const [entry] = (await readKeys(path))!
   writeFileSync(path, JSON.stringify({ version: 1, keys: [{ ...entry, expires: '2026-13-45T99:99:99Z' }] }))
-  const store = await openKeyStore(path, [], log)
-  t.teardown(() => store.close())
+  const store = await opened(t, path)
   await t.rejects(async () => await store.find(key), { code: 'unauthorized' }, 'an invalid expiry has passed')
 })
 
-t.test('answers end when their key expires', async t => {
-  const path = join(t.testdir({}), 'keys.json')
-  const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 300).toISOString() })
-  const store = await openKeyStore(path, [], log)
-  t.teardown(() => store.close())
-  const known = (await store.find(key))!
-  await until('the key expires', () => known.caller.revoked!.aborted)
-  await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /"brief" was valid until/ })
-})
-
-t.test('a key created on a running server expires, and others stay', async t => {
+t.test('an expired key ends its answers, and other keys stay', async t => {
   const path = join(t.testdir({}), 'keys.json')
   const { key: lasting } = await createKey(path, { name: 'lasting' })
-  const store = await openKeyStore(path, [], log)
-  t.teardown(() => store.close())
-  const { key } = await createKey(path, { name: 'brief', expires: new Date(Date.now() + 1000).toISOString() })
-  const known = (await store.find(key))!
-  t.notOk(known.caller.revoked!.aborted)
-  await until('the key expires', () => known.caller.revoked!.aborted)
+  const brief = async (name: string) =>
+    (await createKey(path, { name, expires: new Date(Date.now() + 1000).toISOString() })).key
+  const keys = [await brief('one')]
+  const store = await opened(t, path)
+  const known = [(await store.find(keys[0]!))!]
+  keys.push(await brief('two'))
+  known.push((await store.find(keys[1]!))!)
+  await until('they expire', () => known.every(({ caller }) => caller.revoked!.aborted))
+  for (const key of keys) {
+    await t.rejects(async () => await store.find(key), { code: 'unauthorized', message: /was valid until/ })
+  }
   t.notOk((await store.find(lasting))!.caller.revoked!.aborted)
+})
+
+t.test('configured keys are compared exactly', async t => {
+  const store = await openKeyStore(join(t.testdir({}), 'keys.json'), ['first-key', 'second-key'], log)
+  t.teardown(() => store.close())
+  for (const key of ['first-key', 'second-key']) t.ok(store.find(key), key)
+  for (const key of ['first-ke', 'FIRST-KEY', 'first-key,second-key']) t.equal(store.find(key), undefined, key)
 })
 
 t.test('a key is valid again after the clock jumped ahead and back', async t => {
   const path = join(t.testdir({}), 'keys.json')
   const { key } = await createKey(path, { name: 'lasting', expires: new Date(Date.now() + 3_600_000).toISOString() })
-  const store = await openKeyStore(path, [], log)
-  t.teardown(() => store.close())
+  const store = await opened(t, path)
   const known = (await store.find(key))!
   const { now } = Date
   t.teardown(() => Object.assign(Date, { now }))
@@ -341,16 +331,10 @@ t.test('config check warns about keys in a file that others can read', async t =
   const sections = { security: { api_keys: ['a-key-of-more-than-20-characters'] } }
   chmodSync(file, 0o644)
   t.match(await exposedKeysWarning({ file, origins, sections }), /can read the API keys in .*config\.yaml.*chmod 600/)
-  t.equal(
-    await exposedKeysWarning({ file, origins: { 'security.api_keys': 'env CORRAL_API_KEYS' }, sections }),
-    undefined
-  )
+  const fromEnvironment = { 'security.api_keys': 'env CORRAL_API_KEYS' }
+  t.equal(await exposedKeysWarning({ file, origins: fromEnvironment, sections }), undefined)
   t.equal(await exposedKeysWarning({ file, origins: {}, sections }), undefined)
-  t.equal(
-    await exposedKeysWarning({ file, origins, sections: { security: { api_keys: [] } } }),
-    undefined,
-    'a config.yaml without keys, like the one that comes with corral'
-  )
+  t.equal(await exposedKeysWarning({ file, origins, sections: { security: { api_keys: [] } } }), undefined, 'no keys')
   chmodSync(file, 0o600)
   t.equal(await exposedKeysWarning({ file, origins, sections }), undefined)
 })
