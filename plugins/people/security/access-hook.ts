@@ -1,9 +1,9 @@
-import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { CorralError } from '../../../core/errors.ts'
 import { getInternalCaller } from '../../../core/http/internal-request.ts'
 import { RATE_LIMIT_HEADERS } from '../../../core/http/rate-limit-headers.ts'
 import { requireRole } from '../../../core/http/roles.ts'
-import type { Found } from './find-caller.ts'
+import type { callerFinder } from './find-caller.ts'
 import {
   hostAllowed,
   type OriginPattern,
@@ -19,8 +19,7 @@ interface AccessRules {
   /** This machine's names besides loopback ones, normalized by `nameKey`. */
   hostNames(): ReadonlySet<string>
   origins(): readonly OriginPattern[]
-  /** @throws CorralError `unauthorized` or `rate_limited` */
-  findCaller(request: FastifyRequest): Found | Promise<Found>
+  findCaller: ReturnType<typeof callerFinder>
 }
 
 const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
@@ -36,65 +35,59 @@ const EXPOSED_HEADERS = [
  * Checks that run before every route. They throw, so that the error handler of the route's own API formats the answer.
  * Headers are set before a reply is taken over, so that streamed answers have them too.
  */
-export function accessHooks(rules: AccessRules): FastifyPluginAsync {
-  return async app => {
-    app.addHook('onRequest', async (request, reply) => {
-      // The sender of this inner request was already authorized.
-      if (getInternalCaller(request.raw))
-        return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
-      const { headers, method } = request
-      const { host, origin } = headers
-      // A web page cannot open the private socket. A proxy in front of the socket must not turn a page into an admin.
-      const { isLocal = false } = request.caller
-      if (isLocal && origin !== undefined) {
-        throw new CorralError(
-          'origin_not_allowed',
-          "Web pages may not use the private socket. Use the server's address."
-        )
-      }
-      const check = isLocal ? 'none' : rules.hostCheck(request)
-      if (check !== 'none' && !hostAllowed(host, rules.hostNames(), { addresses: check === 'names and addresses' })) {
-        throw new CorralError(
-          'host_not_allowed',
-          `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
-        )
-      }
-      reply.header('vary', 'Origin')
-      if (!originAllowed(origin, host, rules.origins())) {
-        throw new CorralError(
-          'origin_not_allowed',
-          `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
-        )
-      }
-      const role = request.routeOptions.config?.role ?? 'user'
-      const isPublic = role === 'anyone' && (method === 'GET' || method === 'HEAD')
-      if (origin === undefined && !siteAllowed([headers['sec-fetch-site']].flat()[0], isPublic)) {
-        throw new CorralError(
-          'origin_not_allowed',
-          'A page of another site sent this request without its origin, as links and images do. Enter the address in the browser, or call it from a page in security.origins with fetch().'
-        )
-      }
-      if (origin !== undefined) {
-        reply.header('access-control-allow-origin', origin)
-        reply.header('access-control-expose-headers', EXPOSED_HEADERS)
-        const isPreflight = method === 'OPTIONS' && headers['access-control-request-method'] !== undefined
-        if (isPreflight) return answerPreflight(request, reply)
-      }
-      if (method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
-      try {
-        const found = rules.findCaller(request)
-        const { caller, key } = found instanceof Promise ? await found : found
-        request.caller = caller
-        key?.track(reply.raw)
-      } catch (error) {
-        if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
-        throw error
-      }
-      if (request.caller.session && origin !== undefined) requireSameOrigin(origin, host)
-      if (role !== 'anyone') app.connectionGuard.takeFor(request.caller.turn, request.raw.socket)
-      requireRole(request.caller, role)
-    })
-  }
+export function addAccessHooks(app: FastifyInstance, rules: AccessRules): void {
+  app.addHook('onRequest', async (request, reply) => {
+    // The sender of this inner request was already authorized.
+    if (getInternalCaller(request.raw)) return requireRole(request.caller, request.routeOptions.config?.role ?? 'user')
+    const { headers, method } = request
+    const { host, origin } = headers
+    // A web page cannot open the private socket. A proxy in front of the socket must not turn a page into an admin.
+    const { isLocal = false } = request.caller
+    if (isLocal && origin !== undefined) {
+      throw new CorralError('origin_not_allowed', "Web pages may not use the private socket. Use the server's address.")
+    }
+    const check = isLocal ? 'none' : rules.hostCheck(request)
+    if (check !== 'none' && !hostAllowed(host, rules.hostNames(), { addresses: check === 'names and addresses' })) {
+      throw new CorralError(
+        'host_not_allowed',
+        `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
+      )
+    }
+    reply.header('vary', 'Origin')
+    if (!originAllowed(origin, host, rules.origins())) {
+      throw new CorralError(
+        'origin_not_allowed',
+        `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
+      )
+    }
+    const role = request.routeOptions.config?.role ?? 'user'
+    const isPublic = role === 'anyone' && (method === 'GET' || method === 'HEAD')
+    if (origin === undefined && !siteAllowed([headers['sec-fetch-site']].flat()[0], isPublic)) {
+      throw new CorralError(
+        'origin_not_allowed',
+        'A page of another site sent this request without its origin, as links and images do. Enter the address in the browser, or call it from a page in security.origins with fetch().'
+      )
+    }
+    if (origin !== undefined) {
+      reply.header('access-control-allow-origin', origin)
+      reply.header('access-control-expose-headers', EXPOSED_HEADERS)
+      const isPreflight = method === 'OPTIONS' && headers['access-control-request-method'] !== undefined
+      if (isPreflight) return answerPreflight(request, reply)
+    }
+    if (method === 'OPTIONS' && request.is404) return answerOptions(app, request, reply)
+    try {
+      const found = rules.findCaller(request)
+      const { caller, key } = found instanceof Promise ? await found : found
+      request.caller = caller
+      key?.track(reply.raw)
+    } catch (error) {
+      if (error instanceof CorralError && error.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
+      throw error
+    }
+    if (request.caller.session && origin !== undefined) requireSameOrigin(origin, host)
+    if (role !== 'anyone') app.connectionGuard.takeFor(request.caller.turn, request.raw.socket)
+    requireRole(request.caller, role)
+  })
 }
 
 /** Answers OPTIONS with the methods of a path. @throws CorralError `route_not_found` */

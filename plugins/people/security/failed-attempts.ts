@@ -1,6 +1,9 @@
 import { createHash } from 'node:crypto'
+import type { FastifyBaseLogger } from 'fastify'
+import { CorralError } from '../../../core/errors.ts'
 import { clientNetwork } from '../../../core/system/client-network.ts'
 import { setNewest } from '../../../core/system/collections.ts'
+import type { KnownCredential } from './key-store.ts'
 
 /** Wrong keys that an address may send in a row, and how many are forgiven per second. */
 const BURST = 30
@@ -14,6 +17,8 @@ const REPEATED = 0.2
 const MAX_ADDRESSES = 10_000
 /** Short keys remembered as valid for one address. */
 const MAX_GOOD_KEYS = 100
+/** Log lines per minute, for all addresses together. */
+const MAX_LINES = 60
 
 interface Failures {
   /** Wrong keys that are not forgiven yet, and when they were counted (milliseconds). */
@@ -25,44 +30,58 @@ interface Failures {
 }
 
 /**
- * Counts wrong keys per address. Valid keys are always accepted from the same address, so that nobody can lock others
- * out by sending wrong keys.
+ * Counts wrong keys and links per address. Valid keys are always accepted from the same address, so that nobody can
+ * lock others out by sending wrong keys.
  */
 export class FailedAttempts {
+  readonly #log: Pick<FastifyBaseLogger, 'warn'>
   readonly #failures = new Map<string, Failures>()
+  #minuteBegan = Number.NEGATIVE_INFINITY
+  #lines = 0
+
+  constructor(log: Pick<FastifyBaseLogger, 'warn'>) {
+    this.#log = log
+  }
 
   /**
-   * Counts a wrong key.
-   * @returns seconds to wait if there were too many, else 0; `first` is true for the first wrong key of a new address
-   * and for the first one over the limit
+   * Counts a wrong key or link.
+   * @returns the error to throw: the given one, or `rate_limited` after too many
    */
-  fail(address: string, key: string, now = performance.now()): { wait: number; first: boolean } {
+  refuse(address: string, sent: string, refusal: CorralError, now = performance.now()): CorralError {
     const entry = this.#entry(address, now)
-    const first = entry.last === ''
-    const digest = createHash('sha256').update(key).digest('base64url')
-    const cost = entry.last === digest ? REPEATED : 1
-    entry.last = digest
     const before = entry.count
-    entry.count = Math.min(BURST + 1, before + cost)
-    if (entry.count <= BURST) return { wait: 0, first }
-    return { wait: Math.ceil((entry.count - BURST) / FORGIVEN), first: before <= BURST }
+    const digest = createHash('sha256').update(sent).digest('base64url')
+    entry.count = Math.min(BURST + 1, before + (entry.last === digest ? REPEATED : 1))
+    const isNew = entry.last === ''
+    entry.last = digest
+    if (entry.count <= BURST) {
+      const message = 'A request had a wrong API key or a link that was already used.'
+      if (isNew) this.#say({ address, code: refusal.code }, message, now)
+      return refusal
+    }
+    if (before <= BURST) {
+      const message = 'Too many wrong API keys from one address: further wrong keys from it are refused for a while.'
+      this.#say({ address }, message, now)
+    }
+    const retryAfter = Math.ceil((entry.count - BURST) / FORGIVEN)
+    return new CorralError(
+      'rate_limited',
+      `Too many requests with wrong API keys came from ${address}. Wait ${retryAfter} s, or send a valid key: requests with a valid key are not delayed.`,
+      { retryAfter }
+    )
   }
 
-  /** Whether the address sent so many wrong keys that its short keys are no longer tried, valid or not. */
-  isGuessing(address: string, now = performance.now()): boolean {
-    const entry = this.#failures.get(clientNetwork(address))
-    return entry !== undefined && decayed(entry, now) > BURST - 1
-  }
-
-  /** Whether this key was accepted from this address before the guessing started. */
-  wasGood(address: string, owner: string): boolean {
-    return this.#failures.get(clientNetwork(address))?.good.has(owner) ?? false
-  }
-
-  /** Remembers that a short key was valid. */
-  succeed(address: string, owner: string, now = performance.now()): void {
+  /**
+   * Whether a valid key may be used. While an address sends too many wrong keys, its short keys are not accepted, so
+   * that the answer does not reveal whether a guess was right. Keys that it used before are.
+   */
+  accepts({ caller: { owner }, isLong }: KnownCredential, address: string, now = performance.now()): boolean {
+    if (isLong) return true
+    const known = this.#failures.get(clientNetwork(address))
+    if (known && decayed(known, now) > BURST - 1 && !known.good.has(owner)) return false
     const { good } = this.#entry(address, now)
     if (good.size < MAX_GOOD_KEYS) good.add(owner)
+    return true
   }
 
   /** Number of remembered addresses. */
@@ -77,6 +96,18 @@ export class FailedAttempts {
     entry.at = now
     setNewest(this.#failures, name, entry, MAX_ADDRESSES)
     return entry
+  }
+
+  /** Logs a few lines per minute. The first line of the next minute says how many were left out. */
+  #say(fields: object, message: string, now: number): void {
+    if (now - this.#minuteBegan >= 60_000) {
+      const omitted = this.#lines - MAX_LINES
+      if (omitted > 0) this.#log.warn({ omitted }, 'Further log lines about wrong API keys were left out.')
+      this.#minuteBegan = now
+      this.#lines = 0
+    }
+    this.#lines++
+    if (this.#lines <= MAX_LINES) this.#log.warn(fields, message)
   }
 }
 

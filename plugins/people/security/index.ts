@@ -1,13 +1,14 @@
 import type { IncomingMessage } from 'node:http'
 import { hostname } from 'node:os'
 import proxyAddress from '@fastify/proxy-addr'
-import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
+import type { FastifyBaseLogger } from 'fastify'
 import { Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { accessHooks } from './access-hook.ts'
-import { callerFinder, countGuesses, type TrustedProxies } from './find-caller.ts'
+import { addAccessHooks } from './access-hook.ts'
+import { FailedAttempts } from './failed-attempts.ts'
+import { callerFinder } from './find-caller.ts'
 import { HOST_PATTERN, isLoopbackHost, nameKey, ORIGIN_PATTERN, originPattern } from './host-and-origin.ts'
 import { keyFilePath } from './key-file.ts'
 import { keyRoutes } from './key-routes.ts'
@@ -59,13 +60,13 @@ export default definePlugin({
   async setup({ config, hooks, log, paths }, options) {
     let { insecure } = options
     let trusted = trustedProxies(options.trusted_proxies)
-    const proxies: TrustedProxies = (address, hop) => trusted(address, hop)
+    const proxies = (address: string, hop: number) => trusted(address, hop)
     const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log, (change, target) =>
       hooks.administered({ change, target, by: 'keys.json' })
     )
     warnOfShort(options.api_keys, log)
     const sessions = new SessionStore(log, (change, target, by) => hooks.administered({ change, target, by }))
-    const guesses = countGuesses(log)
+    const attempts = new FailedAttempts(log)
     let { hosts } = options
     /** Addresses of additional listeners, with the settings that name them. */
     const admitted: { host: string; setting: string }[] = []
@@ -107,9 +108,10 @@ export default definePlugin({
           callerOf: owner => keys.callerOf(owner)
         }
       },
-      hooks: guarded(
-        proxies,
-        accessHooks({
+      hooks: async app => {
+        // All clients of a proxy share its connections.
+        app.connectionGuard.exempt(address => address !== '' && proxies(address, 0))
+        addAccessHooks(app, {
           hostCheck({ raw }) {
             if ((exposures.get(raw) ?? own) === 'local') return 'names'
             // With keys, a malicious page cannot do anything, whatever name it calls.
@@ -117,13 +119,13 @@ export default definePlugin({
           },
           hostNames: () => hostNames,
           origins: () => origins,
-          findCaller: callerFinder({ keys, sessions, guesses, keyless, insecure: () => insecure, proxies })
+          findCaller: callerFinder({ keys, sessions, attempts, keyless, insecure: () => insecure, proxies })
         })
-      ),
+      },
       routes: async app => {
         await app.register(keyRoutes(keyFilePath(paths), keys))
         await app.register(whoAmIRoute(keys))
-        await app.register(sessionRoutes({ sessions, host: config.host, names: () => hosts, refuse: guesses.refuse }))
+        await app.register(sessionRoutes({ sessions, host: config.host, names: () => hosts, attempts }))
       },
       check(next: typeof options) {
         trustedProxies(next.trusted_proxies)
@@ -157,16 +159,8 @@ function warnOfShort(keys: readonly string[], log: Pick<FastifyBaseLogger, 'warn
   )
 }
 
-/** Exempts trusted proxies from the connection limits, since all of their clients share their connections. */
-function guarded(proxies: TrustedProxies, hooks: FastifyPluginAsync): FastifyPluginAsync {
-  return async (app, options) => {
-    app.connectionGuard.exempt(address => address !== '' && proxies(address, 0))
-    await hooks(app, options)
-  }
-}
-
 /** @throws ConfigError if an entry is not an address or range */
-function trustedProxies(addresses: readonly string[]): TrustedProxies {
+function trustedProxies(addresses: readonly string[]): (address: string, hop: number) => boolean {
   const setting = 'security.trusted_proxies'
   try {
     return addresses.length === 0 ? () => false : proxyAddress.compile([...addresses])

@@ -29,47 +29,24 @@ export interface KnownCredential {
   track(response: ServerResponse): void
 }
 
-export interface KnownKey extends KnownCredential {
+interface Key extends KnownCredential {
   readonly caller: KnownCredential['caller'] & { readonly name: string }
-}
-
-/** The keys that the server accepts, from the configuration and from the key file. */
-export interface KeyStore {
-  /** Whether every request needs a key, because there is or was one. */
-  readonly required: boolean
-  /** Number of keys. */
-  readonly count: number
-  /**
-   * Returns the key that a client sent, or undefined if it is unknown. Finds keys that were created a moment ago.
-   * @throws CorralError `unauthorized` if it has expired
-   */
-  find(sent: string): KnownKey | undefined | Promise<KnownKey | undefined>
-  /** Returns the owner id of the key with this name. */
-  ownerOf(name: string): string | undefined
-  /**
-   * Returns the current caller for an owner, or undefined if its key no longer exists or keyless callers are refused.
-   */
-  callerOf(owner: string): Omit<Caller, 'turn' | 'address'> | undefined
-  /**
-   * Replaces the configured keys and ends the answers to removed ones.
-   * @returns whether there are new ones
-   */
-  configure(keys: readonly string[]): boolean
-  /** Reloads the file if it has changed. */
-  refresh(): Promise<void>
-  close(): void
-}
-
-interface RevocableKey extends KnownKey {
   /** Ends its answers. */
   revoke(reason: CorralError): void
 }
 
-interface StoredKey extends RevocableKey {
+interface ConfiguredKey extends Key {
+  readonly digest: string
+}
+
+interface StoredKey extends Key {
   readonly entry: KeyEntry
   /** Expiry in milliseconds since the epoch, or infinite. */
   readonly end: number
 }
+
+/** The keys that the server accepts, from the configuration and from the key file. */
+export type KeyStore = Awaited<ReturnType<typeof openKeyStore>>
 
 /** @throws Error if the key file cannot be used */
 export async function openKeyStore(
@@ -77,7 +54,7 @@ export async function openKeyStore(
   configured: readonly string[],
   log: Pick<FastifyBaseLogger, 'info' | 'error'>,
   changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string) => void = () => {}
-): Promise<KeyStore> {
+) {
   let own = configured.map(configuredKey)
   /**
    * Configured keys, and keys from the file that were already used, by the digest of their text. Nobody can choose a
@@ -85,9 +62,8 @@ export async function openKeyStore(
    */
   let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
-  /** True until the file was read for the first time. */
-  let isEmpty = true
   let required = own.length > 0
+  /** Mark of the file when it was read last. */
   let seen = ''
   let fault = ''
   /** Runs only while some keys expire, since it wakes an idle server. */
@@ -98,13 +74,12 @@ export async function openKeyStore(
     const mark = (await keyFileMark(path)) ?? 'absent'
     if (mark === seen) return
     const entries = await readKeys(path)
+    const isFirst = seen === ''
     seen = mark
     fault = ''
     // Keys stay required while this server runs, even if the file is deleted.
     if (entries) required = true
     const before = stored
-    const isFirst = isEmpty
-    isEmpty = false
     stored = new Map(
       (entries ?? []).map(entry => {
         const known = before.get(entry.id)
@@ -113,9 +88,10 @@ export async function openKeyStore(
       })
     )
     byDigest = indexOf(own)
-    const someExpire = [...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)
     clearInterval(ends)
-    if (someExpire) ends = setInterval(endExpired, LOOK_INTERVAL).unref()
+    if ([...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)) {
+      ends = setInterval(endExpired, LOOK_INTERVAL).unref()
+    }
     for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
@@ -143,14 +119,12 @@ export async function openKeyStore(
   }
 
   function endExpired(): void {
-    for (const key of stored.values()) {
-      if (key.end <= Date.now()) key.revoke(endedKey(key.caller.name, `valid until ${key.entry.expires}`))
-    }
+    for (const key of stored.values()) if (key.end <= Date.now()) key.revoke(expiredKey(key))
   }
   const watcher = watchFile(path, () => void refresh())
   const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : LOOK_INTERVAL).unref()
 
-  function findStored({ id, secret }: { id: string; secret: string }, digest: string): KnownKey | undefined {
+  function findStored({ id, secret }: { id: string; secret: string }, digest: string): StoredKey | undefined {
     const key = stored.get(id)
     if (!key || !isSecretOf(key.entry, secret)) return undefined
     const valid = asValid(key)
@@ -160,7 +134,7 @@ export async function openKeyStore(
 
   /** @throws CorralError `unauthorized` if it has expired */
   function asValid(key: StoredKey): StoredKey {
-    if (key.end <= Date.now()) throw endedKey(key.caller.name, `valid until ${key.entry.expires}`)
+    if (key.end <= Date.now()) throw expiredKey(key)
     if (!key.caller.revoked!.aborted) return key
     // The clock jumped ahead, which revoked the key, and back.
     const valid = storedKey(key.entry)
@@ -169,30 +143,43 @@ export async function openKeyStore(
   }
 
   return {
+    /** Whether every request needs a key, because there is or was one. */
     get required() {
       return required
     },
+    /** Number of keys. */
     get count() {
       return own.length + stored.size
     },
-    find(sent) {
+    /**
+     * Returns the key that a client sent, or undefined if it is unknown. Finds keys that were created a moment ago.
+     * @throws CorralError `unauthorized` if it has expired
+     */
+    find(sent: string): Key | undefined | Promise<Key | undefined> {
       const digest = digestOf(sent)
       const known = byDigest.get(digest)
       if (known && !('entry' in known)) return known
       // Look up revoked keys as if they had never been used.
       if (known && !known.caller.revoked!.aborted) return asValid(known)
       const parts = parseKey(sent)
-      if (!parts) return undefined
-      return findStored(parts, digest) ?? refresh().then(() => findStored(parts, digest))
+      return parts && (findStored(parts, digest) ?? refresh().then(() => findStored(parts, digest)))
     },
-    callerOf(owner) {
+    /**
+     * Returns the current caller for an owner, or undefined if its key no longer exists or keyless callers are refused.
+     */
+    callerOf(owner: string): KnownCredential['caller'] | undefined {
       const { turn, address, ...keyless } = keylessCaller('')
       if (owner === keyless.owner) return required ? undefined : keyless
       const key = own.find(({ caller }) => caller.owner === owner) ?? stored.get(owner.slice(OWNER.length))
       return key?.caller.owner === owner && !('end' in key && key.end <= Date.now()) ? key.caller : undefined
     },
-    ownerOf: name => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
-    configure(keys) {
+    /** Returns the owner id of the key with this name. */
+    ownerOf: (name: string) => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
+    /**
+     * Replaces the configured keys and ends the answers to removed ones.
+     * @returns whether there are new ones
+     */
+    configure(keys: readonly string[]): boolean {
       const before = own
       // Unchanged keys keep their answers, but their name is their position in the list.
       own = keys.map((key, index) => {
@@ -209,8 +196,9 @@ export async function openKeyStore(
       }
       return own.some(key => !before.includes(key))
     },
+    /** Reloads the file if it has changed. */
     refresh,
-    close() {
+    close(): void {
       clearInterval(looks)
       watcher?.close()
       // A running reload may start it again.
@@ -232,10 +220,6 @@ export const LONG_KEY = 20
 
 const nameOfConfigured = (index: number) => `api_keys[${index}]`
 
-interface ConfiguredKey extends RevocableKey {
-  digest: string
-}
-
 function configuredKey(key: string, index: number): ConfiguredKey {
   const digest = digestOf(key)
   const { signal, ...revocable } = revocation()
@@ -254,7 +238,7 @@ function configuredKey(key: string, index: number): ConfiguredKey {
 }
 
 /** Tracks the answers to a key or session, and ends them when it is revoked. */
-export function revocation(): Pick<RevocableKey, 'track' | 'revoke'> & { signal: AbortSignal } {
+export function revocation(): Pick<Key, 'track' | 'revoke'> & { signal: AbortSignal } {
   const controller = new AbortController()
   // One listener per open request.
   setMaxListeners(0, controller.signal)
@@ -295,6 +279,8 @@ function storedKey(entry: KeyEntry): StoredKey {
     ...revocable
   }
 }
+
+const expiredKey = ({ caller, entry }: StoredKey) => endedKey(caller.name, `valid until ${entry.expires}`)
 
 function endedKey(name: string, how: string): CorralError {
   return new CorralError(

@@ -8,24 +8,12 @@ import { httpOrigin } from '../../../core/http/listening.ts'
 import { Given, loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { ROLES } from '../../../core/http/roles.ts'
+import type { FailedAttempts } from './failed-attempts.ts'
 import { isLoopbackHost, requireSameOrigin } from './host-and-origin.ts'
 import { userOfPeer } from './peer-user.ts'
-import type { SessionStore } from './session-store.ts'
+import { SessionRecordSchema, type SessionStore } from './session-store.ts'
 
 const TAG = 'Keys'
-
-export const SessionRecordSchema = Type.Object(
-  {
-    id: Type.String(),
-    created_at: Time(),
-    expires_at: Time(),
-    last_used_at: Time(),
-    key: Type.Optional(Type.String({ description: 'Name of the admin key that created it; absent for "corral open"' })),
-    address: Type.String({ description: 'Address it was started from' }),
-    user_agent: Type.Optional(Type.String({ description: 'User-Agent header of the browser' }))
-  },
-  { title: 'Session' }
-)
 
 interface SessionRules {
   sessions: SessionStore
@@ -33,12 +21,11 @@ interface SessionRules {
   host: string
   /** Configured names of this server. */
   names(): readonly string[]
-  /** Counts a wrong link as a wrong key. @returns the error to throw */
-  refuse(address: string, token: string, refusal: CorralError): CorralError
+  attempts: FailedAttempts
 }
 
 /** Links that open the page, and the browser sessions they start. */
-export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): FastifyPluginAsync {
+export function sessionRoutes({ sessions, host, names, attempts }: SessionRules): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
@@ -97,7 +84,9 @@ export function sessionRoutes({ sessions, host, names, refuse }: SessionRules): 
       const { token } = request.body
       const uid = () => userOfPeer(request.raw.socket)
       const { key, record } = await sessions.begin(token, { address, userAgent, uid }).catch(error => {
-        throw error instanceof CorralError && error.code === 'link_ended' ? refuse(address, token, error) : error
+        throw error instanceof CorralError && error.code === 'link_ended'
+          ? attempts.refuse(address, token, error)
+          : error
       })
       reply.header('cache-control', 'no-store')
       return { key, role: 'admin' as const, expires_at: record.expires_at }

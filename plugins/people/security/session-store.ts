@@ -1,6 +1,8 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
+import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
+import { Time } from '../../../core/contracts/native-records.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
 import { setNewest } from '../../../core/system/collections.ts'
@@ -13,7 +15,7 @@ import { type KnownCredential, revocation } from './key-store.ts'
  */
 
 /** How long a link is valid, in milliseconds. */
-export const LINK_LIFE = 60_000
+const LINK_LIFE = 60_000
 /** How long a session lasts, in milliseconds. */
 const SESSION_LIFE = 12 * 3_600_000
 /** Maximum number of links, and of sessions. Another one ends the oldest. Only admins create them. */
@@ -29,21 +31,27 @@ export const isSessionText = (text: string) => SESSION_TEXT.test(text)
 type Maker = Omit<Caller, 'turn' | 'address' | 'isLocal'>
 
 interface Link {
-  readonly maker: Maker
-  readonly ends: number
+  maker: Maker
+  ends: number
   /** Only programs of this local user may use the link. Undefined means any user. */
-  readonly uid: number | undefined
+  uid: number | undefined
 }
 
-export interface SessionRecord {
-  id: string
-  created_at: string
-  expires_at: string
-  last_used_at: string
-  key?: string
-  address: string
-  user_agent?: string
-}
+type SessionChange = 'session_created' | 'session_ended'
+
+export const SessionRecordSchema = Type.Object(
+  {
+    id: Type.String(),
+    created_at: Time(),
+    expires_at: Time(),
+    last_used_at: Time(),
+    key: Type.Optional(Type.String({ description: 'Name of the admin key that created it; absent for "corral open"' })),
+    address: Type.String({ description: 'Address it was started from' }),
+    user_agent: Type.Optional(Type.String({ description: 'User-Agent header of the browser' }))
+  },
+  { title: 'Session' }
+)
+type SessionRecord = Static<typeof SessionRecordSchema>
 
 interface Session extends KnownCredential {
   readonly digest: Buffer
@@ -63,12 +71,12 @@ export class SessionStore {
   readonly #links = new Map<string, Link>()
   readonly #sessions = new Map<string, Session>()
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
-  readonly #changed: (change: 'session_created' | 'session_ended', id: string, by: string) => void
+  readonly #changed: (change: SessionChange, id: string, by: string) => void
 
   /** @param changed called for each session that starts or ends, with the cause */
   constructor(
     log: Pick<FastifyBaseLogger, 'info' | 'warn'>,
-    changed: (change: 'session_created' | 'session_ended', id: string, by: string) => void
+    changed: (...change: [SessionChange, string, string]) => void
   ) {
     this.#log = log
     this.#changed = changed
@@ -92,7 +100,7 @@ export class SessionStore {
    * Starts a session with a link and uses it up: only one of two simultaneous requests gets it.
    * @throws CorralError `link_ended`, or `link_refused` if it is for another user's browser
    */
-  async begin(token: string, user: LinkUser): Promise<{ key: string; record: SessionRecord }> {
+  async begin(token: string, user: LinkUser) {
     const place = digestOf(token).toString('hex')
     const link = this.#links.get(place)
     if (link?.uid !== undefined) {
@@ -109,7 +117,12 @@ export class SessionStore {
       }
     }
     const isWhole = link !== undefined && this.#links.delete(place) && link.ends > performance.now()
-    if (!isWhole || link.maker.revoked?.aborted) throw endedLink()
+    if (!isWhole || link.maker.revoked?.aborted) {
+      throw new CorralError(
+        'link_ended',
+        `This link was already used, or is older than ${LINK_LIFE / 1000} s. Each link works once. Run "corral open" again.`
+      )
+    }
     return this.#begin(link.maker, user)
   }
 
@@ -119,10 +132,7 @@ export class SessionStore {
     const session = id === undefined ? undefined : this.#sessions.get(id)
     if (!session || !timingSafeEqual(session.digest, digestOf(secret!))) return undefined
     // Timers run late after the machine slept.
-    if (session.ends <= Date.now()) {
-      this.#expire(session)
-      return undefined
-    }
+    if (session.ends <= Date.now()) return void this.#end(session, 'its time')
     session.record.last_used_at = new Date().toISOString()
     return session
   }
@@ -153,7 +163,7 @@ export class SessionStore {
     for (const session of this.#sessions.values()) this.#end(session, 'the end of the server')
   }
 
-  #begin(maker: Maker, { address, userAgent }: LinkUser): { key: string; record: SessionRecord } {
+  #begin(maker: Maker, { address, userAgent }: LinkUser) {
     if (this.#sessions.size >= MAX_COUNT) {
       const [oldest] = this.#sessions.values()
       this.#end(oldest!, 'newer sessions')
@@ -178,7 +188,7 @@ export class SessionStore {
     const { signal, track, revoke } = revocation()
     const withMaker = () => this.#end(session, maker.name === undefined ? 'its session' : `the end of ${maker.name}`)
     maker.revoked?.addEventListener('abort', withMaker, { once: true })
-    const timer = setTimeout(() => this.#expire(session), ends - now).unref()
+    const timer = setTimeout(() => this.#end(session, 'its time'), ends - now).unref()
     const session: Session = {
       caller: { ...maker, revoked: signal, session: { id, expires: record.expires_at } },
       isLong: true,
@@ -199,10 +209,6 @@ export class SessionStore {
     return { key: `corral_session_${id}_${secret}`, record }
   }
 
-  #expire(session: Session): void {
-    this.#end(session, 'its time')
-  }
-
   #end(session: Session, by: string): void {
     const { id } = session.record
     if (!this.#sessions.delete(id)) return
@@ -213,13 +219,6 @@ export class SessionStore {
 }
 
 const digestOf = (text: string) => createHash('sha256').update(text).digest()
-
-function endedLink(): CorralError {
-  return new CorralError(
-    'link_ended',
-    `This link was already used, or is older than ${LINK_LIFE / 1000} s. Each link works once. Run "corral open" again.`
-  )
-}
 
 /** The error for a session that has ended. The `session` detail tells it apart from a wrong key. */
 export function endedSession(): CorralError {

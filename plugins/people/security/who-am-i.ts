@@ -1,8 +1,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { Caller } from '../../../core/contracts/callers.ts'
-import { type BudgetState, moment } from '../../../core/http/rate-limit-headers.ts'
+import { moment } from '../../../core/http/rate-limit-headers.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { howToGetRole, ROLES } from '../../../core/http/roles.ts'
 import { KeyRecordSchema } from './key-file.ts'
@@ -40,7 +39,6 @@ const WhoAmISchema = Type.Object(
   },
   { title: 'WhoAmI' }
 )
-type WhoAmI = Static<typeof WhoAmISchema>
 
 const route = nativeRoute('Keys', 'whoAmI', 'Show who the caller is and what it may use', {
   description: 'Without a required key: `unauthorized`, as everywhere.',
@@ -53,41 +51,29 @@ export function whoAmIRoute(keys: Pick<KeyStore, 'required'>): FastifyPluginAsyn
     app.get('/api/whoami', route, async ({ caller }, reply) => {
       const now = Date.now()
       const budgets = (await app.usage?.budgetsOf(caller)) ?? []
+      const { role, isLocal, session, name, models, expires } = caller
+      const how = isLocal ? 'private_socket' : session ? 'session' : name === undefined ? 'keyless' : 'key'
+      const limits = { ...caller.budgets, ...caller.bounds }
       reply.header('cache-control', 'no-store')
-      return describe(caller, keys.required, budgets, now)
+      return {
+        role,
+        how,
+        keyless: how === 'keyless' || how === 'private_socket',
+        keys_required: keys.required,
+        ...(name !== undefined && {
+          key: {
+            name,
+            ...(expires !== undefined && { expires_at: expires }),
+            ...(models && { models: [...models] }),
+            ...(Object.keys(limits).length > 0 && { limits })
+          }
+        }),
+        ...(session && { session: { id: session.id, expires_at: session.expires } }),
+        budgets: budgets.map(({ name, limit, used, reset }) => {
+          return { name, limit, remaining: Math.max(0, limit - used), resets_at: moment(now + reset) }
+        }),
+        ...(role !== 'admin' && { more: howToGetRole(caller, 'admin') })
+      } satisfies Static<typeof WhoAmISchema>
     })
-  }
-}
-
-function describe(caller: Caller, required: boolean, budgets: readonly BudgetState[], now: number): WhoAmI {
-  const { role, name, session } = caller
-  const how = wayIn(caller)
-  return {
-    role,
-    how,
-    keyless: how === 'keyless' || how === 'private_socket',
-    keys_required: required,
-    ...(name !== undefined && { key: keyOf(caller, name) }),
-    ...(session && { session: { id: session.id, expires_at: session.expires } }),
-    budgets: budgets.map(({ name, limit, used, reset }) => {
-      return { name, limit, remaining: Math.max(0, limit - used), resets_at: moment(now + reset) }
-    }),
-    ...(role !== 'admin' && { more: howToGetRole(caller, 'admin') })
-  }
-}
-
-function wayIn({ isLocal, session, name }: Caller): WhoAmI['how'] {
-  if (isLocal) return 'private_socket'
-  if (session) return 'session'
-  return name === undefined ? 'keyless' : 'key'
-}
-
-function keyOf({ models, bounds, budgets, expires }: Caller, name: string): NonNullable<WhoAmI['key']> {
-  const limits = { ...budgets, ...bounds }
-  return {
-    name,
-    ...(expires !== undefined && { expires_at: expires }),
-    ...(models && { models: [...models] }),
-    ...(Object.keys(limits).length > 0 && { limits })
   }
 }
