@@ -12,7 +12,7 @@ import { createKey } from '../../plugins/people/security/key-file.ts'
 import { openKeyStore } from '../../plugins/people/security/key-store.ts'
 import { budgetsFor } from '../../plugins/people/usage/budgets.ts'
 import { localCounters } from '../../plugins/people/usage/local-counters.ts'
-import { taken, UsageBooks } from '../../plugins/people/usage/usage-books.ts'
+import { taken, UsageRecords } from '../../plugins/people/usage/usage-records.ts'
 import { createMetrics } from '../../plugins/watching/metrics/metrics.ts'
 import {
   clusterOf,
@@ -164,17 +164,17 @@ export const OPERATIONS: Operation[] = [
     name: 'count against the limits of a key and its use',
     of: 'keys',
     async prepare(count, folder) {
-      const books = new UsageBooks(folder, () => 30, log)
-      const counters = localCounters(books)
+      const records = new UsageRecords(folder, () => 30, log)
+      const counters = localCounters(records)
       const one = taken({ requests: 1 })
       const use = async (at: number) => {
         const owner = `key:${at}`
-        books.add({ owner, name: owner }, 'a/b', one)
+        records.add({ owner, name: owner }, 'a/b', one)
         const limits = { requests_per_minute: 1e9, requests_per_day: 1e9 }
         for (const budget of budgetsFor({ owner }, 'a/b', limits, {})) await counters.add(budget, 1)
       }
       for (let at = 0; at < count; at++) await use(at)
-      await books.flush()
+      await records.flush()
       return () => use(count - 1)
     }
   },

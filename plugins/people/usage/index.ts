@@ -3,8 +3,8 @@ import { Type } from 'typebox'
 import { ConfigError } from '../../../core/config/config-error.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { localCounters } from './local-counters.ts'
-import { UsageBooks } from './usage-books.ts'
-import { UsageGate } from './usage-gate.ts'
+import { RateLimits } from './rate-limits.ts'
+import { UsageRecords } from './usage-records.ts'
 import { usageRoutes } from './usage-routes.ts'
 
 export default definePlugin({
@@ -34,28 +34,28 @@ export default definePlugin({
   ),
   async setup(context, options) {
     let { keep_days: keepDays } = options
-    const books = new UsageBooks(join(context.paths.home, 'usage'), () => keepDays, context.log)
+    const records = new UsageRecords(join(context.paths.home, 'usage'), () => keepDays, context.log)
     if (options.redis !== '' && !URL.canParse(options.redis)) {
       const message = 'It is not an address. Write one such as redis://10.0.0.7:6379, or leave it empty.'
       throw new ConfigError([{ where: 'usage.redis', setting: 'usage.redis', message }])
     }
-    const local = localCounters(books)
+    const local = localCounters(records)
     const counters =
       options.redis === ''
         ? local
         : await (await import('./shared-counters.ts')).sharedCounters(options.redis, local, context.log)
-    const gate = new UsageGate(() => context.config, books, counters)
+    const limits = new RateLimits(() => context.config, records, counters)
     return {
-      services: { usage: gate },
-      on: gate.hooks,
-      hooks: async app => gate.attach(app),
-      routes: usageRoutes(books),
-      start: () => books.forget(),
+      services: { usage: limits },
+      on: limits.hooks,
+      hooks: async app => limits.attach(app),
+      routes: usageRoutes(records),
+      start: () => records.forget(),
       reload: async next => {
         keepDays = next.keep_days
-        await books.forget()
+        await records.forget()
       },
-      stop: () => gate.close()
+      stop: () => limits.close()
     }
   }
 })

@@ -1,5 +1,5 @@
 import { type Budget, DAY, MINUTE } from './budgets.ts'
-import type { Taken, UsageBooks } from './usage-books.ts'
+import type { Taken, UsageRecords } from './usage-records.ts'
 
 /** The used part of a budget. */
 export interface Count {
@@ -25,7 +25,7 @@ export interface LocalCounters extends Counters {
  * Counts budgets in this server. Daily counts are today's entries in the usage ledger, so that they survive a restart
  * and a limit that is set during the day applies immediately.
  */
-export function localCounters(books: UsageBooks): LocalCounters {
+export function localCounters(records: UsageRecords): LocalCounters {
   /** Minutes that have started, oldest first. */
   const minutes = new Map<string, { used: number; end: number }>()
 
@@ -44,7 +44,7 @@ export function localCounters(books: UsageBooks): LocalCounters {
   return {
     add(budget, amount) {
       if (budget.window === DAY) {
-        return { used: usedOf(books.today(budget.owner, budget.model), budget), reset: books.untilTomorrow() }
+        return { used: usedOf(records.today(budget.owner, budget.model), budget), reset: records.untilTomorrow() }
       }
       const now = performance.now()
       const { place } = budget

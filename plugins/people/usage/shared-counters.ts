@@ -4,7 +4,7 @@ import { errorMessage } from '../../../core/errors.ts'
 import { formatDuration } from '../../../core/system/duration.ts'
 import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { Count, Counters, LocalCounters } from './local-counters.ts'
-import { dateOf } from './usage-books.ts'
+import { dateOf } from './usage-records.ts'
 
 /** How long to wait for an answer of Redis, in milliseconds. Requests are delayed by it. */
 const PATIENCE = 2000

@@ -4,7 +4,7 @@ import { type Static, Type } from 'typebox'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { hasRole } from '../../../core/http/roles.ts'
 import { parseSince } from '../../../core/http/since.ts'
-import { dateOf, type Taken, taken, type UsageBooks } from './usage-books.ts'
+import { dateOf, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 const count = (description: string) => Type.Integer({ description })
 
@@ -48,7 +48,7 @@ const route = nativeRoute('Usage', 'getUsage', 'Report the usage of models', {
   errors: ['invalid_request']
 })
 
-export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
+export function usageRoutes(records: UsageRecords): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     app.get('/api/usage', route, async ({ query, caller }, reply): Promise<UsageReply> => {
@@ -58,7 +58,7 @@ export function usageRoutes(books: UsageBooks): FastifyPluginAsync {
       const seesAll = hasRole(caller.role, 'operator')
       const groups = new Map<string, { name: string; sum: Taken }>()
       const total = taken()
-      await books.read(since, (day, row) => {
+      await records.read(since, (day, row) => {
         if (!seesAll && row.owner !== caller.owner) return
         // Two keys may have had the same name at different times.
         const id = by === 'key' ? row.owner : by === 'model' ? row.model : day

@@ -8,7 +8,7 @@ import { type BudgetState, rateLimitHeaders } from '../../../core/http/rate-limi
 import { OpenSet } from '../../../core/system/open-tables.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
 import type { Count, Counters } from './local-counters.ts'
-import { type Account, type Taken, taken, type UsageBooks } from './usage-books.ts'
+import { type Account, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -44,9 +44,9 @@ const accountOf = ({ owner, name = KEYLESS }: Caller): Account => ({ owner, name
  * the wait may be long, budgets are checked again when the request gets its engine. Tokens are charged when the request
  * ends, however it ends. So a client can exceed a budget at most by the answers that were running when it was used up.
  */
-export class UsageGate implements Usage {
+export class RateLimits implements Usage {
   readonly #config: () => CoreConfig
-  readonly #books: UsageBooks
+  readonly #records: UsageRecords
   readonly #counters: Counters
   readonly #budgetsFor = rememberedBudgets()
   /** Requests with budgets that have an engine, or had one a moment ago. */
@@ -54,9 +54,9 @@ export class UsageGate implements Usage {
   /** Charges on their way to a remote counter. */
   readonly #charging = new Set<Promise<unknown>>()
 
-  constructor(config: () => CoreConfig, books: UsageBooks, counters: Counters) {
+  constructor(config: () => CoreConfig, records: UsageRecords, counters: Counters) {
     this.#config = config
-    this.#books = books
+    this.#records = records
     this.#counters = counters
   }
 
@@ -65,7 +65,7 @@ export class UsageGate implements Usage {
       const { caller, reply } = hooked
       const { model, variant } = reply?.request.record.use ?? { model: hooked.model, variant: undefined }
       const config = this.#config()
-      this.#books.add(accountOf(caller), model, ONE_REQUEST)
+      this.#records.add(accountOf(caller), model, ONE_REQUEST)
       const ofModel = variant ? settingsFor(config, variant).budgets : {}
       const budgets = this.#budgetsFor(caller, model, config.limits, ofModel)
       return budgets.length === 0 ? undefined : this.#admit(hooked, budgets)
@@ -100,7 +100,7 @@ export class UsageGate implements Usage {
     }
     const { tokens_in, tokens_out } = more
     if (tokens_in === 0 && tokens_out === 0) return
-    this.#books.add(accountOf(request.caller), use.model, more)
+    this.#records.add(accountOf(request.caller), use.model, more)
     if (!admission) return
     admission.charged = {
       requests: 0,
@@ -125,14 +125,14 @@ export class UsageGate implements Usage {
   async close(): Promise<void> {
     await Promise.all(this.#charging)
     await this.#counters.close()
-    await this.#books.close()
+    await this.#records.close()
   }
 
   #admit(hooked: HookedRequest, budgets: readonly Budget[]): Promise<void> | undefined {
     // Taken before the counts are read, so that refill times are never too late.
     const now = Date.now()
     const moment = performance.now()
-    const tomorrow = now + this.#books.untilTomorrow()
+    const tomorrow = now + this.#records.untilTomorrow()
     return soon(this.#look(budgets, 1), states => {
       const ends = states.map(({ reset }) => moment + reset)
       const admission: Admission = { budgets, ends, tomorrow, charged: NOTHING }
@@ -179,7 +179,7 @@ export class UsageGate implements Usage {
       reply.request.admission = undefined
       this.#answering.delete(reply.request)
     }
-    if (Date.now() < tomorrow) this.#books.add(accountOf(caller), model, REQUEST_BACK)
+    if (Date.now() < tomorrow) this.#records.add(accountOf(caller), model, REQUEST_BACK)
     for (const [at, budget] of budgets.entries()) {
       if (budget.kind === 'requests' && performance.now() < ends[at]!) void this.#counters.add(budget, -1)
     }

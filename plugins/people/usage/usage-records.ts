@@ -36,7 +36,7 @@ interface Line {
   unsaved: Taken
 }
 
-interface DayBook {
+interface DayRecords {
   /** Such as 2030-12-31. */
   readonly date: string
   readonly accounts: Map<string, { total: Taken; models: Map<string, Line> }>
@@ -80,13 +80,13 @@ export const dateOf = (time: number) => new Date(time).toISOString().slice(0, 10
  * and rows of the same account and model are added up. Lines are appended as usage happens, and lines truncated by a
  * crash are skipped. After the day, and when it has grown, a file is atomically rewritten with the sums alone.
  */
-export class UsageBooks {
+export class UsageRecords {
   readonly #folder: string
   readonly #keepDays: () => number
   readonly #log: Pick<FastifyBaseLogger, 'error' | 'warn' | 'info'>
   /** Days in memory: today, and earlier days until they are written. */
-  readonly #days = new Map<string, DayBook>()
-  #today: DayBook
+  readonly #days = new Map<string, DayRecords>()
+  #today: DayRecords
   /** Start of today in milliseconds since the epoch. */
   #began = Number.NaN
   #timer: NodeJS.Timeout | undefined
@@ -167,7 +167,7 @@ export class UsageBooks {
     }
   }
 
-  #now(): DayBook {
+  #now(): DayRecords {
     const now = Date.now()
     // Clocks may go back.
     if (now >= this.#began && now < this.#began + DAY) return this.#today
@@ -178,7 +178,7 @@ export class UsageBooks {
     return this.#today
   }
 
-  #open(now: number): DayBook {
+  #open(now: number): DayRecords {
     this.#began = Math.floor(now / DAY) * DAY
     const date = dateOf(now)
     let day = this.#days.get(date)
@@ -197,8 +197,8 @@ export class UsageBooks {
     return day
   }
 
-  #parse(date: string, text: string): DayBook {
-    const day: DayBook = { date, accounts: new Map(), unsaved: new Set(), appended: 0 }
+  #parse(date: string, text: string): DayRecords {
+    const day: DayRecords = { date, accounts: new Map(), unsaved: new Set(), appended: 0 }
     let torn = 0
     for (const line of text.split('\n')) {
       if (line === '') continue
@@ -216,7 +216,7 @@ export class UsageBooks {
     return day
   }
 
-  #save(day: DayBook, whole = false): void {
+  #save(day: DayRecords, whole = false): void {
     this.#writing = this.#writing.then(async () => {
       if (day.unsaved.size === 0 && !whole) return
       const batch = [...day.unsaved].map(line => ({ line, more: line.unsaved }))
@@ -242,7 +242,7 @@ export class UsageBooks {
     })
   }
 
-  async #append(day: DayBook, batch: { line: Line; more: Taken }[]): Promise<void> {
+  async #append(day: DayRecords, batch: { line: Line; more: Taken }[]): Promise<void> {
     // Refused requests are counted and given back, which adds up to nothing.
     const rows = batch.filter(({ more }) => isSome(more)).map(({ line, more }) => shortRow({ ...line.row, ...more }))
     if (rows.length === 0) return
@@ -254,7 +254,7 @@ export class UsageBooks {
   }
 
   /** Returns the file of a day, which stays open: opening it would take most of the time of a batch. */
-  async #fileOf(day: DayBook): Promise<FileHandle> {
+  async #fileOf(day: DayRecords): Promise<FileHandle> {
     // The file has no links left if it was deleted or replaced.
     if (day.file && (await day.file.stat()).nlink === 0) await closeFile(day)
     if (!day.file) {
@@ -264,7 +264,7 @@ export class UsageBooks {
     return day.file
   }
 
-  async #writeWhole(day: DayBook): Promise<void> {
+  async #writeWhole(day: DayRecords): Promise<void> {
     const rows = [...linesOf(day)].flatMap(({ row }) => (isSome(row) ? [shortRow(row)] : []))
     if (rows.length === 0) return
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
@@ -306,13 +306,13 @@ export class UsageBooks {
 
 const NOTHING: Readonly<Taken> = Object.freeze(taken())
 
-async function closeFile(day: DayBook): Promise<void> {
+async function closeFile(day: DayRecords): Promise<void> {
   const { file } = day
   day.file = undefined
   await file?.close()
 }
 
-function lineOf(day: DayBook, { owner, name }: Account, model: string): Line {
+function lineOf(day: DayRecords, { owner, name }: Account, model: string): Line {
   let account = day.accounts.get(owner)
   if (!account) {
     account = { total: taken(), models: new Map() }
@@ -326,7 +326,7 @@ function lineOf(day: DayBook, { owner, name }: Account, model: string): Line {
   return line
 }
 
-function* linesOf(day: DayBook): Generator<Line> {
+function* linesOf(day: DayRecords): Generator<Line> {
   for (const { models } of day.accounts.values()) yield* models.values()
 }
 
