@@ -6,22 +6,15 @@ import type { AuditEntry } from './audit-entry.ts'
 const CHUNK = 256 * 1024
 const LINE_END = 10
 
-export interface AuditQuery {
-  /** Only requests that ended at this time or later, in milliseconds since the epoch. */
-  since?: number
-  /** Only requests with the key of this name. */
-  key?: string
-  limit: number
-}
-
 /**
  * Returns the latest matching entries, oldest first, without reading further back than necessary.
  * @param files newest first
+ * @param query `since`: milliseconds since the epoch, when the requests ended; `key`: the name of their key
  * @throws the signal's reason, or a file system error
  */
 export async function readAudit(
   files: readonly string[],
-  { since = Number.NEGATIVE_INFINITY, key, limit }: AuditQuery,
+  { since = 0, key, limit }: { since?: number | undefined; key?: string | undefined; limit: number },
   signal: AbortSignal
 ): Promise<AuditEntry[]> {
   const found: AuditEntry[] = []
@@ -73,12 +66,11 @@ async function* linesFromEnd(path: string, seen: Set<number>): AsyncGenerator<st
       const { buffer, bytesRead } = await handle.read(Buffer.alloc(end - start), 0, end - start, start)
       const piece = Buffer.concat([buffer.subarray(0, bytesRead), rest])
       end = start
-      const first = start === 0 ? -1 : piece.indexOf(LINE_END)
-      // The first line starts in the preceding chunk.
-      rest = first === -1 && start > 0 ? piece : piece.subarray(0, first + 1)
-      const whole = start === 0 ? piece : first === -1 ? Buffer.alloc(0) : piece.subarray(first + 1)
-      const lines = whole.toString('utf8').split('\n')
-      for (const line of lines.reverse()) if (line !== '') yield line
+      // The first line may begin in the preceding chunk.
+      const at = start === 0 ? 0 : piece.indexOf(LINE_END) + 1
+      rest = at === 0 && start > 0 ? piece : piece.subarray(0, at)
+      if (rest === piece) continue
+      for (const line of piece.subarray(at).toString('utf8').split('\n').reverse()) if (line !== '') yield line
     }
   } finally {
     await handle.close()

@@ -51,20 +51,24 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
       const { since, key, limit, follow } = request.query
       const gone = AbortSignal.any([clientSignal(reply), closing.signal])
       const query = {
-        ...(since !== undefined && { since: parseSince(since, Date.now()) }),
-        ...(key !== undefined && { key }),
+        since: since === undefined ? undefined : parseSince(since, Date.now()),
+        key,
         limit: Number(limit ?? USUAL_LIMIT)
       }
       const latest = async () => {
-        await trail.flush()
-        return await readAudit(await trail.files(), query, gone)
+        await trail.lines.flush()
+        return await readAudit(await trail.lines.files(), query, gone)
       }
       if (follow !== '1' && follow !== 'true') return { entries: await latest() }
       return await streams.reply(request, reply, async stream => {
         stream.status = 'following'
-        const news = new Backlog()
+        let news: AuditEntry[] = []
+        let wake = () => {}
+        gone.addEventListener('abort', () => wake(), { once: true })
         const stop = trail.follow(entry => {
-          if (key === undefined || entry.key === key) news.push(entry)
+          if (key !== undefined && entry.key !== key) return
+          if (news.length < MAX_BEHIND) news.push(entry)
+          wake()
         })
         try {
           const first = since === undefined && limit === undefined ? [] : await latest()
@@ -72,7 +76,9 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
           // Entries that arrived during the read may already be in the files.
           const sent = new Set(first.map(entry => JSON.stringify(entry)))
           while (!gone.aborted) {
-            const entries = await news.next(gone)
+            if (news.length === 0) await new Promise<void>(resolve => (wake = resolve))
+            const entries = news
+            news = []
             await stream.send(...entries.filter(entry => !sent.has(JSON.stringify(entry))))
           }
         } finally {
@@ -81,28 +87,5 @@ export function auditRoutes(trail: AuditTrail, streams: EventStreams): FastifyPl
         return undefined
       })
     })
-  }
-}
-
-/** Entries that are still to be sent to a follower. */
-class Backlog {
-  #entries: AuditEntry[] = []
-  #wake = () => {}
-
-  push(entry: AuditEntry): void {
-    if (this.#entries.length < MAX_BEHIND) this.#entries.push(entry)
-    this.#wake()
-  }
-
-  /** Waits for entries and returns all of them, or none if the signal is aborted. */
-  async next(gone: AbortSignal): Promise<AuditEntry[]> {
-    if (this.#entries.length === 0) {
-      await new Promise<void>(resolve => {
-        this.#wake = resolve
-        gone.addEventListener('abort', () => resolve(), { once: true })
-        if (gone.aborted) resolve()
-      })
-    }
-    return this.#entries.splice(0)
   }
 }

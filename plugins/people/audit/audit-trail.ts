@@ -15,7 +15,7 @@ export interface AuditOptions extends LineLogLimits {
 
 /** Writes the audit log and notifies followers. */
 export class AuditTrail {
-  readonly #lines: LineLog
+  readonly lines: LineLog
   readonly #refusals = new RefusalLimit(omitted => this.note({ event: 'refusals_omitted', ...omitted }))
   #reads: boolean
   readonly #followers = new Set<(entry: AuditEntry) => void>()
@@ -23,21 +23,17 @@ export class AuditTrail {
 
   constructor(folder: string, { reads, ...limits }: AuditOptions, log: FastifyBaseLogger) {
     this.#reads = reads
-    this.#lines = new LineLog({
-      folder,
-      name: 'audit',
-      limits,
-      log,
-      lossLine: lost => JSON.stringify({ time: new Date().toISOString(), event: 'lines_lost', lost })
-    })
-    this.#tidy = setInterval(() => void this.#lines.tidy(), TIDY_INTERVAL).unref()
-    void this.#lines.tidy()
+    this.lines = new LineLog(folder, limits, log, lost =>
+      JSON.stringify({ time: new Date().toISOString(), event: 'lines_lost', lost })
+    )
+    this.#tidy = setInterval(() => void this.lines.tidy(), TIDY_INTERVAL).unref()
+    void this.lines.tidy()
     this.note({ event: 'started', target: version })
   }
 
   configure({ reads, ...limits }: AuditOptions): void {
     this.#reads = reads
-    this.#lines.limit(limits)
+    this.lines.limit(limits)
   }
 
   /** Records a finished request. */
@@ -63,24 +59,15 @@ export class AuditTrail {
     return () => this.#followers.delete(follower)
   }
 
-  flush(): Promise<void> {
-    return this.#lines.flush()
-  }
-
-  /** Paths of the log files, newest first. */
-  files(): Promise<string[]> {
-    return this.#lines.files()
-  }
-
   async close(): Promise<void> {
     clearInterval(this.#tidy)
     this.#refusals.end()
     this.note({ event: 'stopped' })
-    await this.#lines.close()
+    await this.lines.close()
   }
 
   #push(entry: AuditEntry): void {
-    this.#lines.push(JSON.stringify(entry))
+    this.lines.push(JSON.stringify(entry))
     for (const follower of this.#followers) follower(entry)
   }
 }

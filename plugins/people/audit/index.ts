@@ -1,5 +1,4 @@
 import { join } from 'node:path'
-import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { Bytes } from '../../../core/config/core-schema.ts'
 import type { AdminEvent } from '../../../core/contracts/hooks.ts'
@@ -52,22 +51,18 @@ export default definePlugin({
     )
     await captures.open()
     const { streams } = service('nativeApi')
-    const observe: FastifyPluginAsync = async app =>
-      app.onRequestEnd(request => {
-        trail.take(request)
-        captures.take(request)
-      })
     return {
-      on: Object.defineProperties(
-        {
-          administered({ change, target, by }: AdminEvent) {
-            trail.note({ event: change, target, by })
-            if (change === 'key_revoked') captures.keyRevoked(target)
-          }
-        },
-        Object.getOwnPropertyDescriptors(captures.hooks)
-      ),
-      hooks: observe,
+      on: Object.assign(captures.hooks, {
+        administered({ change, target, by }: AdminEvent) {
+          trail.note({ event: change, target, by })
+          if (change === 'key_revoked') captures.keyRevoked(target)
+        }
+      }),
+      hooks: async app =>
+        app.onRequestEnd(request => {
+          trail.take(request)
+          captures.take(request)
+        }),
       routes: async app => {
         // Requests are still answered while plugins stop.
         app.addHook('onClose', async () => {
@@ -75,20 +70,14 @@ export default definePlugin({
           await trail.close()
         })
         await app.register(auditRoutes(trail, streams('sse')))
-        await app.register(
-          captureRoutes({
-            captures,
-            access: service('access'),
-            catalog: service('catalog'),
-            streams: streams('ndjson')
-          })
-        )
+        const access = service('access')
+        await app.register(captureRoutes({ captures, access, catalog: service('catalog'), streams: streams('ndjson') }))
       },
       reload(next: AuditSection) {
         trail.configure(read(next))
         captures.keep = next.capture_keep
       },
-      stop: () => trail.flush()
+      stop: () => trail.lines.flush()
     }
   }
 })

@@ -1,4 +1,4 @@
-import { appendFileSync, constants, type Stats } from 'node:fs'
+import { appendFileSync, constants } from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, stat, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
@@ -18,6 +18,8 @@ const RETRY_TIME = 1000
 /** Characters of lines held in memory during that time. Further lines are lost. */
 const MAX_WAITING = 4 * 2 ** 20
 const DAY = 86_400_000
+/** The current file is `audit.jsonl`. Full files are renamed to `audit-<time>.jsonl`. */
+const NAME = 'audit'
 
 const lostText = (lost: number) => (lost === 1 ? '1 line was lost' : `${lost} lines were lost`)
 
@@ -30,16 +32,6 @@ export interface LineLogLimits {
   maxFiles: number
 }
 
-export interface LineLogOptions {
-  folder: string
-  /** The current file is `<name>.jsonl`. Full files are renamed to `<name>-<time>.jsonl`. */
-  name: string
-  limits: LineLogLimits
-  log: Pick<FastifyBaseLogger, 'info' | 'error' | 'warn'>
-  /** The line that reports how many lines could not be written. */
-  lossLine(lost: number): string
-}
-
 interface OpenFile {
   handle: FileHandle
   ino: number
@@ -49,9 +41,11 @@ interface OpenFile {
 }
 
 export class LineLog {
-  readonly #options: LineLogOptions
-  #limits: LineLogLimits
+  readonly #folder: string
   readonly #path: string
+  #limits: LineLogLimits
+  readonly #log: Pick<FastifyBaseLogger, 'info' | 'error'>
+  readonly #lossLine: (lost: number) => string
   #waiting: string[] = []
   #length = 0
   /** Lines dropped because too many were waiting. */
@@ -62,10 +56,18 @@ export class LineLog {
   #fault = ''
   #closed = false
 
-  constructor(options: LineLogOptions) {
-    this.#options = options
-    this.#limits = options.limits
-    this.#path = join(options.folder, `${options.name}.jsonl`)
+  /** @param lossLine returns the line that reports how many lines could not be written */
+  constructor(
+    folder: string,
+    limits: LineLogLimits,
+    log: Pick<FastifyBaseLogger, 'info' | 'error'>,
+    lossLine: (lost: number) => string
+  ) {
+    this.#folder = folder
+    this.#path = join(folder, `${NAME}.jsonl`)
+    this.#limits = limits
+    this.#log = log
+    this.#lossLine = lossLine
   }
 
   /** Changes the limits. */
@@ -77,7 +79,12 @@ export class LineLog {
   /** Adds a line, given without its line break. Never fails; write errors are logged. */
   push(line: string): void {
     if (this.#closed) {
-      this.#pushLate(line)
+      try {
+        // Synchronous, because the process is about to exit.
+        appendFileSync(this.#path, `${line}\n`, { mode: 0o600 })
+      } catch (error) {
+        this.#log.error(`A line is lost: ${this.#path} cannot be written: ${errorMessage(error)}.`)
+      }
       return
     }
     if (this.#length + line.length > MAX_WAITING) {
@@ -112,23 +119,14 @@ export class LineLog {
     while (this.#fault === '' && this.#waiting.length > 0)
     this.#closed = true
     const lost = this.#lost + this.#waiting.length
-    if (lost > 0) this.#options.log.error(`${lostText(lost)}: ${this.#path} cannot be written (${this.#fault}).`)
+    if (lost > 0) this.#log.error(`${lostText(lost)}: ${this.#path} cannot be written (${this.#fault}).`)
     await this.#release()
   }
 
   /** Paths of all files, newest first. */
   async files(): Promise<string[]> {
     const full = await this.#full()
-    return [this.#path, ...full.reverse().map(file => join(this.#options.folder, file))]
-  }
-
-  /** Writes a line that arrives after close, synchronously because the process is about to exit. */
-  #pushLate(line: string): void {
-    try {
-      appendFileSync(this.#path, `${line}\n`, { mode: 0o600 })
-    } catch (error) {
-      this.#options.log.error(`A line is lost: ${this.#path} cannot be written: ${errorMessage(error)}.`)
-    }
+    return [this.#path, ...full.reverse().map(file => join(this.#folder, file))]
   }
 
   #schedule(time: number): void {
@@ -144,7 +142,7 @@ export class LineLog {
   #fail(error: unknown): void {
     const fault = errorMessage(error)
     if (this.#fault === '' && !this.#closed) {
-      this.#options.log.error(
+      this.#log.error(
         `${this.#path} cannot be written: ${fault}. Up to ${formatBytes(MAX_WAITING)} of lines are held in memory until it can be; further lines are only counted.`
       )
     }
@@ -158,10 +156,10 @@ export class LineLog {
     // More lines may arrive during the write.
     const lines = [...this.#waiting]
     const lost = this.#lost
-    const text = [...lines, ...(lost > 0 ? [this.#options.lossLine(lost)] : []), ''].join('\n')
+    const text = [...lines, ...(lost > 0 ? [this.#lossLine(lost)] : []), ''].join('\n')
     const bytes = Buffer.from(text)
     try {
-      await writeAll(file.handle, bytes)
+      await file.handle.appendFile(bytes)
     } catch (error) {
       // The write may have been partial. Remove it, since the same lines are written again.
       await file.handle.truncate(file.size).catch(() => this.#release())
@@ -173,7 +171,7 @@ export class LineLog {
     this.#lost -= lost
     if (this.#fault !== '') {
       this.#fault = ''
-      this.#options.log.info(`${this.#path} can be written again; ${lostText(lost)}.`)
+      this.#log.info(`${this.#path} can be written again; ${lostText(lost)}.`)
     }
     if (file.size >= this.#limits.maxSize || Date.now() - file.began >= DAY) {
       await this.#rotate()
@@ -193,48 +191,44 @@ export class LineLog {
   }
 
   async #open(): Promise<OpenFile> {
-    await mkdir(this.#options.folder, { recursive: true, mode: 0o700 })
+    await mkdir(this.#folder, { recursive: true, mode: 0o700 })
     const { O_RDWR, O_APPEND, O_CREAT, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = constants
     const handle = await open(this.#path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0o600)
     try {
       const found = await handle.stat()
       if (!found.isFile()) throw new Error('it is not a regular file')
       await handle.chmod(0o600)
-      const ended = await this.#endLine(handle, found)
-      return { handle, ino: found.ino, size: found.size + ended, began: found.size > 0 ? beganOf(found) : Date.now() }
+      const { ino, size, birthtimeMs, mtimeMs } = found
+      if (size === 0) return { handle, ino, size, began: Date.now() }
+      // Some file systems do not record when a file was created.
+      const file = { handle, ino, size, began: birthtimeMs > 0 ? birthtimeMs : mtimeMs }
+      const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, size - 1)
+      if (buffer[0] === 10) return file
+      // A crash truncated the last line.
+      await handle.write('\n')
+      return { ...file, size: size + 1 }
     } catch (error) {
       await handle.close()
       throw error
     }
   }
 
-  /** Ends a line that was truncated by a crash. @returns the number of bytes written */
-  async #endLine(handle: FileHandle, { size }: Stats): Promise<number> {
-    if (size === 0) return 0
-    const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, size - 1)
-    if (buffer[0] === 10) return 0
-    await handle.write('\n')
-    return 1
-  }
-
   async #rotate(): Promise<void> {
-    const { folder, name } = this.#options
     if (!this.#file || this.#file.size === 0) return
     await this.#release()
     const taken = new Set(await this.#full())
     // Names sort by time, and two files may fill up within one millisecond.
     let at = Date.now()
-    const nameOf = () => `${name}-${new Date(at).toISOString().replaceAll(':', '-')}.jsonl`
-    while (taken.has(nameOf())) at++
-    await rename(this.#path, join(folder, nameOf()))
+    const newName = () => `${NAME}-${new Date(at).toISOString().replaceAll(':', '-')}.jsonl`
+    while (taken.has(newName())) at++
+    await rename(this.#path, join(this.#folder, newName()))
   }
 
   async #prune(): Promise<void> {
-    const { folder } = this.#options
     const { keep, maxFiles } = this.#limits
     const full = await this.#full()
     for (const [at, file] of full.entries()) {
-      const path = join(folder, file)
+      const path = join(this.#folder, file)
       const found = await stat(path).catch(() => undefined)
       const isOld = found !== undefined && Date.now() - found.mtimeMs > keep * DAY
       if (isOld || full.length - at > maxFiles) await unlink(path)
@@ -243,24 +237,13 @@ export class LineLog {
 
   /** Names of the full files, oldest first. */
   async #full(): Promise<string[]> {
-    const { folder, name } = this.#options
-    const files = await readdir(folder).catch(() => [])
-    return files.filter(file => file.startsWith(`${name}-`) && file.endsWith('.jsonl')).sort()
+    const files = await readdir(this.#folder).catch(() => [])
+    return files.filter(file => file.startsWith(`${NAME}-`) && file.endsWith('.jsonl')).sort()
   }
 
   async #release(): Promise<void> {
     const file = this.#file
     this.#file = undefined
     await file?.handle.close()
-  }
-}
-
-/** Some file systems do not record when a file was created. */
-const beganOf = ({ birthtimeMs, mtimeMs }: Stats) => (birthtimeMs > 0 ? birthtimeMs : mtimeMs)
-
-async function writeAll(handle: FileHandle, bytes: Buffer): Promise<void> {
-  for (let at = 0; at < bytes.length; ) {
-    const { bytesWritten } = await handle.write(bytes, at)
-    at += bytesWritten
   }
 }

@@ -1,5 +1,5 @@
 import { type Budget, DAY, MINUTE } from './budgets.ts'
-import type { Taken, UsageRecords } from './usage-records.ts'
+import type { UsageRecords } from './usage-records.ts'
 
 /** The used part of a budget. */
 export interface Count {
@@ -16,44 +16,32 @@ export interface Counters {
 
 const MINUTE_MS = MINUTE * 1000
 
-/** Counters of this server, which answer synchronously. */
-export interface LocalCounters extends Counters {
-  add(budget: Budget, amount: number): Count
-}
-
 /**
- * Counts budgets in this server. Daily counts are today's entries in the usage ledger, so that they survive a restart
+ * Counts budgets in this server. Daily counts are today's entries of the usage records, so that they survive a restart
  * and a limit that is set during the day applies immediately.
  */
-export function localCounters(records: UsageRecords): LocalCounters {
+export function localCounters(records: UsageRecords) {
   /** Minutes that have started, oldest first. */
   const minutes = new Map<string, { used: number; end: number }>()
 
-  function minuteOf(place: string, now: number) {
-    const minute = minutes.get(place)
-    return minute && minute.end > now ? minute : undefined
-  }
-
-  function forgetEnded(now: number): void {
-    for (const [place, { end }] of minutes) {
-      if (end > now) return
-      minutes.delete(place)
-    }
-  }
-
   return {
-    add(budget, amount) {
+    /** Answers synchronously. */
+    add(budget: Budget, amount: number): Count {
+      const { owner, model, kind, place } = budget
       if (budget.window === DAY) {
-        return { used: usedOf(records.today(budget.owner, budget.model), budget), reset: records.untilTomorrow() }
+        const { requests, tokens_in, tokens_out } = records.today(owner, model)
+        const counts = { requests, tokens: tokens_in + tokens_out, tokens_in, tokens_out }
+        return { used: counts[kind], reset: records.untilTomorrow() }
       }
       const now = performance.now()
-      const { place } = budget
-      let minute = minuteOf(place, now)
-      if (!minute) {
+      let minute = minutes.get(place)
+      if (!minute || minute.end <= now) {
         if (amount === 0) return { used: 0, reset: MINUTE_MS }
-        forgetEnded(now)
+        for (const [ended, { end }] of minutes) {
+          if (end > now) break
+          minutes.delete(ended)
+        }
         minute = { used: 0, end: now + MINUTE_MS }
-        minutes.delete(place)
         minutes.set(place, minute)
       }
       minute.used += amount
@@ -61,10 +49,4 @@ export function localCounters(records: UsageRecords): LocalCounters {
     },
     async close() {}
   }
-}
-
-function usedOf({ requests, tokens_in, tokens_out }: Readonly<Taken>, { kind }: Budget): number {
-  if (kind === 'tokens') return tokens_in + tokens_out
-  if (kind === 'requests') return requests
-  return kind === 'tokens_in' ? tokens_in : tokens_out
 }

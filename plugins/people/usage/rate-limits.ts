@@ -8,7 +8,7 @@ import { type BudgetState, rateLimitHeaders } from '../../../core/http/rate-limi
 import { OpenSet } from '../../../core/system/open-tables.ts'
 import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
 import type { Count, Counters } from './local-counters.ts'
-import { type Account, type Taken, taken, type UsageRecords } from './usage-records.ts'
+import { type Account, addTo, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -92,22 +92,14 @@ export class RateLimits implements Usage {
     const { use, tokens } = record
     if (!use) return
     const charged = admission?.charged ?? NOTHING
-    const more: Taken = {
-      requests: 0,
-      tokens_in: Math.max(0, tokens.prompt - charged.tokens_in),
-      tokens_cached: Math.max(0, tokens.cached - charged.tokens_cached),
-      tokens_out: Math.max(0, tokens.completion - charged.tokens_out)
-    }
-    const { tokens_in, tokens_out } = more
+    const tokens_in = Math.max(0, tokens.prompt - charged.tokens_in)
+    const tokens_cached = Math.max(0, tokens.cached - charged.tokens_cached)
+    const tokens_out = Math.max(0, tokens.completion - charged.tokens_out)
     if (tokens_in === 0 && tokens_out === 0) return
+    const more = { requests: 0, tokens_in, tokens_cached, tokens_out }
     this.#records.add(accountOf(request.caller), use.model, more)
     if (!admission) return
-    admission.charged = {
-      requests: 0,
-      tokens_in: charged.tokens_in + tokens_in,
-      tokens_cached: charged.tokens_cached + more.tokens_cached,
-      tokens_out: charged.tokens_out + tokens_out
-    }
+    admission.charged = addTo({ ...charged }, more)
     const amounts: Record<BudgetKind, number> = { requests: 0, tokens: tokens_in + tokens_out, tokens_in, tokens_out }
     for (const budget of admission.budgets) {
       if (amounts[budget.kind] === 0) continue
@@ -157,9 +149,12 @@ export class RateLimits implements Usage {
   /** Reads the budgets. @param requests number of requests to add */
   #look(budgets: readonly Budget[], requests: number): BudgetState[] | Promise<BudgetState[]> {
     const counts = budgets.map(budget => this.#counters.add(budget, budget.kind === 'requests' ? requests : 0))
-    return counts.some(isPending)
-      ? Promise.all(counts).then(found => statesOf(budgets, found))
-      : statesOf(budgets, counts as Count[])
+    const states = (counts: readonly Count[]) =>
+      budgets.map(({ name, kind, window, model, limit }, at): BudgetState => {
+        const { used, reset } = counts[at]!
+        return { name, kind, window, model, limit, used, reset }
+      })
+    return counts.some(count => count instanceof Promise) ? Promise.all(counts).then(states) : states(counts as Count[])
   }
 
   /**
@@ -187,15 +182,6 @@ export class RateLimits implements Usage {
     if (reply && !reply.raw.headersSent) reply.headers(rateLimitHeaders(left, dialectOf(hooked), now))
     throw rateLimited(empty, caller.name, now)
   }
-}
-
-const isPending = (count: Count | Promise<Count>) => count instanceof Promise
-
-function statesOf(budgets: readonly Budget[], counts: readonly Count[]): BudgetState[] {
-  return budgets.map(({ name, kind, window, model, limit }, at) => {
-    const { used, reset } = counts[at]!
-    return { name, kind, window, model, limit, used, reset }
-  })
 }
 
 /** Calls `next` with the value, synchronously unless there is something to wait for. */

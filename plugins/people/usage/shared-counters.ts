@@ -3,12 +3,11 @@ import { RateLimiterRedis } from 'rate-limiter-flexible'
 import { errorMessage } from '../../../core/errors.ts'
 import { formatDuration } from '../../../core/system/duration.ts'
 import { type Budget, DAY, MINUTE } from './budgets.ts'
-import type { Count, Counters, LocalCounters } from './local-counters.ts'
+import type { Count, Counters, localCounters } from './local-counters.ts'
 import { dateOf } from './usage-records.ts'
 
 /** How long to wait for an answer of Redis, in milliseconds. Requests are delayed by it. */
 const PATIENCE = 2000
-const NO_LIMIT = { points: Number.MAX_SAFE_INTEGER, duration: MINUTE }
 /** How often to retry a Redis that does not answer, in milliseconds. */
 const LOOK_INTERVAL = 1000
 /** How long daily counts outlive the day, since the clocks of several servers differ (seconds). */
@@ -33,7 +32,7 @@ interface Debt {
  */
 export async function sharedCounters(
   url: string,
-  local: LocalCounters,
+  local: ReturnType<typeof localCounters>,
   log: Pick<FastifyBaseLogger, 'error' | 'info'>
 ): Promise<Counters> {
   const { Redis } = await import('ioredis')
@@ -45,7 +44,12 @@ export async function sharedCounters(
     retryStrategy: attempt => Math.min(100 * attempt, LOOK_INTERVAL)
   })
   const where = new URL(url).host
-  const limiter = new RateLimiterRedis({ ...NO_LIMIT, storeClient: client, keyPrefix: 'corral' })
+  const limiter = new RateLimiterRedis({
+    points: Number.MAX_SAFE_INTEGER,
+    duration: MINUTE,
+    storeClient: client,
+    keyPrefix: 'corral'
+  })
   const debts = new Map<string, Debt>()
   /** Retries while Redis does not answer. */
   let looking: NodeJS.Timeout | undefined
@@ -55,7 +59,11 @@ export async function sharedCounters(
 
   async function count(key: string, budget: Budget, amount: number): Promise<Count> {
     const customDuration = budget.window === DAY ? DAY + SPARE : MINUTE
-    return countOf(await inTime(amount === 0 ? limiter.get(key) : limiter.penalty(key, amount, { customDuration })))
+    const found = await inTime(amount === 0 ? limiter.get(key) : limiter.penalty(key, amount, { customDuration }))
+    // A minute that has not started is unused.
+    if (!found) return { used: 0, reset: MINUTE * 1000 }
+    // The clock may have been changed since.
+    return { used: found.consumedPoints, reset: Math.min(Math.max(0, found.msBeforeNext), DAY * 1000) }
   }
 
   function goOnAlone(error: unknown): void {
@@ -118,12 +126,6 @@ export async function sharedCounters(
       client.disconnect()
     }
   }
-}
-
-/** A minute that has not started is unused. The clock may have been changed since. */
-function countOf(found: { consumedPoints: number; msBeforeNext: number } | null): Count {
-  if (!found) return { used: 0, reset: MINUTE * 1000 }
-  return { used: found.consumedPoints, reset: Math.min(Math.max(0, found.msBeforeNext), DAY * 1000) }
 }
 
 /** Waits for an answer of Redis up to the timeout. @throws Error */

@@ -1,9 +1,10 @@
 import { readFileSync } from 'node:fs'
-import { type FileHandle, mkdir, open, readdir, readFile, rm } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import { errorMessage, isSystemError } from '../../../core/errors.ts'
+import { namesIn } from '../../../core/system/folder-names.ts'
 
 /** Amounts used. */
 export interface Taken {
@@ -29,18 +30,12 @@ export interface UsageRow extends Account, Taken {
   readonly model: string
 }
 
-interface Line {
-  /** Total of the day. */
-  readonly row: UsageRow
-  /** The part that is not in the file yet. */
-  unsaved: Taken
-}
-
 interface DayRecords {
   /** Such as 2030-12-31. */
   readonly date: string
-  readonly accounts: Map<string, { total: Taken; models: Map<string, Line> }>
-  readonly unsaved: Set<Line>
+  readonly totals: Sums
+  /** The part that is not in the file yet. */
+  unsaved: Sums
   /** Bytes appended since the file was last rewritten. */
   appended: number
   /** Open once something was appended. */
@@ -63,14 +58,43 @@ export const taken = (some: Partial<Taken> = {}): Taken => ({
   ...some
 })
 
-function addTo(sum: Taken, more: Taken): void {
+export function addTo(sum: Taken, more: Taken): Taken {
   sum.requests += more.requests
   sum.tokens_in += more.tokens_in
   sum.tokens_cached += more.tokens_cached
   sum.tokens_out += more.tokens_out
+  return sum
 }
 
-const isSome = (some: Taken) => some.requests !== 0 || some.tokens_in !== 0 || some.tokens_out !== 0
+/** Usage by account and model. */
+class Sums {
+  readonly #accounts = new Map<string, { total: Taken; models: Map<string, UsageRow> }>()
+
+  add({ owner, name }: Account, model: string, more: Taken): void {
+    const account = this.#accounts.get(owner) ?? { total: taken(), models: new Map<string, UsageRow>() }
+    const row = account.models.get(model) ?? { owner, name, model, ...taken() }
+    this.#accounts.set(owner, account)
+    account.models.set(model, row)
+    addTo(row, more)
+    addTo(account.total, more)
+  }
+
+  /** Returns what an account used of one model, or of all. */
+  get(owner: string, model?: string): Readonly<Taken> {
+    const account = this.#accounts.get(owner)
+    return (model === undefined ? account?.total : account?.models.get(model)) ?? NOTHING
+  }
+
+  /** The rows with usage. Refused requests are counted and given back, which adds up to nothing. */
+  *rows(): Generator<UsageRow> {
+    for (const { models } of this.#accounts.values()) {
+      for (const row of models.values())
+        if (row.requests !== 0 || row.tokens_in !== 0 || row.tokens_out !== 0) yield row
+    }
+  }
+}
+
+const NOTHING: Readonly<Taken> = Object.freeze(taken())
 
 /** The day (UTC) of a time in milliseconds since the epoch. */
 export const dateOf = (time: number) => new Date(time).toISOString().slice(0, 10)
@@ -108,19 +132,15 @@ export class UsageRecords {
 
   /** Adds to today's usage of a model by an account. */
   add(account: Account, model: string, more: Taken): void {
-    const day = this.#now()
-    const line = lineOf(day, account, model)
-    addTo(line.row, more)
-    addTo(line.unsaved, more)
-    addTo(day.accounts.get(account.owner)!.total, more)
-    day.unsaved.add(line)
+    const { totals, unsaved } = this.#now()
+    totals.add(account, model, more)
+    unsaved.add(account, model, more)
     this.#timer ??= setTimeout(() => void this.flush(), BATCH_DELAY).unref()
   }
 
   /** Returns what an account used today, of one model or of all. */
   today(owner: string, model?: string): Readonly<Taken> {
-    const account = this.#now().accounts.get(owner)
-    return (model === undefined ? account?.total : account?.models.get(model)?.row) ?? NOTHING
+    return this.#now().totals.get(owner, model)
   }
 
   /** Milliseconds until the next day starts. */
@@ -137,7 +157,7 @@ export class UsageRecords {
       for (const date of [...dates].sort()) {
         // Memory is more up to date than the file.
         const day = date === today.date ? today : (this.#days.get(date) ?? this.#parse(date, await this.#text(date)))
-        for (const { row } of linesOf(day)) if (isSome(row)) each(date, row)
+        for (const row of day.totals.rows()) each(date, row)
       }
     })
     this.#reading = reading.catch(() => {})
@@ -181,33 +201,27 @@ export class UsageRecords {
   #open(now: number): DayRecords {
     this.#began = Math.floor(now / DAY) * DAY
     const date = dateOf(now)
-    let day = this.#days.get(date)
-    if (!day) {
-      let text = ''
-      try {
-        // Synchronous: daily budgets must apply to the next request.
-        text = readFileSync(this.#path(date), 'utf8')
-      } catch (error) {
-        if (!isSystemError(error, 'ENOENT')) throw error
-      }
-      day = this.#parse(date, text)
-      day.appended = Buffer.byteLength(text)
-      this.#days.set(date, day)
+    const known = this.#days.get(date)
+    if (known) return known
+    let text = ''
+    try {
+      // Synchronous: daily budgets must apply to the next request.
+      text = readFileSync(this.#path(date), 'utf8')
+    } catch (error) {
+      ifMissing(error, '')
     }
+    const day = this.#parse(date, text)
+    this.#days.set(date, day)
     return day
   }
 
   #parse(date: string, text: string): DayRecords {
-    const day: DayRecords = { date, accounts: new Map(), unsaved: new Set(), appended: 0 }
+    const day: DayRecords = { date, totals: new Sums(), unsaved: new Sums(), appended: Buffer.byteLength(text) }
     let torn = 0
     for (const line of text.split('\n')) {
       if (line === '') continue
       try {
-        for (const row of JSON.parse(line) as UsageRow[]) {
-          const more = taken(row)
-          addTo(lineOf(day, row, row.model).row, more)
-          addTo(day.accounts.get(row.owner)!.total, more)
-        }
+        for (const row of JSON.parse(line) as UsageRow[]) day.totals.add(row, row.model, taken(row))
       } catch {
         torn++
       }
@@ -218,36 +232,29 @@ export class UsageRecords {
 
   #save(day: DayRecords, whole = false): void {
     this.#writing = this.#writing.then(async () => {
-      if (day.unsaved.size === 0 && !whole) return
-      const batch = [...day.unsaved].map(line => ({ line, more: line.unsaved }))
-      for (const { line } of batch) line.unsaved = taken()
-      day.unsaved.clear()
+      const batch = [...day.unsaved.rows()]
+      if (batch.length === 0 && !whole) return
+      day.unsaved = new Sums()
       try {
         if (whole || day.appended > MAX_APPENDED) await this.#writeWhole(day)
         else await this.#append(day, batch)
         if (this.#fault) this.#log.info('Usage can be written again.')
         this.#fault = ''
-        if (day !== this.#today && day.unsaved.size === 0) {
+        if (day !== this.#today && day.unsaved.rows().next().done) {
           this.#days.delete(day.date)
           await closeFile(day)
         }
       } catch (error) {
-        for (const { line, more } of batch) {
-          addTo(line.unsaved, more)
-          day.unsaved.add(line)
-        }
+        for (const row of batch) day.unsaved.add(row, row.model, row)
         this.#complain(error)
         this.#timer ??= setTimeout(() => void this.flush(), 10 * BATCH_DELAY).unref()
       }
     })
   }
 
-  async #append(day: DayRecords, batch: { line: Line; more: Taken }[]): Promise<void> {
-    // Refused requests are counted and given back, which adds up to nothing.
-    const rows = batch.filter(({ more }) => isSome(more)).map(({ line, more }) => shortRow({ ...line.row, ...more }))
-    if (rows.length === 0) return
+  async #append(day: DayRecords, batch: readonly UsageRow[]): Promise<void> {
     // Starts with a line break, to end a truncated line.
-    const text = `\n${JSON.stringify(rows)}`
+    const text = `\n${JSON.stringify(batch.map(shortRow))}`
     const file = await this.#fileOf(day)
     await file.appendFile(text)
     day.appended += Buffer.byteLength(text)
@@ -265,10 +272,10 @@ export class UsageRecords {
   }
 
   async #writeWhole(day: DayRecords): Promise<void> {
-    const rows = [...linesOf(day)].flatMap(({ row }) => (isSome(row) ? [shortRow(row)] : []))
+    const rows = [...day.totals.rows()]
     if (rows.length === 0) return
     await mkdir(this.#folder, { recursive: true, mode: 0o700 })
-    await writeFileAtomic(this.#path(day.date), rows.map(row => `${JSON.stringify([row])}\n`).join(''), MODE)
+    await writeFileAtomic(this.#path(day.date), rows.map(row => `${JSON.stringify([shortRow(row)])}\n`).join(''), MODE)
     day.appended = 0
   }
 
@@ -281,22 +288,12 @@ export class UsageRecords {
   }
 
   async #dates(): Promise<string[]> {
-    try {
-      return (await readdir(this.#folder)).flatMap(name => FILE.exec(name)?.[1] ?? [])
-    } catch (error) {
-      if (isSystemError(error, 'ENOENT')) return []
-      throw error
-    }
+    return (await namesIn(this.#folder)).flatMap(name => FILE.exec(name)?.[1] ?? [])
   }
 
-  async #text(date: string): Promise<string> {
-    try {
-      return await readFile(this.#path(date), 'utf8')
-    } catch (error) {
-      // It was deleted because of its age.
-      if (isSystemError(error, 'ENOENT')) return ''
-      throw error
-    }
+  /** Reads a past day. Its file may have been deleted because of its age. */
+  #text(date: string): Promise<string> {
+    return readFile(this.#path(date), 'utf8').catch(error => ifMissing(error, ''))
   }
 
   #path(date: string): string {
@@ -304,30 +301,16 @@ export class UsageRecords {
   }
 }
 
-const NOTHING: Readonly<Taken> = Object.freeze(taken())
+/** Returns a value if a file does not exist. @throws other errors */
+function ifMissing<Value>(error: unknown, value: Value): Value {
+  if (isSystemError(error, 'ENOENT')) return value
+  throw error
+}
 
 async function closeFile(day: DayRecords): Promise<void> {
   const { file } = day
   day.file = undefined
   await file?.close()
-}
-
-function lineOf(day: DayRecords, { owner, name }: Account, model: string): Line {
-  let account = day.accounts.get(owner)
-  if (!account) {
-    account = { total: taken(), models: new Map() }
-    day.accounts.set(owner, account)
-  }
-  let line = account.models.get(model)
-  if (!line) {
-    line = { row: { owner, name, model, ...taken() }, unsaved: taken() }
-    account.models.set(model, line)
-  }
-  return line
-}
-
-function* linesOf(day: DayRecords): Generator<Line> {
-  for (const { models } of day.accounts.values()) yield* models.values()
 }
 
 /** Leaves out zeros. */

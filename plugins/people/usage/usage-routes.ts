@@ -4,7 +4,7 @@ import { type Static, Type } from 'typebox'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { hasRole } from '../../../core/http/roles.ts'
 import { parseSince } from '../../../core/http/since.ts'
-import { dateOf, type Taken, taken, type UsageRecords } from './usage-records.ts'
+import { addTo, dateOf, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 const count = (description: string) => Type.Integer({ description })
 
@@ -64,10 +64,8 @@ export function usageRoutes(records: UsageRecords): FastifyPluginAsync {
         const id = by === 'key' ? row.owner : by === 'model' ? row.model : day
         const group = groups.get(id) ?? { name: by === 'key' ? row.name : id, sum: taken() }
         groups.set(id, group)
-        for (const field of Object.keys(total) as (keyof Taken)[]) {
-          group.sum[field] += row[field]
-          total[field] += row[field]
-        }
+        addTo(group.sum, row)
+        addTo(total, row)
       })
       const usage = [...groups.values()].map(({ name, sum }) => ({ name, ...sum }))
       usage.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0))

@@ -1,5 +1,4 @@
 import { type Static, Type } from 'typebox'
-import type { CaptureRecord } from '../../../../core/contracts/hooks.ts'
 import { Time } from '../../../../core/contracts/native-records.ts'
 import { Loose } from '../../../../core/http/request-fields.ts'
 
@@ -64,6 +63,3 @@ export const CaptureRecordSchema = Loose(
   },
   { title: 'CaptureRecord' }
 )
-
-/** Serializes a record. Values that plugins added and JSON cannot represent are dropped. */
-export const lineOf = (record: CaptureRecord) => `${JSON.stringify(record)}\n`

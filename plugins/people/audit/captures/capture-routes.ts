@@ -6,7 +6,7 @@ import { Type } from 'typebox'
 import type { Access } from '../../../../core/contracts/built-in-services.ts'
 import type { Catalog } from '../../../../core/contracts/models.ts'
 import type { EventStreams } from '../../../../core/contracts/native-api.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { Given, Loose } from '../../../../core/http/request-fields.ts'
 import { DISK_ERRORS, json, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
 import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
@@ -20,14 +20,14 @@ const MAX_TIME = 24 * 3_600_000
 const USUAL_SIZE = '64MiB'
 const MAX_SIZE = 2 ** 30
 
-export interface CaptureDependencies {
+interface Dependencies {
   captures: Captures
-  access: Pick<Access, 'ownerOf'>
-  catalog: Pick<Catalog, 'get'>
+  access: Access
+  catalog: Catalog
   streams: EventStreams
 }
 
-export function captureRoutes({ captures, access, catalog, streams }: CaptureDependencies): FastifyPluginAsync {
+export function captureRoutes({ captures, access, catalog, streams }: Dependencies): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
     const params = Type.Object({ id: Type.String() })
@@ -52,22 +52,29 @@ export function captureRoutes({ captures, access, catalog, streams }: CaptureDep
     app.post('/api/captures', start, async ({ body, caller }) => {
       const key = body.key ?? undefined
       const owner = key === undefined ? undefined : access.ownerOf(key)
+      const wrong = (code: ErrorCode, message: string) => new CorralError(code, message, { param: 'key' })
       if (key !== undefined && owner === undefined) {
-        throw new CorralError('key_not_found', 'There is no key with that name. "corral key list" shows the keys.', {
-          param: 'key'
-        })
+        throw wrong('key_not_found', 'There is no key with that name. "corral key list" shows the keys.')
       }
       if (key === undefined && body.model == null) {
-        throw new CorralError('invalid_option', 'Say which requests to capture: give "key", "model" or both.', {
-          param: 'key'
-        })
+        throw wrong('invalid_option', 'Say which requests to capture: give "key", "model" or both.')
       }
       return await captures.start({
         key,
         owner,
         model: body.model == null ? undefined : knownModel(catalog, body.model),
-        time: timeOf(body.for),
-        maxBytes: sizeOf(body.max_bytes ?? USUAL_SIZE),
+        time: upTo(
+          MAX_TIME,
+          parseDuration(body.for),
+          'for',
+          'a duration up to 24h. Write 10m, 2h or a number of seconds'
+        ),
+        maxBytes: upTo(
+          MAX_SIZE,
+          parseBytes(body.max_bytes ?? USUAL_SIZE),
+          'max_bytes',
+          'a size up to 1GiB. Write 64MiB or a number of bytes'
+        ),
         by: caller.name ?? caller.address
       })
     })
@@ -145,18 +152,8 @@ function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
   return name.variant === undefined ? bareName(model) : publicName
 }
 
-function timeOf(text: string | number | null | undefined): number {
-  const time = parseDuration(text)
-  if (time !== undefined && time > 0 && time <= MAX_TIME) return time
-  throw new CorralError('invalid_option', '"for" is not a duration up to 24h. Write 10m, 2h or a number of seconds.', {
-    param: 'for'
-  })
-}
-
-function sizeOf(text: string | number): number {
-  const size = parseBytes(text)
-  if (size !== undefined && size > 0 && size <= MAX_SIZE) return size
-  throw new CorralError('invalid_option', '"max_bytes" is not a size up to 1GiB. Write 64MiB or a number of bytes.', {
-    param: 'max_bytes'
-  })
+/** Returns a positive number up to a maximum. @throws CorralError `invalid_option` that says what the field must be */
+function upTo(max: number, value: number | undefined, param: string, wanted: string): number {
+  if (value !== undefined && value > 0 && value <= max) return value
+  throw new CorralError('invalid_option', `"${param}" is not ${wanted}.`, { param })
 }

@@ -7,9 +7,8 @@ import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../../../
 import { CorralError, errorMessage, isSystemError } from '../../../../core/errors.ts'
 import { within } from '../../../../core/plugins/plugin-error.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
-import { AnswerText } from './answer-text.ts'
-import { boundedCopy, type CopyBudget } from './bounded-copy.ts'
-import { type Capture, type CaptureFile, CaptureFileSchema, lineOf } from './capture-records.ts'
+import { AnswerText, boundedCopy, type CopyBudget } from './bounded-copy.ts'
+import { type Capture, type CaptureFile, CaptureFileSchema } from './capture-records.ts'
 
 /*
  * An admin can have requests and answers recorded for a limited time. Captured answers carry a header, and the log says
@@ -65,8 +64,7 @@ export interface NewCapture {
 export class Captures {
   readonly #options: CaptureOptions
   readonly #all = new Map<string, ActiveCapture>()
-  readonly #going = new WeakMap<FastifyRequest, CapturedRequest>()
-  #goingCount = 0
+  readonly #going = new Map<FastifyRequest, CapturedRequest>()
   #held = 0
   #working: Promise<unknown> = Promise.resolve()
   #sweeping: NodeJS.Timeout | undefined
@@ -92,7 +90,7 @@ export class Captures {
       const entry: ActiveCapture = { capture, owner, timer: undefined }
       this.#all.set(capture.id, entry)
       if (capture.endedAt !== undefined) continue
-      Object.assign(capture, await countLines(this.#recordsPath(capture)))
+      Object.assign(capture, await countLines(this.#path(capture, 'jsonl')))
       await this.#end(entry, 'restart')
     }
     this.#sweeping = setInterval(() => void this.sweep(), SWEEP_INTERVAL).unref()
@@ -120,15 +118,11 @@ export class Captures {
     const entry: ActiveCapture = { capture, owner, timer: undefined }
     await mkdir(this.#options.folder, { recursive: true, mode: 0o700 })
     await this.#save(entry)
-    await appendFile(this.#recordsPath(capture), '', { mode: 0o600 })
+    await appendFile(this.#path(capture, 'jsonl'), '', { mode: 0o600 })
     entry.timer = setTimeout(() => void this.#end(entry, 'time'), time).unref()
     this.#all.set(capture.id, entry)
-    this.#tell(
-      entry,
-      'capture_started',
-      by,
-      `has started and runs until ${capture.endsAt}: requests and answers are recorded.`
-    )
+    const what = `has started and runs until ${capture.endsAt}: requests and answers are recorded.`
+    this.#tell(entry, 'capture_started', by, what)
     return capture
   }
 
@@ -136,11 +130,6 @@ export class Captures {
   list(): Capture[] {
     const all = [...this.#all.values()].map(({ capture }) => capture)
     return all.sort((a, b) => (a.startedAt < b.startedAt ? 1 : -1))
-  }
-
-  /** @throws CorralError `capture_not_found` */
-  get(id: string): Capture {
-    return this.#find(id).capture
   }
 
   async stop(id: string): Promise<Capture> {
@@ -160,7 +149,7 @@ export class Captures {
   async recordsOf(id: string): Promise<string> {
     const { capture } = this.#find(id)
     await this.#working
-    return this.#recordsPath(capture)
+    return this.#path(capture, 'jsonl')
   }
 
   /** Ends the captures of a revoked key, because a new key of that name may belong to somebody else. */
@@ -172,12 +161,9 @@ export class Captures {
     for (const entry of [...this.#all.values()]) {
       const { endedAt } = entry.capture
       if (endedAt === undefined || Date.now() - Date.parse(endedAt) <= this.keep * DAY) continue
-      await this.#delete(entry).catch(error => {
-        this.#options.log.error(
-          { capture: entry.capture.id },
-          `An old capture cannot be deleted: ${errorMessage(error)}`
-        )
-      })
+      await this.#delete(entry).catch(error =>
+        this.#complain(entry, `An old capture cannot be deleted: ${errorMessage(error)}`)
+      )
     }
   }
 
@@ -198,10 +184,10 @@ export class Captures {
         return captures.#active().length > 0 ? captures.#request : undefined
       },
       get leased() {
-        return captures.#goingCount > 0 ? captures.#leased : undefined
+        return captures.#going.size > 0 ? captures.#leased : undefined
       },
       get event() {
-        return captures.#goingCount > 0 ? captures.#event : undefined
+        return captures.#going.size > 0 ? captures.#event : undefined
       },
       eventsOf: ({ reply }: HookedRequest) => reply !== undefined && captures.#going.has(reply.request)
     }
@@ -226,7 +212,6 @@ export class Captures {
     const held = 2 * room
     budget.left = room
     this.#held += held
-    this.#goingCount++
     this.#going.set(request, { by, hooked, body: copy, answer: new AnswerText(budget), budget, held })
   }
 
@@ -238,10 +223,9 @@ export class Captures {
 
   /** Records a finished request. */
   take(request: FastifyRequest): void {
-    const going = this.#goingCount === 0 ? undefined : this.#going.get(request)
+    const going = this.#going.get(request)
     if (!going) return
     this.#going.delete(request)
-    this.#goingCount--
     const work = async () => {
       await this.#keep(request, going)
       this.#held -= going.held
@@ -270,12 +254,11 @@ export class Captures {
     let line: string | undefined
     try {
       const kept = await within(FILTER_TIME, () => this.#options.hooks.capture(made))
-      line = kept && lineOf(kept)
+      // Values that plugins added and JSON cannot represent are dropped.
+      line = kept && `${JSON.stringify(kept)}\n`
     } catch (error) {
-      this.#options.log.error(
-        { err: error, requestId: id },
-        'A captured request was not stored: a plugin took too long.'
-      )
+      const message = 'A captured request was not stored: a plugin took too long.'
+      this.#options.log.error({ err: error, requestId: id }, message)
     }
     for (const entry of by) await this.#append(entry, line)
   }
@@ -288,13 +271,13 @@ export class Captures {
     if (line === undefined || isFull) capture.dropped++
     else {
       try {
-        await appendFile(this.#recordsPath(capture), line, { mode: 0o600 })
+        await appendFile(this.#path(capture, 'jsonl'), line, { mode: 0o600 })
         capture.bytes += size
         capture.records++
       } catch (error) {
         capture.dropped++
         const message = `A captured request was not stored: ${errorMessage(error)}`
-        if (capture.dropped === 1) this.#options.log.error({ capture: capture.id }, message)
+        if (capture.dropped === 1) this.#complain(entry, message)
       }
     }
     if (isFull) await this.#end(entry, 'size')
@@ -311,9 +294,13 @@ export class Captures {
     capture.endReason = reason
     const { records, dropped } = capture
     this.#tell(entry, 'capture_ended', reason, `has ended (${reason}): ${records} records, ${dropped} not stored.`)
-    await this.#save(entry).catch(error => {
-      this.#options.log.error({ capture: capture.id }, `The end of a capture cannot be written: ${errorMessage(error)}`)
-    })
+    await this.#save(entry).catch(error =>
+      this.#complain(entry, `The end of a capture cannot be written: ${errorMessage(error)}`)
+    )
+  }
+
+  #complain({ capture }: ActiveCapture, message: string): void {
+    this.#options.log.error({ capture: capture.id }, message)
   }
 
   #tell({ capture }: ActiveCapture, event: string, by: string, what: string): void {
@@ -324,7 +311,7 @@ export class Captures {
   }
 
   async #save({ capture, owner }: ActiveCapture): Promise<void> {
-    const path = join(this.#options.folder, `${capture.id}.json`)
+    const path = this.#path(capture, 'json')
     const file: CaptureFile = { version: 1, ...(owner !== undefined && { owner }), capture }
     await writeJsonFile(path, file, { mode: 0o600 })
     await chmod(path, 0o600)
@@ -332,19 +319,16 @@ export class Captures {
 
   async #delete({ capture }: ActiveCapture): Promise<void> {
     this.#all.delete(capture.id)
-    for (const path of [this.#recordsPath(capture), join(this.#options.folder, `${capture.id}.json`)]) {
-      await rm(path, { force: true })
-    }
+    for (const path of [this.#path(capture, 'jsonl'), this.#path(capture, 'json')]) await rm(path, { force: true })
   }
 
-  #recordsPath({ id }: Capture): string {
-    return join(this.#options.folder, `${id}.jsonl`)
+  /** The path of the description (json) or the records (jsonl). */
+  #path({ id }: Capture, kind: 'json' | 'jsonl'): string {
+    return join(this.#options.folder, `${id}.${kind}`)
   }
 
   #active(): ActiveCapture[] {
-    const active: ActiveCapture[] = []
-    for (const entry of this.#all.values()) if (entry.capture.endedAt === undefined) active.push(entry)
-    return active
+    return [...this.#all.values()].filter(({ capture }) => capture.endedAt === undefined)
   }
 
   #find(id: string): ActiveCapture {
