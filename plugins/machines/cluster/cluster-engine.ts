@@ -290,9 +290,8 @@ export function createClusterEngine(
             const events = whole.push(chunk)
             if (events) await take(events)
           }
-          const trailers = reply.trailers as Record<string, string | undefined>
-          if (trailers[FAILURE_TRAILER] === undefined) whole.requireEnd()
-          usedOfText(trailers[USED_TRAILER]).forEach((usage, choice) => {
+          if (reply.trailers[FAILURE_TRAILER] === undefined) whole.requireEnd()
+          usedOfText(reply.trailers[USED_TRAILER]).forEach((usage, choice) => {
             if (!usage) return
             isCounted = true
             told?.(kept ? kept.joinedUsage(usage) : usage, choice)
@@ -445,8 +444,7 @@ async function readDeltas(reply: NodeReply, take: (deltas: readonly Delta[]) => 
     isEmpty = false
     await take(deltas)
   }
-  const trailers = reply.trailers as Record<string, string | undefined>
-  if (isEmpty && trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
+  if (isEmpty && reply.trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
 }
 
 function parsed(line: string): unknown {

@@ -1,5 +1,7 @@
 import type { EngineMode, EngineProvider } from '../../../core/contracts/engines.ts'
 import type { Capability, Model } from '../../../core/contracts/models.ts'
+import { MODES } from './asking/ask-protocol.ts'
+import { callNode } from './asking/node-call.ts'
 import { createClusterEngine, type WithoutBytes } from './cluster-engine.ts'
 import type { Copies } from './copying/copies.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
@@ -24,13 +26,12 @@ export function clusterProvider(
       holders.map(async member => {
         const name = members.nameAt(member, variant)
         if (name === undefined) return false
-        const signal = member.presence
         try {
-          const { statusCode, body: reply } = await member.connection.send('POST', path, { body: body(name), signal })
-          await reply.dump()
-          return statusCode === 200
+          const reply = await callNode(member, path, { body: body(name), signal: member.presence })
+          await reply.body.dump()
+          return true
         } catch {
-          // It is gone, and its models with it.
+          // It refused, or it is gone, and its models with it.
           return false
         }
       })
@@ -62,8 +63,6 @@ export function clusterProvider(
     }
   }
 }
-
-const MODES: EngineMode[] = ['chat', 'embedding', 'rerank']
 
 const isHeld = (models: ReadonlyMap<string, { state: string }>, { key }: Model) =>
   MODES.some(mode => {

@@ -7,9 +7,8 @@ import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { serverId } from '../../../core/system/server-id.ts'
-import { parseFailedReply } from './asking/ask-protocol.ts'
+import { callNode, explainFailure } from './asking/node-call.ts'
 import type { ClusterNode } from './nodes/node.ts'
-import { connectionFault } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import type { ReplicaKeeper } from './replica-keeper.ts'
 
@@ -50,21 +49,19 @@ const DrainedSchema = Loose(
   { member: MemberSchema, by: Type.Enum(['member', 'front'], { description: 'Who does it' }) },
   { title: 'DrainedMember' }
 )
-const undrain = nativeRoute('Cluster', 'undrainMember', 'Let a member take requests again', {
+const DRAINING = {
   role: 'admin',
   body: DrainRequestSchema,
   response: { 200: json('The member', DrainedSchema) },
   errors: ['member_not_found', 'member_unreachable']
-})
+} satisfies Parameters<typeof nativeRoute>[3]
+const undrain = nativeRoute('Cluster', 'undrainMember', 'Let a member take requests again', DRAINING)
 const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
-  role: 'admin',
+  ...DRAINING,
   description:
     'The member refuses all new requests and finishes those that it has (its own `POST /api/drain`, which ' +
     "needs an admin's key to be set for it). With an operator's key only this server stops sending requests there: " +
-    '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.',
-  body: DrainRequestSchema,
-  response: { 200: json('The member', DrainedSchema) },
-  errors: ['member_not_found', 'member_unreachable']
+    '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
 })
 
 /** Routes with which operators of a gateway see and drain its nodes. */
@@ -99,15 +96,14 @@ export function clusterRoutes(members: ClusterNodes, replicas: ReplicaKeeper): F
 
 /** @returns whether the key for the node allows it. @throws CorralError `member_unreachable` */
 async function drainThere(member: ClusterNode, drains: boolean, signal: AbortSignal): Promise<boolean> {
-  const unreachable = (why: string) =>
-    new CorralError('member_unreachable', `The member "${member.name}" was not drained: ${why}.`)
-  const reply = await member.connection.send(drains ? 'POST' : 'DELETE', '/api/drain', { signal }).catch(error => {
+  try {
+    const reply = await callNode(member, '/api/drain', { method: drains ? 'POST' : 'DELETE', signal })
+    await reply.body.dump()
+    return true
+  } catch (error) {
     signal.throwIfAborted()
-    throw unreachable(connectionFault(error))
-  })
-  const text = await reply.body.text()
-  if (reply.statusCode === 200) return true
-  const failure = parseFailedReply(text, reply.headers)
-  if (failure?.code === 'forbidden_role') return false
-  throw unreachable(failure?.message.replace(/\.$/, '') ?? `it answered with status ${reply.statusCode}`)
+    if (error instanceof CorralError && error.code === 'forbidden_role') return false
+    const why = explainFailure(member, error)
+    throw new CorralError('member_unreachable', `The member "${member.name}" was not drained: ${why}.`)
+  }
 }

@@ -5,17 +5,10 @@ import type { ReplicasRecord } from '../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { dateAt } from '../../../core/system/clock.ts'
-import {
-  ASK_PATH,
-  type AskBody,
-  FAILURE_TRAILER,
-  parseFailedReply,
-  parseFailure,
-  readLines
-} from './asking/ask-protocol.ts'
+import { ASK_PATH, type AskBody } from './asking/ask-protocol.ts'
+import { callLines, callNode } from './asking/node-call.ts'
 import type { Copies } from './copying/copies.ts'
 import type { ClusterNode } from './nodes/node.ts'
-import { connectionFault } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import { type Choice, chooseLoad } from './placement/choose-node.ts'
 import { type Host, modelKey, type NodeView } from './placement/cluster-view.ts'
@@ -349,7 +342,7 @@ export class ReplicaKeeper {
     const { member, model } = this.#there(key, name)
     const alike = this.#options.members.view.hosts(key).all.find(({ model: { options } }) => options)?.model.options
     const ended = new AbortController()
-    const signal = AbortSignal.any([this.#closed.signal, member.presence, ended.signal])
+    const signal = AbortSignal.any([this.#closed.signal, ended.signal])
     let waiting: NodeJS.Timeout | undefined
     const wait = () => {
       waiting ??= setTimeout(() => ended.abort(new Error('it has no room for it now')), ROOM_TIMEOUT_MS)
@@ -364,12 +357,7 @@ export class ReplicaKeeper {
     // It waits until its node reports progress.
     wait()
     try {
-      const reply = await member.connection.send('POST', ASK_PATH, { body, signal })
-      if (reply.statusCode !== 200) {
-        throw parseFailedReply(await reply.body.text(), reply.headers) ?? new Error(`status ${reply.statusCode}`)
-      }
-      for await (const line of readLines(reply.body)) {
-        const { phase } = JSON.parse(line) as Progress
+      for await (const { phase } of callLines<Progress>(member, ASK_PATH, { body, signal })) {
         if (phase === 'waiting' || phase === 'queued') {
           wait()
           continue
@@ -377,11 +365,9 @@ export class ReplicaKeeper {
         clearTimeout(waiting)
         waiting = undefined
       }
-      const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-      if (failure !== undefined) throw parseFailure(failure) ?? new Error(failure)
     } catch (error) {
       if (signal.aborted) throw signal.reason
-      throw error instanceof CorralError ? error : new Error(connectionFault(error))
+      throw error instanceof CorralError ? error : new Error(member.explain(error))
     } finally {
       clearTimeout(waiting)
     }
@@ -391,10 +377,8 @@ export class ReplicaKeeper {
     const { member, model } = this.#there(key, name)
     // Not POST /api/stop, which would cut off new requests.
     const body = { model, keep_alive: 0, stream: false }
-    const signal = AbortSignal.any([this.#closed.signal, member.presence])
-    const reply = await member.connection.send('POST', '/api/generate', { body, signal })
+    const reply = await callNode(member, '/api/generate', { body, signal: this.#closed.signal })
     await reply.body.dump()
-    if (reply.statusCode !== 200) throw new Error(`status ${reply.statusCode}`)
     this.#options.log.info({ model: getVariantKey(key), member: name }, 'a replica of a model was unloaded')
   }
 

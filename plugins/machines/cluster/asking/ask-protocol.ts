@@ -1,5 +1,7 @@
+import type { FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { EmbeddingsReply, EngineMode, TokenUsage } from '../../../../core/contracts/engines.ts'
+import type { Operation } from '../../../../core/contracts/hooks.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
 import { Given, keep_alive, Loose, options } from '../../../../core/http/request-fields.ts'
@@ -16,20 +18,21 @@ export const DESCRIBE_PATH = '/api/cluster/describe'
 /** Calls whose answers are streams. */
 export const ANSWER_CALLS = ['chat', 'completion', 'transcribe'] as const
 export type AnswerCall = (typeof ANSWER_CALLS)[number]
-/** Calls whose answers come in one piece. */
-const ONCE_CALLS = [
-  'embed',
-  'rerank',
-  'tokenize',
-  'detokenize',
-  'countTokens',
-  'applyTemplate',
-  'properties',
-  'slotStates'
-] as const
-export type OnceCall = (typeof ONCE_CALLS)[number]
+/** Calls whose answers come in one piece, and the operations that they are logged as. */
+export const ONCE_OPERATIONS = {
+  embed: 'embeddings',
+  rerank: 'rerank',
+  tokenize: 'tokens',
+  detokenize: 'tokens',
+  countTokens: 'tokens',
+  applyTemplate: 'tokens',
+  properties: 'tokens',
+  slotStates: 'tokens'
+} as const satisfies Record<string, Operation>
+export type OnceCall = keyof typeof ONCE_OPERATIONS
+const ONCE_CALLS = Object.keys(ONCE_OPERATIONS) as OnceCall[]
 
-const MODES: EngineMode[] = ['chat', 'embedding', 'rerank']
+export const MODES: EngineMode[] = ['chat', 'embedding', 'rerank']
 
 export const AskSchema = Loose(
   {
@@ -107,7 +110,7 @@ export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<st
 }
 
 /** Formats a failure as a trailer. */
-export function formatFailure(error: CorralError): string {
+function formatFailure(error: CorralError): string {
   const details = JSON.stringify(error.details ?? {})
   const { code, retryAfter, param, retryable } = error
   const text = {
@@ -125,13 +128,7 @@ export function formatFailure(error: CorralError): string {
 export function parseFailure(text: string): CorralError | undefined {
   try {
     const { code, message, details, retryAfter, param, retryable } = JSON.parse(decodeURIComponent(text))
-    if (!isErrorCode(code)) return undefined
-    return new CorralError(code, String(message), {
-      ...(isObject(details) && { details }),
-      ...(typeof retryAfter === 'number' && { retryAfter }),
-      ...(typeof param === 'string' && { param }),
-      ...(retryable === false && { retryable })
-    })
+    return toError(code, String(message), { details, retryAfter, param, retryable })
   } catch {
     return undefined
   }
@@ -141,24 +138,44 @@ export function parseFailure(text: string): CorralError | undefined {
 export function parseFailedReply(text: string, headers: Record<string, unknown>): CorralError | undefined {
   try {
     const { error, errorCode, code, requestId, param, ...details } = JSON.parse(text)
-    if (!isErrorCode(code) || typeof error !== 'string') return undefined
-    const retryAfter = Number(headers['retry-after'])
-    return new CorralError(code, error, {
-      details,
-      ...(retryAfter > 0 && { retryAfter }),
-      ...(typeof param === 'string' && { param }),
-      ...(headers['x-should-retry'] === 'false' && { retryable: false })
-    })
+    const retryAfter = Number(headers['retry-after']) || undefined
+    return toError(code, error, { details, retryAfter, param, retryable: headers['x-should-retry'] !== 'false' })
   } catch {
     return undefined
   }
 }
 
-const isErrorCode = (code: unknown): code is ErrorCode => typeof code === 'string' && Object.hasOwn(ERROR_STATUS, code)
+/** Returns an error of a node, or undefined if it is not one of corral's. */
+function toError(code: unknown, message: unknown, more: Record<string, unknown>): CorralError | undefined {
+  if (typeof code !== 'string' || !Object.hasOwn(ERROR_STATUS, code) || typeof message !== 'string') return undefined
+  const { details, retryAfter, param, retryable } = more
+  return new CorralError(code as ErrorCode, message, {
+    ...(isObject(details) && { details }),
+    ...(typeof retryAfter === 'number' && { retryAfter }),
+    ...(typeof param === 'string' && { param }),
+    ...(retryable === false && { retryable })
+  })
+}
 
-/** Formats the token counts of each choice as a trailer. */
-export const formatUsage = (used: readonly (TokenUsage | undefined)[]) => JSON.stringify(used)
+/** Returns a function that sets trailers of a reply. */
+export function trailersOf({ raw }: FastifyReply) {
+  const trailers: Record<string, string> = {}
+  const set = (name: string, value: string) => {
+    trailers[name] = value
+    raw.addTrailers(trailers)
+  }
+  return {
+    /** Sets the failure, and returns the last text of the stream. */
+    failure(error: CorralError): string {
+      set(FAILURE_TRAILER, formatFailure(error))
+      return ''
+    },
+    /** Sets the token counts of each choice. */
+    used: (used: readonly (TokenUsage | undefined)[]) => set(USED_TRAILER, JSON.stringify(used))
+  }
+}
 
+/** Parses the token counts of each choice. */
 export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
   try {
     const used = JSON.parse(String(text))

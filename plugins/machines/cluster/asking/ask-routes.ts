@@ -13,8 +13,7 @@ import {
 } from '../../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../../core/answers/running-answers.ts'
 import { settingsFor } from '../../../../core/config/model-settings.ts'
-import type { EngineFields, EngineMode, Engines, TokenUsage } from '../../../../core/contracts/engines.ts'
-import type { Operation } from '../../../../core/contracts/hooks.ts'
+import type { EngineFields, Engines, TokenUsage } from '../../../../core/contracts/engines.ts'
 import type { Lease } from '../../../../core/contracts/leases.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
@@ -32,28 +31,16 @@ import {
   type AskBody,
   AskSchema,
   type DescribedModel,
-  FAILURE_TRAILER,
-  formatFailure,
-  formatUsage,
   MEMBER_LINES,
+  MODES,
+  ONCE_OPERATIONS,
   type OnceCall,
   packVectors,
-  USED_TRAILER
+  trailersOf
 } from './ask-protocol.ts'
 
 /** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
-
-const OPERATIONS: Record<OnceCall, Operation> = {
-  embed: 'embeddings',
-  rerank: 'rerank',
-  tokenize: 'tokens',
-  detokenize: 'tokens',
-  countTokens: 'tokens',
-  applyTemplate: 'tokens',
-  properties: 'tokens',
-  slotStates: 'tokens'
-}
 
 /** What a server does for the gateways that it is a node of. */
 export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
@@ -100,11 +87,18 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
         return { value: await answers.endThought(named, clientSignal(reply)) }
       }
       if (body.call === 'load') return await load(deps, request, reply, lease, variant)
-      if (!isAnswer(body.call))
-        return { value: await once(deps, reply, body.call, (body.request ?? {}) as EngineFields, lease) }
+      const fields = (body.request ?? {}) as EngineFields
+      const { call } = body
+      if (!isAnswer(call)) {
+        const asked = { operation: ONCE_OPERATIONS[call], body: fields, lease }
+        const value = await askOnce(deps, reply, asked, (leased, fields, tally) =>
+          callOnce(leased, call, fields, tally)
+        )
+        return { value }
+      }
       const running = body.control && answers.begin(body.control, request.caller.owner, variant, true)
       try {
-        await answer(deps, request, reply, body.call, { body, lease, variant, ...running })
+        await answer(deps, request, reply, { operation: call, body: fields, lease, variant, ...running }, body)
       } finally {
         if (running) running.end()
       }
@@ -179,39 +173,23 @@ async function answer(
   deps: AnswerDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
-  call: AnswerCall,
-  {
-    body,
-    lease,
-    variant,
-    controlled
-  }: { body: AskBody; lease: ModelLease; variant: Model } & Pick<Question, 'controlled'>
+  asked: Pick<Question, 'operation' | 'body' | 'lease' | 'variant' | 'controlled'>,
+  body: AskBody
 ): Promise<void> {
-  const trailers: Record<string, string> = {}
   const used: (TokenUsage | undefined)[] = []
-  const trail = (name: string, value: string) => {
-    trailers[name] = value
-    reply.raw.addTrailers(trailers)
-  }
+  const trailers = trailersOf(reply)
+  const { failure } = trailers
   const question: Question = {
-    operation: call,
-    body: (body.request ?? {}) as EngineFields,
-    lease,
-    variant,
+    ...asked,
     overflow: 'error',
     whole: body.whole ?? false,
     countEach: body.count_each ?? false,
     stopText: body.stop_text ?? false,
     native: body.native ?? false,
-    ...(controlled && { controlled }),
     used(usage, choice) {
       used[choice] = usage
-      trail(USED_TRAILER, formatUsage(used))
+      trailers.used(used)
     }
-  }
-  const failure = (error: CorralError) => {
-    trail(FAILURE_TRAILER, formatFailure(error))
-    return ''
   }
   const channel = body.bytes
     ? { ...MEMBER_LINES, contentType: 'text/event-stream', failure, bytes: () => (bytes: Buffer) => bytes }
@@ -222,18 +200,6 @@ async function answer(
     }
     return { add: deltas => `${JSON.stringify(deltas)}\n`, end: () => '' }
   })
-}
-
-async function once(
-  deps: AnswerDependencies,
-  reply: FastifyReply,
-  call: OnceCall,
-  body: EngineFields,
-  lease: ModelLease
-): Promise<unknown> {
-  return await askOnce(deps, reply, { operation: OPERATIONS[call], body, lease }, (leased, fields, tally) =>
-    callOnce(leased, call, fields, tally)
-  )
 }
 
 async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tally: TokenTally): Promise<unknown> {
@@ -269,11 +235,7 @@ async function load(
 ): Promise<void> {
   request.server.drain.admit(reply)
   const stream = openReplyStream(reply, MEMBER_LINES)
-  const failure = (error: CorralError) => {
-    reply.raw.addTrailers({ [FAILURE_TRAILER]: formatFailure(error) })
-    return ''
-  }
-  await endWithFailure(stream, request, failure, async () => {
+  await endWithFailure(stream, request, trailersOf(reply).failure, async () => {
     const leased = await scheduler.lease({
       ...lease,
       ...callerLease(reply),
@@ -293,7 +255,6 @@ export function described(
   variant: Model
 ): DescribedModel {
   const { publicName, key, label, isDefault, digest, size, modifiedAt, format, metadata, model, defaults } = variant
-  const modes: EngineMode[] = ['chat', 'embedding', 'rerank']
   const builtIn: Record<string, unknown> = DEFAULT_SAMPLING_OPTIONS
   const { sampling } = settingsFor(config, variant)
   const configured = Object.entries(sampling).filter(([name, value]) => value !== builtIn[name])
@@ -311,6 +272,6 @@ export function described(
     metadata,
     // This server's configuration applies behind a gateway too. The built-in defaults are the same there.
     defaults: { ...defaults, options: { ...defaults?.options, ...Object.fromEntries(configured) } },
-    modes: modes.filter(mode => engines.providerOf(variant, mode) !== undefined)
+    modes: MODES.filter(mode => engines.providerOf(variant, mode) !== undefined)
   }
 }

@@ -6,7 +6,7 @@ import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { withAnySignal } from '../../../../core/system/abort-signals.ts'
 import type { Copies } from '../copying/copies.ts'
 import type { ClusterNode } from '../nodes/node.ts'
-import { connectionFault, type NodeReply } from '../nodes/node-connection.ts'
+import type { NodeReply } from '../nodes/node-connection.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
 import { chooseNode } from '../placement/choose-node.ts'
 import { modelKey } from '../placement/cluster-view.ts'
@@ -82,7 +82,7 @@ const GATEWAY_FAULT_CODES = new Set<ErrorCode>([
  * Asks the best node, and another one if that fails before anything of the answer has come.
  * @param begun whether something has reached the client
  * @param read reads the node's answer
- * @throws CorralError, or the MemberFault of a node whose answer had begun
+ * @throws CorralError, or the NodeFault of a node whose answer had begun
  */
 export async function dispatch<Answer>(
   { members, copies }: { members: ClusterNodes; copies: Copies },
@@ -157,31 +157,19 @@ function nobody(members: ClusterNodes, { publicName }: Model, why: string): Corr
   )
 }
 
-/** Asks one node. @throws MemberFault, or the CorralError of a request that no other node would answer either */
+/** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
 export async function askNode<Answer>(
-  member: ClusterNode,
-  asking: Asking & { name: string },
-  signal: AbortSignal,
-  read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
-): Promise<Answer> {
-  return await withAnySignal([signal, member.presence], both => askUntil(both, member, asking, signal, read))
-}
-
-/** @param both aborts when the client or the node is gone */
-async function askUntil<Answer>(
-  both: AbortSignal,
   member: ClusterNode,
   { name, variant, body, owner, turn, traceParent }: Asking & { name: string },
   signal: AbortSignal,
   read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
-  const { presence } = member
   const digest = (text: string | undefined) =>
     text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
   const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
   const cut = (error: unknown) => {
     signal.throwIfAborted()
-    const why = presence.aborted ? String(presence.reason.message) : connectionFault(error)
+    const why = member.explain(error)
     member.suspect(why)
     return new NodeFault(
       new CorralError(
@@ -190,41 +178,34 @@ async function askUntil<Answer>(
       )
     )
   }
-  const reply = await member.connection
-    .send('POST', ASK_PATH, {
-      body: sent,
-      signal: both,
-      ...(traceParent !== undefined && { headers: { traceparent: traceParent } })
-    })
-    .catch(error => {
+  const headers: Record<string, string> = traceParent === undefined ? {} : { traceparent: traceParent }
+  return await withAnySignal([signal, member.presence], async signal => {
+    const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers }).catch(error => {
       throw cut(error)
     })
-  if (reply.statusCode !== 200) {
-    const text = await reply.body.text().catch(error => {
-      throw cut(error)
-    })
-    throw toRefusal(member, variant, reply, text)
-  }
-  let answer: Answer
-  try {
-    answer = await read(reply, member)
-  } catch (error) {
-    if (error instanceof CorralError) throw error
-    if (error instanceof WrongAnswer) {
-      member.distrust(error.message)
-      throw new NodeFault(wrong(member, variant))
+    if (reply.statusCode !== 200) {
+      const text = await reply.body.text().catch(error => {
+        throw cut(error)
+      })
+      const failure = parseFailedReply(text, reply.headers)
+      if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
+      throw getFault(member, variant, failure)
     }
-    throw cut(error)
-  }
-  const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-  if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
-  return answer
-}
-
-function toRefusal(member: ClusterNode, variant: Model, reply: NodeReply, text: string): NodeFault | CorralError {
-  const failure = parseFailedReply(text, reply.headers)
-  if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
-  return getFault(member, variant, failure)
+    let answer: Answer
+    try {
+      answer = await read(reply, member)
+    } catch (error) {
+      if (error instanceof CorralError) throw error
+      if (error instanceof WrongAnswer) {
+        member.distrust(error.message)
+        throw new NodeFault(wrong(member, variant))
+      }
+      throw cut(error)
+    }
+    const failure = reply.trailers[FAILURE_TRAILER]
+    if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
+    return answer
+  })
 }
 
 /** Classifies a node's refusal: it concerns this node, or the request. */

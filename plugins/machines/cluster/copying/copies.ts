@@ -4,15 +4,9 @@ import type { LoadingRecord } from '../../../../core/contracts/native-records.ts
 import { type OnProgress, type Progress, progressText } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { untilAborted } from '../../../../core/system/abort-signals.ts'
-import {
-  type DescribedModel,
-  FAILURE_TRAILER,
-  parseFailedReply,
-  parseFailure,
-  readLines
-} from '../asking/ask-protocol.ts'
+import type { DescribedModel } from '../asking/ask-protocol.ts'
+import { callLines, callNode, explainFailure } from '../asking/node-call.ts'
 import type { ClusterNode } from '../nodes/node.ts'
-import { connectionFault, type NodeReply } from '../nodes/node-connection.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
 import { COPY_PATH, TICKETS_PATH } from './copy-protocol.ts'
 
@@ -144,8 +138,8 @@ export class Copies {
       const name = this.#members.nameAt(from, variant) ?? variant.publicName
       ticket = await requestTicket(from, name, signal)
     } catch (error) {
-      if (!signal.aborted && !(error instanceof CorralError)) from.suspect(getFault(from, error))
-      const why = error instanceof CorralError ? error.message.replace(/\.$/, '') : getFault(from, error)
+      const why = explainFailure(from, error)
+      if (!signal.aborted && !(error instanceof CorralError)) from.suspect(why)
       return { error: failed(`"${from.name}" does not permit it: ${why}`), from: from.name }
     }
     /** Bytes that were there before, and bytes now. */
@@ -160,13 +154,9 @@ export class Copies {
         ticket,
         digest: variant.digest
       }
-      const reply = await sendTo(to, COPY_PATH, body, signal)
-      for await (const line of readLines(reply.body)) {
-        const { progress, model } = JSON.parse(line) as { progress?: Progress; model?: DescribedModel }
-        if (model) {
-          to.learn(model)
-          return undefined
-        }
+      const lines = callLines<{ progress?: Progress; model?: DescribedModel }>(to, COPY_PATH, { body, signal })
+      for await (const { progress, model } of lines) {
+        if (model) return void to.learn(model)
         if (!progress) continue
         if (progress.completed !== undefined) {
           before ??= progress.completed
@@ -174,8 +164,7 @@ export class Copies {
         }
         this.#progressed(copy, progress)
       }
-      const failure = (reply.trailers as Record<string, string | undefined>)[FAILURE_TRAILER]
-      throw parseFailure(failure ?? '') ?? new Error('its answer ended before the model was there')
+      throw new Error('its answer ended before the model was there')
     } catch (error) {
       if (error instanceof CorralError) {
         if (error.code !== 'copy_failed') {
@@ -184,8 +173,9 @@ export class Copies {
         }
         return { error, ...(now <= (before ?? 0) && { from: from.name }) }
       }
-      if (!signal.aborted) to.suspect(getFault(to, error))
-      return { error: failed(`"${to.name}" was lost: ${getFault(to, error)}`), member: to.name }
+      const why = to.explain(error)
+      if (!signal.aborted) to.suspect(why)
+      return { error: failed(`"${to.name}" was lost: ${why}`), member: to.name }
     }
   }
 
@@ -198,22 +188,10 @@ export class Copies {
   }
 }
 
-const getFault = ({ presence }: ClusterNode, error: unknown) =>
-  presence.aborted ? String(presence.reason.message) : connectionFault(error)
-
 /**
  * Asks a node for permission to copy one of its models. @param model its name there @throws CorralError of its refusal
  */
 export async function requestTicket(member: ClusterNode, model: string, signal: AbortSignal): Promise<string> {
-  const reply = await sendTo(member, TICKETS_PATH, { model }, signal)
+  const reply = await callNode(member, TICKETS_PATH, { body: { model }, signal })
   return JSON.parse(await reply.body.text()).ticket
-}
-
-/** @throws CorralError of the node's refusal */
-async function sendTo(member: ClusterNode, path: string, body: object, signal: AbortSignal): Promise<NodeReply> {
-  const both = AbortSignal.any([signal, member.presence])
-  const reply = await member.connection.send('POST', path, { body, signal: both })
-  if (reply.statusCode === 200) return reply
-  const failure = parseFailedReply(await reply.body.text(), reply.headers)
-  throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
 }

@@ -13,7 +13,7 @@ import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRoute } from '../../../../cor
 import { FILE_REPLIES, sendStoredFile } from '../../../../core/http/stored-file-reply.ts'
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { type DescribedModel, FAILURE_TRAILER, formatFailure, MEMBER_LINES } from '../asking/ask-protocol.ts'
+import { type DescribedModel, MEMBER_LINES, trailersOf } from '../asking/ask-protocol.ts'
 import { OfferSchema } from './copy-protocol.ts'
 import type { SourceFiles } from './source-files.ts'
 import { Tickets } from './tickets.ts'
@@ -140,22 +140,13 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
     app.post('/copy', copy, async (request, reply) => {
       const { source: name, url, tls_name: tlsName, ticket, digest } = request.body
       if (!URL.canParse(url)) {
-        throw new CorralError(
-          'invalid_request',
-          '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.',
-          {
-            param: 'url'
-          }
-        )
+        const message = '"url" is not the address of a server. Use one such as http://10.0.0.11:11435.'
+        throw new CorralError('invalid_request', message, { param: 'url' })
       }
       const stream = openReplyStream(reply, MEMBER_LINES)
-      const failure = (error: CorralError) => {
-        reply.raw.addTrailers({ [FAILURE_TRAILER]: formatFailure(error) })
-        return ''
-      }
       const signal = clientSignal(reply)
       const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
-      await endWithFailure(stream, request, failure, async () => {
+      await endWithFailure(stream, request, trailersOf(reply).failure, async () => {
         const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
         const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
         stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)

@@ -32,7 +32,7 @@ export function nodeFiles(
         const { publicName } = member.models.get(key)!
         try {
           const { url, tlsName } = member.known
-          const ticket = await requestTicket(member, publicName, AbortSignal.any([signal, member.presence]))
+          const ticket = await requestTicket(member, publicName, signal)
           const source = await sources.open({ name: member.name, url: new URL(url).origin, tlsName, ticket }, signal)
           await source.close()
           return [{ member: member.name, source, given: new Set<string>() }]

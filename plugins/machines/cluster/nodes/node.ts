@@ -137,6 +137,12 @@ export class ClusterNode {
     return this.#presence.signal
   }
 
+  /** Explains why a connection to it failed. */
+  explain(error: unknown): string {
+    const { aborted, reason } = this.presence
+    return aborted ? String(reason.message) : connectionFault(error)
+  }
+
   /**
    * Counts a request that is sent.
    * @param key as `modelKey` returns it

@@ -1,0 +1,35 @@
+import { CorralError } from '../../../../core/errors.ts'
+import type { ClusterNode } from '../nodes/node.ts'
+import type { NodeReply } from '../nodes/node-connection.ts'
+import { FAILURE_TRAILER, parseFailedReply, parseFailure, readLines } from './ask-protocol.ts'
+
+interface NodeCall {
+  method?: 'POST' | 'DELETE'
+  body?: object
+  signal: AbortSignal
+}
+
+/** Sends a request to a node, until the node is lost. @throws CorralError of its refusal; the reason of the signal; Error */
+export async function callNode(
+  { connection, presence }: ClusterNode,
+  path: string,
+  { method = 'POST', signal, ...sent }: NodeCall
+): Promise<NodeReply> {
+  const reply = await connection.send(method, path, { ...sent, signal: AbortSignal.any([signal, presence]) })
+  if (reply.statusCode === 200) return reply
+  const failure = parseFailedReply(await reply.body.text(), reply.headers)
+  throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
+}
+
+/** Yields the lines of a streamed reply. @throws CorralError of a failure after the first line */
+export async function* callLines<Line>(...call: Parameters<typeof callNode>): AsyncGenerator<Line> {
+  const { body, trailers } = await callNode(...call)
+  for await (const line of readLines(body)) yield JSON.parse(line) as Line
+  const failure = trailers[FAILURE_TRAILER]
+  if (failure !== undefined) throw parseFailure(failure) ?? new Error(failure)
+}
+
+/** Explains why a request to a node failed. */
+export function explainFailure(member: ClusterNode, error: unknown): string {
+  return error instanceof CorralError ? error.message.replace(/\.$/, '') : member.explain(error)
+}
