@@ -260,13 +260,8 @@ export function createClusterEngine(
       by.resumable && call !== 'transcribe' && !sink.native ? new ContinuedAnswer(call, request) : undefined
 
     const deltas = (call: AnswerCall) => (request: EngineFields, sink: AnswerSink) => {
-      const { whole, countEach, stopText, native } = sink
-      const more = {
-        ...(whole && { whole: true }),
-        ...(countEach && { count_each: true }),
-        ...(stopText && { stop_text: true }),
-        ...(native && { native: true })
-      }
+      const { whole = false, countEach = false, stopText = false, native = false } = sink
+      const more = { whole, count_each: countEach, stop_text: stopText, native }
       const kept = keptFor(call, request, sink)
       return untilStopped(sink.signal, signal => stream(call, request, sink, signal, more, readDeltas, kept))
     }

@@ -53,6 +53,10 @@ interface Failure {
 
 /** What this server has done for a model in one mode. The maps are by names of nodes. */
 interface Kept {
+  /** As `modelKey` returns it. */
+  readonly key: string
+  readonly mode: EngineMode
+  variant: Model
   state: ReplicaState
   /** Nodes where this server loaded it on its own account. Only there it is unloaded again. */
   readonly own: Set<string>
@@ -147,13 +151,15 @@ export class ReplicaKeeper {
     let lacking = 0
     // All gateways use the same order.
     for (const key of [...keys].sort()) {
-      const known = this.#options.getBounds(getVariantKey(key))
+      const known = this.#options.getBounds(key.slice(0, key.lastIndexOf('#')))
       if (!known) {
         this.#kept.delete(key)
         continue
       }
-      const bounds = minimums.has(key) ? known.bounds : { ...known.bounds, min: 0 }
-      const { record, missing } = this.#adjust(key, known.variant, bounds, chosen, now)
+      const { variant, bounds } = known
+      const kept = this.#kept.get(key) ?? newKept(key, variant)
+      kept.variant = variant
+      const { record, missing } = this.#adjust(kept, minimums.has(key) ? bounds : { ...bounds, min: 0 }, chosen, now)
       if (record) records.push(record)
       lacking = Math.max(lacking, missing)
     }
@@ -165,14 +171,13 @@ export class ReplicaKeeper {
 
   /** Loads a model at more nodes, or unloads it at some. @returns how many nodes would have to be added */
   #adjust(
-    key: string,
-    variant: Model,
+    kept: Kept,
     bounds: ReplicaBounds,
     chosen: Set<string>,
     now: number
   ): { record: ReplicasRecord | undefined; missing: number } {
     const { members } = this.#options
-    const kept = this.#kept.get(key) ?? newKept()
+    const { key } = kept
     for (const set of [kept.own, kept.failures, kept.renewed]) {
       for (const member of set.keys()) if (!members.get(member)) set.delete(member)
     }
@@ -201,10 +206,10 @@ export class ReplicaKeeper {
 
     const { wanted } = decision
     const present = loaded.length + loading.size
-    const more = this.#grow(key, kept, variant, wanted - present, chosen, now)
+    const more = this.#grow(kept, wanted - present, chosen, now)
     const minimum = loaded.slice(0, bounds.min)
-    this.#renew(key, kept, minimum, now)
-    if (wanted < present) this.#shrink(key, kept, loaded, minimum, loaded.length - wanted)
+    this.#renew(kept, minimum, now)
+    if (wanted < present) this.#shrink(kept, loaded, minimum, loaded.length - wanted)
 
     const isIdle = present === 0 && bounds.min === 0 && kept.failures.size === 0
     if (isIdle) this.#kept.delete(key)
@@ -214,8 +219,8 @@ export class ReplicaKeeper {
       record: isIdle
         ? undefined
         : {
-            model: variant.publicName,
-            mode: getMode(key),
+            model: kept.variant.publicName,
+            mode: kept.mode,
             wanted,
             loaded: loaded.length,
             loading: loading.size + more.begun,
@@ -231,14 +236,7 @@ export class ReplicaKeeper {
     }
   }
 
-  #grow(
-    key: string,
-    kept: Kept,
-    variant: Model,
-    count: number,
-    chosen: Set<string>,
-    now: number
-  ): { begun: number; missing: number; obstacle: string } {
+  #grow(kept: Kept, count: number, chosen: Set<string>, now: number) {
     const { members } = this.#options
     const resting = [...kept.failures].filter(([, { retryAt }]) => retryAt > now).map(([member]) => member)
     // The memory of a load is known only after the node has reported it, so each node gets one load at a time.
@@ -247,7 +245,7 @@ export class ReplicaKeeper {
     let begun = 0
     let obstacle = ''
     while (begun < count) {
-      const choice = chooseLoad({ model: key, tried, evicts: false }, members.view, now)
+      const choice = chooseLoad({ model: kept.key, tried, evicts: false }, members.view, now)
       if (!choice.member) {
         obstacle = 'No other member has free memory for it.'
         break
@@ -255,7 +253,7 @@ export class ReplicaKeeper {
       begun++
       tried.add(choice.member.name)
       chosen.add(choice.member.name)
-      void this.#load(key, kept, variant, choice)
+      void this.#load(kept, choice)
     }
     if (begun < count) for (const member of resting) this.#lookAt(kept.failures.get(member)!.retryAt)
     // Failed nodes, and nodes that load something else first, are no reason for more machines.
@@ -264,7 +262,7 @@ export class ReplicaKeeper {
   }
 
   /** Unloads replicas that were loaded here and are idle. A node finishes the requests that it has. */
-  #shrink(key: string, kept: Kept, loaded: readonly Host[], minimum: readonly Host[], count: number): void {
+  #shrink(kept: Kept, loaded: readonly Host[], minimum: readonly Host[], count: number): void {
     const resting = loaded.filter(
       host =>
         kept.own.has(host.member.name) &&
@@ -275,18 +273,16 @@ export class ReplicaKeeper {
     // The last ones, which are the same for all gateways.
     for (const { member } of resting.slice(-count)) {
       kept.own.delete(member.name)
-      void this.#unload(key, member.name).catch(error => {
+      void this.#unload(kept, member.name).catch(error => {
         kept.own.add(member.name)
-        this.#options.log.warn(
-          { member: member.name, reason: errorMessage(error) },
-          'a replica of a model was not unloaded'
-        )
+        const fields = { member: member.name, reason: errorMessage(error) }
+        this.#options.log.warn(fields, 'a replica of a model was not unloaded')
       })
     }
   }
 
   /** Renews a minimum that has no requests. If this server stops asking for it, it is unloaded like any other model. */
-  #renew(key: string, kept: Kept, minimum: readonly Host[], now: number): void {
+  #renew(kept: Kept, minimum: readonly Host[], now: number): void {
     for (const { member, model } of minimum) {
       const { expires = Number.POSITIVE_INFINITY } = model
       if (!Number.isFinite(expires)) continue
@@ -300,16 +296,17 @@ export class ReplicaKeeper {
       }
       kept.renewed.set(member.name, now)
       this.#lookAt(now + MIN_RENEWAL_MS)
-      void this.#askToLoad(key, member.name).catch(() => {
+      void this.#askToLoad(kept, member.name).catch(() => {
         // The model was unloaded, or the node is gone. The next check loads it again and logs that.
       })
     }
   }
 
-  async #load(key: string, kept: Kept, variant: Model, choice: Choice & { member: NodeView }): Promise<void> {
+  async #load(kept: Kept, choice: Choice & { member: NodeView }): Promise<void> {
     const { copies, log } = this.#options
+    const { key, variant, mode } = kept
     const { name } = choice.member
-    const fields = { model: variant.publicName, mode: getMode(key), member: name }
+    const fields = { model: variant.publicName, mode, member: name }
     kept.loads.add(name)
     this.#kept.set(key, kept)
     try {
@@ -317,7 +314,7 @@ export class ReplicaKeeper {
         const failure = await copies.copy(variant, choice, member => member === name, this.#closed.signal)
         if (failure) throw failure.error
       }
-      await this.#askToLoad(key, name)
+      await this.#askToLoad(kept, name)
       kept.failures.delete(name)
       kept.own.add(name)
       log.info(fields, 'a replica of a model was loaded')
@@ -338,8 +335,8 @@ export class ReplicaKeeper {
    * Loads a model at a node, or keeps it there, without unloading anything that clients use. @throws Error with the
    * reason why not
    */
-  async #askToLoad(key: string, name: string): Promise<void> {
-    const { member, model } = this.#there(key, name)
+  async #askToLoad({ key, mode, variant }: Kept, name: string): Promise<void> {
+    const { member, model } = this.#there(variant, name)
     const alike = this.#options.members.view.hosts(key).all.find(({ model: { options } }) => options)?.model.options
     const ended = new AbortController()
     const signal = AbortSignal.any([this.#closed.signal, ended.signal])
@@ -347,13 +344,7 @@ export class ReplicaKeeper {
     const wait = () => {
       waiting ??= setTimeout(() => ended.abort(new Error('it has no room for it now')), ROOM_TIMEOUT_MS)
     }
-    const body: AskBody = {
-      model,
-      mode: getMode(key),
-      call: 'load',
-      idle: true,
-      ...(alike && { options: alike })
-    }
+    const body: AskBody = { model, mode, call: 'load', idle: true, ...(alike && { options: alike }) }
     // It waits until its node reports progress.
     wait()
     try {
@@ -373,20 +364,20 @@ export class ReplicaKeeper {
     }
   }
 
-  async #unload(key: string, name: string): Promise<void> {
-    const { member, model } = this.#there(key, name)
+  async #unload({ variant }: Kept, name: string): Promise<void> {
+    const { member, model } = this.#there(variant, name)
     // Not POST /api/stop, which would cut off new requests.
     const body = { model, keep_alive: 0, stream: false }
     const reply = await callNode(member, '/api/generate', { body, signal: this.#closed.signal })
     await reply.body.dump()
-    this.#options.log.info({ model: getVariantKey(key), member: name }, 'a replica of a model was unloaded')
+    this.#options.log.info({ model: variant.key, member: name }, 'a replica of a model was unloaded')
   }
 
   /** @throws Error if it is gone */
-  #there(key: string, name: string): { member: ClusterNode; model: string } {
+  #there(variant: Model, name: string): { member: ClusterNode; model: string } {
     const { members } = this.#options
     const member = members.get(name)
-    const model = member && members.nameAt(member, { key: getVariantKey(key) })
+    const model = member && members.nameAt(member, variant)
     if (!member || model === undefined) throw new Error('it is gone')
     return { member, model }
   }
@@ -419,16 +410,16 @@ export class ReplicaKeeper {
   }
 }
 
-const newKept = (): Kept => ({
+const newKept = (key: string, variant: Model): Kept => ({
+  key,
+  mode: key.slice(key.lastIndexOf('#') + 1) as EngineMode,
+  variant,
   state: {},
   own: new Set(),
   loads: new Set(),
   failures: new Map(),
   renewed: new Map()
 })
-
-const getVariantKey = (key: string) => key.slice(0, key.lastIndexOf('#'))
-const getMode = (key: string) => key.slice(key.lastIndexOf('#') + 1) as EngineMode
 
 const REASONS: Record<ReplicaDecision['why'], string> = {
   minimum: 'This is the configured minimum.',

@@ -41,12 +41,23 @@ export class NodeFault extends Error {
   }
 }
 
+/** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
+const GATEWAY_FAULT_CODES: readonly ErrorCode[] = [
+  'unauthorized',
+  'forbidden_role',
+  'forbidden_model',
+  'host_not_allowed',
+  'route_not_found',
+  'method_not_allowed'
+]
 /** Refusals that do not concern other nodes, so another one may answer. */
 const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
+  ...GATEWAY_FAULT_CODES,
   'queue_full',
   'too_busy',
   'draining',
   'shutting_down',
+  'rate_limited',
   'insufficient_memory',
   'insufficient_storage',
   'storage_not_writable',
@@ -59,23 +70,7 @@ const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
   'model_not_found',
   'model_deleted',
   'model_stopped',
-  'rate_limited',
-  'unauthorized',
-  'forbidden_role',
-  'forbidden_model',
-  'host_not_allowed',
-  'route_not_found',
-  'method_not_allowed',
   'internal'
-])
-/** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
-const GATEWAY_FAULT_CODES = new Set<ErrorCode>([
-  'unauthorized',
-  'forbidden_role',
-  'forbidden_model',
-  'host_not_allowed',
-  'route_not_found',
-  'method_not_allowed'
 ])
 
 /**
@@ -91,10 +86,9 @@ export async function dispatch<Answer>(
   { begun, read }: { begun(): boolean; read(reply: NodeReply, member: ClusterNode): Promise<Answer> }
 ): Promise<Answer> {
   const { variant, mode, body } = asking
+  const { owner, session, onProgress, tried = new Set<string>() } = asking
   const key = modelKey(variant.key, mode)
-  const { owner, session } = asking
   const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
-  const { tried = new Set<string>() } = asking
   /** Nodes that the model could not be copied from. */
   const unread = new Set<string>()
   let last: CorralError | undefined
@@ -102,11 +96,11 @@ export async function dispatch<Answer>(
     signal.throwIfAborted()
     const choice = chooseNode({ model: key, prompt, tried, unread }, members.view, members.prefixes, performance.now())
     if (choice.why === 'fetch') {
-      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, asking.onProgress)
+      const failure = await copies.copy(variant, choice, name => !tried.has(name), signal, onProgress)
       if (failure) last = failure.error
       if (failure?.member !== undefined) tried.add(failure.member)
       if (failure?.from !== undefined) unread.add(failure.from)
-      asking.onProgress?.({ phase: 'loading', subject: '' })
+      onProgress?.({ phase: 'loading', subject: '' })
       continue
     }
     const member = choice.member && members.get(choice.member.name)
@@ -115,11 +109,8 @@ export async function dispatch<Answer>(
     tried.add(member.name)
     const model = member.view.models.get(key)
     if (model && isRead(body.call)) {
-      members.prefixes.read(
-        { member: member.name, model: key, slots: model.slots, context: model.context },
-        prompt,
-        performance.now()
-      )
+      const { slots, context } = model
+      members.prefixes.read({ member: member.name, model: key, slots, context }, prompt, performance.now())
     }
     const end = member.begin(key)
     try {
@@ -128,9 +119,9 @@ export async function dispatch<Answer>(
       return answer
     } catch (error) {
       signal.throwIfAborted()
-      if (!(error instanceof NodeFault)) throw error
-      if (begun()) throw error
-      last = worse(last, error.outcome)
+      if (!(error instanceof NodeFault) || begun()) throw error
+      // Prefers the refusal after which a later try may help.
+      if (last?.code !== 'queue_full') last = error.outcome
     } finally {
       end()
     }
@@ -138,9 +129,6 @@ export async function dispatch<Answer>(
 }
 
 const isRead = (call: AskBody['call']) => call === 'chat' || call === 'completion'
-
-/** Prefers the refusal after which a later try may help. */
-const worse = (before: CorralError | undefined, now: CorralError) => (before?.code === 'queue_full' ? before : now)
 
 function nobody(members: ClusterNodes, { publicName }: Model, why: string): CorralError {
   const count = members.all().length
@@ -167,45 +155,36 @@ export async function askNode<Answer>(
   const digest = (text: string | undefined) =>
     text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
   const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
-  const cut = (error: unknown) => {
+  const headers: Record<string, string> = traceParent === undefined ? {} : { traceparent: traceParent }
+  try {
+    return await withAnySignal([signal, member.presence], async signal => {
+      const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })
+      if (reply.statusCode !== 200) {
+        const failure = parseFailedReply(await reply.body.text(), reply.headers)
+        if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
+        throw getFault(member, variant, failure)
+      }
+      const answer = await read(reply, member)
+      const failure = reply.trailers[FAILURE_TRAILER]
+      if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
+      return answer
+    })
+  } catch (error) {
+    if (error instanceof CorralError || error instanceof NodeFault) throw error
+    if (error instanceof WrongAnswer) {
+      member.distrust(error.message)
+      throw new NodeFault(wrong(member, variant))
+    }
     signal.throwIfAborted()
     const why = member.explain(error)
     member.suspect(why)
-    return new NodeFault(
+    throw new NodeFault(
       new CorralError(
         'engine_crashed',
         `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`
       )
     )
   }
-  const headers: Record<string, string> = traceParent === undefined ? {} : { traceparent: traceParent }
-  return await withAnySignal([signal, member.presence], async signal => {
-    const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers }).catch(error => {
-      throw cut(error)
-    })
-    if (reply.statusCode !== 200) {
-      const text = await reply.body.text().catch(error => {
-        throw cut(error)
-      })
-      const failure = parseFailedReply(text, reply.headers)
-      if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
-      throw getFault(member, variant, failure)
-    }
-    let answer: Answer
-    try {
-      answer = await read(reply, member)
-    } catch (error) {
-      if (error instanceof CorralError) throw error
-      if (error instanceof WrongAnswer) {
-        member.distrust(error.message)
-        throw new NodeFault(wrong(member, variant))
-      }
-      throw cut(error)
-    }
-    const failure = reply.trailers[FAILURE_TRAILER]
-    if (failure !== undefined) throw getFault(member, variant, parseFailure(failure))
-    return answer
-  })
 }
 
 /** Classifies a node's refusal: it concerns this node, or the request. */
@@ -216,7 +195,7 @@ function getFault(member: ClusterNode, variant: Model, failure: CorralError | un
   // Input that crashed one engine would crash the next one too.
   const isInput = code === 'engine_crashed' && !failure.retryable
   if (!RETRY_ELSEWHERE_CODES.has(code) || isInput) return failure
-  if (!GATEWAY_FAULT_CODES.has(code)) return new NodeFault(failure)
+  if (!GATEWAY_FAULT_CODES.includes(code)) return new NodeFault(failure)
   member.distrust(`it refused a request (${code}): ${failure.message}`)
   return new NodeFault(wrong(member, variant))
 }

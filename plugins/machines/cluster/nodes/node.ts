@@ -1,6 +1,6 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { SseParser } from '../../../../core/answers/sse-parser.ts'
-import type { KnownMember } from '../../../../core/contracts/cluster.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
 import { momentAt } from '../../../../core/system/clock.ts'
@@ -56,7 +56,7 @@ interface Reported {
 export class ClusterNode {
   readonly name: string
   readonly source: string
-  readonly known: KnownMember
+  readonly known: ListedNode
   readonly connection: NodeConnection
   /** What placement sees. Changed in place. */
   readonly view: NodeView & { models: Map<string, NodeModel> }
@@ -65,8 +65,8 @@ export class ClusterNode {
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #closed = new AbortController()
   #records = new NodeRecords()
-  /** By key. */
-  #models = new Map<string, DescribedModel>()
+  /** The models that it has, by key. Only this class changes it. */
+  models = new Map<string, DescribedModel>()
   /** By its name there. */
   #byName = new Map<string, DescribedModel>()
   /** Models that have the same files at all nodes, by key. Set by `refresh`. */
@@ -79,7 +79,7 @@ export class ClusterNode {
   #reason = 'it has not been reached yet'
   #since = new Date()
   /** Id of the server that is reached. */
-  #id: string | undefined
+  id: string | undefined
   /** Aborted, with all requests sent to it, when it falls silent. */
   #presence = new AbortController()
   /** Ends the current connection to the feed, or the wait for the next one. */
@@ -90,9 +90,7 @@ export class ClusterNode {
   #record: MemberRecord | undefined
   #first: () => void = () => {}
   /** Settles when it was reached for the first time, or could not be reached. */
-  readonly met = new Promise<void>(resolve => {
-    this.#first = resolve
-  })
+  readonly met = new Promise<void>(resolve => (this.#first = resolve))
 
   constructor(
     listed: ListedNode,
@@ -111,25 +109,14 @@ export class ClusterNode {
     void this.#follow()
   }
 
-  /** Id of the server that is reached, or undefined. */
-  get id(): string | undefined {
-    return this.#id
-  }
-
-  /** The models that it has, by key. */
-  get models(): ReadonlyMap<string, DescribedModel> {
-    return this.#models
-  }
-
   /** Its models in memory, loading or unloading, as `modelKey` names them. */
   get engines(): Iterable<string> {
     return this.#reported.keys()
   }
 
+  /** Requests of this server that it has not answered yet. */
   get sent(): number {
-    let sum = 0
-    for (const count of this.#sent.values()) sum += count
-    return sum
+    return sum(this.#sent.values())
   }
 
   /** Aborted when the node is lost for its current requests: its machine is silent. */
@@ -190,13 +177,13 @@ export class ClusterNode {
 
   /** It reports that it lacks a model: it gets no requests for it until it reports otherwise. */
   lacks(key: string): void {
-    this.#models.delete(key)
+    this.models.delete(key)
     this.#touch('models')
   }
 
   /** It has this model now. Its own report may come a moment later. */
   learn(model: DescribedModel): void {
-    this.#models.set(model.key, model)
+    this.models.set(model.key, model)
     this.#byName.set(model.publicName, model)
     this.#touch('models')
   }
@@ -241,7 +228,7 @@ export class ClusterNode {
   }
 
   /** Ends the connection to its feed. Its answers continue, then its connections are closed. */
-  async leave(): Promise<void> {
+  leave(): void {
     this.#closed.abort()
     this.#attempt.abort()
     this.#first()
@@ -249,7 +236,7 @@ export class ClusterNode {
 
   /** Ends everything at once. */
   async close(): Promise<void> {
-    await this.leave()
+    this.leave()
     await this.connection.close()
   }
 
@@ -286,7 +273,8 @@ export class ClusterNode {
         lost.abort(new LinkFault(reason))
       }
       // The first retry comes at once: only its feed may have been cut.
-      await pause(wait === FIRST_WAIT_MS && !isSilent ? 20 : wait * (0.75 + Math.random() / 2), this.#closed.signal)
+      const pause = wait === FIRST_WAIT_MS && !isSilent ? 20 : wait * (0.75 + Math.random() / 2)
+      await sleep(pause, undefined, { signal: this.#closed.signal }).catch(() => {})
       wait = Math.min(MAX_WAIT_MS, wait * 2)
     }
   }
@@ -348,7 +336,7 @@ export class ClusterNode {
     if (this.#records.all('requests').length === 0) {
       throw new LinkFault(`its key belongs to a user. Make one there with "corral key create <name> --role operator"`)
     }
-    this.#id = id
+    this.id = id
   }
 
   /** Asks for the descriptions of its unknown models. */
@@ -373,38 +361,29 @@ export class ClusterNode {
     }
     const kept = listed.filter(isSame).map(({ name }) => known.get(name)!)
     const all = [...kept, ...found]
-    const isChanged = again || found.length > 0 || all.length !== this.#models.size
+    const isChanged = again || found.length > 0 || all.length !== this.models.size
     if (!isChanged) return
     this.#byName = new Map(all.map(model => [model.publicName, model]))
-    this.#models = new Map(all.map(model => [model.key, model]))
+    this.models = new Map(all.map(model => [model.key, model]))
     this.#touch('models')
   }
 
   #isAccepted(key: string): boolean {
-    const digest = this.#models.get(key)?.digest
+    const digest = this.models.get(key)?.digest
     return digest !== undefined && this.#accepted.get(key) === digest
   }
 
   #readModels(): void {
     const before = this.view.models
     const models = new Map<string, NodeModel>()
-    const pinned = new Set(
-      this.#records
-        .all('model')
-        .filter(({ pinned }) => pinned)
-        .map(({ name }) => name)
-    )
-    for (const { key, publicName, size, modes } of this.#models.values()) {
+    const pinned = new Set(this.#records.all('model').flatMap(({ name, pinned }) => (pinned ? [name] : [])))
+    for (const { key, publicName, size, modes } of this.models.values()) {
       if (!this.#isAccepted(key)) continue
       for (const mode of modes) {
         const id = modelKey(key, mode)
-        const stored: NodeModel = { state: 'stored', size, slots: 0, context: 0, running: 0, queued: 0 }
-        const model: NodeModel = Object.assign(before.get(id) ?? stored, {
-          ...stored,
-          ...(before.get(id)?.usedAt !== undefined && { usedAt: before.get(id)!.usedAt }),
-          pinned: pinned.has(publicName)
-        })
-        models.set(id, model)
+        const stored = { state: 'stored', size, slots: 0, context: 0, running: 0, queued: 0 } as const
+        const model: NodeModel = before.get(id) ?? { ...stored }
+        models.set(id, Object.assign(model, stored, { pinned: pinned.has(publicName) }))
       }
     }
     const reported = new Map<string, Reported>()
@@ -453,13 +432,15 @@ export class ClusterNode {
   }
 
   #setLink(link: 'up' | 'away', reason: string): void {
-    const { name } = this
+    const fields = { member: this.name, url: this.connection.url }
     const known = this.#link === link && this.#reason === reason
-    if (!known && link === 'up') this.#log.info({ member: name, url: this.connection.url }, 'a member is up')
-    if (!known && link === 'away')
-      this.#log.warn({ member: name, url: this.connection.url, reason }, 'a member is away')
-    if (link === 'up') this.#restUntil = 0
-    else this.#id = undefined
+    if (link === 'up') {
+      if (!known) this.#log.info(fields, 'a member is up')
+      this.#restUntil = 0
+    } else {
+      if (!known) this.#log.warn({ ...fields, reason }, 'a member is away')
+      this.id = undefined
+    }
     this.#link = link
     this.#reason = reason
     this.#setState()
@@ -487,13 +468,12 @@ export class ClusterNode {
   #makeRecord(): MemberRecord {
     const { version, build } = this
     const engines = this.#link === 'away' ? [] : this.#records.all('engine')
-    const sum = (of: (engine: RunningRecord) => number) =>
-      engines.reduce((total, engine) => total + (engine.state === 'loaded' ? of(engine) : 0), 0)
+    const running = engines.filter(engine => engine.state === 'loaded')
     const names = (models: Iterable<{ key: string; publicName: string }>) =>
       [...models].filter(({ key }) => this.#isAccepted(key)).map(({ publicName }) => publicName)
-    const loaded = engines.flatMap(({ name, state }) => (state === 'loaded' ? (this.#byName.get(name) ?? []) : []))
+    const loaded = running.flatMap(({ name }) => this.#byName.get(name) ?? [])
     const reason = this.#link === 'away' ? this.#reason : this.#restUntil > performance.now() ? this.#wrong : undefined
-    const others = [...this.#models.values()].filter(({ key }) => !this.#isAccepted(key))
+    const others = [...this.models.values()].filter(({ key }) => !this.#isAccepted(key))
     return {
       name: this.name,
       url: this.connection.url,
@@ -518,11 +498,11 @@ export class ClusterNode {
       since: this.#since.toISOString(),
       ...(version !== undefined && { version }),
       ...(build !== undefined && { build }),
-      models: names(this.#models.values()).sort(),
+      models: names(this.models.values()).sort(),
       loaded: [...new Set(names(loaded))].sort(),
-      slots: sum(({ slots }) => slots),
-      running: sum(({ running }) => running),
-      queued: engines.reduce((total, { queued }) => total + queued, 0),
+      slots: sum(running.map(({ slots }) => slots)),
+      running: sum(running.map(({ running }) => running)),
+      queued: sum(engines.map(({ queued }) => queued)),
       sent: this.sent,
       ...(this.#link === 'up' && { pulls: this.#records.all('pull') }),
       memory: [...this.view.memory].map(({ pool, reserved, budget }) => ({
@@ -548,14 +528,8 @@ async function toRefusal(status: number, body: { text(): Promise<string> }): Pro
   return `what answers at its address is not a corral (status ${status})`
 }
 
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise(resolve => {
-    const timer = setTimeout(done, ms)
-    function done() {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    signal.addEventListener('abort', done)
-  })
+function sum(numbers: Iterable<number>): number {
+  let total = 0
+  for (const number of numbers) total += number
+  return total
 }
