@@ -1,5 +1,8 @@
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { parse } from 'yaml'
+import { packageRoot } from '../../../../core/system/package-info.ts'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/corral.ts'
 import {
   importModels,
@@ -63,86 +66,21 @@ async function ask(server: typeof node, path: string, body: object | string | Fo
   }
 }
 
-const greedy = { temperature: 0 }
-const chat = { model: DEMO, messages: [CAPITAL_QUESTION], ...greedy }
-const native = { model: DEMO, messages: [CAPITAL_QUESTION], options: greedy }
-const tool = {
-  type: 'function',
-  function: {
-    name: 'get_weather',
-    description: 'The weather',
-    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }
-  }
+const VALUES: Record<string, string> = {
+  ...MODELS,
+  demo: DEMO,
+  question: CAPITAL_QUESTION.content,
+  image: `data:image/png;base64,${pngBytes().toString('base64')}`,
+  long: 'a '.repeat(20_000)
 }
-const weather = { messages: [{ role: 'user', content: 'What is the weather in Paris?' }], tools: [tool] }
-const schema = { type: 'object', properties: { n: { type: 'number', minimum: 0.5 } }, required: ['n'] }
-const format = { type: 'json_schema', json_schema: { name: 'n', schema } }
-const image = { type: 'image_url', image_url: { url: `data:image/png;base64,${pngBytes().toString('base64')}` } }
-const embedding = { model: MODELS.embedding, input: ['one', 'two and more'] }
+const { requests } = parse(
+  readFileSync(join(packageRoot, 'test', 'fixtures', 'cluster', 'requests.yaml'), 'utf8'),
+  (_, value) => (typeof value === 'string' && value.startsWith('$') ? VALUES[value.slice(1)] : value),
+  { merge: true, maxAliasCount: -1 }
+) as { requests: [path: string, body: object | string][] }
 
-const REQUESTS: [string, (object | string)?][] = [
-  ['/v1/chat/completions', chat],
-  ['/v1/chat/completions', { ...chat, stream: true }],
-  ['/v1/chat/completions', { ...chat, stream: true, stream_options: { include_usage: true } }],
-  ['/v1/chat/completions', { ...chat, logprobs: true, top_logprobs: 2 }],
-  ['/v1/chat/completions', { ...chat, n: 2, max_tokens: 5 }],
-  ['/v1/chat/completions', { ...chat, ...weather }],
-  ['/v1/chat/completions', { ...chat, ...weather, stream: true }],
-  ['/v1/chat/completions', { ...chat, response_format: format, max_tokens: 5 }],
-  ['/v1/chat/completions', { ...chat, max_tokens: 5, stop: ['is'] }],
-  [
-    '/v1/chat/completions',
-    { ...chat, model: MODELS.seeing, max_tokens: 5, messages: [{ role: 'user', content: [image] }] }
-  ],
-  ['/v1/chat/completions', { ...chat, messages: [{ role: 'user', content: [image] }] }],
-  ['/v1/chat/completions', { ...chat, messages: [{ role: 'user', content: 'a '.repeat(20_000) }] }],
-  ['/v1/chat/completions', { ...chat, grammar: 'root ::= ' }],
-  ['/v1/chat/completions', { ...chat, model: MODELS.embedding }],
-  ['/v1/completions', { model: DEMO, prompt: 'What is', max_tokens: 5, logprobs: 1, ...greedy }],
-  ['/v1/completions', { model: DEMO, prompt: ['What is', 'The'], max_tokens: 5, ...greedy }],
-  ['/v1/completions', { model: DEMO, prompt: 'What is', max_tokens: 5, stream: true, ...greedy }],
-  ['/v1/responses', { model: DEMO, input: CAPITAL_QUESTION.content, ...greedy }],
-  ['/v1/responses', { model: DEMO, input: CAPITAL_QUESTION.content, stream: true, ...greedy }],
-  ['/v1/messages', { ...chat, max_tokens: 50 }],
-  ['/v1/messages', { ...chat, max_tokens: 50, stream: true }],
-  [
-    '/v1/messages',
-    { ...chat, max_tokens: 50, messages: [CAPITAL_QUESTION, { role: 'assistant', content: 'The capital of' }] }
-  ],
-  ['/v1/messages/count_tokens', { model: DEMO, messages: [CAPITAL_QUESTION] }],
-  ['/api/chat', { ...native, stream: false }],
-  ['/api/chat', native],
-  ['/api/chat', { ...native, ...weather, stream: false }],
-  ['/api/generate', { model: DEMO, prompt: 'What is', options: greedy, stream: false }],
-  ['/api/embed', { model: MODELS.embedding, input: 'one' }],
-  ['/api/embed', { model: MODELS.decoder, input: ['one', 'two'] }],
-  ['/ollama/api/chat', { ...native, stream: false }],
-  ['/ollama/api/chat', native],
-  ['/ollama/api/generate', { model: DEMO, prompt: 'What is', options: greedy, stream: false }],
-  ['/ollama/api/embed', { model: MODELS.embedding, input: ['one'] }],
-  ['/ollama/api/embeddings', { model: MODELS.embedding, prompt: 'one' }],
-  ['/v1/embeddings', embedding],
-  ['/v1/embeddings', { ...embedding, encoding_format: 'float', dimensions: 8 }],
-  ['/v1/embeddings', { ...embedding, input: 'a '.repeat(20_000) }],
-  ['/v1/rerank', { model: MODELS.reranker, query: 'one', documents: ['two', 'one'] }],
-  ['/rerank', { model: MODELS.reranker, query: 'one', documents: ['two', 'one'], top_n: 1 }],
-  ['/completion', { model: DEMO, prompt: 'What is', n_predict: 5, ...greedy }],
-  ['/completion', { model: DEMO, prompt: 'What is', n_predict: 5, stream: true, ...greedy }],
-  ['/infill', { model: DEMO, input_prefix: 'a', input_suffix: 'b', n_predict: 2, ...greedy }],
-  ['/embedding', { model: MODELS.embedding, content: 'one' }],
-  ['/tokenize', { model: DEMO, content: 'Paris is here', with_pieces: true }],
-  ['/detokenize', { model: DEMO, tokens: [60, 61, 62] }],
-  ['/apply-template', { model: DEMO, messages: [CAPITAL_QUESTION] }],
-  ['/api/v0/chat/completions', chat],
-  ['/api/v0/completions', { model: DEMO, prompt: 'What is', max_tokens: 5, ...greedy }],
-  ['/api/v0/embeddings', embedding],
-  ['/api/show', { model: DEMO }],
-  ['/ollama/api/show', { model: MODELS.embedding }],
-  ['/v1/chat/completions', '{"model": "none/such", "messages": []}']
-]
-
-for (const [path, body] of REQUESTS) {
-  const what = `${path} ${JSON.stringify(body ?? '').slice(0, 100)}`
+for (const [path, body] of requests) {
+  const what = `${path} ${JSON.stringify(body).slice(0, 100)}`
   t.test(what, async t => {
     const there = await ask(node, path, body)
     t.strictSame(await ask(gateway, path, body), there, JSON.stringify(there.body).slice(0, 300))
