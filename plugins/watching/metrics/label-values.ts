@@ -1,5 +1,5 @@
 /** Label for all names beyond the limits. */
-export const OTHER = 'other'
+const OTHER = 'other'
 
 /** Maximum number of models with their own label: each has hundreds of series. */
 const MAX_MODELS = 100

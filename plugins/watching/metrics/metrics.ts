@@ -1,7 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { collectDefaultMetrics, Registry } from 'prom-client'
-import type { PluginHooks } from '../../../core/contracts/hooks.ts'
-import type { RequestObserver } from '../../../core/http/request-record.ts'
 import { LabelValues } from './label-values.ts'
 import { requestMetrics } from './request-metrics.ts'
 import { modelMetrics, type Sources, stateMetrics } from './server-metrics.ts'
@@ -9,16 +7,8 @@ import { modelMetrics, type Sources, stateMetrics } from './server-metrics.ts'
 /** How often a native timer measures the delay of the event loop, in milliseconds. */
 const LAG_PRECISION = 20
 
-export interface Metrics {
-  readonly contentType: string
-  readonly observe: RequestObserver
-  readonly hooks: PluginHooks
-  /** All metrics in the Prometheus format. Concurrent callers get the same text. */
-  text(): Promise<string>
-}
-
 /** All metrics of this server, in their own registry. */
-export function createMetrics(sources: Sources): Metrics {
+export function createMetrics(sources: Sources) {
   const registry = new Registry()
   const values = new LabelValues()
   const readState = stateMetrics(registry, values, sources)
@@ -48,7 +38,8 @@ export function createMetrics(sources: Sources): Metrics {
     contentType: registry.contentType,
     observe: requestMetrics(registry, values),
     hooks: modelMetrics(registry, values),
-    text() {
+    /** All metrics in the Prometheus format. Concurrent callers get the same text. */
+    text(): Promise<string> {
       scraping ??= scrape()
       return scraping
     }

@@ -3,7 +3,7 @@ import type { Registry } from 'prom-client'
 import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { RequestObserver, RequestRecord } from '../../../core/http/request-record.ts'
 import type { LabelValues } from './label-values.ts'
-import { SeriesCounter, SeriesHistogram } from './series.ts'
+import { seriesCounter, seriesHistogram } from './series.ts'
 
 /** OpenTelemetry's names for operations. The others keep corral's names. */
 const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
@@ -37,68 +37,43 @@ interface Kind {
 
 /** Counts requests when they end. @returns the observer, which never throws */
 export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
-  const requests = new SeriesCounter(
-    {
-      name: 'corral_requests_total',
-      help: 'Finished requests by API, model, name of the key, status (499: the client disconnected) and error code'
-    },
-    registry
+  const counter = (name: string, help: string) => seriesCounter(registry, name, help)
+  const histogram = (name: string, buckets: readonly number[], help: string) =>
+    seriesHistogram(registry, name, help, buckets)
+  const requests = counter(
+    'corral_requests_total',
+    'Finished requests by API, model, name of the key, status (499: the client disconnected) and error code'
   )
-  const tokens = new SeriesCounter(
-    {
-      name: 'corral_tokens_total',
-      help: 'Tokens of finished requests by model, name of the key and type: input (including cached), cached, output'
-    },
-    registry
+  const tokens = counter(
+    'corral_tokens_total',
+    'Tokens of finished requests by model, name of the key and type: input (including cached), cached, output'
   )
-  const wait = new SeriesHistogram(
-    {
-      name: 'corral_queue_wait_seconds',
-      help: 'Time that requests waited for an engine, including its load and waits that ended without an engine',
-      buckets: WAIT
-    },
-    registry
+  const wait = histogram(
+    'corral_queue_wait_seconds',
+    WAIT,
+    'Time that requests waited for an engine, including its load and waits that ended without an engine'
   )
-  const overhead = new SeriesHistogram(
-    {
-      name: 'corral_overhead_seconds',
-      help: "Time that corral itself added to requests: without receiving the body, the wait for an engine and the engine's work",
-      buckets: OVERHEAD
-    },
-    registry
+  const overhead = histogram(
+    'corral_overhead_seconds',
+    OVERHEAD,
+    "Time that corral itself added to requests: without receiving the body, the wait for an engine and the engine's work"
   )
-  const duration = new SeriesHistogram(
-    {
-      name: 'gen_ai_server_request_duration_seconds',
-      help: 'Time from a request to the end of its answer; error_type is the error code of failed requests',
-      buckets: DURATION
-    },
-    registry
+  const duration = histogram(
+    'gen_ai_server_request_duration_seconds',
+    DURATION,
+    'Time from a request to the end of its answer; error_type is the error code of failed requests'
   )
-  const firstToken = new SeriesHistogram(
-    {
-      name: 'gen_ai_server_time_to_first_token_seconds',
-      help: 'Time from a request to the first token of its answer, including the wait, of successful answers',
-      buckets: FIRST_TOKEN
-    },
-    registry
+  const firstToken = histogram(
+    'gen_ai_server_time_to_first_token_seconds',
+    FIRST_TOKEN,
+    'Time from a request to the first token of its answer, including the wait, of successful answers'
   )
-  const perToken = new SeriesHistogram(
-    {
-      name: 'gen_ai_server_time_per_output_token_seconds',
-      help: 'Time per token after the first one, of successful answers',
-      buckets: PER_TOKEN
-    },
-    registry
+  const perToken = histogram(
+    'gen_ai_server_time_per_output_token_seconds',
+    PER_TOKEN,
+    'Time per token after the first one, of successful answers'
   )
-  const usage = new SeriesHistogram(
-    {
-      name: 'gen_ai_client_token_usage',
-      help: 'Tokens of finished requests by type: input or output',
-      buckets: TOKENS
-    },
-    registry
-  )
+  const usage = histogram('gen_ai_client_token_usage', TOKENS, 'Tokens of finished requests by type: input or output')
 
   /** The series of requests to a model. */
   function seriesOf({ surface, operation, model, key, status, code }: Kind) {

@@ -16,53 +16,88 @@ interface Value {
   value: number
 }
 
-export interface CounterSeries {
-  labels: Labels
-  value: number
+/** The samples of one combination of labels. */
+interface Series {
+  /** The output; nothing before the first value. */
+  print(name: string): Value[]
 }
 
-/** The distribution of values for one combination of labels. */
-export class HistogramSeries {
-  readonly labels: Labels
+class CounterSeries implements Series {
+  readonly #labels: Labels
+  value = 0
+
+  constructor(labels: Labels) {
+    this.#labels = labels
+  }
+
+  print(): Value[] {
+    return this.value === 0 ? [] : [{ labels: this.#labels, value: this.value }]
+  }
+}
+
+export class HistogramSeries implements Series {
+  readonly #labels: Labels
   readonly #bounds: readonly number[]
   /** Number of values in each bucket alone. The last bucket has no upper limit. */
-  readonly counts: number[]
-  sum = 0
+  readonly #counts: number[]
+  #sum = 0
 
   constructor(labels: Labels, bounds: readonly number[]) {
-    this.labels = labels
+    this.#labels = labels
     this.#bounds = bounds
-    this.counts = new Array(bounds.length + 1).fill(0)
+    this.#counts = new Array(bounds.length + 1).fill(0)
   }
 
   observe(value: number): void {
     const bounds = this.#bounds
     let at = 0
     while (at < bounds.length && value > bounds[at]!) at++
-    this.counts[at]!++
-    this.sum += value
+    this.#counts[at]!++
+    this.#sum += value
+  }
+
+  print(name: string): Value[] {
+    const sharedLabels = this.#labels
+    let count = 0
+    const buckets = this.#counts.map((more, at) => {
+      count += more
+      return { metricName: `${name}_bucket`, labels: { le: this.#bounds[at] ?? '+Inf' }, sharedLabels, value: count }
+    })
+    if (count === 0) return []
+    return [
+      ...buckets,
+      { metricName: `${name}_sum`, labels: {}, sharedLabels, value: this.#sum },
+      { metricName: `${name}_count`, labels: {}, sharedLabels, value: count }
+    ]
   }
 }
 
-/** A metric with one series for each combination of labels. Series without values are not printed. */
-abstract class SeriesMetric<Series extends { labels: Labels }> {
-  abstract readonly type: 'counter' | 'histogram'
+/** A metric with one series for each combination of labels. */
+class SeriesMetric<Of extends Series> {
+  readonly type: 'counter' | 'histogram'
   readonly name: string
   readonly help: string
-  readonly #series = new Map<string, Series>()
+  readonly #make: (labels: Labels) => Of
+  readonly #series = new Map<string, Of>()
 
-  constructor({ name, help }: { name: string; help: string }, registry: Registry) {
-    this.name = name
-    this.help = help
+  constructor(
+    registry: Registry,
+    about: { type: 'counter' | 'histogram'; name: string; help: string },
+    make: (labels: Labels) => Of
+  ) {
+    this.type = about.type
+    this.name = about.name
+    this.help = about.help
+    this.#make = make
     registry.registerMetric(this as unknown as Metric)
   }
 
   /** Returns the series for these labels, which must always be in the same order. */
-  with(labels: Labels): Series {
+  with(labels: Labels): Of {
     const key = JSON.stringify(Object.values(labels))
     let series = this.#series.get(key)
     if (!series) {
-      series = this.make(labels)
+      series = this.#make(labels)
       this.#series.set(key, series)
     }
     return series
@@ -71,55 +106,14 @@ abstract class SeriesMetric<Series extends { labels: Labels }> {
   /** Called by the registry. */
   async get(): Promise<object> {
     const { name, help, type } = this
-    return { name, help, type, aggregator: 'sum', values: [...this.#series.values()].flatMap(each => this.print(each)) }
-  }
-
-  protected abstract make(labels: Labels): Series
-  protected abstract print(series: Series): Value[]
-}
-
-export class SeriesCounter extends SeriesMetric<CounterSeries> {
-  readonly type = 'counter'
-
-  protected make(labels: Labels): CounterSeries {
-    return { labels, value: 0 }
-  }
-
-  protected print({ labels, value }: CounterSeries): Value[] {
-    return value === 0 ? [] : [{ labels, value }]
+    const values = [...this.#series.values()].flatMap(series => series.print(name))
+    return { name, help, type, aggregator: 'sum', values }
   }
 }
 
-export class SeriesHistogram extends SeriesMetric<HistogramSeries> {
-  readonly type = 'histogram'
-  readonly #bounds: readonly number[]
+export const seriesCounter = (registry: Registry, name: string, help: string) =>
+  new SeriesMetric(registry, { type: 'counter', name, help }, labels => new CounterSeries(labels))
 
-  /** @param options `buckets`: their upper limits, ascending */
-  constructor(options: { name: string; help: string; buckets: readonly number[] }, registry: Registry) {
-    super(options, registry)
-    this.#bounds = options.buckets
-  }
-
-  protected make(labels: Labels): HistogramSeries {
-    return new HistogramSeries(labels, this.#bounds)
-  }
-
-  protected print({ labels: sharedLabels, counts, sum }: HistogramSeries): Value[] {
-    let count = 0
-    const buckets = counts.map((more, at) => {
-      count += more
-      return {
-        metricName: `${this.name}_bucket`,
-        labels: { le: this.#bounds[at] ?? '+Inf' },
-        sharedLabels,
-        value: count
-      }
-    })
-    if (count === 0) return []
-    return [
-      ...buckets,
-      { metricName: `${this.name}_sum`, labels: {}, sharedLabels, value: sum },
-      { metricName: `${this.name}_count`, labels: {}, sharedLabels, value: count }
-    ]
-  }
-}
+/** @param buckets their upper limits, ascending */
+export const seriesHistogram = (registry: Registry, name: string, help: string, buckets: readonly number[]) =>
+  new SeriesMetric(registry, { type: 'histogram', name, help }, labels => new HistogramSeries(labels, buckets))

@@ -6,7 +6,7 @@ import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { PluginHooks } from '../../../core/contracts/hooks.ts'
 import type { EngineStats, SchedulerStats } from '../../../core/contracts/scheduler-stats.ts'
 import { version } from '../../../core/system/package-info.ts'
-import { type LabelValues, OTHER } from './label-values.ts'
+import type { LabelValues } from './label-values.ts'
 
 /** The state of a model in one mode, here or on the nodes of a cluster. */
 export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
@@ -30,38 +30,40 @@ const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
 
 /** Counts what happens to models. @returns the hooks for it */
 export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
-  const registers = [registry]
+  const counter = <Label extends string>(name: string, help: string, ...labelNames: Label[]) =>
+    new Counter({ name, help, labelNames, registers: [registry] })
   const loads = new Histogram({
     name: 'corral_load_seconds',
     help: 'Time that model loads took, from available memory to an engine that answers',
     labelNames: ['model'] as const,
     buckets: LOAD,
-    registers
+    registers: [registry]
   })
-  const loadFailures = new Counter({
-    name: 'corral_load_failures_total',
-    help: 'Failed loads by error code and cause (docs/failures.md)',
-    labelNames: ['model', 'code', 'cause'] as const,
-    registers
-  })
-  const unloads = new Counter({
-    name: 'corral_unloads_total',
-    help: 'Stopped engines by reason: idle, evicted, reload, stopped or failed',
-    labelNames: ['model', 'reason'] as const,
-    registers
-  })
-  const engineFailures = new Counter({
-    name: 'corral_engine_failures_total',
-    help: 'Engines that failed while serving, by cause such as stuck, hung or over_memory (docs/failures.md)',
-    labelNames: ['model', 'cause'] as const,
-    registers
-  })
-  const pulls = new Counter({
-    name: 'corral_downloads_total',
-    help: 'Downloads that were stored or failed; code says why',
-    labelNames: ['outcome', 'code'] as const,
-    registers
-  })
+  const loadFailures = counter(
+    'corral_load_failures_total',
+    'Failed loads by error code and cause (docs/failures.md)',
+    'model',
+    'code',
+    'cause'
+  )
+  const unloads = counter(
+    'corral_unloads_total',
+    'Stopped engines by reason: idle, evicted, reload, stopped or failed',
+    'model',
+    'reason'
+  )
+  const engineFailures = counter(
+    'corral_engine_failures_total',
+    'Engines that failed while serving, by cause such as stuck, hung or over_memory (docs/failures.md)',
+    'model',
+    'cause'
+  )
+  const pulls = counter(
+    'corral_downloads_total',
+    'Downloads that were stored or failed; code says why',
+    'outcome',
+    'code'
+  )
   return {
     modelLoaded({ model, milliseconds }) {
       loads.observe({ model: values.model(model) }, milliseconds / 1000)
@@ -88,38 +90,51 @@ export function withMembers(
   { running, loading }: Pick<Elsewhere, 'running' | 'loading'>,
   named: (model: string, mode: EngineMode) => string | undefined
 ): MeasuredEngine[] {
-  const keyOf = (model: string, mode: EngineMode) => `${model}#${mode}`
   const there = new Map<string, MeasuredEngine>()
-  const add = (name: string, mode: EngineMode, more: Partial<MeasuredEngine> & { waiting: number }) => {
+  const add = (name: string, mode: EngineMode, more: Partial<MeasuredEngine>) => {
     const model = named(name, mode)
-    if (model === undefined) return
-    const before = there.get(keyOf(model, mode))
-    const sum = (of: (engine: Partial<MeasuredEngine>) => number | undefined) =>
-      (of(before ?? {}) ?? 0) + (of(more) ?? 0)
-    there.set(keyOf(model, mode), {
-      model,
-      mode,
-      isLoaded: more.isLoaded || before?.isLoaded || false,
-      isBlocked: more.isBlocked || before?.isBlocked || false,
-      slots: sum(({ slots }) => slots),
-      freeSlots: sum(({ freeSlots }) => freeSlots),
-      running: sum(({ running }) => running),
-      waiting: sum(({ waiting }) => waiting),
-      longestWait: undefined,
-      reserved: {}
-    })
+    if (model !== undefined) addEngine(there, { ...IDLE, model, mode, ...more })
   }
   for (const { name, mode, slots, running: answered, queued } of running) {
     const freeSlots = Math.max(0, slots - answered)
     add(name, mode as EngineMode, { isLoaded: true, slots, freeSlots, running: answered, waiting: queued })
   }
   for (const { name, mode, queued } of loading) add(name, mode as EngineMode, { waiting: queued })
-  const here: EngineStats[] = []
-  for (const engine of own) {
-    if (named(engine.model, engine.mode) === undefined) here.push(engine)
-    else add(engine.model, engine.mode, { waiting: engine.waiting, isBlocked: engine.isBlocked })
-  }
-  return [...here, ...there.values()]
+  for (const { model, mode, waiting, isBlocked } of own) add(model, mode, { waiting, isBlocked })
+  return [...own.filter(({ model, mode }) => named(model, mode) === undefined), ...there.values()]
+}
+
+const IDLE = {
+  isLoaded: false,
+  isBlocked: false,
+  slots: 0,
+  freeSlots: 0,
+  running: 0,
+  waiting: 0,
+  longestWait: undefined,
+  reserved: {}
+}
+
+/** Adds an engine to others of the same model and mode. */
+function addEngine(engines: Map<string, MeasuredEngine>, engine: MeasuredEngine): void {
+  const key = `${engine.model}#${engine.mode}`
+  const before = engines.get(key)
+  if (!before) return void engines.set(key, engine)
+  const reserved = { ...before.reserved }
+  for (const [pool, bytes] of Object.entries(engine.reserved)) reserved[pool] = (reserved[pool] ?? 0) + bytes
+  const waits = [before.longestWait, engine.longestWait].filter(wait => wait !== undefined)
+  engines.set(key, {
+    model: engine.model,
+    mode: engine.mode,
+    isLoaded: before.isLoaded || engine.isLoaded,
+    isBlocked: before.isBlocked || engine.isBlocked,
+    slots: before.slots + engine.slots,
+    freeSlots: before.freeSlots + engine.freeSlots,
+    running: before.running + engine.running,
+    waiting: before.waiting + engine.waiting,
+    longestWait: waits.length === 0 ? undefined : Math.max(...waits),
+    reserved
+  })
 }
 
 /** The state at the time of a scrape. */
@@ -293,8 +308,11 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
     const { engines, memory } = sources.scheduler()
     const pulls = new Map<string, number>()
     for (const { state } of sources.pulls()) pulls.set(state, (pulls.get(state) ?? 0) + 1)
+    // Models without their own label are added up.
+    const labelled = new Map<string, MeasuredEngine>()
+    for (const engine of engines) addEngine(labelled, { ...engine, model: values.model(engine.model) })
     const snapshot: Snapshot = {
-      engines: bounded(engines, values),
+      engines: [...labelled.values()],
       memory,
       pulls,
       received: sources.received(),
@@ -306,35 +324,5 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
       metric.reset()
       for (const [labels, value] of read(snapshot)) metric.inc(labels, value)
     }
-  }
-}
-
-/** Merges the models without their own label into one of each mode. */
-function bounded(engines: readonly MeasuredEngine[], values: LabelValues): MeasuredEngine[] {
-  const named: MeasuredEngine[] = []
-  const others = new Map<string, MeasuredEngine>()
-  for (const engine of engines) {
-    const model = values.model(engine.model)
-    if (model !== OTHER) named.push(engine)
-    else others.set(engine.mode, together(others.get(engine.mode), engine))
-  }
-  return [...named, ...others.values()]
-}
-
-function together(one: MeasuredEngine | undefined, other: MeasuredEngine): MeasuredEngine {
-  if (!one) return { ...other, model: OTHER }
-  const reserved = { ...one.reserved }
-  for (const [pool, bytes] of Object.entries(other.reserved)) reserved[pool] = (reserved[pool] ?? 0) + bytes
-  return {
-    model: OTHER,
-    mode: one.mode,
-    isLoaded: one.isLoaded || other.isLoaded,
-    isBlocked: one.isBlocked || other.isBlocked,
-    slots: one.slots + other.slots,
-    freeSlots: one.freeSlots + other.freeSlots,
-    running: one.running + other.running,
-    waiting: one.waiting + other.waiting,
-    longestWait: Math.max(one.longestWait ?? 0, other.longestWait ?? 0),
-    reserved
   }
 }

@@ -1,6 +1,6 @@
 import { Counter, Histogram, Registry } from 'prom-client'
 import t from 'tap'
-import { SeriesCounter, SeriesHistogram } from '../../../../plugins/watching/metrics/series.ts'
+import { seriesCounter, seriesHistogram } from '../../../../plugins/watching/metrics/series.ts'
 
 const buckets = [0.1, 0.25, 1, 10]
 const options = { name: 'time_seconds', help: 'Time' }
@@ -15,8 +15,8 @@ const labels = [
 t.test('series are printed like those of prom-client', async t => {
   const own = new Registry()
   const theirs = new Registry()
-  const histogram = new SeriesHistogram({ ...options, buckets }, own)
-  const counter = new SeriesCounter(total, own)
+  const histogram = seriesHistogram(own, options.name, options.help, buckets)
+  const counter = seriesCounter(own, total.name, total.help)
   const labelNames = ['model', 'kind']
   const other = new Histogram({ ...options, buckets, labelNames, registers: [theirs] })
   const otherCounter = new Counter({ ...total, labelNames, registers: [theirs] })
@@ -33,5 +33,5 @@ t.test('series are printed like those of prom-client', async t => {
   }
   t.equal(await own.metrics(), await theirs.metrics())
   t.match(await own.metrics(), 'time_seconds_bucket{le="0.1",model="a/b",kind="x"} 1')
-  t.throws(() => new SeriesCounter(total, own), /already/)
+  t.throws(() => seriesCounter(own, total.name, total.help), /already/)
 })
