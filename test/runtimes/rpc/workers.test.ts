@@ -1,6 +1,4 @@
-import { once } from 'node:events'
-import { createServer, type RequestListener, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { createServer, type RequestListener } from 'node:http'
 import t, { type Test } from 'tap'
 import { settingsFor } from '../../../core/config/model-settings.ts'
 import type { Model } from '../../../core/contracts/models.ts'
@@ -20,6 +18,7 @@ import {
   workerDevices
 } from '../../../runtimes/llama-server/rpc-workers.ts'
 import { failure } from '../../support/failure.ts'
+import { listen } from '../../support/listen.ts'
 import { buildOf, engineSpec } from '../llama-server/support.ts'
 
 /*
@@ -46,21 +45,15 @@ function facts(given: Partial<WorkerFacts> = {}): WorkerFacts {
 }
 
 /** Starts a stand-in for a worker. Returns its name in settings. */
-async function standIn(t: Test, listener: RequestListener): Promise<{ name: string; server: Server }> {
-  const server = createServer(listener).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return { name: `127.0.0.1:${(server.address() as AddressInfo).port - 1}`, server }
+async function standIn(t: Test, listener: RequestListener): Promise<string> {
+  return `127.0.0.1:${(await listen(t, createServer(listener))) - 1}`
 }
 
-const telling =
-  (tell: () => unknown, status = 200): RequestListener =>
-  (_, response) => {
+/** Starts a stand-in that answers with JSON. */
+const telling = (t: Test, tell: () => unknown, status = 200) =>
+  standIn(t, (_, response) => {
     response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(tell()))
-  }
+  })
 
 function workersFor(
   t: Test,
@@ -99,7 +92,7 @@ t.test('requires the same llama.cpp at both ends', async t => {
 })
 
 t.test('a matching worker is reached, and its memory is a pool', async t => {
-  const { name } = await standIn(t, telling(facts))
+  const name = await telling(t, facts)
   const workers = workersFor(t)
   const [worker] = await reach(workers, name)
   t.match(worker, { name, endpoint: name, facts: { instance: 'one' } })
@@ -109,44 +102,30 @@ t.test('a matching worker is reached, and its memory is a pool', async t => {
 
 t.test('rejects unusable workers with their names', async t => {
   const workers = workersFor(t)
-  const { name: other } = await standIn(
-    t,
-    telling(() => ({ ...facts(), build: { ...facts().build, digest: 'other', id: 'release-b1-cpu' } }))
-  )
-  const { name: foreign } = await standIn(
-    t,
-    telling(() => ({ hello: 'world' }))
-  )
-  const { name: refusing } = await standIn(
-    t,
-    telling(() => ({}), 404)
-  )
-  const { name: starting } = await standIn(
-    t,
-    telling(() => ({}), 503)
-  )
-  const { name: endless } = await standIn(t, (_, response) => {
-    response.writeHead(200)
-    const more = () => {
-      while (response.write('x'.repeat(65_536)));
-    }
-    response.on('drain', more)
-    more()
-  })
-  const { name: gone, server } = await standIn(t, telling(facts))
-  server.close()
-  await once(server, 'close')
+  const build = { ...facts().build, digest: 'other', id: 'release-b1-cpu' }
+  const [other, foreign, refusing, starting, endless] = await Promise.all([
+    telling(t, () => facts({ build })),
+    telling(t, () => ({ hello: 'world' })),
+    telling(t, () => ({}), 404),
+    telling(t, () => ({}), 503),
+    standIn(t, (_, response) => {
+      response.writeHead(200)
+      const more = () => {
+        while (response.write('x'.repeat(65_536)));
+      }
+      response.on('drain', more)
+      more()
+    })
+  ])
+  // Nothing listens here.
+  const gone = '127.0.0.1:8'
   const table: [string, string, RegExp][] = [
     [gone, 'rpc_unreachable', /cannot be reached \(.*ECONNREFUSED.*Start "corral worker" there/],
     [foreign, 'rpc_unreachable', /not from a "corral worker" of this version/],
     [refusing, 'rpc_unreachable', /status 404/],
     [starting, 'rpc_unreachable', /is restarting/],
     [endless, 'rpc_unreachable', /answer is too long/],
-    [
-      other,
-      'rpc_mismatch',
-      /does not match, because it has llama.cpp test \(release-b1-cpu\), but this machine has test/
-    ]
+    [other, 'rpc_mismatch', /because it has llama.cpp test \(release-b1-cpu\), but this machine has test/]
   ]
   for (const [name, cause, message] of table) {
     const error = await failure(reach(workers, name))
@@ -156,7 +135,7 @@ t.test('rejects unusable workers with their names', async t => {
 })
 
 t.test('accepts public addresses only if allowed', async t => {
-  const { name } = await standIn(t, telling(facts))
+  const name = await telling(t, facts)
   const port = name.split(':')[1]
   const resolve = (async (host: string) => {
     if (host === 'nowhere') throw new Error('getaddrinfo ENOTFOUND')
@@ -176,34 +155,26 @@ t.test('accepts public addresses only if allowed', async t => {
 
 t.test('waits for a worker whose last client may have just ended', async t => {
   let asked = 0
-  const { name } = await standIn(
-    t,
-    telling(() => facts({ busy: ++asked < 3 }))
-  )
+  const name = await telling(t, () => facts({ busy: ++asked < 3 }))
   const workers = workersFor(t)
   const found = await workers.reachFree('me/large', { workers: [name], insecure: false }, OWN, {})
   t.equal(found[0]!.facts.busy, false)
   t.equal(asked, 3)
-  const { name: busy } = await standIn(
-    t,
-    telling(() => facts({ busy: true }))
-  )
+  const busy = await telling(t, () => facts({ busy: true }))
   const controller = new AbortController()
-  const waiting = failure(
-    workers.reachFree('me/large', { workers: [busy], insecure: false }, OWN, { signal: controller.signal })
-  )
+  const { signal } = controller
+  const waiting = failure(workers.reachFree('me/large', { workers: [busy], insecure: false }, OWN, { signal }))
   controller.abort(new Error('the client left'))
   t.match(await waiting, /the client left|aborted/)
 })
 
 t.test('a worker whose server ends is reported lost, once, with its name', async t => {
   const replies: { end(): void }[] = []
-  const { name } = await standIn(t, (request, response) => {
-    if (request.url === WORKER_PATH) return telling(facts)(request, response)
+  const name = await standIn(t, (request, response) => {
+    if (request.url === WORKER_PATH) return response.end(JSON.stringify(facts()))
     t.equal(request.url, WORKER_ALIVE_PATH)
     response.writeHead(200).write('one\n')
-    replies.push(response)
-    return undefined
+    return replies.push(response)
   })
   const workers = workersFor(t)
   const found = await reach(workers, name)
@@ -220,14 +191,12 @@ t.test('a worker whose server ends is reported lost, once, with its name', async
   const closed = workers.follow(found, () => t.fail('nobody follows it any more'))
   closed.close()
   await new Promise(resolve => setTimeout(resolve, 50))
-  t.match(lostWorkerFailure('me/large', name, true), {
-    code: 'engine_crashed',
-    details: { cause: 'rpc_lost', worker: name }
-  })
-  t.match(lostWorkerFailure('me/large', name, false), {
-    code: 'load_failed',
-    details: { cause: 'rpc_lost', worker: name }
-  })
+  for (const [hasBegun, code] of [
+    [true, 'engine_crashed'],
+    [false, 'load_failed']
+  ] as const) {
+    t.match(lostWorkerFailure('me/large', name, hasBegun), { code, details: { cause: 'rpc_lost', worker: name } })
+  }
 })
 
 const gpu = (name: string, gib: number) => ({

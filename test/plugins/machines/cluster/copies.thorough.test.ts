@@ -1,12 +1,12 @@
-import { once } from 'node:events'
 import { closeSync, openSync, readdirSync, readFileSync, writeFileSync, writeSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { type AddressInfo, createServer as createPort } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
+import { freePort } from '../../../../scripts/free-port.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { listen } from '../../../support/listen.ts'
 import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
 import { noSmallDisk, smallDisk } from '../../../support/small-disk.ts'
 import { filesBelow, MIB, NO_SETTINGS, pulls, sha256, storedDigests, TINY_CHAT } from '../../models/download/support.ts'
@@ -32,14 +32,6 @@ const storedAt = (node: Corral) =>
 /** A server that keeps its address when it is restarted. */
 async function startAgain(t: Test, port: number, config: string, home?: string): Promise<Corral> {
   return await startCorral(t, { config, flags: ['--port', String(port)], ...(home !== undefined && { home }) })
-}
-
-async function freePort(): Promise<number> {
-  const server = createPort().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
 }
 
 /** A gateway whose nodes with the model take no requests, so that the other node has to copy it. */
@@ -183,14 +175,10 @@ t.test('a copy fails while the disk is full and works when there is room', { ski
 t.test('copies over HTTPS need a trusted certificate', async t => {
   const missing = whyNoCertificates()
   if (missing) return t.comment(`skipped: ${missing}`)
-  const folder = t.testdir()
   const { cert, key } = makeCertificate(30)
-  const file = (name: string, text: string) => {
-    writeFileSync(join(folder, name), text)
-    return join(folder, name)
-  }
-  const authority = file('cert.pem', cert)
-  const tls = `tls: { certificate: ${authority}, key: ${file('key.pem', key)} }\n`
+  const folder = t.testdir({ 'cert.pem': cert, 'key.pem': key })
+  const authority = join(folder, 'cert.pem')
+  const tls = `tls: { certificate: ${authority}, key: ${folder}/key.pem }\n`
   const trusting = `cluster:\n  ca: ${authority}\n`
   const holder = await startCorral(t, { config: tls, ca: cert })
   t.match(holder.url, /^https:/)
@@ -226,10 +214,8 @@ t.test('a damaged copy is refused', async t => {
     origin: { kind: 'import', from: '/' },
     files: [{ path: '../../../../evil.gguf', size: 4, sha256: DIGEST, role: 'model' }]
   }
-  const evil = createServer((_, reply) => reply.end(JSON.stringify(offer))).listen(0, '127.0.0.1')
-  t.teardown(() => evil.close())
-  await once(evil, 'listening')
-  const url = `http://127.0.0.1:${(evil.address() as AddressInfo).port}`
+  const evil = createServer((_, reply) => reply.end(JSON.stringify(offer)))
+  const url = `http://127.0.0.1:${await listen(t, evil)}`
   const refused = await lacking.json('/api/cluster/copy', { source: 'evil', url, ticket: 'x', digest: DIGEST })
   t.match(refused, { status: 502, body: { code: 'copy_failed' } })
   t.notMatch(refused.body.error, /evil\.gguf/, 'its content is not repeated')

@@ -1,7 +1,7 @@
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import t from 'tap'
 import { alive, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+import { listen } from '../../../support/listen.ts'
 import { gatewayConfig, getNodes, startGateway, startNodes, untilStates } from './support.ts'
 
 const short = { model: DEMO, messages: [{ role: 'user', content: 'What is 7 + 8?' }], temperature: 0, max_tokens: 20 }
@@ -132,10 +132,8 @@ t.test('members that cannot be used are reported with the reason', async t => {
   const keyed = await startCorral(t)
   const made = await keyed.json('/api/keys', { name: 'someone', role: 'user' }, { local: true })
   const user = made.body.key as string
-  const page = createServer((_, reply) => reply.end('<p>hello</p>')).listen(0, '127.0.0.1')
-  t.teardown(() => page.close())
-  await until('it listens', () => page.listening)
-  const other = `http://127.0.0.1:${(page.address() as AddressInfo).port}`
+  const page = createServer((_, reply) => reply.end('<p>hello</p>'))
+  const other = `http://127.0.0.1:${await listen(t, page)}`
   const gateway = await startGateway(t, [
     { name: 'good', url: node.url },
     { name: 'twin', url: node.url.replace('127.0.0.1', 'localhost') },

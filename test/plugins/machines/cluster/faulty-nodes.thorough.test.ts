@@ -1,9 +1,7 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http'
-import { type AddressInfo, createServer as createPlainServer } from 'node:net'
-import { tmpdir } from 'node:os'
+import { createServer as createPlainServer } from 'node:net'
 import { join } from 'node:path'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import {
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
@@ -13,6 +11,7 @@ import {
   startCorral,
   until
 } from '../../../support/corral.ts'
+import { listen } from '../../../support/listen.ts'
 import { localhostCertificate } from '../../../support/localhost-certificate.ts'
 import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
 import { getNodes, type NodeCorral, startGateway, untilStates } from './support.ts'
@@ -25,7 +24,7 @@ const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
 type Fault = (reply: ServerResponse, answer: Buffer, from: IncomingMessage) => void
 
 /** A node behind a proxy. Only the route that gateways ask is spoiled. */
-async function spoiled(t: Pick<Test, 'teardown'>, node: Corral) {
+async function spoil(node: Corral) {
   const state: { fault: Fault | undefined; asked: number } = { fault: undefined, asked: 0 }
   const server = createServer((incoming, reply) => {
     const chunks: Buffer[] = []
@@ -54,13 +53,7 @@ async function spoiled(t: Pick<Test, 'teardown'>, node: Corral) {
       onward.end(Buffer.concat(chunks))
     })
   })
-  server.listen(0, '127.0.0.1')
-  await until('it listens', () => server.listening)
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return { state, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }
+  return { state, url: `http://127.0.0.1:${await listen(t, server)}` }
 }
 
 const eventStream = { 'content-type': 'text/event-stream' }
@@ -86,22 +79,23 @@ const FAULTS: Record<string, Fault> = {
 
 t.setTimeout(600_000)
 
-t.test('another member answers a spoiled request, and the faulty member rests', async t => {
-  const node = await startCorral(t)
-  const other = await startCorral(t)
-  const { state, url } = await spoiled(t, other)
+const [node, other] = await Promise.all([startCorral(t), startCorral(t)])
+const { state, url } = await spoil(other)
+
+/** Waits until the gateway knows that only the spoiled node has the model in memory, so it is asked first. */
+const untilOnlySpoiledHasIt = (gateway: Corral) =>
+  until('the gateway knows who has the model in memory', async () =>
+    (await getNodes(gateway)).every(
+      ({ name, state, loaded, sent }) => state === 'up' && sent === 0 && loaded.length === (name === 'spoiled' ? 1 : 0)
+    )
+  )
+
+t.test('another node answers a spoiled request, and the faulty node rests', async t => {
   const gateway = await startGateway(t, [
     { name: 'spoiled', url },
     { name: 'good', url: node.url }
   ])
   const member = async () => (await getNodes(gateway)).find(({ name }) => name === 'spoiled')
-  // The gateway learns a moment later what a node has in memory.
-  const untilOnlySpoiledHasIt = () =>
-    until('the gateway knows who has the model in memory', async () =>
-      (await getNodes(gateway)).every(
-        ({ name, state, loaded }) => state === 'up' && loaded.length === (name === 'spoiled' ? 1 : 0)
-      )
-    )
   const ask = {
     bytes: async () => joined((await gateway.events('/v1/chat/completions', { ...chat, stream: true })).slice(0, -1)),
     lines: async () =>
@@ -112,14 +106,13 @@ t.test('another member answers a spoiled request, and the faulty member rests', 
     for (const [form, answerOf] of Object.entries(ask)) {
       state.fault = undefined
       await untilStates(gateway, { spoiled: 'up', good: 'up' })
-      // Only this node has the model in memory, so it is asked first.
       await node.json('/api/stop', { model: DEMO })
       await other.json('/api/load', { model: DEMO })
-      await untilOnlySpoiledHasIt()
+      await untilOnlySpoiledHasIt(gateway)
       // A correct answer, so that its next rest is short.
       t.ok(await ask.once())
       await node.json('/api/stop', { model: DEMO })
-      await untilOnlySpoiledHasIt()
+      await untilOnlySpoiledHasIt(gateway)
       state.fault = fault
       state.asked = 0
       const answer = await answerOf()
@@ -161,9 +154,6 @@ const cutBehindLastToken: Fault = (reply, answer, { headers }) => {
 }
 
 t.test('the gateway completes an answer that is cut off after its last token', async t => {
-  const node = await startCorral(t)
-  const other = await startCorral(t)
-  const { state, url } = await spoiled(t, other)
   const more = { max_tokens: 4, temperature: 0, stream: true }
   const counted = { ...more, stream_options: { include_usage: true } }
   const options = { num_predict: 4, temperature: 0 }
@@ -191,15 +181,9 @@ t.test('the gateway completes an answer that is cut off after its last token', a
     for (const [path, body] of surfaces) {
       const whole = seen(await node.events(path, body), others.length === 0)
       state.fault = undefined
-      await until('the member is back', async () => {
-        const members = await getNodes(gateway)
-        return members.every(({ state, sent }) => state === 'up' && sent === 0)
-      })
       await other.json('/api/load', { model: DEMO })
       await node.json('/api/stop', { model: DEMO })
-      await until('the gateway knows who has the model in memory', async () =>
-        (await getNodes(gateway)).every(({ name, loaded }) => loaded.length === (name === 'spoiled' ? 1 : 0))
-      )
+      await untilOnlySpoiledHasIt(gateway)
       state.fault = cutBehindLastToken
       state.asked = 0
       const events = await gateway.events(path, body, { headers: { 'x-corral-resumable': 'true' } })
@@ -209,8 +193,7 @@ t.test('the gateway completes an answer that is cut off after its last token', a
   }
 })
 
-t.test('servers that are not members are reported with the reason', async t => {
-  const node = await startCorral(t)
+t.test('servers that are not nodes are reported with the reason', async t => {
   const silent = createPlainServer(socket => socket.on('error', () => {}).write('220 mail.example.org ESMTP\r\n'))
   const beats = createServer((_, reply) => {
     reply.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -225,13 +208,7 @@ t.test('servers that are not members are reported with the reason', async t => {
   })
   const members: NodeCorral[] = [{ name: 'good', url: node.url }]
   for (const [name, server] of Object.entries({ silent, beats, early })) {
-    server.listen(0, '127.0.0.1')
-    await until('it listens', () => server.listening)
-    t.teardown(() => {
-      if ('closeAllConnections' in server) server.closeAllConnections()
-      server.close()
-    })
-    members.push({ name, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` })
+    members.push({ name, url: `http://127.0.0.1:${await listen(t, server)}` })
   }
   const gateway = await startGateway(t, members)
   await until('all were checked', async () =>
@@ -247,25 +224,20 @@ t.test('servers that are not members are reported with the reason', async t => {
 t.test('members are reached over HTTPS with a private authority and by a DNS name', async t => {
   const missing = whyNoCertificates()
   if (missing) return t.comment(`skipped: ${missing}`)
-  const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
-  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   const { cert, key } = makeCertificate(30)
-  writeFileSync(join(folder, 'cert.pem'), cert)
-  writeFileSync(join(folder, 'key.pem'), key)
-  writeFileSync(join(folder, 'other.pem'), localhostCertificate.cert)
+  const folder = t.testdir({ 'cert.pem': cert, 'key.pem': key, 'other.pem': localhostCertificate.cert })
   const config = `tls: { certificate: ${folder}/cert.pem, key: ${folder}/key.pem }\n`
   const node = await startCorral(t, { config, ca: cert })
   t.match(node.url, /^https:/)
   const port = new URL(node.url).port
-  const listed = (ca: string) =>
-    `cluster:\n  ca: ${JSON.stringify(ca)}\n  members: [{name: node-1, url: ${JSON.stringify(node.url)}}]\nstorage:\n  demo_model: false\n`
+  const trusting = (ca: string) => startGateway(t, [{ name: 'node-1', url: node.url }], { cluster: `  ca: "${ca}"\n` })
 
-  const gateway = await startCorral(t, { config: listed(join(folder, 'cert.pem')) })
+  const gateway = await trusting(join(folder, 'cert.pem'))
   await untilStates(gateway, { 'node-1': 'up' })
   t.equal((await gateway.json('/v1/chat/completions', chat)).body.choices[0].message.content, CAPITAL_ANSWER)
 
   for (const ca of ['', join(folder, 'other.pem')]) {
-    const wrong = await startCorral(t, { config: listed(ca) })
+    const wrong = await trusting(ca)
     const [member] = await until('it was checked', async () => {
       const members = await getNodes(wrong)
       return /certificate/.test(members[0].reason) ? members : undefined

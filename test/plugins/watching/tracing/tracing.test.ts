@@ -1,8 +1,7 @@
-import { once } from 'node:events'
 import { createServer, type IncomingHttpHeaders } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { listen } from '../../../support/listen.ts'
 
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 const SPAN = '00f067aa0ba902b7'
@@ -45,14 +44,8 @@ async function startCollector(t: Test) {
       }
     }
     response.writeHead(200, { 'content-type': 'application/json' }).end('{}')
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
   })
-  const { port } = server.address() as AddressInfo
-  return { address: `http://127.0.0.1:${port}`, spans, asked, text: () => text }
+  return { address: `http://127.0.0.1:${await listen(t, server)}`, spans, asked, text: () => text }
 }
 
 const chat = (model = DEMO) => ({
