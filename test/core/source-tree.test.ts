@@ -73,9 +73,9 @@ test('durations use the monotonic clock; only these files compare or write dates
     plugins/people/security/key-store
     plugins/people/security/session-store
     plugins/people/security/who-am-i
+    plugins/people/usage/rate-limits
     plugins/people/usage/shared-counters
     plugins/people/usage/usage-records
-    plugins/people/usage/rate-limits
     plugins/people/usage/usage-routes
     plugins/watching/tracing/request-spans
     runtimes/llama-cpp/builds-directory
