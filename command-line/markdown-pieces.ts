@@ -4,7 +4,7 @@ import { breakUnits, displayWidth, pad } from './display-width.ts'
 
 export type Colors = ReturnType<typeof pc.createColors>
 
-/** A piece of output. The printer decides where lines end, because it knows the terminal's width. */
+/** A piece of output. `arrange` decides where lines end. */
 export type Piece =
   /** `space` is printed before the word unless it starts a line. */
   | { kind: 'word'; text: string; space: string }
@@ -15,12 +15,6 @@ export type Piece =
   | { kind: 'line'; first: string; next: string; gap?: string | undefined }
   /** A line printed unchanged: code, or part of a table. */
   | { kind: 'verbatim'; text: string }
-
-export interface Look {
-  colors: Colors
-  /** Read for each layout, because a terminal may be resized. */
-  columns: number
-}
 
 type Style = (text: string) => string
 
@@ -47,59 +41,52 @@ const ENTITIES: Record<string, string> = {
   apos: "'",
   nbsp: '\u00a0'
 }
+const ENDS_BLANK = /\n[ \t]*\n[ \t]*$/
+const MAX_COLUMNS = 100
+const CELL_SEPARATOR = ' │ '
 
 /** Lays out parsed Markdown. Without colours, headings keep their `#` and code its backticks. */
 export class Layout {
-  readonly #look: Look
+  readonly #colors: Colors
+  readonly #columns: number
   readonly #base: Style
   pieces: Piece[] = []
-  #gap: boolean
-  #held = false
-
+  /** Whether a blank line comes before the next block. */
+  gap: boolean
   /** Whether text was left out because its meaning could still change. */
-  get held(): boolean {
-    return this.#held
-  }
+  held = false
 
   /** @param base style of all text, such as dim for thinking */
-  constructor(look: Look, base: Style, gap: boolean) {
-    this.#look = look
+  constructor(colors: Colors, columns: number, base: Style, gap: boolean) {
+    this.#colors = colors
+    this.#columns = columns
     this.#base = base
-    this.#gap = gap
-  }
-
-  get #colors(): Colors {
-    return this.#look.colors
-  }
-
-  get #columns(): number {
-    return this.#look.columns
-  }
-
-  get gap(): boolean {
-    return this.#gap
+    this.gap = gap
   }
 
   /** @param open whether the last block is unfinished */
   blocks(tokens: readonly Token[], place: Place, open: boolean): void {
     let at = place
     for (const [index, token] of tokens.entries()) {
-      if (this.#held) return
+      if (this.held) return
       if (token.type === 'space') {
-        this.#gap ||= /\n[ \t]*\n/.test(token.raw)
+        this.gap ||= /\n[ \t]*\n/.test(token.raw)
         continue
       }
       const laid = this.pieces.length
       this.#block(token as Tokens.Generic, at, open && index === tokens.length - 1)
-      this.#gap = /\n[ \t]*\n[ \t]*$/.test(token.raw)
+      this.gap = ENDS_BLANK.test(token.raw)
       if (this.pieces.length > laid) at = { first: place.next, next: place.next, depth: place.depth }
     }
   }
 
-  item(item: Tokens.ListItem, place: Place, marker: string, open: boolean): void {
+  /** Lays out an item of a list. @param index counted from 0 */
+  item({ ordered, start, items }: Tokens.List, index: number, place: Place, open: boolean): void {
+    const item = items[index]!
+    const marker = ordered ? `${Number(start) + index}. ` : `${place.depth % 2 === 0 ? '•' : '◦'} `
     const bullet = item.task ? `${marker}${item.checked ? '[x]' : '[ ]'} ` : marker
     const inside = {
-      first: place.first + this.#base(this.#colors.dim(bullet)),
+      first: (index === 0 ? place.first : place.next) + this.#base(this.#colors.dim(bullet)),
       next: place.next + ' '.repeat(displayWidth(marker)),
       before: place.before ?? place.next,
       depth: place.depth + 1
@@ -108,62 +95,50 @@ export class Layout {
     this.blocks(item.tokens, inside, open)
     // An empty list item still shows its marker.
     if (this.pieces.length === laid && !open) this.#line(inside)
-    this.#gap ||= /\n[ \t]*\n[ \t]*$/.test(item.raw)
+    this.gap ||= ENDS_BLANK.test(item.raw)
   }
 
   #block(token: Tokens.Generic, place: Place, open: boolean): void {
-    const { bold, dim, underline } = this.#colors
+    const { bold, dim, underline, isColorSupported } = this.#colors
+    const text = (raw: string) => this.#text([{ type: 'text', raw: token.raw, text: raw }], place, open)
     switch (token.type) {
       case 'heading': {
         const tokens = token.tokens ?? []
         if (tokens.length === 0 && open) return
+        this.gap = true
+        const mark = isColorSupported ? '' : `${'#'.repeat(token.depth)} `
         const style: Style = token.depth === 1 ? text => bold(underline(text)) : bold
-        this.#gap = true
-        const mark = this.#look.colors.isColorSupported ? '' : `${'#'.repeat(token.depth)} `
-        this.#line({ ...place, first: place.first + mark })
-        this.#inline(tokens, place, style, open)
+        this.#text(tokens, { ...place, first: place.first + mark }, open, style)
         return
       }
       case 'code':
         this.#code(token as Tokens.Code, place, open)
         return
       case 'list': {
-        const { items, ordered, start } = token as Tokens.List
-        for (const [index, item] of items.entries()) {
-          if (this.#held) return
-          const marker = ordered ? `${Number(start) + index}. ` : `${place.depth % 2 === 0 ? '•' : '◦'} `
-          const at = index === 0 ? place : { ...place, first: place.next }
-          this.item(item, at, marker, open && index === items.length - 1)
+        const list = token as Tokens.List
+        for (let index = 0; index < list.items.length && !this.held; index++) {
+          this.item(list, index, place, open && index === list.items.length - 1)
         }
         return
       }
       case 'blockquote': {
         const bar = this.#base(dim('│ '))
-        this.blocks(
-          (token as Tokens.Blockquote).tokens,
-          {
-            first: place.first + bar,
-            next: place.next + bar,
-            before: place.before ?? place.next,
-            depth: place.depth
-          },
-          open
-        )
+        const { first, next, before = next, depth } = place
+        this.blocks(token.tokens!, { first: first + bar, next: next + bar, before, depth }, open)
         return
       }
-      case 'table': {
-        if (open) this.#held = true
+      case 'table':
+        if (open) this.held = true
         else for (const line of this.table(token as Tokens.Table, place)) this.#verbatim(place, line)
         return
-      }
       case 'hr':
         if (!open) this.#verbatim(place, this.#base(dim('─'.repeat(this.#room(place)))))
         return
       case 'def':
-        if (!open) this.#text([{ type: 'text', raw: token.raw, text: token.raw.trim() }], place, open)
+        if (!open) text(token.raw.trim())
         return
       case 'html':
-        this.#text([{ type: 'text', raw: token.raw, text: token.raw.trimEnd() }], place, open)
+        text(token.raw.trimEnd())
         return
       case 'checkbox':
         return
@@ -172,18 +147,18 @@ export class Layout {
     }
   }
 
-  #text(tokens: readonly Token[], place: Place, open: boolean): void {
+  #text(tokens: readonly Token[], place: Place, open: boolean, style: Style = text => text): void {
     this.#line(place)
-    this.#inline(tokens, place, text => text, open)
+    this.pieces.push(...this.#words(tokens, style, open, place.next))
   }
 
   #room(place: Place): number {
-    return Math.max(4, Math.min(this.#columns - 1, 100) - displayWidth(place.next))
+    return Math.max(4, Math.min(this.#columns - 1, MAX_COLUMNS) - displayWidth(place.next))
   }
 
   #line({ first, next, before = next }: Place): void {
-    this.pieces.push({ kind: 'line', first, next, gap: this.#gap ? before.trimEnd() : undefined })
-    this.#gap = false
+    this.pieces.push({ kind: 'line', first, next, gap: this.gap ? before.trimEnd() : undefined })
+    this.gap = false
   }
 
   #verbatim(place: Place, text: string): void {
@@ -205,16 +180,9 @@ export class Layout {
     if (!open || isClosedCode(raw)) this.#verbatim(rest, dim('─'.repeat(room)))
   }
 
-  #inline(tokens: readonly Token[], place: Place, style: Style, open: boolean): void {
-    const words = this.#words(tokens, style, open)
-    for (const word of words) {
-      if (word === 'break') this.#line({ ...place, first: place.next })
-      else this.pieces.push(word)
-    }
-  }
-
-  #words(tokens: readonly Token[], style: Style, open: boolean): (Extract<Piece, { kind: 'word' }> | 'break')[] {
-    const words: (Extract<Piece, { kind: 'word' }> | 'break')[] = []
+  /** The words of a text, and a line for each line break. @param next prefix of these lines */
+  #words(tokens: readonly Token[], style: Style, open: boolean, next: string): Piece[] {
+    const words: Piece[] = []
     let word = ''
     let space = ''
     const flush = () => {
@@ -224,19 +192,16 @@ export class Layout {
     }
     const lineBreak = () => {
       flush()
-      words.push('break')
+      words.push({ kind: 'line', first: next, next })
     }
     const add = (text: string, style: Style) => {
-      for (const [index, line] of text.split('\n').entries()) {
-        if (index > 0) lineBreak()
-        for (const part of line.split(/([ \t]+)/)) {
-          if (part === '') continue
-          if (/^[ \t]/.test(part)) {
-            flush()
-            space = ' '
-            continue
-          }
-          for (const [index, unit] of breakUnits(part).entries()) {
+      for (const [, broken, blank, part] of text.matchAll(/(\n)|([ \t]+)|([^ \t\n]+)/g)) {
+        if (broken) lineBreak()
+        else if (blank) {
+          flush()
+          space = ' '
+        } else {
+          for (const [index, unit] of breakUnits(part!).entries()) {
             if (index > 0) flush()
             word += this.#base(style(unit))
           }
@@ -244,62 +209,40 @@ export class Layout {
       }
     }
     const { bold, italic, strikethrough, magenta, underline, dim, isColorSupported } = this.#colors
+    const styles: Record<string, Style> = { strong: bold, em: italic, del: strikethrough, link: underline }
     const walk = (tokens: readonly Token[], style: Style, open: boolean) => {
       for (const token of tokens as Tokens.Generic[]) {
-        if (this.#held) return
-        switch (token.type) {
-          case 'strong':
-            walk(token.tokens!, text => style(bold(text)), false)
-            break
-          case 'em':
-            walk(token.tokens!, text => style(italic(text)), false)
-            break
-          case 'del':
-            walk(token.tokens!, text => style(strikethrough(text)), false)
-            break
-          case 'codespan':
-            add(isColorSupported ? token.text : token.raw, text => style(magenta(text)))
-            break
-          case 'br':
-            lineBreak()
-            break
-          case 'link': {
-            const shown = token.href.replace(/^mailto:/, '')
-            walk(token.tokens!, text => style(underline(text)), false)
-            // The address is always shown, so that a link's text cannot hide its target.
-            if (token.text !== token.href && token.text !== shown) add(` (${shown})`, text => style(dim(text)))
-            break
+        if (this.held) return
+        const own = styles[token.type]
+        if (own) {
+          walk(token.tokens!, text => style(own(text)), false)
+          // The address is always shown, so that a link's text cannot hide its target.
+          const address = token.href?.replace(/^mailto:/, '')
+          if (address !== undefined && token.text !== token.href && token.text !== address) {
+            add(` (${address})`, text => style(dim(text)))
           }
-          case 'image':
-            add(`${token.text || 'image'} (${token.href})`, style)
-            break
-          case 'html':
-            if (/^<br\s*\/?>$/i.test(token.raw.trim())) lineBreak()
-            else add(token.raw, style)
-            break
-          // Keeps the backslash of \( and \[, which open formulas.
-          case 'escape':
-            add(/[()[\]]/.test(token.text) ? token.raw : token.text, style)
-            break
-          default: {
-            if (token.tokens) {
-              walk(token.tokens, style, open)
-              break
-            }
-            const text = token.text.replace(
-              /&(amp|lt|gt|quot|apos|#39|nbsp);/g,
-              (_: string, name: string) => ENTITIES[name]!
-            )
-            const opener = open ? OPENER.exec(text) : null
-            add(opener ? text.slice(0, opener.index) : text, style)
-            if (opener) this.#held = true
-          }
+        } else if (token.type === 'codespan') {
+          add(isColorSupported ? token.text : token.raw, text => style(magenta(text)))
+        } else if (token.type === 'image') add(`${token.text || 'image'} (${token.href})`, style)
+        else if (token.type === 'br' || (token.type === 'html' && /^\s*<br\s*\/?>\s*$/i.test(token.raw))) lineBreak()
+        else if (token.type === 'html') add(token.raw, style)
+        // Keeps the backslash of \( and \[, which open formulas.
+        else if (token.type === 'escape') add(/[()[\]]/.test(token.text) ? token.raw : token.text, style)
+        else if (token.tokens) walk(token.tokens, style, open)
+        else {
+          const text = token.text.replace(
+            /&(amp|lt|gt|quot|apos|#39|nbsp);/g,
+            (_: string, name: string) => ENTITIES[name]!
+          )
+          const opener = open ? OPENER.exec(text) : null
+          add(opener ? text.slice(0, opener.index) : text, style)
+          if (opener) this.held = true
         }
       }
     }
     walk(tokens, style, open)
     // The text left out may belong to the last word.
-    if (this.#held) word = ''
+    if (this.held) word = ''
     flush()
     return words
   }
@@ -312,88 +255,89 @@ export class Layout {
     const { bold, dim } = this.#colors
     const room = this.#columns - 1 - displayWidth(place.next)
     const toCells = (row: Tokens.TableCell[], style: Style) =>
-      header.map((_, index) => this.#words(row[index]?.tokens ?? [], style, false))
+      header.map((_, index) => this.#words(row[index]?.tokens ?? [], style, false, ''))
     const titles = toCells(header, bold)
     const body = rows.map(row => toCells(row, text => text))
-    const SEPARATOR = 3
-    const available = room - SEPARATOR * (header.length - 1)
     const columns = header.map((_, index) => [titles, ...body].map(row => row[index]!))
-    const natural = columns.map(cells =>
-      Math.max(1, ...cells.flatMap(cell => wrapWords(cell, Infinity)).map(displayWidth))
+    const widest = (texts: string[]) => Math.max(1, ...texts.map(displayWidth))
+    const widths = shareColumns(
+      columns.map(cells => widest(cells.flatMap(cell => arrange(cell, Number.POSITIVE_INFINITY).split('\n')))),
+      columns.map(cells => widest(cells.flat().map(piece => (piece.kind === 'word' ? piece.text : '')))),
+      room - CELL_SEPARATOR.length * (header.length - 1)
     )
-    const least = columns.map(cells =>
-      Math.max(1, ...cells.flat().map(word => (word === 'break' ? 0 : displayWidth(word.text))))
-    )
-    const widths = shareColumns(natural, least, available)
     if (!widths) return this.#stacked(titles, body, room)
-    const formatRow = (row: (typeof titles)[number][]) => {
-      const cells = row.map((words, index) => wrapWords(words, widths[index]!))
+    const formatRow = (row: Piece[][]) => {
+      const cells = row.map((words, index) => arrange(words, widths[index]!).split('\n'))
       const height = Math.max(1, ...cells.map(lines => lines.length))
       return Array.from({ length: height }, (_, line) =>
         cells
           .map((lines, index) => alignCell(lines[line] ?? '', widths[index]!, align[index] ?? null))
-          .join(this.#base(dim(' │ ')))
+          .join(this.#base(dim(CELL_SEPARATOR)))
           .trimEnd()
       )
     }
     const rule = this.#base(dim(widths.map(width => '─'.repeat(width)).join('─┼─')))
     const lines = body.map(formatRow)
     const tall = lines.some(row => row.length > 1)
-    return [
-      ...formatRow(titles),
-      rule,
-      // A rule separates rows that take several lines.
-      ...lines.flatMap((row, index) => (tall && index > 0 ? [rule, ...row] : row))
-    ]
+    // A rule separates rows that take several lines.
+    return [...formatRow(titles), rule, ...lines.flatMap((row, index) => (tall && index > 0 ? [rule, ...row] : row))]
   }
 
-  #stacked(
-    titles: (Extract<Piece, { kind: 'word' }> | 'break')[][],
-    body: (Extract<Piece, { kind: 'word' }> | 'break')[][][],
-    room: number
-  ): string[] {
+  #stacked(titles: Piece[][], body: Piece[][][], room: number): string[] {
     const rule = this.#base(this.#colors.dim('─'.repeat(Math.max(4, Math.min(room, 20)))))
     const rows = body.length > 0 ? body : [titles.map(() => [])]
     return rows.flatMap((row, index) => [
       ...(index > 0 ? [rule] : []),
       ...row.flatMap((cell, column) => {
-        const title = wrapWords(titles[column]!, Infinity).join(' ')
-        const label = { kind: 'word', text: `${title}:`, space: '' } as const
-        const first = cell.map((word, index) => (index === 0 && word !== 'break' ? { ...word, space: ' ' } : word))
-        return wrapWords([label, ...first], room, '  ')
+        const title = arrange(titles[column]!, Number.POSITIVE_INFINITY).replaceAll('\n', ' ')
+        const [first, ...others] = cell
+        const pieces: Piece[] = [
+          { kind: 'line', first: `${title}:`, next: '  ' },
+          { kind: 'word', text: '', space: '' },
+          ...(first?.kind === 'word' ? [{ ...first, space: ' ' }, ...others] : cell)
+        ]
+        return arrange(pieces, room).split('\n')
       })
     ])
   }
 }
 
-export function isClosedCode(raw: string): boolean {
-  return /^ {0,3}(`{3,}|~{3,})[^\n]*\n(?:[\s\S]*\n)? {0,3}\1[`~]*[ \t]*\n*$/.test(raw)
-}
-
-/** Wraps words into lines of at most `width` columns. A wider word gets its own line. */
-function wrapWords(words: readonly (Extract<Piece, { kind: 'word' }> | 'break')[], width: number, next = ''): string[] {
-  const lines: string[] = []
-  let line = ''
-  let used = 0
-  for (const word of words) {
-    if (word === 'break') {
-      lines.push(line)
-      line = next
-      used = next.length
+/**
+ * Arranges pieces in lines of at most `room` columns. A wider word gets its own line, which the terminal wraps, so that
+ * the word can be copied whole.
+ * @param begun whether there are lines before
+ */
+export function arrange(pieces: readonly Piece[], room: number, begun = false): string {
+  let text = ''
+  let column = 0
+  let hasWord = false
+  let next = ''
+  for (const piece of pieces) {
+    if (piece.kind === 'line') {
+      if (begun || text !== '') text += piece.gap === undefined ? '\n' : `\n${piece.gap}\n`
+      text += piece.first
+      column = displayWidth(piece.first)
+      hasWord = false
+      next = piece.next
       continue
     }
-    const size = displayWidth(word.text)
-    const begins = used <= (lines.length > 0 ? next.length : 0)
-    if (!begins && used + word.space.length + size > width) {
-      lines.push(line)
-      line = next + word.text
-      used = next.length + size
+    const width = displayWidth(piece.text)
+    const space = piece.kind === 'word' && hasWord ? piece.space : ''
+    if (piece.kind === 'word' && hasWord && column + space.length + width > room) {
+      text += `\n${next}${piece.text}`
+      column = displayWidth(next) + width
     } else {
-      line += (begins ? '' : word.space) + word.text
-      used += (begins ? 0 : word.space.length) + size
+      text += space + piece.text
+      column += space.length + width
     }
+    hasWord = true
+    if (column > room + 1) column %= room + 1
   }
-  return [...lines, line]
+  return text
+}
+
+export function isClosedCode(raw: string): boolean {
+  return /^ {0,3}(`{3,}|~{3,})[^\n]*\n(?:[\s\S]*\n)? {0,3}\1[`~]*[ \t]*\n*$/.test(raw)
 }
 
 /** Column widths that fill `available`. Undefined if the longest words do not fit side by side. */

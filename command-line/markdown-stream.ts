@@ -1,6 +1,6 @@
 import { Marked, type Token, type Tokens } from 'marked'
 import { displayWidth } from './display-width.ts'
-import { type Colors, isClosedCode, Layout, type Piece, TOP } from './markdown-pieces.ts'
+import { arrange, type Colors, isClosedCode, Layout, type Piece, TOP } from './markdown-pieces.ts'
 import { printable } from './output.ts'
 
 export interface TextOutput {
@@ -30,24 +30,30 @@ const MIN_GROWTH_PART = 16
 
 /**
  * Prints Markdown while it is generated. Printed text never changes: words appear when they are complete and their
- * markup is unambiguous. Only tables are redrawn with each row, because their column widths depend on all rows. Control
- * characters are removed.
+ * markup is unambiguous. Only tables are redrawn with each row, because their column widths depend on all rows. A block
+ * keeps the width that the terminal had when the block began. Control characters are removed.
  */
 export class MarkdownStream {
-  readonly #printer: Printer
-  readonly #options: MarkdownOptions
+  readonly #output: TextOutput
+  readonly #colors: Colors
+  readonly #base: (text: string) => string
   /** Text of the last block, which may be unfinished. */
   #tail = ''
-  /** Pieces of it that have been printed. */
-  #printed: Piece[] = []
-  /** Whether a blank line comes before it. */
+  /** The part of its arranged text that has been printed. */
+  #printed = ''
+  #columns = 80
+  /** Whether something was printed before it, and whether a blank line comes before it. */
+  #begun = false
   #gap = false
+  /** Lines of an unfinished table, below the printed text. */
+  #drawn: string[] = []
   #nextReading = 0
   #awaited = /[^!-~]/
 
-  constructor(output: TextOutput, options: MarkdownOptions) {
-    this.#printer = new Printer(output)
-    this.#options = options
+  constructor(output: TextOutput, { colors, base = text => text }: MarkdownOptions) {
+    this.#output = output
+    this.#colors = colors
+    this.#base = base
   }
 
   push(text: string): void {
@@ -64,87 +70,114 @@ export class MarkdownStream {
   end(): void {
     this.#read(this.#tail, true)
     this.#tail = ''
-    this.#printed = []
-    this.#printer.end()
+    if (this.#hasOutput) this.#output.write('\n')
+    this.#begun = false
+    this.#printed = ''
+  }
+
+  get #hasOutput(): boolean {
+    return this.#begun || this.#printed !== ''
   }
 
   /** @returns the type of the unfinished block */
   #read(source: string, ended: boolean): string | undefined {
+    if (this.#printed === '') this.#columns = this.#output.columns || 80
     const tokens = markdown.lexer(source)
     const open = ended ? tokens.length : openBlock(tokens)
-    const look = { colors: this.#options.colors, columns: this.#printer.columns }
-    const base = this.#options.base ?? (text => text)
-    const layout = new Layout(look, base, this.#gap)
+    const layout = new Layout(this.#colors, this.#columns, this.#base, this.#gap)
     layout.blocks(tokens.slice(0, open), TOP, false)
-    const boundary = { pieces: layout.pieces.length, gap: layout.gap, text: joinRaw(tokens.slice(0, open)) }
+    /** The end of everything that is finished: blocks, and items of a list. */
+    const finished = { pieces: layout.pieces.length, gap: layout.gap, text: joinRaw(tokens.slice(0, open)) }
     const last = tokens[open]
-    if (last?.type === 'list') this.#layItems(layout, last as Tokens.List, boundary)
-    else if (last) layout.blocks([last], TOP, true)
+    if (last?.type === 'list') {
+      const list = last as Tokens.List
+      for (const index of list.items.keys()) {
+        const isLast = index === list.items.length - 1
+        if (isLast && index > 0) {
+          finished.pieces = layout.pieces.length
+          finished.gap = layout.gap
+          finished.text += joinRaw(list.items.slice(0, index))
+        }
+        layout.item(list, index, TOP, isLast)
+      }
+    } else if (last) layout.blocks([last], TOP, true)
     const { pieces } = layout
-    if (!ended && !layout.held && pieces.length > boundary.pieces) dropUnfinished(pieces, source)
+    if (!ended && !layout.held && pieces.length > finished.pieces) dropUnfinished(pieces, source)
     if (!ended) while (pieces.at(-1)?.kind === 'line') pieces.pop()
-    this.#print(pieces)
-    if (last?.type === 'table') this.#printer.draw(new Layout(look, base, false).table(last as Tokens.Table))
+    this.#print(this.#arrange(pieces))
+    if (last?.type === 'table') {
+      this.#draw(new Layout(this.#colors, this.#columns, this.#base, false).table(last as Tokens.Table))
+    }
     // From here on only the last block is parsed again, or only the last item of a list.
-    if (!this.#tail.startsWith(boundary.text)) return last?.type
-    this.#tail = this.#tail.slice(boundary.text.length)
-    this.#printed = this.#printed.slice(boundary.pieces)
-    this.#gap = boundary.gap
-    if (last?.type === 'code') this.#dropPrintedCode(last as Tokens.Code)
+    if (!this.#tail.startsWith(finished.text)) return last?.type
+    this.#tail = this.#tail.slice(finished.text.length)
+    const done = this.#arrange(pieces.slice(0, finished.pieces))
+    this.#printed = this.#printed.slice(done.length)
+    this.#begun ||= done !== ''
+    this.#gap = finished.gap
+    if (last?.type === 'code') this.#dropPrintedCode(last as Tokens.Code, pieces.slice(finished.pieces))
     return last?.type
   }
 
-  #layItems(layout: Layout, { items, ordered, start }: Tokens.List, boundary: Boundary): void {
-    for (const [index, item] of items.entries()) {
-      const last = index === items.length - 1
-      if (last && index > 0) {
-        boundary.pieces = layout.pieces.length
-        boundary.gap = layout.gap
-        boundary.text += items
-          .slice(0, index)
-          .map(({ raw }) => raw)
-          .join('')
-      }
-      layout.item(item, TOP, ordered ? `${Number(start) + index}. ` : '• ', last)
-    }
+  /** The last column stays free, because some terminals wrap when it is written. */
+  #arrange(pieces: readonly Piece[]): string {
+    return arrange(pieces, this.#columns - 1, this.#begun)
   }
 
   /**
    * Removes the printed lines of a long code block, which never change. The first line stays because it identifies the
    * block.
    */
-  #dropPrintedCode({ raw }: Tokens.Code): void {
+  #dropPrintedCode({ raw }: Tokens.Code, pieces: readonly Piece[]): void {
     const begin = /^ {0,3}(?:`{3,}|~{3,})[^\n]*\n/.exec(raw)?.[0]
-    const lines = this.#printed.filter(({ kind }) => kind === 'verbatim').length - 1
+    const lines = pieces.filter(({ kind }) => kind === 'verbatim').length - 1
     if (begin === undefined || lines < 1 || this.#tail.length !== raw.length || isClosedCode(raw)) return
+    if (this.#printed !== this.#arrange(pieces)) return
     const code = raw.slice(begin.length).split('\n')
     if (code.length <= lines) return
     this.#tail = begin + code.slice(lines).join('\n')
-    this.#printed = this.#printed.slice(0, 2)
+    this.#printed = this.#arrange(pieces.slice(0, 2))
   }
 
-  #print(pieces: readonly Piece[]): void {
-    const same = (piece: Piece, index: number) => samePiece(piece, pieces[index])
-    let from = this.#printed.length
-    const known = this.#printed.slice(0, pieces.length)
-    if (known.every(same)) {
-      // Fewer pieces may be unambiguous now, because a new character can belong to the last word.
-      if (pieces.length <= from) return
-    } else {
-      // The markup has changed, which is rare. The line is printed again.
-      from = this.#printed.findIndex((piece, index) => !same(piece, index))
-      while (from > 0 && pieces[from]?.kind !== 'line') from--
-      this.#printer.breakOff()
+  #print(text: string): void {
+    // Less may be unambiguous now, because a new character can belong to the last word.
+    if (this.#printed.startsWith(text)) return
+    let added = text.slice(this.#printed.length)
+    if (!text.startsWith(this.#printed)) {
+      // The markup has changed, which is rare. The changed lines are printed again.
+      const lines = this.#printed.split('\n')
+      const changed = text.split('\n').findIndex((line, index) => line !== lines[index])
+      added = `\n${text.split('\n').slice(changed).join('\n')}`
     }
-    this.#printer.print(pieces.slice(from))
-    this.#printed = [...pieces]
+    this.#output.write(this.#erased() + added)
+    this.#printed = text
   }
-}
 
-interface Boundary {
-  pieces: number
-  gap: boolean
-  text: string
+  /** Draws lines that the next output replaces, as many as the terminal can show. */
+  #draw(lines: readonly string[]): void {
+    let room = Math.max(1, (this.#output.rows || 24) - 2)
+    const hidden = lines.findLastIndex(line => {
+      room -= this.#countRows(line)
+      return room < 0
+    })
+    const visible = lines.slice(hidden + 1)
+    if (visible.join('\n') === this.#drawn.join('\n')) return
+    this.#output.write(this.#erased() + (this.#hasOutput ? '\n' : '') + visible.join('\n'))
+    this.#drawn = visible
+  }
+
+  #erased(): string {
+    if (this.#drawn.length === 0) return ''
+    // A terminal that became narrower shows more rows than were written.
+    const rows = this.#drawn.reduce((sum, line) => sum + this.#countRows(line), 0)
+    this.#drawn = []
+    // The next output begins with a line break.
+    return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J${this.#hasOutput ? '\x1b[A' : ''}`
+  }
+
+  #countRows(line: string): number {
+    return Math.max(1, Math.ceil(displayWidth(line) / (this.#output.columns || 80)))
+  }
 }
 
 /** Index of the unfinished block, or `tokens.length` if there is none. */
@@ -155,7 +188,7 @@ function openBlock(tokens: readonly Token[]): number {
   return tokens[last - 1]?.type === 'list' ? last - 1 : tokens.length
 }
 
-const joinRaw = (tokens: readonly Token[]) => tokens.map(({ raw }) => raw).join('')
+const joinRaw = (tokens: readonly { raw: string }[]) => tokens.map(({ raw }) => raw).join('')
 
 /** Leaves out an unfinished line while its meaning depends on the rest. */
 function held(text: string): string {
@@ -174,132 +207,6 @@ function dropUnfinished(pieces: Piece[], source: string): void {
   const last = pieces.at(-1)
   if (last?.kind === 'word' && !/\s$/.test(source)) pieces.pop()
   if (last?.kind === 'verbatim' && !source.endsWith('\n')) pieces.pop()
-}
-
-function samePiece(one: Piece, other: Piece | undefined): boolean {
-  if (one.kind === 'line') return other?.kind === 'line' && one.first === other.first && one.next === other.next
-  return one.kind === other?.kind && one.text === other.text
-}
-
-/** Arranges words in lines. */
-class Printer {
-  readonly #output: TextOutput
-  #begun = false
-  /** The cursor is at the start of an empty line. */
-  #atStart = true
-  /** Columns used on the current line, and whether it has more than its prefix. */
-  #column = 0
-  #hasWord = false
-  #next = ''
-  #width: number
-  #drawn: string[] = []
-
-  constructor(output: TextOutput) {
-    this.#output = output
-    this.#width = this.columns
-  }
-
-  get columns(): number {
-    return this.#output.columns || 80
-  }
-
-  print(pieces: readonly Piece[]): void {
-    if (pieces.length === 0) return
-    let text = this.#erased()
-    // A terminal that became narrower has wrapped the line.
-    if (this.columns < this.#width) this.#column %= this.columns
-    this.#width = this.columns
-    for (const piece of pieces) {
-      if (piece.kind === 'line') text += this.#line(piece.first, piece.next, piece.gap)
-      else if (piece.kind === 'verbatim') text += this.#verbatim(piece.text)
-      else text += this.#word(piece.text, piece.space)
-    }
-    this.#output.write(text)
-  }
-
-  /** Draws lines that the next output replaces, as many as the terminal can show. */
-  draw(lines: readonly string[]): void {
-    let room = Math.max(1, (this.#output.rows || 24) - 2)
-    const hidden = lines.findLastIndex(line => {
-      room -= this.#countRows(line)
-      return room < 0
-    })
-    const visible = lines.slice(hidden + 1)
-    if (visible.join('\n') === this.#drawn.join('\n')) return
-    let text = this.#erased()
-    if (!this.#atStart) text += '\n'
-    this.#atStart = true
-    this.#output.write(text + visible.join('\n'))
-    this.#drawn = visible
-  }
-
-  breakOff(): void {
-    if (this.#atStart) return
-    this.#output.write('\n')
-    this.#atStart = true
-  }
-
-  end(): void {
-    const text = this.#erased()
-    if (text !== '') this.#output.write(text)
-    this.breakOff()
-  }
-
-  #erased(): string {
-    if (this.#drawn.length === 0) return ''
-    // A terminal that became narrower shows more rows than were written.
-    const rows = this.#drawn.reduce((sum, line) => sum + this.#countRows(line), 0)
-    this.#drawn = []
-    return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J`
-  }
-
-  #countRows(line: string): number {
-    return Math.max(1, Math.ceil(displayWidth(line) / this.columns))
-  }
-
-  #line(first: string, next: string, gap: string | undefined): string {
-    const blank = gap !== undefined && this.#begun ? `${gap}\n` : ''
-    const end = this.#atStart ? '' : '\n'
-    this.#begin(first, next)
-    return end + blank + first
-  }
-
-  #begin(first: string, next: string): void {
-    this.#begun = true
-    this.#atStart = false
-    this.#hasWord = false
-    this.#column = displayWidth(first)
-    this.#next = next
-  }
-
-  #verbatim(text: string): string {
-    this.#column += displayWidth(text)
-    this.#hasWord = true
-    return text
-  }
-
-  #word(text: string, space: string): string {
-    const width = displayWidth(text)
-    // The last column stays free, because some terminals wrap when it is written.
-    const room = this.columns - 1
-    const gap = this.#hasWord ? space : ''
-    if (this.#hasWord && this.#column + gap.length + width > room) {
-      const next = this.#next
-      this.#begin(next, next)
-      this.#hasWord = true
-      this.#take(width)
-      return `\n${next}${text}`
-    }
-    this.#hasWord = true
-    this.#take(gap.length + width)
-    return gap + text
-  }
-
-  /** The terminal wraps a word wider than itself, so that it can be copied whole. */
-  #take(width: number): void {
-    this.#column += width
-    if (this.#column > this.columns) this.#column %= this.columns
-  }
 }
 
 /** Prints text as it arrives, without control characters. */
