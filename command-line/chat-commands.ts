@@ -14,7 +14,7 @@ import {
 } from './chat-settings.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import { formatModel } from './commands/stored-models.ts'
-import { fitText, formatPairs, printable, printText, relativeTime } from './output.ts'
+import { formatPairs, printable, printText, relativeTime, wrapLines } from './output.ts'
 import { showProgress } from './progress-display.ts'
 import type { PromptHistory } from './prompt-history.ts'
 import { readImage, typedPath } from './prompt-images.ts'
@@ -47,8 +47,7 @@ interface ChatCommand {
 }
 
 const SHOWN = ['model', 'system', 'template', 'license']
-const width = () => process.stdout.columns || 80
-const say = (text: string) => printText(fitText(printable(text), width()))
+export const say = (text: string) => printText(wrapLines(printable(text)))
 const fail = (message: string) => new CommandFailure(EXIT.usage, message)
 
 const COMMANDS: readonly ChatCommand[] = [

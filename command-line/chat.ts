@@ -1,19 +1,16 @@
 import pc from 'picocolors'
-import { type Chat, completeLine, readCommand, requireVision } from './chat-commands.ts'
+import { type Chat, completeLine, readCommand, requireVision, say } from './chat-commands.ts'
 import { baseText, cutText } from './chat-session.ts'
 import { CommandFailure, Interrupted, interruption } from './command-failure.ts'
-import { fitText, printable, printNote, printText } from './output.ts'
+import { printable, printNote, printText } from './output.ts'
 import { printAnswer } from './print-answer.ts'
 import { imagesIn, readImage } from './prompt-images.ts'
 import { ServerRefusal } from './server-client.ts'
 import { openTerminalInput, type TerminalInput } from './terminal-input.ts'
 
 const colors = pc.createColors(process.stderr.isTTY && pc.isColorSupported)
-const remark = (text: string) => printNote(colors.dim(fitText(printable(text), process.stderr.columns || 80)))
-const complain = (error: CommandFailure) =>
-  printNote(
-    fitText(printable(`error: ${error.message}`), process.stderr.columns || 80).replace('error:', colors.red('error:'))
-  )
+const remark = (text: string) => printNote(colors.dim(printable(text)))
+const complain = (error: CommandFailure) => printNote(`${colors.red('error:')} ${printable(error.message)}`)
 
 /**
  * Opens the terminal, loads the model, and chats until the user leaves. Text typed while the model loads is kept for
@@ -43,8 +40,7 @@ export async function chatInTerminal(
       if (whole.stopped.aborted) throw new Interrupted(130)
     })
     const { model } = chat.session.settings
-    const what = (await chat.session.isBase()) ? baseText(model) : `Chatting with ${model}.`
-    printText(fitText(`${what} /? shows help.`, process.stdout.columns || 80))
+    say(`${(await chat.session.isBase()) ? baseText(model) : `Chatting with ${model}.`} /? shows help.`)
     await converse(whole, input)
   } finally {
     interruption().removeEventListener('abort', leave)
@@ -96,7 +92,7 @@ async function obey(chat: Chat, line: { kind: 'prompt' | 'command'; text: string
   try {
     const command = line.kind === 'command' ? readCommand(line.text) : undefined
     if (command?.kind === 'command') return await command.run(chat)
-    if (command?.kind === 'unknown') printText(fitText(command.message, process.stdout.columns || 80))
+    if (command?.kind === 'unknown') say(command.message)
     else await chat.answer(await attachImages(chat, line.text))
   } catch (error) {
     if (chat.stopped.aborted && !interruption().aborted) printText('')

@@ -20,11 +20,6 @@ export class CorralCommand extends Command {
     return new CorralCommand(name)
   }
 
-  /** Adds a text, which starts with a line break, to the end of the command's help. */
-  notes(text: string): this {
-    return this.addHelpText('after', text)
-  }
-
   override error(message: string, options: Parameters<Command['error']>[1] = {}): never {
     const [pattern, text] = REWORDED.find(([pattern]) => pattern.test(message)) ?? [message, message]
     const known: Command[] = []

@@ -41,7 +41,7 @@ const context: CommandContext = {
     plugins = undefined
   }
 }
-const program = await createProgram(context, process.argv)
+const program = createProgram(context, process.argv)
 
 program.hook('preSubcommand', (_, subcommand) => {
   command ||= subcommand.name()

@@ -4,7 +4,7 @@ import { chatModels } from './chat-commands.ts'
 import { CommandFailure, EXIT, failure, Interrupted, interruption } from './command-failure.ts'
 import { pullWithProgress, roomText } from './commands/pull.ts'
 import { atTerminal, confirm } from './confirm.ts'
-import { fitText, formatPairs, outputWidth, printable, printNote } from './output.ts'
+import { formatPairs, printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 import { withChosenModel } from './pull-choice.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
@@ -55,7 +55,7 @@ export async function offerPull(
   return await withChosenModel(model, async chosen => {
     const plan = await getPlan(client, chosen, missing)
     if (!yes) {
-      printNote(fitText(printable(describe(plan, chosen)), outputWidth(process.stderr)))
+      printNote(printable(describe(plan, chosen)))
       if (!plan.disk.fits)
         throw failure(
           `There is not enough disk space for ${chosen}. Free some space, or choose another disk with CORRAL_MODELS.`

@@ -22,53 +22,6 @@ export function printable(text: string): string {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
 }
 
-/** Text that does not fit below its column is indented by this much instead. */
-const MIN_HANGING = 4
-
-/** Width for which help texts are written. A line with room for the next word ends its paragraph. */
-const WRITTEN_FOR = 118
-
-/**
- * Wraps lines to the terminal and refills paragraphs. The second column of a list stays aligned, or moves below the
- * first if there is no room.
- * @param width columns
- */
-export function fitText(text: string, width: number): string {
-  const fitted: string[] = []
-  // Remainder of a line that the next line may continue.
-  let rest = ''
-  let before = ''
-  for (const line of text.split('\n')) {
-    const [, indent = '', firstWord = ''] = /^( *)(\S*)/.exec(line)!
-    const goesOn =
-      rest !== '' &&
-      line.trim() !== '' &&
-      indent === /^ */.exec(before)![0] &&
-      before.length + 1 + firstWord.length > WRITTEN_FOR
-    if (rest !== '' && !goesOn) fitted.push(rest)
-    let left = goesOn ? `${rest} ${line.trimStart()}` : line
-    const column = /^ *\S.*? {2,}(?=\S)/.exec(line)?.[0].length
-    const isFar = column !== undefined && column > width / 2 && line.length > width
-    const hanging = ' '.repeat(isFar ? indent.length + MIN_HANGING : (column ?? indent.length))
-    rest = ''
-    before = line
-    if (isFar) {
-      fitted.push(line.slice(0, column).trimEnd())
-      left = hanging + line.slice(column)
-    }
-    const whole = left
-    for (let at: number; left.length > width; left = hanging + left.slice(at + 1)) {
-      at = left.lastIndexOf(' ', width)
-      if (at <= hanging.length) break
-      fitted.push(left.slice(0, at))
-    }
-    if (left !== whole && column === undefined) rest = left
-    else fitted.push(left)
-  }
-  if (rest !== '') fitted.push(rest)
-  return fitted.join('\n')
-}
-
 /** Columns of the terminal. Unlimited for files and pipes, which programs read. */
 export function outputWidth(stream: NodeJS.WriteStream = process.stdout): number {
   return stream.isTTY ? stream.columns || 80 : Number.POSITIVE_INFINITY
@@ -137,6 +90,14 @@ export function formatPairs(pairs: [name: string, value: string | undefined][], 
   return shown.map(([name, value]) => `${indent}${pad(name, width)}  ${value}`).join('\n')
 }
 
+/** Prints the result of a command as names and values. */
+export function printPairs(pairs: [name: string, value: string | undefined][]): void {
+  printText(formatPairs(pairs, ''))
+}
+
+/** Continuation lines are indented by this much more if they do not fit below their column. */
+const MIN_HANGING = 4
+
 /**
  * Wraps lines at blanks. Continuation lines align with the text, or its second column, or further left if that keeps a
  * word whole. The terminal wraps words wider than itself.
@@ -150,8 +111,10 @@ export function wrapLines(text: string, width = outputWidth(), usual = 0): strin
     .map(line => {
       const plain = withoutColours(line)
       const column = displayWidth(/^ *\S+(?: \S+)*? {2,}(?=\S)/.exec(plain)?.[0] ?? '')
-      const indent = /^ */.exec(plain)![0].length
-      return wrapLine(line, width, column > 0 && column <= width / 2 ? column : indent > 0 ? indent + 2 : usual)
+      // Also below the text after a bullet.
+      const indent = /^ *(?:[^\w\s"'(<[`/-] )?/.exec(plain)![0].length
+      if (column === 0) return wrapLine(line, width, indent || usual)
+      return wrapLine(line, width, column <= width / 2 ? column : indent + MIN_HANGING)
     })
     .join('\n')
 }

@@ -107,6 +107,14 @@ export async function ask<Reply>(
   return await withServer(context, whenNone, ({ client }) => client.json<Reply>(method, path, body), without)
 }
 
+/** Waits for work with a server. @returns undefined if no server could be reached */
+export async function unlessNoServer<Result>(work: Promise<Result>): Promise<Result | undefined> {
+  return await work.catch(error => {
+    if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
+    throw error
+  })
+}
+
 /**
  * The private socket of the server that has claimed the data directory, if no other address is named and it answers.
  * Finds the same server as `findServer`, without the time to parse YAML.

@@ -1,10 +1,13 @@
 import { join } from 'node:path'
+import { shippedText } from './shipped-text.ts'
 
 /** Name of the systemd service, and label of the launchd agent. */
 export const SERVICE = 'corral'
 
 /** First words of every file that `corral service install` writes. Files without them belong to someone else. */
 export const MARK = 'Written by "corral service install"'
+
+export const SYSTEM_HOME = '/var/lib/corral'
 
 export interface ServiceDefinition {
   /** True for a service of the whole machine with its own account, false for a service of the current user. */
@@ -22,84 +25,27 @@ export interface ServiceDefinition {
   groups: string[]
 }
 
-export const SYSTEM_HOME = '/var/lib/corral'
-
-/** The sandbox of the service, which keeps GPUs usable. */
-const SANDBOX = `
-# The system is read-only, except the data directory and a private /tmp. Compilers work with that.
-ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
-NoNewPrivileges=yes
-CapabilityBoundingSet=
-AmbientCapabilities=
-RestrictSUIDSGID=yes
-RestrictNamespaces=yes
-RestrictRealtime=yes
-LockPersonality=yes
-RemoveIPC=yes
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectControlGroups=yes
-ProtectProc=invisible
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallErrorNumber=EPERM
-# Only GPUs and the usual pseudo-devices. MemoryDenyWriteExecute would break just-in-time compilers: JavaScript and GPU
-# drivers.
-DevicePolicy=closed
-DeviceAllow=char-drm rw
-DeviceAllow=char-kfd rw
-DeviceAllow=char-nvidia* rw
-`
-
 export function systemdUnit(service: ServiceDefinition): string {
-  const { system, command, flags, environment, home, writable, groups } = service
-  const line = (...words: string[]) => words.map(execWord).join(' ')
-  const settings = Object.entries({
-    ...(system && { CORRAL_HOME: home ?? SYSTEM_HOME, HOME: home ?? SYSTEM_HOME }),
-    ...(!system && home !== undefined && { CORRAL_HOME: home }),
+  const { system, command, flags, environment, home = system ? SYSTEM_HOME : undefined, writable, groups } = service
+  const isDefaultHome = service.home === undefined
+  const places = isDefaultHome ? writable : [service.home!, ...writable]
+  const settings = {
+    ...(home !== undefined && { CORRAL_HOME: home }),
+    ...(system && home !== undefined && { HOME: home }),
     ...environment
-  }).map(([name, value]) => `Environment=${unitWord(`${name}=${value}`)}`)
-  const places = [...(home === undefined ? [] : [home]), ...writable]
-  const account = [
-    `User=${SERVICE}`,
-    `Group=${SERVICE}`,
-    ...(groups.length === 0 ? [] : ['# The groups that may use GPUs.', `SupplementaryGroups=${groups.join(' ')}`]),
-    ...(home === undefined ? [`StateDirectory=${SERVICE}`, 'StateDirectoryMode=0700'] : []),
-    ...(places.length === 0 ? [] : [`ReadWritePaths=${places.map(unitWord).join(' ')}`])
-  ]
-  return `# ${MARK}, which overwrites it. For your own settings, use "systemctl ${system ? '' : '--user '}edit ${SERVICE}".
-[Unit]
-Description=corral, a local model server
-${system ? 'After=network-online.target\nWants=network-online.target\n' : ''}
-[Service]
-${system ? `${account.join('\n')}\n` : ''}# Ignores a config.yaml in a home folder.
-WorkingDirectory=/
-ExecStart=${line(...command, ...flags, 'serve')}
-# Fails and changes nothing if the settings have errors.
-ExecReload=${line(...command, ...flags, 'reload')}
-${settings.map(text => `${text}\n`).join('')}UMask=0077
-# corral stops its engines itself. Remaining processes are killed.
-KillMode=mixed
-# Longer than shutdown_grace.
-TimeoutStopSec=30
-Restart=on-failure
-RestartSec=2
-# A restart does not fix configuration errors.
-RestartPreventExitStatus=2
-# An engine killed for its memory must not end the service.
-OOMPolicy=continue
-# Two files per connection, and some for engines and downloads.
-LimitNOFILE=65536
-${system ? SANDBOX : ''}
-[Install]
-WantedBy=${system ? 'multi-user.target' : 'default.target'}
-`
+  }
+  return fillTemplate('systemd.service', {
+    mark: MARK,
+    user: system ? '' : '--user ',
+    system: system ? '' : [],
+    groups: system && groups.length > 0 ? groups.join(' ') : [],
+    stateDirectory: system && isDefaultHome ? '' : [],
+    writable: system && places.length > 0 ? places.map(unitWord).join(' ') : [],
+    // In commands, systemd also replaces `$NAME`.
+    command: [...command, ...flags].map(word => unitWord(word).replaceAll('$', '$$$$')).join(' '),
+    variables: Object.entries(settings).map(([name, value]) => unitWord(`${name}=${value}`)),
+    target: system ? 'multi-user.target' : 'default.target'
+  })
 }
 
 /** Quotes a word of a setting: systemd splits at blanks and replaces `%x`. */
@@ -108,60 +54,26 @@ function unitWord(text: string): string {
   return /^[\w./:=%@,+~-]+$/.test(text) ? escaped : `"${escaped}"`
 }
 
-/** Quotes a word of a command, where systemd also replaces `$NAME`. */
-function execWord(text: string): string {
-  return unitWord(text).replaceAll('$', '$$$$')
-}
-
 /** The launchd property list: an agent of the user, started at login. */
 export function launchdAgent({ command, flags, environment, home }: ServiceDefinition, log: string): string {
+  const xml = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
   const settings = { ...(home !== undefined && { CORRAL_HOME: home }), ...environment }
-  const string = (text: string) => `<string>${xml(text)}</string>`
-  const pairs = Object.entries(settings).map(([name, value]) => `    <key>${xml(name)}</key>\n    ${string(value)}\n`)
-  return `<?xml version="1.0" encoding="UTF-8"?>
-<!-- ${MARK}, which overwrites it. -->
-<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
-<plist version="1.0">
-<dict>
-  <key>Label</key>
-  ${string(SERVICE)}
-  <key>ProgramArguments</key>
-  <array>
-${[...command, ...flags, 'serve'].map(word => `    ${string(word)}\n`).join('')}  </array>
-  <key>EnvironmentVariables</key>
-  <dict>
-${pairs.join('')}  </dict>
-  <key>RunAtLoad</key>
-  <true/>
-  <key>KeepAlive</key>
-  <dict>
-    <key>SuccessfulExit</key>
-    <false/>
-  </dict>
-  <key>ThrottleInterval</key>
-  <integer>30</integer>
-  <key>ExitTimeOut</key>
-  <integer>30</integer>
-  <key>ProcessType</key>
-  <string>Interactive</string>
-  <key>Umask</key>
-  <integer>63</integer>
-  <key>SoftResourceLimits</key>
-  <dict>
-    <key>NumberOfFiles</key>
-    <integer>65536</integer>
-  </dict>
-  <key>StandardOutPath</key>
-  ${string(log)}
-  <key>StandardErrorPath</key>
-  ${string(log)}
-</dict>
-</plist>
-`
+  return fillTemplate('launchd.plist', {
+    mark: MARK,
+    word: [...command, ...flags, 'serve'].map(xml),
+    variable: Object.entries(settings).map(([name, value]) => `<key>${xml(name)}</key><string>${xml(value)}</string>`),
+    log: xml(log)
+  })
 }
 
-function xml(text: string): string {
-  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+/** Replaces `{name}` in each line of a text. A line with a list is repeated for each value, or left out if it is empty. */
+function fillTemplate(file: string, values: Record<string, string | string[]>): string {
+  const fill = (line: string): string[] => {
+    const [, before, name, rest] = /^(.*?)\{(\w+)\}(.*)$/.exec(line) ?? []
+    if (name === undefined) return [line]
+    return [values[name]!].flat().flatMap(value => fill(rest!).map(after => before + value + after))
+  }
+  return shippedText(file).split('\n').flatMap(fill).join('\n')
 }
 
 export type ServiceStep =
@@ -189,6 +101,13 @@ export function systemctl(system: boolean, ...words: string[]): string[] {
   return ['systemctl', ...(system ? [] : ['--user']), ...words]
 }
 
+const runs = (...command: string[]): ServiceStep => ({ do: 'run', command })
+const bootout = (uid: number): ServiceStep => ({
+  do: 'run',
+  command: ['launchctl', 'bootout', `gui/${uid}/${SERVICE}`],
+  optional: true
+})
+
 /** Steps of the installation. launchd appends output to `log`. */
 export function installSteps(
   place: ServicePlace,
@@ -196,39 +115,29 @@ export function installSteps(
   log: string,
   hasAccount: boolean
 ): ServiceStep[] {
-  const path = serviceFile(place, service.system)
+  const { system, home = SYSTEM_HOME } = service
+  const path = serviceFile(place, system)
   if (place.platform === 'darwin') {
-    const domain = `gui/${place.uid}`
     return [
       { do: 'write', path, text: launchdAgent(service, log) },
-      { do: 'run', command: ['launchctl', 'bootout', `${domain}/${SERVICE}`], optional: true },
-      { do: 'run', command: ['launchctl', 'bootstrap', domain, path] }
+      bootout(place.uid),
+      runs('launchctl', 'bootstrap', `gui/${place.uid}`, path)
     ]
   }
-  const home = service.home ?? SYSTEM_HOME
   const useradd = ['useradd', '--system', '--user-group', '--home-dir', home, '--shell', '/usr/sbin/nologin', SERVICE]
   return [
-    ...(service.system && !hasAccount ? [{ do: 'run' as const, command: useradd }] : []),
+    ...(system && !hasAccount ? [runs(...useradd)] : []),
     { do: 'write', path, text: systemdUnit(service) },
-    { do: 'run', command: systemctl(service.system, 'daemon-reload') },
-    { do: 'run', command: systemctl(service.system, 'enable', SERVICE) },
+    runs(...systemctl(system, 'daemon-reload')),
+    runs(...systemctl(system, 'enable', SERVICE)),
     // A running service continues with the new file.
-    { do: 'run', command: systemctl(service.system, 'restart', SERVICE) }
+    runs(...systemctl(system, 'restart', SERVICE))
   ]
 }
 
 /** Steps of the removal. Data directory and account stay. */
 export function uninstallSteps(place: ServicePlace, system: boolean): ServiceStep[] {
-  const path = serviceFile(place, system)
-  if (place.platform === 'darwin') {
-    return [
-      { do: 'run', command: ['launchctl', 'bootout', `gui/${place.uid}/${SERVICE}`], optional: true },
-      { do: 'remove', path }
-    ]
-  }
-  return [
-    { do: 'run', command: systemctl(system, 'disable', '--now', SERVICE) },
-    { do: 'remove', path },
-    { do: 'run', command: systemctl(system, 'daemon-reload') }
-  ]
+  const remove: ServiceStep = { do: 'remove', path: serviceFile(place, system) }
+  if (place.platform === 'darwin') return [bootout(place.uid), remove]
+  return [runs(...systemctl(system, 'disable', '--now', SERVICE)), remove, runs(...systemctl(system, 'daemon-reload'))]
 }

@@ -1,9 +1,11 @@
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { noteInputs, root } from './inputs.mjs'
 
 export const FOLDER = join(root, 'dist', 'bundle')
+/** Texts that the command line reads. */
+const TEXTS = 'command-line/texts'
 
 /** Files that are started or imported by name. Shared code is in separate chunks. */
 const ENTRIES = {
@@ -61,7 +63,9 @@ export async function buildBundle() {
     const escaped = text.replace(/[^\0-\x7f]/g, one => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`)
     writeFileSync(path, escaped, { mode: path === join(FOLDER, 'main.js') ? 0o755 : 0o644 })
   }
-  noteInputs(FOLDER, [...Object.keys(metafile.inputs), 'scripts/bundle.mjs'])
+  cpSync(join(root, TEXTS), join(FOLDER, 'texts'), { recursive: true })
+  const texts = readdirSync(join(root, TEXTS)).map(name => `${TEXTS}/${name}`)
+  noteInputs(FOLDER, [...Object.keys(metafile.inputs), ...texts, 'scripts/bundle.mjs'])
 }
 
 /**

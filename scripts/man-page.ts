@@ -1,6 +1,7 @@
 import type { EventEmitter } from 'node:events'
 import type { Command } from 'commander'
-import { createProgram } from '../command-line/program.ts'
+import { wrapLines } from '../command-line/output.ts'
+import { createProgram, MAX_HELP_COLUMNS } from '../command-line/program.ts'
 import { version } from '../core/system/package-info.ts'
 
 /** Escapes text for roff: a line must not start with a dot or a quote, and backslashes and hyphens have a meaning. */
@@ -16,7 +17,7 @@ function textAfter(command: Command): string {
   let text = ''
   const events = command as unknown as EventEmitter
   events.emit('afterHelp', { error: false, command, write: (piece: string) => (text += `${piece}\n`) })
-  return text.replace(/^Options of all commands .*$/m, '').trim()
+  return wrapLines(text.replace(/^Options of all commands .*$/m, '').trim(), MAX_HELP_COLUMNS)
 }
 
 function literal(text: string): string {
@@ -55,7 +56,7 @@ export async function renderManPage(): Promise<Record<string, string>> {
     definitions: async () => [],
     trustChanged() {}
   }
-  const program = await createProgram(context, [])
+  const program = createProgram(context, [])
   const help = program.createHelp()
   const page = `.\\" Generated from the command definitions by "npm run docs:write". Do not edit.
 .TH CORRAL 1 "" "corral ${version}" "corral"

@@ -1,5 +1,4 @@
 import { cpus, loadavg, totalmem } from 'node:os'
-import { InvalidArgumentError } from 'commander'
 import type { ShownModel } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { version } from '../../core/system/package-info.ts'
@@ -11,17 +10,17 @@ import { type BenchServer, benchServer } from '../bench/trial-client.ts'
 import { type Step, type Tuning, tune } from '../bench/tune.ts'
 import { failure } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
-import { fitText, printJson, printNote, printText } from '../output.ts'
+import { printJson, printNote, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
 interface BenchOptions {
   quick?: boolean
-  context?: number[]
-  slots?: number[]
-  repeat?: number
+  /** In ascending order, like the slots. */
+  context?: number[] | undefined
+  slots?: number[] | undefined
+  repeat?: number | undefined
   tune?: boolean
   allowQuantizedCache?: boolean
   yes?: boolean
@@ -41,44 +40,14 @@ const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
 /** A wider 95 % interval is worth a warning. */
 const MAX_SPREAD = 0.1
 
-export function defineBench(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('bench')
-    .description('measure how fast a model is on this machine, and find faster settings')
-    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .option('--quick', 'measure only a short context, twice')
-    .option('--context <tokens>', 'context lengths to measure, such as 512,4096', wholeNumbers)
-    .option('--slots <counts>', 'concurrent requests, such as 1,2,4', wholeNumbers)
-    .option('--repeat <count>', `number of repetitions (${REPEAT.usual})`, wholeNumber)
-    .option('--tune', 'find faster engine settings, and offer to save them')
-    .option('--allow-quantized-cache', 'with --tune: also try an 8-bit KV cache, which changes answers slightly')
-    .option('--yes', 'with --tune: save faster settings to config.yaml without asking')
-    .option('--dry-run', 'with --tune: only show faster settings')
-    .option('--anyway', 'measure even while the server handles other requests')
-    .option('--json', 'print all measurements as JSON')
-    .notes(`
-PROMPT is prompt tokens per second, ANSWER is generated tokens per second, FIRST is the time to the first token. Each is
-the median, ± half of the 95 % interval. With several slots, they apply to all slots together.
-
-The model is reloaded for the measurement and restored afterwards, even after Ctrl-C. Requests of other clients to the
-model may wait, and measurements that they affect are repeated. This needs the server's private socket, or an admin's
-key. --tune adopts a setting only if it is faster by more than 3 % with 95 % certainty.
-
-Examples:
-  corral bench corral/tiny-chat --quick
-  corral bench me/model --context 512,8192 --slots 1,4
-  corral bench me/model --tune
-  corral bench me/model --tune --yes --json`)
-    .action((model: string, options: BenchOptions) => bench(context, model, options))
-}
-
-function wholeNumber(text: string): number {
+function wholeNumber(option: string, text: string): number {
   const value = Number(text)
-  if (/^\d+$/.test(text.trim()) && Number.isSafeInteger(value) && value > 0) return value
-  throw new InvalidArgumentError('It must be a whole number, 1 or more.')
+  if (Number.isSafeInteger(value) && value > 0) return value
+  throw usageFailure(`--${option} cannot be "${text}". It must be a whole number, 1 or more.`)
 }
 
-const wholeNumbers = (text: string) => [...new Set(text.split(',').map(wholeNumber))].sort((a, b) => a - b)
+const wholeNumbers = (option: string, text: string) =>
+  [...new Set(text.split(',').map(each => wholeNumber(option, each)))].sort((a, b) => a - b)
 
 interface Work {
   client: ServerClient
@@ -90,7 +59,18 @@ interface Work {
   notes: string[]
 }
 
-async function bench(context: CommandContext, model: string, options: BenchOptions): Promise<void> {
+export async function bench(
+  context: CommandContext,
+  model: string,
+  given: Omit<BenchOptions, 'context' | 'slots' | 'repeat'> & Record<'context' | 'slots' | 'repeat', string | undefined>
+): Promise<void> {
+  const options: BenchOptions = {
+    ...given,
+    context: given.context === undefined ? undefined : wholeNumbers('context', given.context),
+    slots: given.slots === undefined ? undefined : wholeNumbers('slots', given.slots),
+    repeat: given.repeat === undefined ? undefined : wholeNumber('repeat', given.repeat)
+  }
+  modelArgument(model)
   if (!options.tune) {
     for (const name of ['yes', 'dryRun', 'allowQuantizedCache'] as const) {
       if (options[name]) throw usageFailure(`--${kebab(name)} needs --tune.`)
@@ -103,7 +83,7 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
     if (own) printNote('No server is running, so one was started that stops with this command.')
     const shown = await client.json<ShownModel>('POST', '/api/show', { model })
     const busy = busyMachine(loadavg()[0]!, cpus().length)
-    if (busy !== undefined) printNote(wrapped(busy, process.stderr.columns))
+    if (busy !== undefined) printNote(busy)
     const progress = await showProgress('loading', { plain: 'lines' })
     let doing = ''
     const notes: string[] = []
@@ -127,7 +107,7 @@ async function bench(context: CommandContext, model: string, options: BenchOptio
         progress.clear()
         if (options.json) printJson(report)
         else printText(formatReport(report))
-        for (const note of notes) printNote(wrapped(note, process.stderr.columns))
+        for (const note of notes) printNote(note)
       }
     } finally {
       progress.clear()
@@ -146,7 +126,6 @@ export function busyMachine(load: number, processors: number): string | undefine
 }
 
 const kebab = (name: string) => name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
-const wrapped = (text: string, columns: number | undefined) => fitText(text, columns ?? 80)
 
 export interface BenchRow {
   context: number
@@ -301,13 +280,9 @@ export function formatReport({ model, label, engine, load, rows }: BenchReport):
   const table = [['CONTEXT', 'SLOTS', 'PROMPT/s', 'ANSWER/s', 'FIRST'], ...cells]
   const widths = table[0]!.map((_, column) => Math.max(...table.map(row => row[column]!.length)))
   const lines = table.map(row => row.map((cell, column) => cell.padStart(widths[column]!)).join(' '))
-  const columns = process.stdout.columns ?? 80
   return [
-    fitText(`${model} (${label}) on ${engine}`, columns),
-    fitText(
-      `loaded in ${shortNumber(load.median)} s (${shortNumber(load.least)} to ${shortNumber(load.most)} s)`,
-      columns
-    ),
+    wrapLines(`${model} (${label}) on ${engine}`),
+    wrapLines(`loaded in ${shortNumber(load.median)} s (${shortNumber(load.least)} to ${shortNumber(load.most)} s)`),
     '',
     ...lines
   ].join('\n')
@@ -368,7 +343,7 @@ async function tuneModel(work: Work): Promise<TuningResult> {
       allowChanges: options.allowQuantizedCache ?? false,
       say: text => say(`trying ${text}`),
       onStep: step => {
-        if (!options.json) printStep(step)
+        if (!options.json) printNote(stepText(step))
       }
     }
   )
@@ -437,17 +412,11 @@ const signed = (ratio: number) => {
   return value > 0 ? `+${value}` : `${value}`
 }
 
-function printStep(step: Step): void {
-  // Printed above the progress line, which is redrawn.
-  printNote(wrapped(stepText(step), process.stderr.columns))
-}
-
 async function reportTuning(context: CommandContext, work: Work, result: TuningResult, isOwn: boolean): Promise<void> {
   const { options, client } = work
   const { record, settings, confirmation, largest, needed, steps, file } = result
   const found = Object.keys(settings).length > 0
-  const print = options.json ? printNote : printText
-  const tell = (text: string) => print(wrapped(text, process.stdout.columns))
+  const tell = options.json ? printNote : (text: string) => printText(wrapLines(text))
   const isNeeded = Object.keys(needed).length > 0
   if (confirmation && settings !== needed) {
     const { mean, low, high } = confirmation.overall

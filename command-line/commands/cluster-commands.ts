@@ -16,7 +16,6 @@ import type { RayPlaces, RayRecord } from '../../plugins/machines/ray/ray-cluste
 import type { RayCall } from '../../plugins/machines/ray/ray-python.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, formatTable, printJson, printNote, printText } from '../output.ts'
 import { createClient } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
@@ -68,88 +67,20 @@ interface RayStatus {
   nodes: RayNode[]
 }
 
-export function defineCluster(program: CorralCommand, context: CommandContext): void {
-  const cluster = program
-    .command('cluster')
-    .description('let Ray run corral on several machines behind this one')
-    .notes(`
-Ray starts and supervises a corral, called a member, on every node with the resource "corral". This server lists the
-models of its members beside its own. Ray is installed in the data directory on first use (a download of about 100 MB).
-
-From one machine to three:
-  corral cluster up --ray local                        on this machine; prints what to run on the others
-  corral cluster join 192.168.1.10:${RAY_PORT}                on each of the others; runs until it is stopped
-  corral cluster status
-
-With an existing Ray cluster whose nodes have corral installed and the resource "corral":
-  corral cluster up --ray 10.0.0.5:${RAY_PORT}
-  corral cluster down`)
-
-  cluster
-    .command('up')
-    .description('start a member on every node of a Ray cluster, including nodes that join later')
-    .requiredOption('--ray <address>', 'address of a Ray head node, or "local" to start one on this machine')
-    .option('--bind <address>', 'with local: the address that other machines join at (default: the private address)')
-    .option('--ray-port <port>', `with local: port of the head node (${RAY_PORT})`)
-    .option('--with-member', 'with local: also start a member on this machine')
-    .option('--member-port <port>', `port of members (${MEMBER_PORT})`)
-    .option('--member-home <path>', 'data directory of members on nodes that do not set one (~/.corral there)')
-    .notes(`
-Run it again to change options or to restart what has died. The server of this data directory uses the members
-immediately. A local head node requires the token in cluster/token in the data directory. Its ports are open to the network.
-Exit codes: 0 the members are starting, 1 failed.`)
-    .action((options: UpOptions) => up(context, options))
-
-  cluster
-    .command('join')
-    .description('make this machine a node with a member, until the command is stopped')
-    .argument('<address>', 'address of the head node, as printed by "corral cluster up"')
-    .option(
-      '--bind <address>',
-      'address of this machine that the others can reach (default: the one on the route to the head node)'
-    )
-    .option('--name <name>', "name of the member (default: this machine's name)")
-    .option('--token-file <path>', 'file with the token of the cluster (cluster/token in the data directory)')
-    .notes(`
-The member serves the models of this data directory. Stop any other corral that uses it first. Failed processes are
-restarted. Ctrl-C or SIGTERM leaves the cluster: active requests have "shutdown_grace" to finish, and a second signal ends
-them immediately. The environment variable RAY_AUTH_TOKEN may contain the token instead of --token-file.`)
-    .action((address: string, options: JoinOptions) => joinCluster(context, address, options))
-
-  cluster
-    .command('status')
-    .description('show the nodes of the Ray cluster and their members')
-    .option('--json', 'print it as JSON')
-    .notes('\nExit codes: 0 shown, 3 there is no cluster or its head node does not answer.')
-    .action(({ json }: { json?: boolean }) => showStatus(context, json === true))
-
-  cluster
-    .command('drain')
-    .description('stop sending new requests to a member')
-    .argument('<member>', 'name of the member')
-    .option('--undo', 'send requests to a member again')
-    .action(async (member: string, { undo }: { undo?: boolean }) => {
-      const method = undo ? 'DELETE' : 'POST'
-      const drained = await ask<{ by: 'member' | 'front'; member: MemberRecord }>(
-        context,
-        method,
-        '/api/cluster/drain',
-        { member },
-        { whenNone: 'fail' }
-      )
-      printNote(
-        undo ? `${member} gets requests again.` : `${member} gets no new requests. Its active requests continue.`
-      )
-      if (!undo && drained.by === 'front') for (const note of drained.member.notes) printNote(note)
-    })
-
-  cluster
-    .command('down')
-    .description('stop all members, and the head node if "cluster up" started it')
-    .notes(
-      '\nActive requests have "shutdown_grace" to finish. Models and keys stay. An existing Ray cluster keeps running without members.'
-    )
-    .action(() => down(context))
+export async function clusterDrain(
+  context: CommandContext,
+  member: string,
+  { undo }: { undo?: boolean }
+): Promise<void> {
+  const drained = await ask<{ by: 'member' | 'front'; member: MemberRecord }>(
+    context,
+    undo ? 'DELETE' : 'POST',
+    '/api/cluster/drain',
+    { member },
+    { whenNone: 'fail' }
+  )
+  printNote(undo ? `${member} gets requests again.` : `${member} gets no new requests. Its active requests continue.`)
+  if (!undo && drained.by === 'front') for (const note of drained.member.notes) printNote(note)
 }
 
 interface RayContext {
@@ -234,7 +165,7 @@ async function privateAddress(): Promise<string> {
   )
 }
 
-async function up(context: CommandContext, options: UpOptions): Promise<void> {
+export async function clusterUp(context: CommandContext, options: UpOptions): Promise<void> {
   const isLocal = options.ray === 'local'
   if (!isLocal && !/^[^\s/]+:\d+$/.test(options.ray!)) {
     throw usageFailure(`--ray must be "local" or an address such as 10.0.0.5:${RAY_PORT}, but got "${options.ray}".`)
@@ -321,7 +252,7 @@ async function addressTowards(address: string): Promise<string> {
   }
 }
 
-async function joinCluster(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
+export async function clusterJoin(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
   if (!/^[^\s/]+:\d+$/.test(address))
     throw usageFailure(`"${address}" is not a valid address. Use one such as 10.0.0.5:${RAY_PORT}.`)
   const ray = await openRay(context)
@@ -407,7 +338,7 @@ async function currentCluster({ places, settings }: RayContext): Promise<{ addre
   throw new CommandFailure(EXIT.noServer, 'No Ray cluster is in use. Create one with: corral cluster up --ray local')
 }
 
-async function showStatus(context: CommandContext, json: boolean): Promise<void> {
+export async function clusterStatus(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
   const ray = await openRay(context)
   const { address } = await currentCluster(ray)
   const { findToken } = await import('../../plugins/machines/ray/ray-cluster.ts')
@@ -493,7 +424,7 @@ function warnAbout({ address, authentication, controller, nodes }: RayStatus): v
   }
 }
 
-async function down(context: CommandContext): Promise<void> {
+export async function clusterDown(context: CommandContext): Promise<void> {
   const ray = await openRay(context)
   const { config, places, settings } = ray
   const { address, record } = await currentCluster(ray)

@@ -1,38 +1,25 @@
 import type { Argument, Command } from 'commander'
 import { CommandFailure, EXIT } from '../command-failure.ts'
-import { COMPLETION_SHELLS, completionScript } from '../completion-script.ts'
 import type { CommandContext } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { printText } from '../output.ts'
+import { shippedText } from '../shipped-text.ts'
 
-export function defineCompletion(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('completion')
-    .description('print a script that completes commands, options and models in your shell')
-    .addArgument(shellArgument(program))
-    .notes(`
-Model names come from the running server, or from the disk. Load it in each shell:
-  bash   echo 'source <(corral completion bash)' >> ~/.bashrc
-  zsh    corral completion zsh > "\${fpath[1]}/_corral"
-  fish   corral completion fish > ~/.config/fish/completions/corral.fish`)
-    .action((shell: (typeof COMPLETION_SHELLS)[number]) => printText(completionScript(shell)))
-  program
-    .command('__complete', { hidden: true })
-    .argument('[words...]')
-    .helpOption(false)
-    .allowUnknownOption()
-    .action(async (words: string[]) => {
-      const found = await complete(program, context, words)
-      if (found.length > 0) printText(found.map(({ value, about }) => `${value}\t${about}`).join('\n'))
-    })
+const SHELLS = ['bash', 'zsh', 'fish']
+
+/**
+ * Prints a script that calls `corral __complete <words>`, which prints one candidate per line with its description
+ * after a tab. A loaded script works with every later version of corral.
+ */
+export function completion(_context: CommandContext, shell: string): void {
+  if (!SHELLS.includes(shell)) {
+    throw new CommandFailure(EXIT.usage, `corral completes commands in bash, zsh and fish, not in "${shell}".`)
+  }
+  printText(shippedText(`completion.${shell}`).trimEnd())
 }
 
-function shellArgument(program: CorralCommand): Argument {
-  const argument = program.createArgument('<shell>', 'the shell').choices(COMPLETION_SHELLS)
-  return argument.argParser(name => {
-    if (COMPLETION_SHELLS.some(known => known === name)) return name
-    throw new CommandFailure(EXIT.usage, `corral completes commands in bash, zsh and fish, not in "${name}".`)
-  })
+export async function printCompletions(program: Command, context: CommandContext, words: string[]): Promise<void> {
+  const found = await complete(program, context, words)
+  if (found.length > 0) printText(found.map(({ value, about }) => `${value}\t${about}`).join('\n'))
 }
 
 interface Completion {
@@ -51,14 +38,15 @@ const VALUES: Record<string, (context: CommandContext) => string[] | Promise<str
   format: () => ['json'],
   model: modelNames,
   reference: modelNames,
-  command: () => []
+  command: () => [],
+  shell: () => SHELLS
 }
 
 /**
  * Candidates for the last word.
  * @param words words after `corral`, including the unfinished last one
  */
-export async function complete(program: Command, context: CommandContext, words: string[]): Promise<Completion[]> {
+async function complete(program: Command, context: CommandContext, words: string[]): Promise<Completion[]> {
   const typed = words.at(-1) ?? ''
   let command = program
   let operands = 0

@@ -13,7 +13,6 @@ import { abortAfter } from '../../core/system/abort-signals.ts'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
 import { withLocalService } from '../local-service.ts'
 import { printJson, printText } from '../output.ts'
@@ -32,31 +31,12 @@ interface DoctorFlags {
   sysroot?: string
 }
 
-export function defineDoctor(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('doctor')
-    .description('check what works on this machine, what is missing, and how to fix it')
-    .option('--json', 'print the findings as JSON (docs/doctor.md describes them)')
-    .option('--no-build', 'only show what is known: do not search for, download or build llama.cpp')
-    .option('--sysroot <folder>', 'examine the system files in this folder instead of /')
-    .notes(`
-Shows the hardware, how well each kind of llama.cpp build fits, what each one is missing, and which one is used.
-Searches for a build like the server and waits for the result: if there is none, it is downloaded or built, which may
-take minutes the first time.
-
-Examples:
-  corral doctor
-  corral doctor --no-build
-  corral doctor --json | jq -r '.ranking[] | "\\(.score) \\(.runtime)"'
-
-Exit codes: 0 all is well, 1 something is missing, 2 the configuration has errors.`)
-    .action(async (flags: DoctorFlags) => {
-      const report = await examine(context, flags)
-      if (flags.json) printJson(report)
-      else printText((await import('../doctor-text.ts')).formatDoctor(report))
-      if (report.config.problems.length > 0) process.exitCode = EXIT.usage
-      else if (report.problems.length > 0) process.exitCode = EXIT.failure
-    })
+export async function doctor(context: CommandContext, flags: DoctorFlags): Promise<void> {
+  const report = await examine(context, flags)
+  if (flags.json) printJson(report)
+  else printText((await import('../doctor-text.ts')).formatDoctor(report))
+  if (report.config.problems.length > 0) process.exitCode = EXIT.usage
+  else if (report.problems.length > 0) process.exitCode = EXIT.failure
 }
 
 export function emptyReport(): DoctorReport {

@@ -1,11 +1,9 @@
 import { resolve } from 'node:path'
-import { Option } from 'commander'
 import type { FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, failure, forEach } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { nextStep } from '../next-step.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
@@ -19,44 +17,23 @@ interface ImportOptions {
   json?: boolean
 }
 
-export function defineImport(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('import')
-    .description('register models that are already on disk')
-    .usage('[options] <path> <model>\n       corral import --from <tool> [model...]')
-    .argument('[path]', 'a GGUF file (with its other parts and projector beside it) or a SafeTensors folder')
-    .argument('[model]', 'name to store it as: owner/name, or owner/name:variant to set its label')
-    .argument('[more...]', 'with --from, all arguments are models of the tool')
-    .addOption(
-      new Option('--from <tool>', 'import models that another tool has downloaded').choices([
-        'huggingface',
-        'ollama',
-        'lm-studio'
-      ])
-    )
-    .option('--list', "with --from: list the tool's models and change nothing")
-    .option('--all', 'with --from: import every model that can be imported')
-    .option('--json', 'with --list: print the reply of GET /api/import/found')
-    .notes(`
-Files share the disk space of the originals if the file system allows it. Otherwise they are copied. The originals are
-never changed.
+export { importModels as import }
 
-Examples:
-  corral import ./qwen2.5-0.5b-instruct-q4_k_m.gguf qwen/qwen2.5-0.5b-instruct
-  corral import ~/models/my-finetune me/finetune
-  corral import --from ollama
-  corral import --from huggingface Qwen/Qwen3-0.6B-GGUF
-  corral import --from lm-studio --all`)
-    .action(async (path: string | undefined, model: string | undefined, more: string[], options: ImportOptions) => {
-      const given = [path, model, ...more].filter(argument => argument !== undefined)
-      const { from, list, all } = options
-      checkUsage(given, options)
-      await withServer(context, 'aside', async ({ client }) => {
-        if (from === undefined) await importPath(client, resolve(context.cwd, given[0]!), given[1]!)
-        else if (list || (given.length === 0 && !all)) await listFound(client, from, options)
-        else await importFound(client, from, given)
-      })
-    })
+async function importModels(
+  context: CommandContext,
+  path: string | undefined,
+  model: string | undefined,
+  more: string[],
+  options: ImportOptions
+): Promise<void> {
+  const given = [path, model, ...more].filter(argument => argument !== undefined)
+  const { from, list, all } = options
+  checkUsage(given, options)
+  await withServer(context, 'aside', async ({ client }) => {
+    if (from === undefined) await importPath(client, resolve(context.cwd, given[0]!), given[1]!)
+    else if (list || (given.length === 0 && !all)) await listFound(client, from, options)
+    else await importFound(client, from, given)
+  })
 }
 
 /** Checks the arguments before a server is started. @throws CommandFailure */

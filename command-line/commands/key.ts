@@ -3,7 +3,6 @@ import { abortAfter } from '../../core/system/abort-signals.ts'
 import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
 import { EXIT, failure, Interrupted } from '../command-failure.ts'
 import { type CommandContext, configPlaces, usageFailure } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
 import { planAddresses, readServerSettings, recordedAddress, toServerSettings } from '../server-address.ts'
 import { healthAt } from '../server-client.ts'
@@ -20,77 +19,21 @@ interface CreateOptions {
 
 const HEALTH_TIMEOUT_MS = 5000
 
-export function defineKey(program: CorralCommand, context: CommandContext): void {
-  const key = program
-    .command('key')
-    .description('create, list, replace and revoke API keys')
-    .notes(`
-Keys are stored as salted hashes in keys.json in the data directory. These commands change that file, and a running server
-applies the changes immediately. With --host they use the server there, which requires an admin's key (CORRAL_API_KEYS).
+export async function keyList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+  const records = await (await openKeys(context)).list()
+  if (json) return printJson(records)
+  printText(formatKeys(records, new Date()))
+}
 
-The first key locks out all clients without a key. After the last key is revoked, the server still requires one.
+export async function keyRevoke(context: CommandContext, name: string): Promise<void> {
+  const record = await (await openKeys(context)).revoke(name)
+  printNote(`The key "${record.name}" was revoked.`)
+}
 
-Roles: user (use models), operator (also pull, delete, load, stop, create), admin (also llama.cpp builds, logs, keys).
-
-Rate limits: requests to models (60/min, 1000/day) and tokens (100000tok/day), or only prompt tokens (tok-in) or generated
-tokens (tok-out). They replace the "limits" in config.yaml. 0/min means unlimited. A day starts at 00:00 UTC. "corral usage"
-shows the usage of each key.
-
-Examples:
-  corral key create alice
-  corral key create ci --role operator --expires 90d
-  corral key create lab --models 'Qwen/*' --limit 60/min,max_tokens=4096
-  KEY=$(corral key create robot --yes)
-  corral key rotate ci
-  corral key revoke alice`)
-
-  key
-    .command('create')
-    .description('create a key; it is printed once, alone on standard output')
-    .argument('<name>', 'person or program that uses it; the name appears in logs')
-    .addOption(program.createOption('--role <role>', 'role of the key (user)').choices(['user', 'operator', 'admin']))
-    .option('--models <names>', 'models it may use: owner/name or owner/*, separated by commas (all)')
-    .option(
-      '--limit <limits>',
-      'its limits: 60/min, 1000/day, 100000tok/day, 20000tok-in/min, 5000tok-out/min, num_ctx=…, num_parallel=…, max_tokens=…, keep_alive=…, prompts=…, n=…'
-    )
-    .option('--expires <when>', 'when it expires: 90d, 12h or a date (never)')
-    .option('--yes', 'create the first key without asking, although it locks out clients without a key')
-    .option('--json', 'print the key and its record as JSON')
-    // The program would take --models as its own option. These commands don't use a folder of models.
-    .action((name: string, options: CreateOptions) =>
-      create(context, name, { models: context.flags().models, ...options })
-    )
-
-  key
-    .command('list')
-    .description('list the keys')
-    .option('--json', 'print the field "keys" of GET /api/keys')
-    .action(async ({ json }: { json?: boolean }) => {
-      const records = await (await openKeys(context)).list()
-      if (json) return printJson(records)
-      printText(formatKeys(records, new Date()))
-    })
-
-  key
-    .command('revoke')
-    .description('revoke a key and abort its active requests')
-    .argument('<name>')
-    .action(async (name: string) => {
-      const record = await (await openKeys(context)).revoke(name)
-      printNote(`The key "${record.name}" was revoked.`)
-    })
-
-  key
-    .command('rotate')
-    .description('replace a key with a new one of the same name, role and limits; it is printed once')
-    .argument('<name>')
-    .option('--json', 'print the key and its record as JSON')
-    .action(async (name: string, { json }: { json?: boolean }) => {
-      const made = await (await openKeys(context)).rotate(name)
-      show(made, json)
-      printNote(`The old key "${made.record.name}" was revoked. The new one is shown only now.`)
-    })
+export async function keyRotate(context: CommandContext, name: string, { json }: { json?: boolean }): Promise<void> {
+  const made = await (await openKeys(context)).rotate(name)
+  show(made, json)
+  printNote(`The old key "${made.record.name}" was revoked. The new one is shown only now.`)
 }
 
 /** The keys of a data directory, or of a server on another machine. */
@@ -103,7 +46,7 @@ interface Keys {
   rotate(name: string): Promise<MadeKey>
 }
 
-async function create(context: CommandContext, name: string, options: CreateOptions): Promise<void> {
+export async function keyCreate(context: CommandContext, name: string, options: CreateOptions): Promise<void> {
   const wanted = await newKey(name, options)
   const keys = await openKeys(context)
   if (!(await keys.required())) await confirmFirst(options.yes)

@@ -8,7 +8,6 @@ import { pathToFileURL } from 'node:url'
 import { errorMessage } from '../../core/errors.ts'
 import { findExecutable } from '../../core/system/child-process.ts'
 import type { CommandContext } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { printNote, printText } from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
@@ -16,25 +15,8 @@ import { withServer } from '../server-connection.ts'
 /** Time in which an opener can fail. Some openers run for as long as the browser. */
 const OPENER_TIMEOUT_MS = 3000
 
-export function defineOpen(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('open')
-    .description("open the server's page in the browser, signed in as admin")
-    .option('--print', 'print the link instead, for another browser')
-    .notes(`
-The link works once, within a minute, and signs in whoever opens it as admin. The session lasts twelve hours, or until the
-server stops, and is recorded in the audit log. Over ssh and without a display, the link is printed instead of opened. If
-you are not an admin, open the server's address in a browser. The page asks for a key if it needs one.
-
-Over ssh, make the server's port reachable from the machine with the browser:
-  ssh -L 11435:localhost:11435 <server>
-
-Examples:
-  corral open
-  corral open --print`)
-    .action(async ({ print }: { print?: boolean }) => {
-      await withServer(context, 'fail', ({ client }) => openPage(client, context.env, print ?? false))
-    })
+export async function open(context: CommandContext, { print }: { print?: boolean }): Promise<void> {
+  await withServer(context, 'fail', ({ client }) => openPage(client, context.env, print ?? false))
 }
 
 async function openPage(client: ServerClient, env: NodeJS.ProcessEnv, print: boolean): Promise<void> {

@@ -5,50 +5,24 @@ import { errorMessage, isSystemError } from '../../core/errors.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT, failure } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { letPluginsImportCorral } from '../plugin-imports.ts'
-import { KINDS, type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
+import { type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
 import { ask } from '../server-connection.ts'
 
-export function definePlugins(program: CorralCommand, context: CommandContext): void {
-  const plugin = program
-    .command('plugin')
-    .description('list, check or create plugins')
-    .notes(`
-Examples:
-  corral plugin list
-  corral plugin new engine mine      a folder with a working plugin, its test and a README
-  corral plugin check ./mine         load it into a test server and report what it offers`)
-  plugin
-    .command('list')
-    .description('list the plugins of the running server')
-    .option('--json', 'print the records of GET /api/plugins')
-    .action(async ({ json }: { json?: boolean }) => {
-      const { plugins } = await ask<{ plugins: PluginReport[] }>(context, 'GET', '/api/plugins')
-      if (json) return printJson({ plugins })
-      const rows = plugins.map(({ name, state, path, description, reason }) =>
-        [name, state, path ?? 'corral', reason ?? description].map(printable)
-      )
-      printText(formatTable(['NAME', 'STATE', 'FROM', 'DESCRIPTION'], rows))
-    })
-  plugin
-    .command('check')
-    .description('load a plugin into a test server and report what it offers')
-    .argument('<path>', 'file, folder or package name of the plugin')
-    .action((path: string) => checkPlugin(context, path))
-  plugin
-    .command('new')
-    .description('create a folder with a new plugin')
-    .addArgument(program.createArgument('<kind>', 'kind of plugin').choices(KINDS))
-    .argument('<folder>', 'new folder, named like the plugin')
-    .action((kind: PluginKind, folder: string) => newPlugin(context, kind, folder))
+export async function pluginList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+  const { plugins } = await ask<{ plugins: PluginReport[] }>(context, 'GET', '/api/plugins')
+  if (json) return printJson({ plugins })
+  const rows = plugins.map(({ name, state, path, description, reason }) =>
+    [name, state, path ?? 'corral', reason ?? description].map(printable)
+  )
+  printText(formatTable(['NAME', 'STATE', 'FROM', 'DESCRIPTION'], rows))
 }
 
 /** Maximum duration of the request that runs the plugin's hooks. */
 const HOOK_WAIT_MS = 10_000
 
-async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void> {
+export async function pluginCheck({ cwd }: CommandContext, path: string): Promise<void> {
   const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }, { watchGlobals }, { watchPlugins }] =
     await Promise.all([
       import('../../core/plugins/outside-plugins.ts'),
@@ -117,7 +91,7 @@ async function checkPlugin({ cwd }: CommandContext, path: string): Promise<void>
   }
 }
 
-async function newPlugin({ cwd }: CommandContext, kind: PluginKind, path: string): Promise<void> {
+export async function pluginNew({ cwd }: CommandContext, kind: PluginKind, path: string): Promise<void> {
   const folder = resolve(cwd, path)
   const name = basename(folder)
   const [{ builtInPlugins }, { composeConfigSchema }, { Type }] = await Promise.all([

@@ -1,10 +1,8 @@
-import type { Command } from 'commander'
 import type { PlanReply, PullEvent, PullReply, ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, failure, forEach, interruption } from '../command-failure.ts'
-import { type CommandContext, newModelArgument, unknownCommand } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
+import { type CommandContext, newModelArgument } from '../context.ts'
 import { nextStep } from '../next-step.ts'
 import {
   formatPairs,
@@ -29,36 +27,7 @@ interface PullOptions {
   json?: boolean
 }
 
-export function definePull(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('pull')
-    .description('download a model, or continue a download')
-    .argument('<reference>', '[hf:|csghub:|modelscope:]owner/name[:variant][@revision], or a URL')
-    .option('--as <model>', 'name to store it as: owner/name', newModelArgument)
-    .option('--member <name>', 'store it on this member of the cluster, copied from another member if one has it')
-    .option('--dry-run', 'only show what would be downloaded, and whether it fits the disk and the memory')
-    .option('--detach', 'download in the running server, without waiting for the end')
-    .option('--json', 'with --dry-run: print the reply of POST /api/pull')
-    .notes(`
-Without a variant, the best one from Q4_K_M up that fits this machine's memory is chosen. If the repository contains
-several models, you are asked to choose one. Without a terminal, the command lists them and fails. Every file is checked
-against the hub's digests before the model is stored. Ctrl-C pauses the download, unless another client uses it too. Run
-the same command again to continue, even after a crash. For a model that is already downloaded, only updates are fetched.
-
-Exit codes: 0 downloaded (--dry-run: it fits on the disk), 1 failed (--dry-run: the disk is too small), 4 the hub has no
-such model.
-
-Examples:
-  corral pull Qwen/Qwen3-0.6B-GGUF
-  corral pull Qwen/Qwen3-0.6B-GGUF:Q8_0
-  corral pull modelscope:Qwen/Qwen3-0.6B-GGUF --dry-run
-  corral pull https://example.com/files/model-q4_k_m.gguf --as me/model
-  HF_TOKEN=hf_… corral pull meta-llama/Llama-3.2-1B-Instruct
-  corral pull Qwen/Qwen3-32B-GGUF --detach && corral pulls`)
-    .action((reference: string, options: PullOptions) => pull(context, reference, options))
-}
-
-async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
+export async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
   const { dryRun, detach, json } = options
   if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json requires --dry-run.')
   if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run cannot be combined.')
@@ -66,6 +35,7 @@ async function pull(context: CommandContext, reference: string, options: PullOpt
     throw new CommandFailure(EXIT.usage, '--member cannot be combined with --dry-run or --detach.')
   }
   const { as, member } = options
+  if (as !== undefined) newModelArgument(as)
   const more = { ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
   await withChosenModel(reference, async model => {
     const request = { model, ...more }
@@ -271,51 +241,37 @@ function indent(text: string): string {
   return text.replace(/^/gm, '  ')
 }
 
-const DONE = { pause: 'paused', resume: 'resumed', cancel: 'cancelled' } as const
-
-export function definePulls(program: CorralCommand, context: CommandContext): void {
-  const pulls = program
-    .command('pulls')
-    .description('list unfinished downloads; pause, resume or cancel them')
-    .option('--json', 'print the records of GET /api/pulls')
-    .notes(`
-Refer to a download by its model or its id (see --json). "corral pull <model>" also resumes it and shows progress.
-
-Examples:
-  corral pulls
-  corral pulls pause Qwen/Qwen3-32B-GGUF
-  corral pulls cancel Qwen/Qwen3-32B-GGUF:Q8_0`)
-    .allowExcessArguments()
-    .action(async ({ json }: { json?: boolean }) => {
-      if (pulls.args[0] !== undefined) unknownCommand(pulls, pulls.args[0])
-      const { reply, own } = await withServer(context, 'aside', async connection => ({
-        reply: await connection.client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
-        own: connection.own
-      }))
-      if (json) return printJson(reply)
-      if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
-        printNote('No server is running. Downloads continue when one starts: corral serve')
-      }
-      if (process.stderr.isTTY && reply.pulls.length === 0) {
-        printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
-      }
-      printText(formatPulls(reply.pulls))
-    })
-  for (const [action, description] of [
-    ['pause', 'pause a download and keep the downloaded part'],
-    ['resume', 'resume a download in the running server'],
-    ['cancel', 'cancel a download and delete the downloaded part']
-  ] as const) {
-    pulls
-      .command(action)
-      .description(description)
-      .argument('<download...>', 'models, or ids of downloads')
-      .option('--json', "print the server's replies")
-      .action((names: string[]) => changePulls(context, action, names, pulls))
+export async function pulls(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+  const { reply, own } = await withServer(context, 'aside', async connection => ({
+    reply: await connection.client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
+    own: connection.own
+  }))
+  if (json) return printJson(reply)
+  if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
+    printNote('No server is running. Downloads continue when one starts: corral serve')
   }
+  if (process.stderr.isTTY && reply.pulls.length === 0) {
+    printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
+  }
+  printText(formatPulls(reply.pulls))
 }
 
-async function changePulls(context: CommandContext, action: keyof typeof DONE, names: string[], pulls: Command) {
+const change =
+  (action: 'pause' | 'resume' | 'cancel', done: string) =>
+  (context: CommandContext, names: string[], { json }: { json?: boolean }) =>
+    changePulls(context, action, done, names, json)
+
+export const pullsPause = change('pause', 'paused')
+export const pullsResume = change('resume', 'resumed')
+export const pullsCancel = change('cancel', 'cancelled')
+
+async function changePulls(
+  context: CommandContext,
+  action: 'pause' | 'resume' | 'cancel',
+  done: string,
+  names: string[],
+  json = false
+): Promise<void> {
   const resume = action === 'resume'
   const without = {
     why: 'Only a running server can resume a download in the background.',
@@ -326,12 +282,12 @@ async function changePulls(context: CommandContext, action: keyof typeof DONE, n
     await forEach(names, async name => {
       const body = name.includes('/') ? { model: name } : { id: name }
       replies.push(await client.json('POST', `/api/pulls/${action}`, body))
-      printNote(`${DONE[action]} ${name}`)
+      printNote(`${done} ${name}`)
     })
   try {
     await withServer(context, resume ? 'fail' : 'aside', change, resume ? without : undefined)
   } finally {
-    if (pulls.opts().json) printJson(replies)
+    if (json) printJson(replies)
   }
 }
 

@@ -6,7 +6,6 @@ import type { ChatSession } from '../chat-session.ts'
 import type { ChatSettings } from '../chat-settings.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { printNote } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { ServerRefusal } from '../server-client.ts'
@@ -27,47 +26,6 @@ interface RunOptions {
   verbose?: boolean
   raw?: boolean
   yes?: boolean
-}
-
-export function defineRun(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('run')
-    .description('chat with a model, or get one answer')
-    .argument(
-      '[model]',
-      'owner/name or owner/name:variant; if omitted at a terminal, you can choose one',
-      modelArgument
-    )
-    .argument('[prompt...]', 'one question; if omitted at a terminal, a chat starts')
-    .option('--system <text>', 'instructions for the model')
-    .option('--temperature <number>', 'randomness; 0 always picks the likeliest token')
-    .option('--top-p <number>', 'sample from the likeliest tokens with this total probability')
-    .option('--top-k <number>', 'sample from this many of the likeliest tokens')
-    .option('--seed <number>', 'makes a random answer repeatable; -1 gives a new one each time')
-    .option('--max-tokens <number>', 'maximum length of the answer; -1 is as long as the context allows')
-    .option('--num-ctx <number>', 'context window in tokens')
-    .option('--format <json>', 'json, a JSON schema for the answer, or @ and the path of a schema')
-    .option('--think', 'let the model think first, if it can')
-    .option('--no-think', 'do not let the model think')
-    .option('--keep-alive <time>', 'how long the model stays loaded after an answer: 10m, 0, or -1 for no limit')
-    .option('--raw', 'print the answer as the model writes it, without rendering Markdown')
-    .option('--verbose', 'print token counts and speed after each answer, to standard error')
-    .option('--yes', 'download the model and install what it needs without asking')
-    .notes(`
-Text from a pipe is used as the prompt. If there is also a prompt argument, the text follows it after a blank line. The
-answer goes to standard output. Everything else goes to standard error, including a note if the answer is truncated by
---max-tokens or a full context. In a chat, /? lists the commands, Ctrl-C stops an answer and Ctrl-D leaves. A chat longer
-than the context continues without its oldest messages. If no server is running, one is started for this command.
-
-Exit codes: 0 the model answered, 1 failed, or the JSON of an answer with --format is incomplete, 4 there is no such
-model.
-
-Examples:
-  corral run corral/tiny-chat
-  corral run corral/tiny-chat "What is the capital of France?" --temperature 0
-  git diff | corral run me/coder "Write a commit message for this change:"
-  corral run me/model "Three colours as a JSON list" --format json`)
-    .action((model: string | undefined, words: string[], options: RunOptions) => run(context, model, words, options))
 }
 
 async function parseSettings(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
@@ -95,7 +53,13 @@ async function parseSettings(model: string, given: RunOptions, env: NodeJS.Proce
   return settings
 }
 
-async function run(context: CommandContext, named: string | undefined, words: string[], options: RunOptions) {
+export async function run(
+  context: CommandContext,
+  named: string | undefined,
+  words: string[],
+  options: RunOptions
+): Promise<void> {
+  if (named !== undefined) modelArgument(named)
   const { stdin, stdout } = process
   if (named === undefined && !(stdin.isTTY && stdout.isTTY)) {
     throw new CommandFailure(

@@ -2,8 +2,7 @@ import type { FoundRepository, SearchReply } from '../../core/contracts/native-r
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
-import { fitText, formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { ask } from '../server-connection.ts'
 
@@ -14,30 +13,7 @@ interface SearchOptions {
   json?: boolean
 }
 
-export function defineSearch(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('search')
-    .description('search hubs for models, with their size and whether they fit this machine')
-    .argument('<words...>', 'words of the name')
-    .option('--hub <name>', 'huggingface, modelscope, csghub, corral-hub, or all')
-    .option('--limit <number>', 'maximum number of models per hub, up to 50', '10')
-    .option('--fits', "only models that fit this machine's memory")
-    .option('--json', 'print the reply of GET /api/search')
-    .notes(`
-Shows the most popular models with these words in their names, the variant of each that "corral pull" would choose, its
-size, and whether it fits this machine's memory. Without --hub, the hubs of "downloads.search" in config.yaml are
-searched, by default Hugging Face.
-
-Exit codes: 0 found, 1 no model was found or the hub is not available.
-
-Examples:
-  corral search qwen3 8b
-  corral search llama 3.2 --fits
-  corral search gemma --hub all --limit 5`)
-    .action((words: string[], options: SearchOptions) => search(context, words, options))
-}
-
-async function search(context: CommandContext, words: string[], options: SearchOptions): Promise<void> {
+export async function search(context: CommandContext, words: string[], options: SearchOptions): Promise<void> {
   if (!/^\d+$/.test(options.limit) || Number(options.limit) < 1 || Number(options.limit) > 50) {
     throw new CommandFailure(EXIT.usage, '--limit must be a whole number from 1 to 50.')
   }
@@ -82,7 +58,7 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
   const shown = isWide ? models.map(model => formatBlock(model, width, now)).join('\n') : table
   const unknown = models.filter(({ problem }) => problem !== undefined)
   const notes = unknown.map(({ model, problem }) => `${model}: ${problem}`).join('\n')
-  const parts = notes === '' ? [shown] : [shown, fitText(notes, width ?? Number.POSITIVE_INFINITY)]
+  const parts = notes === '' ? [shown] : [shown, wrapLines(notes, width ?? Number.POSITIVE_INFINITY)]
   return printable(parts.join('\n\n'))
 }
 

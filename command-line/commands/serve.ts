@@ -4,28 +4,8 @@ import type { Storage } from '../../core/contracts/storage.ts'
 import type { RunningServer } from '../../core/http/server.ts'
 import { startedOnTerminal } from '../closed-terminal.ts'
 import { type CommandContext, configPlaces, openTrusted } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { formatPairs, wrapLines } from '../output.ts'
 import type { ServerScreen } from '../server-screen.ts'
-
-export function defineServe(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('serve')
-    .description('serve models over REST until stopped')
-    .notes(`
-The server listens immediately. On the first start, llama.cpp is found, downloaded or built in the background, and
-requests that need it wait. Ctrl-C or SIGTERM stops the server: active requests have "shutdown_grace" (10s) to finish, and
-a second signal stops it immediately. SIGHUP reloads the configuration, like "corral reload", but stops a server that was
-started on a terminal.
-Exit codes: 0 stopped, 1 cannot start (another server uses the data directory, the port is in use), 2 configuration error.
-
-Examples:
-  corral serve
-  corral serve --port 8080 --log-level debug
-  CORRAL_API_KEYS=secret corral serve --host 0.0.0.0
-  curl http://127.0.0.1:11435/api/chat -d '{"model":"corral/tiny-chat","messages":[{"role":"user","content":"Hi"}]}'`)
-    .action(() => serve(context))
-}
 
 /** No JavaScript can run after these. A handler would make the processor fault again, endlessly. */
 const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] as const
@@ -33,7 +13,7 @@ const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'] a
 /** Errors that end the server, unless an optional plugin caused them. */
 const ERRORS = ['uncaughtException', 'unhandledRejection'] as const
 
-async function serve(context: CommandContext): Promise<never> {
+export async function serve(context: CommandContext): Promise<never> {
   const [
     [config, definitions],
     { shutdownLimit, startServer },

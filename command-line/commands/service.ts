@@ -9,8 +9,7 @@ import { dataPaths } from '../../core/system/data-paths.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
-import { formatPairs, printJson, printNote, printText } from '../output.ts'
+import { printJson, printNote, printPairs, printText } from '../output.ts'
 import {
   installSteps,
   MARK,
@@ -24,58 +23,31 @@ import {
   uninstallSteps
 } from '../service-definition.ts'
 
-interface Scope {
+interface Flags {
   system?: boolean
   user?: boolean
+  dryRun?: boolean
+  json?: boolean
 }
 
-export function defineService(program: CorralCommand, context: CommandContext): void {
-  const service = program
-    .command('service')
-    .description('let systemd or launchd run the server, from login or from boot')
-    .notes(`
-On Linux this creates a systemd unit: for root, a service of the machine with a user "corral" and its data in
-${SYSTEM_HOME}; for other users, a service of that user with the default data directory. On macOS it creates a launchd
-agent for the user. The service uses the flags (--port, --host, --home, --config, …) and CORRAL_* variables of the install
-command, except keys. Set keys in the configuration or with "corral key create".
+/** The service that the flags refer to. */
+function openService(context: CommandContext, flags: Flags) {
+  const place = servicePlace(context)
+  const system = isSystem(place, flags)
+  return { place, system, file: serviceFile(place, system) }
+}
 
-Examples:
-  corral service install --dry-run
-  corral service install --port 8080
-  corral service status
-  corral service uninstall`)
-  const scoped = (name: string, description: string) =>
-    service
-      .command(name)
-      .description(description)
-      .option('--system', 'service of the machine (systemd; default for root)')
-      .option('--user', 'service of this user (default for other users)')
-
-  scoped('install', 'install, enable and start the service; run it again to apply changes')
-    .option('--dry-run', 'print what would be written and run, and do nothing')
-    .action(
-      async ({ dryRun, ...scope }: Scope & { dryRun?: boolean }) => await install(context, scope, dryRun === true)
-    )
-  scoped('uninstall', 'stop and remove the service; models, settings and keys stay')
-    .option('--dry-run', 'print what would be run, and do nothing')
-    .action(async ({ dryRun, ...scope }: Scope & { dryRun?: boolean }) => {
-      const place = servicePlace(context)
-      const system = isSystem(place, scope)
-      const file = serviceFile(place, system)
-      const written = await readText(file)
-      if (written === undefined) return printNote(`There is no service to remove: ${file} does not exist.`)
-      refuseOther(file, written)
-      const steps = uninstallSteps(place, system)
-      if (dryRun) return printSteps(steps)
-      await requireManager(place, system)
-      for (const step of steps) await take(step)
-      const home = /^Environment="?CORRAL_HOME=([^"\n]*)/m.exec(written)?.[1] ?? dataPaths(undefined, undefined).home
-      printNote(`The service was removed. Its data is kept in ${home}`)
-    })
-  scoped('status', 'show whether the service is installed and running, and where its log is')
-    .option('--json', 'print it as JSON')
-    .notes('\nExit codes: 0 running, 3 not running, 4 not installed.')
-    .action(async ({ json, ...scope }: Scope & { json?: boolean }) => await showStatus(context, scope, json === true))
+export async function serviceUninstall(context: CommandContext, flags: Flags): Promise<void> {
+  const { place, system, file } = openService(context, flags)
+  const written = await readText(file)
+  if (written === undefined) return printNote(`There is no service to remove: ${file} does not exist.`)
+  refuseOther(file, written)
+  const steps = uninstallSteps(place, system)
+  if (flags.dryRun) return printSteps(steps)
+  await requireManager(place, system)
+  for (const step of steps) await take(step)
+  const home = /^Environment="?CORRAL_HOME=([^"\n]*)/m.exec(written)?.[1] ?? dataPaths(undefined, undefined).home
+  printNote(`The service was removed. Its data is kept in ${home}`)
 }
 
 function servicePlace({ env }: CommandContext): ServicePlace {
@@ -96,7 +68,7 @@ function servicePlace({ env }: CommandContext): ServicePlace {
   return { platform, uid: process.getuid!(), userHome: homedir(), configHome: env.XDG_CONFIG_HOME }
 }
 
-function isSystem({ platform, uid }: ServicePlace, { system, user }: Scope): boolean {
+function isSystem({ platform, uid }: ServicePlace, { system, user }: Flags): boolean {
   if (system && user) throw usageFailure('Use either --system or --user, not both.')
   if (platform === 'darwin') {
     if (system) throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
@@ -140,21 +112,22 @@ const SECRETS = ['CORRAL_API_KEYS', 'HF_TOKEN']
 /** Other variables that the server reads, stored in the unit. */
 const MORE_VARIABLES = ['CORRAL_CONFIG', 'HF_ENDPOINT', 'HF_HOME', 'HF_HUB_OFFLINE', 'NODE_EXTRA_CA_CERTS']
 
-async function install(context: CommandContext, scope: Scope, dryRun: boolean): Promise<void> {
+/** Settings that are paths. They are made absolute, because the service has another working directory. */
+const PATHS = /^(CORRAL_(CONFIG|MODELS|LLAMA_CPP)|NODE_EXTRA_CA_CERTS|HF_HOME|config|models|llamaCpp|home)$/
+
+export async function serviceInstall(context: CommandContext, flags: Flags): Promise<void> {
   const { env, cwd } = context
-  // Imported lazily: it loads schema validation, and every command loads this file.
+  // Imported lazily: it loads schema validation.
   const { OVERRIDES } = await import('../../core/config/overrides.ts')
-  const place = servicePlace(context)
-  const system = isSystem(place, scope)
-  const given = context.flags() as Record<string, string | boolean | undefined>
-  const absolute = (name: string, value: string) =>
-    /^(CORRAL_(CONFIG|MODELS|LLAMA_CPP)|NODE_EXTRA_CA_CERTS|HF_HOME|config|models|llama-cpp)$/.test(name)
-      ? expandPath(value, cwd)
-      : value
-  const flags = ['config', ...OVERRIDES.flatMap(({ flag }) => flag ?? [])].flatMap(flag => {
+  const { place, system, file } = openService(context, flags)
+  const absolute = (name: string, value: string) => (PATHS.test(name) ? expandPath(value, cwd) : value)
+  const given: Record<string, string | boolean | undefined> = Object.fromEntries(
+    Object.entries(context.flags()).map(([name, value]) => [name, value === true ? value : absolute(name, value)])
+  )
+  const words = ['config', ...OVERRIDES.flatMap(({ flag }) => flag ?? [])].flatMap(flag => {
     const value = given[flag.replace(/-./g, dashed => dashed[1]!.toUpperCase())]
     if (value === undefined || value === false) return []
-    return value === true ? [`--${flag}`] : [`--${flag}`, absolute(flag, String(value))]
+    return value === true ? [`--${flag}`] : [`--${flag}`, String(value)]
   })
   const command = [lastingPath('node', process.execPath, env), lastingPath('corral', scriptPath(), env)]
   const environment: Record<string, string> = { PATH: servicePath(place, dirname(command[0]!)) }
@@ -162,26 +135,25 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
     const value = env[name]?.trim()
     if (value && !SECRETS.includes(name)) environment[name] = absolute(name, value)
   }
-  const named = (given.home as string | undefined) ?? (env.CORRAL_HOME?.trim() || undefined)
-  const home = named === undefined ? undefined : expandPath(named, cwd)
-  const models = (given.models as string | undefined) ?? environment.CORRAL_MODELS
+  const named = env.CORRAL_HOME?.trim()
+  const home = (given.home as string | undefined) ?? (named ? expandPath(named, cwd) : undefined)
+  const models = given.models ?? environment.CORRAL_MODELS
   const service: ServiceDefinition = {
     system,
     command,
-    flags,
+    flags: words,
     environment,
     home: home === SYSTEM_HOME && system ? undefined : home,
-    writable: models ? [expandPath(models, cwd)] : [],
+    writable: models ? [String(models)] : [],
     groups: system ? ['video', 'render'].filter(group => isNamedIn('/etc/group', group)) : []
   }
 
   refuseShortLived(service)
   // Rejects now what the server would reject at each start.
   const effective = home ?? (system ? SYSTEM_HOME : undefined)
-  const where = { ...context, cwd: '/', env: { ...env, ...environment, CORRAL_HOME: effective ?? '' } }
-  await openConfig({ ...where, flags: () => ({ ...context.flags(), ...pathFlags(given, cwd) }) })
+  const variables = { ...env, ...environment, CORRAL_HOME: effective ?? '' }
+  await openConfig({ ...context, cwd: '/', env: variables, flags: () => given })
 
-  const file = serviceFile(place, system)
   const before = await readText(file)
   if (before !== undefined) refuseOther(file, before)
   const log = join(dataPaths(home, undefined).logs, 'service.log')
@@ -193,33 +165,22 @@ async function install(context: CommandContext, scope: Scope, dryRun: boolean): 
       'This Node.js belongs to a version manager. Run "corral service install" again after changing its version.'
     )
   }
-  if (dryRun) return printSteps(steps)
+  if (flags.dryRun) return printSteps(steps)
   if (system && place.uid !== 0) {
     throw failure('Only root can install a service of the machine. Run: sudo corral service install --system')
   }
   await requireManager(place, system)
   if (place.platform === 'darwin') await mkdir(dirname(log), { recursive: true, mode: 0o700 })
   for (const step of steps) await take(step)
-  printText(
-    formatPairs(
-      [
-        ['service', file],
-        ['data', effective ?? dataPaths(undefined, undefined).home],
-        ['log', logCommand(place, system, log)],
-        ['state', 'corral service status']
-      ],
-      ''
-    )
-  )
+  printPairs([
+    ['service', file],
+    ['data', effective ?? dataPaths(undefined, undefined).home],
+    ['log', logCommand(place, system, log)],
+    ['state', 'corral service status']
+  ])
   if (!system && place.platform === 'linux') {
     printNote('It runs while you are logged in. To run it from boot: loginctl enable-linger')
   }
-}
-
-/** Flags that are paths, made absolute because the service has another working directory. */
-function pathFlags(given: Record<string, unknown>, cwd: string): Record<string, string> {
-  const paths = ['config', 'models', 'llamaCpp', 'home'].filter(name => typeof given[name] === 'string')
-  return Object.fromEntries(paths.map(name => [name, expandPath(given[name] as string, cwd)]))
 }
 
 /** @throws CommandFailure if the service's program is temporary or out of its reach */
@@ -326,10 +287,8 @@ function logCommand({ platform }: ServicePlace, system: boolean, log: string): s
   return platform === 'darwin' ? log : `journalctl ${system ? '' : '--user '}-u ${SERVICE} -f`
 }
 
-async function showStatus(context: CommandContext, scope: Scope, json: boolean): Promise<void> {
-  const place = servicePlace(context)
-  const system = isSystem(place, scope)
-  const file = serviceFile(place, system)
+export async function serviceStatus(context: CommandContext, flags: Flags): Promise<void> {
+  const { place, system, file } = openService(context, flags)
   const text = await readText(file)
   if (text === undefined) {
     throw new CommandFailure(
@@ -341,22 +300,18 @@ async function showStatus(context: CommandContext, scope: Scope, json: boolean):
   const state = await readState(place, system)
   const missing = parseCommand(text).filter(path => !existsSync(path))
   const log = logCommand(place, system, join(dataPaths(undefined, undefined).logs, 'service.log'))
-  if (json) printJson({ file, ...state, missing, log })
+  if (flags.json) printJson({ file, ...state, missing, log })
   else {
-    printText(
-      formatPairs(
-        [
-          ['service', file],
-          ['enabled', state.enabled],
-          ['state', state.state],
-          ['log', log]
-        ],
-        ''
-      )
-    )
+    printPairs([
+      ['service', file],
+      ['enabled', state.enabled],
+      ['state', state.state],
+      ['log', log]
+    ])
   }
-  for (const path of missing)
+  for (const path of missing) {
     printNote(`warning: ${path}, which the service starts, no longer exists. Run "corral service install" again.`)
+  }
   process.exitCode = state.running ? EXIT.ok : EXIT.noServer
 }
 

@@ -3,7 +3,6 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { forEach } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import { installConverter, withConverter } from '../converter-offer.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import {
   formatPairs,
   formatTable,
@@ -17,24 +16,13 @@ import {
 import { streamWork } from '../progress-display.ts'
 import { ask, withServer } from '../server-connection.ts'
 
-export function defineList(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('list')
-    .alias('ls')
-    .description('list the models on disk')
-    .option('--json', 'print the records of GET /api/tags')
-    .notes(`
-Examples:
-  corral list
-  corral list --json | jq -r '.models[].name'`)
-    .action(async ({ json }: { json?: boolean }) => {
-      const reply = await ask<{ models: LocalModel[] }>(context, 'GET', '/api/tags')
-      if (json) return printJson(reply)
-      if (process.stderr.isTTY && reply.models.length === 0) {
-        printNote('There are no models yet. Download one with: corral pull <owner>/<name>')
-      }
-      printText(formatModels(reply.models, new Date()))
-    })
+export async function list(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+  const reply = await ask<{ models: LocalModel[] }>(context, 'GET', '/api/tags')
+  if (json) return printJson(reply)
+  if (process.stderr.isTTY && reply.models.length === 0) {
+    printNote('There are no models yet. Download one with: corral pull <owner>/<name>')
+  }
+  printText(formatModels(reply.models, new Date()))
 }
 
 export function formatModels(
@@ -53,22 +41,14 @@ export function formatModels(
   return formatTable(['NAME', 'ID', '>SIZE', 'FORMAT', 'MODIFIED'], rows)
 }
 
-export function defineShow(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('show')
-    .description('show the details of a model')
-    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .option('--json', 'print the reply of POST /api/show')
-    .option('--template', "print only the model's chat template")
-    .notes(`
-Examples:
-  corral show corral/tiny-chat
-  corral show corral/tiny-chat --json | jq .model_info`)
-    .action(async (model: string, options: { json?: boolean; template?: boolean }) => {
-      const reply = await ask<ShownModel>(context, 'POST', '/api/show', { model })
-      if (options.json) printJson(reply)
-      else printText(options.template ? printable(reply.template ?? '') : formatModel(reply, new Date()))
-    })
+export async function show(
+  context: CommandContext,
+  model: string,
+  { json, template }: { json?: boolean; template?: boolean }
+): Promise<void> {
+  const reply = await ask<ShownModel>(context, 'POST', '/api/show', { model: modelArgument(model) })
+  if (json) printJson(reply)
+  else printText(template ? printable(reply.template ?? '') : formatModel(reply, new Date()))
 }
 
 export function formatModel(reply: ShownModel, now: Date): string {
@@ -104,72 +84,40 @@ export function formatModel(reply: ShownModel, now: Date): string {
   return wrapLines(printable(sections.join('\n\n')))
 }
 
-export function defineRm(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('rm')
-    .description('delete models from disk')
-    .argument('<model...>', 'owner/name (all variants) or owner/name:variant', (name, others: string[] = []) => [
-      ...others,
-      modelArgument(name)
-    ])
-    .notes(`
-Does not ask for confirmation. Active requests of the model are aborted. If one model fails, the others are still deleted.
-
-Examples:
-  corral rm me/old-model
-  corral rm me/model:Q8_0 me/model:Q4_K_M`)
-    .action((models: string[]) =>
-      withServer(context, 'aside', async ({ client }) => {
-        await forEach(models, async model => {
-          await client.json('DELETE', '/api/delete', { model })
-          printNote(`deleted ${model}`)
-        })
-      })
-    )
-}
-
-export function defineConvert(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('convert')
-    .description('convert a SafeTensors model to GGUF before its first use')
-    .argument('<model>', 'owner/name or owner/name:variant', modelArgument)
-    .option('--dtype <type>', 'weight type: f32, f16, bf16, q8_0, q4_k_m, …')
-    .option('--remove', 'delete the conversion to this type')
-    .notes(`
-Without this command, a SafeTensors model is converted when it is first loaded, to the "dtype" of the request (default:
-f16). Conversions are stored beside the model and used again. The first conversion needs several gigabytes of Python
-packages, which are installed only if you agree ("corral conversion install"). "corral show <model>" lists the conversions.
-
-Examples:
-  corral convert me/finetune --dtype q4_k_m
-  corral convert me/finetune --dtype q4_k_m --remove`)
-    .action((model: string, { dtype, remove }: { dtype?: string; remove?: boolean }) => {
-      if (dtype === undefined)
-        throw usageFailure('The type is missing. Add --dtype, such as --dtype q4_k_m or --dtype f16.')
-      return withServer(context, 'aside', async ({ client }) => {
-        if (remove) {
-          await client.json('DELETE', '/api/convert', { model, dtype })
-          return printNote(`removed the ${dtype} conversion of ${model}`)
-        }
-        const labels = { first: `preparing ${model}`, what: `conversion of ${model}`, unit: 'parts' } as const
-        const last = await withConverter(client, false, () =>
-          streamWork<ConvertedReply>(client, '/api/convert', { model, dtype }, labels)
-        )
-        printNote(
-          `Converted ${model} to ${dtype} (${formatBytes(last.size)}). Requests with the option dtype "${dtype}" use it.`
-        )
-      })
+export async function rm(context: CommandContext, models: string[]): Promise<void> {
+  models.forEach(modelArgument)
+  await withServer(context, 'aside', ({ client }) =>
+    forEach(models, async model => {
+      await client.json('DELETE', '/api/delete', { model })
+      printNote(`deleted ${model}`)
     })
+  )
 }
 
-export function defineConversion(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('conversion')
-    .description('install the converter for SafeTensors models')
-    .command('install')
-    .description('install the Python packages of the converter in the data directory')
-    .notes(`
-They need several gigabytes. At a terminal, "corral run" and "corral convert" offer to install them before the first conversion.
-With "conversion.install: auto" in config.yaml, they are installed without asking when any client uses such a model.`)
-    .action(() => withServer(context, 'aside', ({ client }) => installConverter(client)))
+export async function convert(
+  context: CommandContext,
+  model: string,
+  { dtype, remove }: { dtype?: string; remove?: boolean }
+): Promise<void> {
+  modelArgument(model)
+  if (dtype === undefined) {
+    throw usageFailure('The type is missing. Add --dtype, such as --dtype q4_k_m or --dtype f16.')
+  }
+  await withServer(context, 'aside', async ({ client }) => {
+    if (remove) {
+      await client.json('DELETE', '/api/convert', { model, dtype })
+      return printNote(`removed the ${dtype} conversion of ${model}`)
+    }
+    const labels = { first: `preparing ${model}`, what: `conversion of ${model}`, unit: 'parts' } as const
+    const { size } = await withConverter(client, false, () =>
+      streamWork<ConvertedReply>(client, '/api/convert', { model, dtype }, labels)
+    )
+    printNote(
+      `Converted ${model} to ${dtype} (${formatBytes(size)}). Requests with the option dtype "${dtype}" use it.`
+    )
+  })
+}
+
+export async function conversionInstall(context: CommandContext): Promise<void> {
+  await withServer(context, 'aside', ({ client }) => installConverter(client))
 }

@@ -6,12 +6,9 @@ import { WORKER_PORT, type Worker, type WorkerOptions } from '../../core/contrac
 import { formatBytes, parseBytes } from '../../core/system/bytes.ts'
 import { interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
-import type { CorralCommand } from '../corral-command.ts'
 import { withLocalService } from '../local-service.ts'
 import { formatPairs, printJson, printNote, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
-
-const USUAL_CACHE = '20GiB'
 
 interface WorkerFlags {
   memory?: string
@@ -21,62 +18,28 @@ interface WorkerFlags {
   json?: boolean
 }
 
-export function defineWorker(program: CorralCommand, context: CommandContext): void {
-  program
-    .command('worker')
-    .description("offer this machine's memory and GPUs to a corral on another machine")
-    .option('--memory <size>', 'maximum memory per device, such as 24GiB')
-    .option(
-      '--devices <names>',
-      'devices to offer, such as CUDA0,CUDA1 (default: all GPUs, or the processor if there are none)'
-    )
-    .option('--threads <number>', 'processor threads (default: one per core)')
-    .option('--cache <size>', 'disk space for caching weights, so that they are not sent again; 0 is none', USUAL_CACHE)
-    .option('--json', 'print the offer as one line of JSON')
-    .notes(`
-The worker listens on --host (127.0.0.1) and --port (${WORKER_PORT}), and describes itself on the next port. Add its address
-to config.yaml on the other machine:
-
-  models:
-    me/large:
-      rpc: [192.168.1.20:${WORKER_PORT}]
-
-There is no authentication and no encryption: anyone who can reach the port can read the computed data and run programs
-on this machine. Without --insecure, the worker accepts only addresses of this machine and of private networks. Both
-machines need the same llama.cpp version. Ctrl-C stops the worker. Models that use it fail until it is back.
-Exit codes: 0 stopped, 1 cannot start, 2 wrong usage.
-
-Examples:
-  corral worker --host 192.168.1.20
-  corral worker --host 10.8.0.2 --port 50060 --memory 16GiB --cache 0`)
-    .action(async (flags: WorkerFlags) => {
-      const options = workerOptions(context, flags)
-      // The address belongs to the worker and must not be used to find or check a server.
-      const { host: _, port: __, insecure: ___, ...others } = context.flags()
-      const config = await openConfig({ ...context, flags: () => others })
-      const progress = await showProgress('starting', { patient: true })
-      const signal = interruption()
-      await withLocalService(context, config, 'workerHost', async workers => {
-        let worker: Worker
-        try {
-          const onProgress = (step: Parameters<typeof progressText>[0]) => progress.status(progressText(step))
-          worker = await workers.start(options, { signal, onProgress })
-        } finally {
-          progress.clear()
-        }
-        try {
-          const facts = await worker.facts()
-          if (flags.json) printJson({ address: worker.address, ...facts })
-          else printText(welcome(worker, facts, options))
-          const { isLoopback } = await import('../../core/system/private-address.ts')
-          if (!isLoopback(options.host)) printNote(wrapLines(warning(options)))
-          if (!signal.aborted) await once(signal, 'abort')
-        } finally {
-          await worker.stop()
-        }
-      })
-      printNote('stopped')
-    })
+export async function worker(context: CommandContext, flags: WorkerFlags): Promise<void> {
+  const options = workerOptions(context, flags)
+  // The address belongs to the worker and must not be used to find or check a server.
+  const { host: _, port: __, insecure: ___, ...others } = context.flags()
+  const config = await openConfig({ ...context, flags: () => others })
+  const progress = await showProgress('starting', { patient: true })
+  const signal = interruption()
+  await withLocalService(context, config, 'workerHost', async workers => {
+    const onProgress = (step: Parameters<typeof progressText>[0]) => progress.status(progressText(step))
+    const started = await workers.start(options, { signal, onProgress }).finally(() => progress.clear())
+    try {
+      const facts = await started.facts()
+      if (flags.json) printJson({ address: started.address, ...facts })
+      else printText(welcome(started, facts, options))
+      const { isLoopback } = await import('../../core/system/private-address.ts')
+      if (!isLoopback(options.host)) printNote(warning(options))
+      if (!signal.aborted) await once(signal, 'abort')
+    } finally {
+      await started.stop()
+    }
+  })
+  printNote('stopped')
 }
 
 function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptions {
@@ -102,7 +65,7 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
     memory: flags.memory === undefined ? undefined : bytes(flags.memory, '--memory'),
     devices: flags.devices?.split(',').filter(name => name !== ''),
     threads,
-    notice: message => printNote(wrapLines(message))
+    notice: printNote
   }
 }
 

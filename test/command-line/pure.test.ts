@@ -6,7 +6,7 @@ import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '
 import { formatProcessor, formatRunning } from '../../command-line/commands/loaded-models.ts'
 import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
 import { nextStep } from '../../command-line/next-step.ts'
-import { fitText, formatTable, printable, relativeTime, wrapLines } from '../../command-line/output.ts'
+import { formatTable, printable, relativeTime, wrapLines } from '../../command-line/output.ts'
 import {
   clientAddress,
   planAddresses,
@@ -27,24 +27,6 @@ import { scriptedServer } from './scripted-server.ts'
 import { onTerminal } from './terminal.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
-
-t.test('fitText wraps help texts to the terminal', async t => {
-  const paragraph = `${'word '.repeat(23)}last\n${'word '.repeat(5)}end.`
-  const help = `${paragraph}\n\nExamples:\n  corral run it\n  --flag   what it does and why\n${'x'.repeat(40)}\n`
-  t.equal(fitText(help, 200), help, 'a wide terminal changes nothing')
-  const fitted = fitText(help, 24)
-  t.same(
-    fitted.split('\n').filter(line => line.length > 24 && !line.startsWith('x')),
-    []
-  )
-  t.equal(fitted.replace(/\s+/g, ' '), help.replace(/\s+/g, ' '), 'no word is lost')
-  t.match(fitted, 'last word', 'paragraphs are refilled')
-  t.match(
-    fitted,
-    '  corral run it\n  --flag   what it does\n           and why\n',
-    'lists keep their lines and columns'
-  )
-})
 
 t.test('relativeTime formats times relative to now', async t => {
   for (const [moment, text] of [
@@ -177,16 +159,6 @@ t.test('formatTable keeps every cell whole at a narrow terminal', async t => {
   )
 })
 
-t.test('fitText wraps a list of options at 40 columns', async t => {
-  const list =
-    '  --host <address>                           address to listen on, or of the server to talk to\n' +
-    '  -h, --help                                 show help'
-  t.equal(
-    fitText(list, 40),
-    '  --host <address>\n      address to listen on, or of the\n      server to talk to\n  -h, --help\n      show help'
-  )
-})
-
 t.test('wrapLines breaks at words, below the second column', async t => {
   const text = '  system  linux x64, with a name that is long\n  ! it is not well, for more than one reason\nok'
   t.equal(
@@ -204,6 +176,11 @@ t.test('wrapLines breaks at words, below the second column', async t => {
     wrapLines('\x1b[2m  -  Metal  Metal is for Macs only, and for no other\x1b[22m', 30),
     '\x1b[2m  -  Metal  Metal is for Macs\n     only, and for no other\x1b[22m',
     'colours take no columns'
+  )
+  t.equal(
+    wrapLines('  --host <address>                           address to listen on, or of the server', 40),
+    '  --host <address>\n      address to listen on, or of the\n      server',
+    'a far second column moves below the first'
   )
 })
 
