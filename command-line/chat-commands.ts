@@ -4,10 +4,9 @@ import { nearest } from '../core/config/suggestion.ts'
 import type { LocalModel } from '../core/contracts/native-records.ts'
 import { baseText, type ChatSession } from './chat-session.ts'
 import {
-  allowedFor,
   applySetting,
-  completeValue,
   describeSettings,
+  findSetting,
   SETTING_NAMES,
   shownSetting,
   shownSettings
@@ -55,8 +54,7 @@ const COMMANDS: readonly ChatCommand[] = [
     names: ['set'],
     takes: '<name> <value>',
     help: 'change a setting; without a name, list all settings; the value "default" resets one',
-    complete: (_chat, words) =>
-      words.length === 1 ? SETTING_NAMES : words.length === 2 ? completeValue(words[0]!) : [],
+    complete: (_chat, words) => (words.length === 1 ? SETTING_NAMES : words.length === 2 ? valuesOf(words[0]!) : []),
     run: ({ session }, text) => set(session, text)
   },
   {
@@ -180,19 +178,22 @@ export async function completeLine(chat: Chat, text: string): Promise<[offers: s
   return [offers.map(offer => offer + ends), last]
 }
 
-function set(session: ChatSession, text: string): undefined {
+function valuesOf(spelled: string): string[] {
+  const setting = findSetting(spelled)
+  return setting ? [...(setting.values ?? []), 'default'] : []
+}
+
+function set(session: ChatSession, text: string): void {
   const [, name, value] = /^(\S+)(?:\s+([\s\S]*))?$/.exec(text) ?? []
   if (name === undefined) {
     say(`${formatPairs(describeSettings())}\n\nChange one with: /set <name> <value>. The value "default" resets it.`)
     return
   }
-  if (value === undefined) {
-    const allowed = allowedFor(name)
-    if (allowed !== undefined) {
-      const now = shownSetting(session.settings, name)
-      say(`${name} must be ${allowed}; ${now === undefined ? 'it is not set' : `it is ${now}`}.`)
-      return
-    }
+  const setting = findSetting(name)
+  if (value === undefined && setting) {
+    const now = shownSetting(session.settings, name)
+    say(`${name} must be ${setting.allowed}; ${now === undefined ? 'it is not set' : `it is ${now}`}.`)
+    return
   }
   const known = applySetting(session.settings, name, value ?? '')
   session.settingChanged(known)
@@ -200,7 +201,7 @@ function set(session: ChatSession, text: string): undefined {
   say(now === undefined ? `${known} is reset to its default.` : `${known} is ${now}`)
 }
 
-async function show({ session, savedAs }: Chat, what: string): Promise<undefined> {
+async function show({ session, savedAs }: Chat, what: string): Promise<void> {
   const { settings } = session
   const topic = what.toLowerCase()
   if (topic === '') {
@@ -234,7 +235,7 @@ export async function chatModels(client: ServerClient): Promise<LocalModel[]> {
   return models.filter(({ capabilities }) => capabilities.includes('completion'))
 }
 
-async function listModels({ client, session }: Chat): Promise<undefined> {
+async function listModels({ client, session }: Chat): Promise<void> {
   const names = (await chatModels(client)).map(({ name }) => name)
   const current = session.settings.model.toLowerCase()
   say(
@@ -243,7 +244,7 @@ async function listModels({ client, session }: Chat): Promise<undefined> {
   )
 }
 
-async function switchModel(chat: Chat, model: string): Promise<undefined> {
+async function switchModel(chat: Chat, model: string): Promise<void> {
   await loadingWith(chat, model)
   const { turns } = chat.session
   if (await chat.session.isBase()) say(baseText(model))
@@ -259,7 +260,7 @@ async function loadingWith({ session, stopped }: Chat, model: string): Promise<v
   }
 }
 
-async function regenerate(chat: Chat, text: string): Promise<undefined> {
+async function regenerate(chat: Chat, text: string): Promise<void> {
   if (text !== '' && !/^\d{1,15}$/.test(text)) throw fail(`The seed must be a whole number; got ${text}.`)
   const { options } = chat.session.settings
   const random = Math.floor(Math.random() * 2 ** 31)
@@ -271,7 +272,7 @@ async function regenerate(chat: Chat, text: string): Promise<undefined> {
   if (!(await chat.answer(again.prompt))) again.restore()
 }
 
-async function attach({ session }: Chat, text: string): Promise<undefined> {
+async function attach({ session }: Chat, text: string): Promise<void> {
   if (text === '') throw fail('Name an image: /image <path>')
   await requireVision(session)
   const path = typedPath(text)
@@ -299,7 +300,7 @@ async function filesFor(typed: string): Promise<string[]> {
     .map(entry => folder + entry.name.replace(/[\s"'\\]/g, '\\$&') + (entry.isFile() ? '' : '/'))
 }
 
-async function save(chat: Chat, text: string): Promise<undefined> {
+async function save(chat: Chat, text: string): Promise<void> {
   const { session, saved } = chat
   const [, name = chat.savedAs, force] = /^(\S+?)(!?)$/.exec(text) ?? []
   if (name === undefined || (text !== '' && force === undefined)) {
@@ -326,7 +327,7 @@ async function save(chat: Chat, text: string): Promise<undefined> {
   say(`The conversation (${2 * session.turns.length} messages) is saved. Continue it with: /load ${name}`)
 }
 
-async function listSaved(saved: SavedChats): Promise<undefined> {
+async function listSaved(saved: SavedChats): Promise<void> {
   const names = await saved.names()
   if (names.length === 0) return void say('There are no saved conversations. Save this one with: /save <name>')
   const lines = await Promise.all(
@@ -343,7 +344,7 @@ async function listSaved(saved: SavedChats): Promise<undefined> {
   say(formatPairs(lines))
 }
 
-async function load(chat: Chat, name: string): Promise<undefined> {
+async function load(chat: Chat, name: string): Promise<void> {
   const { session, saved } = chat
   const kept = await saved.read(name)
   if (!kept) {

@@ -26,35 +26,29 @@ export interface ChatSettings {
   history: boolean
 }
 
-const share = { type: 'number', minimum: 0, maximum: 1 }
-const fromZero = { type: 'number', minimum: 0 }
+const number = (minimum: number, maximum: number | undefined, description: string): JsonSchema => ({
+  type: 'number',
+  minimum,
+  ...(maximum !== undefined && { maximum }),
+  description
+})
 
 /** Engine options that corral itself does not know. */
 const ENGINE_OPTIONS: Record<string, JsonSchema> = {
-  min_p: { ...share, description: 'Keep tokens at least this likely, relative to the likeliest' },
-  typical_p: { ...share, description: 'Locally typical sampling; 1 is off' },
-  top_n_sigma: { type: 'number', minimum: -1, description: 'Keep tokens within this many deviations; -1 is off' },
-  repeat_penalty: { ...fromZero, description: 'Penalty for repetition; 1 is off' },
+  min_p: number(0, 1, 'Keep tokens at least this likely, relative to the likeliest'),
+  typical_p: number(0, 1, 'Locally typical sampling; 1 is off'),
+  top_n_sigma: number(-1, undefined, 'Keep tokens within this many deviations; -1 is off'),
+  repeat_penalty: number(0, undefined, 'Penalty for repetition; 1 is off'),
   repeat_last_n: { type: 'integer', minimum: -1, description: 'Number of tokens checked for repetition; -1 is all' },
-  presence_penalty: {
-    type: 'number',
-    minimum: -2,
-    maximum: 2,
-    description: 'Penalty for tokens that have already appeared'
-  },
-  frequency_penalty: {
-    type: 'number',
-    minimum: -2,
-    maximum: 2,
-    description: 'Penalty for tokens that have appeared often'
-  },
+  presence_penalty: number(-2, 2, 'Penalty for tokens that have already appeared'),
+  frequency_penalty: number(-2, 2, 'Penalty for tokens that have appeared often'),
   mirostat: { enum: [0, 1, 2], type: 'integer', description: 'Mirostat sampling; 0 is off' },
-  mirostat_tau: { ...fromZero, description: 'Target surprise of Mirostat' },
-  mirostat_eta: { ...fromZero, description: 'Learning rate of Mirostat' },
-  dynatemp_range: { ...fromZero, description: 'Range of a dynamic temperature; 0 is off' },
-  xtc_probability: { ...share, description: 'Chance of leaving out the likeliest tokens; 0 is off' },
-  xtc_threshold: { ...share, description: 'Minimum probability of the tokens left out by XTC' },
-  dry_multiplier: { ...fromZero, description: 'Penalty for repeated sequences; 0 is off' },
+  mirostat_tau: number(0, undefined, 'Target surprise of Mirostat'),
+  mirostat_eta: number(0, undefined, 'Learning rate of Mirostat'),
+  dynatemp_range: number(0, undefined, 'Range of a dynamic temperature; 0 is off'),
+  xtc_probability: number(0, 1, 'Chance of leaving out the likeliest tokens; 0 is off'),
+  xtc_threshold: number(0, 1, 'Minimum probability of the tokens left out by XTC'),
+  dry_multiplier: number(0, undefined, 'Penalty for repeated sequences; 0 is off'),
   ignore_eos: { type: 'boolean', description: 'Continue past the end-of-text token' },
   stop: { type: 'string', minLength: 1, description: 'Text that ends the answer' }
 }
@@ -74,36 +68,25 @@ interface Setting {
   allowed: string
   description: string
   /** Completions for the value. */
-  values: string[]
-  set(settings: ChatSettings, text: string): void
-  unset(settings: ChatSettings): void
-  /** The value as the user would type it. Undefined if unset. */
-  shown(settings: ChatSettings): string | undefined
+  values?: string[]
+  /** Where the value is stored, if it is not an option of requests. */
+  key?: Exclude<keyof ChatSettings, 'model' | 'options'>
+  /** The value after a reset (default: none). */
+  usual?: boolean
+  parse(text: string): unknown
 }
 
-const ON = ['on', 'true', 'yes']
-const OFF = ['off', 'false', 'no']
+const ON_OR_OFF = ['on', 'off']
 
-function onOrOff(name: string, text: string): boolean {
-  if (ON.includes(text.toLowerCase())) return true
-  if (OFF.includes(text.toLowerCase())) return false
+function parseSwitch(name: string, text: string): boolean {
+  if (['on', 'true', 'yes'].includes(text.toLowerCase())) return true
+  if (['off', 'false', 'no'].includes(text.toLowerCase())) return false
   throw refused(name, 'on or off', text)
 }
 
 function refused(name: string, allowed: string, text: string): CommandFailure {
   const quoted = text.length > 60 ? `${text.slice(0, 60)}…` : text
   return new CommandFailure(EXIT.usage, `${name} must be ${allowed}; got ${quoted === '' ? 'nothing' : quoted}.`)
-}
-
-const onOff = (value: boolean | undefined) => (value === undefined ? undefined : value ? 'on' : 'off')
-
-function optionValue(name: string, schema: JsonSchema, text: string): unknown {
-  if (schema.type === 'boolean') return onOrOff(name, text)
-  const isNumber = schema.type === 'integer' || schema.type === 'number'
-  const lower = schema.enum || name === 'dtype' ? text.toLowerCase() : text
-  const value = isNumber ? (text.trim() === '' ? undefined : Number(text)) : name === 'stop' ? unescaped(text) : lower
-  if (!fits(schema as never, value)) throw refused(name, describeAllowed(name, schema), text)
-  return value
 }
 
 /** Parses JSON escapes such as `\n`. Other text is returned unchanged. */
@@ -115,117 +98,63 @@ function unescaped(text: string): string {
   }
 }
 
-function describeAllowed(name: string, schema: JsonSchema): string {
-  if (name === 'dtype') return 'a type such as f32, f16, bf16, q8_0 or q4_k_m'
-  if (schema.type === 'boolean') return 'on or off'
-  return allowedBy(schema).replaceAll('"', '')
-}
-
 function optionSetting(name: string, schema: JsonSchema): Setting {
+  const { description = '', type, enum: choices } = schema
+  if (type === 'boolean') {
+    return { allowed: 'on or off', description, values: ON_OR_OFF, parse: text => parseSwitch(name, text) }
+  }
+  const allowed =
+    name === 'dtype' ? 'a type such as f32, f16, bf16, q8_0 or q4_k_m' : allowedBy(schema).replaceAll('"', '')
   return {
-    allowed: describeAllowed(name, schema),
-    description: schema.description ?? '',
-    values: schema.type === 'boolean' ? ['on', 'off'] : (schema.enum ?? []).map(String),
-    set: (settings, text) => {
-      settings.options[name] = optionValue(name, schema, text)
-    },
-    unset: settings => {
-      delete settings.options[name]
-    },
-    shown: ({ options }) => {
-      const value = options[name]
-      if (value === undefined) return undefined
-      return typeof value === 'boolean' ? onOff(value) : typeof value === 'string' ? value : JSON.stringify(value)
+    allowed,
+    description,
+    values: (choices ?? []).map(String),
+    parse(text) {
+      let value: unknown = choices || name === 'dtype' ? text.toLowerCase() : name === 'stop' ? unescaped(text) : text
+      if (type === 'integer' || type === 'number') value = text.trim() === '' ? undefined : Number(text)
+      if (!fits(schema as never, value)) throw refused(name, allowed, text)
+      return value
     }
   }
 }
 
-function switchSetting(name: 'verbose' | 'raw' | 'history', usual: boolean, description: string): Setting {
-  return {
-    allowed: 'on or off',
-    description,
-    values: ['on', 'off'],
-    set: (settings, text) => {
-      settings[name] = onOrOff(name, text)
-    },
-    unset: settings => {
-      settings[name] = usual
-    },
-    shown: settings => onOff(settings[name])
-  }
+function switchSetting(key: 'verbose' | 'raw' | 'history' | 'think', description: string, usual?: boolean): Setting {
+  const parse = (text: string) => parseSwitch(key, text)
+  return { allowed: 'on or off', description, values: ON_OR_OFF, key, ...(usual !== undefined && { usual }), parse }
 }
 
 const SETTINGS: Record<string, Setting> = {
-  system: {
-    allowed: 'a text',
-    description: 'Instructions for the model',
-    values: [],
-    set: (settings, text) => {
-      settings.system = text
-    },
-    unset: settings => {
-      settings.system = undefined
-    },
-    shown: ({ system }) => system
-  },
+  system: { allowed: 'a text', description: 'Instructions for the model', key: 'system', parse: text => text },
   format: {
     allowed: 'json, a JSON schema, or @ and the path of a schema',
     description: 'Format of answers',
     values: ['json', 'off'],
-    set: (settings, text) => {
-      settings.format = parseFormat(text)
-    },
-    unset: settings => {
-      settings.format = undefined
-    },
-    shown: ({ format }) => (format === undefined || typeof format === 'string' ? format : JSON.stringify(format))
+    key: 'format',
+    parse: parseFormat
   },
-  think: {
-    allowed: 'on or off',
-    description: 'Whether the model thinks before it answers, if it can',
-    values: ['on', 'off'],
-    set: (settings, text) => {
-      settings.think = onOrOff('think', text)
-    },
-    unset: settings => {
-      settings.think = undefined
-    },
-    shown: ({ think }) => onOff(think)
-  },
+  think: switchSetting('think', 'Whether the model thinks before it answers, if it can'),
   keep_alive: {
     allowed: 'seconds, or a duration such as 10m; -1 is no limit',
     description: 'How long the model stays loaded after an answer',
-    values: [],
-    set: (settings, text) => {
-      if (parseDuration(text) === undefined)
-        throw refused('keep_alive', 'seconds, or a duration such as 10m or 1h30m', text)
-      settings.keepAlive = text
-    },
-    unset: settings => {
-      settings.keepAlive = undefined
-    },
-    shown: ({ keepAlive }) => keepAlive
+    key: 'keepAlive',
+    parse(text) {
+      if (parseDuration(text) !== undefined) return text
+      throw refused('keep_alive', 'seconds, or a duration such as 10m or 1h30m', text)
+    }
   },
-  verbose: switchSetting('verbose', false, 'Print token counts and speed after each answer'),
-  raw: switchSetting('raw', false, 'Print answers as the model writes them, without rendering Markdown'),
-  history: switchSetting('history', true, 'Remember prompts for later chats'),
+  verbose: switchSetting('verbose', 'Print token counts and speed after each answer', false),
+  raw: switchSetting('raw', 'Print answers as the model writes them, without rendering Markdown', false),
+  history: switchSetting('history', 'Remember prompts for later chats', true),
   ...Object.fromEntries(Object.entries(OPTIONS).map(([name, schema]) => [name, optionSetting(name, schema)]))
 }
 
 export const SETTING_NAMES = Object.keys(SETTINGS)
 
-export function completeValue(name: string): string[] {
-  const setting = findSetting(name)
-  return setting ? [...setting.values, 'default'] : []
+/** Finds a setting by any spelling of its name. */
+export function findSetting(spelled: string): (Setting & { name: string }) | undefined {
+  const name = optionName(spelled.toLowerCase().replaceAll('-', '_'))
+  return Object.hasOwn(SETTINGS, name) ? { ...SETTINGS[name]!, name } : undefined
 }
-
-const findSetting = (name: string) => {
-  const known = optionName(name.toLowerCase().replaceAll('-', '_'))
-  return Object.hasOwn(SETTINGS, known) ? { ...SETTINGS[known]!, name: known } : undefined
-}
-
-/** Values that reset a setting. */
-const UNSET: Record<string, string[]> = { system: ['off', 'default'], format: ['off', 'default'] }
 
 /**
  * Changes a setting. `default` resets it.
@@ -239,25 +168,28 @@ export function applySetting(settings: ChatSettings, spelled: string, text: stri
     const hint = near ? `Did you mean ${near}?` : '/set lists all settings.'
     throw new CommandFailure(EXIT.usage, `There is no setting ${spelled}. ${hint}`)
   }
-  const { name } = setting
-  if ((UNSET[name] ?? ['default']).includes(text.trim().toLowerCase())) setting.unset(settings)
-  else setting.set(settings, name === 'system' ? text : text.trim())
+  const { name, key, usual, parse } = setting
+  const word = text.trim().toLowerCase()
+  const isReset = word === 'default' || (word === 'off' && (key === 'system' || key === 'format'))
+  const value = isReset ? usual : parse(key === 'system' ? text : text.trim())
+  if (key !== undefined) Object.assign(settings, { [key]: value })
+  else if (isReset) delete settings.options[name]
+  else settings.options[name] = value
   return name
-}
-
-export function allowedFor(spelled: string): string | undefined {
-  return findSetting(spelled)?.allowed
 }
 
 /** The value of a setting as the user would type it. Undefined if it has its default. */
 export function shownSetting(settings: ChatSettings, spelled: string): string | undefined {
-  return findSetting(spelled)?.shown(settings)
+  const { name, key } = findSetting(spelled)!
+  const value = key === undefined ? settings.options[name] : settings[key]
+  if (value === undefined || typeof value === 'string') return value
+  return typeof value === 'boolean' ? (value ? 'on' : 'off') : JSON.stringify(value)
 }
 
 /** Names and values of all changed settings. */
 export function shownSettings(settings: ChatSettings): [name: string, value: string][] {
-  return Object.entries(SETTINGS).flatMap(([name, setting]): [string, string][] => {
-    const value = setting.shown(settings)
+  return SETTING_NAMES.flatMap((name): [string, string][] => {
+    const value = shownSetting(settings, name)
     return value === undefined ? [] : [[name, value]]
   })
 }

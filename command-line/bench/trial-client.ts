@@ -7,22 +7,7 @@ import type { Activity } from '../../plugins/apis/native/benchmark-routes.ts'
 import { failure } from '../command-failure.ts'
 import type { ServerClient } from '../server-client.ts'
 
-export interface BenchServer {
-  /**
-   * Reloads the model with these settings, which replace those of the last call until `close`, or until this process
-   * ends.
-   */
-  load(settings: TrialSettings): Promise<TrialRecord | TrialFailure>
-  /**
-   * Runs the work while the server handles no other requests, and repeats it if one arrived during the measurement.
-   * @param sent returns the number of requests that this command has sent
-   */
-  alone<Result>(sent: () => number, work: () => Promise<Result>): Promise<Result>
-  /** Number of measurements repeated because of other requests. */
-  readonly disturbed: number
-  /** Restores the model's previous settings. */
-  close(): void
-}
+export type BenchServer = ReturnType<typeof benchServer>
 
 /** Maximum number of repeated measurements. */
 const MAX_REPEATS = 20
@@ -33,11 +18,7 @@ const POLL_INTERVAL_MS = 500
  * @param anyway measures while other requests are running
  * @param say reports progress
  */
-export function benchServer(
-  client: ServerClient,
-  model: string,
-  { anyway, say }: { anyway: boolean; say: (text: string) => void }
-): BenchServer {
+export function benchServer(client: ServerClient, model: string, anyway: boolean, say: (text: string) => void) {
   const session = randomBytes(9).toString('base64url')
   let held: AbortController | undefined
   let disturbed = 0
@@ -57,7 +38,11 @@ export function benchServer(
   }
 
   return {
-    async load(settings) {
+    /**
+     * Reloads the model with these settings, which replace those of the last call until `close`, or until this process
+     * ends.
+     */
+    async load(settings: TrialSettings): Promise<TrialRecord | TrialFailure> {
       await untilIdle()
       const before = held
       held = new AbortController()
@@ -82,7 +67,11 @@ export function benchServer(
         return value as TrialRecord | TrialFailure
       }
     },
-    async alone(sent, work) {
+    /**
+     * Runs the work while the server handles no other requests, and repeats it if one arrived during the measurement.
+     * @param sent returns the number of requests that this command has sent
+     */
+    async alone<Result>(sent: () => number, work: () => Promise<Result>): Promise<Result> {
       for (let again = 0; ; again++) {
         const before = await untilIdle()
         const sentBefore = sent()
@@ -96,9 +85,9 @@ export function benchServer(
         }
       }
     },
-    get disturbed() {
-      return disturbed
-    },
+    /** Number of measurements repeated because of other requests. */
+    disturbed: () => disturbed,
+    /** Restores the model's previous settings. */
     close: () => held?.abort()
   }
 }

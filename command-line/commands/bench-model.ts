@@ -52,7 +52,6 @@ const wholeNumbers = (option: string, text: string) =>
 interface Work {
   client: ServerClient
   server: BenchServer
-  /** The situation before tuning starts. */
   model: string
   options: BenchOptions
   say(text: string): void
@@ -71,12 +70,15 @@ export async function bench(
     repeat: given.repeat === undefined ? undefined : wholeNumber('repeat', given.repeat)
   }
   modelArgument(model)
-  if (!options.tune) {
-    for (const name of ['yes', 'dryRun', 'allowQuantizedCache'] as const) {
-      if (options[name]) throw usageFailure(`--${kebab(name)} needs --tune.`)
-    }
+  const { tune, yes, dryRun, allowQuantizedCache, anyway = false, json } = options
+  for (const [name, value] of Object.entries({
+    yes,
+    'dry-run': dryRun,
+    'allow-quantized-cache': allowQuantizedCache
+  })) {
+    if (value && !tune) throw usageFailure(`--${name} needs --tune.`)
   }
-  if (options.tune && (options.context || options.slots)) {
+  if (tune && (options.context || options.slots)) {
     throw usageFailure('--tune uses the configured context and slots. Leave out --context and --slots.')
   }
   await withServer(context, 'usual', async ({ client, own }) => {
@@ -87,28 +89,22 @@ export async function bench(
     const progress = await showProgress('loading', { plain: 'lines' })
     let doing = ''
     const notes: string[] = []
-    const server = benchServer(client, model, {
-      anyway: options.anyway ?? false,
-      say: text => progress.status(doing === '' ? text : `${doing}: ${text}`)
-    })
+    const server = benchServer(client, model, anyway, text =>
+      progress.status(doing === '' ? text : `${doing}: ${text}`)
+    )
     const say = (text: string) => {
       doing = text
       progress.status(text)
     }
     const work: Work = { client, server, model, options, say, notes }
     try {
-      if (options.tune) {
-        const result = await tuneModel(work)
-        server.close()
-        progress.clear()
-        await reportTuning(context, work, result, own !== undefined)
-      } else {
-        const report = await measureModel(work, shown.details.context_length)
-        progress.clear()
-        if (options.json) printJson(report)
-        else printText(formatReport(report))
-        for (const note of notes) printNote(note)
-      }
+      const result = tune ? await tuneModel(work) : await measureModel(work, shown.details.context_length)
+      server.close()
+      progress.clear()
+      if ('steps' in result) await reportTuning(context, work, result, own !== undefined)
+      else if (json) printJson(result)
+      else printText(formatReport(result))
+      for (const note of notes) printNote(note)
     } finally {
       progress.clear()
       server.close()
@@ -125,8 +121,6 @@ export function busyMachine(load: number, processors: number): string | undefine
   return `Other programs are using this machine (load ${load.toFixed(1)} with ${processors} processors). Results, including which settings are faster, may not apply once they have ended.`
 }
 
-const kebab = (name: string) => name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
-
 export interface BenchRow {
   context: number
   slots: number
@@ -139,13 +133,8 @@ export interface BenchRow {
   first?: Summary
 }
 
-export interface BenchReport {
-  model: string
-  label: string
+export interface BenchReport extends ReturnType<typeof origin> {
   mode: string
-  corral: string
-  engine: string
-  machine: { cpu: string; threads: number; memory: number }
   /** Load time in seconds. */
   load: Summary
   rows: BenchRow[]
@@ -163,13 +152,13 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
   const loads: number[] = []
   let record: TrialRecord | undefined
   let meter: Meter | undefined
-  let last: { row: BenchRow; sample: Sample } | undefined
+  let last: BenchRow | undefined
 
   for (const [index, wanted] of contexts.entries()) {
     const slotCounts = options.slots ?? (index > 0 || quick ? [1] : SLOTS)
     if (!named && last) {
-      const seconds =
-        wanted / last.row.prompt.median + last.row.answer_tokens / (last.row.answer?.median ?? Number.POSITIVE_INFINITY)
+      const { prompt, answer, answer_tokens } = last
+      const seconds = wanted / prompt.median + (answer ? answer_tokens / answer.median : 0)
       if (seconds > MAX_ANSWER_SECONDS) {
         notes.push(
           `Longer contexts were skipped: an answer at ${wanted} tokens would take about ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
@@ -198,28 +187,36 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
         notes.push(`${slots} concurrent requests exceed the limit of ${loaded.slots} slots.`)
         continue
       }
-      const workload = { prompt: size - answer - 8, answer, slots }
       const samples: Sample[] = []
       for (let run = 0; run < repeat; run++) {
         say(`context ${size}, ${plural(slots, 'slot')}: ${run + 1} of ${repeat}`)
-        samples.push(await server.alone(meter.sent, () => meter!.sample(workload)))
+        samples.push(await server.alone(meter.sent, () => meter!.sample(size - answer - 8, answer, slots)))
       }
       const row = toRow(size, slots, answer, samples)
       rows.push(row)
-      if (slots === 1) last = { row, sample: samples.at(-1)! }
+      if (slots === 1) last = row
     }
   }
   if (!record) throw failure('There is nothing to measure.')
-  warnAbout(work, rows)
+  if (rows.some(({ prompt, answer }) => Math.max(prompt.spread, answer?.spread ?? 0) > MAX_SPREAD)) {
+    notes.push(
+      'The measurements vary by more than 10 %. Another program uses this machine, or its speed changes. Close other programs, or repeat more often (--repeat 15).'
+    )
+  }
+  const disturbed = server.disturbed()
+  if (disturbed > 0) notes.push(`Measurements repeated because others used the server: ${disturbed}.`)
+  return { ...origin(record), mode: record.mode, load: summarize(loads), rows }
+}
+
+/** The model, the programs and the machine of a report. */
+function origin({ model, label, provider, build }: TrialRecord) {
+  const all = cpus()
   return {
-    model: record.model,
-    label: record.label,
-    mode: record.mode,
+    model,
+    label,
     corral: version,
-    engine: [record.provider, record.build].filter(Boolean).join(' '),
-    machine: machine(),
-    load: summarize(loads),
-    rows
+    engine: [provider, build].filter(Boolean).join(' '),
+    machine: { cpu: all[0]?.model.trim() ?? 'unknown', threads: all.length, memory: totalmem() }
   }
 }
 
@@ -240,21 +237,6 @@ function toRow(context: number, slots: number, answer: number, samples: readonly
     prompt: of(samples.map(({ prompt }) => prompt)),
     ...(generates && { answer: of(samples.map(each => each.answer)), first: of(samples.map(each => each.first)) })
   }
-}
-
-function warnAbout({ server, notes }: Work, rows: readonly BenchRow[]): void {
-  const noisy = rows.filter(({ prompt, answer }) => Math.max(prompt.spread, answer?.spread ?? 0) > MAX_SPREAD)
-  if (noisy.length > 0) {
-    notes.push(
-      'The measurements vary by more than 10 %. Another program uses this machine, or its speed changes. Close other programs, or repeat more often (--repeat 15).'
-    )
-  }
-  if (server.disturbed > 0) notes.push(`Measurements repeated because others used the server: ${server.disturbed}.`)
-}
-
-function machine(): BenchReport['machine'] {
-  const all = cpus()
-  return { cpu: all[0]?.model.trim() ?? 'unknown', threads: all.length, memory: totalmem() }
 }
 
 /** Formats a number with at least three digits: `0.31`, `12.4`, `1234`, `12.3k`. */
@@ -434,18 +416,8 @@ async function reportTuning(context: CommandContext, work: Work, result: TuningR
   }
   const saved = found ? await saveSettings(context, { client, isOwn, record, settings, file, tell, options }) : false
   if (options.json) {
-    printJson({
-      model: record.model,
-      label: record.label,
-      corral: version,
-      engine: [record.provider, record.build].filter(Boolean).join(' '),
-      machine: machine(),
-      steps,
-      settings,
-      confirmation: confirmation ?? null,
-      largest_context: largest ?? null,
-      written: saved
-    })
+    const found = { steps, settings, confirmation: confirmation ?? null, largest_context: largest ?? null }
+    printJson({ ...origin(record), ...found, written: saved })
   }
 }
 
