@@ -9,7 +9,7 @@ import { shippedText } from './shipped-text.ts'
 export const MAX_HELP_COLUMNS = 118
 
 /** Receives the values of the command's arguments, then those of its options and the global options. */
-type Action = (context: CommandContext, ...values: any[]) => unknown
+type Action = (context: CommandContext, ...values: unknown[]) => unknown
 
 /**
  * The modules of the commands, by first word. Only the module of the command that runs is loaded. The command
@@ -22,7 +22,7 @@ const MODULES: Record<string, () => Promise<object>> = {
   ps: () => import('./commands/loaded-models.ts'),
   top: () => import('./commands/loaded-models.ts'),
   stop: () => import('./commands/loaded-models.ts'),
-  logs: () => import('./commands/engine-logs.ts'),
+  logs: () => import('./commands/model-logs.ts'),
   bench: () => import('./commands/bench-model.ts'),
   search: () => import('./commands/search.ts'),
   pull: () => import('./commands/pull.ts'),
