@@ -1,8 +1,6 @@
-import type { Command } from 'commander'
 import type { ConfigPlaces } from '../core/config/config-file.ts'
 import type { LoadedConfig } from '../core/config/load.ts'
 import type { ConfigFlags } from '../core/config/overrides.ts'
-import { nearest } from '../core/config/suggestion.ts'
 import { errorMessage } from '../core/errors.ts'
 import { parseModelName, parseRequestedName } from '../core/models/model-name.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
@@ -43,7 +41,7 @@ export async function openTrusted(context: CommandContext, yes = false): Promise
   } catch (error) {
     const [{ setTrust, UntrustedConfig }, { atTerminal, confirm }, { printNote }] = await Promise.all([
       import('../core/config/trust.ts'),
-      import('./confirm.ts'),
+      import('./questions.ts'),
       import('./output.ts')
     ])
     if (!(error instanceof UntrustedConfig) || !(yes || atTerminal())) throw error
@@ -79,18 +77,3 @@ function checkedName(text: string, parse: (text: string) => unknown): string {
 export function usageFailure(message: string): CommandFailure {
   return new CommandFailure(EXIT.usage, `${message}\n(add --help to see the usage)`)
 }
-
-/** Commands and options that end, delete or replace something. Suggestions after a typo must not lead to them. */
-const DESTRUCTIVE =
-  /^(--)?(rm|remove|delete|stop|revoke|rotate|cancel|uninstall|drain|down|force|yes|undo|insecure|allow-quantized-cache)$/
-
-/** The command or option that was probably meant. Undefined if there is none or it is destructive. */
-export const nearestHarmless = (name: string, known: readonly string[]) =>
-  nearest(
-    name,
-    known.filter(one => !DESTRUCTIVE.test(one))
-  )
-
-/** Reports that `parent` has no such subcommand, and ends the command. */
-export const unknownCommand = (parent: Command, name: string): never =>
-  parent.error(`error: unknown command '${name}'`, { code: 'commander.unknownCommand' })

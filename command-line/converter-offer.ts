@@ -1,7 +1,7 @@
 import { failure } from './command-failure.ts'
-import { atTerminal, confirm } from './confirm.ts'
 import { printNote } from './output.ts'
 import { streamWork } from './progress-display.ts'
+import { atTerminal, confirm } from './questions.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
 /** Installs the Python packages that convert SafeTensors models, and shows progress. */

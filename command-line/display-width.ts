@@ -30,6 +30,17 @@ export function displayWidth(text: string): number {
   return width
 }
 
+/**
+ * Erases lines and moves the cursor to their start. A terminal that became narrower shows more rows than were written.
+ * @param lines the last lines on the terminal, without a line break at the end
+ */
+export function eraseLines(lines: readonly string[], columns: number): string {
+  const rows = lines.reduce((sum, line) => sum + countRows(line, columns), 0)
+  return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J`
+}
+
+export const countRows = (line: string, columns: number) => Math.max(1, Math.ceil(displayWidth(line) / columns))
+
 /** Pads a text like `padEnd` and `padStart`. @param width columns */
 export function pad(text: string, width: number, side: 'left' | 'right' = 'right'): string {
   const blanks = ' '.repeat(Math.max(0, width - displayWidth(text)))

@@ -6,7 +6,7 @@ import { dateAt } from '../core/system/clock.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 import { shorten } from './display-width.ts'
-import { formatTable, printable, relativeTime } from './output.ts'
+import { formatTable, printable, relativeTime, wrapLines } from './output.ts'
 import { formatPercent, formatTimeLeft, measureSpeed, type ScreenSize } from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 import { withServer } from './server-connection.ts'
@@ -228,15 +228,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
   return cut(lines)
 }
 
-function wrap(text: string, width: number): string[] {
-  const lines: string[] = []
-  for (const word of text.split(/\s+/)) {
-    const last = lines.at(-1)
-    if (last !== undefined && last.length + 1 + word.length <= width) lines[lines.length - 1] = `${last} ${word}`
-    else lines.push(word)
-  }
-  return lines
-}
+const wrap = (text: string, width: number) => wrapLines(text, width).split('\n')
 
 const SHOW_CURSOR = '\x1b[?25h'
 const HIDE_CURSOR = '\x1b[?25l'

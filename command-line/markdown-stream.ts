@@ -1,5 +1,5 @@
 import { Marked, type Token, type Tokens } from 'marked'
-import { displayWidth } from './display-width.ts'
+import { countRows, eraseLines } from './display-width.ts'
 import { arrange, type Colors, isClosedCode, Layout, type Piece, TOP } from './markdown-pieces.ts'
 import { printable } from './output.ts'
 
@@ -157,7 +157,7 @@ export class MarkdownStream {
   #draw(lines: readonly string[]): void {
     let room = Math.max(1, (this.#output.rows || 24) - 2)
     const hidden = lines.findLastIndex(line => {
-      room -= this.#countRows(line)
+      room -= countRows(line, this.#output.columns || 80)
       return room < 0
     })
     const visible = lines.slice(hidden + 1)
@@ -168,15 +168,10 @@ export class MarkdownStream {
 
   #erased(): string {
     if (this.#drawn.length === 0) return ''
-    // A terminal that became narrower shows more rows than were written.
-    const rows = this.#drawn.reduce((sum, line) => sum + this.#countRows(line), 0)
+    const erased = eraseLines(this.#drawn, this.#output.columns || 80)
     this.#drawn = []
     // The next output begins with a line break.
-    return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J${this.#hasOutput ? '\x1b[A' : ''}`
-  }
-
-  #countRows(line: string): number {
-    return Math.max(1, Math.ceil(displayWidth(line) / (this.#output.columns || 80)))
+    return this.#hasOutput ? `${erased}\x1b[A` : erased
   }
 }
 

@@ -1,12 +1,11 @@
 import type { PlanReply } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { chatModels } from './chat-commands.ts'
-import { CommandFailure, EXIT, failure, Interrupted, interruption } from './command-failure.ts'
-import { pullWithProgress, roomText } from './commands/pull.ts'
-import { atTerminal, confirm } from './confirm.ts'
+import { CommandFailure, EXIT, failure } from './command-failure.ts'
+import { pullWithProgress, roomText, withChosenModel } from './commands/pull.ts'
 import { formatPairs, printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
-import { withChosenModel } from './pull-choice.ts'
+import { atTerminal, confirm, pickOne } from './questions.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 
 /** Asks the user to pick a local model. @throws CommandFailure if there is none */
@@ -18,18 +17,11 @@ export async function pickModel(client: ServerClient): Promise<string> {
       'This server has no chat model. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
     )
   }
-  const { select, isCancel } = await import('@clack/prompts')
-  const picked = await select({
-    message: 'Which model?',
-    options: models
-      .toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
-      .map(({ name, size }) => ({ value: name, label: name, hint: formatBytes(size) })),
-    maxItems: 12,
-    signal: interruption()
-  })
-  interruption().throwIfAborted()
-  if (isCancel(picked)) throw new Interrupted(130)
-  return picked
+  const newestFirst = models.toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
+  return await pickOne(
+    'Which model?',
+    newestFirst.map(({ name, size }) => ({ value: name, label: name, size }))
+  )
 }
 
 /**

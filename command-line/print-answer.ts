@@ -1,12 +1,12 @@
 import pc from 'picocolors'
-import { type AnswerSink, type ChatSession, formatCounters } from './chat-session.ts'
+import { type ChatSession, formatCounters } from './chat-session.ts'
 import { printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 
-export interface PrintOptions {
+interface PrintOptions {
   verbose: boolean
   /** Prints the answer as the model wrote it, even on a terminal. */
-  raw?: boolean | undefined
+  raw: boolean
   signal?: AbortSignal | undefined
 }
 
@@ -18,41 +18,28 @@ export interface PrintOptions {
 export async function printAnswer(
   session: ChatSession,
   prompt: string,
-  { verbose, raw = false, signal }: PrintOptions
+  { verbose, raw, signal }: PrintOptions
 ): ReturnType<ChatSession['ask']> {
   const waiting = await showProgress('waiting for the model', { plain: 'nothing' })
   const printer = process.stdout.isTTY ? await terminalPrinter(raw) : plainPrinter()
-  const sink: AnswerSink = {
-    status: text => waiting.status(text),
-    thinking(text) {
-      waiting.clear()
-      printer.thinking(text)
-    },
-    content(text) {
-      waiting.clear()
-      printer.content(text)
-    }
+  const print = (part: 'thinking' | 'content') => (text: string) => {
+    waiting.clear()
+    printer.print(part, text)
   }
-  const end = () => {
+  const sink = { status: waiting.status, thinking: print('thinking'), content: print('content') }
+  const counters = await session.ask(prompt, sink, signal).finally(() => {
     waiting.clear()
     printer.end()
-  }
-  const counters = await session.ask(prompt, sink, signal).finally(end)
+  })
   if (counters && verbose) printNote(`\n${formatCounters(counters)}`)
   return counters
 }
 
-interface AnswerPrinter {
-  thinking(text: string): void
-  content(text: string): void
-  end(): void
-}
-
-function plainPrinter(): AnswerPrinter {
+function plainPrinter() {
   let lineEnded = true
   return {
-    thinking() {},
-    content(text) {
+    print(part: 'thinking' | 'content', text: string) {
+      if (part === 'thinking') return
       lineEnded = text.endsWith('\n')
       process.stdout.write(text)
     },
@@ -63,25 +50,23 @@ function plainPrinter(): AnswerPrinter {
 }
 
 /** Prints dimmed thinking, then the answer. */
-async function terminalPrinter(raw: boolean): Promise<AnswerPrinter> {
+async function terminalPrinter(raw: boolean) {
   const colors = pc.createColors(pc.isColorSupported)
   const { MarkdownStream, PrintableStream } = await import('./markdown-stream.ts')
   const open = (base?: (text: string) => string) =>
     raw ? new PrintableStream(process.stdout, base) : new MarkdownStream(process.stdout, { colors, base })
-  let part: { name: 'thinking' | 'content'; stream: ReturnType<typeof open> } | undefined
-  const add = (name: 'thinking' | 'content', text: string) => {
-    if (part?.name !== name) {
-      if (part) {
-        part.stream.end()
-        process.stdout.write('\n')
-      }
-      part = { name, stream: open(name === 'thinking' ? colors.dim : undefined) }
-    }
-    part.stream.push(text)
-  }
+  let printed: 'thinking' | 'content' | undefined
+  let stream: ReturnType<typeof open> | undefined
   return {
-    thinking: text => add('thinking', text),
-    content: text => add('content', text),
-    end: () => part?.stream.end()
+    print(part: 'thinking' | 'content', text: string) {
+      if (printed !== part) {
+        stream?.end()
+        if (stream) process.stdout.write('\n')
+        stream = open(part === 'thinking' ? colors.dim : undefined)
+        printed = part
+      }
+      stream!.push(text)
+    },
+    end: () => stream?.end()
   }
 }

@@ -1,7 +1,7 @@
-import type { Command } from 'commander'
+import { Command } from 'commander'
+import { nearest } from '../core/config/suggestion.ts'
 import { version } from '../core/system/package-info.ts'
-import { type CommandContext, unknownCommand } from './context.ts'
-import { CorralCommand } from './corral-command.ts'
+import type { CommandContext } from './context.ts'
 import { outputWidth, wrapLines } from './output.ts'
 import { shippedText } from './shipped-text.ts'
 
@@ -140,6 +140,63 @@ function defineCommand(
     await actions[name]!(context, ...values.slice(0, -2), command.optsWithGlobals())
   })
 }
+
+/** Rewords commander's usage errors: first the problem, then what to do. */
+const REWORDED: [RegExp, string][] = [
+  [/^error: command-argument value '(.*)' is invalid for argument '(.*)'\. (.*)$/s, 'error: "$1" is not a $2. $3'],
+  [/^error: option '(\S+?)(?:,| ).*' argument '(.*)' is invalid\. (.*)$/s, 'error: $1 cannot be "$2". $3'],
+  [/^error: option '(\S+).*' argument missing$/, 'error: $1 needs a value.'],
+  [/^error: missing required argument '(.*)'$/, 'error: <$1> is missing'],
+  [/^error: required option '(.*)' not specified$/, 'error: The option $1 is missing.'],
+  [
+    /^error: (too many arguments).*\. Expected (\d+) arguments? but got (\d+).*$/,
+    'error: Got $3 arguments, but at most $2 are allowed.'
+  ]
+]
+
+/** Commander's command with corral's error texts and suggestions. */
+export class CorralCommand extends Command {
+  override createCommand(name?: string): CorralCommand {
+    return new CorralCommand(name)
+  }
+
+  override error(message: string, options: Parameters<Command['error']>[1] = {}): never {
+    const [pattern, text] = REWORDED.find(([pattern]) => pattern.test(message)) ?? [message, message]
+    const known: Command[] = []
+    for (let command: Command | null = this; command; command = command.parent) known.push(command)
+    const path = known.map(command => command.name()).reverse()
+    const [, typed = ''] = /^error: unknown (?:command|option) '(.*)'$/.exec(message) ?? []
+    const near =
+      options.code === 'commander.unknownCommand'
+        ? nearestHarmless(
+            typed,
+            this.commands.map(command => command.name())
+          )
+        : options.code === 'commander.unknownOption'
+          ? nearestHarmless(
+              typed,
+              known.flatMap(command => command.options.flatMap(({ long }) => long ?? []))
+            )
+          : undefined
+    const usage = options.code === 'commander.missingArgument' ? `: ${path.join(' ')} ${this.usage()}` : ''
+    return super.error(`${message.replace(pattern, text)}${usage}${near ? `\n(Did you mean ${near}?)` : ''}`, options)
+  }
+}
+
+/** Commands and options that end, delete or replace something. Suggestions after a typo must not lead to them. */
+const DESTRUCTIVE =
+  /^(--)?(rm|remove|delete|stop|revoke|rotate|cancel|uninstall|drain|down|force|yes|undo|insecure|allow-quantized-cache)$/
+
+/** The command or option that was probably meant. Undefined if there is none or it is destructive. */
+export const nearestHarmless = (name: string, known: readonly string[]) =>
+  nearest(
+    name,
+    known.filter(one => !DESTRUCTIVE.test(one))
+  )
+
+/** Reports that `parent` has no such subcommand, and ends the command. */
+const unknownCommand = (parent: Command, name: string): never =>
+  parent.error(`error: unknown command '${name}'`, { code: 'commander.unknownCommand' })
 
 /** Adds `help [command...]`, which reports unknown commands, unlike commander's own. */
 function defineHelp(program: CorralCommand): void {

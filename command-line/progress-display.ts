@@ -1,9 +1,8 @@
-import { clearScreenDown, moveCursor } from 'node:readline'
 import type { WorkStep } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { failure } from './command-failure.ts'
-import { displayWidth, pad, shorten } from './display-width.ts'
+import { displayWidth, eraseLines, pad, shorten } from './display-width.ts'
 import type { ServerClient } from './server-client.ts'
 
 /** A file, or a step of other work. */
@@ -180,9 +179,7 @@ async function drawLive(render: (size: ScreenSize, now: number) => string[]): Pr
   }
   // A terminal that became narrower has wrapped its lines into more rows.
   const resized = () => {
-    const rows = drawn.reduce((sum, line) => sum + Math.max(1, Math.ceil(line.length / (stderr.columns || 80))), 0)
-    moveCursor(stderr, 0, -rows)
-    clearScreenDown(stderr)
+    stderr.write(eraseLines([...drawn, ''], stderr.columns || 80))
     update.done()
     draw()
   }

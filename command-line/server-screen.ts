@@ -1,7 +1,6 @@
-import { clearScreenDown, cursorTo, moveCursor } from 'node:readline'
 import { formatBytes } from '../core/system/bytes.ts'
 import type { LogRecord } from '../core/system/log.ts'
-import { displayWidth, shorten } from './display-width.ts'
+import { eraseLines, shorten } from './display-width.ts'
 import { outputWidth, wrapLines } from './output.ts'
 import { spinnerText } from './progress-display.ts'
 
@@ -17,7 +16,7 @@ export class ServerScreen {
   readonly #stream = process.stdout
   readonly #format: (record: LogRecord) => string
   #step: { text: string; what: string; since: number } | undefined
-  #drawn = 0
+  #drawn = ''
   #timer: NodeJS.Timeout | undefined
   #works = () => true
 
@@ -41,9 +40,7 @@ export class ServerScreen {
 
   /** Prints lines above the redrawn one. */
   print(text: string): void {
-    this.#erase()
-    this.#stream.write(`${text}\n`)
-    this.#draw()
+    this.#redraw(`${text}\n`)
   }
 
   /** @param works whether the work of the last step is still running; it may end without a record */
@@ -62,31 +59,19 @@ export class ServerScreen {
   }
 
   #end(): void {
-    this.#erase()
     clearInterval(this.#timer)
     this.#timer = undefined
     this.#step = undefined
+    this.#redraw()
   }
 
-  #redraw(): void {
-    this.#erase()
-    this.#draw()
-  }
-
-  #draw(): void {
-    if (!this.#step) return
-    const { text, since } = this.#step
-    const line = shorten(spinnerText(text, performance.now() - since), outputWidth(this.#stream) - 1)
-    this.#drawn = displayWidth(line)
-    this.#stream.write(line)
-  }
-
-  /** Also erases rows that a narrower terminal has wrapped. */
-  #erase(): void {
-    if (this.#drawn === 0) return
-    moveCursor(this.#stream, 0, 1 - Math.max(1, Math.ceil(this.#drawn / outputWidth(this.#stream))))
-    cursorTo(this.#stream, 0)
-    clearScreenDown(this.#stream)
-    this.#drawn = 0
+  /** @param above text for the lines above */
+  #redraw(above = ''): void {
+    const width = outputWidth(this.#stream)
+    const erased = this.#drawn === '' ? '' : eraseLines([this.#drawn], width)
+    const { text, since } = this.#step ?? {}
+    this.#drawn = text === undefined ? '' : shorten(spinnerText(text, performance.now() - since!), width - 1)
+    const output = erased + above + this.#drawn
+    if (output !== '') this.#stream.write(output)
   }
 }

@@ -1,11 +1,16 @@
 import { copyFile, readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
+import writeFileAtomic from 'write-file-atomic'
+import { renewTrust } from '../../core/config/trust.ts'
+import { modelSettingsYaml, sectionName, withModelSettings } from '../../core/config/yaml-edit.ts'
+import { readYaml } from '../../core/config/yaml-file.ts'
 import type { ReloadReport } from '../../core/contracts/native-records.ts'
 import type { TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
+import { readOwner } from '../../core/system/data-directory.ts'
 import { CommandFailure, failure } from '../command-failure.ts'
-import { atTerminal, confirm } from '../confirm.ts'
 import { type CommandContext, openConfig } from '../context.ts'
+import { atTerminal, confirm } from '../questions.ts'
 import { recordedAddress } from '../server-address.ts'
 import type { ServerClient } from '../server-client.ts'
 
@@ -27,10 +32,7 @@ interface Saving {
  */
 export async function saveSettings(context: CommandContext, saving: Saving): Promise<string | false> {
   const { client, isOwn, record, settings, tell, options } = saving
-  const { modelSettingsYaml, sectionName, withModelSettings } = await import('../../core/config/yaml-edit.ts')
-  const { readYaml } = await import('../../core/config/yaml-file.ts')
   const config = await openConfig(context)
-  const { readOwner } = await import('../../core/system/data-directory.ts')
   const owner = await readOwner(config.paths)
   const isHere = isOwn || (owner !== undefined && recordedAddress(owner.address) === client.address)
   const path = saving.file ?? join(config.paths.home, 'config.yaml')
@@ -67,12 +69,10 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   }
   try {
     if (before !== undefined) await copyFile(path, `${path}.bak`)
-    const { default: writeFileAtomic } = await import('write-file-atomic')
     // The file may have changed while the user was deciding.
     if (before !== undefined && (await readFile(path, 'utf8')) !== before)
       return paste(`${path} was changed by someone else in the meantime.`)
     await writeFileAtomic(path, text, before === undefined ? { mode: 0o600 } : {})
-    const { renewTrust } = await import('../../core/config/trust.ts')
     await renewTrust(config.paths.home, path, before ?? '', text)
   } catch (error) {
     return paste(`${path} cannot be written (${errorMessage(error)}).`)

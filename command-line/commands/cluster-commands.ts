@@ -1,24 +1,42 @@
 import { createSocket } from 'node:dgram'
+import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
-import { networkInterfaces } from 'node:os'
+import { hostname, networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { expandPath } from '../../core/config/config-file.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
 import type { MemberRecord, ReplicasRecord } from '../../core/contracts/native-records.ts'
-import { type Progress, progressText } from '../../core/contracts/progress.ts'
+import { progressText } from '../../core/contracts/progress.ts'
 import { errorMessage } from '../../core/errors.ts'
+import { shutdownLimit } from '../../core/http/server.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
+import { readOwner } from '../../core/system/data-directory.ts'
+import { createLogger } from '../../core/system/log.ts'
 import { plural } from '../../core/system/plural.ts'
+import { isPrivateHost } from '../../core/system/private-address.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
-import type { RayPlaces, RayRecord } from '../../plugins/machines/ray/ray-cluster.ts'
-import type { RayCall } from '../../plugins/machines/ray/ray-python.ts'
+import {
+  ensureToken,
+  findToken,
+  headOptions,
+  makePlaces,
+  memberVariable,
+  ownCommand,
+  type RayRecord,
+  rayPlaces,
+  readRecord,
+  removeRecord,
+  upOptions,
+  writeRecord
+} from '../../plugins/machines/ray/ray-cluster.ts'
+import { askRay, prepareRay, type RayCall, RayFailure, rayVariables } from '../../plugins/machines/ray/ray-python.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
-import { formatPairs, formatTable, printJson, printNote, printText } from '../output.ts'
+import { formatTable, printJson, printNote, printPairs, printText } from '../output.ts'
 import { createClient } from '../server-client.ts'
-import { ask } from '../server-connection.ts'
+import { ask, unlessNoServer } from '../server-connection.ts'
 
 const RAY_PORT = 6379
 const MEMBER_PORT = 11500
@@ -28,31 +46,7 @@ const RAY_TIMEOUT_MS = 300_000
 const MIN_RESTART_DELAY_MS = 1000
 const MAX_RESTART_DELAY_MS = 30_000
 const POLL_INTERVAL_MS = 250
-
-interface UpOptions {
-  ray?: string
-  bind?: string
-  rayPort?: string
-  memberPort?: string
-  memberHome?: string
-  withMember?: boolean
-}
-
-interface JoinOptions {
-  bind?: string
-  name?: string
-  tokenFile?: string
-}
-
-interface RayNode {
-  name: string
-  address: string
-  host: string
-  head: boolean
-  /** Whether the node has the resource that members require. */
-  corral: boolean
-  member?: { state?: string; reason?: string | null; starts?: number; version?: string; url?: string }
-}
+const ADDRESS = /^[^\s/]+:\d+$/
 
 /** The cluster as reported by Ray's head node. */
 interface RayStatus {
@@ -64,7 +58,324 @@ interface RayStatus {
   controller: 'up' | 'silent' | 'none'
   /** Minimum number of members requested by the corrals in front of the cluster. */
   wanted: number
-  nodes: RayNode[]
+  nodes: {
+    name: string
+    address: string
+    host: string
+    head: boolean
+    /** Whether the node has the resource that members require. */
+    corral: boolean
+    member?: { state?: string; reason?: string | null; starts?: number; version?: string; url?: string }
+  }[]
+}
+
+async function openRay({ env, ...context }: CommandContext) {
+  const config = await openConfig({ env, ...context })
+  const { home, logs } = config.paths
+  const settings = config.sections['cluster-ray'] as Record<
+    'address' | 'token_file' | 'python' | 'package_index',
+    string
+  >
+  const places = rayPlaces(home)
+  const log = createLogger(config.core.log_level, { file: join(logs, 'corral.log') })
+  const signal = interruption()
+  let noted = ''
+  return {
+    config,
+    places,
+    settings,
+    /** Installs Ray if necessary. */
+    async call(tokenFile = findToken(places, settings.token_file, env), more: Record<string, string> = {}) {
+      await makePlaces(places)
+      await mkdir(logs, { recursive: true, mode: 0o700 })
+      const python = await prepareRay(
+        { settings, directory: join(home, 'python'), env, log },
+        {
+          signal,
+          onProgress(progress) {
+            const text = progressText(progress)
+            if (text !== noted) printNote(`Ray: ${text}`)
+            noted = text
+          }
+        }
+      )
+      const variables = { ...rayVariables(env, tokenFile), ...more }
+      return { python, variables, cwd: places.folder, env, log, signal, timeout: RAY_TIMEOUT_MS }
+    },
+    /** The cluster that the command applies to. @throws CommandFailure if there is none */
+    async current(): Promise<{ address: string; record?: RayRecord }> {
+      const record = await readRecord(places)
+      const address = settings.address || record?.address
+      if (address !== undefined) return { address, ...(record?.address === address && { record }) }
+      throw new CommandFailure(
+        EXIT.noServer,
+        'No Ray cluster is in use. Create one with: corral cluster up --ray local'
+      )
+    }
+  }
+}
+
+/** @throws CommandFailure with the error of Ray or of the program that calls it */
+async function tell<Reply>(command: string, options: object, call: RayCall): Promise<Reply> {
+  try {
+    return await askRay<Reply>(command, options, call)
+  } catch (error) {
+    if (!(error instanceof RayFailure)) throw error
+    throw new CommandFailure(error.code === 'no_head' ? EXIT.noServer : EXIT.failure, error.message, error)
+  }
+}
+
+function parsePort(text: string, option: string): number {
+  const port = Number(text)
+  if (/^\d+$/.test(text) && port >= 1 && port <= 65535) return port
+  throw usageFailure(`${option} must be a port from 1 to 65535; got "${text}".`)
+}
+
+function checkBind(address: string): string {
+  // Ray would silently use another address of the machine.
+  if (address !== '127.0.0.1' && address !== 'localhost' && address !== '0.0.0.0') return address
+  throw usageFailure(
+    `Ray cannot use ${address}. Use another address of this machine, such as 127.0.0.2 for this machine only.`
+  )
+}
+
+function privateAddress(): string {
+  const all = Object.values(networkInterfaces()).flatMap(found => found ?? [])
+  const found = all.find(({ family, address, internal }) => family === 'IPv4' && !internal && isPrivateHost(address))
+  if (found) return found.address
+  throw new CommandFailure(
+    EXIT.usage,
+    'This machine has no address in a private network. With --bind, choose an address that the other machines can reach. Ray is ' +
+      'open to everyone who can reach it and has the token.'
+  )
+}
+
+interface UpOptions {
+  ray: string
+  bind?: string
+  rayPort?: string
+  memberPort?: string
+  memberHome?: string
+  withMember?: boolean
+}
+
+export async function clusterUp(context: CommandContext, options: UpOptions): Promise<void> {
+  const { bind, rayPort, memberPort, withMember } = options
+  const isLocal = options.ray === 'local'
+  if (!isLocal && !ADDRESS.test(options.ray)) {
+    throw usageFailure(`--ray must be "local" or an address such as 10.0.0.5:${RAY_PORT}, but got "${options.ray}".`)
+  }
+  for (const [name, value] of Object.entries({ '--bind': bind, '--ray-port': rayPort, '--with-member': withMember })) {
+    if (!isLocal && value !== undefined) throw usageFailure(`${name} needs --ray local.`)
+  }
+  const ray = await openRay(context)
+  const { places, config } = ray
+  const before = await readRecord(places)
+  const known = before?.own === isLocal && (isLocal || before.address === options.ray) ? before : undefined
+  if (before && !known) {
+    throw failure(`Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`)
+  }
+  const [oldHost, oldPort = RAY_PORT] = known?.address.split(/:(?=\d+$)/) ?? []
+  const port = rayPort === undefined ? oldPort : parsePort(rayPort, '--ray-port')
+  const address = isLocal ? `${checkBind(bind ?? oldHost ?? privateAddress())}:${port}` : options.ray
+  if (known && known.address !== address) {
+    throw failure(`The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`)
+  }
+  const home = options.memberHome ?? known?.members.home
+  const record: RayRecord = {
+    version: 1,
+    address,
+    own: isLocal,
+    ...((withMember || known?.member !== undefined) && { member: join(places.folder, 'member') }),
+    members: {
+      port: memberPort === undefined ? (known?.members.port ?? MEMBER_PORT) : parsePort(memberPort, '--member-port'),
+      ...(home !== undefined && { home }),
+      command: ownCommand()
+    }
+  }
+  if (isLocal) {
+    await mkdir(places.folder, { recursive: true, mode: 0o700 })
+    await ensureToken(places)
+  }
+  const variables = record.member === undefined ? {} : memberVariable(record.member, context.env)
+  const call = await ray.call(isLocal ? places.token : undefined, variables)
+  if (isLocal) {
+    const { started } = await tell<{ started: boolean }>('head', headOptions(places, record), call)
+    printNote(started ? `Ray's head node runs at ${address}.` : `Ray's head node already runs at ${address}.`)
+  }
+  await tell('up', upOptions(places, record), call)
+  await writeRecord(places, record)
+  const status = await tell<RayStatus>('status', { address }, call)
+  warnAbout(status)
+  const count = plural(status.nodes.filter(node => node.corral).length, 'node')
+  printNote(`Members start on ${count}, and on every node that joins. Follow them with "corral cluster status".`)
+  if (isLocal) {
+    printNote(
+      `To add a machine with corral, copy ${places.token} to it and run there:\n` +
+        `  corral cluster join ${address} --token-file token`
+    )
+  }
+  if (!(await readOwner(config.paths))) printNote(NO_FRONT)
+}
+
+/** This machine's address on the route to another one. */
+async function addressTowards(address: string): Promise<string> {
+  const [, host, port] = /^(.+):(\d+)$/.exec(address)!
+  const socket = createSocket(host!.includes(':') ? 'udp6' : 'udp4')
+  try {
+    // Connecting a UDP socket sends nothing.
+    socket.connect(Number(port), host)
+    await once(socket, 'connect')
+    return socket.address().address
+  } catch (error) {
+    throw failure(`${address} cannot be reached: ${errorMessage(error)}.`, error)
+  } finally {
+    socket.close()
+  }
+}
+
+interface JoinOptions {
+  bind?: string
+  name?: string
+  tokenFile?: string
+}
+
+export async function clusterJoin(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
+  if (!ADDRESS.test(address)) {
+    throw usageFailure(`"${address}" is not a valid address. Use one such as 10.0.0.5:${RAY_PORT}.`)
+  }
+  const ray = await openRay(context)
+  const { config, places } = ray
+  const { home } = config.paths
+  const owner = await readOwner(config.paths)
+  if (owner) {
+    throw failure(
+      `A corral server already uses ${home} (process ${owner.pid}), which the member needs. Stop it, or choose another data ` +
+        'directory with --home.'
+    )
+  }
+  const host = checkBind(options.bind ?? (await addressTowards(address)))
+  const tokenFile = options.tokenFile && expandPath(options.tokenFile, context.cwd)
+  if (tokenFile && !existsSync(tokenFile)) {
+    throw usageFailure(
+      `${tokenFile} does not exist. Copy the token of the cluster there, or name its file with --token-file.`
+    )
+  }
+  const call = await ray.call(tokenFile || undefined, memberVariable(home, context.env))
+  const node = { address, host, temp: places.temp, folder: places.folder, name: options.name ?? hostname() }
+
+  const asked = interruption()
+  const ending = new AbortController()
+  const onStop = () => {
+    printNote('Leaving the cluster when all requests have finished. A second signal ends it immediately.')
+    void untilIdle(config).finally(() => ending.abort())
+  }
+  asked.addEventListener('abort', onStop, { once: true })
+  let wait = MIN_RESTART_DELAY_MS
+  let hasJoined = false
+  const { timeout: _, ...unlimited } = call
+  while (!asked.aborted) {
+    const began = performance.now()
+    const fault = await askRay('join', node, { ...unlimited, signal: ending.signal }, () => {
+      printNote(`Joined the cluster at ${address} as ${node.name} (${host}).`)
+      hasJoined = true
+    }).then(
+      () => new Error('it ended'),
+      (error: Error) => error
+    )
+    if (asked.aborted) break
+    const isLasting = fault instanceof RayFailure && ['refused', 'joined'].includes(fault.code)
+    if (isLasting || !hasJoined) throw failure(errorMessage(fault), fault)
+    if (performance.now() - began > MAX_RESTART_DELAY_MS) wait = MIN_RESTART_DELAY_MS
+    printNote(`The Ray node has ended and will be restarted. (${errorMessage(fault).slice(0, 300)})`)
+    await sleep(wait, undefined, { signal: asked }).catch(() => undefined)
+    wait = Math.min(MAX_RESTART_DELAY_MS, wait * 2)
+  }
+  if (!ending.signal.aborted) await once(ending.signal, 'abort')
+}
+
+/** Waits until this machine's member is idle, within its configured grace time. */
+async function untilIdle(config: LoadedConfig): Promise<void> {
+  const owner = await readOwner(config.paths).catch(() => undefined)
+  if (!owner?.socket) return
+  const signal = abortAfter(shutdownLimit(config))
+  const client = createClient({ address: owner.address, socket: owner.socket, apiKey: undefined, signal })
+  try {
+    for (let { open } = await client.json<DrainState>('POST', '/api/drain'); open > 0; ) {
+      await sleep(POLL_INTERVAL_MS, undefined, { signal })
+      open = (await client.json<DrainState>('GET', '/api/drain')).open
+    }
+  } catch {
+    // The time is up, or the member has already ended.
+  }
+}
+
+/** The members as seen by the server in front of them. */
+type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { name: string; fault?: string }[] }
+
+const NO_FRONT = 'The server in front of the members is not running. Start it with: corral serve'
+
+export async function clusterStatus(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+  const ray = await openRay(context)
+  const { address } = await ray.current()
+  const status = await tell<RayStatus>('status', { address }, await ray.call())
+  const front = await unlessNoServer(ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' }))
+  if (json) return printJson({ ...status, front: front ?? null })
+  const head = status.nodes.find(node => node.head)
+  printPairs([
+    ['Ray', `${address}, ${status.ray}${head ? `, head node on ${head.host}` : ''}`],
+    ['Access', status.authentication === false ? 'anybody' : status.authentication ? 'by a token' : 'unknown'],
+    ['Controller', status.controller],
+    ['Wanted', status.wanted > 0 ? `at least ${status.wanted} members` : undefined]
+  ])
+  const rows = status.nodes.map(({ name, address, corral, member }) => {
+    const seen = member && front?.members.find(each => each.source === 'ray' && each.url === member.url)
+    return [
+      name,
+      member?.url ?? address,
+      member?.state ?? (corral ? 'not started yet' : 'no member'),
+      String(member?.starts ?? ''),
+      member?.version ?? '',
+      seen?.state ?? '',
+      String(seen?.running ?? ''),
+      seen?.build ?? ''
+    ]
+  })
+  const titles = ['NODE', 'ADDRESS', 'MEMBER', '>STARTS', 'VERSION', 'FRONT', '>RUNNING', 'LLAMA.CPP']
+  printText(`\n${formatTable(titles, rows)}`)
+  if (front?.replicas.length) {
+    const models = front.replicas.map(({ model, mode, loaded, loading, wanted, reason, failures }) => [
+      model,
+      mode,
+      String(loaded),
+      String(loading),
+      String(wanted),
+      [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
+    ])
+    printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
+  }
+  warnAbout(status)
+  if (!front) printNote(NO_FRONT)
+  for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
+  for (const { name, reason, notes } of front?.members ?? []) {
+    for (const text of [...(reason ? [reason] : []), ...notes]) printNote(`warning: ${name}: ${text}`)
+  }
+}
+
+function warnAbout({ address, authentication, controller, nodes }: RayStatus): void {
+  const warn = (text: string) => printNote(`warning: ${text}`)
+  if (authentication === false) {
+    warn(
+      `Ray at ${address} has no authentication. Everyone who can reach it can run programs on all nodes and read ` +
+        "the members' keys. Start it with RAY_AUTH_MODE=token."
+    )
+  }
+  if (controller !== 'up') {
+    warn('the members are not supervised. Restart the supervisor with: corral cluster up --ray …')
+  }
+  for (const { name, member } of nodes) if (member?.reason) warn(`${name}: ${member.reason}`)
+  const versions = new Set(nodes.flatMap(({ member }) => member?.version ?? []))
+  if (versions.size > 1) warn(`the members have different versions of corral: ${[...versions].sort().join(', ')}.`)
 }
 
 export async function clusterDrain(
@@ -83,366 +394,22 @@ export async function clusterDrain(
   if (!undo && drained.by === 'front') for (const note of drained.member.notes) printNote(note)
 }
 
-interface RayContext {
-  config: LoadedConfig
-  places: RayPlaces
-  settings: { address: string; token_file: string; python: string; package_index: string }
-  /** Installs Ray if necessary. */
-  call(tokenFile: string | undefined, more?: Record<string, string>): Promise<RayCall>
-}
-
-async function openRay(context: CommandContext): Promise<RayContext> {
-  const config = await openConfig(context)
-  const [{ rayPlaces, makePlaces }, { prepareRay, rayVariables }, { createLogger }] = await Promise.all([
-    import('../../plugins/machines/ray/ray-cluster.ts'),
-    import('../../plugins/machines/ray/ray-python.ts'),
-    import('../../core/system/log.ts')
-  ])
-  const { home, logs } = config.paths
-  const settings = config.sections['cluster-ray'] as RayContext['settings']
-  const places = rayPlaces(home)
-  const log = createLogger(config.core.log_level, { file: join(logs, 'corral.log') })
-  const signal = interruption()
-  return {
-    config,
-    places,
-    settings,
-    async call(tokenFile, more = {}) {
-      await makePlaces(places)
-      await mkdir(logs, { recursive: true, mode: 0o700 })
-      const { env } = context
-      const options = { settings, directory: join(home, 'python'), env, log }
-      const python = await prepareRay(options, { signal, onProgress: notedProgress() })
-      const variables = { ...rayVariables(env, tokenFile), ...more }
-      return { python, variables, cwd: places.folder, env, log, signal, timeout: RAY_TIMEOUT_MS }
-    }
-  }
-}
-
-function notedProgress(): (progress: Progress) => void {
-  let last = ''
-  return progress => {
-    const text = progressText(progress)
-    if (text !== last) printNote(`Ray: ${text}`)
-    last = text
-  }
-}
-
-/** @throws CommandFailure with the error of Ray or of the program that calls it */
-async function asked<Result>(work: () => Promise<Result>): Promise<Result> {
-  try {
-    return await work()
-  } catch (error) {
-    if (!(error instanceof Error) || error.name !== 'RayFailure') throw error
-    const isAway = 'code' in error && error.code === 'no_head'
-    throw new CommandFailure(isAway ? EXIT.noServer : EXIT.failure, error.message, error)
-  }
-}
-
-function parsePort(text: string, option: string): number {
-  const port = Number(text)
-  if (/^\d+$/.test(text) && port >= 1 && port <= 65535) return port
-  throw usageFailure(`${option} must be a port from 1 to 65535; got "${text}".`)
-}
-
-function checkBind(address: string): string {
-  // Ray would silently use another address of the machine.
-  if (address !== '127.0.0.1' && address !== 'localhost' && address !== '0.0.0.0') return address
-  throw usageFailure(
-    `Ray cannot use ${address}. Use another address of this machine, such as 127.0.0.2 for this machine only.`
-  )
-}
-
-async function privateAddress(): Promise<string> {
-  const { isPrivateHost } = await import('../../core/system/private-address.ts')
-  const all = Object.values(networkInterfaces()).flatMap(found => found ?? [])
-  const found = all.find(({ family, address, internal }) => family === 'IPv4' && !internal && isPrivateHost(address))
-  if (found) return found.address
-  throw new CommandFailure(
-    EXIT.usage,
-    'This machine has no address in a private network. With --bind, choose an address that the other machines can reach. Ray is ' +
-      'open to everyone who can reach it and has the token.'
-  )
-}
-
-export async function clusterUp(context: CommandContext, options: UpOptions): Promise<void> {
-  const isLocal = options.ray === 'local'
-  if (!isLocal && !/^[^\s/]+:\d+$/.test(options.ray!)) {
-    throw usageFailure(`--ray must be "local" or an address such as 10.0.0.5:${RAY_PORT}, but got "${options.ray}".`)
-  }
-  for (const [name, value] of Object.entries({
-    '--bind': options.bind,
-    '--ray-port': options.rayPort,
-    '--with-member': options.withMember
-  })) {
-    if (!isLocal && value !== undefined) throw usageFailure(`${name} needs --ray local.`)
-  }
-  const ray = await openRay(context)
-  const { places, settings, config } = ray
-  const cluster = await import('../../plugins/machines/ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
-  const before = await cluster.readRecord(places)
-  const known = before?.own === isLocal && (isLocal || before.address === options.ray) ? before : undefined
-  if (before && !known) {
-    throw failure(`Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`)
-  }
-  const [oldHost, oldPort] = known?.address.split(/:(?=\d+$)/) ?? []
-  const bind = async () => checkBind(options.bind ?? oldHost ?? (await privateAddress()))
-  const rayPort = options.rayPort === undefined ? Number(oldPort ?? RAY_PORT) : parsePort(options.rayPort, '--ray-port')
-  const address = isLocal ? `${await bind()}:${rayPort}` : options.ray!
-  if (known && known.address !== address) {
-    throw failure(`The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`)
-  }
-  const memberHome = options.memberHome ?? known?.members.home
-  const record: RayRecord = {
-    version: 1,
-    address,
-    own: isLocal,
-    ...((options.withMember || known?.member !== undefined) && { member: join(places.folder, 'member') }),
-    members: {
-      port:
-        options.memberPort === undefined
-          ? (known?.members.port ?? MEMBER_PORT)
-          : parsePort(options.memberPort, '--member-port'),
-      ...(memberHome !== undefined && { home: memberHome }),
-      command: cluster.ownCommand()
-    }
-  }
-  if (isLocal) await mkdir(places.folder, { recursive: true, mode: 0o700 })
-  if (isLocal) await cluster.ensureToken(places)
-  const token = isLocal ? places.token : cluster.findToken(places, settings.token_file, context.env)
-  const more = record.member === undefined ? {} : cluster.memberVariable(record.member, context.env)
-  const call = await ray.call(token, more)
-  await asked(async () => {
-    if (isLocal) {
-      const { started } = await askRay<{ started: boolean }>('head', cluster.headOptions(places, record), call)
-      printNote(started ? `Ray's head node runs at ${address}.` : `Ray's head node already runs at ${address}.`)
-    }
-    await askRay('up', cluster.upOptions(places, record), call)
-    await cluster.writeRecord(places, record)
-    const status = await askRay<RayStatus>('status', { address }, call)
-    warnAbout(status)
-    const nodes = status.nodes.filter(node => node.corral).length
-    const count = plural(nodes, 'node')
-    printNote(`Members start on ${count}, and on every node that joins. Follow them with "corral cluster status".`)
-  })
-  if (isLocal) {
-    printNote(
-      `To add a machine with corral, copy ${places.token} to it and run there:\n` +
-        `  corral cluster join ${address} --token-file token`
-    )
-  }
-  const { readOwner } = await import('../../core/system/data-directory.ts')
-  if (!(await readOwner(config.paths)))
-    printNote('The server in front of the members is not running. Start it with: corral serve')
-}
-
-/** This machine's address on the route to another one. */
-async function addressTowards(address: string): Promise<string> {
-  const [, host, port] = /^(.+):(\d+)$/.exec(address)!
-  const socket = createSocket(host!.includes(':') ? 'udp6' : 'udp4')
-  try {
-    return await new Promise<string>((resolve, reject) => {
-      socket.once('error', reject)
-      // Connecting a UDP socket sends nothing.
-      socket.connect(Number(port), host, () => resolve(socket.address().address))
-    })
-  } finally {
-    socket.close()
-  }
-}
-
-export async function clusterJoin(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
-  if (!/^[^\s/]+:\d+$/.test(address))
-    throw usageFailure(`"${address}" is not a valid address. Use one such as 10.0.0.5:${RAY_PORT}.`)
-  const ray = await openRay(context)
-  const { config, places } = ray
-  const { home } = config.paths
-  const { readOwner } = await import('../../core/system/data-directory.ts')
-  const owner = await readOwner(config.paths)
-  if (owner) {
-    throw failure(
-      `A corral server already uses ${home} (process ${owner.pid}), which the member needs. Stop it, or choose another data ` +
-        'directory with --home.'
-    )
-  }
-  const cluster = await import('../../plugins/machines/ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
-  const found = await addressTowards(address).catch(error => {
-    throw failure(`${address} cannot be reached: ${errorMessage(error)}.`, error)
-  })
-  const host = checkBind(options.bind ?? found)
-  const named = options.tokenFile === undefined ? '' : expandPath(options.tokenFile, context.cwd)
-  if (named !== '' && !existsSync(named))
-    throw usageFailure(
-      `${named} does not exist. Copy the token of the cluster there, or name its file with --token-file.`
-    )
-  const token = cluster.findToken(places, named || ray.settings.token_file, context.env)
-  const call = await ray.call(token, cluster.memberVariable(home, context.env))
-  const { hostname } = await import('node:os')
-  const node = { address, host, temp: places.temp, folder: places.folder, name: options.name ?? hostname() }
-
-  const asked = interruption()
-  const ending = new AbortController()
-  const onStop = () => {
-    printNote('Leaving the cluster when all requests have finished. A second signal ends it immediately.')
-    void untilIdle(config).finally(() => ending.abort())
-  }
-  asked.addEventListener('abort', onStop, { once: true })
-  let wait = MIN_RESTART_DELAY_MS
-  let hasJoined = false
-  while (!asked.aborted) {
-    const began = performance.now()
-    const fault = await askRay('join', node, { ...call, signal: ending.signal, timeout: undefined }, () => {
-      printNote(`Joined the cluster at ${address} as ${node.name} (${host}).`)
-      hasJoined = true
-    }).then(
-      () => new Error('it ended'),
-      (error: Error & { code?: string }) => error
-    )
-    if (asked.aborted) break
-    const isLasting = 'code' in fault && ['refused', 'joined'].includes(fault.code as string)
-    if (isLasting || !hasJoined) throw failure(errorMessage(fault), fault)
-    if (performance.now() - began > MAX_RESTART_DELAY_MS) wait = MIN_RESTART_DELAY_MS
-    printNote(`The Ray node has ended and will be restarted. (${errorMessage(fault).slice(0, 300)})`)
-    await sleep(wait, undefined, { signal: asked }).catch(() => undefined)
-    wait = Math.min(MAX_RESTART_DELAY_MS, wait * 2)
-  }
-  if (!ending.signal.aborted) await new Promise(resolve => ending.signal.addEventListener('abort', resolve))
-}
-
-/** Waits until this machine's member is idle, within its configured grace time. */
-async function untilIdle(config: LoadedConfig): Promise<void> {
-  const { readOwner } = await import('../../core/system/data-directory.ts')
-  const owner = await readOwner(config.paths).catch(() => undefined)
-  if (!owner?.socket) return
-  const { shutdownLimit } = await import('../../core/http/server.ts')
-  const limit = abortAfter(shutdownLimit(config))
-  const client = createClient({ address: owner.address, socket: owner.socket, apiKey: undefined, signal: limit })
-  try {
-    for (let { open } = await client.json<DrainState>('POST', '/api/drain'); open > 0; ) {
-      await sleep(POLL_INTERVAL_MS, undefined, { signal: limit })
-      open = (await client.json<DrainState>('GET', '/api/drain')).open
-    }
-  } catch {
-    // The time is up, or the member has already ended.
-  }
-}
-
-/** The cluster that the command applies to. @throws CommandFailure if there is none */
-async function currentCluster({ places, settings }: RayContext): Promise<{ address: string; record?: RayRecord }> {
-  const { readRecord } = await import('../../plugins/machines/ray/ray-cluster.ts')
-  const record = await readRecord(places)
-  const address = settings.address || record?.address
-  if (address !== undefined) return { address, ...(record?.address === address && { record }) }
-  throw new CommandFailure(EXIT.noServer, 'No Ray cluster is in use. Create one with: corral cluster up --ray local')
-}
-
-export async function clusterStatus(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
-  const ray = await openRay(context)
-  const { address } = await currentCluster(ray)
-  const { findToken } = await import('../../plugins/machines/ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
-  const call = await ray.call(findToken(ray.places, ray.settings.token_file, context.env))
-  const status = await asked(() => askRay<RayStatus>('status', { address }, call))
-  const front = await readFront(context)
-  if (json) return printJson({ ...status, front: front ?? null })
-  const head = status.nodes.find(node => node.head)
-  printText(
-    formatPairs(
-      [
-        ['Ray', `${address}, ${status.ray}${head ? `, head node on ${head.host}` : ''}`],
-        ['Access', status.authentication === false ? 'anybody' : status.authentication ? 'by a token' : 'unknown'],
-        ['Controller', status.controller],
-        ['Wanted', status.wanted > 0 ? `at least ${status.wanted} members` : undefined]
-      ],
-      ''
-    )
-  )
-  const rows = status.nodes.map(({ name, address, corral, member }) => [
-    name,
-    member?.url ?? address,
-    member?.state ?? (corral ? 'not started yet' : 'no member'),
-    member?.starts === undefined ? '' : String(member.starts),
-    member?.version ?? '',
-    ...fromFront(member && front?.members.find(each => each.source === 'ray' && each.url === member.url))
-  ])
-  const titles = ['NODE', 'ADDRESS', 'MEMBER', '>STARTS', 'VERSION', 'FRONT', '>RUNNING', 'LLAMA.CPP']
-  printText(`\n${formatTable(titles, rows)}`)
-  if (front?.replicas.length) {
-    const models = front.replicas.map(({ model, mode, loaded, loading, wanted, reason, failures }) => [
-      model,
-      mode,
-      String(loaded),
-      String(loading),
-      String(wanted),
-      [reason, ...failures.map(({ member, message }) => `${member}: ${message}`)].join(' ')
-    ])
-    printText(`\n${formatTable(['MODEL', 'MODE', '>MEMBERS', '>LOADING', '>WANTED', 'WHY'], models)}`)
-  }
-  warnAbout(status)
-  if (!front) printNote('The server in front of the members is not running. Start it with: corral serve')
-  for (const { name, fault } of front?.sources ?? []) if (fault) printNote(`warning: ${name}: ${fault}`)
-  for (const { name, reason, notes } of front?.members ?? []) {
-    for (const text of [...(reason ? [reason] : []), ...notes]) printNote(`warning: ${name}: ${text}`)
-  }
-}
-
-/** The members as seen by the server in front of them. */
-type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { name: string; fault?: string }[] }
-
-/** Undefined if no server is running. */
-async function readFront(context: CommandContext): Promise<Front | undefined> {
-  return await ask<Front>(context, 'GET', '/api/cluster', undefined, { whenNone: 'fail' }).catch(error => {
-    if (error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
-    throw error
-  })
-}
-
-/** A member's state, number of active requests and engine build. */
-function fromFront(member: MemberRecord | undefined): [state: string, running: string, build: string] {
-  if (!member) return ['', '', '']
-  return [member.state, String(member.running), member.build ?? '']
-}
-
-function warnAbout({ address, authentication, controller, nodes }: RayStatus): void {
-  if (authentication === false) {
-    printNote(
-      `warning: Ray at ${address} has no authentication. Everyone who can reach it can run programs on all nodes and read ` +
-        "the members' keys. Start it with RAY_AUTH_MODE=token."
-    )
-  }
-  if (controller !== 'up') {
-    printNote('warning: the members are not supervised. Restart the supervisor with: corral cluster up --ray …')
-  }
-  for (const { name, member } of nodes) {
-    if (member?.reason) printNote(`warning: ${name}: ${member.reason}`)
-  }
-  const versions = new Set(nodes.flatMap(({ member }) => member?.version ?? []))
-  if (versions.size > 1) {
-    printNote(`warning: the members have different versions of corral: ${[...versions].sort().join(', ')}.`)
-  }
-}
-
 export async function clusterDown(context: CommandContext): Promise<void> {
   const ray = await openRay(context)
-  const { config, places, settings } = ray
-  const { address, record } = await currentCluster(ray)
-  const { findToken, removeRecord } = await import('../../plugins/machines/ray/ray-cluster.ts')
-  const { askRay } = await import('../../plugins/machines/ray/ray-python.ts')
-  const { shutdownLimit } = await import('../../core/http/server.ts')
-  const call = await ray.call(findToken(places, settings.token_file, context.env))
+  const { config, places } = ray
+  const { address, record } = await ray.current()
+  const call = await ray.call()
   // Removed first so that the server does not restart the head node.
   await removeRecord(places)
   try {
     const grace = Math.ceil(shutdownLimit(config) / 1000)
-    await asked(() => askRay('down', { address, temp: `${places.temp}-driver`, grace }, call))
+    await tell('down', { address, temp: `${places.temp}-driver`, grace }, call)
     printNote('All members have ended.')
   } catch (error) {
     if (!record?.own || !(error instanceof CommandFailure)) throw error
     printNote(`${error.message} To stop members on other machines, end "corral cluster join" there.`)
   }
   if (!record?.own) return
-  await asked(() => askRay('stop', { temp: places.temp, folder: places.folder }, call))
+  await tell('stop', { temp: places.temp, folder: places.folder }, call)
   printNote("Ray's head node on this machine has ended.")
 }

@@ -1,15 +1,19 @@
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { findHome } from '../../core/config/config-file.ts'
+import { describeConfig } from '../../core/config/config-report.ts'
+import { formatConfig, inlineYaml } from '../../core/config/config-text.ts'
+import { setTrust, trustedFiles } from '../../core/config/trust.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { plural } from '../../core/system/plural.ts'
+import { checkStart } from '../check-start.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, configPlaces, openConfig, openTrusted } from '../context.ts'
 import { displayWidth } from '../display-width.ts'
 import { formatTable, outputWidth, printJson, printNote, printText, wrapLines } from '../output.ts'
 
 export async function configCheck(context: CommandContext, { strict }: { strict?: boolean }): Promise<void> {
-  const [config, { checkStart }] = await Promise.all([openConfig(context), import('../check-start.ts')])
+  const config = await openConfig(context)
   const { file } = config
   const warnings = await checkStart(config, await context.definitions())
   for (const warning of warnings) printNote(`warning: ${warning}`)
@@ -29,7 +33,6 @@ interface TrustOptions {
 }
 
 export async function configTrust(context: CommandContext, { yes, remove, list }: TrustOptions): Promise<void> {
-  const { setTrust, trustedFiles } = await import('../../core/config/trust.ts')
   const { home } = dataPaths(findHome(configPlaces(context)).home, undefined)
   const path = join(context.cwd, 'config.yaml')
   if (list) return printText(Object.keys(await trustedFiles(home)).join('\n') || 'No file is trusted.')
@@ -47,13 +50,8 @@ export async function configTrust(context: CommandContext, { yes, remove, list }
 }
 
 export async function configShow(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
-  const [loaded, definitions, { describeConfig }, { formatConfig, inlineYaml }] = await Promise.all([
-    openConfig(context),
-    context.definitions(),
-    import('../../core/config/config-report.ts'),
-    import('../../core/config/config-text.ts')
-  ])
-  const description = describeConfig(loaded, definitions)
+  const loaded = await openConfig(context)
+  const description = describeConfig(loaded, await context.definitions())
   if (json) return printJson(description)
   const text = formatConfig(description)
   const wide = text.split('\n').some(line => displayWidth(line) > outputWidth())

@@ -10,15 +10,18 @@ import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts
 import { progressText } from '../../core/contracts/progress.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
+import { readOwner } from '../../core/system/data-directory.ts'
+import { freeSpace } from '../../core/system/disk-space.ts'
 import { version } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
+import { formatDoctor } from '../doctor-text.ts'
 import { withLocalService } from '../local-service.ts'
 import { printJson, printText } from '../output.ts'
 import { type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, toServerSettings } from '../server-address.ts'
-import { type ServerConnection, withServer } from '../server-connection.ts'
+import { type ServerConnection, unlessNoServer, withServer } from '../server-connection.ts'
 
 /** Interval between progress requests to a server that is looking for a build. */
 const POLL_INTERVAL_MS = 500
@@ -34,7 +37,7 @@ interface DoctorFlags {
 export async function doctor(context: CommandContext, flags: DoctorFlags): Promise<void> {
   const report = await examine(context, flags)
   if (flags.json) printJson(report)
-  else printText((await import('../doctor-text.ts')).formatDoctor(report))
+  else printText(formatDoctor(report))
   if (report.config.problems.length > 0) process.exitCode = EXIT.usage
   else if (report.problems.length > 0) process.exitCode = EXIT.failure
 }
@@ -76,10 +79,6 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
       return undefined
     }
   }
-  const [{ readOwner }, { freeSpace }] = await Promise.all([
-    import('../../core/system/data-directory.ts'),
-    import('../../core/system/disk-space.ts')
-  ])
   const { home, models } = config.paths
   const holder = await examined(() => readOwner(config.paths))
   report.data = { home, holder: holder ?? null }
@@ -169,12 +168,8 @@ async function reportOfServer(
       await sleep(POLL_INTERVAL_MS, undefined, { signal: interruption() })
     }
   }
-  try {
-    return await withServer(context, 'fail', poll)
-  } catch (error) {
-    if (optional && error instanceof CommandFailure && error.exitCode === EXIT.noServer) return undefined
-    throw error
-  }
+  const report = withServer(context, 'fail', poll)
+  return await (optional ? unlessNoServer(report) : report)
 }
 
 /**

@@ -1,11 +1,25 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { CorralError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
-import type { KeyRecord, MadeKey, NewKey } from '../../plugins/people/security/key-file.ts'
+import { readOwner } from '../../core/system/data-directory.ts'
+import {
+  createKey,
+  type KeyRecord,
+  keyFilePath,
+  type MadeKey,
+  type NewKey,
+  readKeys,
+  recordOf,
+  revokeKey,
+  rotateKey
+} from '../../plugins/people/security/key-file.ts'
+import { LimitMistake, parseExpiry, parseKeyLimits } from '../../plugins/people/security/key-limits.ts'
 import { EXIT, failure, Interrupted } from '../command-failure.ts'
-import { type CommandContext, configPlaces, usageFailure } from '../context.ts'
+import { type CommandContext, configPlaces, openConfig, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { atTerminal, confirm } from '../questions.ts'
 import { planAddresses, readServerSettings, recordedAddress, toServerSettings } from '../server-address.ts'
-import { healthAt } from '../server-client.ts'
+import { createClient, healthAt } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
 
 interface CreateOptions {
@@ -36,18 +50,8 @@ export async function keyRotate(context: CommandContext, name: string, { json }:
   printNote(`The old key "${made.record.name}" was revoked. The new one is shown only now.`)
 }
 
-/** The keys of a data directory, or of a server on another machine. */
-interface Keys {
-  /** Whether every request already needs a key. */
-  required(): Promise<boolean>
-  list(): Promise<KeyRecord[]>
-  create(wanted: NewKey): Promise<MadeKey>
-  revoke(name: string): Promise<KeyRecord>
-  rotate(name: string): Promise<MadeKey>
-}
-
 export async function keyCreate(context: CommandContext, name: string, options: CreateOptions): Promise<void> {
-  const wanted = await newKey(name, options)
+  const wanted = newKey(name, options)
   const keys = await openKeys(context)
   if (!(await keys.required())) await confirmFirst(options.yes)
   const made = await keys.create(wanted)
@@ -58,8 +62,7 @@ export async function keyCreate(context: CommandContext, name: string, options: 
   )
 }
 
-async function newKey(name: string, { role, models, limit, expires }: CreateOptions): Promise<NewKey> {
-  const { LimitMistake, parseExpiry, parseKeyLimits } = await import('../../plugins/people/security/key-limits.ts')
+function newKey(name: string, { role, models, limit, expires }: CreateOptions): NewKey {
   try {
     return {
       name,
@@ -80,7 +83,6 @@ async function confirmFirst(yes = false): Promise<void> {
     'This is the first key. From now on every request needs a key, even on this machine, and revoking the last key does not change ' +
       'that. The corral commands of the user who runs the server keep working without one.'
   )
-  const { atTerminal, confirm } = await import('../confirm.ts')
   if (yes || !atTerminal()) return
   if (!(await confirm('Make it?', false))) {
     printNote('No key was created.')
@@ -93,19 +95,16 @@ function show(made: MadeKey, json = false): void {
   else printText(made.key)
 }
 
-async function openKeys(context: CommandContext): Promise<Keys> {
-  const settings = (await readServerSettings(configPlaces(context))) ?? (await wholeSettings(context))
-  const [{ readOwner }, file] = await Promise.all([
-    import('../../core/system/data-directory.ts'),
-    import('../../plugins/people/security/key-file.ts')
-  ])
+/** The keys of a data directory, or of a server on another machine. */
+async function openKeys(context: CommandContext): Promise<ReturnType<typeof keysElsewhere>> {
+  const settings = (await readServerSettings(configPlaces(context))) ?? toServerSettings(await openConfig(context))
   const owner = await readOwner(settings.paths)
   const { named, local, byFlag } = planAddresses(settings)
   const isHere = named === undefined || (owner !== undefined && recordedAddress(owner.address) === named)
   if (!isHere && !(local && !byFlag && (await healthAt({ address: named }, HEALTH_TIMEOUT_MS)) !== 'ok'))
     return keysElsewhere(context)
 
-  const path = file.keyFilePath(settings.paths)
+  const path = keyFilePath(settings.paths)
   const followed = async <Result>(change: Promise<Result>): Promise<Result> => {
     const result = await change.catch(error => {
       if (!(error instanceof CorralError) || error.code !== 'insufficient_storage') throw error
@@ -117,44 +116,33 @@ async function openKeys(context: CommandContext): Promise<Keys> {
     return result
   }
   return {
-    required: async () => settings.apiKey !== undefined || (await file.readKeys(path)) !== undefined,
-    list: async () => ((await file.readKeys(path)) ?? []).map(file.recordOf),
-    create: wanted => followed(file.createKey(path, wanted)),
-    revoke: name => followed(file.revokeKey(path, name)),
-    rotate: name => followed(file.rotateKey(path, name))
+    required: async () => settings.apiKey !== undefined || (await readKeys(path)) !== undefined,
+    list: async () => ((await readKeys(path)) ?? []).map(recordOf),
+    create: wanted => followed(createKey(path, wanted)),
+    revoke: name => followed(revokeKey(path, name)),
+    rotate: name => followed(rotateKey(path, name))
   }
 }
 
-async function wholeSettings(context: CommandContext) {
-  const { openConfig } = await import('../context.ts')
-  return toServerSettings(await openConfig(context))
-}
-
-function keysElsewhere(context: CommandContext): Keys {
+function keysElsewhere(context: CommandContext) {
   const whenNone = { whenNone: 'fail' } as const
   const at = (name: string) => `/api/keys/${encodeURIComponent(name)}`
   const all = () => ask<{ required: boolean; keys: KeyRecord[] }>(context, 'GET', '/api/keys', undefined, whenNone)
   return {
+    /** Whether every request already needs a key. */
     required: async () => (await all()).required,
     list: async () => (await all()).keys,
-    create: wanted => ask(context, 'POST', '/api/keys', wanted, whenNone),
-    revoke: async name => (await ask<{ record: KeyRecord }>(context, 'DELETE', at(name), undefined, whenNone)).record,
-    rotate: name => ask(context, 'POST', `${at(name)}/rotate`, {}, whenNone)
+    create: (wanted: NewKey) => ask<MadeKey>(context, 'POST', '/api/keys', wanted, whenNone),
+    revoke: async (name: string) =>
+      (await ask<{ record: KeyRecord }>(context, 'DELETE', at(name), undefined, whenNone)).record,
+    rotate: (name: string) => ask<MadeKey>(context, 'POST', `${at(name)}/rotate`, {}, whenNone)
   }
 }
 
 /** Makes the server of this data directory read its keys now. */
 async function askToLook(socket: string): Promise<void> {
-  const [{ createClient }, { setTimeout: sleep }] = await Promise.all([
-    import('../server-client.ts'),
-    import('node:timers/promises')
-  ])
-  const client = createClient({
-    address: 'http://localhost',
-    socket,
-    apiKey: undefined,
-    signal: abortAfter(HEALTH_TIMEOUT_MS)
-  })
+  const signal = abortAfter(HEALTH_TIMEOUT_MS)
+  const client = createClient({ address: 'http://localhost', socket, apiKey: undefined, signal })
   // A server that cannot be asked notices the change within a second.
   await client.json('GET', '/api/keys').catch(() => sleep(1000))
 }

@@ -2,12 +2,14 @@ import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
+import { loadPlugin } from '../../core/plugins/outside-plugins.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT, failure } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { formatTable, printable, printJson, printText } from '../output.ts'
 import { letPluginsImportCorral } from '../plugin-imports.ts'
 import { type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
+import { watchPlugins } from '../plugin-watch.ts'
 import { ask } from '../server-connection.ts'
 
 export async function pluginList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
@@ -23,14 +25,11 @@ export async function pluginList(context: CommandContext, { json }: { json?: boo
 const HOOK_WAIT_MS = 10_000
 
 export async function pluginCheck({ cwd }: CommandContext, path: string): Promise<void> {
-  const [{ loadPlugin }, { pluginContract, startTestCorral }, { watchedPlugin }, { watchGlobals }, { watchPlugins }] =
-    await Promise.all([
-      import('../../core/plugins/outside-plugins.ts'),
-      import('../../testing/index.ts'),
-      import('../../testing/watched-plugin.ts'),
-      import('../../testing/changed-globals.ts'),
-      import('../plugin-watch.ts')
-    ])
+  const [{ pluginContract, startTestCorral }, { watchedPlugin }, { watchGlobals }] = await Promise.all([
+    import('../../testing/index.ts'),
+    import('../../testing/watched-plugin.ts'),
+    import('../../testing/changed-globals.ts')
+  ])
   letPluginsImportCorral()
   watchPlugins()
   let close = async () => {}

@@ -15,7 +15,7 @@ import {
   wrapLines
 } from '../output.ts'
 import { formatPercent, formatTimeLeft, type Progress, showProgress } from '../progress-display.ts'
-import { withChosenModel } from '../pull-choice.ts'
+import { atTerminal, pickOne } from '../questions.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
 
@@ -47,6 +47,29 @@ export async function pull(context: CommandContext, reference: string, options: 
     } else if (detach) await pullDetached(context, model, request)
     else await withServer(context, 'aside', ({ client }) => pullWithProgress(client, model, request, true))
   })
+}
+
+/** A model that a name may refer to: the label after the colon, and the full name to pull. */
+interface PullChoice {
+  label: string
+  size: number
+  model: string
+}
+
+/**
+ * Runs work on a hub's model. If its name is ambiguous, asks the user to pick a model.
+ * @param work receives the name, or the name of the chosen model
+ * @throws errors of `work`; Interrupted if nothing is picked
+ */
+export async function withChosenModel<T>(model: string, work: (model: string) => Promise<T>): Promise<T> {
+  try {
+    return await work(model)
+  } catch (error) {
+    const choices = error instanceof ServerRefusal && (error.details.choices as PullChoice[] | undefined)
+    if (!choices || choices.length === 0 || !atTerminal()) throw error
+    const options = choices.map(({ label, size, model: value }) => ({ value, label, size }))
+    return await work(await pickOne(`Several models match ${printable(model)}. Which one?`, options, process.stderr))
+  }
 }
 
 async function pullDetached(context: CommandContext, reference: string, request: object): Promise<void> {

@@ -8,47 +8,24 @@ import { CommandFailure, EXIT, failure, interruption } from '../command-failure.
 import { type CommandContext, modelArgument } from '../context.ts'
 import { printNote } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
-import { ServerRefusal } from '../server-client.ts'
-import { type ServerConnection, withServer } from '../server-connection.ts'
+import { type ServerClient, ServerRefusal } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
 
-/** Values are unparsed text. The code of `/set` validates them. */
-interface RunOptions {
-  system?: string
-  temperature?: string
-  topP?: string
-  topK?: string
-  seed?: string
-  maxTokens?: string
-  numCtx?: string
-  format?: string
-  think?: boolean
-  keepAlive?: string
-  verbose?: boolean
-  raw?: boolean
-  yes?: boolean
-}
+/** Options with the names and values of chat settings. The code of `/set` validates them. */
+const SETTINGS = ['temperature', 'topP', 'topK', 'seed', 'maxTokens', 'numCtx', 'format', 'keepAlive'] as const
+
+type RunOptions = Partial<Record<(typeof SETTINGS)[number] | 'system', string>> &
+  Partial<Record<'think' | 'verbose' | 'raw' | 'yes', boolean>>
 
 async function parseSettings(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
   const { applySetting } = await import('../chat-settings.ts')
-  const {
-    temperature,
-    topP,
-    topK,
-    seed,
-    maxTokens,
-    numCtx,
-    system,
-    format,
-    think,
-    keepAlive,
-    verbose = false,
-    raw = false
-  } = given
+  const { system, think, verbose = false, raw = false } = given
   const history = !['off', 'false', 'no', '0'].includes(env.CORRAL_HISTORY?.trim().toLowerCase() ?? '')
   const settings: ChatSettings = { model, system, think, options: {}, verbose, raw, history }
-  const texts = { temperature, top_p: topP, top_k: topK, seed, max_tokens: maxTokens, num_ctx: numCtx, format }
-  for (const [name, text] of Object.entries({ ...texts, keep_alive: keepAlive })) {
-    if (text !== undefined) applySetting(settings, name, text)
+  for (const name of SETTINGS) {
+    const text = given[name]
+    const snakeCase = name.replace(/[A-Z]/g, letter => `_${letter.toLowerCase()}`)
+    if (text !== undefined) applySetting(settings, snakeCase, text)
   }
   return settings
 }
@@ -74,8 +51,8 @@ export async function run(
   if (prompt === '' && !chatting) {
     throw new CommandFailure(EXIT.usage, 'There is no prompt. Add one after the model, or pipe one in.')
   }
-  await withServer(context, 'usual', async connection => {
-    const { client, own } = connection
+  const { yes = false } = options
+  await withServer(context, 'usual', async ({ client, own }) => {
     if (own) {
       printNote(
         'No server is running, so one was started that stops with this chat. Keep one running with "corral serve".'
@@ -84,10 +61,10 @@ export async function run(
     if (named === undefined) settings.model = await (await import('../model-choice.ts')).pickModel(client)
     const { ChatSession } = await import('../chat-session.ts')
     const session = new ChatSession(client, settings)
-    if (!chatting) return await answerOnce(connection, session, prompt, options)
-    await beHere(connection, session, options)
+    if (!chatting) return await answerOnce(client, session, prompt, yes)
+    await pullIfMissing(client, session, yes, () => session.about())
     // The question must be asked before the chat takes over the terminal.
-    if ((await session.about()).details.format === 'safetensors') await loadConverted(connection, session, options)
+    if ((await session.about()).details.format === 'safetensors') await loadConverted(client, session, yes)
     const { home } = dataPaths(findHome({ ...context, flags: context.flags() }).home, undefined)
     const [{ chatInTerminal }, { PromptHistory }, { SavedChats }] = await Promise.all([
       import('../chat.ts'),
@@ -100,16 +77,8 @@ export async function run(
   })
 }
 
-async function answerOnce(connection: ServerConnection, session: ChatSession, prompt: string, options: RunOptions) {
-  const { client } = connection
-  try {
-    await loadConverted(connection, session, options)
-  } catch (error) {
-    if (!isMissing(error)) throw error
-    const { offerPull } = await import('../model-choice.ts')
-    session.settings.model = await offerPull(client, session.settings.model, error, options.yes === true)
-    await loadConverted(connection, session, options)
-  }
+async function answerOnce(client: ServerClient, session: ChatSession, prompt: string, yes: boolean): Promise<void> {
+  await pullIfMissing(client, session, yes, () => loadConverted(client, session, yes))
   const { verbose, raw, format } = session.settings
   const [{ printAnswer }, { cutText }] = await Promise.all([import('../print-answer.ts'), import('../chat-session.ts')])
   const ended = await printAnswer(session, prompt, { verbose, raw })
@@ -119,23 +88,22 @@ async function answerOnce(connection: ServerConnection, session: ChatSession, pr
   throw failure(`The JSON is incomplete. ${cut}`)
 }
 
-async function beHere({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
+/** Runs work with the model, and again after pulling it if it is missing. */
+async function pullIfMissing(client: ServerClient, session: ChatSession, yes: boolean, work: () => Promise<unknown>) {
   try {
-    await session.about()
+    await work()
   } catch (error) {
-    if (!isMissing(error)) throw error
+    if (!(error instanceof ServerRefusal) || error.code !== 'model_not_found') throw error
     const { offerPull } = await import('../model-choice.ts')
-    session.settings.model = await offerPull(client, session.settings.model, error, options.yes === true)
+    session.settings.model = await offerPull(client, session.settings.model, error, yes)
+    await work()
   }
 }
 
-const isMissing = (error: unknown): error is ServerRefusal =>
-  error instanceof ServerRefusal && error.code === 'model_not_found'
-
 /** Loads a model that may need conversion, and offers to install the converter. */
-async function loadConverted({ client }: ServerConnection, session: ChatSession, options: RunOptions): Promise<void> {
+async function loadConverted(client: ServerClient, session: ChatSession, yes: boolean): Promise<void> {
   const { withConverter } = await import('../converter-offer.ts')
-  await withConverter(client, options.yes === true, () => load(session))
+  await withConverter(client, yes, () => load(session))
 }
 
 /** Loads the model and shows more progress than the heartbeats of an answer report. */

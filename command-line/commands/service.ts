@@ -2,7 +2,9 @@ import { accessSync, constants, existsSync, readFileSync, realpathSync } from 'n
 import { mkdir, readFile, rm } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
+import writeFileAtomic from 'write-file-atomic'
 import { expandPath } from '../../core/config/config-file.ts'
+import { OVERRIDES } from '../../core/config/overrides.ts'
 import { isSystemError } from '../../core/errors.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
@@ -117,8 +119,6 @@ const PATHS = /^(CORRAL_(CONFIG|MODELS|LLAMA_CPP)|NODE_EXTRA_CA_CERTS|HF_HOME|co
 
 export async function serviceInstall(context: CommandContext, flags: Flags): Promise<void> {
   const { env, cwd } = context
-  // Imported lazily: it loads schema validation.
-  const { OVERRIDES } = await import('../../core/config/overrides.ts')
   const { place, system, file } = openService(context, flags)
   const absolute = (name: string, value: string) => (PATHS.test(name) ? expandPath(value, cwd) : value)
   const given: Record<string, string | boolean | undefined> = Object.fromEntries(
@@ -255,7 +255,6 @@ async function requireManager({ platform }: ServicePlace, system: boolean): Prom
 async function take(step: ServiceStep): Promise<void> {
   if (step.do === 'write') {
     printNote(`writes ${step.path}`)
-    const { default: writeFileAtomic } = await import('write-file-atomic')
     await mkdir(dirname(step.path), { recursive: true })
     await writeFileAtomic(step.path, step.text, { mode: 0o644 })
   } else if (step.do === 'remove') {

@@ -1,7 +1,7 @@
 import { chmodSync, chownSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { nearestHarmless } from '../../command-line/context.ts'
+import { nearestHarmless } from '../../command-line/program.ts'
 import { corral, newHome } from './command.ts'
 
 t.test('errors start with what is wrong and end with what to do', async t => {

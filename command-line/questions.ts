@@ -1,6 +1,7 @@
 import { createInterface } from 'node:readline/promises'
+import { formatBytes } from '../core/system/bytes.ts'
 import { Interrupted, interruption } from './command-failure.ts'
-import { printNote } from './output.ts'
+import { printable, printNote } from './output.ts'
 
 /** Whether there is a person to answer questions. */
 export const atTerminal = () => process.stdin.isTTY === true && process.stderr.isTTY === true
@@ -26,4 +27,22 @@ export async function confirm(question: string, usual: boolean): Promise<boolean
   } finally {
     lines.close()
   }
+}
+
+/** Lets the user pick one of several models. @throws Interrupted if nothing is picked */
+export async function pickOne(
+  message: string,
+  choices: readonly { value: string; label: string; size: number }[],
+  output: NodeJS.WriteStream = process.stdout
+): Promise<string> {
+  const { select, isCancel } = await import('@clack/prompts')
+  const options = choices.map(({ value, label, size }) => ({
+    value,
+    label: printable(label),
+    ...(size > 0 && { hint: formatBytes(size) })
+  }))
+  const picked = await select({ message, options, maxItems: 12, output, signal: interruption() })
+  interruption().throwIfAborted()
+  if (isCancel(picked)) throw new Interrupted(130)
+  return picked
 }
