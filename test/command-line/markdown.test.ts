@@ -1,120 +1,17 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import pc from 'picocolors'
 import t from 'tap'
 import { MarkdownStream, type TextOutput } from '../../command-line/markdown-stream.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { corral, newHome } from './command.ts'
 import { shownModel } from './records.ts'
 import { newScreen, renderScreen } from './screen.ts'
 import { event, scriptedServer } from './scripted-server.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
-const ANSWER = `# Sorting *quickly*
-
-There are **several ways to sort**, and \`sort()\` is [the usual one](https://example.com/sort); snake_case_names and
-2 * 3 * 4 stay, ~~as~~ does "this" &amp; that. See [1].
-A second line.
-
-- the first item, which is long enough to be wrapped on a narrow terminal
-- the second, with \`code\` in it
-  - a nested one
-    1. and deeper
-    2. the next
-- [ ] a task
-- [x] a task that is done
-
-1. First:
-   \`\`\`python
-   def first(x):
-       return x | 3
-   \`\`\`
-2. Then
-
-   a paragraph.
-
-> A quotation that is long enough to be wrapped on a narrow terminal.
->
-> - with a list
-
-\`\`\`bash
-cat words | sort
-ls # a comment
-
-echo done
-\`\`\`
-
-| Name | Size | What it is good for |
-|------|-----:|:-------------------:|
-| llama | 4 GB | Conversations and many other things that people do |
-| 漢字モデル | 12 GB | \`code\` |
-
-中文字符测试，这是一段很长的中文文本，用来测试换行是否正确。它不应该在标点符号前换行。👍🏽 ok
-
-A formula \\(a_1 + b_2\\), and https://example.com/an/address/that/does/not/fit/into/forty/columns/at/all.
-
-***
-
-The last one has an unclosed **star and \`tick`
-
-const SHOWN = `# Sorting quickly
-
-There are several ways to sort, and
-\`sort()\` is the usual one
-(https://example.com/sort);
-snake_case_names and
-2 * 3 * 4 stay, as does "this" & that.
-See [1].
-A second line.
-
-• the first item, which is long enough
-  to be wrapped on a narrow terminal
-• the second, with \`code\` in it
-  ◦ a nested one
-    1. and deeper
-    2. the next
-• [ ] a task
-• [x] a task that is done
-
-1. First:
-   ── python ──────────────────────────
-   def first(x):
-       return x | 3
-   ────────────────────────────────────
-2. Then
-
-   a paragraph.
-
-│ A quotation that is long enough to be
-│ wrapped on a narrow terminal.
-│
-│ • with a list
-
-── bash ───────────────────────────────
-cat words | sort
-ls # a comment
-
-echo done
-───────────────────────────────────────
-
-Name       │  Size │   What it is good
-           │       │         for
-───────────┼───────┼───────────────────
-llama      │  4 GB │  Conversations and
-           │       │  many other things
-           │       │   that people do
-───────────┼───────┼───────────────────
-漢字モデル │ 12 GB │       \`code\`
-
-中文字符测试，这是一段很长的中文文本，
-用来测试换行是否正确。它不应该在标点符
-号前换行。👍🏽 ok
-
-A formula \\(a_1 + b_2\\), and
-https://example.com/an/address/that/does
-/not/fit/into/forty/columns/at/all.
-
-───────────────────────────────────────
-
-The last one has an unclosed **star and
-\`tick`
+const fixture = (name: string) => readFileSync(join(packageRoot, 'test/command-line/fixtures', name), 'utf8').trimEnd()
+const ANSWER = fixture('answer.md')
 
 /** The terminal output of a text that arrives in parts of this length. */
 function streamed(text: string, { columns = 80, rows = 24, step = 3, colors = false } = {}): string {
@@ -144,7 +41,7 @@ t.test('MarkdownStream prints the same for any chunk size and breaks no word', a
 
 t.test('MarkdownStream renders at 40 columns', async t => {
   const { lines } = await renderScreen(streamed(ANSWER, { columns: 40 }), 40)
-  t.same(lines, SHOWN.split('\n'))
+  t.same(lines, fixture('answer-at-40-columns.txt').split('\n'))
   const colored = await renderScreen(streamed(ANSWER, { columns: 40, colors: true }), 40)
   const plain = (text: string) => text.replace(/[`#]|^ +/gm, '').trim()
   t.equal(
