@@ -1,27 +1,14 @@
-const FACTOR: Record<string, number> = {
-  '': 1,
-  b: 1,
-  k: 1e3,
-  kb: 1e3,
-  m: 1e6,
-  mb: 1e6,
-  g: 1e9,
-  gb: 1e9,
-  t: 1e12,
-  tb: 1e12,
-  kib: 2 ** 10,
-  mib: 2 ** 20,
-  gib: 2 ** 30,
-  tib: 2 ** 40
-}
+/** Powers of 1000 or 1024, by the first letter of a unit. */
+const POWERS = ['', 'k', 'm', 'g', 't']
 
 /** Parses `64MiB`, `1.5 GB` or a number of bytes; undefined if it is neither or negative. */
 export function parseBytes(value: unknown): number | undefined {
   if (typeof value === 'number') return Number.isFinite(value) && value >= 0 ? Math.round(value) : undefined
   if (typeof value !== 'string') return undefined
-  const match = /^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(value)
-  const factor = match && FACTOR[match[2]!.toLowerCase()]
-  return match && factor !== undefined && factor !== null ? Math.round(Number(match[1]) * factor) : undefined
+  const [, amount, prefix = '', binary] = /^\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])?b?|([kmgt])ib)\s*$/i.exec(value) ?? []
+  if (amount === undefined) return undefined
+  const factor = binary ? 1024 ** POWERS.indexOf(binary.toLowerCase()) : 1000 ** POWERS.indexOf(prefix.toLowerCase())
+  return Math.round(Number(amount) * factor)
 }
 
 /**

@@ -139,25 +139,14 @@ const FILE_RIGHTS = 0x500d0006
 /** Bits for replacing the contents of a folder: deleting its entries, or deleting or taking over the folder. */
 const FOLDER_RIGHTS = 0x100d0040
 /** Letters for permissions (https://learn.microsoft.com/windows/win32/secauthz/ace-strings); others are all. */
-const RIGHTS: Record<string, number> = {
-  ...{
-    GR: 0,
-    GX: 0,
-    FR: 0,
-    FX: 0,
-    RC: 0,
-    CC: 1,
-    DC: 2,
-    LC: 4,
-    SW: 8,
-    RP: 0x10,
-    WP: 0x20,
-    DT: 0x40,
-    LO: 0x80,
-    CR: 0x100
-  },
-  ...{ FW: 0x120116, SD: 0x10000, WD: 0x40000, WO: 0x80000, GA: 0x10000000, GW: 0x40000000 }
-}
+const RIGHTS: Record<string, number> = Object.fromEntries(
+  (
+    'GR 0, GX 0, FR 0, FX 0, RC 0, CC 1, DC 2, LC 4, SW 8, RP 0x10, WP 0x20, DT 0x40, LO 0x80, CR 0x100, ' +
+    'FW 0x120116, SD 0x10000, WD 0x40000, WO 0x80000, GA 0x10000000, GW 0x40000000'
+  )
+    .split(', ')
+    .map(right => [right.slice(0, 2), Number(right.slice(3))])
+)
 /** SYSTEM, administrators, TrustedInstaller, and "the owner", who is checked separately. */
 const ADMINISTRATORS =
   /^(SY|BA|LA|DA|EA|OW|S-1-5-18|S-1-5-32-544|S-1-3-4|S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464|S-1-5-21-[\d-]+-5(00|12|19))$/

@@ -18,14 +18,14 @@ export interface LevelReport {
 export class LogLevels {
   readonly #root: Logger
   readonly #loggers = new Map<string, Logger>()
-  readonly #own = new Map<string, LogLevel>()
+  #own: Map<string, LogLevel>
   #usual: LogLevel
 
   /** @param own levels of parts, including parts that do not exist yet. `root` has the default. */
   constructor(root: Logger, own: Readonly<Record<string, LogLevel>> = {}) {
     this.#root = root
     this.#usual = root.level as LogLevel
-    for (const [part, level] of Object.entries(own)) this.#own.set(part, level)
+    this.#own = new Map(Object.entries(own))
     for (const part of CORE_PARTS) this.part(part)
   }
 
@@ -41,10 +41,8 @@ export class LogLevels {
 
   report(): LevelReport {
     const names = [...this.#loggers.keys()].sort()
-    return {
-      default: this.#usual,
-      parts: Object.fromEntries(names.map(name => [name, this.#loggers.get(name)!.level as LogLevel]))
-    }
+    const parts = names.map(name => [name, this.#loggers.get(name)!.level])
+    return { default: this.#usual, parts: Object.fromEntries(parts) }
   }
 
   /**
@@ -54,38 +52,25 @@ export class LogLevels {
    * @throws CorralError `invalid_option` for an unknown part or level
    */
   set(part: string | undefined, level: string | undefined): void {
+    const refusal = (param: string, message: string) => new CorralError('invalid_option', message, { param })
     if (level !== undefined && !isLevel(level)) {
-      throw new CorralError(
-        'invalid_option',
-        `"${level.slice(0, 40)}" is not a log level. Use one of ${LOG_LEVELS.join(', ')}.`,
-        {
-          param: 'level'
-        }
-      )
+      throw refusal('level', `"${level.slice(0, 40)}" is not a log level. Use one of ${LOG_LEVELS.join(', ')}.`)
     }
-    if (part === undefined) {
-      if (level === undefined) {
-        throw new CorralError('invalid_option', 'The default needs a level.', { param: 'level' })
-      }
-      this.#usual = level
-    } else {
-      if (!this.#loggers.has(part)) {
-        const names = [...this.#loggers.keys()].sort().join(', ')
-        throw new CorralError('invalid_option', `There is no part with this name. Known are: ${names}.`, {
-          param: 'part'
-        })
-      }
-      if (level === undefined) this.#own.delete(part)
-      else this.#own.set(part, level)
+    if (part !== undefined && !this.#loggers.has(part)) {
+      const names = [...this.#loggers.keys()].sort().join(', ')
+      throw refusal('part', `There is no part with this name. Known are: ${names}.`)
     }
+    if (part === undefined && level === undefined) throw refusal('level', 'The default needs a level.')
+    if (part === undefined) this.#usual = level!
+    else if (level === undefined) this.#own.delete(part)
+    else this.#own.set(part, level)
     this.#apply()
   }
 
   /** Replaces all levels with those of a configuration. */
   configure(usual: LogLevel, own: Readonly<Record<string, LogLevel>>): void {
     this.#usual = usual
-    this.#own.clear()
-    for (const [part, level] of Object.entries(own)) this.#own.set(part, level)
+    this.#own = new Map(Object.entries(own))
     this.#apply()
   }
 

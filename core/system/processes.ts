@@ -50,33 +50,27 @@ async function linuxStartTime(pid: number): Promise<string | undefined> {
 }
 
 async function unixStartTime(pid: number): Promise<string | undefined> {
-  const { stdout, failed } = await (await import('execa')).execa('ps', ['-o', 'stat=,lstart=', '-p', String(pid)], {
-    reject: false,
-    // Otherwise week days and months are in the user's language.
-    env: { ...toolEnvironment(process.env), LC_ALL: 'C' },
-    extendEnv: false
-  })
-  const match = /^(\S+)\s+(.+)$/.exec(stdout?.trim() ?? '')
-  if (failed || !match) return isAlive(pid) ? UNKNOWN_START : undefined
+  const match = /^(\S+)\s+(.+)$/.exec(await ask('ps', ['-o', 'stat=,lstart=', '-p', String(pid)]))
+  if (!match) return isAlive(pid) ? UNKNOWN_START : undefined
   return match[1]!.startsWith('Z') ? undefined : match[2]!
 }
 
 async function windowsStartTime(pid: number): Promise<string | undefined> {
   const { findExecutable } = await import('./child-process.ts')
   const script = `(Get-Process -Id ${pid}).StartTime.ToFileTimeUtc()`
-  const { stdout, failed } = await (await import('execa')).execa(
-    // The full path, because Windows searches the working directory first.
-    findExecutable('powershell.exe') ?? 'powershell.exe',
-    ['-NoProfile', '-NonInteractive', '-Command', script],
-    {
-      reject: false,
-      windowsHide: true,
-      env: toolEnvironment(process.env),
-      extendEnv: false
-    }
-  )
-  if (failed || !stdout?.trim()) return isAlive(pid) ? UNKNOWN_START : undefined
-  return stdout.trim()
+  // The full path, because Windows searches the working directory first.
+  const program = findExecutable('powershell.exe') ?? 'powershell.exe'
+  const start = await ask(program, ['-NoProfile', '-NonInteractive', '-Command', script])
+  return start || (isAlive(pid) ? UNKNOWN_START : undefined)
+}
+
+/** A program's output without surrounding blanks; empty if it fails. */
+async function ask(program: string, args: string[]): Promise<string> {
+  const { execa } = await import('execa')
+  // Otherwise week days and months are in the user's language.
+  const env = { ...toolEnvironment(process.env), LC_ALL: 'C' }
+  const { stdout, failed } = await execa(program, args, { reject: false, windowsHide: true, env, extendEnv: false })
+  return failed ? '' : (stdout?.trim() ?? '')
 }
 
 /** Bytes of RAM that a process uses. */

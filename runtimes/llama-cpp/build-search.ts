@@ -7,15 +7,40 @@ import type {
   RankedCandidate,
   RuntimeDescriptor
 } from '../../core/contracts/builds.ts'
+import type { HardwareService } from '../../core/contracts/hardware.ts'
 import type { OnProgress } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { untilAborted } from '../../core/system/abort-signals.ts'
-import type { BuildsContext } from './builds-context.ts'
-import { type BuildRecord, failureNow, findDamage, isRecent, machineFingerprint } from './builds-directory.ts'
+import {
+  type BuildRecord,
+  type BuildsDirectory,
+  type BuildsLog,
+  failureNow,
+  findDamage,
+  isRecent,
+  machineFingerprint
+} from './builds-directory.ts'
 import { findRuntime, getPosition, isForGpus, matchesChoice } from './ranking.ts'
-import { AttemptRecorder, listReasons, missingText } from './search-report.ts'
-import { BuildImpossible, isSourceUnavailable } from './sources/source-errors.ts'
-import { usableDevices } from './verify-build.ts'
+import { createAttempts, listReasons, missingText } from './search-report.ts'
+import { BuildImpossible, isSourceUnavailable } from './sources/compile.ts'
+import { usableDevices, type VerifyBuild } from './verify-build.ts'
+
+/** Dependencies that searching, installing and starting builds share. */
+export interface BuildsContext {
+  builds: BuildsDirectory
+  log: BuildsLog
+  /** Aborts all work when corral stops. */
+  signal: AbortSignal
+  hardware: HardwareService
+  /** In the order in which they are tried. */
+  sources: readonly BuildSource[]
+  kinds: readonly RuntimeDescriptor[]
+  verifyBuild: VerifyBuild
+  /** The kinds, best first, by the file names that are already known. Empty until the hardware is detected. */
+  ranking(): RankedCandidate[]
+  /** The kinds, best first, by the release's current list of files. */
+  liveRanking(): Promise<RankedCandidate[]>
+}
 
 export interface SearchOptions {
   /** Id of an installed build, or name of a kind, to find instead of the best build. */
@@ -34,11 +59,7 @@ interface InstantBuild {
 }
 
 /** Stands for builds that the user installed and no configured source provides. */
-const BY_HAND: BuildSource = {
-  name: 'installed',
-  description: 'builds from "corral runtime install"',
-  provide: async () => undefined
-}
+const BY_HAND = { name: 'installed', description: 'builds from "corral runtime install"' }
 
 /**
  * Finds a working build. If the choice is the id of an installed build, only that build is tried. Otherwise builds are
@@ -60,7 +81,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
   const machine = machineFingerprint(hardware)
   const selection = builds.selection()
   const failedBefore = builds.failedAttempts().filter(attempt => isRecent(attempt, machine))
-  const attempts = new AttemptRecorder(options.attempts, sources, log)
+  const attempts = createAttempts(options.attempts, sources, log)
   const slow = sources.filter(source => !source.instant)
   const ranking = context.ranking()
   const considered = (all: readonly RankedCandidate[]) =>
@@ -73,10 +94,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return source ? isFromSlow(record) && (source.wants?.(record.build) ?? true) : !!record.installed
   }
   const getDescriptor = ({ runtime }: RankedCandidate) => kinds.find(({ name }) => name === runtime)!
-  const toFailure = (source: BuildSource, { name }: RuntimeDescriptor) =>
-    failedBefore.find(attempt => {
-      return attempt.source === source.name && attempt.runtime === name && attempt.description === source.description
-    })
+  const toFailure = ({ name, description }: BuildSource, { name: runtime }: RuntimeDescriptor) =>
+    failedBefore.find(one => one.source === name && one.runtime === runtime && one.description === description)
 
   /** Returns a recorded build if it still works. Otherwise returns the reason and updates or removes its record. */
   async function check(record: BuildRecord, runtime: RuntimeDescriptor | undefined): Promise<Build | string> {
@@ -179,10 +198,7 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     }
   }
 
-  /**
-   * Gets and verifies the build of an instant source. Returns `failed before` if it was skipped.
-   * @throws CorralError `runtime_missing` if the user chose it and it does not work
-   */
+  /** Gets and verifies an instant build. Returns `failed before` if it was skipped. @throws CorralError if it is required */
   async function instant(
     source: BuildSource,
     skipFailed: boolean
@@ -236,8 +252,8 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     if (record?.failure && isRecent(record.failure, machine)) found = `it failed: ${record.failure.reason}`
     else if (record) found = await check(record, runtime)
     if (typeof found === 'string') {
-      const text = `llama.cpp: ${id}, chosen with "corral runtime use", cannot be used: ${found}. Using the best other build.`
-      log.warn({ build: id }, text)
+      const text = `${id}, chosen with "corral runtime use", cannot be used: ${found}. Using the best other build.`
+      log.warn({ build: id }, `llama.cpp: ${text}`)
       return undefined
     }
     const source = sourceOf(record!)

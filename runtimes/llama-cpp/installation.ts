@@ -9,12 +9,12 @@ import type {
 } from '../../core/contracts/builds.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
-import type { BuildsContext } from './builds-context.ts'
+import type { BuildsContext } from './build-search.ts'
 import { type BuildRecord, failureNow, findDamage, machineFingerprint, type Selection } from './builds-directory.ts'
+import { archiveTag, byRelease, isNewerRelease, releaseTag } from './kinds/scores.ts'
 import { findRuntime, matchesChoice } from './ranking.ts'
 import { archiveDigest, parseDigest, placeArchives, readArchiveName } from './sources/archive.ts'
 import { type FoundArchives, type Releases, releaseId } from './sources/release.ts'
-import { archiveTag, byRelease, isNewerRelease, releaseTag } from './sources/release-tag.ts'
 import { usableDevices } from './verify-build.ts'
 
 type ArchiveRequest = Extract<InstallRequest, { archive: string }>

@@ -6,53 +6,38 @@ import type { BuildsLog } from './builds-directory.ts'
 import { isForGpus } from './ranking.ts'
 
 /** Records what a search tried, in order, in the caller's list. */
-export class AttemptRecorder {
-  readonly #list: Attempt[]
-  readonly #sources: readonly BuildSource[]
-  readonly #log: BuildsLog
-
-  constructor(list: Attempt[], sources: readonly BuildSource[], log: BuildsLog) {
-    this.#list = list
-    this.#sources = sources
-    this.#log = log
-  }
-
-  #of({ name, description }: BuildSource, runtime: string | undefined): Attempt {
-    const known = this.#list.find(attempt => attempt.source === name && attempt.runtime === runtime)
+export function createAttempts(list: Attempt[], sources: readonly BuildSource[], log: BuildsLog) {
+  type Source = Pick<BuildSource, 'name' | 'description'>
+  function attemptOf({ name, description }: Source, runtime: string | undefined): Attempt {
+    const known = list.find(attempt => attempt.source === name && attempt.runtime === runtime)
     if (known) return known
     const added: Attempt = { ...(runtime && { runtime }), source: name, description, outcome: 'not tried', reasons: [] }
-    this.#list.push(added)
+    list.push(added)
     return added
   }
-
-  explain(source: BuildSource, runtime: string | undefined, reason: string): void {
-    const { reasons } = this.#of(source, runtime)
-    if (!reasons.includes(reason)) reasons.push(reason)
-  }
-
-  settle(
-    source: BuildSource,
-    runtime: string | undefined,
-    outcome: Attempt['outcome'],
-    ...reasons: readonly string[]
-  ): void {
-    const attempt = this.#of(source, runtime)
-    attempt.outcome = outcome
-    // The decisive reason comes first, then the earlier explanations.
-    attempt.reasons = [...reasons.slice(0, 1), ...attempt.reasons, ...reasons.slice(1)]
-    const what = `source "${source.name}"${runtime === undefined ? '' : `, ${runtime}`}`
-    const why = attempt.reasons.length > 0 ? ` (${attempt.reasons[0]})` : ''
-    this.#log[outcome === 'failed' ? 'warn' : 'info'](
-      { source: source.name, runtime, outcome, reasons: attempt.reasons },
-      `llama.cpp, ${what}: ${outcome}${why}`
-    )
-  }
-
-  /** Adds the candidates that were not tried. */
-  close(ranking: readonly RankedCandidate[]): void {
-    for (const source of this.#sources.filter(({ instant }) => instant)) this.#of(source, undefined)
-    for (const { runtime } of ranking.filter(({ usable }) => usable)) {
-      for (const source of this.#sources.filter(({ instant }) => !instant)) this.#of(source, runtime)
+  return {
+    explain(source: Source, runtime: string | undefined, reason: string): void {
+      const { reasons } = attemptOf(source, runtime)
+      if (!reasons.includes(reason)) reasons.push(reason)
+    },
+    settle(source: Source, runtime: string | undefined, outcome: Attempt['outcome'], ...reasons: string[]): void {
+      const attempt = attemptOf(source, runtime)
+      attempt.outcome = outcome
+      // The decisive reason comes first, then the earlier explanations.
+      attempt.reasons = [...reasons.slice(0, 1), ...attempt.reasons, ...reasons.slice(1)]
+      const what = `source "${source.name}"${runtime === undefined ? '' : `, ${runtime}`}`
+      const why = attempt.reasons.length > 0 ? ` (${attempt.reasons[0]})` : ''
+      const facts = { source: source.name, runtime, outcome, reasons: attempt.reasons }
+      log[outcome === 'failed' ? 'warn' : 'info'](facts, `llama.cpp, ${what}: ${outcome}${why}`)
+    },
+    /** Adds the candidates that were not tried. */
+    close(ranking: readonly RankedCandidate[]): void {
+      for (const source of sources) {
+        if (source.instant) attemptOf(source, undefined)
+      }
+      for (const { runtime } of ranking.filter(({ usable }) => usable)) {
+        for (const source of sources) if (!source.instant) attemptOf(source, runtime)
+      }
     }
   }
 }

@@ -8,9 +8,9 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { diskRefusal } from '../../../core/system/disk-space.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
+import { archiveTag } from '../kinds/scores.ts'
 import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../verify-build.ts'
-import { archiveTag } from './release-tag.ts'
 
 function invalid(message: string, param = 'archive', cause?: unknown): CorralError {
   return new CorralError('invalid_request', message, { param, cause })

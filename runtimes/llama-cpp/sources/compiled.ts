@@ -17,9 +17,17 @@ import { packageRoot } from '../../../core/system/package-info.ts'
 import { unfinishedFolder, WORK_FOLDER } from '../builds-directory.ts'
 import { hasLibrary } from '../kinds/scores.ts'
 import { PROGRAMS, prebuiltLibraries, programsIn } from '../programs.ts'
-import { type CompileOptions, compile, copyBinaries, findToolChain, type ToolChain } from './compile.ts'
+import {
+  BuildImpossible,
+  type CompileOptions,
+  compile,
+  copyBinaries,
+  findToolChain,
+  isSourceUnavailable,
+  SourceUnavailable,
+  type ToolChain
+} from './compile.ts'
 import { copyConverter, fetchPackage, fetchSource, type LlamaSource, type SourcePackage } from './llama-source.ts'
-import { BuildImpossible, isSourceUnavailable, SourceUnavailable } from './source-errors.ts'
 
 export interface SourceOptions extends Omit<SourcePackage, 'work'> {
   directory: string

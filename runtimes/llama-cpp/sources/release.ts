@@ -6,6 +6,7 @@ import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { unfinishedFolder } from '../builds-directory.ts'
+import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from '../kinds/scores.ts'
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
 import {
@@ -15,7 +16,6 @@ import {
   type ReleaseServerOptions,
   ReleaseStatusError
 } from './release-server.ts'
-import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from './release-tag.ts'
 
 export interface ReleasesOptions extends ReleaseServerOptions {
   /** Tag of the release to use. `latest` is the newest stable one. */

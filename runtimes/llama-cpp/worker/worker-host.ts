@@ -6,16 +6,15 @@ import { connect, isIPv4 } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Build, BuildDevice, Runtimes } from '../../../core/contracts/builds.ts'
-import type { HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
+import type { BuildDevice, Runtimes } from '../../../core/contracts/builds.ts'
+import type { Gpu, HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
 import type { WorkerFacts } from '../../../core/contracts/worker-facts.ts'
 import {
   WORKER_ALIVE_PATH,
   WORKER_PATH,
   WORKER_SIGN_INTERVAL,
   type Worker,
-  type WorkerHost,
-  type WorkerOptions
+  type WorkerHost
 } from '../../../core/contracts/workers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
@@ -25,6 +24,7 @@ import { processMemory } from '../../../core/system/processes.ts'
 import { toolEnvironment } from '../../../core/system/tool-environment.ts'
 import { type EngineProcess, startEngineProcess } from '../../llama-server/engine-process.ts'
 import { matchDevices } from '../../llama-server/memory/device-placement.ts'
+import type { BuildsLog } from '../builds-directory.ts'
 import { WorkerCache } from './worker-cache.ts'
 
 const MIB = 2 ** 20
@@ -45,17 +45,11 @@ const CUT_OFF = 10_000
 /** Far more connections than asking for a worker's facts needs. */
 const MAX_CONNECTIONS = 256
 
-interface WorkerLog {
-  debug(object: object, message: string): void
-  info(object: object, message: string): void
-  warn(object: object, message: string): void
-}
-
 export interface WorkerHostDeps {
   runtimes: Pick<Runtimes, 'build' | 'environment'>
   hardware: HardwareService
   cache: string
-  log: WorkerLog
+  log: BuildsLog
 }
 
 /** Parses a device that `ggml-rpc-server` lists when it starts. */
@@ -75,23 +69,11 @@ export function parseWorkerDevice(line: string): BuildDevice | undefined {
  */
 export function lentDevices(
   devices: readonly BuildDevice[],
-  {
-    gpus,
-    now,
-    own,
-    limit
-  }: {
-    gpus: Parameters<typeof matchDevices>[1]
-    now: MemoryNow
-    own: number
-    limit: number | undefined
-  }
+  machine: { gpus: readonly Gpu[]; now: MemoryNow; own: number; limit: number | undefined }
 ): WorkerFacts['devices'] {
-  const most = limit ?? Number.POSITIVE_INFINITY
-  const matched = matchDevices(
-    devices.filter(({ id }) => id !== 'CPU'),
-    gpus
-  )
+  const { gpus, now, own, limit: most = Number.POSITIVE_INFINITY } = machine
+  const accelerators = devices.filter(({ id }) => id !== 'CPU')
+  const matched = matchDevices(accelerators, gpus)
   return devices.map(({ id: name, description, totalMemory = 0, freeMemory = 0 }) => {
     const gpu = matched.find(({ device }) => device.id === name)?.gpu
     const seen = gpu && !gpu.unifiedMemory ? now.gpus[gpu.id] : undefined
@@ -140,6 +122,7 @@ export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostD
     async start(options, waiting): Promise<Worker> {
       const host = await listenAddress(options.host, options.insecure)
       const [build, { gpus, cpu }] = await Promise.all([runtimes.build(waiting), hardware.detect()])
+      const { id, kind, source, digest, commit } = build
       const program = build.executables.rpcServer
       if (program === undefined) {
         throw new CorralError(
@@ -147,18 +130,23 @@ export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostD
           `The llama.cpp build ${build.id} has no ggml-rpc-server beside its llama-server (${build.directory}). Choose another one with "corral runtime use", or name a folder that has it with --llama-cpp.`
         )
       }
-      const store =
-        options.cache > 0 ? new WorkerCache(join(cache, 'rpc', `${options.port}`), options.cache) : undefined
+      const folder = join(cache, 'rpc', `${options.port}`)
+      const store = options.cache > 0 ? new WorkerCache(folder, options.cache) : undefined
+      const { port, devices = [], threads = cpu.cores ?? cpu.threads } = options
       const server = superviseServer({
         program,
-        arguments: serverArguments(host, options, cpu.cores ?? cpu.threads, store !== undefined),
+        arguments: [
+          ...['-H', host, '-p', `${port}`, '-t', `${threads}`],
+          ...(devices.length > 0 ? ['-d', devices.join(',')] : []),
+          ...(store ? ['-c'] : [])
+        ],
         environment: {
           ...toolEnvironment(process.env),
           ...runtimes.environment(build),
           ...(store && { LLAMA_CACHE: store.directory })
         },
         host,
-        port: options.port,
+        port,
         cache: store,
         notice: options.notice ?? (() => {}),
         log
@@ -169,7 +157,7 @@ export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostD
           corral: version,
           platform: process.platform,
           arch: process.arch,
-          build: factsOf(build),
+          build: { id, kind, source, version: build.version, digest, ...(commit !== undefined && { commit }) },
           instance: server.instance ?? '',
           busy: server.busy,
           devices: lentDevices(server.devices, { gpus, now, own: own?.own ?? 0, limit: options.memory })
@@ -178,38 +166,21 @@ export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostD
       let close = async () => {}
       try {
         await server.start(waiting.signal)
-        close = await tellFacts(host, options.port + 1, server, facts)
+        close = await tellFacts(host, port + 1, server, facts)
       } catch (error) {
         await server.stop()
         throw error
       }
-      const stop = async () => {
-        await Promise.all([close(), server.stop()])
-      }
       return {
-        address: `${host}:${options.port}`,
+        address: `${host}:${port}`,
         ...(store && { cacheDirectory: store.directory }),
         facts,
-        stop
+        async stop() {
+          await Promise.all([close(), server.stop()])
+        }
       }
     }
   }
-}
-
-function factsOf({ id, kind, source, version, commit, digest }: Build): WorkerFacts['build'] {
-  return { id, kind, source, version, digest, ...(commit !== undefined && { commit }) }
-}
-
-function serverArguments(
-  host: string,
-  { port, devices, threads }: WorkerOptions,
-  cores: number,
-  isCached: boolean
-): string[] {
-  const list = ['-H', host, '-p', `${port}`, '-t', `${threads ?? cores}`]
-  if (devices?.length) list.push('-d', devices.join(','))
-  if (isCached) list.push('-c')
-  return list
 }
 
 /** Supervises one `ggml-rpc-server`, and restarts it when it exits unexpectedly. */
@@ -221,7 +192,7 @@ function superviseServer(settings: {
   port: number
   cache: WorkerCache | undefined
   notice: (message: string) => void
-  log: WorkerLog
+  log: BuildsLog
 }) {
   const { program, environment, host, port, cache, notice, log } = settings
   let child: EngineProcess | undefined
@@ -288,11 +259,14 @@ function superviseServer(settings: {
     failure.catch(() => {
       // A later failure is handled by the watch below.
     })
+    const untilLeft = async () => {
+      while (clients > 0) await sleep(10, undefined, { signal: limit })
+    }
     const limit = AbortSignal.any([abortAfter(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
     try {
       // Its output comes only after a client has connected.
       await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])
-      await Promise.race([failure, untilTrue(() => clients === 0, limit)])
+      await Promise.race([failure, untilLeft()])
     } catch (error) {
       started.kill()
       await started.exited
@@ -403,10 +377,6 @@ async function untilConnected(host: string, port: number, signal: AbortSignal): 
       socket.destroy()
     }
   }
-}
-
-async function untilTrue(check: () => boolean, signal: AbortSignal): Promise<void> {
-  while (!check()) await sleep(10, undefined, { signal })
 }
 
 /** Serves the worker's facts over HTTP, and how long its server runs. Returns a function that ends the service. */

@@ -9,11 +9,9 @@ import type { BuildCandidate, BuildKind, RuntimeDescriptor } from '../../../core
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
-import { cpu } from '../../../runtimes/llama-cpp/kinds/cpu.ts'
 import { cuda12, cuda13 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
+import { cpu, sycl, vulkan } from '../../../runtimes/llama-cpp/kinds/index.ts'
 import { rocm } from '../../../runtimes/llama-cpp/kinds/rocm.ts'
-import { sycl } from '../../../runtimes/llama-cpp/kinds/sycl.ts'
-import { vulkan } from '../../../runtimes/llama-cpp/kinds/vulkan.ts'
 import { isProgramOrLibrary, prebuiltLibraries } from '../../../runtimes/llama-cpp/programs.ts'
 import {
   type BuildTool,

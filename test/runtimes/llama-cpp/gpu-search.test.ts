@@ -5,7 +5,7 @@ import type { Build, BuildSource } from '../../../core/contracts/builds.ts'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { BuildsDirectory, isRecent, machineFingerprint } from '../../../runtimes/llama-cpp/builds-directory.ts'
-import { SourceUnavailable } from '../../../runtimes/llama-cpp/sources/source-errors.ts'
+import { SourceUnavailable } from '../../../runtimes/llama-cpp/sources/compile.ts'
 import { verifyBuild } from '../../../runtimes/llama-cpp/verify-build.ts'
 import { readFixture } from '../../support/fixture.ts'
 import {

@@ -4,10 +4,10 @@ import { crc32 } from 'node:zlib'
 import t from 'tap'
 import { cuda12 } from '../../../runtimes/llama-cpp/kinds/cuda.ts'
 import { builtInKinds } from '../../../runtimes/llama-cpp/kinds/index.ts'
+import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-cpp/kinds/scores.ts'
 import { findDanger, parseDigest, readArchiveName, unpackArchive } from '../../../runtimes/llama-cpp/sources/archive.ts'
 import { releaseId } from '../../../runtimes/llama-cpp/sources/release.ts'
 import { getSha256, type ReleaseAsset } from '../../../runtimes/llama-cpp/sources/release-server.ts'
-import { byRelease, isNewerRelease, releaseTag } from '../../../runtimes/llama-cpp/sources/release-tag.ts'
 
 const asset = (name: string): ReleaseAsset => ({ name, browser_download_url: `https://example/${name}`, size: 1 })
 
