@@ -6,12 +6,7 @@ interface Message {
 
 const isSystem = ({ role }: Message) => role === 'system' || role === 'developer'
 
-/**
- * A conversation as it is sent to the engine: the system message of the request, or else of the model, then the model's
- * example messages, then the messages of the request.
- *
- * @param messages with the engine's roles (`system`, `user`, …)
- */
+/** The system message, then the model's example messages, then the request's, with the engine's roles. */
 export function withModelDefaults<T extends Message>(
   messages: readonly T[],
   defaults: ModelDefaults | undefined

@@ -57,11 +57,7 @@ export interface ModelRequest {
   lease: ModelLease
 }
 
-/**
- * Reads the fields that requests of all APIs share: `model` (or `name`, or the configured default), options and
- * `keep_alive`.
- * @throws CorralError `invalid_model_name`, `model_not_found`, `forbidden_model` or `invalid_option`
- */
+/** Reads `model`, options and `keep_alive`. @throws CorralError `model_not_found`, `forbidden_model`, … */
 export function readModelRequest(
   { catalog, config }: Pick<ApiDependencies, 'catalog' | 'config'>,
   body: Record<string, unknown>,

@@ -33,11 +33,7 @@ import { type Asked, enforceRequestLimits, getRequestLimits } from './request-li
 import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
-/*
- * Runs requests to models. An API describes what it asks (Question) and how it writes deltas (AnswerWriter). This
- * module leases the engine, retries, sends heartbeats, truncates history that is too long, and reports failures in the
- * middle of a stream.
- */
+/* Runs requests to models: an API describes what it asks (Question) and how it writes deltas (AnswerWriter). */
 
 /** The dependencies of an API's answers. */
 export interface AnswerDependencies {
@@ -173,11 +169,7 @@ export async function streamedAnswer(
   )
 }
 
-/**
- * Passes an answer's deltas to a plugin that writes its own reply. If the engine dies before the first delta, the
- * request is retried once on a fresh engine.
- * @throws CorralError if the answer fails or is incomplete
- */
+/** Passes deltas to a plugin that writes its own reply. @throws CorralError if the answer fails or is incomplete */
 export async function passedAnswer(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -264,10 +256,7 @@ async function withGrantedLease<Result>(
   })
 }
 
-/**
- * Applies the caller's and the engine's limits to a request. The reply's header lists unknown options.
- * @throws CorralError `forbidden_model`, `over_limit`, `invalid_option`, `unsupported_capability`
- */
+/** Applies limits, and lists unknown options in a header. @throws CorralError `over_limit`, `invalid_option`, … */
 async function bounded<Request extends Asked & { lease: ModelLease }>(
   deps: AnswerDependencies,
   reply: FastifyReply,

@@ -15,11 +15,7 @@ export interface ToolChoice {
   names?: { name: unknown; param: string }[]
 }
 
-/**
- * The tool fields of an engine's request. Not every engine can be forced to call a certain tool, so it is offered only
- * the tools that may be called.
- * @throws CorralError `invalid_request` for a choice that the tools do not allow
- */
+/** The tool fields for an engine, with only the tools that may be called. @throws CorralError `invalid_request` */
 export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolChoice): Record<string, unknown> {
   for (const { name, param } of names ?? []) {
     if (tools.some(tool => tool.function.name === name)) continue

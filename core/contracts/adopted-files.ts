@@ -50,10 +50,7 @@ declare module './storage.ts' {
       request: AdoptRequest,
       waiting?: Waiting & { onCopied?: OnCopied; onRead?: () => Promise<void> }
     ): Promise<StoredVariant>
-    /**
-     * Resolves symbolic links in a path from which this caller may import.
-     * @throws CorralError `path_not_allowed`, whether or not the path exists; errors of the system
-     */
+    /** Resolves links in a path from which the caller may import. @throws CorralError `path_not_allowed` */
     importPath(path: string, caller: Caller | undefined): Promise<string>
   }
 }

@@ -90,10 +90,7 @@ export interface RuntimeDescriptor {
   fit(hardware: Hardware): Fit
   /** Preferred ones first; empty if only other sources provide it. */
   archives: readonly ArchivePattern[]
-  /**
-   * Whether this machine's driver supports the archive's version of the toolkit, by the match of its name; absent if all
-   * are supported. The highest supported version is used, else the lowest: minor versions are mostly compatible.
-   */
+  /** Whether the driver supports the archive's toolkit. The highest supported version is used, or the lowest. */
   accepts?(match: RegExpExecArray, hardware: Hardware): boolean
   /** Environment variables for its processes, such as which of several GPUs to use. */
   environment?(hardware: Hardware): Record<string, string>
@@ -141,11 +138,7 @@ export interface BuildSource {
   readonly instant?: boolean
   /** Whether an earlier build still matches its settings. Others are used only if nothing better is available. */
   wants?(build: Build): boolean
-  /**
-   * Finds or makes a build of this kind and returns it unverified. Returns undefined after calling `explain` if it has
-   * none.
-   * @throws Error for a failure worth reporting; the next source is tried nevertheless
-   */
+  /** Finds or makes an unverified build. Undefined, after `explain`, if it has none. @throws Error worth reporting */
   provide(request: BuildRequest): Promise<BuildCandidate | undefined>
 }
 
@@ -258,10 +251,7 @@ export interface Runtimes {
     waiting: Waiting
   ): Promise<Started>
   readonly engineSettings: EngineRunSettings
-  /**
-   * The converter of the engine's own version if available, else the pinned one; fetched on first call.
-   * @throws CorralError `runtime_missing` with what was tried and what would help
-   */
+  /** The engine's own converter if possible, otherwise the pinned one. @throws CorralError `runtime_missing` */
   conversionTools(waiting: Waiting): Promise<ConversionTools>
   /** The folder of the converter that belongs to the build for new engines; undefined if either is not here yet. */
   presentConverter(): string | undefined

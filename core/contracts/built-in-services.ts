@@ -158,12 +158,7 @@ declare module './engines.ts' {
   }
 
   interface EngineProvider {
-    /**
-     * Engine settings that may make a model faster, with the values worth a try on this machine; the most important
-     * first. Absent if there are none.
-     * @param spec with the settings of the trial so far
-     * @param given the settings of the trial so far, which are part of each value
-     */
+    /** Settings that may make a model faster, most important first. Each value includes the `given` settings. */
     tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
     /** As `Engines.checkTemplate`. */
     checkTemplate?(template: string, signal: AbortSignal): Promise<void>

@@ -54,15 +54,9 @@ export interface Conversion {
     dtype: string,
     waiting: Waiting
   ): Promise<void>
-  /**
-   * Whether the converter supports a model, by the architecture in its parsed config.json.
-   * @returns `supported` is undefined if the converter is not here yet or config.json names no architecture
-   */
+  /** Whether the converter supports a parsed config.json; undefined if either is missing. */
   supports(config: unknown): Promise<{ architecture: string | undefined; supported: boolean | undefined }>
-  /**
-   * Installs the packages for conversions, or joins an installation in progress. Does nothing if they are installed.
-   * @throws CorralError `conversion_failed`, `insufficient_storage`, `runtime_missing`
-   */
+  /** Installs the packages for conversions once. @throws CorralError `conversion_failed`, `runtime_missing`, … */
   install(waiting: Waiting): Promise<void>
   counts(): ConversionCounts
   /** Conversions in progress. */

@@ -84,10 +84,7 @@ export interface Pull {
 
 /** Other servers that may have the files of a pull. They are tried before its hub. */
 export interface FileMirror {
-  /**
-   * Where a file with exactly this content can be downloaded. Called again for the same file if the address stops
-   * working or has another content. Undefined if no other server has it: from then on, only the hub is used.
-   */
+  /** Where exactly this file can be downloaded, asked again if that fails. Undefined if only the hub has it. */
   locate(plan: PullPlan, file: PlannedDownload, signal: AbortSignal): Promise<FileLocation | undefined>
 }
 
@@ -105,10 +102,7 @@ declare module './hubs.ts' {
      * model of this name has another origin, `address_not_allowed`, `rate_limited`
      */
     plan(request: PullRequest, waiting: Waiting): Promise<PullPlan>
-    /**
-     * Searches for models at hubs. If one hub fails, the results of the others are returned.
-     * @throws CorralError `invalid_request` if no such hub has a search; if all fail, the error of the first
-     */
+    /** Searches hubs that answer. @throws CorralError `invalid_request` if none can search, or the first error */
     search(request: SearchRequest, waiting: Waiting): Promise<SearchReply>
     /** Starts, continues or joins a pull, unless the model is stored. @throws `insufficient_storage`, `rate_limited` */
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
@@ -118,11 +112,7 @@ declare module './hubs.ts' {
     list(): PullRecord[]
     /** Bytes of files that pulls have received since the start, including files that another model had on the disk. */
     received(): number
-    /**
-     * @param id of a pull, or the name of its model
-     * @param options.unlessShared does not pause it if more than one client watches it, or if it is detached
-     * @throws CorralError `model_not_found`
-     */
+    /** Pauses a pull, by id or model. `unlessShared` spares pulls that others need. @throws `model_not_found` */
     pause(id: string, options?: { unlessShared?: boolean }): Promise<PullRecord>
     /** Continues it, detached. @throws as `pause`, and `rate_limited` */
     resume(id: string, caller: PullCaller): Promise<PullRecord>

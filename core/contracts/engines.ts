@@ -17,10 +17,7 @@ export type EngineMode = 'chat' | 'embedding' | 'rerank'
 
 // ---- requests and answers ---------------------------------------------------------------------------------------
 
-/**
- * A request in OpenAI's format: `messages` or `prompt`, `tools`, `response_format`, `temperature`, `max_tokens`,
- * `stop`, `n`, `logprobs` and `top_logprobs`, … Engines ignore fields that they do not know.
- */
+/** A request in OpenAI's format. Engines ignore fields that they do not know. */
 export type EngineFields = Record<string, unknown>
 
 /** A piece of a streamed tool call. */
@@ -172,10 +169,7 @@ export interface Engine {
   chat?(request: EngineFields, sink: AnswerSink): Promise<void>
   /** Continues a text (`prompt`), or fills the gap before `suffix`. `line` is tokenized separately. */
   completion?(request: EngineFields, sink: AnswerSink): Promise<void>
-  /**
-   * Transcribes `audio` (base64 of a file), or translates it to English if `translate` is true. `language` and `prompt`
-   * are hints. Other fields are as in `chat`.
-   */
+  /** Transcribes `audio` (a file in base64), to English if `translate` is true. `language` and `prompt` are hints. */
   transcribe?(request: EngineFields, sink: AnswerSink): Promise<void>
   /**
    * The same answer as `chat`, as the bytes of an OpenAI event stream that ends with `data: [DONE]`. `/v1` passes them
@@ -184,10 +178,7 @@ export interface Engine {
   chatBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
   /** As `chatBytes`, for `completion`. */
   completionBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
-  /**
-   * Items of one `embed` or `rerank` that it processes together. Longer lists are sent in batches of this size, and
-   * other clients get their turn in between. If absent, lists are sent as a whole.
-   */
+  /** Items that it embeds or ranks together. Other clients get their turn between batches. If absent, all. */
   readonly batch?: number
   /**
    * Embeds texts, or lists of tokens. `truncate` shortens inputs to the context, or to `most` tokens if that is less.
@@ -258,21 +249,13 @@ export interface EngineProvider {
    * @throws CorralError `load_failed`, `insufficient_memory`, `runtime_missing`, `load_timeout`
    */
   start(spec: EngineSpec, waiting: Waiting, estimate?: MemoryEstimate): Promise<Engine>
-  /**
-   * Bytes that engines may use of each of its memory pools, such as a GPU's. The scheduler itself knows how much main
-   * memory (`host`) there is.
-   * @param held what engines use of each pool by their own account
-   */
+  /** Bytes that engines may use of each of its pools, such as GPUs. `held` is what engines use by their account. */
   budgets?(held: MemoryUse): Promise<MemoryUse>
   /** Output of the latest engines of a model, newest first. */
   logs?(model: Model): EngineLogRecord[]
   /** Called at shutdown, once all engines have ended. */
   close?(): Promise<void>
-  /**
-   * Refuses requests that none of its engines may get, such as a grammar that would keep one busy forever. Called
-   * before a model is loaded for the request.
-   * @throws CorralError
-   */
+  /** Refuses requests that no engine may get, such as an endless grammar, before a model is loaded for them. */
   check?(request: EngineFields): void | Promise<void>
   /** JSON pointers to the parts of a request's JSON schemas that its engines do not enforce. */
   unenforced?(request: EngineFields): string[]

@@ -28,11 +28,7 @@ export type FoundModel = FoundModels['models'][number]
 
 /** Imports models that other tools have downloaded. */
 export interface Adoption {
-  /**
-   * Lists the models in a tool's cache; empty if there is none.
-   * @param caller over the network, only models below `storage.import_roots` are listed
-   * @throws CorralError `invalid_request` for an unknown tool, or if the cache may not be read; `path_not_allowed`
-   */
+  /** Lists the importable models of a tool. @throws CorralError `invalid_request`, `path_not_allowed` */
   find(from: string, caller?: Caller): Promise<FoundModels>
   /**
    * Stores a listed model, by link if possible.

@@ -1,10 +1,7 @@
 import { type Static, Type } from 'typebox'
 import { Flag, Group, Integer, Text, Texts } from '../http/request-fields.ts'
 
-/*
- * The hardware of a machine, as the `hardware` plugin detects it. TypeBox schemas, because `corral doctor --json` and
- * `GET /api/runtimes` return it. Sizes are bytes; unknown values are absent, never 0.
- */
+/* The hardware of a machine. Sizes are bytes. Unknown values are absent, never 0. */
 
 export const HardwareProblemSchema = Group(
   'Why a device that is present cannot be used, or is slower than it could be',
@@ -111,10 +108,7 @@ export interface GpuReading {
 }
 
 export interface HardwareService {
-  /**
-   * Detects the hardware once and shares the result; `refresh` detects it again. Never rejects: what cannot be detected
-   * is absent, with the reason in `probes`. No probe takes longer than its time limit.
-   */
+  /** Detects the hardware once, within time limits. Never rejects: `probes` say what failed. */
   detect(options?: { refresh?: boolean }): Promise<Hardware>
   /** The result of the last detection, if one has finished. */
   known(): Hardware | undefined

@@ -14,10 +14,7 @@ export interface HookedRequest {
   readonly operation: Operation
   /** Public name of the model, such as `corral/tiny-chat`. */
   readonly model: string
-  /**
-   * The request in OpenAI's format, whichever API received it: `messages`, `tools`, `temperature` … for a chat;
-   * `prompt`, `input` or `query` and `documents` for the others. Hooks may change it.
-   */
+  /** The request in OpenAI's format, whichever API received it. Hooks may change it. */
   readonly body: Record<string, unknown>
   readonly caller: Caller
   /** Aborted when the client disconnects or the engine is taken away. */
@@ -98,10 +95,7 @@ export interface AdminEvent {
  * longer than `limits.hook_timeout` fails its request.
  */
 export interface PluginHooks {
-  /**
-   * Runs before a request is answered; the request waits for it. It may change `body`, or refuse the request by
-   * throwing `context.error(…)`. Any other error fails the request with the code `internal`.
-   */
+  /** Runs before a request. It may change `body`, or refuse with `context.error(…)`. Other errors are `internal`. */
   request?(request: HookedRequest): Promise<void> | void
   /** Runs once the request has its engine, which may take long after `request`. It may refuse the request too. */
   leased?(request: HookedRequest): Promise<void> | void

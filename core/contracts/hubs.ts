@@ -52,10 +52,7 @@ export interface HubRequest {
   id: string
   /** Branch, tag or commit; undefined is the default branch. */
   revision?: string
-  /**
-   * Private addresses that may be connected to if the client, and not the settings, chose the address: host names,
-   * addresses, networks, or `*` for all. Other private addresses are refused.
-   */
+  /** Private hosts, addresses and networks (`*` is all) that an address of the client may lead to. */
   privateAddresses?: readonly string[]
 }
 
@@ -86,25 +83,11 @@ export interface Hub {
   readonly title: string
   /** Prefixes of names at this hub, with their separator: `hf:`, `hf.co/`, `https://huggingface.co/`. */
   readonly prefixes: readonly string[]
-  /**
-   * Finds a repository and lists all its files.
-   * @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable` or `hub_rate_limited`, each with a
-   * sentence that says what to do
-   */
+  /** Lists a repository. @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable`, `hub_rate_limited` */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
-  /**
-   * Repositories with these words in their names: the most popular first, and those with GGUF files before others.
-   * Absent if the hub has no search.
-   * @param limit maximum number of repositories
-   * @throws as `repository`
-   */
+  /** Popular repositories with these words in their names, those with GGUF files first. @throws as `repository` */
   search?(words: string, limit: number, waiting: Waiting): Promise<HubMatch[]>
-  /**
-   * The current location of a file. Called once for each file, and again when the location stops working. Returns a new
-   * location each time.
-   * @param privateAddresses those of `HubRequest`
-   * @throws as `repository`
-   */
+  /** A new location of a file: the first one, or when that stops working. @throws as `repository` */
   locate(
     repository: HubRepository,
     file: HubFile,
@@ -115,11 +98,7 @@ export interface Hub {
 
 /** The service `downloads`. `downloads.ts` adds the pulls, which the built-in plugins use. */
 export interface Downloads {
-  /**
-   * Adds a hub.
-   * @returns removes it
-   * @throws Error if its name or one of its prefixes is taken, or a prefix cannot be told from the name of a model
-   */
+  /** Adds a hub. @returns removes it. @throws Error if its name or a prefix is taken or ambiguous */
   addHub(hub: Hub): () => void
   hubs(): readonly Hub[]
 }

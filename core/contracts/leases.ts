@@ -40,11 +40,7 @@ export interface Lease {
   readonly signal: AbortSignal
   /** Milliseconds this request waited for the model to load; 0 if it was loaded. */
   readonly loadDuration: number
-  /**
-   * For work in several parts: lets waiting clients have their turn between two parts, and waits for its own next turn.
-   * Resolves immediately if nobody waits.
-   * @throws the errors of `lease`
-   */
+  /** Lets waiting clients have their turn between two parts of the work. @throws the errors of `lease` */
   letOthers(): Promise<void>
   release(): void
 }
@@ -80,11 +76,7 @@ export interface Scheduler {
    * not been asked yet (`details.sent` is false), that attempt does not count.
    */
   withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
-  /**
-   * Unloads a variant (the default one for a bare name) in all its modes: requests in progress end with
-   * `model_stopped`.
-   * @throws CorralError `model_not_found` or `model_not_loaded`
-   */
+  /** Unloads a variant; its requests end with `model_stopped`. @throws `model_not_found`, `model_not_loaded` */
   stop(model: ModelName): Promise<void>
   /** Sets how long a loaded model stays without requests, for all clients (milliseconds; see LeaseRequest). */
   keepAlive(model: ModelName, ms: number): void

@@ -135,18 +135,10 @@ export interface Catalog extends ModelList {
   get(name: RequestedName, allowed?: readonly string[]): Model
   /** The aliases of local models and the listed names, except names that a model really has. */
   aliases(allowed?: readonly string[]): ModelAlias[]
-  /**
-   * Adds the models of a plugin, which may change over time. A model whose name is taken is left out, which is logged.
-   * @returns removes them
-   * @throws Error if the source's name is taken or a model's is invalid
-   */
+  /** Adds a plugin's models, except those whose names are taken. @returns removes them. @throws Error if invalid */
   add(source: ModelSource): () => void
   /** Ollama's names by which this variant was pulled or imported, the latest last. They are aliases too. */
   listedNames(model: Pick<Model, 'key'>, allowed?: readonly string[]): string[]
-  /**
-   * Adds names that a plugin knows.
-   * @param listed the names for lists, each with a tag, by the keys of their variants
-   * @returns removes them
-   */
+  /** Adds names that a plugin knows, and names for lists by keys of variants. @returns removes them */
   addNames(names: KnownNames, listed?: () => ReadonlyMap<string, readonly string[]>): () => void
 }

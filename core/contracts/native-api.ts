@@ -16,11 +16,7 @@ export interface ModelNaming {
   toCreate(requested: unknown): ModelName
   /** The name to delete, if it is not the requested one. @throws CorralError `model_not_found` */
   toDelete?(name: ModelName): ModelName
-  /**
-   * The name that a pull sends to hubs, if it is not the requested one; undefined if the model is local and did not
-   * come from a hub.
-   * @throws CorralError `repo_not_found` that says how models at hubs are named
-   */
+  /** The name for hubs if it differs; undefined for a model without hub. @throws CorralError `repo_not_found` */
   atHub?(requested: string): string | undefined
 }
 
@@ -53,10 +49,7 @@ export interface EventStream {
 export interface EventStreams {
   /** The supported content types of streams, the default first. */
   types: readonly ('text/event-stream' | 'application/x-ndjson')[]
-  /**
-   * Replies with a stream of the events that `work` sends; the last event is its result. If it fails before anything
-   * was sent, the reply has an error status, otherwise the last event is the error.
-   */
+  /** Streams what `work` sends, then its result. An early failure is an error status, a later one the last event. */
   reply(request: FastifyRequest, reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>): Promise<void>
 }
 

@@ -5,10 +5,7 @@ import type { Scheduler } from './leases.ts'
 import type { Catalog } from './models.ts'
 import type { Storage } from './storage.ts'
 
-/**
- * The services that plugins offer each other, by name. `built-in-services.ts` adds services that outside plugins do not
- * see. An outside plugin that offers a service extends this interface by declaration merging.
- */
+/** The services of plugins, by name. Plugins and `built-in-services.ts` add others by declaration merging. */
 export interface Services {
   storage: Storage
   catalog: Catalog

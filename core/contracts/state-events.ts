@@ -13,10 +13,7 @@ import {
   Time
 } from './native-records.ts'
 
-/*
- * The events of `GET /api/events`: the server's state as records by topic and key. The first event contains all
- * records, later ones the changes. The API document, the feed and its clients are based on these schemas.
- */
+/* The events of `GET /api/events`: the state as records by topic and key, first all of them, then changes. */
 
 export const ServerStateSchema = Titled('ServerState', {
   version: Text("corral's"),
@@ -153,11 +150,7 @@ export interface StateFollower {
 
 /** The state of models, engines, pulls and the server, for all subscribers. */
 export interface StateFeed {
-  /**
-   * Adds a subscriber, who gets the events from now on, or from the last event of an earlier connection on.
-   * @returns ends the subscription
-   * @throws CorralError `rate_limited` if there are too many subscribers
-   */
+  /** Adds a subscriber. @returns ends the subscription. @throws CorralError `rate_limited` if there are too many */
   follow(follower: StateFollower): () => void
 }
 

@@ -56,11 +56,7 @@ export interface Storage extends ModelList<StoredVariant> {
    * `invalid_request` that says what is wrong with the files, `model_exists`, `insufficient_storage`
    */
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
-  /**
-   * Removes a variant (tagged name) or all variants (bare name). New requests no longer find it, and its files are
-   * deleted after every `onRemove` listener has settled.
-   * @throws CorralError `model_not_found`
-   */
+  /** Removes a variant or model; its files go after the `onRemove` listeners. @throws CorralError `model_not_found` */
   remove(name: ModelName): Promise<StoredVariant[]>
   setDefault(name: ModelName): Promise<StoredVariant>
   /** Called after variants have left the index and before their files are deleted. The removal waits for it. */

@@ -1,20 +1,13 @@
 import type { Waiting } from './progress.ts'
 import type { WorkerFacts } from './worker-facts.ts'
 
-/*
- * One model on several machines: `corral worker` offers a machine's memory and devices to llama-servers elsewhere. Its
- * `ggml-rpc-server` uses llama.cpp's RPC protocol, which cannot describe the machine. The next port serves that
- * description over HTTP.
- */
+/* `corral worker` offers memory and devices to llama-servers elsewhere. The next port describes them over HTTP. */
 
 /** The default port of `corral worker`. Its description is served at the next port. */
 export const WORKER_PORT = 50052
 /** Path of a worker's description, as JSON. */
 export const WORKER_PATH = '/worker'
-/**
- * Path of a reply that lasts as long as the worker's `ggml-rpc-server`: its first line is the instance, and an empty
- * line every `WORKER_SIGN_INTERVAL` shows that it still runs.
- */
+/** A reply that lasts as long as `ggml-rpc-server`: the instance, then empty lines as signs of life. */
 export const WORKER_ALIVE_PATH = '/worker/alive'
 /** Milliseconds between signs of life. */
 export const WORKER_SIGN_INTERVAL = 5000
@@ -50,9 +43,6 @@ export interface Worker {
 
 /** Offers this machine to others. */
 export interface WorkerHost {
-  /**
-   * Starts a worker on the build that engines use here, which is found or made first.
-   * @throws CorralError `address_not_allowed` beyond loopback and private networks, `runtime_missing`, `load_failed`
-   */
+  /** Starts a worker. @throws CorralError `address_not_allowed`, `runtime_missing`, `load_failed` */
   start(options: WorkerOptions, waiting: Waiting): Promise<Worker>
 }

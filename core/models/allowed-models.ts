@@ -3,10 +3,7 @@ import type { Catalog, Model, ModelAlias } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 import { formatModelName, type RequestedName } from './model-name.ts'
 
-/**
- * How a key's models are named: `owner/name` or `owner/name:variant`, where `*` matches any characters; `*` is all. A
- * name without an owner matches the models of this name of all owners, and the alias of this name.
- */
+/** A key's models: `owner/name` or `owner/name:variant`, with `*` for any characters. Owners may be missing. */
 export const MODEL_PATTERN = '^([A-Za-z0-9._*-]+/)?[A-Za-z0-9._*-]+(:[A-Za-z0-9._*-]+)?$'
 
 /** Cache of compiled patterns: a key has the same list with each request. */

@@ -35,10 +35,7 @@ function segmentFault(segment: string): string | undefined {
   return undefined
 }
 
-/**
- * Parses `owner/name` or `owner/name:variant` (`:latest` is the default variant).
- * @throws CorralError `invalid_model_name` for anything else, with the text shortened.
- */
+/** Parses `owner/name` or `owner/name:variant` (`:latest` is the default). @throws `invalid_model_name` */
 export function parseModelName(text: unknown): ModelName {
   return parsedName(text, false) as ModelName
 }

@@ -17,10 +17,7 @@ export interface NewDefaults {
 const refusal = (param: string, message: string, code: ErrorCode = 'invalid_request') =>
   new CorralError(code, message, { param })
 
-/**
- * Checks the parameters of a new model, and converts them to the model's defaults.
- * @throws CorralError with the invalid field as `param`: `invalid_request`, `invalid_option`, `unsupported_capability`
- */
+/** Checks a new model's parameters, and converts them to defaults. @throws CorralError with the field as `param` */
 export function readDefaults({ parameters, template, system, messages, license }: NewDefaults): ModelDefaults {
   if (template) {
     requireLength('template', template.length, MAX_DEFAULT_CHARACTERS)
@@ -79,11 +76,7 @@ export function withoutEmpty<Fields extends object>(fields: Fields): Fields {
 const GO_ACTION =
   /\{\{-?\s*(?:\.[A-Za-z\s}-]|\$|(?:if|range|with|else if)\s|(?:end|else)\s*-?\}\}|(?:block|define|template)\s+")/
 
-/**
- * Checks that llama.cpp can use a chat template.
- * @throws CorralError `unsupported_capability` for a template in Go's language, which Ollama uses; `invalid_request`
- * for a text that is not a chat template
- */
+/** Checks a chat template. @throws CorralError `unsupported_capability` for Go's language, `invalid_request` */
 export function requireJinja(template: string): void {
   if (GO_ACTION.test(template)) {
     throw refusal(

@@ -140,11 +140,7 @@ export interface ParsedOptions {
   overflow?: OverflowPolicy
 }
 
-/**
- * Parses options from a request or `config.yaml`. `null` counts as not set. Unknown names stay in `sampling` for the
- * engine.
- * @throws CorralError `invalid_option` with the name as it was spelled.
- */
+/** Parses options. `null` is not set; unknown names are the engine's. @throws CorralError `invalid_option` */
 export function parseOptions(given: unknown): ParsedOptions {
   const parsed: ParsedOptions = { load: {}, sampling: {} }
   if (given === undefined || given === null) return parsed

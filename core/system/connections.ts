@@ -19,11 +19,7 @@ export interface ServerConnections {
   close(): Promise<void>
 }
 
-/**
- * Opens connections to servers: through a proxy, or through the proxies in HTTPS_PROXY, HTTP_PROXY and NO_PROXY if none
- * is given. Connections to this machine itself bypass the environment's proxies, which cannot reach it.
- * @param proxy an address; empty for none at all
- */
+/** Opens connections, through a proxy (empty for none) or the environment's, except to this machine itself. */
 export async function openConnections(proxy: string | undefined, limits: ConnectionLimits): Promise<ServerConnections> {
   // Loaded with the first request, because a start needs none.
   const { Agent, EnvHttpProxyAgent, ProxyAgent } = await import('undici')

@@ -17,12 +17,7 @@ export async function freeSpace(folder: string): Promise<number> {
   return bavail * bsize
 }
 
-/**
- * Requires free disk space.
- * @param what the work with its verb: `The file needs`
- * @param required bytes
- * @throws CorralError `insufficient_storage` with both numbers if the folder's disk has less free space
- */
+/** Requires bytes of disk for `what` (with its verb). @throws CorralError `insufficient_storage` */
 export async function requireSpace(folder: string, required: number, what: string, place: Place): Promise<void> {
   const available = await freeSpace(folder)
   if (available >= required) return

@@ -15,11 +15,7 @@ const BACKSLASH = 92
 const OPENS = [91, 123] as const
 const CLOSES = [93, 125] as const
 
-/**
- * Counts the values, keys, lists and objects of a JSON text without parsing it: values by their commas, keys by their
- * colons, lists and objects by their brackets. It skips strings. Text that is not JSON may get any counts; the parser
- * refuses it.
- */
+/** Counts values, keys, lists and objects of a JSON text, outside of strings, without parsing it. */
 export class JsonScan {
   readonly #text: string
   readonly #most: { depth: number; values: number; members: number }

@@ -28,11 +28,7 @@ function isLoopbackAddress(host: string): boolean {
   return isIP(host) !== 0 && meantAddress(host).range() === 'loopback'
 }
 
-/**
- * Whether an address is public: not in a private or special range, not a cloud's service for its machines, and not this
- * machine's own, where more may be open than the network sees.
- * @param own addresses of this machine
- */
+/** Whether an address is public: not in a special range, not a cloud's service, and not this machine's own. */
 export function isPublicAddress(text: string, own: ReadonlySet<string> = ownAddresses()): boolean {
   const address = meantAddress(text)
   const spelled = address.toString()

@@ -106,10 +106,7 @@ export function createInstallation(deps: InstallationDeps) {
     }
   }
 
-  /**
-   * Verifies an installed build again.
-   * @throws CorralError `runtime_missing` if it no longer works. The build stays installed, marked as failed.
-   */
+  /** Verifies an installed build again, and marks it as failed. @throws CorralError `runtime_missing` */
   async function verifyAgain(installed: BuildRecord, waiting: Required<Waiting>): Promise<Build> {
     const { id } = installed.build
     try {
@@ -311,11 +308,7 @@ export function createInstallation(deps: InstallationDeps) {
       }))
     },
 
-    /**
-     * Starts an engine. If the first start after an upgrade fails, the engine is started on the previous build. If that
-     * succeeds, the new build is to blame, and corral returns to the previous build for good.
-     * @throws the error of `attempt` on the given build
-     */
+    /** Starts an engine, after an upgrade on the previous build if only that works, which then stays in use. */
     async start<T>(build: Build, attempt: (build: Build) => Promise<T>): Promise<T> {
       const onTrial = () => builds.selection().trial === build.id
       if (!onTrial()) return await attempt(build)

@@ -167,10 +167,7 @@ export function findRuntime(
   return using ?? sorted.find(({ kind }) => kind === 'cpu')
 }
 
-/**
- * Returns the position in the ranking of a build that is already available: the position of its kind, or of the first
- * kind that is no better. A build without a ranked kind comes just before the processor. Pure.
- */
+/** Returns the position of an available build: its kind's, or just before the processor. Pure. */
 export function getPosition(runtime: RuntimeDescriptor | undefined, ranking: readonly RankedCandidate[]): number {
   const own = ranking.find(candidate => candidate.runtime === runtime?.name && candidate.usable)
   if (own) return ranking.findIndex(({ score }) => score <= own.score)

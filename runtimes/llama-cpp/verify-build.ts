@@ -43,10 +43,7 @@ export async function fileDigest(path: string, signal?: AbortSignal): Promise<st
   return hash.digest('hex')
 }
 
-/**
- * Returns the GPUs that a build lists now and has code for.
- * @throws Error if there is none that the build's kind is made for, because the build would silently use the processor
- */
+/** Returns the GPUs that a build has code for. @throws Error if it would silently use the processor */
 export async function usableDevices(
   server: string,
   { hardware, runtime, signal, log }: VerifyOptions

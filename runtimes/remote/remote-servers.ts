@@ -37,11 +37,7 @@ class ServerFault extends Error {
   }
 }
 
-/**
- * Manages several servers that have the same model.
- * @param options.interval milliseconds between health checks
- * @param options.timeout milliseconds that a connection, or a health check, may take
- */
+/** Manages servers with the same model. `interval` and `timeout` of health checks are milliseconds. */
 export function createRemoteServers(
   name: string,
   settings: readonly RemoteServerSettings[],

@@ -9,10 +9,7 @@ type KindName = (typeof SERVER_KINDS)[number]
 export interface ServerKind {
   /** Returns the address of its health check from the address of its API. */
   health(url: string): string
-  /**
-   * Translates a request.
-   * @throws CorralError `unsupported_capability` for fields that the server would silently ignore
-   */
+  /** Translates a request. @throws CorralError `unsupported_capability` for fields that would be ignored */
   request(alias: string, fields: EngineFields, contextSize: number): EngineFields
 }
 

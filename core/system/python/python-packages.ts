@@ -64,11 +64,7 @@ export async function distrust(environment: string): Promise<void> {
   await rm(join(environment, MARK), { force: true })
 }
 
-/**
- * Creates a virtual environment of packages with known hashes, with uv if it is installed, otherwise with a Python of
- * this machine.
- * @throws CorralError that says what is wrong and what to do
- */
+/** Creates an environment of packages with known hashes, with uv if it is installed. @throws CorralError */
 export async function makePythonEnvironment(
   wanted: NewPythonEnvironment,
   { signal, onProgress }: Waiting

@@ -16,10 +16,7 @@ function invalid(message: string, param = 'archive', cause?: unknown): CorralErr
   return new CorralError('invalid_request', message, { param, cause })
 }
 
-/**
- * Reads the release and kind from the name of a release's archive. The kind is absent if no pattern matches. Pure.
- * @throws CorralError `invalid_request` for an archive of another platform, or for libraries without their build
- */
+/** Reads release and kind from an archive's name. @throws CorralError `invalid_request` for other platforms. Pure. */
 export function readArchiveName(
   name: string,
   kinds: readonly RuntimeDescriptor[],
@@ -44,11 +41,7 @@ export function readArchiveName(
   return { tag: archiveTag(name), runtime: own?.runtime }
 }
 
-/**
- * Returns the SHA-256 of a local archive as 64 hex digits.
- * @param expected the digest that it must have, if known
- * @throws CorralError `invalid_request` if it cannot be read, `checksum_mismatch`
- */
+/** Returns an archive's SHA-256. @throws CorralError `invalid_request`, or `checksum_mismatch` if it is another */
 export async function archiveDigest(path: string, expected: string | undefined, signal?: AbortSignal): Promise<string> {
   let digest: string
   try {

@@ -158,11 +158,7 @@ export class Releases {
     return listing
   }
 
-  /**
-   * Finds the archives of a kind for this machine in a release, by default the configured one. Returns undefined if
-   * there are none.
-   * @throws CorralError if the server is unreachable, or has no such release
-   */
+  /** Finds the archives of a kind in a release, the configured one by default. @throws CorralError of the server */
   async find(
     runtime: RuntimeDescriptor,
     hardware: Hardware,
