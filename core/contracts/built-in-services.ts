@@ -93,6 +93,8 @@ declare module './callers.ts' {
     readonly expires?: string
     /** The browser session that the request belongs to, and when it expires, in ISO 8601. */
     readonly session?: { readonly id: string; readonly expires: string }
+    /** Whether its requests to models run in the background; see `LeaseRequest.idle`. */
+    readonly idle?: boolean
   }
 }
 
@@ -150,18 +152,15 @@ declare module './engines.ts' {
     unload?(model: Model): Promise<boolean>
     /** Sets how long a model stays loaded on other servers, in milliseconds, as `Scheduler.keepAlive`. */
     keepAlive?(model: Model, ms: number): void
+    /** Settings that may make a model faster, most important first. Each value includes the `given` settings. */
+    tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
+    /** As `Engines.checkTemplate`. */
+    checkTemplate?(template: string, signal: AbortSignal): Promise<void>
   }
 
   interface EngineSpec {
     /** Settings of the model in `config.yaml` besides its options. Its file paths are absolute. */
     settings?: EngineSettings
-  }
-
-  interface EngineProvider {
-    /** Settings that may make a model faster, most important first. Each value includes the `given` settings. */
-    tunables?(spec: EngineSpec, given: TrialSettings): Promise<Tunable[]>
-    /** As `Engines.checkTemplate`. */
-    checkTemplate?(template: string, signal: AbortSignal): Promise<void>
   }
 
   interface Engines {
@@ -184,13 +183,6 @@ declare module './engines.ts' {
     }
     /** Bytes of RAM that all engines together may use now. */
     hostMemory(): Promise<number>
-  }
-}
-
-declare module './callers.ts' {
-  interface Caller {
-    /** Whether its requests to models run in the background; see `LeaseRequest.idle`. */
-    readonly idle?: boolean
   }
 }
 

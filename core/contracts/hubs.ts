@@ -83,7 +83,7 @@ export interface Hub {
   readonly title: string
   /** Prefixes of names at this hub, with their separator: `hf:`, `hf.co/`, `https://huggingface.co/`. */
   readonly prefixes: readonly string[]
-  /** Lists a repository. @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable`, `hub_rate_limited` */
+  /** Lists a repository. @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable`, … */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
   /** Popular repositories with these words in their names, those with GGUF files first. @throws as `repository` */
   search?(words: string, limit: number, waiting: Waiting): Promise<HubMatch[]>

@@ -18,16 +18,13 @@ export const TrialSettingsSchema = Type.Object(
 )
 export type TrialSettings = Static<typeof TrialSettingsSchema>
 
+const ValueSchema = Type.Object({ label: Text('The value, in words'), settings: TrialSettingsSchema })
 export const TunableSchema = Type.Object(
   {
     name: Text('The setting, in words'),
-    values: Type.Array(
-      Type.Object({
-        label: Text('The value, in words'),
-        settings: TrialSettingsSchema
-      }),
-      { description: 'Values worth a try; the settings are complete: the sent ones, and the value' }
-    ),
+    values: Type.Array(ValueSchema, {
+      description: 'Values worth a try; the settings are complete: the sent ones, and the value'
+    }),
     changes_answers: Type.Optional(Text('The effect on the answers; absent if they do not get worse'))
   },
   { title: 'Tunable', description: 'A setting that may make the engine of a model faster' }

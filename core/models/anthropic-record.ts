@@ -36,31 +36,20 @@ export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Mode
     deprecated_at: null,
     retires_at: null,
     line: null,
-    capabilities: capabilitiesOf(
-      capabilities.includes('vision'),
-      capabilities.includes('completion'),
-      capabilities.includes('thinking')
-    )
+    capabilities:
+      KINDS[
+        Number(capabilities.includes('vision')) +
+          2 * Number(capabilities.includes('completion')) +
+          4 * Number(capabilities.includes('thinking'))
+      ]!
   }
 }
 
 const no = support(false)
-type Capabilities = ReturnType<typeof makeCapabilities>
-/** By flags. */
-const made = new Map<number, Capabilities>()
 
-/** Returns the same object for all models with the same abilities, of which there are thousands. */
-function capabilitiesOf(vision: boolean, completion: boolean, canThink: boolean): Capabilities {
-  const kind = Number(vision) + 2 * Number(completion) + 4 * Number(canThink)
-  let capabilities = made.get(kind)
-  if (!capabilities) {
-    capabilities = makeCapabilities(vision, completion, support(canThink))
-    made.set(kind, capabilities)
-  }
-  return capabilities
-}
-
-function makeCapabilities(vision: boolean, completion: boolean, thinking: Static<typeof Support>) {
+/** The same objects for all models with the same abilities, of which there are thousands. */
+const KINDS = Array.from({ length: 8 }, (_, flags) => {
+  const thinking = support((flags & 4) !== 0)
   return {
     batch: no,
     citations: no,
@@ -72,10 +61,10 @@ function makeCapabilities(vision: boolean, completion: boolean, thinking: Static
       compact_20260112: null
     },
     effort: { ...no, low: no, medium: no, high: no, xhigh: null, max: no },
-    image_input: support(vision),
+    image_input: support((flags & 1) !== 0),
     pdf_input: no,
     server_tools: { ...no, code_execution: no, web_search: no },
-    structured_outputs: support(completion),
+    structured_outputs: support((flags & 2) !== 0),
     thinking: { ...thinking, types: { enabled: thinking, disabled: thinking, adaptive: no, between_tools: no } }
   }
-}
+})

@@ -76,7 +76,6 @@ export interface ToolOutput {
 /** A tool could not be started, failed, or took too long. */
 export class ToolError extends Error {
   override readonly name = 'ToolError'
-  readonly command: string
   /** Undefined if it could not be started or was ended by a signal. */
   readonly exitCode: number | undefined
   readonly exitSignal: string | undefined
@@ -89,7 +88,6 @@ export class ToolError extends Error {
     facts: { exitCode?: number; exitSignal?: string; tail?: string[]; cause?: unknown } = {}
   ) {
     super(`${basename(command)} ${what}`, facts.cause === undefined ? undefined : { cause: facts.cause })
-    this.command = command
     this.exitCode = facts.exitCode
     this.exitSignal = facts.exitSignal
     this.tail = facts.tail ?? []
@@ -220,29 +218,23 @@ export async function runTool(
   })
 
   function end(): void {
-    if (windows)
-      void execa(findExecutable('taskkill', env) ?? 'taskkill', ['/T', '/F', '/PID', String(child.pid)], {
-        reject: false
-      })
-    else child.stdin.destroy()
+    if (!windows) child.stdin.destroy()
+    else
+      void execa(findExecutable('taskkill', env) ?? 'taskkill', ['/T', '/F', '/PID', `${child.pid}`], { reject: false })
   }
   let excess: string | undefined
-  const timer =
-    options.timeout === undefined
-      ? undefined
-      : setTimeout(() => {
-          excess = `${options.timeout! / 1000} s without a result`
-          end()
-        }, options.timeout)
-  const { maxMemory } = options
-  const watch =
-    maxMemory === undefined
-      ? undefined
-      : setInterval(async () => {
-          if ((await memoryBelow(child.pid)) <= maxMemory) return
-          excess = `it took more than ${formatBytes(maxMemory)} of memory`
-          if (child.pid !== undefined) killGroup(child.pid)
-        }, MEMORY_INTERVAL)
+  const { timeout = 0, maxMemory = 0 } = options
+  const expire = () => {
+    excess = `${timeout / 1000} s without a result`
+    end()
+  }
+  const checkMemory = async () => {
+    if ((await memoryBelow(child.pid)) <= maxMemory) return
+    excess = `it took more than ${formatBytes(maxMemory)} of memory`
+    if (child.pid !== undefined) killGroup(child.pid)
+  }
+  const timer = timeout ? setTimeout(expire, timeout) : undefined
+  const watch = maxMemory ? setInterval(checkMemory, MEMORY_INTERVAL) : undefined
   signal?.addEventListener('abort', end, { once: true })
   child.stdin.on('error', () => {
     // The tool has ended without reading its input.
@@ -277,14 +269,12 @@ export async function runTool(
 /** Bytes of memory that a watchdog's tool has for itself; 0 if unknown. */
 async function memoryBelow(watchdog: number | undefined): Promise<number> {
   const children = await readFile(`/proc/${watchdog}/task/${watchdog}/children`, 'utf8').catch(() => '')
-  const found = children
-    .split(' ')
-    .filter(Boolean)
-    .map(async pid => {
-      const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '')
-      return 1024 * Number(/^RssAnon:\s+(\d+) kB$/m.exec(status)?.[1] ?? 0)
-    })
-  return (await Promise.all(found)).reduce((sum, bytes) => sum + bytes, 0)
+  let sum = 0
+  for (const pid of children.split(' ').filter(Boolean)) {
+    const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '')
+    sum += 1024 * Number(/^RssAnon:\s+(\d+) kB$/m.exec(status)?.[1] ?? 0)
+  }
+  return sum
 }
 
 /** Ends the rest of a tool's process group. */
@@ -292,6 +282,6 @@ function killGroup(leader: number): void {
   try {
     process.kill(-leader, 'SIGKILL')
   } catch {
-    // The group has already ended, as it should.
+    // The group has already ended.
   }
 }

@@ -9,11 +9,8 @@ const WORTH_SHRINKING = 4 * 1024 * 1024
 const COLLECTIONS = 2
 
 /**
- * Lets V8 collect all garbage and return the memory to the system. V8 does so by itself only while a program produces
- * garbage: an idle program keeps the memory of its last work.
- *
- * The program stops for about 0.1 s, and most compiled code is dropped, so that the next requests are slow at first.
- * Call it only if nothing urgent can follow. It never rejects.
+ * Lets V8 collect all garbage and return the memory to the system, which an idle program does not do by itself. This
+ * stops the program for about 0.1 s and drops most compiled code, so nothing urgent may follow. It never rejects.
  */
 export async function giveBackMemory(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void> {
   // Node.js may be built without it.
@@ -31,13 +28,9 @@ export async function giveBackMemory(log: Pick<FastifyBaseLogger, 'warn'>): Prom
 }
 
 /**
- * Makes an idle server return the memory of garbage after a load has ended: V8's young generation, which grows to 32
- * MiB and more.
- *
- * V8 changes its size only at collections, and an idle server produces too little garbage for one. So it is collected
- * every few seconds while it is large, which takes 1 to 4 ms and drops no compiled code. V8 shrinks it if less than 1
- * MB a second was allocated recently (`Heap::ShouldResizeNewSpace`); under load it stays as it is. V8 of Node.js 22 and
- * 24 may still keep its pages until all garbage is collected (`giveBackMemory`).
+ * Makes an idle server return V8's young generation, which grows to 32 MiB and more under load. V8 shrinks it only at
+ * collections, and an idle server produces too little garbage for one. So it is collected every few seconds while it is
+ * large, which takes 1 to 4 ms. V8 of Node.js 22 and 24 may keep its pages until `giveBackMemory`.
  * @param isAtRest whether nothing urgent is in progress
  */
 export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyBaseLogger, 'warn'>): void {

@@ -36,11 +36,8 @@ export async function readJsonFile<Schema extends TSchema>(
   path: string,
   schema: Schema
 ): Promise<ParsedJson<Static<Schema>> | undefined> {
-  try {
-    return parseJson(await readFile(path, 'utf8'), schema)
-  } catch (error) {
-    return absent(error)
-  }
+  const text = await readFile(path, 'utf8').catch(absent)
+  return text === undefined ? undefined : parseJson(text, schema)
 }
 
 /** Synchronous `readJsonFile`. */

@@ -78,6 +78,8 @@ export class ReleaseStatusError extends CorralError {
   }
 }
 
+export const isMissing = (error: unknown) => error instanceof ReleaseStatusError && error.answered === 404
+
 function isRetryable(error: unknown): boolean {
   if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') return false
   if (!(error instanceof ReleaseStatusError)) return true
@@ -85,7 +87,6 @@ function isRetryable(error: unknown): boolean {
   return error.answered >= 500 || error.answered === 408 || error.answered === 403
 }
 
-/** Downloads from a server with GitHub's API for releases, without credentials. */
 /** Maximum size of a reply that is read into memory. A page of releases has a few MB. */
 const MAX_REPLY_BYTES = 64_000_000
 
@@ -100,6 +101,7 @@ async function readText(body: AsyncIterable<Buffer>): Promise<string> {
   return Buffer.concat(pieces).toString()
 }
 
+/** Downloads from a server with GitHub's API for releases, without credentials. */
 export class ReleaseServer {
   readonly #options: ReleaseServerOptions
   #connections: Promise<ServerConnections> | undefined
@@ -179,34 +181,27 @@ export class ReleaseServer {
   }
 
   addressOf({ browser_download_url: address }: ReleaseAsset): string {
-    const { download_url: downloadUrl } = this.#options
-    return downloadUrl === ''
-      ? address
-      : address.replace(/^https:\/\/github\.com(?=\/)/, downloadUrl.replace(/\/$/, ''))
+    const mirror = this.#options.download_url.replace(/\/$/, '')
+    return mirror === '' ? address : address.replace(/^https:\/\/github\.com(?=\/)/, mirror)
   }
 
   /** Returns the newest stable release, if there is one. */
   async latest(signal: AbortSignal): Promise<Release | undefined> {
-    try {
-      return (await this.#releases('releases/latest', signal))[0]
-    } catch (error) {
-      if (error instanceof ReleaseStatusError && error.answered === 404) return undefined
+    const [release] = await this.#releases('releases/latest', signal).catch(error => {
+      if (isMissing(error)) return []
       throw error
-    }
+    })
+    return release
   }
 
   /** @throws CorralError `runtime_not_found` if there is no such release */
   async byTag(tag: string, signal: AbortSignal): Promise<Release> {
-    try {
-      return (await this.#releases(`releases/tags/${encodeURIComponent(tag)}`, signal))[0]!
-    } catch (error) {
-      if (!(error instanceof ReleaseStatusError && error.answered === 404)) throw error
-      throw new CorralError(
-        'runtime_not_found',
-        `${this.#options.repository} has no release "${tag}" (${error.message}). Leave the version out for the newest one.`,
-        { cause: error }
-      )
-    }
+    const [release] = await this.#releases(`releases/tags/${encodeURIComponent(tag)}`, signal).catch(cause => {
+      if (!isMissing(cause)) throw cause
+      const what = `${this.#options.repository} has no release "${tag}" (${errorMessage(cause)})`
+      throw new CorralError('runtime_not_found', `${what}. Leave the version out for the newest one.`, { cause })
+    })
+    return release!
   }
 
   /** Returns one page of the releases, newest first. The first page is 1. Empty after the last page. */

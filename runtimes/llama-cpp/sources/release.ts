@@ -10,11 +10,11 @@ import { archiveTag, byRelease, nightlyNumber, releaseTag, stableVersion } from 
 import { chooseArchives, whyUnsupported } from '../ranking.ts'
 import { placeArchives } from './archive.ts'
 import {
+  isMissing,
   type Release,
   type ReleaseAsset,
   ReleaseServer,
-  type ReleaseServerOptions,
-  ReleaseStatusError
+  type ReleaseServerOptions
 } from './release-server.ts'
 
 export interface ReleasesOptions extends ReleaseServerOptions {
@@ -114,8 +114,7 @@ export async function findRelease(
 }
 
 function undefinedIfMissing(error: unknown): undefined {
-  if (error instanceof ReleaseStatusError && error.answered === 404) return undefined
-  if (error instanceof CorralError && error.code === 'runtime_not_found') return undefined
+  if (isMissing(error) || (error instanceof CorralError && error.code === 'runtime_not_found')) return undefined
   throw error
 }
 
