@@ -5,7 +5,7 @@ import { readHead } from '../../../plugins/page/conversation-file.ts'
 
 const about = { format: 1, id: 'one', title: 'A "title", "text":"', pinned: false, updated_at: '2026-01-01' }
 
-/** What is read of a file. */
+/** Writes a file and reads its head. */
 async function read(content: string, withText = true) {
   const path = join(t.testdirName, 'file')
   await writeFile(path, content)
@@ -21,7 +21,7 @@ async function read(content: string, withText = true) {
 
 t.before(() => void t.testdir({}))
 
-t.test('a head is read in pieces, and its text as it was written', async t => {
+t.test('the head of a conversation is read in pieces, with its exact text', async t => {
   const awkward = '"\\/\n\u0001\ud800 ü漢🙂\\"n'
   for (const [name, text] of Object.entries({
     none: '',
@@ -29,9 +29,9 @@ t.test('a head is read in pieces, and its text as it was written', async t => {
     'only quotes': '"'.repeat(200_000),
     'only backslashes': '\\'.repeat(200_001),
     'control characters': '\u0001'.repeat(50_000),
-    'signs of several bytes': '漢'.repeat(100_000),
+    'characters of several bytes': '漢'.repeat(100_000),
     awkward: awkward.repeat(20_000),
-    // A piece ends at each place of it.
+    // A piece ends within each of these characters and escapes.
     ...Object.fromEntries(Array.from({ length: 40 }, (_, at) => [at, 'x'.repeat(65_400 + at) + awkward.repeat(10)]))
   })) {
     const document = '{"a":[1,"text"]}'
@@ -41,12 +41,12 @@ t.test('a head is read in pieces, and its text as it was written', async t => {
       t.match(found.value?.head, { ...about, version: 3, text: '' }, name)
       t.equal(found.value?.documentAt, Buffer.byteLength(line) + 1, name)
       if (withText) t.ok(found.text === text, `${name}: the same text`)
-      t.ok(found.longest <= 70_000, `${name}: no more than a piece at a time`)
+      t.ok(found.longest <= 70_000, `${name}: one piece at a time`)
     }
   }
 })
 
-t.test('a file that is no conversation says why', async t => {
+t.test('a file that is not a conversation has a fault', async t => {
   for (const [content, fault] of [
     ['', /does not start/],
     ['x'.repeat(300_000), /does not start/],

@@ -6,6 +6,7 @@ import {
   mergeChats,
   withChange
 } from '../../../plugins/page/browser/state/merge-chats.ts'
+import { randomBelow } from '../../support/random.ts'
 
 const ORIGIN: ChatDocument = {
   chat: { id: 'c', title: 'First', leaf: 'm1', createdAt: 1, updatedAt: 10 },
@@ -32,7 +33,7 @@ const edited = ({ chat, messages }: ChatDocument, id: string, content: string, n
 })
 const ids = ({ messages }: ChatDocument) => messages.map(({ id }) => id)
 
-t.test('changes of two browsers are all kept', async t => {
+t.test('merging keeps the changes of both browsers', async t => {
   const a = changed(
     changed(changed(ORIGIN, { title: 'Renamed' }, 20), { pinned: true }, 21),
     { system: 'Be brief.' },
@@ -43,21 +44,21 @@ t.test('changes of two browsers are all kept', async t => {
   t.match(merged.chat, { title: 'Renamed', pinned: true, system: 'Be brief.', leaf: 'm2', updatedAt: 30 })
   t.same(ids(merged), ['m0', 'm1', 'm2'])
 
-  t.comment('the later one of two changes counts, also if the clock was set back')
+  t.comment('the later change wins, even if the clock was set back')
   const later = changed(changed(ORIGIN, { title: 'Second' }, 1000), { title: 'Third' }, 5)
   t.equal(mergeChats(changed(ORIGIN, { title: 'Second' }, 1000), later).chat.title, 'Third')
   t.equal(mergeChats(changed(a, { pinned: false }, 40), b).chat.pinned, false)
-  t.equal('system' in mergeChats(changed(a, { system: undefined } as never, 40), a).chat, false, 'an emptied setting')
+  t.equal('system' in mergeChats(changed(a, { system: undefined } as never, 40), a).chat, false, 'a removed setting')
 })
 
-t.test('a deleted message stays deleted, and what was said after it stays', async t => {
+t.test('a deleted message stays deleted, and messages after it stay', async t => {
   const gone = deleted(ORIGIN, 'm1', 20)
   t.same(ids(mergeChats(gone, ORIGIN)), ['m0'])
   t.same(ids(mergeChats(gone, said(ORIGIN, 'm2', 30))), ['m0', 'm2'])
   t.same(ids(mergeChats(gone, edited(ORIGIN, 'm1', 'Better', 15))), ['m0'])
 })
 
-t.test('an edited message counts more than a longer one, and an answer grows', async t => {
+t.test('edited messages win over longer ones, longer answers over shorter ones', async t => {
   const short = edited(ORIGIN, 'm1', 'No', 20)
   t.equal(mergeChats(short, ORIGIN).messages[1]!.content, 'No')
   const growing = {
@@ -69,26 +70,17 @@ t.test('an edited message counts more than a longer one, and an answer grows', a
     ...ORIGIN,
     messages: ORIGIN.messages.map(each => ({ ...each, state: 'answering' as const }))
   }
-  t.equal(mergeChats(waiting, ORIGIN).messages[1]!.state, undefined, 'the complete one of two')
+  t.equal(mergeChats(waiting, ORIGIN).messages[1]!.state, undefined, 'a complete answer wins')
 })
 
-t.test('chats of before merge as they did: the one in which something was said last', async t => {
+t.test('without times of fields, the chat with the later message wins', async t => {
   const older = { ...ORIGIN, chat: { ...ORIGIN.chat, title: 'Older', pinned: true } }
   const newer = { ...ORIGIN, chat: { ...ORIGIN.chat, title: 'Newer', updatedAt: 11 } }
   t.match(mergeChats(older, newer).chat, { title: 'Newer', updatedAt: 11 })
   t.equal(mergeChats(older, newer).chat.pinned, undefined)
 })
 
-/** Numbers below a bound, the same for the same seed. */
-function randomNumbers(seed: number): (bound: number) => number {
-  let state = seed * 2_654_435_761 + 1
-  return bound => {
-    state = (Math.imul(state ^ (state >>> 15), 0x2c1b3c6d) + 0x9e3779b9) | 0
-    return (state >>> 8) % bound
-  }
-}
-
-/** What a browser has after some changes, whose times are close so that some are equal. */
+/** Makes a browser's version after some changes. Their times are close, so that some are equal. */
 function randomBrowser(next: (bound: number) => number): ChatDocument {
   let document = ORIGIN
   for (let count = next(9); count > 0; count--) {
@@ -109,7 +101,7 @@ function randomBrowser(next: (bound: number) => number): ChatDocument {
 
 t.test('merging is commutative, associative and idempotent, and loses nothing', async t => {
   for (let seed = 0; seed < 2000; seed++) {
-    const next = randomNumbers(seed)
+    const next = randomBelow(seed)
     const [a, b, c] = [randomBrowser(next), randomBrowser(next), randomBrowser(next)]
     const merged = mergeChats(a, b)
     const isGone = ({ id, rev = 0 }: Message) => Math.max(a.chat.gone?.[id] ?? 0, b.chat.gone?.[id] ?? 0) > rev

@@ -3,32 +3,92 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import type { Locator, Page } from 'playwright-core'
 import type { Test } from 'tap'
+import { type OpenedPage, type OpenOptions, testBrowser } from '../../support/browser.ts'
+import { until } from '../../support/corral.ts'
 
-/** Asks something in the chat that is open. */
+/** Options of a page test. */
+interface PageTestOptions extends OpenOptions {
+  /** Path of the page below the server, such as `/#/models`. */
+  path?: string
+  /** Whether console errors and refused requests are allowed. */
+  mayFail?: boolean
+}
+
+/**
+ * Returns a function that defines tests with a page of their own, all in one browser. A test fails if the page logs
+ * errors or if the server refuses its requests. Expected ones are taken out with `complaints.splice(0)`.
+ */
+export function pageTests(file: Test, url: string) {
+  const browser = testBrowser(file)
+  return (
+    title: string,
+    { path = '', mayFail = false, ...options }: PageTestOptions,
+    body: (t: Test, opened: OpenedPage, open: () => Promise<OpenedPage>) => Promise<void>
+  ) =>
+    file.test(title, { skip: browser.skip }, async t => {
+      const open = () => browser.open(t, url + path, options)
+      const opened = await open()
+      await body(t, opened, open)
+      if (mayFail) return
+      t.strictSame(opened.complaints, [], 'the page logs no errors')
+      t.strictSame(opened.refusals, [], 'the server refuses nothing')
+    })
+}
+
+/** The message field. */
+export const messageField = (page: Page): Locator => page.getByLabel('Message', { exact: true })
+
+/** Asks something in the open chat. */
 export async function ask(page: Page, question: string): Promise<void> {
-  await page.getByLabel('Message', { exact: true }).fill(question)
+  await messageField(page).fill(question)
   await page.getByRole('button', { name: 'Send', exact: true }).click()
 }
 
-/** Gives the page the key that it asks for. */
+/** Chooses the model of the open chat. */
+export async function choose(page: Page, model: string): Promise<void> {
+  await page.getByRole('button', { name: /^Model:/ }).click()
+  await page.locator('.menu-list').getByRole('button', { name: model }).click()
+  await page.getByRole('button', { name: `Model: ${model}` }).waitFor()
+}
+
+/** Chooses an entry in the menu of a chat in the sidebar. */
+export async function chooseForChat(page: Page, title: string, entry: string): Promise<void> {
+  await page.getByRole('button', { name: `More: ${title}` }).click()
+  await page.locator('.menu-list').getByRole('button', { name: entry, exact: true }).click()
+}
+
+/** Renames a chat in the sidebar. */
+export async function renameChat(page: Page, title: string, next: string): Promise<void> {
+  await chooseForChat(page, title, 'Rename')
+  await page.getByRole('textbox', { name: 'Rename' }).fill(next)
+  await page.keyboard.press('Enter')
+}
+
+/** Deletes a chat in the sidebar. */
+export async function deleteChat(page: Page, title: string): Promise<void> {
+  await chooseForChat(page, title, 'Delete')
+  await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
+}
+
+/** Enters the key that the page asks for. */
 export async function enter(page: Page, key: string): Promise<void> {
   await page.getByLabel('Key', { exact: true }).fill(key)
   await page.keyboard.press('Enter')
   await page.getByLabel('Key', { exact: true }).waitFor({ state: 'hidden' })
 }
 
-/** The answers of a model that are shown. */
+/** The answers from a model. */
 export const answersOf = (page: Page, model = 'corral/tiny-chat'): Locator =>
   page.getByRole('article', { name: `Answer from ${model}` })
 
-/** Waits until the last answer has ended. */
+/** Waits until the last answer is complete. */
 export async function ended(page: Page, model?: string): Promise<Locator> {
   const answer = answersOf(page, model).last()
   await answer.and(page.locator('[aria-busy=false]')).waitFor()
   return answer
 }
 
-/** Sets options of the chat that is open, by the fields of its settings. */
+/** Fills fields in the settings of the open chat. */
 export async function setOptions(page: Page, fields: Record<string, string>): Promise<void> {
   await page.getByRole('button', { name: 'Chat settings' }).click()
   const dialog = page.getByRole('dialog')
@@ -38,17 +98,36 @@ export async function setOptions(page: Page, fields: Record<string, string>): Pr
   await dialog.waitFor({ state: 'hidden' })
 }
 
-/** Whether something is wider than the window. */
+/** The width of the page, which is that of the window unless something is wider. */
 export const widthOf = (page: Page) => page.evaluate('document.documentElement.scrollWidth') as Promise<number>
 
-/** What a server elsewhere answers to one question. */
-export type Writer = (
-  write: (delta: object) => void,
-  request: { messages: any[]; model: string }
-) => Promise<void> | void
+/** Reads the messages in the page's database. */
+export const storedMessages = (page: Page) =>
+  page.evaluate(`new Promise(resolve => {
+    const opening = indexedDB.open('corral')
+    opening.onsuccess = () => {
+      const all = opening.result.transaction('messages').objectStore('messages').getAll()
+      all.onsuccess = () => resolve(all.result)
+    }
+  })`) as Promise<{ role: string; content: string; state?: string; finish?: string }[]>
+
+/** Waits until the page has prepared what it needs to show an answer. */
+export const becomesReady = (page: Page) =>
+  until('the page is ready', () => page.evaluate("performance.getEntriesByName('corral-ready').length > 0"))
+
+/** Makes the remote model the model for new chats, and waits until the page is ready. */
+export async function preferWriter(page: Page): Promise<void> {
+  await page.evaluate("localStorage.setItem('corral-model', 'far/writer')")
+  await page.reload()
+  await page.getByRole('button', { name: 'Model: far/writer' }).waitFor()
+  await becomesReady(page)
+}
+
+/** Writes the answer of the remote model to one request. */
+type Writer = (write: (delta: object) => void, request: { messages: any[]; model: string }) => Promise<void> | void
 
 /**
- * A server elsewhere that speaks as OpenAI's does, for answers that the built-in model cannot give.
+ * Starts a remote server with OpenAI's API, for answers that the built-in model cannot give.
  * @returns the section `remote` of a configuration, with the model `far/writer`
  */
 export async function startWriter(t: Pick<Test, 'teardown'>, writer: Writer, capabilities = ['completion', 'tools']) {
@@ -84,7 +163,7 @@ export async function startWriter(t: Pick<Test, 'teardown'>, writer: Writer, cap
   return `remote: ${JSON.stringify({ models })}\n`
 }
 
-/** An event of a browser's trace. Times in microseconds: by the clock, and of the processor's. */
+/** An event of a browser's trace. Durations in microseconds, of the clock (`dur`) and the processor (`tdur`). */
 interface TraceEvent {
   name: string
   ph: string
@@ -95,7 +174,7 @@ interface TraceEvent {
   tdur?: number
 }
 
-/** Records what the main thread of a page does from now on. @returns ends it, and says what that was */
+/** Records the tasks of a page's main thread. @returns a function that ends the recording and reports it */
 export async function recordTasks(page: Page) {
   const session = await page.context().browser()!.newBrowserCDPSession()
   const events: TraceEvent[] = []
@@ -123,7 +202,7 @@ export async function recordTasks(page: Page) {
     const frames = tasks.filter(task => commits.some(({ began }) => began > task.began && began < task.ended))
     let end = 0
     const calls = all.filter(({ name, began, ended }) => {
-      // Calls in calls are parts of them.
+      // Nested calls are included in the outer ones.
       if (name !== 'FunctionCall' || began < end) return false
       end = ended
       return frames.some(frame => began > frame.began && began < frame.ended)
@@ -135,12 +214,12 @@ export async function recordTasks(page: Page) {
     const duration = Math.round((tasks.at(-1)!.ended - tasks[0]!.began) / 1000)
     const computed = sum(calls) / sum(frames)
     return {
-      /** Of the longest task, and of all of them: the processor's time in ms, which other programs make no longer. */
+      /** Processor time of the longest task and of all tasks, in ms. Other programs do not increase it. */
       longest,
       work: sum(tasks),
-      /** Of the frames, the part in which the page computed something. */
+      /** Share of the frames' processor time that the page spent in its own code. */
       computed,
-      text: `tasks that worked over 50 ms: ${long}, the longest ${Math.round(longest)} ms (${longestByClock} ms by the clock); ${Math.round(sum(tasks))} ms of work within ${duration} ms; of its ${frames.length} frames, ${Math.round(100 * computed)} % computed`
+      text: `${long} tasks over 50 ms, the longest ${Math.round(longest)} ms (${longestByClock} ms by the clock); ${Math.round(sum(tasks))} ms of work within ${duration} ms; ${Math.round(100 * computed)} % of ${frames.length} frames in code`
     }
   }
 }

@@ -3,14 +3,13 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Page, Request } from 'playwright-core'
 import t, { type Test } from 'tap'
-import { testBrowser } from '../../support/browser.ts'
 import { DEMO, startCorral, until } from '../../support/corral.ts'
-import { answersOf, ask, ended } from './support.ts'
+import { answersOf, ask, ended, pageTests, storedMessages } from './support.ts'
 
-const browser = testBrowser(t)
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n' })
+const test = pageTests(t, corral.url)
 
-/** Passes requests on to the server and counts the feeds that are open, and those that ever were. */
+/** Starts a proxy that counts the open feeds, and all feeds that were opened. */
 async function startCounter(t: Pick<Test, 'teardown'>) {
   const feeds = { open: 0, opened: 0 }
   const proxy = createServer((incoming, outgoing) => {
@@ -40,119 +39,96 @@ async function startCounter(t: Pick<Test, 'teardown'>) {
 const shows = (page: Page, button: 'Load' | 'Unload') =>
   page.getByRole('button', { name: button, exact: true }).waitFor()
 
-t.test(
-  'all tabs of a browser share one feed; when its reader goes, another one continues',
-  { skip: browser.skip },
-  async t => {
-    const { feeds, url } = await startCounter(t)
-    const address = `${url}/#/models`
-    const { page, context, complaints } = await browser.open(t, 'about:blank')
-    /** Tabs that have the feed open. */
-    const readers = new Map<Request, Page>()
-    context.on('request', request => {
-      if (request.url().endsWith('/api/events')) readers.set(request, request.frame().page())
-    })
-    context.on('requestfailed', request => readers.delete(request))
-    context.on('requestfinished', request => readers.delete(request))
-    const oneReader = async () => {
-      const open = () => [...readers.values()].filter(tab => !tab.isClosed())
-      await until('one feed', () => feeds.open === 1 && open().length === 1)
-      return open()[0]!
-    }
-    await page.goto(address)
-    const tabs = [page]
-    while (tabs.length < 5) {
-      const tab = await context.newPage()
-      tabs.push(tab)
-      await tab.goto(address)
-    }
-    for (const tab of tabs) await shows(tab, 'Load')
-    const first = await oneReader()
-    const early = feeds.opened
-    await corral.json('/api/load', { model: DEMO, stream: false })
-    for (const tab of tabs) await shows(tab, 'Unload')
-    t.strictSame(feeds, { open: 1, opened: early })
-
-    t.comment('the tab that reads it is closed')
-    await first.close()
-    await corral.json('/api/stop', { model: DEMO })
-    const rest = tabs.filter(tab => tab !== first)
-    for (const tab of rest) await shows(tab, 'Load')
-    const second = await oneReader()
-    for (const tab of rest) t.notOk(await tab.getByText('The server cannot be reached.').isVisible())
-
-    t.comment('the next one is frozen, as browsers do with tabs that were not seen for long')
-    const developer = await context.newCDPSession(second)
-    await developer.send('Page.enable')
-    await developer.send('Page.setWebLifecycleState', { state: 'frozen' })
-    await corral.json('/api/load', { model: DEMO, stream: false })
-    const awake = rest.filter(tab => tab !== second)
-    for (const tab of awake) await shows(tab, 'Unload')
-    await developer.send('Page.setWebLifecycleState', { state: 'active' })
-    await shows(second, 'Unload')
-    await oneReader()
-    t.strictSame(complaints, [])
-  }
-)
-
-t.test('a tab whose clock is slowed, since it is hidden, keeps the feed', { skip: browser.skip }, async t => {
+test('tabs share one feed, and another tab takes over from its reader', {}, async (t, { page, context }) => {
   const { feeds, url } = await startCounter(t)
-  const { page, context } = await browser.open(t, 'about:blank')
-  await page.clock.install()
-  await page.goto(`${url}/#/models`)
-  await page.getByRole('button', { name: /^(Load|Unload)$/ }).waitFor()
+  const address = `${url}/#/models`
+  /** Tabs that have the feed open. */
+  const readers = new Map<Request, Page>()
+  context.on('request', request => {
+    if (request.url().endsWith('/api/events')) readers.set(request, request.frame().page())
+  })
+  context.on('requestfailed', request => readers.delete(request))
+  context.on('requestfinished', request => readers.delete(request))
+  const oneReader = async () => {
+    const open = () => [...readers.values()].filter(tab => !tab.isClosed())
+    await until('one feed is open', () => feeds.open === 1 && open().length === 1)
+    return open()[0]!
+  }
+  const tabs = [page]
+  while (tabs.length < 5) tabs.push(await context.newPage())
+  for (const tab of tabs) await tab.goto(address)
+  for (const tab of tabs) await shows(tab, 'Load')
+  const first = await oneReader()
+  const { opened } = feeds
+  await corral.json('/api/load', { model: DEMO, stream: false })
+  for (const tab of tabs) await shows(tab, 'Unload')
+  t.strictSame(feeds, { open: 1, opened })
+
+  t.comment('the reader is closed')
+  await first.close()
+  await corral.json('/api/stop', { model: DEMO })
+  const rest = tabs.filter(tab => tab !== first)
+  for (const tab of rest) await shows(tab, 'Load')
+  const second = await oneReader()
+  for (const tab of rest) t.notOk(await tab.getByText('The server cannot be reached.').isVisible())
+
+  t.comment('the next reader is frozen, as browsers do with tabs in the background')
+  const developer = await context.newCDPSession(second)
+  await developer.send('Page.enable')
+  await developer.send('Page.setWebLifecycleState', { state: 'frozen' })
+  await corral.json('/api/load', { model: DEMO, stream: false })
+  for (const tab of rest.filter(tab => tab !== second)) await shows(tab, 'Unload')
+  await developer.send('Page.setWebLifecycleState', { state: 'active' })
+  await shows(second, 'Unload')
+  await oneReader()
+})
+
+test('a hidden tab with slow timers keeps the feed', { mayFail: true }, async (t, { page, context }) => {
+  const { feeds, url } = await startCounter(t)
   const other = await context.newPage()
-  await other.clock.install()
-  await other.goto(`${url}/#/models`)
-  await other.getByRole('button', { name: /^(Load|Unload)$/ }).waitFor()
+  for (const tab of [page, other]) {
+    await tab.clock.install()
+    await tab.goto(`${url}/#/models`)
+    await tab.getByRole('button', { name: /^(Load|Unload)$/ }).waitFor()
+  }
   await page.clock.pauseAt(Date.now() + 3_600_000)
   for (let second = 0; second < 15; second++) {
     await other.clock.runFor(1000)
-    // What one tab says reaches the other one by the browser.
+    // Messages between the tabs pass through the browser.
     await page.evaluate('0')
     await other.evaluate('0')
   }
   t.strictSame(feeds, { open: 1, opened: 1 })
 })
 
-t.test('two tabs write in one chat, and both show all of it', { skip: browser.skip }, async t => {
-  const { page, context, complaints } = await browser.open(t, corral.url)
-  await ask(page, 'What is the capital of France?')
-  await ended(page)
-  const other = await context.newPage()
-  await other.goto(page.url())
-  await answersOf(other).getByText('Paris').waitFor()
-  await ask(other, 'What is 7 + 8?')
-  await answersOf(page).getByText('7 + 8 =').waitFor()
-  await ended(page)
-  await ask(page, 'What is 2 + 3?')
-  await answersOf(other).getByText('2 + 3 =').waitFor()
-  await ended(other)
+test(
+  'two tabs write to one chat, and both show everything',
+  { mayFail: true },
+  async (t, { page, context, complaints }) => {
+    await ask(page, 'What is the capital of France?')
+    await ended(page)
+    const other = await context.newPage()
+    await other.goto(page.url())
+    await answersOf(other).getByText('Paris').waitFor()
+    await ask(other, 'What is 7 + 8?')
+    await answersOf(page).getByText('7 + 8 =').waitFor()
+    await ended(page)
+    await ask(page, 'What is 2 + 3?')
+    await answersOf(other).getByText('2 + 3 =').waitFor()
+    await ended(other)
 
-  t.comment('both at the same moment: both are answered, as branches or one after the other')
-  await Promise.all([ask(page, 'What is 3 + 4?'), ask(other, 'What is 5 + 4?')])
-  const stored = async () =>
-    (await page.evaluate(`new Promise(resolve => {
-      const opening = indexedDB.open('corral')
-      opening.onsuccess = () => {
-        const all = opening.result.transaction('messages').objectStore('messages').getAll()
-        all.onsuccess = () => resolve(all.result)
-      }
-    })`)) as { role: string; content: string; state?: string }[]
-  await until('all is answered', async () => {
-    const all = await stored()
-    return all.length === 10 && all.every(({ content, state }) => content !== '' && state === undefined)
-  })
-  for (const tab of [page, other]) {
-    await ended(tab)
-    await tab.reload()
-    t.ok(
-      await answersOf(tab)
-        .nth(3)
-        .waitFor()
-        .then(() => true),
-      'the chat continues with at least one of them'
-    )
+    t.comment('simultaneous questions are both answered, as branches or one after the other')
+    await Promise.all([ask(page, 'What is 3 + 4?'), ask(other, 'What is 5 + 4?')])
+    await until('all questions are answered', async () => {
+      const all = await storedMessages(page)
+      return all.length === 10 && all.every(({ content, state }) => content !== '' && state === undefined)
+    })
+    for (const tab of [page, other]) {
+      await ended(tab)
+      await tab.reload()
+      // At least one of the two is in the current branch.
+      await answersOf(tab).nth(3).waitFor()
+    }
+    t.strictSame(complaints, [])
   }
-  t.strictSame(complaints, [])
-})
+)

@@ -1,108 +1,156 @@
-import t, { type Test } from 'tap'
-import { accessibilityFaults, type OpenOptions, testBrowser } from '../../support/browser.ts'
-import { startCorral } from '../../support/corral.ts'
-import { answersOf, ask, ended, enter, startWriter, widthOf } from './support.ts'
+import type { Page } from 'playwright-core'
+import t from 'tap'
+import { accessibilityFaults } from '../../support/browser.ts'
+import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral.ts'
+import { startHubEmulator } from '../../support/hub-emulator/hub-emulator.ts'
+import { MIB, NO_SETTINGS, quantizedModels } from '../models/download/support.ts'
+import { answersOf, ask, choose, ended, enter, messageField, pageTests, startWriter, widthOf } from './support.ts'
 
-const browser = testBrowser(t)
 const WRITTEN =
   '# Head\n\nText with `code`, **bold** and [a link](https://example.org).\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n- [x] done\n- [ ] not\n\n```js\nconst a = "text" // comment\n```\n\n$$\\frac{1}{2}$$\n\n> quoted'
-const remote = await startWriter(t, write => {
+const TOOL = { name: 'look_up', arguments: '{"city": "Paris"}' }
+const remote = await startWriter(t, (write, { messages }) => {
+  const { role, content } = messages.at(-1)
+  if (role === 'tool') return write({ content: 'It is sunny.' })
+  if (content === 'How is the weather?') {
+    return write({ tool_calls: [{ index: 0, id: 'call-1', type: 'function', function: TOOL }] })
+  }
   write({ reasoning_content: 'Let me think.' })
   write({ content: WRITTEN })
 })
-const corral = await startCorral(t, { config: `${remote}defaults:\n  temperature: 0\n` })
-await corral.json('/api/load', { model: 'corral/tiny-chat', stream: false })
+const hub = await startHubEmulator(t, {
+  repositories: { 'acme/Bird-GGUF': { files: { 'Bird-Q8_0.gguf': quantizedModels().Q8_0 } } },
+  bandwidth: { total: MIB / 100 }
+})
+const config = `${remote}defaults:\n  temperature: 0\n`
+const corral = await startCorral(t, { env: { ...NO_SETTINGS, HF_ENDPOINT: hub.url }, config })
 const { key } = (await corral.json('/api/keys', { name: 'boss', role: 'admin' }, { local: true })).body
-const open = async (t: Test, look?: OpenOptions) => {
-  const opened = await browser.open(t, corral.url, look)
-  await enter(opened.page, key)
-  // The refusal that made it ask for the key.
-  opened.complaints.splice(0)
-  opened.refusals.splice(0)
-  return opened
-}
+await corral.json('/api/pull', { model: 'acme/Bird-GGUF', detach: true }, { local: true })
+await corral.json('/api/load', { model: DEMO, stream: false }, { local: true })
+const test = pageTests(t, corral.url)
 
-/** Each view, and what shows that it is there. */
+/** The views, each with a text in it. */
 const VIEWS: [address: string, text: string | RegExp][] = [
-  ['#/chat', 'What is on your mind?'],
-  ['#/chat/none', 'This chat was not found in this browser.'],
-  ['#/models', 'corral/tiny-chat'],
-  ['#/models/get', 'Search'],
-  ['#/server', 'This server'],
-  ['#/server/logs', 'Model'],
-  ['#/server/usage', 'Total'],
-  ['#/server/keys', 'boss'],
-  ['#/server/audit', 'Refresh'],
-  ['#/server/plugins', 'security'],
-  ['#/playground', 'Send'],
-  ['#/constructor', 'Page not found.'],
-  ['#/100%', 'Page not found.']
+  ['chat', 'What is on your mind?'],
+  ['chat/none', 'This chat was not found in this browser.'],
+  ['models', DEMO],
+  ['models/get', 'Search'],
+  ['server', 'This server'],
+  ['server/logs', 'Model'],
+  ['server/usage', 'Total'],
+  ['server/keys', 'boss'],
+  ['server/audit', 'Refresh'],
+  ['server/plugins', 'security'],
+  ['playground', 'Send'],
+  ['constructor', 'Page not found.'],
+  ['100%', 'Page not found.']
 ]
 
-const LOOKS = [
-  { colorScheme: 'light', viewport: { width: 1280, height: 800 } },
-  { colorScheme: 'dark', viewport: { width: 1280, height: 800 } },
-  { colorScheme: 'light', viewport: { width: 375, height: 700 } },
-  { colorScheme: 'dark', viewport: { width: 375, height: 700 } }
-] as const
-
-for (const { colorScheme, viewport } of LOOKS) {
-  const look = { colorScheme, viewport, reducedMotion: 'reduce' as const }
-  t.test(`every view and dialog, ${colorScheme}, ${viewport.width} pixels wide`, { skip: browser.skip }, async t => {
-    const { page, complaints, refusals } = await open(t, look)
-    const check = async (what: string) => {
-      t.strictSame(await accessibilityFaults(page), [], what)
-      t.equal(await widthOf(page), viewport.width, `${what}: nothing is wider than the screen`)
-    }
-    for (const [address, text] of VIEWS) {
-      await page.goto(`${corral.url}/${address}`)
-      await page.locator('main').getByText(text).first().waitFor()
-      await check(address)
-    }
-    await page.goto(`${corral.url}/#/chat`)
-    await page.getByRole('button', { name: /^Model:/ }).click()
-    await check('the list of models')
-    await page.getByRole('button', { name: /far\/writer/ }).click()
-    await ask(page, 'Show me all.')
-    const answer = await ended(page, 'far/writer')
-    await answer.locator('math').waitFor()
-    await answer.locator('.hljs-string').waitFor()
-    await answer.getByText('Thoughts').click()
-    await check('an answer')
-    await answer.getByRole('button', { name: 'More' }).click()
-    await check('the menu of an answer')
-    await page.keyboard.press('Escape')
-    await answer.getByRole('button', { name: 'Edit' }).click()
-    await check('a message that is edited')
-    await page.keyboard.press('Escape')
-    await page.getByRole('button', { name: 'Chat settings' }).click()
-    await page.getByText('More options').click()
-    await check('the settings of a chat')
-    await page.keyboard.press('Escape')
-    await page.goto(`${corral.url}/#/models`)
-    await page.getByRole('button', { name: 'More: corral/tiny-chat' }).click()
-    await check('the menu of a model')
-    await page.getByRole('button', { name: 'Details' }).click()
-    await page.getByRole('dialog').getByText('Metadata').click()
-    await check('the details of a model')
-    await page.keyboard.press('Escape')
-    await page.getByRole('button', { name: 'More: corral/tiny-chat' }).click()
-    await page.getByRole('button', { name: 'Delete' }).click()
-    await check('the question before a model is deleted')
-    await page.getByRole('button', { name: 'Cancel' }).click()
-    await page.goto(`${corral.url}/#/server/keys`)
-    await page.getByRole('button', { name: 'Create key' }).click()
-    await check('a new key')
-    await page.keyboard.press('Escape')
-    t.strictSame(complaints, [])
-    t.strictSame(refusals, [])
-  })
+/** Enters the key. The page was refused before, which is expected. */
+async function signIn(opened: { page: Page; complaints: string[]; refusals: string[] }): Promise<void> {
+  await enter(opened.page, key)
+  opened.complaints.splice(0)
+  opened.refusals.splice(0)
 }
 
-t.test('in the narrowest windows nothing is cut off', { skip: browser.skip }, async t => {
-  const { page, complaints } = await open(t, { viewport: { width: 320, height: 600 } })
+for (const width of [1280, 375]) {
+  for (const colorScheme of ['light', 'dark'] as const) {
+    const look = { colorScheme, viewport: { width, height: 750 }, reducedMotion: 'reduce' } as const
+    test(`views and dialogs are accessible and fit: ${colorScheme}, ${width} pixels wide`, look, async (t, opened) => {
+      const { page } = opened
+      const show = (address: string) => page.goto(`${corral.url}/#/${address}`)
+      const button = (name: string | RegExp) => page.getByRole('button', { name, exact: true })
+      const dialog = page.getByRole('dialog')
+      const check = async (what: string) => {
+        t.strictSame(await accessibilityFaults(page), [], what)
+        t.equal(await widthOf(page), width, `${what}: nothing is wider than the screen`)
+      }
+      await page.getByLabel('Key', { exact: true }).waitFor()
+      await check('key dialog')
+      await signIn(opened)
+      for (const [address, text] of VIEWS) {
+        await show(address)
+        await page.locator('main').getByText(text).first().waitFor()
+        await check(address)
+      }
+
+      await show('chat')
+      await button(/^Model:/).click()
+      await check('list of models')
+      await page.keyboard.press('Escape')
+      await choose(page, 'far/writer')
+      await ask(page, 'Show everything.')
+      const answer = await ended(page, 'far/writer')
+      await answer.locator('math').waitFor()
+      await answer.locator('.hljs-string').waitFor()
+      await answer.getByText('Thoughts').click()
+      await check('answer')
+      await answer.getByRole('button', { name: 'More' }).click()
+      await check('menu of an answer')
+      await page.keyboard.press('Escape')
+      await answer.getByRole('button', { name: 'Edit' }).click()
+      await check('edited message')
+      await page.keyboard.press('Escape')
+      await button('Chat settings').click()
+      await page.getByText('More options').click()
+      await check('chat settings')
+      await page.keyboard.press('Escape')
+
+      await page.getByRole('textbox', { name: 'Edit' }).waitFor({ state: 'hidden' })
+      await ask(page, 'How is the weather?')
+      await page.getByText('Calls look_up').waitFor()
+      await check('tool call')
+      await page.getByLabel('Result of look_up').fill('sun')
+      await button('Submit result').click()
+      await page.getByRole('article').getByText('It is sunny.').waitFor()
+      await check('tool result')
+      await button('Compare with another model').click()
+      await page.getByRole('checkbox', { name: 'Send to all' }).waitFor()
+      await check('two chats side by side')
+      await page.keyboard.press('Control+k')
+      await page.getByRole('option').first().waitFor()
+      await check('command palette')
+      await page.keyboard.press('Escape')
+
+      await show('models/get')
+      await page.getByRole('region', { name: 'Downloads' }).getByRole('progressbar').waitFor()
+      await page.getByRole('searchbox', { name: 'Search hubs' }).fill('bird')
+      await page.keyboard.press('Enter')
+      await button('Choose').click()
+      await dialog.getByRole('radio').first().waitFor()
+      await check('download and variants')
+      await page.keyboard.press('Escape')
+
+      await show('models')
+      const openModel = async (entry: string) => {
+        await button(`More: ${DEMO}`).click()
+        await check('menu of a model')
+        await page.locator('.menu-list').getByRole('button', { name: entry }).click()
+      }
+      await openModel('Details')
+      await dialog.getByText('Metadata').click()
+      await check('details of a model')
+      await page.keyboard.press('Escape')
+      await openModel('Settings')
+      await dialog.getByText(/^Saved to/).waitFor()
+      await check('settings of a model')
+      await page.keyboard.press('Escape')
+      await openModel('Delete')
+      await check('confirmation')
+      await button('Cancel').click()
+      await show('server/keys')
+      await button('Create key').click()
+      await check('new key')
+      await page.keyboard.press('Escape')
+    })
+  }
+}
+
+test('a window of 320 pixels cuts nothing off', { viewport: { width: 320, height: 600 } }, async (t, opened) => {
+  await signIn(opened)
+  const { page } = opened
   for (const [address, text] of VIEWS) {
-    await page.goto(`${corral.url}/${address}`)
+    await page.goto(`${corral.url}/#/${address}`)
     await page.locator('main').getByText(text).first().waitFor()
     t.equal(await widthOf(page), 320, address)
   }
@@ -110,27 +158,94 @@ t.test('in the narrowest windows nothing is cut off', { skip: browser.skip }, as
   await ask(page, `What is ${'long'.repeat(60)}?`)
   await ended(page)
   t.equal(await widthOf(page), 320)
-  t.strictSame(complaints, [])
 })
 
-t.test('Chinese, and text that runs from right to left', { skip: browser.skip }, async t => {
-  const { page, complaints } = await browser.open(t, corral.url, { locale: 'zh-CN' })
+/** Names and words that are the same in every language. */
+const NAMES =
+  /\/\S+\/config\.yaml|corral\/tiny-chat|far\/writer|corral|acme\/Bird-GGUF(:Q8_0)?|llama(\.cpp)?|token|API|English|boss|POST|JSON|curl|Python|JavaScript/g
+/** Elements with the words of users and models, with code, and with names from the server. */
+const FOREIGN = 'pre, code, option, textarea, [lang]:not(html), .message, .chat-list'
+/** The same, and the server's own sentences, which are English: advice on builds, descriptions of plugins, logs. */
+const FOREIGN_SERVER = `${FOREIGN}, main .card .grow, main dd, main td, .build-line`
+/** The same, and texts from the files of a model. */
+const FOREIGN_MODEL = `${FOREIGN}, dd, th, td, li`
+
+/** Lists the texts that are shown or read out, except those in elements of a selector. */
+const textsIn = async (page: Page, left: string) =>
+  (await page.evaluate(`(() => {
+    const found = new Set()
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+    while (walk.nextNode()) {
+      const { parentElement, data } = walk.currentNode
+      if (data.trim() && !parentElement.closest('${left}') && parentElement.checkVisibility()) found.add(data.trim())
+    }
+    for (const name of ['aria-label', 'title', 'placeholder']) {
+      for (const element of document.querySelectorAll('[' + name + ']')) {
+        if (!element.closest('${left}')) found.add(element.getAttribute(name))
+      }
+    }
+    return [...found]
+  })()`)) as string[]
+
+async function openInChinese({ page, complaints, refusals }: { page: Page; complaints: string[]; refusals: string[] }) {
   await page.locator('input[type=password]').fill(key)
   await page.keyboard.press('Enter')
   await page.locator('#message').waitFor()
   complaints.splice(0)
+  refusals.splice(0)
+}
+
+test('the Chinese page shows no English', { locale: 'zh-CN' }, async (t, opened) => {
+  await openInChinese(opened)
+  const { page } = opened
   t.equal(await page.evaluate('document.documentElement.lang'), 'zh')
-  for (const [address] of VIEWS) {
-    await page.goto(`${corral.url}/${address}`)
-    await page.locator('main').waitFor()
-    t.notMatch(await page.locator('.sidebar nav').innerText(), /[A-Za-z]{4}/, address)
+  let count = 0
+  const check = async (what: string, left = FOREIGN) => {
+    let before: string[] = []
+    let same = 0
+    await until('the view is complete', async () => {
+      const now = await textsIn(page, left)
+      same = now.join() === before.join() ? same + 1 : 0
+      before = now
+      return same > 5
+    })
+    count += before.length
+    const english = before.filter(text => /[A-Za-z]{3}/.test(text.replaceAll(NAMES, '')))
+    t.strictSame(english, [], what)
+  }
+  for (const [view] of VIEWS) {
+    await page.goto(`${corral.url}/#/${view}`)
+    await page.locator('main:not([aria-busy])').waitFor()
+    await check(view, view.startsWith('server') ? FOREIGN_SERVER : FOREIGN)
   }
   await page.goto(`${corral.url}/#/chat`)
+  await page.locator('main .view-head .icon-button').last().click()
+  await page.getByRole('dialog').locator('[name=system]').waitFor()
+  await check('chat settings')
+  await page.keyboard.press('Escape')
+  await page.locator('.page-menu button').click()
+  await check('page settings')
+  await page.keyboard.press('Escape')
+  await page.goto(`${corral.url}/#/models`)
+  for (const [index, dialog] of ['details', 'settings', 'delete'].entries()) {
+    await page.getByRole('button', { name: DEMO }).click()
+    await check('menu of a model')
+    await page.locator('.menu-list button').nth(index).click()
+    await page.getByRole('dialog').locator('dl, form, .is-danger').first().waitFor()
+    await check(`${dialog} of a model`, dialog === 'details' ? FOREIGN_MODEL : FOREIGN)
+    await page.keyboard.press('Escape')
+    await page.getByRole('dialog').waitFor({ state: 'hidden' })
+  }
+  t.ok(count > 300, `${count} texts were read`)
+})
+
+test('lines of a message follow their own direction', { locale: 'zh-CN' }, async (t, opened) => {
+  await openInChinese(opened)
+  const { page } = opened
   await page.locator('#message').fill('ما هي عاصمة فرنسا؟\nWhat is it?')
   await page.keyboard.press('Enter')
-  const question = page.locator('.question-text')
-  await question.waitFor()
-  const box = (text: string) =>
+  await page.locator('.question-text').waitFor()
+  const distances = (text: string) =>
     page.evaluate(`(() => {
       const element = document.querySelector('.question-text')
       const at = element.firstChild.data.indexOf('${text}')
@@ -141,17 +256,17 @@ t.test('Chinese, and text that runs from right to left', { skip: browser.skip },
       const whole = element.getBoundingClientRect()
       return { left: left - whole.left, right: whole.right - right }
     })()`) as Promise<{ left: number; right: number }>
-  t.ok((await box('ما هي')).right < 2, 'one line begins at the right')
-  t.ok((await box('What')).left < 2, 'the other at the left')
+  t.ok((await distances('ما هي')).right < 2, 'Arabic starts at the right')
+  t.ok((await distances('What')).left < 2, 'English starts at the left')
   t.strictSame(await accessibilityFaults(page), [])
-  t.strictSame(complaints, [])
 })
 
-t.test('a whole task by the keyboard alone', { skip: browser.skip }, async t => {
-  const { page, complaints } = await open(t)
+test('the keyboard is enough to chat and to unload a model', {}, async (t, opened) => {
+  await signIn(opened)
+  const { page } = opened
   const focused = () =>
     page.evaluate(`(document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent).trim()`)
-  /** Goes on by Tab until something has the focus. */
+  /** Presses Tab until an element has the focus. */
   const tabTo = async (name: RegExp, key = 'Tab') => {
     for (let count = 0; count < 60; count++) {
       if (name.test(String(await focused()))) return
@@ -159,9 +274,9 @@ t.test('a whole task by the keyboard alone', { skip: browser.skip }, async t => 
     }
     t.fail(`Tab does not lead to ${name}`)
   }
-  await page.getByLabel('Message', { exact: true }).waitFor()
+  await messageField(page).waitFor()
   await tabTo(/^Message$/)
-  await page.keyboard.type('What is the capital of France?')
+  await page.keyboard.type(CAPITAL_QUESTION.content)
   await page.keyboard.press('Enter')
   await ended(page)
   await tabTo(/^Edit$/, 'Shift+Tab')
@@ -180,7 +295,7 @@ t.test('a whole task by the keyboard alone', { skip: browser.skip }, async t => 
   await page.keyboard.press('Enter')
   await page.keyboard.press('ArrowDown')
   await page.keyboard.press('Escape')
-  t.match(await focused(), /^Model: /, 'the focus is back')
+  t.match(await focused(), /^Model: /, 'the focus returns to the button of the menu')
   await tabTo(/^Models$/, 'Shift+Tab')
   await page.keyboard.press('Enter')
   await page.getByRole('heading', { name: 'Models', level: 1 }).waitFor()
@@ -188,5 +303,4 @@ t.test('a whole task by the keyboard alone', { skip: browser.skip }, async t => 
   await page.keyboard.press('Enter')
   await page.getByRole('button', { name: 'Load', exact: true }).first().waitFor()
   t.equal(await answersOf(page).count(), 0)
-  t.strictSame(complaints, [])
 })

@@ -1,0 +1,287 @@
+import type { Page } from 'playwright-core'
+import t from 'tap'
+import { accessibilityFaults } from '../../support/browser.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../../support/corral.ts'
+import { pngBytes } from '../apis/openai/media/support.ts'
+import { answersOf, ask, choose, ended, messageField, pageTests, startWriter } from './support.ts'
+
+/** The messages of the last request to the remote model. */
+let sent: any[] = []
+const ANSWER =
+  '# Heading\n\nFirst part.\n\n```js\nlet code = 1\n```\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nLast part.'
+/** Reports the images and the text of the question, or writes an answer with all kinds of blocks. */
+const remote = await startWriter(
+  t,
+  (write, { messages }) => {
+    sent = messages
+    const { content } = messages.findLast(({ role }) => role === 'user')
+    if (/^(First|Second) question$/.test(content)) return write({ content: ANSWER })
+    const parts = typeof content === 'string' ? [{ type: 'text', text: content }] : content
+    const images = parts.filter(({ type }: { type: string }) => type === 'image_url').length
+    const text = parts.map(({ text = '' }: { text?: string }) => text).join(' ')
+    write({ content: `Images: ${images}. Text: ${text.replaceAll(/\s+/g, ' ')}` })
+  },
+  ['completion', 'vision']
+)
+const corral = await startCorral(t, { config: `${remote}defaults:\n  temperature: 0\n` })
+const test = pageTests(t, corral.url)
+const WRITER = 'far/writer'
+const QUESTION = CAPITAL_QUESTION.content
+
+interface GivenFile {
+  name: string
+  type: string
+  bytes: Buffer
+}
+const IMAGE: GivenFile = { name: 'cat.png', type: 'image/png', bytes: pngBytes() }
+const file = (name: string, bytes: Buffer | string, type = 'text/plain') => ({ name, type, bytes: Buffer.from(bytes) })
+
+/** Drops or pastes files. */
+async function give(page: Page, how: 'drop' | 'paste', ...files: GivenFile[]): Promise<void> {
+  const given = files.map(({ name, type, bytes }) => ({ name, type, base64: bytes.toString('base64') }))
+  await page.evaluate(`{
+    const all = new DataTransfer()
+    for (const { name, type, base64 } of ${JSON.stringify(given)}) {
+      all.items.add(new File([Uint8Array.from(atob(base64), letter => letter.charCodeAt(0))], name, { type }))
+    }
+    const field = document.getElementById('message')
+    const about = { bubbles: true, cancelable: true }
+    if ('${how}' === 'drop') field.dispatchEvent(new DragEvent('drop', { ...about, dataTransfer: all }))
+    else field.dispatchEvent(new ClipboardEvent('paste', { ...about, clipboardData: all }))
+  }`)
+}
+
+/** Makes a PDF with the same text on each page. */
+function pdfWith(text: string, pages = 1): Buffer {
+  const stream = `BT /F1 24 Tf 72 700 Td (${text}) Tj ET`
+  const kids = Array.from({ length: pages }, (_, page) => `${5 + page} 0 R`)
+  const objects = [
+    '<< /Type /Catalog /Pages 2 0 R >>',
+    `<< /Type /Pages /Kids [${kids.join(' ')}] /Count ${pages} >>`,
+    '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>',
+    `<< /Length ${stream.length} >>\nstream\n${stream}\nendstream`,
+    ...kids.map(
+      () =>
+        '<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 3 0 R >> >> >>'
+    )
+  ]
+  let file = '%PDF-1.4\n'
+  const places = objects.map((object, index) => {
+    const place = file.length
+    file += `${index + 1} 0 obj\n${object}\nendobj\n`
+    return `${String(place).padStart(10, '0')} 00000 n \n`
+  })
+  const table = file.length
+  file += `xref\n0 ${objects.length + 1}\n0000000000 65535 f \n${places.join('')}`
+  return Buffer.from(`${file}trailer\n<< /Size ${objects.length + 1} /Root 1 0 R >>\nstartxref\n${table}\n%%EOF\n`)
+}
+
+test(
+  'files can be dropped and pasted, and rejected files are explained',
+  {},
+  async (t, { page, complaints, refusals }) => {
+    await page.getByRole('button', { name: `Model: ${DEMO}` }).waitFor()
+    const field = messageField(page)
+    const alert = page.getByRole('alert')
+    const remove = (name: string) => page.getByRole('button', { name: `Remove ${name}` })
+    await field.fill('What is this?')
+    for (const [given, reason] of [
+      [IMAGE, 'This model does not support images: cat.png was left out.'],
+      [file('odd.bin', Buffer.from([0, 255, 254, 1]), ''), 'odd.bin is not an image'],
+      [file('empty.txt', ' \n'), 'empty.txt contains no text.'],
+      [file('torn.pdf', '%PDF-1.4 torn', 'application/pdf'), 'torn.pdf is not an image']
+    ] as const) {
+      await give(page, 'drop', given)
+      await alert.getByText(reason).waitFor()
+      t.equal(await remove(given.name).count(), 0, given.name)
+      t.equal(await field.inputValue(), 'What is this?', 'the text stays')
+    }
+    await alert.getByRole('button', { name: 'Close' }).click()
+
+    t.comment('a model that supports images')
+    await choose(page, WRITER)
+    t.equal(await field.inputValue(), 'What is this?')
+    await give(page, 'drop', IMAGE, file('notes.txt', 'Grüße from the notes'))
+    await remove('notes.txt').waitFor()
+    await give(page, 'paste', { ...IMAGE, name: 'image.png' })
+    await remove('image.png').waitFor()
+    await give(page, 'drop', file('letter.pdf', pdfWith('The secret word is marmalade.'), 'application/pdf'))
+    await remove('letter.pdf').waitFor()
+    t.strictSame(await accessibilityFaults(page), [])
+    await field.press('Enter')
+    const answer = await ended(page, WRITER)
+    t.match(
+      await answer.innerText(),
+      /Images: 2\. Text: File "notes.txt": Grüße from the notes File "letter.pdf": The secret word is marmalade\. What is this\?/
+    )
+    await page.getByRole('article', { name: 'You' }).getByRole('img', { name: 'cat.png' }).waitFor()
+    t.strictSame(await accessibilityFaults(page), [])
+
+    t.comment('a model without image support cannot continue the chat')
+    await choose(page, DEMO)
+    await ask(page, 'And what is the capital of France?')
+    await alert.getByText(/cannot understand images.*Use a model that can/).waitFor()
+    t.strictSame(refusals.splice(0), ['400 POST /v1/chat/completions'])
+    t.equal(complaints.splice(0).length, 1)
+    t.strictSame(await accessibilityFaults(page), [])
+    await page.getByText('And what is the capital of France?').waitFor()
+    await page.reload()
+    await page.getByRole('img', { name: 'cat.png' }).waitFor()
+    await choose(page, WRITER)
+    await answersOf(page).getByRole('button', { name: 'Regenerate with' }).click()
+    await page.locator('.menu-list').getByRole('button', { name: WRITER }).click()
+    await answersOf(page, WRITER).getByText('Text: And what is the capital of France?').waitFor()
+  }
+)
+
+test('a worker reads PDFs, and ends when it is stopped or has read enough', {}, async (t, { page }) => {
+  const field = messageField(page)
+  const send = page.getByRole('button', { name: 'Send', exact: true })
+  const long = file('long.pdf', pdfWith('A page.', 1001), 'application/pdf')
+  await field.fill('What is this?')
+  const [worker] = await Promise.all([page.waitForEvent('worker'), give(page, 'drop', long)])
+  t.match(worker.url(), `${corral.url}/page/pdf-worker-`)
+  const stop = page.getByRole('button', { name: 'Stop reading long.pdf' })
+  await stop.waitFor()
+  t.ok(await send.isDisabled(), 'a message waits for its files')
+  t.strictSame(await accessibilityFaults(page), [])
+  const [closed] = await Promise.all([worker.waitForEvent('close'), stop.click()])
+  t.ok(closed)
+  await stop.waitFor({ state: 'hidden' })
+  const remove = page.getByRole('button', { name: 'Remove long.pdf' })
+  t.equal(await remove.count(), 0)
+  t.ok(await send.isEnabled())
+
+  t.comment('more pages than are read')
+  await give(page, 'drop', long)
+  const alert = page.getByRole('alert')
+  await alert.getByText(/Only the first 1000 pages of long\.pdf were read/).waitFor()
+  await remove.waitFor()
+  t.equal(page.workers().length, 0)
+  const box = (await alert.boundingBox())!
+  const input = (await field.boundingBox())!
+  t.ok(box.y + box.height <= input.y || input.y + input.height <= box.y, 'the message does not cover the field')
+})
+
+test('each chat keeps its unsent message', {}, async (t, { page }) => {
+  const field = messageField(page)
+  // The page learns of a new URL in a later task.
+  const hasDraft = (text: string) => until(`the draft is "${text}"`, async () => (await field.inputValue()) === text)
+  await choose(page, DEMO)
+  await ask(page, QUESTION)
+  await ended(page)
+  await field.fill('half a thought')
+  await page
+    .locator('input[aria-label="Add files"]')
+    .setInputFiles([{ name: 'notes.txt', mimeType: 'text/plain', buffer: Buffer.from('notes') }])
+  await page.getByText('notes.txt').waitFor()
+  await page.getByRole('link', { name: 'New chat' }).click()
+  await page.getByRole('heading', { name: 'What is on your mind?' }).waitFor()
+  t.equal(await field.inputValue(), '')
+  await field.fill('something else')
+  await page.getByRole('link', { name: QUESTION }).click()
+  await hasDraft('half a thought')
+  t.ok(await page.getByText('notes.txt').isVisible(), 'the draft has its file')
+  await page.reload()
+  await page.getByText(CAPITAL_ANSWER).waitFor()
+  t.equal(await field.inputValue(), 'half a thought', 'the draft survives a reload')
+  await page.getByRole('link', { name: 'New chat' }).click()
+  await hasDraft('something else')
+  await ask(page, 'What is 7 + 8?')
+  await ended(page)
+  await page.reload()
+  await page.getByText('15').first().waitFor()
+  t.equal(await field.inputValue(), '', 'a sent message is no longer a draft')
+})
+
+test('a long pasted text becomes a file, which can be inserted into the message', {}, async (t, { page }) => {
+  const field = messageField(page)
+  await field.waitFor()
+  const paste = (text: string) =>
+    page.evaluate(`(() => {
+      const data = new DataTransfer()
+      data.setData('text/plain', ${JSON.stringify(text)})
+      const target = document.getElementById('message')
+      return target.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true, cancelable: true }))
+    })()`)
+  t.equal(await paste('short'), true, 'the browser pastes a short text')
+  const long = 'A line of a long text.\n'.repeat(300)
+  t.equal(await paste(long), false)
+  await page.getByText('Pasted text 1').waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await choose(page, WRITER)
+  await ask(page, 'Shorten it.')
+  await ended(page, WRITER)
+  t.match(sent.at(-1).content, /^File "Pasted text 1":\n\nA line of[\s\S]*Shorten it\.$/)
+  await paste(long)
+  await page.getByRole('button', { name: 'Insert Pasted text 1 into the message' }).click()
+  t.equal(await field.inputValue(), long)
+})
+
+test('chat settings become a preset for other chats', {}, async (t, { page }) => {
+  const dialog = page.getByRole('dialog')
+  const system = dialog.getByLabel('System message')
+  const preset = dialog.getByLabel('Preset', { exact: true })
+  await page.getByRole('button', { name: 'Chat settings' }).click()
+  await system.fill('You are a pirate.')
+  await dialog.getByLabel('temperature').fill('0.3')
+  await dialog.getByRole('button', { name: 'Save as preset' }).click()
+  await dialog.getByLabel('Preset name').fill('Pirate')
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.keyboard.press('Enter')
+  await preset.waitFor()
+  t.strictSame(await accessibilityFaults(page), [])
+  await page.keyboard.press('Escape')
+  await page.reload()
+  await page.getByRole('button', { name: 'Preset: No preset' }).click()
+  await page.getByRole('button', { name: 'Pirate' }).click()
+  await page.getByRole('button', { name: 'Preset: Pirate' }).waitFor()
+  await choose(page, WRITER)
+  await ask(page, 'Who are you?')
+  await ended(page, WRITER)
+  t.match(sent, [{ role: 'system', content: 'You are a pirate.' }, { role: 'user' }])
+  await page.getByRole('button', { name: 'Chat settings' }).click()
+  t.equal(await dialog.getByLabel('temperature').inputValue(), '0.3')
+  await preset.selectOption('No preset')
+  t.equal(await system.inputValue(), '')
+  await preset.selectOption('Pirate')
+  t.equal(await system.inputValue(), 'You are a pirate.')
+  await dialog.getByRole('button', { name: 'Delete preset Pirate' }).click()
+  t.equal(await preset.count(), 0)
+})
+
+test('an answer is read aloud without its code, and branches into a new chat', {}, async (t, { page, context }) => {
+  // Chromium has no voices here, so the texts for them are recorded.
+  await context.addInitScript(`
+    window.spoken = []
+    speechSynthesis.speak = one => window.spoken.push(one)
+    speechSynthesis.cancel = () => window.spoken.push('stop')`)
+  await page.reload()
+  await choose(page, WRITER)
+  await ask(page, 'First question')
+  await ended(page, WRITER)
+  await ask(page, 'Second question')
+  await ended(page, WRITER)
+  const more = answersOf(page, WRITER).first().getByRole('button', { name: 'More' })
+  await more.click()
+  t.match(await page.locator('.menu-note').innerText(), /^3 prompt tokens, 0 of them cached; 1 generated/)
+  t.strictSame(await accessibilityFaults(page), [])
+  const menu = await page.locator('.menu-list').boundingBox()
+  const messages = await page.locator('.messages').boundingBox()
+  t.ok(menu!.y >= messages!.y, 'the menu of the first answer is not cut off')
+  await page.getByRole('button', { name: 'Read aloud' }).click()
+  const spoken = () => page.evaluate('window.spoken.map(one => one.text ?? one)') as Promise<string[]>
+  t.strictSame(await spoken(), ['stop', 'Heading', 'First part.', 'one', 'two', 'a, b', '1, 2', 'Last part.'])
+  await more.click()
+  await page.getByRole('button', { name: 'Stop reading' }).click()
+  t.equal((await spoken()).at(-1), 'stop')
+  await more.click()
+  await page.getByRole('button', { name: 'Branch into a new chat' }).click()
+  await page.getByText('Second question').waitFor({ state: 'hidden' })
+  const articles = page.getByRole('article')
+  await articles.nth(1).waitFor()
+  t.equal(await articles.count(), 2, 'the new chat ends with the answer')
+  await page.getByRole('link', { name: 'First question' }).last().click()
+  await page.getByText('Second question').waitFor()
+  t.equal(await articles.count(), 4, 'the original chat is unchanged')
+})
