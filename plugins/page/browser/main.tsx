@@ -5,10 +5,9 @@ import { notify } from './parts/controls.tsx'
 import { formatNumber } from './parts/formats.ts'
 import { openChats } from './state/chats.ts'
 import { keepChats } from './state/kept-chats.ts'
-import { followMe, me } from './state/me.ts'
+import { followMe, me, redeemLink } from './state/me.ts'
 import { chatsOwner } from './state/preferences.ts'
 import { connection, followServer } from './state/server-state.ts'
-import { redeemLink } from './state/session.ts'
 import { loadLanguage } from './texts/texts.ts'
 
 const [fault] = await Promise.all([redeemLink(), loadLanguage().catch(() => undefined)])

@@ -1,97 +1,37 @@
 import type { Element, Root, RootContent, Text } from 'hast'
-import bash from 'highlight.js/lib/languages/bash'
-import c from 'highlight.js/lib/languages/c'
-import cpp from 'highlight.js/lib/languages/cpp'
-import csharp from 'highlight.js/lib/languages/csharp'
-import css from 'highlight.js/lib/languages/css'
-import diff from 'highlight.js/lib/languages/diff'
-import go from 'highlight.js/lib/languages/go'
-import java from 'highlight.js/lib/languages/java'
-import javascript from 'highlight.js/lib/languages/javascript'
-import json from 'highlight.js/lib/languages/json'
-import kotlin from 'highlight.js/lib/languages/kotlin'
-import markdown from 'highlight.js/lib/languages/markdown'
-import php from 'highlight.js/lib/languages/php'
-import python from 'highlight.js/lib/languages/python'
-import ruby from 'highlight.js/lib/languages/ruby'
-import rust from 'highlight.js/lib/languages/rust'
-import sql from 'highlight.js/lib/languages/sql'
-import swift from 'highlight.js/lib/languages/swift'
-import typescript from 'highlight.js/lib/languages/typescript'
-import xml from 'highlight.js/lib/languages/xml'
-import yaml from 'highlight.js/lib/languages/yaml'
-import { createLowlight, type LanguageFn } from 'lowlight'
+import { common, createLowlight } from 'lowlight'
 import { type ComponentChild, h } from 'preact'
 
-/**
- * Highlighted languages. Each is prepared when it first appears, since preparing all of them takes longer than a frame.
- */
-const GRAMMARS: Record<string, LanguageFn> = {
-  bash,
-  c,
-  cpp,
-  csharp,
-  css,
-  diff,
-  go,
-  java,
-  javascript,
-  json,
-  kotlin,
-  markdown,
-  php,
-  python,
-  ruby,
-  rust,
-  sql,
-  swift,
-  typescript,
-  xml,
-  yaml
-}
-/** Other names of these languages in code fences. */
+/** Other names of languages in code fences. */
 const ALIASES: Record<string, string> = {
-  sh: 'bash',
-  shell: 'bash',
-  zsh: 'bash',
-  h: 'c',
-  'c++': 'cpp',
-  cc: 'cpp',
-  cxx: 'cpp',
-  hpp: 'cpp',
-  cs: 'csharp',
-  'c#': 'csharp',
-  patch: 'diff',
-  golang: 'go',
-  cjs: 'javascript',
-  js: 'javascript',
-  jsx: 'javascript',
-  mjs: 'javascript',
-  jsonc: 'json',
-  kt: 'kotlin',
-  kts: 'kotlin',
-  md: 'markdown',
-  py: 'python',
-  python3: 'python',
-  rb: 'ruby',
-  rs: 'rust',
-  ts: 'typescript',
-  tsx: 'typescript',
-  mts: 'typescript',
-  cts: 'typescript',
-  html: 'xml',
-  xhtml: 'xml',
-  svg: 'xml',
-  yml: 'yaml'
+  bash: 'sh shell zsh',
+  c: 'h',
+  cpp: 'c++ cc cxx hpp',
+  csharp: 'cs c#',
+  diff: 'patch',
+  go: 'golang',
+  javascript: 'cjs js jsx mjs',
+  json: 'jsonc',
+  kotlin: 'kt kts',
+  markdown: 'md',
+  python: 'py python3',
+  ruby: 'rb',
+  rust: 'rs',
+  typescript: 'ts tsx mts cts',
+  xml: 'html xhtml svg',
+  yaml: 'yml'
 }
 const lowlight = createLowlight()
 
-/** The canonical name of a highlighted language. */
-function known(language: string): string | undefined {
+/**
+ * Returns the canonical name of a highlighted language. Each language is prepared when it first appears, since preparing
+ * all of them takes longer than a frame.
+ */
+function knownLanguage(language: string): string | undefined {
   const lower = language.toLowerCase()
-  const name = Object.hasOwn(ALIASES, lower) ? ALIASES[lower]! : lower
-  if (!Object.hasOwn(GRAMMARS, name)) return undefined
-  if (!lowlight.registered(name)) lowlight.register(name, GRAMMARS[name]!)
+  const name = Object.keys(ALIASES).find(name => ALIASES[name]!.split(' ').includes(lower)) ?? lower
+  if (!Object.hasOwn(common, name)) return undefined
+  if (!lowlight.registered(name)) lowlight.register(name, common[name]!)
   return name
 }
 
@@ -115,7 +55,7 @@ export interface ColouredPiece {
  * @returns undefined if the language is unknown
  */
 export function colourPiece(code: string, language: string, isComplete: boolean): ColouredPiece | undefined {
-  const name = known(language)
+  const name = knownLanguage(language)
   if (name === undefined) return undefined
   const coloured = (text: string) => lowlight.highlight(name, text)
   for (let size = PIECE; code.length > size; size *= 2) {

@@ -7,7 +7,6 @@ import {
   Field,
   type FieldText,
   Form,
-  isObject,
   NumberFields,
   numbersIn,
   parseObject,
@@ -17,6 +16,7 @@ import {
 import { Fault } from '../parts/layout.tsx'
 import { useReply } from '../parts/use-reply.ts'
 import { type ApiError, ask } from '../state/api.ts'
+import { isObject } from '../state/values.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 interface ModelSettings {

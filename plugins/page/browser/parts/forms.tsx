@@ -1,4 +1,5 @@
 import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttributes } from 'preact'
+import { isObject } from '../state/values.ts'
 import { texts } from '../texts/texts.ts'
 
 /** A button with a text. */
@@ -128,10 +129,6 @@ export function NumberFields(props: { options: readonly NumberOption[]; values: 
 /** The options that have a value. */
 export const numbersIn = (options: readonly NumberOption[], text: FieldText): Record<string, number> =>
   Object.fromEntries(options.flatMap(({ name }) => (text(name) === '' ? [] : [[name, Number(text(name))]])))
-
-/** Whether a value is a JSON object. */
-export const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 
 /** Parses a JSON object; an empty text is an empty one. @throws SyntaxError */
 export function parseObject(text: string): Record<string, unknown> {

@@ -1,4 +1,4 @@
-import type { Me } from '../state/me.ts'
+import type { Role } from '../../../../core/http/roles.ts'
 
 /** The parts of an API document's route that are needed for a request. */
 export interface Operation {
@@ -9,7 +9,7 @@ export interface Operation {
   summary: string
   description: string
   /** The role that it requires. */
-  role: Me['role']
+  role: Role
   /** Path and query parameters. */
   parameters: { name: string; in: 'path' | 'query'; isRequired: boolean; description: string }[]
   /** An example body in JSON, if the route has a body. */
@@ -25,7 +25,7 @@ interface ApiOperation {
   description?: string
   tags?: string[]
   parameters?: { name: string; in: string; required?: boolean; description?: string }[]
-  'x-corral-role'?: Me['role']
+  'x-corral-role'?: Role
   requestBody?: { content?: Record<string, { example?: unknown; examples?: Record<string, { value?: unknown }> }> }
 }
 

@@ -1,13 +1,14 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { formatDuration, formatNumber } from '../parts/formats.ts'
-import { Button, Choices, Field, Form, isObject, TextField } from '../parts/forms.tsx'
+import { Button, Choices, Field, Form, TextField } from '../parts/forms.tsx'
 import { Fault, PageView, Table } from '../parts/layout.tsx'
 import { useReply } from '../parts/use-reply.ts'
 import { type ApiError, base, key, send } from '../state/api.ts'
 import { may } from '../state/me.ts'
 import { noteRequest, type RecentRequest, recentRequests } from '../state/recent-requests.ts'
 import { go } from '../state/route.ts'
+import { isObject } from '../state/values.ts'
 import { fill, texts } from '../texts/texts.ts'
 import {
   type ApiDocument,

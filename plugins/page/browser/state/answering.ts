@@ -4,6 +4,7 @@ import { addMessage, changeChat, changeMessage, chats, messagesOf } from './chat
 import {
   type Attachment,
   branchTo,
+  type Chat,
   isUnderWay,
   type Message,
   requestMessages,
@@ -21,15 +22,13 @@ const running = new Map<string, { chat: string; controller: AbortController }>()
 /** Answers that other tabs reported as theirs after the last request. */
 const elsewhere = new Set<string>()
 
-/** First and maximum delay before reconnecting to a stream, in milliseconds. */
-const RETRY = 500
-const MAX_RETRY = 5000
-/** How long to wait for other tabs to claim an answer, in milliseconds. */
-const CLAIM = 200
-/**
- * After a reload, a request that the server has not started to answer is repeated within this time, in milliseconds.
- */
-const FRESH = 120_000
+/** First and maximum delay before reconnecting to a stream. */
+const RETRY_MS = 500
+const MAX_RETRY_MS = 5000
+/** How long to wait for other tabs to claim an answer. */
+const CLAIM_MS = 200
+/** After a reload, a request that the server has not started to answer is repeated within this time. */
+const MAX_REPEAT_MS = 120_000
 
 /**
  * Messages between tabs. The server gives a stream to one connection, so one tab receives each answer and tells the
@@ -46,23 +45,12 @@ const { post } = openChannel<Sign>('corral-answers', sign => {
 addEventListener('pagehide', () => post({ left: [...new Set([...running.values()].map(({ chat }) => chat))] }))
 
 /** Adds a message to a chat and requests an answer. */
-export async function say(
-  chatId: string,
-  text: string,
-  attachments: Attachment[],
-  parent = leafOf(chatId)
-): Promise<void> {
-  const message = await addMessage({
-    chat: chatId,
-    ...(parent !== undefined && { parent }),
-    role: 'user',
-    content: text,
-    ...(attachments.length > 0 && { attachments })
-  })
-  await answer(chatId, message.id)
+export async function say(chat: string, content: string, files: Attachment[]): Promise<void> {
+  const parent = chats.peek().get(chat)?.leaf
+  const attachments = files.length > 0 ? files : undefined
+  const message = await addMessage({ chat, parent, role: 'user', content, attachments })
+  await answer(chat, message.id)
 }
-
-const leafOf = (chat: string) => chats.peek().get(chat)?.leaf
 
 /**
  * Requests an answer to a message, and shows the branch that ends with it.
@@ -75,14 +63,8 @@ export async function answer(chatId: string, parent: string, model?: string): Pr
   lastModel.value = asked
   if (asked !== chat.model) await changeChat(chatId, { model: asked })
   const branch = branchTo(messagesOf(chatId), parent)
-  const message = await addMessage({
-    chat: chatId,
-    parent,
-    role: 'assistant',
-    content: '',
-    model: asked,
-    state: 'waiting'
-  })
+  const fields = { role: 'assistant', content: '', model: asked, state: 'waiting' } as const
+  const message = await addMessage({ chat: chatId, parent, ...fields })
   await receive(message, requestMessages(branch, chat.system))
 }
 
@@ -108,11 +90,11 @@ export async function resumeAnswers(chatId: string): Promise<void> {
   elsewhere.clear()
   post({ asking: true })
   // A random delay, so that two tabs that start together do not both take it.
-  await pause(CLAIM * (1 + Math.random()))
+  await pause(CLAIM_MS * (1 + Math.random()))
   for (const message of left()) {
     if (elsewhere.has(message.id)) continue
     if (message.stream) void receive(message, undefined)
-    else if (Date.now() - message.at < FRESH) {
+    else if (Date.now() - message.at < MAX_REPEAT_MS) {
       const { parent = '', content, id } = message
       const branch = branchTo(messagesOf(chatId), content === '' ? parent : id)
       void receive(message, requestMessages(branch, chats.peek().get(chatId)?.system))
@@ -164,13 +146,6 @@ function showing(show: () => boolean): () => void {
   }
 }
 
-/** Received text that is not shown yet. */
-interface Pending {
-  content: string
-  thinking: string
-  toolCalls: ToolCall[] | undefined
-}
-
 /**
  * Receives an answer. Text is stored together with the number of its last event, so that nothing is lost or doubled
  * when the stream is resumed.
@@ -184,7 +159,8 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
   const began = performance.now()
   const chat = chats.peek().get(message.chat)!
   let current: Message = message
-  const pending: Pending = { content: '', thinking: '', toolCalls: undefined }
+  /** Received text that is not shown yet. */
+  let pending: { content: string; thinking: string; toolCalls?: ToolCall[] } = { content: '', thinking: '' }
   let stream = message.stream
   const change = (more: Partial<Message>, often: boolean) => {
     current = { ...current, ...more }
@@ -192,31 +168,18 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     if (!changeMessage(message, more, often)) controller.abort()
   }
   const show = () => {
-    const { content, thinking, toolCalls } = pending
-    if (content === '' && thinking === '' && !toolCalls) return false
-    pending.content = ''
-    pending.thinking = ''
-    pending.toolCalls = undefined
-    change(
-      {
-        state: 'answering',
-        status: '',
-        content: current.content + content,
-        ...(thinking && { thinking: (current.thinking ?? '') + thinking }),
-        ...(toolCalls && { toolCalls }),
-        ...(stream && { stream: { ...stream } }),
-        ...(current.timing?.firstText === undefined && {
-          timing: {
-            promptTokens: 0,
-            cachedTokens: 0,
-            answerTokens: 0,
-            ...current.timing,
-            firstText: performance.now() - began
-          }
-        })
-      },
-      true
-    )
+    const { content, thinking, toolCalls = current.toolCalls } = pending
+    if (content === '' && thinking === '' && !pending.toolCalls) return false
+    pending = { content: '', thinking: '' }
+    const { timing } = current
+    const more: Partial<Message> = { state: 'answering', status: '', content: current.content + content, toolCalls }
+    if (thinking) more.thinking = (current.thinking ?? '') + thinking
+    if (stream) more.stream = { ...stream }
+    if (timing?.firstText === undefined) {
+      const none = { promptTokens: 0, cachedTokens: 0, answerTokens: 0 }
+      more.timing = { ...none, ...timing, firstText: performance.now() - began }
+    }
+    change(more, true)
     return true
   }
   const showSoon = showing(show)
@@ -249,25 +212,21 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
     if (event.usage) {
       const { prompt_tokens, completion_tokens, prompt_tokens_details } = event.usage
       const { predicted_per_second: speed, prompt_per_second: promptSpeed } = event.timings ?? {}
-      change(
-        {
-          timing: {
-            ...current.timing,
-            promptTokens: prompt_tokens,
-            cachedTokens: prompt_tokens_details?.cached_tokens ?? 0,
-            answerTokens: completion_tokens,
-            ...(speed !== undefined && { speed }),
-            ...(promptSpeed !== undefined && { promptSpeed })
-          }
-        },
-        true
-      )
+      const timing = {
+        ...current.timing,
+        promptTokens: prompt_tokens,
+        cachedTokens: prompt_tokens_details?.cached_tokens ?? 0,
+        answerTokens: completion_tokens,
+        ...(speed !== undefined && { speed }),
+        ...(promptSpeed !== undefined && { promptSpeed })
+      }
+      change({ timing }, true)
     }
     showSoon()
     return false
   }
   try {
-    let wait = RETRY
+    let wait = RETRY_MS
     while (true) {
       try {
         const response = stream
@@ -275,9 +234,9 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
           : await send('POST', 'v1/chat/completions', {
               signal: stopped,
               headers: { 'x-corral-resumable': 'true' },
-              body: bodyOf(chat, current, messages!)
+              body: requestBody(chat, current.model, messages!)
             })
-        wait = RETRY
+        wait = RETRY_MS
         const id = response.headers.get('x-corral-stream-id')
         if (id && !stream) {
           stream = { id, last: 0 }
@@ -305,7 +264,7 @@ async function receive(message: Message, messages: unknown[] | undefined): Promi
         if (stopped.aborted || !(error instanceof ApiError) || error.status !== 0 || !stream) throw error
         change({ status: 'reconnecting' }, true)
         await pause(wait)
-        wait = Math.min(2 * wait, MAX_RETRY)
+        wait = Math.min(2 * wait, MAX_RETRY_MS)
       }
     }
     show()
@@ -333,12 +292,12 @@ function noteAnswer({ model, timing, error }: Message, total: number): void {
   noteRequest({
     at: Date.now(),
     route: 'POST /v1/chat/completions',
-    ...(model !== undefined && { model }),
+    model,
     status: error?.code ?? 200,
     total,
-    ...(timing?.firstText !== undefined && { firstByte: timing.firstText }),
-    ...(timing?.speed && { generation: (1000 * timing.answerTokens) / timing.speed }),
-    ...(timing && { tokens: timing.answerTokens })
+    firstByte: timing?.firstText,
+    generation: timing?.speed && (1000 * timing.answerTokens) / timing.speed,
+    tokens: timing?.answerTokens
   })
 }
 
@@ -362,24 +321,16 @@ interface ChunkEvent {
   error?: { message: string; code?: string }
 }
 
-function bodyOf(
-  { options, schema, tools }: { options?: Record<string, unknown>; schema?: string; tools?: string },
-  { model }: Message,
-  messages: unknown[]
-): object {
+function requestBody({ options, schema, tools }: Chat, model: string | undefined, messages: unknown[]): object {
+  const json_schema = schema?.trim() && { name: 'answer', strict: true, schema: JSON.parse(schema) }
   return {
     model,
     messages,
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
-    ...(options && { options }),
-    ...(schema?.trim() && {
-      response_format: {
-        type: 'json_schema',
-        json_schema: { name: 'answer', strict: true, schema: JSON.parse(schema) }
-      }
-    }),
-    ...(tools?.trim() && { tools: JSON.parse(tools) })
+    options,
+    response_format: json_schema ? { type: 'json_schema', json_schema } : undefined,
+    tools: tools?.trim() ? JSON.parse(tools) : undefined
   }
 }

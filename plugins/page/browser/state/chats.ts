@@ -11,8 +11,8 @@ import {
   withDescendants
 } from './conversation-tree.ts'
 import { keepDraft } from './drafts.ts'
-import { newId } from './identifier.ts'
 import { type ChatDocument, isSameChat, mergeChats, withChange } from './merge-chats.ts'
+import { newId } from './values.ts'
 
 /*
  * The chats in this browser. This module alone changes them, in memory and in the database. Each message is its own

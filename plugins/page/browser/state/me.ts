@@ -1,10 +1,11 @@
 import { effect, signal } from '@preact/signals'
-import { ask, isKeyWanted, key } from './api.ts'
+import type { Role } from '../../../../core/http/roles.ts'
+import { type ApiError, ask, isKeyWanted, key, useKey } from './api.ts'
 import { connection } from './server-state.ts'
 
 /** The reply of /api/whoami. */
 export interface Me {
-  role: 'user' | 'operator' | 'admin'
+  role: Role
   keyless: boolean
   key?: { name: string }
   /** How to get a higher role. */
@@ -22,15 +23,35 @@ export function followMe(): void {
     key.value
     if (isKeyWanted.value || connection.value === 'offline') return
     ask<Me>('GET', 'api/whoami').then(
-      found => {
-        me.value = found
-      },
+      found => (me.value = found),
       () => undefined
     )
   })
 }
 
-const ROLES = ['user', 'operator', 'admin'] as const
+const ROLES: readonly Role[] = ['user', 'operator', 'admin']
 
 /** Whether the user has a role. */
-export const may = (role: Me['role']) => me.value !== undefined && ROLES.indexOf(me.value.role) >= ROLES.indexOf(role)
+export const may = (role: Role) => me.value !== undefined && ROLES.indexOf(me.value.role) >= ROLES.indexOf(role)
+
+/** Exchanges the link that opened the page for a session. @returns why that failed, or an empty text */
+export async function redeemLink(): Promise<string> {
+  const token = /^#open=(.+)$/.exec(location.hash)?.[1]
+  if (token === undefined) return ''
+  // It works only once and must not stay in the history.
+  history.replaceState(null, '', '#/')
+  dispatchEvent(new HashChangeEvent('hashchange'))
+  try {
+    const { key } = await ask<{ key: string }>('POST', 'api/sessions', { body: { token: decodeURIComponent(token) } })
+    useKey(key)
+    return ''
+  } catch (error) {
+    return (error as ApiError).message
+  }
+}
+
+/** Ends the session of this tab, or removes its key. */
+export async function signOut(): Promise<void> {
+  await ask('DELETE', 'api/sessions/current').catch(() => undefined)
+  useKey('')
+}

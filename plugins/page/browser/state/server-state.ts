@@ -2,45 +2,32 @@ import { batch, computed, effect, signal } from '@preact/signals'
 import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import { ApiError, base, isKeyWanted, key, send, streamOf } from './api.ts'
 import { openChannel } from './browser-storage.ts'
-import { newId } from './identifier.ts'
 import { lastModel } from './preferences.ts'
+import { newId } from './values.ts'
 
 /*
  * The current state of the server from its event feed. One tab reads the feed and shares it with the others, because
  * browsers limit connections to a server to six.
  */
 
-type Records = { [T in StateTopic]: ReadonlyMap<string, StateValue<T>> }
-const none = (): Records => ({
-  server: new Map(),
-  requests: new Map(),
-  model: new Map(),
-  engine: new Map(),
-  pull: new Map(),
-  conversion: new Map(),
-  memory: new Map(),
-  gpu: new Map(),
-  build: new Map(),
-  member: new Map(),
-  replicas: new Map()
-})
+type Records = { readonly [T in StateTopic]?: ReadonlyMap<string, StateValue<T>> }
 
 /** All records, by topic and key. */
-export const records = signal<Records>(none())
+export const records = signal<Records>({})
 /** Whether the server can be reached. */
 export const connection = signal<'connecting' | 'online' | 'offline'>('connecting')
 
-const only = <Value>(map: ReadonlyMap<string, Value>): Value | undefined => map.values().next().value
+/** The records of a topic. */
+const all = <T extends StateTopic>(topic: T): StateValue<T>[] => [...(records.value[topic]?.values() ?? [])]
 
-export const models = computed(() => [...records.value.model.values()].sort((a, b) => (a.name < b.name ? -1 : 1)))
-export const engines = computed(() => [...records.value.engine.values()])
-export const pulls = computed(() => [...records.value.pull.entries()].map(([, pull]) => pull))
-export const conversions = computed(() => [...records.value.conversion.values()])
-export const gpus = computed(() => [...records.value.gpu.entries()].map(([id, gpu]) => ({ id, ...gpu })))
-export const pools = computed(() => [...records.value.memory.values()])
-export const server = computed(() => only(records.value.server))
-export const requests = computed(() => only(records.value.requests))
-export const build = computed(() => only(records.value.build))
+export const models = computed(() => all('model').sort((a, b) => (a.name < b.name ? -1 : 1)))
+export const engines = computed(() => all('engine'))
+export const pulls = computed(() => all('pull'))
+export const conversions = computed(() => all('conversion'))
+export const gpus = computed(() => all('gpu'))
+export const pools = computed(() => all('memory'))
+export const server = computed(() => all('server')[0])
+export const build = computed(() => all('build')[0])
 
 /** Models that can chat. */
 export const chatModels = computed(() => models.value.filter(({ capabilities }) => capabilities.includes('completion')))
@@ -64,19 +51,19 @@ export function contextOf(model: string): number | undefined {
 }
 
 function takeSnapshot({ records: all }: StateSnapshot): void {
-  const next = none() as Record<StateTopic, Map<string, unknown>>
-  for (const { topic, key, value } of all) next[topic]?.set(key, value)
+  const next: Partial<Record<StateTopic, Map<string, unknown>>> = {}
+  for (const { topic, key, value } of all) (next[topic] ??= new Map()).set(key, value)
   records.value = next as Records
 }
 
 function takeChange({ removed, set }: StateChange): void {
   const next = { ...records.value } as Record<StateTopic, Map<string, unknown>>
   for (const topic of new Set([...removed, ...set].map(({ topic }) => topic))) next[topic] = new Map(next[topic])
-  for (const { topic, key } of removed) next[topic]?.delete(key)
+  for (const { topic, key } of removed) next[topic].delete(key)
   for (const { topic, key, value } of set) {
-    const merged = { ...(next[topic]?.get(key) as object), ...value }
+    const merged = { ...(next[topic].get(key) as object), ...value }
     const known = Object.entries(merged).filter(([, field]) => field !== null)
-    next[topic]?.set(key, Object.fromEntries(known))
+    next[topic].set(key, Object.fromEntries(known))
   }
   records.value = next as Records
 }
