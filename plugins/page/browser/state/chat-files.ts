@@ -66,7 +66,7 @@ const MAX_FILE_BYTES = 512 * 2 ** 20
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
   if (file.size > MAX_FILE_BYTES) throw new Error(fill(t.importTooLarge, { name: file.name }))
-  const [{ checkedChats, ChatFault, arePresets }, { foreignChatsOf }] = await Promise.all([
+  const [{ checkedChats, ChatFault, arePresets }, { foreignChats }] = await Promise.all([
     import('./chat-check.ts'),
     import('./foreign-chats.ts')
   ])
@@ -75,7 +75,7 @@ export async function importChats(file: File): Promise<number> {
   let found: { chats: Chat[]; messages: Message[] } | undefined
   try {
     own = ownChatsOf(new TextDecoder().decode(bytes))
-    const given = own ?? foreignChatsOf(bytes, file.name, MAX_FILE_BYTES)
+    const given = own ?? foreignChats(bytes, file.name, MAX_FILE_BYTES)
     found = given && checkedChats(given.chats, given.messages, own !== undefined)
     if (!arePresets(own?.presets ?? [])) throw new ChatFault('', fill(t.chatFaults.field, { field: 'presets' }))
   } catch (error) {

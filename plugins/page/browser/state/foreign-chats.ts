@@ -2,43 +2,26 @@ import { strFromU8, unzipSync } from 'fflate'
 import { fill, texts } from '../texts/texts.ts'
 import { ChatFault, checkTree } from './chat-check.ts'
 import { type Attachment, type Chat, type Message, type ToolCall, titleOf } from './conversation-tree.ts'
+import { isObject } from './values.ts'
 
 /*
  * Parses chats exported by other programs: llama.cpp's own page (a file of lines, an archive of several, or JSON as of
  * 2025), Open WebUI (JSON), ChatGPT (its archive, or the conversations.json in it) and LM Studio (one file per chat).
  */
 
-/** Chats with all their messages. */
-export interface ForeignChats {
-  chats: Chat[]
-  messages: Message[]
-}
-
 /** Fields of an untrusted file, which may have any type. */
-// biome-ignore lint/suspicious/noExplicitAny: each field is looked at before it is used
+// biome-ignore lint/suspicious/noExplicitAny: each field is checked before it is used
 type Fields = Record<string, any>
 
 /** A message in the common form of those programs, linked to its parent. */
-interface Node {
-  id: string
-  parent?: string | undefined
+interface Node extends Omit<Message, 'chat' | 'role' | 'at'> {
   role: string
-  content: string
   /** Epoch milliseconds. */
   at?: number | undefined
-  model?: string | undefined
-  thinking?: string | undefined
-  attachments?: Attachment[] | undefined
-  toolCalls?: ToolCall[] | undefined
-  callId?: string | undefined
 }
 
-interface Conversation {
-  id: string
-  title: string
+interface Conversation extends Pick<Chat, 'id' | 'title' | 'pinned' | 'system'> {
   createdAt?: number | undefined
-  pinned?: boolean | undefined
-  system?: string | undefined
   /** Last message of the branch that was shown last. */
   current?: string | undefined
   nodes: Node[]
@@ -49,7 +32,11 @@ interface Conversation {
  * @param maxBytes total of all unpacked files
  * @throws Error if the file is broken
  */
-export function foreignChatsOf(bytes: Uint8Array, name: string, maxBytes: number): ForeignChats | undefined {
+export function foreignChats(
+  bytes: Uint8Array,
+  name: string,
+  maxBytes: number
+): { chats: Chat[]; messages: Message[] } | undefined {
   const isArchive = bytes[0] === 0x50 && bytes[1] === 0x4b
   let left = maxBytes
   const isWanted = ({ name, originalSize }: { name: string; originalSize: number }) => {
@@ -59,60 +46,55 @@ export function foreignChatsOf(bytes: Uint8Array, name: string, maxBytes: number
     return true
   }
   const files = isArchive ? Object.entries(unzipSync(bytes, { filter: isWanted })) : [[name, bytes] as const]
-  const conversations = files.flatMap(([name, bytes]) => conversationsOf(strFromU8(bytes), name))
-  if (conversations.length === 0) return undefined
-  const all = conversations.map(treeOf)
+  const all = files.flatMap(([name, bytes]) => conversationsIn(strFromU8(bytes), name)).map(chatFrom)
+  if (all.length === 0) return undefined
   return { chats: all.map(({ chat }) => chat), messages: all.flatMap(({ messages }) => messages) }
 }
 
-function conversationsOf(text: string, name: string): Conversation[] {
-  const records = recordsOf(text)
+function conversationsIn(text: string, name: string): Conversation[] {
+  const records = recordsIn(text)
   // llama.cpp: one line for the chat, then one for each message.
   if (records[0]?.type === 'session') {
     const chats: { conv: Fields; messages: Fields[] }[] = []
     for (const record of records) {
       if (record.type === 'session') chats.push({ conv: record, messages: [] })
-      else if (record.type === 'message' && isFields(record.message)) chats.at(-1)?.messages.push(record.message)
+      else if (record.type === 'message' && isObject(record.message)) chats.at(-1)?.messages.push(record.message)
     }
     return chats.map(llamaChat)
   }
   return records.flatMap(record => {
-    if (isFields(record.conv) && Array.isArray(record.messages)) return llamaChat(record as never)
-    if (isFields(record.mapping)) return chatGptChat(record)
-    if (isFields(record.chat)) return openWebUiChat(record)
-    if (Array.isArray(record.messages) && isFields(record.messages[0]) && 'versions' in record.messages[0]) {
-      return lmStudioChat(record, name)
-    }
-    return []
+    if (isObject(record.conv) && Array.isArray(record.messages)) return llamaChat(record as never)
+    if (isObject(record.mapping)) return chatGptChat(record)
+    if (isObject(record.chat)) return openWebUiChat(record)
+    const isLmStudio =
+      Array.isArray(record.messages) && isObject(record.messages[0]) && 'versions' in record.messages[0]
+    return isLmStudio ? lmStudioChat(record, name) : []
   })
 }
 
 /** Parses a file with one JSON value, a list, or one value per line. */
-function recordsOf(text: string): Fields[] {
+function recordsIn(text: string): Fields[] {
   let value: unknown
   try {
     value = JSON.parse(text)
   } catch {
-    value = text
-      .split('\n')
-      .filter(line => line.trim() !== '')
-      .map(line => JSON.parse(line) as unknown)
+    const lines = text.split('\n').filter(line => line.trim() !== '')
+    value = lines.map(line => JSON.parse(line) as unknown)
   }
-  return (Array.isArray(value) ? value : [value]).filter(isFields)
+  return (Array.isArray(value) ? value : [value]).filter(isObject)
 }
 
-const isFields = (value: unknown): value is Fields =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : '')
-const numberOf = (value: unknown): number | undefined =>
-  typeof value === 'number' && Number.isFinite(value) && value > 0 ? value : undefined
-/** Converts seconds to epoch milliseconds. */
-const msOf = (seconds: unknown): number | undefined => {
-  const known = numberOf(seconds)
-  return known === undefined ? undefined : Math.round(known * 1000)
-}
 const optional = (value: unknown) => textOf(value) || undefined
-const listOf = (value: unknown): Fields[] => (Array.isArray(value) ? value.filter(isFields) : [])
+const numberOf = (value: unknown, factor = 1): number | undefined =>
+  typeof value === 'number' && Number.isFinite(value) && value > 0 ? Math.round(factor * value) : undefined
+/** Converts seconds to milliseconds. */
+const msOf = (seconds: unknown) => numberOf(seconds, 1000)
+const listOf = (value: unknown): Fields[] => (Array.isArray(value) ? value.filter(isObject) : [])
+const imageOf = (name: string, url: unknown): Attachment[] => {
+  const [, type] = /^data:(image\/[^;,]*)/.exec(textOf(url)) ?? []
+  return type ? [{ name, kind: 'image', type, data: url as string }] : []
+}
 
 function llamaChat({ conv, messages }: { conv: Fields; messages: Fields[] }): Conversation {
   const nodes = listOf(messages).map(
@@ -140,16 +122,17 @@ function llamaChat({ conv, messages }: { conv: Fields; messages: Fields[] }): Co
   }
 }
 
-function llamaAttachment({ name, content, base64Url, base64Data, mimeType }: Fields): Attachment | [] {
-  const given = { name: textOf(name) }
-  const type = textOf(mimeType)
-  if (/^data:image\//.test(textOf(base64Url))) {
-    return { ...given, kind: 'image', type: /^data:([^;,]+)/.exec(base64Url)![1]!, data: base64Url }
-  }
-  if (type.startsWith('audio/') && textOf(base64Data) !== '') {
-    return { ...given, kind: 'audio', type, data: `data:${type};base64,${base64Data}` }
-  }
-  return textOf(content) === '' ? [] : { ...given, kind: 'text', type: 'text/plain', data: content }
+function llamaAttachment({ name: given, content, base64Url, base64Data, mimeType }: Fields): Attachment[] {
+  const [name, type, audio, data] = [given, mimeType, base64Data, content].map(textOf) as [
+    string,
+    string,
+    string,
+    string
+  ]
+  const images = imageOf(name, base64Url)
+  if (images.length > 0) return images
+  if (type.startsWith('audio/') && audio) return [{ name, kind: 'audio', type, data: `data:${type};base64,${audio}` }]
+  return data === '' ? [] : [{ name, kind: 'text', type: 'text/plain', data }]
 }
 
 function llamaToolCalls(calls: unknown): ToolCall[] | undefined {
@@ -163,7 +146,7 @@ function llamaToolCalls(calls: unknown): ToolCall[] | undefined {
 }
 
 function openWebUiChat({ id, title, pinned, created_at, chat }: Fields): Conversation {
-  const byId: Fields = isFields(chat.history?.messages) ? chat.history.messages : {}
+  const byId: Fields = isObject(chat.history?.messages) ? chat.history.messages : {}
   const nodes = Object.entries(byId).map(
     ([id, message]): Node => ({
       id,
@@ -172,10 +155,8 @@ function openWebUiChat({ id, title, pinned, created_at, chat }: Fields): Convers
       ...withoutThoughts(textOf(message.content)),
       at: msOf(message.timestamp),
       model: optional(message.model),
-      attachments: listOf(message.files).flatMap(({ type, url, name }): Attachment[] =>
-        type === 'image' && /^data:image\//.test(textOf(url))
-          ? [{ name: textOf(name) || 'image', kind: 'image', type: /^data:([^;,]+)/.exec(url)![1]!, data: url }]
-          : []
+      attachments: listOf(message.files).flatMap(({ type, url, name }) =>
+        type === 'image' ? imageOf(textOf(name) || 'image', url) : []
       )
     })
   )
@@ -200,7 +181,7 @@ function withoutThoughts(text: string): Pick<Node, 'content' | 'thinking'> {
 
 function chatGptChat({ id, conversation_id, title, create_time, current_node, mapping }: Fields): Conversation {
   const nodes = Object.entries(mapping as Fields).map(([id, node]): Node => {
-    const message: Fields = isFields(node?.message) ? node.message : {}
+    const message: Fields = isObject(node?.message) ? node.message : {}
     const { content_type, parts } = message.content ?? {}
     const isSaid =
       ['text', 'multimodal_text'].includes(content_type) && !message.metadata?.is_visually_hidden_from_conversation
@@ -232,16 +213,14 @@ function lmStudioChat({ name: title, createdAt, pinned, systemPrompt, messages }
   for (const [at, { versions, currentlySelected }] of listOf(messages).entries()) {
     const own = listOf(versions).map((version, number): Node => {
       const steps = version.type === 'multiStep' ? listOf(version.steps) : [version]
-      const said = steps.map(step => ({
-        isThought: step.style?.type === 'thinking',
-        text: listOf(step.content)
-          .map(({ text }) => textOf(text))
-          .join('')
-      }))
       const joined = (isThought: boolean) =>
-        said
-          .filter(step => step.isThought === isThought)
-          .map(({ text }) => text)
+        steps
+          .filter(step => (step.style?.type === 'thinking') === isThought)
+          .map(step =>
+            listOf(step.content)
+              .map(({ text }) => textOf(text))
+              .join('')
+          )
           .join('\n\n')
       return {
         id: `${id}-${at}-${number}`,
@@ -274,79 +253,63 @@ const OTHER_ROLES = ['', 'system', 'developer', 'function', 'root']
 const MAX_TITLE_LENGTH = 500
 
 /** Converts a conversation. Empty nodes are skipped, and each message is newer than its parent. */
-function treeOf(conversation: Conversation): { chat: Chat; messages: Message[] } {
+function chatFrom(conversation: Conversation): { chat: Chat; messages: Message[] } {
   const { nodes, title, pinned, system, current } = conversation
-  const chatId = idOf(conversation.id)
+  const chatId = idFrom(conversation.id)
   checkTree(title, nodes, new Set())
   const byId = new Map(nodes.map(node => [node.id, node]))
-  for (const { id, role } of nodes) {
-    if (ROLES.includes(role) || OTHER_ROLES.includes(role)) continue
-    throw new ChatFault(title, fill(texts.peek().chatFaults.messageField, { id, field: 'role' }))
-  }
-  const isSaid = ({ role, content, thinking, attachments, toolCalls }: Node) =>
+  const wrong = nodes.find(({ role }) => !ROLES.includes(role) && !OTHER_ROLES.includes(role))
+  if (wrong) throw new ChatFault(title, fill(texts.peek().chatFaults.messageField, { id: wrong.id, field: 'role' }))
+  const hasContent = ({ role, content, thinking, attachments, toolCalls }: Node) =>
     ROLES.includes(role) && Boolean(content || thinking || attachments?.length || toolCalls?.length)
-  /** Returns the nearest ancestor with content. */
-  const saidFrom = (id: string | undefined): Node | undefined => {
-    const seen = new Set<Node>()
-    for (let at = byId.get(id ?? ''); at && !seen.has(at); at = byId.get(at.parent ?? '')) {
-      if (isSaid(at)) return at
-      seen.add(at)
-    }
-    return undefined
+  /** Returns the nearest ancestor with content, or the node itself. */
+  const nearest = (id: string | undefined): Node | undefined => {
+    let at = byId.get(id ?? '')
+    while (at && !hasContent(at)) at = byId.get(at.parent ?? '')
+    return at
   }
   const children = new Map<string | undefined, Node[]>()
-  for (const node of nodes.filter(isSaid)) {
-    const parent = saidFrom(node.parent)?.id
+  for (const node of nodes.filter(hasContent)) {
+    const parent = nearest(node.parent)?.id
     const siblings = children.get(parent)
     if (siblings) siblings.push(node)
     else children.set(parent, [node])
   }
-  const createdAt =
-    conversation.createdAt && Number.isFinite(conversation.createdAt) ? conversation.createdAt : Date.now()
+  const { createdAt: given } = conversation
+  const createdAt = given && Number.isFinite(given) ? given : Date.now()
   const messages: Message[] = []
   const waiting = (children.get(undefined) ?? []).map(node => ({ node, after: undefined as Message | undefined }))
   // In file order, so that the later of two simultaneous messages counts as newer.
   for (const { node, after } of waiting) {
     const newest = messages.at(-1)?.at ?? 0
-    const { role, content, model, thinking, attachments, toolCalls, callId } = node
     const message: Message = {
+      ...node,
       id: `${chatId}-${node.id}`,
       chat: chatId,
-      ...(after && { parent: after.id }),
-      role: role as Message['role'],
-      content,
-      at: Math.max(node.at ?? createdAt, (after?.at ?? 0) + 1, node.at === undefined ? newest + 1 : 0),
-      ...(model !== undefined && { model }),
-      ...(thinking !== undefined && { thinking }),
-      ...(attachments?.length && { attachments }),
-      ...(toolCalls && { toolCalls }),
-      ...(callId !== undefined && { callId })
+      parent: after?.id,
+      role: node.role as Message['role'],
+      at: Math.max(node.at ?? createdAt, (after?.at ?? 0) + 1, node.at === undefined ? newest + 1 : 0)
     }
     messages.push(message)
     waiting.push(...(children.get(node.id) ?? []).map(child => ({ node: child, after: message })))
   }
-  const last = saidFrom(current)
-  const leaf = last ? `${chatId}-${last.id}` : messages.at(-1)?.id
-  const model = messages.findLast(message => message.role === 'assistant')?.model
-  return {
-    chat: {
-      id: chatId,
-      title: title.slice(0, MAX_TITLE_LENGTH) || titleOf(messages.find(({ role }) => role === 'user')?.content ?? ''),
-      createdAt,
-      updatedAt: Math.max(createdAt, ...messages.map(({ at }) => at)),
-      ...(leaf !== undefined && { leaf }),
-      ...(pinned && { pinned }),
-      ...(system !== undefined && { system }),
-      ...(model !== undefined && { model })
-    },
-    messages
+  const last = nearest(current)
+  const question = messages.find(({ role }) => role === 'user')
+  const chat = {
+    id: chatId,
+    title: title.slice(0, MAX_TITLE_LENGTH) || titleOf(question?.content ?? ''),
+    createdAt,
+    updatedAt: Math.max(createdAt, ...messages.map(({ at }) => at)),
+    leaf: last ? `${chatId}-${last.id}` : messages.at(-1)?.id,
+    pinned,
+    system,
+    model: messages.findLast(message => message.role === 'assistant')?.model
   }
+  return { chat, messages }
 }
 
 /**
  * Converts an id to the server's format. The same chat always gets the same id, so that importing a file twice adds
  * nothing.
  */
-function idOf(id: string): string {
-  return `from-${id.toLowerCase().replace(/[^a-z0-9]+/g, '-')}`.slice(0, 64)
-}
+const idFrom = (id: string) => `from-${id.toLowerCase().replace(/[^a-z0-9]+/g, '-')}`.slice(0, 64)

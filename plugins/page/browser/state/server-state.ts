@@ -51,8 +51,11 @@ export function contextOf(model: string): number | undefined {
 }
 
 function takeSnapshot({ records: all }: StateSnapshot): void {
-  const next: Partial<Record<StateTopic, Map<string, unknown>>> = {}
-  for (const { topic, key, value } of all) (next[topic] ??= new Map()).set(key, value)
+  const next = {} as Record<StateTopic, Map<string, unknown>>
+  for (const { topic, key, value } of all) {
+    next[topic] ??= new Map()
+    next[topic].set(key, value)
+  }
   records.value = next as Records
 }
 
