@@ -254,6 +254,7 @@ t.test('an installed package pulls, answers and loads plugins', async t => {
   const own = join(prefix, 'lib', 'node_modules', 'corral', 'plugins')
   for (const path of [
     'machines/ray/corral_ray.py',
+    'machines/ray/ray_supervisor.py',
     'machines/ray/packages/ray.lock',
     'models/conversion/packages/packages.lock'
   ]) {

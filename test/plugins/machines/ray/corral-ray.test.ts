@@ -9,7 +9,7 @@ const python = ['python3', '/usr/bin/python3'].find(
 )
 
 t.test(
-  'the tests of corral_ray.py pass',
+  'the tests of the Python program pass',
   {
     skip: python === undefined ? 'no Python 3.10 is here' : process.platform !== 'linux' && 'it is for Linux'
   },

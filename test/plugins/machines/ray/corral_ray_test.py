@@ -1,4 +1,4 @@
-"""The decisions of plugins/machines/ray/corral_ray.py, without Ray."""
+"""The program in plugins/machines/ray, without Ray."""
 
 import contextlib
 import os
@@ -10,7 +10,9 @@ import time
 import unittest
 
 sys.path.insert(0, sys.argv.pop(1))
-import corral_ray  # noqa: E402
+import ray_decisions  # noqa: E402
+import ray_processes  # noqa: E402
+import ray_supervisor  # noqa: E402
 
 
 def nodes(*ids):
@@ -22,7 +24,7 @@ class Decisions(unittest.TestCase):
         """Each step is (ids of the nodes, how many members are wanted); gives who has a member after each."""
         marks, seen = {}, []
         for ids, wanted in steps:
-            marks, active = corral_ray.decide(nodes(*ids), marks, wanted)
+            marks, active = ray_decisions.decide(nodes(*ids), marks, wanted)
             seen.append("".join(active))
         return seen
 
@@ -36,11 +38,11 @@ class Decisions(unittest.TestCase):
         self.assertEqual(self.follow(("a", 3), ("abc", 3), ("abc", 0))[-1], "a", "a was there before")
 
     def test_what_a_person_has_joined_is_not_given_back(self):
-        marks, _ = corral_ray.decide(nodes(*"a"), {}, 2)
+        marks, _ = ray_decisions.decide(nodes(*"a"), {}, 2)
         more = nodes(*"ab")
         more["b"]["joined"] = True
-        marks, _ = corral_ray.decide(more, marks, 2)
-        self.assertEqual(corral_ray.decide(more, marks, 0)[1], ["a", "b"])
+        marks, _ = ray_decisions.decide(more, marks, 2)
+        self.assertEqual(ray_decisions.decide(more, marks, 0)[1], ["a", "b"])
 
     def test_nothing_is_given_back_while_nobody_says_what_is_wanted(self):
         self.assertEqual(self.follow(("a", 3), ("abc", 3), ("abc", None))[-1], "abc")
@@ -49,52 +51,52 @@ class Decisions(unittest.TestCase):
         self.assertEqual(self.follow(("a", 3), ("abc", 3), ("abc", 1), ("abc", 2), ("abc", 5))[2:], ["a", "ab", "abc"])
 
     def test_a_machine_that_has_gone_is_forgotten(self):
-        marks, _ = corral_ray.decide(nodes(*"a"), {}, 2)
-        marks, _ = corral_ray.decide(nodes(*"ab"), marks, 2)
-        marks, active = corral_ray.decide(nodes(*"ab"), marks, 1)
+        marks, _ = ray_decisions.decide(nodes(*"a"), {}, 2)
+        marks, _ = ray_decisions.decide(nodes(*"ab"), marks, 2)
+        marks, active = ray_decisions.decide(nodes(*"ab"), marks, 1)
         self.assertEqual((marks["released"], active), (["b"], ["a"]))
-        marks, active = corral_ray.decide(nodes(*"a"), marks, 1)
+        marks, active = ray_decisions.decide(nodes(*"a"), marks, 1)
         self.assertEqual((marks["released"], marks["asked"], active), ([], [], ["a"]))
 
     def test_the_wants_of_several_fronts(self):
-        wants = corral_ray.Wants()
+        wants = ray_decisions.Wants()
         said = {"one": {"members": 2, "beat": "1"}, "two": {"members": 5, "beat": "1"}}
         self.assertIsNone(wants.total({}, 0))
         self.assertEqual(wants.total(said, 0), 5)
         said["one"]["beat"] = "2"
         self.assertEqual(wants.total(said, 300), 5)
-        self.assertEqual(wants.total(said, corral_ray.WANT_ENDS + 1), 2, "two has been silent for too long")
-        self.assertEqual(wants.total(said, 10 * corral_ray.WANT_ENDS), 0)
+        self.assertEqual(wants.total(said, ray_decisions.WANT_ENDS + 1), 2, "two has been silent for too long")
+        self.assertEqual(wants.total(said, 10 * ray_decisions.WANT_ENDS), 0)
 
     def test_names_are_unique(self):
         alike = {"x": {"name": "gpu", "address": "10.0.0.1"}, "y": {"name": "gpu", "address": "10.0.0.2"}}
-        self.assertEqual(corral_ray.member_names(alike), {"x": "gpu-10.0.0.1", "y": "gpu-10.0.0.2"})
-        self.assertEqual(corral_ray.member_names(nodes(*"a")), {"a": "name-a"})
+        self.assertEqual(ray_decisions.member_names(alike), {"x": "gpu-10.0.0.1", "y": "gpu-10.0.0.2"})
+        self.assertEqual(ray_decisions.member_names(nodes(*"a")), {"a": "name-a"})
 
     def test_the_table_has_who_was_reachable_once(self):
         up = {"name": "b", "url": "http://b", "key": "k", "state": "restarting"}
         records = {"1": up, "2": {"name": "a", "state": "starting"}, "3": {**up, "name": "c"}}
-        self.assertEqual(corral_ray.table_of(records, {"1", "2"}), [{"name": "b", "url": "http://b", "key": "k"}])
+        self.assertEqual(ray_decisions.table_of(records, {"1", "2"}), [{"name": "b", "url": "http://b", "key": "k"}])
 
     def test_restarts_wait_longer_and_longer_unless_it_ran_well(self):
         waits = [0.0]
         for _ in range(8):
-            waits.append(corral_ray.next_wait(waits[-1], ran=1))
+            waits.append(ray_decisions.next_wait(waits[-1], ran=1))
         self.assertEqual(waits[1:4], [0.2, 0.4, 0.8])
-        self.assertEqual(waits[-1], corral_ray.MAX_WAIT)
-        self.assertEqual(corral_ray.next_wait(10, ran=corral_ray.GOOD_RUN), corral_ray.FIRST_WAIT)
+        self.assertEqual(waits[-1], ray_decisions.MAX_WAIT)
+        self.assertEqual(ray_decisions.next_wait(10, ran=ray_decisions.GOOD_RUN), ray_decisions.FIRST_WAIT)
 
     def test_a_corral_gets_nothing_of_ray(self):
         ray = "/v/site-packages/ray/core/libjemalloc.so"
         given = {"PATH": "/bin", "RAY_AUTH_TOKEN": "x", "PYTHONPATH": "y", "CORRAL_HOME": "z", "LD_PRELOAD": ray}
-        self.assertEqual(corral_ray.corral_environment(given), {"PATH": "/bin"})
+        self.assertEqual(ray_decisions.corral_environment(given), {"PATH": "/bin"})
         both = {"LD_PRELOAD": f"{ray}:/lib/mine.so"}
-        self.assertEqual(corral_ray.corral_environment(both), {"LD_PRELOAD": "/lib/mine.so"})
+        self.assertEqual(ray_decisions.corral_environment(both), {"LD_PRELOAD": "/lib/mine.so"})
 
     def test_where_corral_is(self):
-        self.assertEqual(corral_ray.find_command([sys.executable], "/nowhere"), [sys.executable])
-        with self.assertRaisesRegex(corral_ray.Mistake, "/no/node does not exist, and there is no corral on the PATH"):
-            corral_ray.find_command(["/no/node"], "/nowhere")
+        self.assertEqual(ray_supervisor.find_command([sys.executable], "/nowhere"), [sys.executable])
+        with self.assertRaisesRegex(ray_decisions.Mistake, "/no/node does not exist, and there is no corral on the PATH"):
+            ray_supervisor.find_command(["/no/node"], "/nowhere")
 
 
 def state(pid):
@@ -115,11 +117,11 @@ class Processes(unittest.TestCase):
 
     def test_a_program_dies_with_its_supervisor(self):
         code = (
-            "import sys; sys.path.insert(0, sys.argv[1]); import corral_ray, signal\n"
-            "print(corral_ray.start_bound(['/bin/sleep', '300']).pid, flush=True)\n"
+            "import sys; sys.path.insert(0, sys.argv[1]); import ray_supervisor, signal\n"
+            "print(ray_supervisor.start_bound(['/bin/sleep', '300']).pid, flush=True)\n"
             "signal.pause()"
         )
-        folder = os.path.dirname(corral_ray.__file__)
+        folder = os.path.dirname(ray_supervisor.__file__)
         supervisor = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
         with supervisor:
             pid = int(supervisor.stdout.readline())
@@ -135,8 +137,8 @@ class Processes(unittest.TestCase):
             for name in ("a", "ab"):
                 with open(f"{folder}/{name}/log", "w") as log:
                     children[name] = subprocess.Popen(["/bin/sleep", "300"], stdout=log)
-            self.assertEqual(corral_ray.processes_of(f"{folder}/a"), [children["a"].pid])
-            corral_ray.end_processes(f"{folder}/a")
+            self.assertEqual(ray_processes.processes_of(f"{folder}/a"), [children["a"].pid])
+            ray_processes.end_processes(f"{folder}/a")
             self.assertEqual(children["a"].wait(30), -signal.SIGKILL)
             self.assertIsNone(children["ab"].poll(), "one with a longer name is another one's")
             children["ab"].kill()
