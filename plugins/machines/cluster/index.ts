@@ -162,7 +162,7 @@ export default definePlugin({
       changed: () => hooks.stateChanged('replicas'),
       log
     })
-    for (const source of configuredSources(given)) members.addSource(source)
+    for (const source of configuredSources(given)) members.roster.add(source)
     catalog.add({ name: 'cluster', models: () => members.brought() })
     context.service('engines').add(clusterProvider(members, copies, keeper))
     const [storage, downloads] = [context.service('storage'), context.service('downloads')]
@@ -173,7 +173,7 @@ export default definePlugin({
     const ask = askRoutes({ ...api, optionsAtTop: false })
     const copying = copyRoutes({ storage, catalog, sources, describe: variant => described(api, variant) })
     return {
-      services: { cluster: { addSource: source => members.addSource(source) } },
+      services: { cluster: { addSource: source => members.roster.add(source) } },
       routes: async app => {
         await app.register(clusterRoutes(members, keeper), { prefix: '/api' })
         await app.register(ask, { prefix: '/api/cluster' })

@@ -1,6 +1,5 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { Elsewhere } from '../../../../core/contracts/built-in-services.ts'
-import type { MemberSource } from '../../../../core/contracts/cluster.ts'
 import type { BroughtModel, Model } from '../../../../core/contracts/models.ts'
 import type { MemberRecord } from '../../../../core/contracts/native-records.ts'
 import type { StateTopic } from '../../../../core/contracts/state-events.ts'
@@ -49,11 +48,6 @@ export class ClusterNodes {
         else log.warn({ source, reason }, 'a source of members fails; the known members stay')
       }
     })
-  }
-
-  /** @returns removes it. @throws Error if its name is taken */
-  addSource(source: MemberSource): () => void {
-    return this.roster.add(source)
   }
 
   /** Follows the sources. Resolves when each node known by then was reached, or could not be. */
@@ -188,34 +182,20 @@ export class ClusterNodes {
   /** Decides again which files count for each model. */
   #relist(): void {
     this.#isListed = false
-    const counts = new Map<string, string[]>()
-    for (const { models } of this.#members.values()) {
-      for (const { key, digest } of models.values()) {
-        const digests = counts.get(key)
-        if (digests) digests.push(digest)
-        else counts.set(key, [digest])
-      }
-    }
+    const models = this.all().flatMap(({ models }) => [...models.values()])
     // If nodes differ, the majority counts; on a tie, the first.
-    const accepted = new Map([...counts].map(([key, digests]) => [key, mostFrequent(digests)!]))
+    const accepted = mostFrequentBy(models.map(({ key, digest }) => [key, digest]))
     for (const member of this.#members.values()) member.refresh(accepted)
     this.#options.stateChanged('model')
   }
 
   #list(): void {
     this.#isListed = true
-    const models = new Map<string, DescribedModel>()
-    /** By `owner/name` in lower case: variants that nodes have as the default one. */
-    const defaults = new Map<string, string[]>()
-    for (const member of this.#members.values()) {
-      for (const model of member.models.values()) {
-        if (!models.has(model.key)) models.set(model.key, model)
-        if (!model.isDefault) continue
-        const name = bareKey(model)
-        defaults.set(name, [...(defaults.get(name) ?? []), model.label])
-      }
-    }
-    const usual = new Map([...defaults].map(([name, labels]) => [name, mostFrequent(labels)!]))
+    const all = this.all().flatMap(({ models }) => [...models.values()])
+    // The first node that has a model describes it.
+    const models = new Map(all.toReversed().map(model => [model.key, model]))
+    /** By `owner/name` in lower case: the variant that most nodes have as the default one. */
+    const usual = mostFrequentBy(all.flatMap(model => (model.isDefault ? [[bareKey(model), model.label]] : [])))
     const isDefault = (model: DescribedModel) => usual.get(bareKey(model)) === model.label
     const ordered = [...models.values()].sort(
       (a, b) => compare(bareKey(a), bareKey(b)) || Number(isDefault(b)) - Number(isDefault(a)) || compare(a.key, b.key)
@@ -246,6 +226,17 @@ const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 const isSame = (a: ListedNode, b: ListedNode | ClusterNode['known']) =>
   a.url === b.url && a.key === b.key && a.tlsName === b.tlsName
 
+/** Returns the most frequent value of each key; on a tie, the first. */
+function mostFrequentBy(pairs: readonly (readonly string[])[]): Map<string, string> {
+  const values = new Map<string, string[]>()
+  for (const [key, value] of pairs as [string, string][]) {
+    const known = values.get(key)
+    if (known) known.push(value)
+    else values.set(key, [value])
+  }
+  return new Map([...values].map(([key, list]) => [key, mostFrequent(list)!]))
+}
+
 /** Returns the most frequent item of a list; on a tie, the first. */
 function mostFrequent<Item>(items: readonly Item[]): Item | undefined {
   const counts = new Map<Item, number>()
@@ -259,13 +250,8 @@ function toBroughtModel(model: DescribedModel): BroughtModel {
   const { metadata, size, digest, modifiedAt, defaults } = model
   const { contextLength, capabilities } = metadata
   return {
-    name: getName(model),
-    capabilities,
+    ...{ name: getName(model), capabilities, metadata, size, digest, modifiedAt },
     ...(contextLength !== undefined && { contextLength }),
-    metadata,
-    size,
-    digest,
-    modifiedAt,
     ...(defaults && { defaults })
   }
 }

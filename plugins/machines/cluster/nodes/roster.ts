@@ -6,13 +6,18 @@ export interface ListedNode extends KnownMember {
   readonly source: string
 }
 
-interface FollowedSource {
-  source: MemberSource
+class FollowedSource {
+  readonly source: MemberSource
   members: readonly KnownMember[]
-  hasTold: boolean
+  hasTold = false
   /** Why it cannot report its nodes now. Known nodes stay. */
   fault: string | undefined
-  end(): Promise<void> | void
+  end: () => Promise<void> | void = () => {}
+
+  constructor(source: MemberSource, members: readonly KnownMember[] = []) {
+    this.source = source
+    this.members = members
+  }
 }
 
 /** All nodes that the sources report. */
@@ -42,25 +47,20 @@ export class Roster {
   /** Adds a source, which is followed after `open`. @returns removes it. @throws Error if its name is taken */
   add(source: MemberSource): () => void {
     if (this.#sources.has(source.name)) throw new Error(`A source of members named "${source.name}" already exists.`)
-    const followed: FollowedSource = { source, members: [], hasTold: false, fault: undefined, end: () => {} }
-    this.#sources.set(source.name, followed)
-    if (this.#isOpen) this.#follow(followed)
+    this.#set(new FollowedSource(source))
     return () => void this.remove(source.name).catch(error => this.#faulty(source.name, errorMessage(error)))
   }
 
   /** Replaces the source of this name. Its nodes stay until the new one reports its own. */
   async replace(source: MemberSource): Promise<void> {
     const before = this.#sources.get(source.name)
-    const followed: FollowedSource = {
-      source,
-      members: before?.members ?? [],
-      hasTold: false,
-      fault: undefined,
-      end: () => {}
-    }
-    this.#sources.set(source.name, followed)
-    if (this.#isOpen) this.#follow(followed)
+    this.#set(new FollowedSource(source, before?.members))
     await before?.end()
+  }
+
+  #set(followed: FollowedSource): void {
+    this.#sources.set(followed.source.name, followed)
+    if (this.#isOpen) this.#follow(followed)
   }
 
   /** Removes a source and its nodes. */
