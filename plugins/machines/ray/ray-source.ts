@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import type { KnownMember, MemberSource } from '../../../core/contracts/cluster.ts'
 import { errorMessage } from '../../../core/errors.ts'
@@ -123,7 +124,7 @@ export class RaySource implements MemberSource {
       if (signal.aborted) return
       this.#told?.fault(`The program that watches Ray's members has ended (${reason}). It is being restarted.`)
       wait = performance.now() - began > MAX_WAIT_MS ? FIRST_WAIT_MS : Math.min(MAX_WAIT_MS, wait * 2)
-      await pause(wait, signal)
+      await sleep(wait, undefined, { signal }).catch(() => {})
     }
   }
 
@@ -216,7 +217,7 @@ export class RaySource implements MemberSource {
         log.error({ reason: errorMessage(error) }, "Ray's head could not be restarted")
       }
       wait = Math.min(MAX_WAIT_MS, wait * 2)
-      await pause(wait, signal)
+      await sleep(wait, undefined, { signal }).catch(() => {})
     }
   }
 }
@@ -227,10 +228,4 @@ function parseReport(line: string): Report | undefined {
   } catch {
     return undefined
   }
-}
-
-/** Waits, at most until the signal is aborted. */
-async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
-  const { setTimeout: sleep } = await import('node:timers/promises')
-  await sleep(milliseconds, undefined, { signal }).catch(() => undefined)
 }

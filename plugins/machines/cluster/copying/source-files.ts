@@ -34,14 +34,7 @@ interface Offer {
 }
 
 /** A model of another server whose files may be read. */
-export interface OpenSource {
-  readonly offer: Offer
-  /** Where a file can be read; undefined if that server lacks it. */
-  locate(sha256: string | undefined): FileLocation | undefined
-  /** Whether it still permits reading the file. */
-  answers(sha256: string, signal: AbortSignal): Promise<boolean>
-  close(): Promise<void>
-}
+export type OpenSource = Awaited<ReturnType<SourceFiles['open']>>
 
 interface SourceSettings extends ConnectionSettings {
   /** Milliseconds that another server may take to answer. */
@@ -113,9 +106,10 @@ export class SourceFiles {
   }
 
   /** Redeems a ticket. @throws CorralError `copy_failed` */
-  async open(source: CopySource, signal: AbortSignal): Promise<OpenSource> {
+  async open(source: CopySource, signal: AbortSignal) {
     const { url, tlsName, name, ticket } = source
     const settings = this.#settings
+    const { authority } = settings
     const known = { name, url, ...(tlsName !== undefined && { tlsName }) }
     const until = (signal: AbortSignal) => AbortSignal.any([signal, abortAfter(settings.silence)])
     const redeeming = new NodeConnection(known, settings)
@@ -135,27 +129,27 @@ export class SourceFiles {
     }
     const connection = new NodeConnection({ ...known, key: offer.token }, settings)
     const files = new Map(offer.variant.files.map(file => [file.sha256, file]))
-    const { authority } = settings
     return {
-      offer,
-      locate(sha256) {
+      offer: offer as Offer,
+      /** Returns where a file can be read, or undefined if that server lacks it. */
+      locate(sha256: string | undefined): FileLocation | undefined {
         const file = files.get(sha256 ?? '')
-        return (
-          file && {
-            url: connection.url + filePath(file.sha256),
-            headers: { authorization: `Bearer ${offer.token}`, 'accept-encoding': 'identity' },
-            proxy: '',
-            privateAddresses: [bareHost(new URL(url).hostname)],
-            tls: {
-              ...(authority !== undefined && { ca: authority }),
-              ...(tlsName !== undefined && { servername: tlsName })
-            },
-            size: file.size,
-            sha256: file.sha256
-          }
-        )
+        if (!file) return undefined
+        return {
+          url: connection.url + filePath(file.sha256),
+          headers: { authorization: `Bearer ${offer.token}`, 'accept-encoding': 'identity' },
+          proxy: '',
+          privateAddresses: [bareHost(new URL(url).hostname)],
+          tls: {
+            ...(authority !== undefined && { ca: authority }),
+            ...(tlsName !== undefined && { servername: tlsName })
+          },
+          size: file.size,
+          sha256: file.sha256
+        }
       },
-      async answers(sha256, signal) {
+      /** Whether it still permits reading the file. */
+      async answers(sha256: string, signal: AbortSignal): Promise<boolean> {
         try {
           const reply = await connection.send('HEAD', filePath(sha256), { signal: until(signal) })
           await reply.body.dump()

@@ -46,16 +46,7 @@ export interface Reader {
 }
 
 /** What nodes have read of a prompt. */
-export interface PrefixMatches {
-  /** Returns at most `most` nodes, those that have read most of it first. */
-  longest(most: number): string[]
-  /** Returns how many characters from the beginning a node has read. */
-  common(member: string): number
-  /** Whether a slot has read a prompt that this one continues. */
-  goesOn(member: string): boolean
-  /** Whether the last request of this session went to the node. */
-  hasSession(member: string): boolean
-}
+export type PrefixMatches = ReturnType<PrefixMemory['find']>
 
 /**
  * Remembers which node's slots have read what, as digests of prefixes. Bounded twice: a node cannot hold more than its
@@ -114,12 +105,13 @@ export class PrefixMemory {
     if (!models.size) this.#members.delete(member)
   }
 
-  find(prompt: PromptBlocks): PrefixMatches {
+  find(prompt: PromptBlocks) {
     const matches = this.#match(prompt)
     const session = prompt.session === undefined ? undefined : this.#holdings.get(prompt.session)
     const first = (member: string) => matches.find(({ holding }) => of(holding, member))
     return {
-      longest: most => {
+      /** Returns at most `most` nodes, those that have read most of it first. */
+      longest(most: number): string[] {
         const found = new Set<string>()
         for (const { holding } of session ? [{ holding: session }, ...matches] : matches) {
           for (const member of holding instanceof Map ? holding.keys() : [holding.member]) {
@@ -129,13 +121,16 @@ export class PrefixMemory {
         }
         return [...found]
       },
-      common: member => first(member)?.end ?? 0,
-      goesOn: member => {
+      /** Returns how many characters from the beginning a node has read. */
+      common: (member: string) => first(member)?.end ?? 0,
+      /** Whether a slot has read a prompt that this one continues. */
+      goesOn(member: string): boolean {
         const match = first(member)
         const last = match && of(match.holding, member)?.last
         return last?.inSlot === true && last.length === match?.end
       },
-      hasSession: member => session !== undefined && of(session, member) !== undefined
+      /** Whether the last request of this session went to the node. */
+      hasSession: (member: string) => session !== undefined && of(session, member) !== undefined
     }
   }
 

@@ -4,25 +4,26 @@ import { connect } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_QUESTION, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
+import { bearer, local, newKey } from '../support.ts'
 
 const messages = [CAPITAL_QUESTION]
 const ask = (corral: Corral, headers = {}, more = {}) =>
   corral.json('/v1/chat/completions', { model: DEMO, messages, max_tokens: 6, ...more }, { headers })
 const entries = async (corral: Corral, query = ''): Promise<any[]> =>
-  (await corral.json(`/api/audit?${query}`, undefined, { local: true })).body.entries
+  (await corral.json(`/api/audit?${query}`, undefined, local)).body.entries
 const auditFile = ({ home }: Corral) => join(home, 'logs', 'audit', 'audit.jsonl')
-const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
+const headersOf = (key: string) => bearer(key).headers
 
 t.test('audit log records who called what, how it ended and its usage, but no prompts or answers', async t => {
   const corral = await startCorral(t)
-  const made = await corral.json('/api/keys', { name: 'alice', role: 'operator' }, { local: true })
-  const alice = bearer(made.body.key)
+  const key = await newKey(corral, 'alice', { role: 'operator' })
+  const alice = headersOf(key)
   const { body } = await ask(corral, alice)
   const { headers } = await corral.send('/api/stop', { model: DEMO }, { headers: alice })
   await corral.json('/api/tags', undefined, { headers: alice })
   await corral.json('/api/show', { model: DEMO }, { headers: alice })
   await corral.json('/api/health')
-  await corral.json('/api/tags', undefined, { headers: bearer('wrong') })
+  await corral.json('/api/tags', undefined, { headers: headersOf('wrong') })
   await corral.json('/api/delete', { model: 'no\u001bbody/\u202enone' }, { headers: alice, method: 'DELETE' })
   await corral.json('/api/keys', undefined, { headers: alice })
   await corral.json('/api/copy', { source: DEMO, destination: 'my/copy' }, { headers: alice })
@@ -67,28 +68,28 @@ t.test('audit log records who called what, how it ended and its usage, but no pr
     'the wait is part of the duration'
   )
   const text = readFileSync(auditFile(corral), 'utf8')
-  for (const secret of [CAPITAL_QUESTION.content, body.choices[0].message.content, made.body.key, 'wrong']) {
+  for (const secret of [CAPITAL_QUESTION.content, body.choices[0].message.content, key, 'wrong']) {
     t.notOk(text.includes(secret), 'no prompts, answers or keys')
   }
   t.equal(statSync(auditFile(corral)).mode & 0o777, 0o600)
   t.equal((await entries(corral, 'key=alice&limit=2')).length, 2)
   t.same(await entries(corral, `since=${new Date().toISOString()}`), [])
   for (const since of ['yesterday', '2999-01-01']) {
-    t.match(await corral.json(`/api/audit?since=${since}`, undefined, { local: true }), { status: 400 }, since)
+    t.match(await corral.json(`/api/audit?since=${since}`, undefined, local), { status: 400 }, since)
   }
   t.equal((await corral.json('/api/audit', undefined, { headers: alice })).status, 403)
 })
 
 t.test('audit log counts a flood of refusals without hiding other callers or earlier entries', async t => {
   const corral = await startCorral(t)
-  const key = (await corral.json('/api/keys', { name: 'bob' }, { local: true })).body.key
+  const key = await newKey(corral, 'bob')
   const flood = async (count: number, headers: Record<string, string>) => {
     for (let at = 0; at < count; at += 50) {
       await Promise.all(Array.from({ length: 50 }, () => corral.json('/api/ps', undefined, { headers })))
     }
   }
-  await flood(400, bearer('guess'))
-  t.match(await corral.json('/api/delete', { model: DEMO }, { method: 'DELETE', headers: bearer(key) }), {
+  await flood(400, headersOf('guess'))
+  t.match(await corral.json('/api/delete', { model: DEMO }, { method: 'DELETE', headers: headersOf(key) }), {
     status: 403
   })
   const told = await until('the entry of another caller', async () => {
@@ -107,8 +108,8 @@ t.test('audit log counts a flood of refusals without hiding other callers or ear
 
 t.test('refusals do not hide an action whose client did not wait for the reply', async t => {
   const corral = await startCorral(t)
-  const { key } = (await corral.json('/api/keys', { name: 'eve', role: 'operator' }, { local: true })).body
-  await Promise.all(Array.from({ length: 40 }, () => corral.json('/api/keys', undefined, { headers: bearer(key) })))
+  const key = await newKey(corral, 'eve', { role: 'operator' })
+  await Promise.all(Array.from({ length: 40 }, () => corral.json('/api/keys', undefined, { headers: headersOf(key) })))
   const { port, hostname } = new URL(corral.url)
   const socket = connect(Number(port), hostname)
   const head = [`authorization: Bearer ${key}`, 'host: localhost', 'content-length: 9', 'expect: 100-continue']
@@ -142,7 +143,7 @@ t.test('audit files are rotated by size, pruned as configured and read in order'
     all.map(({ time }) => time).sort(),
     'oldest first'
   )
-  t.match(await corral.json('/api/audit?key=nobody', undefined, { local: true }), { body: { entries: [] } })
+  t.match(await corral.json('/api/audit?key=nobody', undefined, local), { body: { entries: [] } })
 })
 
 t.test('reload is logged and changes what is logged', async t => {
@@ -150,7 +151,7 @@ t.test('reload is logged and changes what is logged', async t => {
   await corral.json('/api/tags')
   const file = join(corral.home, 'config.yaml')
   writeFileSync(file, readFileSync(file, 'utf8').replace('reads: false', 'reads: true'))
-  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
+  t.equal((await corral.json('/api/reload', {}, local)).status, 200)
   await corral.json('/api/tags')
   const all = await until('the entry of a read', async () => {
     const found = await entries(corral)
@@ -185,7 +186,7 @@ t.test('requests continue while the log cannot be written, with one error and a 
   writeFileSync(folder, '')
   for (let at = 0; at < 3; at++) {
     t.equal((await ask(corral)).status, 200)
-    t.equal((await corral.json('/api/audit', undefined, { local: true })).status, 200)
+    t.equal((await corral.json('/api/audit', undefined, local)).status, 200)
   }
   const complaints = () => corral.log().match(/cannot be written/g)?.length ?? 0
   await until('a line in the log', () => complaints() > 0)
@@ -225,7 +226,7 @@ t.test('a linked folder is used, a link in place of the file is not followed', a
 t.test('an admin can follow the audit log', async t => {
   const corral = await startCorral(t)
   await ask(corral)
-  const answer = await corral.send('/api/audit?follow=1&limit=1', undefined, { local: true })
+  const answer = await corral.send('/api/audit?follow=1&limit=1', undefined, local)
   const reader = answer.body!.getReader()
   let seen = ''
   const read = async () => {

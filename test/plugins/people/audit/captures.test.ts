@@ -11,9 +11,9 @@ import {
   startCorral,
   until
 } from '../../../support/corral.ts'
+import { bearer, local, newKey } from '../support.ts'
 
 const messages = [CAPITAL_QUESTION]
-const local = { local: true }
 const begin = async (corral: Corral, wanted: object) =>
   (await corral.json('/api/captures', { for: '5m', ...wanted }, local)).body
 const listed = async (corral: Corral, id: string) =>
@@ -23,25 +23,24 @@ const records = async (corral: Corral, id: string): Promise<any[]> =>
     .split('\n')
     .filter(line => line !== '')
     .map(line => JSON.parse(line))
-const keyOf = async (corral: Corral, name: string) => {
-  const { body } = await corral.json('/api/keys', { name }, local)
-  return { authorization: `Bearer ${body.key}` }
-}
-
 t.test('capture records requests and answers of one key only', async t => {
   const corral = await startCorral(t)
-  const alice = await keyOf(corral, 'alice')
-  const bob = await keyOf(corral, 'bob')
+  const { headers: alice } = bearer(await newKey(corral, 'alice'))
+  const { headers: bob } = bearer(await newKey(corral, 'bob'))
   const ask = async (headers: Record<string, string>, more = {}) => {
     const response = await corral.send('/v1/chat/completions', { model: DEMO, messages, ...more }, { headers })
     await response.text()
     return response.headers.get('x-corral-captured')
   }
   t.equal(await ask(alice), null, 'nothing is captured by default')
-  t.match(await corral.json('/api/captures', { for: '1m' }, local), { status: 400, body: { code: 'invalid_option' } })
-  t.match(await corral.json('/api/captures', { key: 'eve', for: '1m' }, local), { body: { code: 'key_not_found' } })
-  t.match(await corral.json('/api/captures', { key: 'bob', for: '25h' }, local), { body: { code: 'invalid_option' } })
-  t.match(await corral.json('/api/captures', { model: 'a/b', for: '1m' }, local), { body: { code: 'model_not_found' } })
+  for (const [wanted, code] of [
+    [{ for: '1m' }, 'invalid_option'],
+    [{ key: 'eve', for: '1m' }, 'key_not_found'],
+    [{ key: 'bob', for: '25h' }, 'invalid_option'],
+    [{ model: 'a/b', for: '1m' }, 'model_not_found']
+  ] as const) {
+    t.match(await corral.json('/api/captures', wanted, local), { body: { code } }, JSON.stringify(wanted))
+  }
   t.equal((await corral.json('/api/captures', { key: 'bob', for: '1m' }, { headers: alice })).status, 403)
   const { id } = await begin(corral, { key: 'alice' })
 
@@ -84,24 +83,25 @@ t.test('capture records requests and answers of one key only', async t => {
 
 t.test('capture of a model ends by size, key, time or server stop', async t => {
   const corral = await startCorral(t)
+  const endOf = (id: string) =>
+    until('the capture has ended', async () => {
+      const capture = await listed(corral, id)
+      return capture.endedAt && capture
+    })
   const { id: small } = await begin(corral, { model: DEMO, max_bytes: 1000 })
   const long = [{ role: 'user', content: 'word '.repeat(100) }]
   for (let at = 0; at < 3; at++) await corral.json('/api/chat', { model: DEMO, messages: long })
-  t.match(await until('ended by size', async () => (await listed(corral, small)).endedAt && listed(corral, small)), {
-    endReason: 'size'
-  })
-  t.ok((await listed(corral, small)).bytes <= 1000)
-
+  const full = await endOf(small)
+  t.equal(full.endReason, 'size')
+  t.ok(full.bytes <= 1000)
   const { id: short } = await begin(corral, { model: DEMO, for: 0.2 })
-  t.match(await until('ended by time', async () => (await listed(corral, short)).endedAt && listed(corral, short)), {
-    endReason: 'time'
-  })
+  t.equal((await endOf(short)).endReason, 'time')
 
-  const alice = await keyOf(corral, 'alice')
+  const alice = bearer(await newKey(corral, 'alice'))
   const { id: ofAlice } = await begin(corral, { key: 'alice' })
   await corral.json('/api/keys/alice/rotate', {}, local)
   t.notOk((await listed(corral, ofAlice)).endedAt, 'it continues with the new key')
-  const headers = await keyOf(corral, 'carol')
+  const { headers } = bearer(await newKey(corral, 'carol'))
   const { id: ofCarol } = await begin(corral, { key: 'carol' })
   const answer = await corral.send('/v1/chat/completions', endlessHosted(DEMO), { headers })
   await answer.body!.getReader().read()
@@ -109,7 +109,7 @@ t.test('capture of a model ends by size, key, time or server stop', async t => {
   const cut = await until('the record of the interrupted answer', async () => (await records(corral, ofCarol))[0])
   t.match(cut, { key: 'carol', status: 401, code: 'unauthorized', answer: [{ content: String }] })
   t.match(await listed(corral, ofCarol), { endReason: 'key_revoked' })
-  t.equal((await corral.json('/api/tags', undefined, { headers: alice })).status, 401)
+  t.equal((await corral.json('/api/tags', undefined, alice)).status, 401)
 
   await corral.end('SIGKILL')
   const again = await startCorral(t, { home: corral.home })

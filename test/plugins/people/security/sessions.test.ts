@@ -6,11 +6,7 @@ import { localCaller } from '../../../../core/contracts/callers.ts'
 import { userIn, userOfPeer } from '../../../../plugins/people/security/peer-user.ts'
 import { type LinkUser, SessionStore } from '../../../../plugins/people/security/session-store.ts'
 import { type Corral, DEMO, endless, type SendOptions, startCorral, until } from '../../../support/corral.ts'
-
-const bearer = (key: string, more: Record<string, string> = {}) => ({
-  headers: { authorization: `Bearer ${key}`, ...more }
-})
-const local = { local: true }
+import { bearer, local, newKey } from '../support.ts'
 
 /** The token of a new link, from after "#open=". */
 async function newToken(corral: Corral, init: SendOptions = local, body: object = {}): Promise<string> {
@@ -27,9 +23,6 @@ async function newSession(corral: Corral, init?: SendOptions): Promise<string> {
   if (status !== 200) throw new Error(JSON.stringify(body))
   return body.key
 }
-
-const newKey = async (corral: Corral, name: string, more: object = {}): Promise<string> =>
-  (await corral.json('/api/keys', { name, ...more }, local)).body.key
 
 t.test('a link starts one admin session, once', async t => {
   const corral = await startCorral(t)
@@ -65,20 +58,13 @@ t.test('a link starts one admin session, once', async t => {
 
   t.comment('the audit log has the request with its session')
   await corral.json('/api/stop', { model: DEMO }, bearer(key))
-  const audited = async () => (await corral.json('/api/audit?limit=100', undefined, local)).body.entries as any[]
-  const entries = await until('the audit log has it', async () => {
-    const found = await audited()
-    return found.some(({ operation }) => operation === 'stopModel') ? found : undefined
-  })
   const { id } = who.body.session
-  t.match(
-    entries.find(({ operation }) => operation === 'stopModel'),
-    { session: id, role: 'admin' }
-  )
-  t.match(
-    entries.find(({ event }) => event === 'session_created'),
-    { target: id, by: 'corral open' }
-  )
+  const isAudited = async (has: (entry: any) => boolean) =>
+    await until('the audit log has it', async () =>
+      (await corral.json('/api/audit?limit=100', undefined, local)).body.entries.find(has)
+    )
+  t.match(await isAudited(({ operation }) => operation === 'stopModel'), { session: id, role: 'admin' })
+  t.match(await isAudited(({ event }) => event === 'session_created'), { target: id, by: 'corral open' })
 
   t.match(await corral.json('/api/sessions/current', undefined, { method: 'DELETE' }), {
     status: 404,

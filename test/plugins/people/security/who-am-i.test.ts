@@ -1,9 +1,9 @@
 import t from 'tap'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { bearer, local, newKey } from '../support.ts'
 
 const whoAmI = (corral: Corral, init: { headers?: Record<string, string>; local?: boolean } = {}) =>
   corral.json('/api/whoami', undefined, init)
-const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 
 t.test('whoami describes the caller, before and after keys exist', async t => {
   const corral = await startCorral(t, { config: 'limits:\n  requests_per_day: 100\n' })
@@ -14,18 +14,13 @@ t.test('whoami describes the caller, before and after keys exist', async t => {
   t.notOk('key' in body)
   const refused = await corral.json('/api/keys')
   t.ok(refused.body.error.endsWith(body.more), 'in the words of a refusal')
-  const local = await whoAmI(corral, { local: true })
-  t.match(local.body, { role: 'admin', how: 'private_socket', keyless: true })
-  t.notOk('more' in local.body, 'nobody is more than an admin')
+  const owner = await whoAmI(corral, local)
+  t.match(owner.body, { role: 'admin', how: 'private_socket', keyless: true })
+  t.notOk('more' in owner.body, 'nobody is more than an admin')
 
   const expires = new Date(Date.now() + 3_600_000).toISOString()
   const limits = { requests_per_day: 5, tokens_per_minute: 1000, max_tokens: 50 }
-  const made = await corral.json(
-    '/api/keys',
-    { name: 'alice', models: [DEMO], limits, expires, role: 'user' },
-    { local: true }
-  )
-  const alice = bearer(made.body.key)
+  const alice = bearer(await newKey(corral, 'alice', { models: [DEMO], limits, expires, role: 'user' }))
   t.match(await whoAmI(corral), { status: 401, body: { code: 'unauthorized' } })
   const before = (await whoAmI(corral, alice)).body
   t.match(before, { role: 'user', how: 'key', keyless: false, keys_required: true })
@@ -46,8 +41,7 @@ t.test('whoami describes the caller, before and after keys exist', async t => {
   t.ok(budgets.every((budget: any) => Date.parse(budget.resets_at) > Date.now()))
   t.equal((await whoAmI(corral, alice)).body.budgets[0].remaining, 4, 'whoami itself costs nothing')
 
-  const root = await corral.json('/api/keys', { name: 'root', role: 'admin' }, { local: true })
-  const { body: admin } = await whoAmI(corral, bearer(root.body.key))
+  const { body: admin } = await whoAmI(corral, bearer(await newKey(corral, 'root', { role: 'admin' })))
   t.match(admin, { role: 'admin', how: 'key', key: { name: 'root' }, budgets: [{ limit: 100, remaining: 100 }] })
   t.notOk('more' in admin)
 })

@@ -6,13 +6,13 @@ import t from 'tap'
 import { corral as command } from '../../../command-line/command.ts'
 import { type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
+import { bearer } from '../support.ts'
 import { ADMIN, config, newKey, usageOf } from './clients.ts'
 
 const DEFAULTS = 'defaults: { temperature: 0, num_ctx: 2048 }'
 /** The engine's slots. */
 const SLOTS = 4
 const question = { role: 'user' as const, content: 'What is the capital of France?' }
-const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 
 /** Usage of one key so far. Answers to disconnected clients are counted a moment later. */
 const rowOf = async (corral: Corral, name: string) =>
@@ -32,31 +32,29 @@ t.test('usage has the token counts of the engine, on every API', async t => {
   const hosted = { model: DEMO, messages: [question], max_tokens: 20 }
 
   const whole = await ask('/v1/chat/completions', hosted)
-  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'OpenAI chat')
+  const { prompt_tokens, completion_tokens } = whole.usage
+  const expected = [prompt_tokens, completion_tokens]
+  t.same(await took(), expected, 'OpenAI chat')
   await corral.events('/v1/chat/completions', { ...hosted, stream: true }, bearer(key))
-  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'the same as a stream')
-  await corral.events(
-    '/v1/chat/completions',
-    { ...hosted, stream: true, stream_options: { include_usage: true } },
-    bearer(key)
-  )
-  t.same(await took(), [whole.usage.prompt_tokens, whole.usage.completion_tokens], 'a stream that ends with its usage')
-  const native = await ask('/api/chat', { ...hosted, stream: false })
-  t.same(await took(), [native.prompt_eval_count, native.eval_count], 'native')
-  const message = await ask('/v1/messages', hosted)
-  const { input_tokens, output_tokens, cache_read_input_tokens = 0 } = message.usage
-  t.same(await took(), [input_tokens + cache_read_input_tokens, output_tokens], 'Anthropic')
-  const several = await ask('/v1/chat/completions', { ...hosted, n: 3, temperature: 1, seed: 1 })
-  t.same(await took(), [several.usage.prompt_tokens, several.usage.completion_tokens], 'three choices')
+  t.same(await took(), expected, 'the same as a stream')
+  const counted = { ...hosted, stream: true, stream_options: { include_usage: true } }
+  await corral.events('/v1/chat/completions', counted, bearer(key))
+  t.same(await took(), expected, 'a stream that ends with its usage')
   const prompts = { model: DEMO, prompt: ['one two three', 'four', 'five six'], max_tokens: 4, n: 2 }
-  const lists = await ask('/v1/completions', prompts)
-  t.same(
-    await took(),
-    [lists.usage.prompt_tokens, lists.usage.completion_tokens],
-    'a list of prompts, two choices each'
-  )
-  const vectors = await ask('/v1/embeddings', { model: DEMO, input: Array(70).fill('some words to embed') })
-  t.same(await took(), [vectors.usage.prompt_tokens, 0], 'embeddings in several parts')
+  const texts = Array(70).fill('some words to embed')
+  for (const [what, path, body, tokensIn, tokensOut] of [
+    ['native', '/api/chat', { ...hosted, stream: false }, 'prompt_eval_count', 'eval_count'],
+    ['three choices', '/v1/chat/completions', { ...hosted, n: 3, temperature: 1, seed: 1 }],
+    ['a list of prompts, two choices each', '/v1/completions', prompts],
+    ['embeddings in several parts', '/v1/embeddings', { model: DEMO, input: texts }]
+  ] as const) {
+    const { usage, ...reply } = await ask(path, body)
+    const counts = tokensIn ? [reply[tokensIn], reply[tokensOut!]] : [usage.prompt_tokens, usage.completion_tokens ?? 0]
+    t.same(await took(), counts, what)
+  }
+  const { usage } = await ask('/v1/messages', hosted)
+  const { input_tokens, output_tokens, cache_read_input_tokens = 0 } = usage
+  t.same(await took(), [input_tokens + cache_read_input_tokens, output_tokens], 'Anthropic')
   await ask('/v1/messages/count_tokens', { model: DEMO, messages: [question] })
   await ask('/v1/tokenize', { model: DEMO, content: 'one two' })
   t.same(await took(), [0, 0], 'counting tokens is free')

@@ -1,16 +1,4 @@
-import {
-  appendFileSync,
-  chmodSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync
-} from 'node:fs'
-import { tmpdir } from 'node:os'
+import * as fs from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { budgetsFor } from '../../../../plugins/people/usage/budgets.ts'
@@ -31,14 +19,7 @@ function opened(t: Test, folder = newFolder(t), keepDays = 365) {
   return { records, folder, lines, file: (date = today()) => join(folder, `${date}.jsonl`) }
 }
 
-function newFolder(t: Test): string {
-  const folder = mkdtempSync(join(tmpdir(), 'corral-usage-'))
-  t.teardown(() => {
-    chmodSync(folder, 0o700)
-    rmSync(folder, { recursive: true, force: true })
-  })
-  return join(folder, 'usage')
-}
+const newFolder = (t: Test) => join(t.testdir(), 'usage')
 
 const today = () => new Date(Date.now()).toISOString().slice(0, 10)
 
@@ -83,8 +64,8 @@ t.test('usage adds up and survives a restart', async t => {
   await records.flush()
   records.add(ALICE, 'a/b', SOME)
   await records.flush()
-  t.equal(statSync(folder).mode & 0o777, 0o700)
-  t.equal(statSync(file()).mode & 0o777, 0o600)
+  t.equal(fs.statSync(folder).mode & 0o777, 0o700)
+  t.equal(fs.statSync(file()).mode & 0o777, 0o600)
   const again = opened(t, folder).records
   const expected = [`${today()} alice a/b 3 20 8 6`, `${today()} alice c/d 0 10 4 3`, `${today()} bob a/b 1 0 0 0`]
   t.same(await rowsOf(again), expected)
@@ -95,11 +76,11 @@ t.test('truncated and invalid lines are skipped, and later lines are read', asyn
   const { records, folder, file, lines } = opened(t)
   records.add(ALICE, 'a/b', ONE)
   await records.flush()
-  appendFileSync(file(), '\n[{"owner":"key:1","name":"alice","model":"a/b","reque')
+  fs.appendFileSync(file(), '\n[{"owner":"key:1","name":"alice","model":"a/b","reque')
   const second = opened(t, folder)
   second.records.add(ALICE, 'a/b', ONE)
   await second.records.flush()
-  appendFileSync(file(), '\nnull\n{}\n7\n\u0000\u0000\n')
+  fs.appendFileSync(file(), '\nnull\n{}\n7\n\u0000\u0000\n')
   const third = opened(t, folder)
   t.equal(third.records.today('key:1').requests, 2)
   t.match(third.lines[0], /truncated/)
@@ -113,13 +94,13 @@ t.test('each day has a file, reduced to one row per account and model when the d
     records.add(ALICE, 'a/b', ONE)
     await records.flush()
   }
-  t.equal(readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 5)
+  t.equal(fs.readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 5)
   records.add(BOB, 'a/b', ONE)
   go(120_000)
   t.same(records.today('key:1'), taken(), 'a new day starts at zero')
   records.add(ALICE, 'a/b', SOME)
   await records.flush()
-  t.same(readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 2)
+  t.same(fs.readFileSync(file('2030-01-01'), 'utf8').trim().split('\n').length, 2)
   const expected = ['2030-01-01 alice a/b 5 0 0 0', '2030-01-01 bob a/b 1 0 0 0', '2030-01-02 alice a/b 0 10 4 3']
   t.same(await rowsOf(records), expected)
   t.same(await rowsOf(records, '2030-01-02'), expected.slice(2))
@@ -143,9 +124,9 @@ t.test('days are deleted after keep_days', async t => {
   }
   records.add(ALICE, 'a/b', ONE)
   await records.flush()
-  writeFileSync(join(folder, 'notes.txt'), 'stays')
+  fs.writeFileSync(join(folder, 'notes.txt'), 'stays')
   await records.forget()
-  t.same(readdirSync(folder).sort(), ['2030-01-05.jsonl', '2030-01-06.jsonl', '2030-01-07.jsonl', 'notes.txt'])
+  t.same(fs.readdirSync(folder).sort(), ['2030-01-05.jsonl', '2030-01-06.jsonl', '2030-01-07.jsonl', 'notes.txt'])
 })
 
 t.test('a file that grows is rewritten with the sums alone', async t => {
@@ -156,7 +137,7 @@ t.test('a file that grows is rewritten with the sums alone', async t => {
   for (let round = 0; round < 200; round++) {
     for (const account of accounts) records.add(account, model, ONE)
     await records.flush()
-    largest = Math.max(largest, statSync(file()).size)
+    largest = Math.max(largest, fs.statSync(file()).size)
   }
   t.ok(largest < 5 * 1024 * 1024, `${largest} bytes at most`)
   t.equal(records.today('key:7').requests, 200)
@@ -166,14 +147,14 @@ t.test('a file that grows is rewritten with the sums alone', async t => {
 t.test('usage that cannot be written is written later', async t => {
   const { records, folder, lines } = opened(t)
   // Not even root can create a folder in place of a file.
-  writeFileSync(folder, '')
+  fs.writeFileSync(folder, '')
   records.add(ALICE, 'a/b', ONE)
   await records.flush()
   records.add(ALICE, 'a/b', ONE)
   await records.flush()
   t.match(lines, [/cannot be written to .*usage/], 'logged once')
   t.equal(records.today('key:1').requests, 2)
-  rmSync(folder)
+  fs.rmSync(folder)
   await records.flush()
   t.match(lines.at(-1), /written again/)
   t.equal(opened(t, folder).records.today('key:1').requests, 2)
@@ -186,11 +167,11 @@ t.test('usage file may be deleted or replaced while the server runs', async t =>
     await records.flush()
   }
   await add()
-  rmSync(folder, { recursive: true })
+  fs.rmSync(folder, { recursive: true })
   await add()
   t.equal(opened(t, folder).records.today('key:1').requests, 1, 'later usage goes to a new file')
-  writeFileSync(`${file()}.new`, '[{"owner":"key:1","name":"alice","model":"a/b","requests":40}]\n')
-  renameSync(`${file()}.new`, file())
+  fs.writeFileSync(`${file()}.new`, '[{"owner":"key:1","name":"alice","model":"a/b","requests":40}]\n')
+  fs.renameSync(`${file()}.new`, file())
   await add()
   t.equal(opened(t, folder).records.today('key:1').requests, 41)
 })
@@ -218,6 +199,6 @@ t.test('rows may have unusual characters in model and key names', async t => {
   const odd = { owner: 'key:"\n\\', name: '__proto__' } as UsageRow
   records.add(odd, 'constructor/__proto__', ONE)
   await records.flush()
-  mkdirSync(join(folder, '2030-13-45'), { recursive: true })
+  fs.mkdirSync(join(folder, '2030-13-45'), { recursive: true })
   t.equal(opened(t, folder).records.today(odd.owner, 'constructor/__proto__').requests, 1)
 })
