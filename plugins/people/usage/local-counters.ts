@@ -45,7 +45,8 @@ export function localCounters(records: UsageRecords) {
         minutes.set(place, minute)
       }
       minute.used += amount
-      return { used: minute.used, reset: minute.end - now }
+      // The difference of two fractions may be a little more than a minute.
+      return { used: minute.used, reset: Math.min(MINUTE_MS, minute.end - now) }
     },
     async close() {}
   }

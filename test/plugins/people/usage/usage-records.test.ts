@@ -194,6 +194,18 @@ t.test('local counters count minutes and days', async t => {
   t.same(counters.add(minute, 0), { used: 0, reset: 60_000 })
 })
 
+t.test('a minute that starts now never takes longer than a minute', async t => {
+  const counters = localCounters(opened(t).records)
+  const [minute] = budgetsFor(ALICE, 'a/b', { requests_per_minute: 5 }, {})
+  const { now } = performance
+  t.teardown(() => Object.assign(performance, { now }))
+  for (let at = 0; at < 100; at++) {
+    performance.now = () => at * 1234.567
+    const { reset } = counters.add({ ...minute!, place: `${at}` }, 1)
+    if (reset > 60_000) t.fail(`${reset} ms at ${at * 1234.567}`)
+  }
+})
+
 t.test('rows may have unusual characters in model and key names', async t => {
   const { records, folder } = opened(t)
   const odd = { owner: 'key:"\n\\', name: '__proto__' } as UsageRow
