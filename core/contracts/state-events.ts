@@ -15,87 +15,87 @@ import {
 
 /* The events of `GET /api/events`: the state as records by topic and key, first all of them, then changes. */
 
-export const ServerStateSchema = Titled('ServerState', {
-  version: Text("corral's"),
-  id: Text('Of this server; a new one after each start'),
-  started_at: Time(),
-  draining: Flag('Whether new requests for models are refused')
-})
-
-export const RequestsStateSchema = Titled('RequestsState', {
-  total: Count('Requests for models since the start, including loads'),
-  open: Count('Requests in progress or queued')
-})
-
-export const ModelStateSchema = Described('ModelState', 'A model, as GET /api/tags lists it', {
-  ...LocalModelSchema.properties,
-  pinned: Flag('It is not unloaded for other models'),
-  failure: Type.Optional(
-    Loose({ code: Type.String(), message: Type.String() }, { description: 'Why the last load failed' })
-  )
-})
-
-export const EngineStateSchema = Type.Union(
-  [
-    Described('LoadedEngine', 'As `models` of GET /api/ps; while it answers, `expires_at` changes in steps of 10 s', {
-      ...RunningModelSchema.properties,
-      state: Type.Literal('loaded')
-    }),
-    Described(
-      'LoadingEngine',
-      'As `loading` of GET /api/ps; `progress` is in hundredths',
-      LoadingModelSchema.properties
-    )
-  ],
-  { description: 'A model in memory, or one that is being loaded or unloaded. Other models have no such record' }
-)
-
-export const BuildStateSchema = Described(
-  'BuildState',
-  'llama.cpp: the build in use, and the build being fetched or made',
-  {
-    state: Type.Enum(['idle', 'searching', 'ready', 'failed'], { description: 'idle: none was needed yet' }),
-    id: Type.Optional(Text('Of the build for new engines')),
-    kind: Type.Optional(BuildKindSchema),
-    version: Type.Optional(Text('As llama-server --version prints it')),
-    status: Type.Optional(Text('The current step, such as "downloading llama.cpp 12%"')),
-    progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1 }))
-  }
-)
-
-export const ConversionStateSchema = Described(
-  'ConversionState',
-  'A SafeTensors model that is being converted to GGUF, for a load or not',
-  {
-    model: Text('As in GET /api/tags'),
-    dtype: Text('The target type, such as f16'),
-    status: Text('The current step, such as "converting 12%"'),
-    progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'In hundredths' }))
-  }
-)
-
-export const GpuStateSchema = Described('GpuState', "A GPU's sensor readings, every few seconds, if it has sensors", {
-  name: Type.String(),
-  temperature: Type.Optional(Type.Number({ description: 'Degrees Celsius' })),
-  utilization: Type.Optional(
-    Type.Number({ minimum: 0, maximum: 1, description: 'The share of time in which it computed' })
-  )
-})
-
 /** The topics of records, with a description of their keys. */
 export const STATE_TOPICS = {
-  server: { key: '"server"', value: ServerStateSchema },
-  requests: { key: '"requests"', value: RequestsStateSchema },
-  model: { key: 'its name, as in GET /api/tags', value: ModelStateSchema },
+  server: {
+    key: '"server"',
+    value: Titled('ServerState', {
+      version: Text("corral's"),
+      id: Text('Of this server; a new one after each start'),
+      started_at: Time(),
+      draining: Flag('Whether new requests for models are refused')
+    })
+  },
+  requests: {
+    key: '"requests"',
+    value: Titled('RequestsState', {
+      total: Count('Requests for models since the start, including loads'),
+      open: Count('Requests in progress or queued')
+    })
+  },
+  model: {
+    key: 'its name, as in GET /api/tags',
+    value: Described('ModelState', 'A model, as GET /api/tags lists it', {
+      ...LocalModelSchema.properties,
+      pinned: Flag('It is not unloaded for other models'),
+      failure: Type.Optional(
+        Loose({ code: Type.String(), message: Type.String() }, { description: 'Why the last load failed' })
+      )
+    })
+  },
   engine: {
     key: 'opaque; `name` is the name of its model, which may have one for each mode',
-    value: EngineStateSchema
+    value: Type.Union(
+      [
+        Described(
+          'LoadedEngine',
+          'As `models` of GET /api/ps; while it answers, `expires_at` changes in steps of 10 s',
+          {
+            ...RunningModelSchema.properties,
+            state: Type.Literal('loaded')
+          }
+        ),
+        Described(
+          'LoadingEngine',
+          'As `loading` of GET /api/ps; `progress` is in hundredths',
+          LoadingModelSchema.properties
+        )
+      ],
+      { description: 'A model in memory, or one that is being loaded or unloaded. Other models have no such record' }
+    )
   },
   pull: { key: 'its id', value: PullSchema },
-  conversion: { key: 'opaque', value: ConversionStateSchema },
+  conversion: {
+    key: 'opaque',
+    value: Described('ConversionState', 'A SafeTensors model that is being converted to GGUF, for a load or not', {
+      model: Text('As in GET /api/tags'),
+      dtype: Text('The target type, such as f16'),
+      status: Text('The current step, such as "converting 12%"'),
+      progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1, description: 'In hundredths' }))
+    })
+  },
   memory: { key: 'the pool', value: PoolSchema },
-  gpu: { key: 'its id, as in GET /api/runtimes', value: GpuStateSchema },
-  build: { key: '"build"', value: BuildStateSchema },
+  gpu: {
+    key: 'its id, as in GET /api/runtimes',
+    value: Described('GpuState', "A GPU's sensor readings, every few seconds, if it has sensors", {
+      name: Type.String(),
+      temperature: Type.Optional(Type.Number({ description: 'Degrees Celsius' })),
+      utilization: Type.Optional(
+        Type.Number({ minimum: 0, maximum: 1, description: 'The share of time in which it computed' })
+      )
+    })
+  },
+  build: {
+    key: '"build"',
+    value: Described('BuildState', 'llama.cpp: the build in use, and the build being fetched or made', {
+      state: Type.Enum(['idle', 'searching', 'ready', 'failed'], { description: 'idle: none was needed yet' }),
+      id: Type.Optional(Text('Of the build for new engines')),
+      kind: Type.Optional(BuildKindSchema),
+      version: Type.Optional(Text('As llama-server --version prints it')),
+      status: Type.Optional(Text('The current step, such as "downloading llama.cpp 12%"')),
+      progress: Type.Optional(Type.Number({ minimum: 0, maximum: 1 }))
+    })
+  },
   member: { key: 'its name', value: MemberSchema },
   replicas: { key: 'opaque; `model` is the name of the model', value: ReplicasSchema }
 } as const

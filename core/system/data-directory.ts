@@ -20,15 +20,6 @@ export interface Owner {
   version: string
 }
 
-export interface DataDirectoryClaim {
-  /** The version of corral that used the directory before, if any. */
-  readonly before: string | undefined
-  /** Releases the directory; a later server may claim it. */
-  release(): Promise<void>
-  /** Records where the server actually listens. */
-  update(places: { address: string; socket: string | undefined }): Promise<void>
-}
-
 /** Why a server cannot use its data directory: another server owns it, or it is not writable. */
 export class DataDirectoryError extends Error {
   override readonly name = 'DataDirectoryError'
@@ -58,10 +49,7 @@ const SILENCE_OF_THE_DEAD = 90_000
  * models folder if it is elsewhere. A dead process loses its claim.
  * @throws DataDirectoryError that names the owner process, or the path that is not writable
  */
-export async function claimDataDirectory(
-  paths: DataPaths,
-  server: { address: string; version: string }
-): Promise<DataDirectoryClaim> {
+export async function claimDataDirectory(paths: DataPaths, server: { address: string; version: string }) {
   for (const path of [paths.home, paths.models, paths.downloads, paths.runtimes, paths.cache, paths.logs]) {
     await usable(path, () => mkdir(path, { recursive: true, mode: 0o700 }))
   }
@@ -96,12 +84,15 @@ export async function claimDataDirectory(
   beat.unref()
 
   return {
+    /** The version of corral that used the directory before, if any. */
     before,
+    /** Releases the directory; a later server may claim it. */
     async release() {
       clearInterval(beat)
       await Promise.all(files.map(file => releaseFile(file, self)))
     },
-    async update({ address, socket }) {
+    /** Records where the server actually listens. */
+    async update({ address, socket }: { address: string; socket: string | undefined }) {
       self.address = address
       if (socket !== undefined) self.socket = socket
       await Promise.all(files.map(file => writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)))

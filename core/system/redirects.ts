@@ -8,22 +8,16 @@ export function isRedirect(status: number): boolean {
   return [301, 302, 303, 307, 308].includes(status)
 }
 
-export interface RedirectContext {
-  /** Where the request was first sent. */
-  start: URL
-  /** The address that redirected. */
-  from: URL
-  /** Other hosts that get the credentials, over https only. */
-  trustedHosts?: readonly string[]
-  /** It may lead to a private network: settings name the server, or the next connection checks it. */
-  mayBePrivate?: boolean
-}
-
-/** Checks a redirect. A `foreign` address gets no credentials. `refused` continues a sentence about the server. */
+/**
+ * Checks a redirect. A `foreign` address gets no credentials. `refused` continues a sentence about the server.
+ * @param request where it was first sent, and the address that redirected. `trustedHosts` get the credentials too, over
+ * https. `mayBePrivate`: settings name the server, or the next connection checks it
+ */
 export function checkRedirect(
   location: string | undefined,
-  { start, from, trustedHosts = [], mayBePrivate = false }: RedirectContext
+  request: { start: URL; from: URL; trustedHosts?: readonly string[]; mayBePrivate?: boolean }
 ): { to: URL; foreign: boolean } | { refused: string } {
+  const { start, from, trustedHosts = [], mayBePrivate = false } = request
   if (!location) return { refused: 'redirects without an address' }
   if (!URL.canParse(location, from.href)) return { refused: 'redirects to an invalid address' }
   const to = new URL(location, from)

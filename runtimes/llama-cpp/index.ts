@@ -20,17 +20,16 @@ import { systemSource } from './sources/system.ts'
 import { createBuildVerifier } from './verify-build.ts'
 import { createWorkerHost } from './worker/worker-host.ts'
 
-export interface CreateDeps {
+/** Creates the `runtimes` service with the sources that the options name. */
+export function createConfiguredRuntimes(deps: {
   options: RuntimesOptions
   models?: () => ModelRuntimes
   paths: Pick<DataPaths, 'home' | 'runtimes'>
   env: NodeJS.ProcessEnv
   log: BuildsLog
   hardware: HardwareService
-}
-
-/** Creates the `runtimes` service with the sources that the options name. */
-export function createConfiguredRuntimes({ options, models, paths, env, log, hardware }: CreateDeps): RuntimesService {
+}): RuntimesService {
+  const { options, paths, env, log } = deps
   const directory = paths.runtimes
   const engineSettings = {
     extraArguments: options.engine_arguments,
@@ -64,10 +63,10 @@ export function createConfiguredRuntimes({ options, models, paths, env, log, har
   return createRuntimes({
     sources: names.map(name => sources[name]()),
     kinds: builtInKinds.map(kind => respectingEnvironment(kind, env)),
-    hardware,
+    hardware: deps.hardware,
     releases,
     named: options.llama_cpp === '' ? undefined : { folder: options.llama_cpp, by: namedBy },
-    models,
+    models: deps.models,
     directory,
     log,
     engineSettings,
@@ -85,14 +84,8 @@ export default definePlugin({
   options: Type.Object(RuntimesOptions.properties, { restart: true }),
   setup({ config, log, paths, service }, options) {
     const hardware = service('hardware')
-    const runtimes = createConfiguredRuntimes({
-      options,
-      models: () => config.models,
-      paths,
-      env: process.env,
-      log,
-      hardware
-    })
+    const models = () => config.models
+    const runtimes = createConfiguredRuntimes({ options, models, paths, env: process.env, log, hardware })
     return {
       services: { runtimes, workerHost: createWorkerHost({ runtimes, hardware, cache: paths.cache, log }) },
       async start() {
@@ -103,10 +96,8 @@ export default definePlugin({
       hooks: async app => {
         app.addHook('onListen', async () => {
           runtimes.build().catch(error => {
-            log.debug(
-              { reason: errorMessage(error) },
-              'No llama.cpp build yet; the next request for one searches again.'
-            )
+            const text = 'No llama.cpp build yet; the next request for one searches again.'
+            log.debug({ reason: errorMessage(error) }, text)
           })
         })
       },

@@ -48,11 +48,8 @@ export async function usableDevices(
   server: string,
   { hardware, runtime, signal, log }: VerifyOptions
 ): Promise<BuildDevice[]> {
-  const { devices, problems } = await queryDevices(server, {
-    signal,
-    log,
-    environment: runtime?.environment?.(hardware)
-  })
+  const environment = runtime?.environment?.(hardware)
+  const { devices, problems } = await queryDevices(server, { signal, log, environment })
   if (runtime && isForGpus(runtime.kind) && !devices.some(device => runtime.usesDevice(device, hardware.gpus))) {
     const list = devices.map(({ id, description }) => `${id} ${description}`).join(', ')
     throw new Error(
@@ -71,13 +68,8 @@ export async function verifyBuild(candidate: BuildCandidate, options: VerifyOpti
     const version = await queryVersion(server, { signal, log, environment: runtime?.environment?.(hardware) })
     const devices = await usableDevices(server, options)
     const { required: _, ...rest } = candidate
-    return {
-      ...rest,
-      ...version,
-      ...(runtime && { kind: runtime.kind, runtime: runtime.name }),
-      devices,
-      digest: await fileDigest(server)
-    }
+    const kind = runtime && { kind: runtime.kind, runtime: runtime.name }
+    return { ...rest, ...version, ...kind, devices, digest: await fileDigest(server) }
   } catch (error) {
     if (signal?.aborted) throw signal.reason
     throw new Error(`${server} does not work here: ${errorMessage(error)}`, { cause: error })

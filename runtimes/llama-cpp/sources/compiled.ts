@@ -211,13 +211,8 @@ async function routesFor(
   const wanted = cudaVersion(runtime)
   if (wanted) {
     const { env, log } = packages
-    const { stdout } = await runTool(tools.nvcc!, ['--version'], {
-      env,
-      purpose: 'compiling',
-      log,
-      signal,
-      timeout: 30_000
-    })
+    const options = { env, purpose: 'compiling', log, signal, timeout: 30_000 } as const
+    const { stdout } = await runTool(tools.nvcc!, ['--version'], options)
     const version = Number(/\brelease (\d+)\./.exec(stdout.join('\n'))?.[1] ?? 0)
     if (version !== wanted) {
       explain(`nvcc compiles for CUDA ${version}, not for CUDA ${wanted}`)

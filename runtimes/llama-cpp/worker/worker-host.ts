@@ -45,13 +45,6 @@ const CUT_OFF = 10_000
 /** Far more connections than asking for a worker's facts needs. */
 const MAX_CONNECTIONS = 256
 
-export interface WorkerHostDeps {
-  runtimes: Pick<Runtimes, 'build' | 'environment'>
-  hardware: HardwareService
-  cache: string
-  log: BuildsLog
-}
-
 /** Parses a device that `ggml-rpc-server` lists when it starts. */
 export function parseWorkerDevice(line: string): BuildDevice | undefined {
   const match = /^ {2}(\S+?): (.*) \((\d+) MiB, (\d+) MiB free\)$/.exec(line)
@@ -117,7 +110,13 @@ export async function listenAddress(
 }
 
 /** Offers this machine to others: runs `ggml-rpc-server` of the build that engines use, and reports facts about it. */
-export function createWorkerHost({ runtimes, hardware, cache, log }: WorkerHostDeps): WorkerHost {
+export function createWorkerHost(deps: {
+  runtimes: Pick<Runtimes, 'build' | 'environment'>
+  hardware: HardwareService
+  cache: string
+  log: BuildsLog
+}): WorkerHost {
+  const { runtimes, hardware, cache, log } = deps
   return {
     async start(options, waiting): Promise<Worker> {
       const host = await listenAddress(options.host, options.insecure)
