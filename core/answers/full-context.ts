@@ -77,14 +77,11 @@ function removableUnits(messages: readonly Message[]): number[][] {
 
 const isFilled = (value: unknown) => Array.isArray(value) && value.length > 0
 
-/** The context that was too small. */
-export interface FullContext {
+/** The context that was too small, in tokens. `allowed` is `limits.num_ctx`, and 0 is unlimited. */
+interface FullContext {
   model: string
-  /** Tokens of the context. */
   size: number
-  /** Tokens that the model was trained for. */
   trained?: number | undefined
-  /** Tokens that `limits.num_ctx` allows; 0 is unlimited. */
   allowed: number
 }
 
@@ -103,11 +100,7 @@ export function contextAdvice({ model, size, trained, allowed }: FullContext): s
 export function withContextAdvice(error: CorralError, context: FullContext): CorralError {
   const { code, message, details, param } = error
   if (code !== 'context_exceeded' || /shorten|num_ctx/i.test(message)) return error
-  const { n_ctx: size = context.size } = details ?? {}
-  const advice = contextAdvice({ ...context, size: Number(size) })
-  return new CorralError(code, `${message} ${advice}`, {
-    cause: error,
-    ...(details && { details }),
-    ...(param !== undefined && { param })
-  })
+  const advice = contextAdvice({ ...context, size: Number(details?.n_ctx ?? context.size) })
+  const more = { ...(details && { details }), ...(param !== undefined && { param }) }
+  return new CorralError(code, `${message} ${advice}`, { cause: error, ...more })
 }

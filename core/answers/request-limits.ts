@@ -123,18 +123,12 @@ function fieldOf(sent: unknown, option: string, value: number): string | undefin
   const sets = ([name, given]: [string, unknown]) =>
     given === value && (OTHER_NAMES[name] ?? optionName(name)) === option
   const own = Object.entries(sent).find(sets)
-  if (own) return own[0]
   const nested = isObject(sent.options) ? Object.entries(sent.options).find(sets) : undefined
-  return nested && `options.${nested[0]}`
+  return own ? own[0] : nested && `options.${nested[0]}`
 }
 
 /** Maximum lengths of lists that engines search for each token that they generate. */
-const MAX_LISTS: Record<string, number> = {
-  stop: 256,
-  samplers: 64,
-  dry_sequence_breakers: 256,
-  logit_bias: 16_384
-}
+const MAX_LISTS = Object.entries({ stop: 256, samplers: 64, dry_sequence_breakers: 256, logit_bias: 16_384 })
 
 /** Maximum number of likely tokens listed for each token of an answer. */
 const MAX_PROBABILITIES = 1000
@@ -145,7 +139,7 @@ function requireShortLists(body: EngineFields): void {
       param: name,
       details: { value: most }
     })
-  for (const [name, most] of Object.entries(MAX_LISTS)) {
+  for (const [name, most] of MAX_LISTS) {
     const given = body[name]
     if (typeof given !== 'object' || given === null) {
       if (name === 'samplers' && typeof given === 'string' && given.length > most) throw refuse(name, most)

@@ -2,17 +2,13 @@ import type { AnswerControls } from '../contracts/engines.ts'
 import type { Model } from '../contracts/models.ts'
 import { OpenMap } from '../system/open-tables.ts'
 
-interface Running {
-  owner: string
-  /** The model's key. */
-  key: string
-  isControllable: boolean
-  controls: AnswerControls[]
-}
-
 /** The answers in progress by their public ids, so that clients can control them. */
 export class RunningAnswers {
-  readonly #answers = new OpenMap<string, Running>()
+  /** `key` is the model's. */
+  readonly #answers = new OpenMap<
+    string,
+    { owner: string; key: string; isControllable: boolean; controls: AnswerControls[] }
+  >()
 
   /** Registers an answer. Call `end` once it is over. @param isControllable whether the request asks for that */
   begin(id: string, owner: string, { key }: Pick<Model, 'key'>, isControllable: boolean) {

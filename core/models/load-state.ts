@@ -22,12 +22,8 @@ export function loadStates(
     if (running.has(variant.key)) return { value: 'loaded' }
     const moving = loading.get(variant.key)
     // It is in memory until its engine has ended.
-    if (moving) {
-      const isLeaving = moving.state === 'draining' || moving.state === 'stopping'
-      return isLeaving
-        ? { value: 'loaded' }
-        : { value: 'loading', ...(moving.progress && { progress: moving.progress }) }
-    }
+    if (moving?.state === 'draining' || moving?.state === 'stopping') return { value: 'loaded' }
+    if (moving) return { value: 'loading', ...(moving.progress && { progress: moving.progress }) }
     const failure = scheduler.loadFailure(variant)
     return { value: 'unloaded', ...(failure && { failure }) }
   }

@@ -45,19 +45,16 @@ export function parseRequestedName(text: unknown): RequestedName {
   return parsedName(typeof text === 'string' ? text.replace(HOST, '') : text, true)
 }
 
+const invalidName = (message: string) => new CorralError('invalid_model_name', message, { param: 'model' })
+
 function parsedName(text: unknown, mayBeShort: boolean): RequestedName {
   if (typeof text !== 'string' || text === '') {
-    throw new CorralError('invalid_model_name', 'The model name is missing. Send "model": "<owner>/<name>".', {
-      param: 'model'
-    })
+    throw invalidName('The model name is missing. Send "model": "<owner>/<name>".')
   }
   const fail = (why: string): never => {
     const shown = JSON.stringify(text.length > 120 ? `${text.slice(0, 120)}…` : text)
-    throw new CorralError(
-      'invalid_model_name',
-      `${shown} is not a model name: ${why}. Names have the form <owner>/<name> or <owner>/<name>:<variant>.`,
-      { param: 'model' }
-    )
+    const forms = 'Names have the form <owner>/<name> or <owner>/<name>:<variant>.'
+    throw invalidName(`${shown} is not a model name: ${why}. ${forms}`)
   }
   const slash = text.indexOf('/')
   if (slash === -1 && !mayBeShort) fail('the owner is missing')

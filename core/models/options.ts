@@ -144,13 +144,10 @@ export interface ParsedOptions {
 export function parseOptions(given: unknown): ParsedOptions {
   const parsed: ParsedOptions = { load: {}, sampling: {} }
   if (given === undefined || given === null) return parsed
-  if (typeof given !== 'object' || Array.isArray(given)) {
-    throw new CorralError('invalid_option', `"options" must be an object; got ${kindOf(given)}.`, { param: 'options' })
-  }
+  const refusal = (why: string) => new CorralError('invalid_option', `"options" ${why}.`, { param: 'options' })
+  if (typeof given !== 'object' || Array.isArray(given)) throw refusal(`must be an object; got ${kindOf(given)}`)
   const entries = Object.entries(given)
-  if (entries.length > MAX_OPTIONS) {
-    throw new CorralError('invalid_option', `"options" has more than ${MAX_OPTIONS} fields.`, { param: 'options' })
-  }
+  if (entries.length > MAX_OPTIONS) throw refusal(`has more than ${MAX_OPTIONS} fields`)
   const names = new Set(entries.filter(([, value]) => value !== null && value !== undefined).map(([name]) => name))
   for (const [spelled, value] of entries) {
     if (value === null || value === undefined) continue
@@ -188,15 +185,11 @@ export function isOwnOption(name: string): boolean {
   return OWN_OPTIONS.has(name)
 }
 
-function topLevelOptions(body: Record<string, unknown>): Record<string, unknown> {
-  const picked: Record<string, unknown> = {}
-  for (const name in body) if (isOwnOption(name)) picked[name] = body[name]
-  return picked
-}
-
 /** The options of a request: the top level takes precedence over `options`. @throws CorralError `invalid_option` */
 export function parseRequestOptions(body: Record<string, unknown>): ParsedOptions {
-  const own = parseOptions(topLevelOptions(body))
+  const picked: Record<string, unknown> = {}
+  for (const name in body) if (isOwnOption(name)) picked[name] = body[name]
+  const own = parseOptions(picked)
   const nested = parseOptions(body.options)
   return {
     ...nested,
@@ -211,9 +204,6 @@ export function parseKeepAlive(value: unknown): number | undefined {
   if (value === undefined || value === null) return undefined
   const ms = parseDuration(value)
   if (ms !== undefined) return ms
-  throw new CorralError(
-    'invalid_option',
-    `"keep_alive" must be seconds or a duration such as "5m" or "1h30m"; got ${kindOf(value)}.`,
-    { param: 'keep_alive' }
-  )
+  const text = `"keep_alive" must be seconds or a duration such as "5m" or "1h30m"; got ${kindOf(value)}.`
+  throw new CorralError('invalid_option', text, { param: 'keep_alive' })
 }

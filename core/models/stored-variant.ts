@@ -53,10 +53,6 @@ export function refuseWhilePulled(downloads: Downloads, name: ModelName): void {
     .filter(({ state }) => state === 'downloading' || state === 'storing')
     .find(({ model }) => model.toLowerCase().startsWith(`${bare}:`.toLowerCase()))
   if (!going) return
-  throw new CorralError(
-    'model_exists',
-    `"${bare}" is being pulled from ${going.origin}. Choose another name, or cancel that pull first with ` +
-      `"corral pulls cancel ${going.model}".`,
-    { param: 'model' }
-  )
+  const advice = `Choose another name, or cancel that pull first with "corral pulls cancel ${going.model}".`
+  throw new CorralError('model_exists', `"${bare}" is being pulled from ${going.origin}. ${advice}`, { param: 'model' })
 }

@@ -8,21 +8,15 @@ import { printable, printableJson } from './printable.ts'
 /** The fields of a log line, for formatting. */
 export type LogRecord = Record<string, unknown> & { level: number; msg?: string }
 
-interface LogOutput {
-  /** Where JSON lines go instead of standard output. */
-  file?: string
-  /** Gets the fields of each line instead. */
-  show?: (record: LogRecord) => void
-}
-
-/** The process's logger: JSON lines on standard output by default. */
-export function createLogger(level: CoreConfig['log_level'], { file, show }: LogOutput = {}): pino.Logger {
+/** The process's logger: JSON lines on standard output, or in `file`. `show` gets the fields of each line instead. */
+export function createLogger(
+  level: CoreConfig['log_level'],
+  { file, show }: { file?: string; show?: (record: LogRecord) => void } = {}
+): pino.Logger {
   const options: pino.LoggerOptions = {
     level,
     // JSON escapes most control characters, but a terminal gets them parsed.
-    hooks: {
-      streamWrite: show ? printableJson : line => `${printable(line.slice(0, -1))}\n`
-    },
+    hooks: { streamWrite: show ? printableJson : line => `${printable(line.slice(0, -1))}\n` },
     base: undefined,
     // Request headers and bodies are never logged, because they contain keys and prompts.
     serializers: { err: pino.stdSerializers.err }
@@ -34,9 +28,7 @@ export function createLogger(level: CoreConfig['log_level'], { file, show }: Log
       const what = existsSync(dirname(file))
         ? `The log ${file} cannot be written`
         : `The log folder ${dirname(file)} cannot be created`
-      throw new Error(`${what} (${reasonOf(error)}). Set CORRAL_HOME to a writable folder.`, {
-        cause: error
-      })
+      throw new Error(`${what} (${reasonOf(error)}). Set CORRAL_HOME to a writable folder.`, { cause: error })
     }
   }
   if (show) return pino(options, { write: line => show(JSON.parse(line)) })

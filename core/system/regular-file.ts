@@ -12,18 +12,12 @@ export interface FileIdentity {
 const FLAGS = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
 
 /**
- * Opens a regular file for reading. Pipes, devices and folders are refused without being read.
- * @param path without symbolic links at its end
- * @param known the file that it must be
- * @throws CorralError `invalid_request` if it is not a regular file or is another one; errors of the system
+ * Opens a regular file, by a path without symbolic links at its end.
+ * @throws CorralError `invalid_request` if it is not a regular file or not the `known` one; errors of the system
  */
 export async function openRegularFile(path: string, known?: FileIdentity): Promise<FileHandle> {
-  const replaced = (cause?: unknown) =>
-    new CorralError(
-      'invalid_request',
-      `${path} was replaced or removed while it was read. Wait until it is complete, then try again.`,
-      { param: 'path', cause }
-    )
+  const gone = `${path} was replaced or removed while it was read. Wait until it is complete, then try again.`
+  const replaced = (cause?: unknown) => new CorralError('invalid_request', gone, { param: 'path', cause })
   const file = await open(path, FLAGS).catch(error => {
     // A link replaced it, or the file was removed a moment ago.
     const isGone = isSystemError(error, 'ELOOP') || (known !== undefined && isSystemError(error, 'ENOENT', 'ENOTDIR'))

@@ -23,28 +23,22 @@ const EXCESS = {
   members: `it has more than ${MAX_MEMBERS.toLocaleString('en')} lists, objects and keys`
 }
 
-interface ParseOptions {
-  /** Accepts `NaN` (as null), `Infinity` and `-Infinity`, which Python writes. */
-  python?: boolean
-}
-
 /**
- * Parses untrusted JSON. Its depth and its numbers of values are limited, and a long text is parsed in slices, between
- * which other requests are answered. The last of equal keys wins. The key `__proto__` is left out of objects that are
- * longer than a slice.
- * @param text whose size the caller has limited
+ * Parses untrusted JSON of limited depth and size, in slices between which other requests are answered. Objects that
+ * are longer than a slice lose the key `__proto__`.
+ * @param options.python accepts `NaN` (as null), `Infinity` and `-Infinity`, which Python writes
  * @returns the value, or a clause about "it" that says why there is none, such as "it is not JSON (…)"
  */
-export async function parseUntrustedJson(text: string, options: ParseOptions = {}): Promise<ParsedJson<unknown>> {
+export async function parseUntrustedJson(text: string, { python = false } = {}): Promise<ParsedJson<unknown>> {
   try {
-    return { value: await parse(text, options) }
+    return { value: await parse(text, python) }
   } catch (error) {
     if (error instanceof Fault) return { fault: error.message }
     throw error
   }
 }
 
-async function parse(text: string, { python = false }: ParseOptions): Promise<unknown> {
+async function parse(text: string, python: boolean): Promise<unknown> {
   const scan = new JsonScan(text, MAX_DEPTH, MAX_VALUES, MAX_MEMBERS)
   const parser = new SlicedParser(text, scan, python)
   while (scan.at < text.length) {

@@ -185,9 +185,8 @@ export class BuildsDirectory {
 
   /** Records a failed attempt, replacing an earlier failure of the same source for the same kind. */
   async addFailedAttempt(attempt: FailedAttempt): Promise<void> {
-    const others = this.failedAttempts().filter(
-      ({ source, runtime }) => source !== attempt.source || runtime !== attempt.runtime
-    )
+    const { source, runtime } = attempt
+    const others = this.failedAttempts().filter(other => other.source !== source || other.runtime !== runtime)
     await writeJsonFile(join(this.path, FAILED_ATTEMPTS), [...others, attempt], { pretty: true })
   }
 
@@ -210,11 +209,9 @@ export class BuildsDirectory {
         release = await lock(this.path, { stale: LOCK_STALE, onCompromised })
       } catch (error) {
         if (!isSystemError(error, 'ELOCKED')) throw error
-        if (!waiting) {
-          const text = 'Waiting for another process that is installing a llama.cpp build in this directory.'
-          log.info({ directory: this.path }, text)
-          onWait?.()
-        }
+        const text = 'Waiting for another process that is installing a llama.cpp build in this directory.'
+        if (!waiting) log.info({ directory: this.path }, text)
+        if (!waiting) onWait?.()
         while (await check(this.path, { stale: LOCK_STALE })) {
           await sleep(LOCK_RETRY, undefined, { signal }).catch(() => signal.throwIfAborted())
         }
@@ -265,9 +262,7 @@ export async function findDamage(
 
 /** Identifies what decides whether builds work on a machine, as 16 hex digits. Pure. */
 export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
-  const devices = gpus.map(({ id, name, architecture, driver, apis, usable }) => {
-    return [id, name, architecture, driver, apis, usable]
-  })
+  const devices = gpus.map(gpu => [gpu.id, gpu.name, gpu.architecture, gpu.driver, gpu.apis, gpu.usable])
   const facts = [platform, arch, glibc, cpu.model, [...cpu.features].sort(), devices, [...libraries].sort()]
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 16)
 }

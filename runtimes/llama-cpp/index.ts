@@ -12,7 +12,7 @@ import type { BuildsLog } from './builds-directory.ts'
 import type { ModelRuntimes } from './installation.ts'
 import { builtInKinds, respectingEnvironment } from './kinds/index.ts'
 import { RuntimesOptions } from './options.ts'
-import { createRuntimes, type RuntimesService } from './runtimes-service.ts'
+import { createRuntimes } from './runtimes-service.ts'
 import { compiledSource } from './sources/compiled.ts'
 import { createFindConverter } from './sources/llama-source.ts'
 import { Releases, releaseSource } from './sources/release.ts'
@@ -28,7 +28,7 @@ export function createConfiguredRuntimes(deps: {
   env: NodeJS.ProcessEnv
   log: BuildsLog
   hardware: HardwareService
-}): RuntimesService {
+}): ReturnType<typeof createRuntimes> {
   const { options, paths, env, log } = deps
   const directory = paths.runtimes
   const engineSettings = {

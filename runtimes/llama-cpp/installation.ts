@@ -71,6 +71,17 @@ export function createInstallation(deps: InstallationDeps) {
     await builds.select({ failed: { ...builds.selection().failed, [id]: failure } })
   }
 
+  async function failure(
+    id: string,
+    cause: unknown,
+    text: string,
+    { signal }: Required<Waiting>
+  ): Promise<CorralError> {
+    signal.throwIfAborted()
+    await fail(id, cause)
+    return new CorralError('runtime_missing', text, { cause })
+  }
+
   async function record(build: Build): Promise<Build> {
     await builds.save(build, { installed: true })
     const { [build.id]: known, ...failed } = builds.selection().failed ?? {}
@@ -92,18 +103,14 @@ export function createInstallation(deps: InstallationDeps) {
 
   /** Verifies a new build, and removes it if it does not work. */
   async function verifyNew(candidate: BuildCandidate, waiting: Required<Waiting>, advice = ''): Promise<Build> {
-    const { id } = candidate
-    try {
-      const build = await verifyOwn(candidate, waiting)
-      log.info({ build: id, version: build.version }, `llama.cpp ${id} is installed and works.`)
-      return build
-    } catch (error) {
-      await rm(candidate.directory, { recursive: true, force: true })
-      waiting.signal.throwIfAborted()
-      await fail(id, error)
+    const { id, directory: folder } = candidate
+    const build = await verifyOwn(candidate, waiting).catch(async error => {
+      await rm(folder, { recursive: true, force: true })
       const text = `${id} was removed because it does not work here: ${errorMessage(error)}${advice}`
-      throw new CorralError('runtime_missing', text, { cause: error })
-    }
+      throw await failure(id, error, text, waiting)
+    })
+    log.info({ build: id, version: build.version }, `llama.cpp ${id} is installed and works.`)
+    return build
   }
 
   /** Verifies an installed build again, and marks it as failed. @throws CorralError `runtime_missing` */
@@ -115,11 +122,9 @@ export function createInstallation(deps: InstallationDeps) {
       const candidate = { ...installed.build, commit: undefined, warnings: undefined }
       return await verifyOwn(candidate, waiting)
     } catch (error) {
-      waiting.signal.throwIfAborted()
-      await fail(id, error)
       const advice = `To reinstall it: corral runtime remove ${id}, then corral runtime install.`
       const text = `${id} no longer works here: ${asSentence(errorMessage(error))} ${advice}`
-      throw new CorralError('runtime_missing', text, { cause: error })
+      throw await failure(id, error, text, waiting)
     }
   }
 
@@ -146,10 +151,8 @@ export function createInstallation(deps: InstallationDeps) {
     const best = ranking.find(candidate => (name === undefined ? candidate.usable : matchesChoice(name, candidate)))
     const found = kinds.find(kind => kind.name === best?.runtime)
     if (found) return found
-    if (name === undefined) {
-      const text = 'No kind of llama.cpp build can work on this machine; "corral doctor" shows why.'
-      throw new CorralError('runtime_missing', text)
-    }
+    const text = 'No kind of llama.cpp build can work on this machine; "corral doctor" shows why.'
+    if (name === undefined) throw new CorralError('runtime_missing', text)
     throw notFound(`There is no kind of llama.cpp build named "${name}". ${kindsText(kinds)}`)
   }
 

@@ -26,18 +26,13 @@ export interface RuntimesDeps
   now?: () => number
 }
 
-export interface RuntimesService extends Runtimes {
-  /** Aborts all work and waits for its end. */
-  stop(): Promise<void>
-}
-
 function add<Named extends { name: string }>(what: string, list: Named[], added: Named): () => void {
   if (list.some(({ name }) => name === added.name)) throw new Error(`There is a ${what} named "${added.name}" already.`)
   return addTo(list, added)
 }
 
 /** Provides the `runtimes` service: lists the builds, chooses the one to use, and starts engines on it. */
-export function createRuntimes(deps: RuntimesDeps): RuntimesService {
+export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise<void> } {
   const { log, hardware, verifyBuild, releases, named, models } = deps
   const builds = new BuildsDirectory(deps.directory)
   const sources = [...deps.sources]
@@ -133,10 +128,8 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       waiting.signal?.throwIfAborted()
       // A moved folder may come back at any moment, and checking costs nothing.
       if (gone) searches.forgetFailure(choice)
-      log.warn(
-        { build: first.id },
-        `llama.cpp: ${first.id} does not work, and there is no other: ${errorMessage(reason)}`
-      )
+      const text = `${first.id} does not work, and there is no other: ${errorMessage(reason)}`
+      log.warn({ build: first.id }, `llama.cpp: ${text}`)
       return undefined
     }
   }
@@ -165,10 +158,8 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       } catch (error) {
         const other = await otherBuild(first, error, waiting, choice)
         if (!other) throw error
-        log.warn(
-          { build: first.id, other: other.id },
-          `llama.cpp: ${first.id} does not work here (${errorMessage(error)}); "${name}" is started on ${other.id}.`
-        )
+        const text = `${first.id} does not work here (${errorMessage(error)}); "${name}" is started on ${other.id}.`
+        log.warn({ build: first.id, other: other.id }, `llama.cpp: ${text}`)
         return await startCounted(other)
       }
     },
@@ -185,13 +176,11 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
       } catch (error) {
         waiting.signal?.throwIfAborted()
         signal.throwIfAborted()
-        throw new CorralError(
-          'runtime_missing',
+        const text =
           `llama.cpp's converter for SafeTensors models is unavailable: ${errorMessage(error)}. ` +
-            'Check the network and its proxy, or put convert_hf_to_gguf.py with its folders conversion, gguf-py and ' +
-            `requirements of llama.cpp's source into ${join(used.directory, 'converter')}.`,
-          { cause: error }
-        )
+          'Check the network and its proxy, or put convert_hf_to_gguf.py with its folders conversion, gguf-py and ' +
+          `requirements of llama.cpp's source into ${join(used.directory, 'converter')}.`
+        throw new CorralError('runtime_missing', text, { cause: error })
       }
     },
     presentConverter: () => searches.usual.build && presentConverter(searches.usual.build),
@@ -216,6 +205,7 @@ export function createRuntimes(deps: RuntimesDeps): RuntimesService {
         installed: list()
       }
     },
+    /** Aborts all work and waits for its end. */
     async stop() {
       stopped.abort(new CorralError('shutting_down', 'The server is shutting down.'))
       await Promise.allSettled([converter, searches.settled()])

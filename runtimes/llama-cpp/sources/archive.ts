@@ -12,9 +12,8 @@ import { archiveTag } from '../kinds/scores.ts'
 import { programFolder, programsIn } from '../programs.ts'
 import { fileDigest } from '../verify-build.ts'
 
-function invalid(message: string, param = 'archive', cause?: unknown): CorralError {
-  return new CorralError('invalid_request', message, { param, cause })
-}
+const invalid = (message: string, param = 'archive', cause?: unknown) =>
+  new CorralError('invalid_request', message, { param, cause })
 
 /** Reads release and kind from an archive's name. @throws CorralError `invalid_request` for other platforms. Pure. */
 export function readArchiveName(
@@ -25,11 +24,8 @@ export function readArchiveName(
   if (!/\.(tar\.gz|tgz|zip)$/.test(name)) {
     throw invalid(`${name} is not an archive that corral can unpack. Use a .tar.gz, .tgz or .zip file.`)
   }
-  if (name.startsWith('cudart-')) {
-    throw invalid(
-      `${name} contains only libraries. Also give the archive of the build that needs them (llama-b…-cuda-….tar.gz).`
-    )
-  }
+  const needed = 'Also give the archive of the build that needs them (llama-b…-cuda-….tar.gz).'
+  if (name.startsWith('cudart-')) throw invalid(`${name} contains only libraries. ${needed}`)
   const matching = kinds.flatMap(runtime =>
     runtime.archives.filter(({ archive }) => archive.test(name)).map(pattern => ({ runtime, pattern }))
   )
@@ -59,10 +55,8 @@ export async function archiveDigest(path: string, expected: string | undefined, 
     throw invalid(`${path} cannot be read: ${why}.`, 'archive', error)
   }
   if (expected === undefined || expected === digest) return digest
-  throw new CorralError(
-    'checksum_mismatch',
-    `${path} has the SHA-256 ${digest}, not ${expected}. Fetch it again, or correct the digest.`
-  )
+  const text = `${path} has the SHA-256 ${digest}, not ${expected}. Fetch it again, or correct the digest.`
+  throw new CorralError('checksum_mismatch', text)
 }
 
 /** Normalizes a digest given by the user to lower case. @throws CorralError `invalid_request` */
@@ -74,9 +68,8 @@ export function parseDigest(text: string | undefined): string | undefined {
 }
 
 /** An archive that cannot become a build. */
-function unusable(archive: string, why: string, cause?: unknown): CorralError {
-  return new CorralError('invalid_request', `${basename(archive)} cannot be used: ${why}`, { cause })
-}
+const unusable = (archive: string, why: string, cause?: unknown) =>
+  new CorralError('invalid_request', `${basename(archive)} cannot be used: ${why}`, { cause })
 
 async function unpack(archive: string, work: string, { signal, onProgress }: Waiting): Promise<string> {
   onProgress?.({ phase: 'unpacking', subject: basename(archive) })
@@ -96,13 +89,10 @@ async function unpack(archive: string, work: string, { signal, onProgress }: Wai
 }
 
 /**
- * Unpacks a build's archive, and the archives of its libraries into the same folder. Then moves the folder among the
- * builds, replacing one with the same id. Leaves nothing behind on failure.
- * @param archives the one with llama-server first
- * @param directory where builds are installed
+ * Unpacks a build's archive, then those of its libraries into the same folder, and moves it among the builds. Leaves
+ * nothing behind on failure.
  * @param name makes the build's id from the name of the folder in the archive
- * @throws CorralError `invalid_request` for an archive that is damaged, dangerous or not a build;
- * `insufficient_storage`
+ * @throws CorralError `invalid_request` for an archive that is damaged, dangerous or not a build
  */
 export async function placeArchives(
   archives: readonly string[],

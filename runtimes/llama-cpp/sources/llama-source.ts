@@ -96,12 +96,6 @@ export type Converter = Pick<ConversionTools, 'directory' | 'version' | 'mismatc
 /** Finds or fetches the converter for a build. @throws Error if there is none */
 export type FindConverter = (build: Build, waiting: Waiting) => Promise<Converter>
 
-export interface ConverterOptions {
-  directory: string
-  server: Pick<ReleaseServer, 'source'>
-  source: Omit<SourcePackage, 'work'>
-}
-
 const SCRIPT = 'convert_hf_to_gguf.py'
 /** The files and folders of the converter in llama.cpp's source tree. */
 const PARTS = [SCRIPT, 'conversion', 'gguf-py', 'requirements', 'requirements.txt', 'LICENSE']
@@ -117,7 +111,12 @@ export function presentConverter({ converter, directory }: Build): string | unde
 }
 
 /** Finds the converter of the engine's own version if possible, otherwise the converter of the pinned source. */
-export function createFindConverter({ directory, server, source }: ConverterOptions): FindConverter {
+export function createFindConverter(options: {
+  directory: string
+  server: Pick<ReleaseServer, 'source'>
+  source: Omit<SourcePackage, 'work'>
+}): FindConverter {
+  const { directory, server, source } = options
   return async (build, waiting) => {
     if (build.converter && isConverter(build.converter.directory)) return build.converter
     const tag = releaseTag(build.id)
@@ -149,7 +148,7 @@ export function createFindConverter({ directory, server, source }: ConverterOpti
 
 /** Puts the converter of a release, from its source archive, into `target`. @throws Error if it is unavailable */
 async function fetchReleaseConverter(
-  server: ConverterOptions['server'],
+  server: Pick<ReleaseServer, 'source'>,
   { tag, directory, target }: { tag: string; directory: string; target: string },
   { signal = new AbortController().signal, onProgress }: Waiting
 ): Promise<void> {
@@ -184,7 +183,7 @@ export async function copyConverter(source: LlamaSource, target: string): Promis
 /** Fetches the converter of the pinned source, and stores it in `directory` under its version. */
 export async function fetchConverter(
   directory: string,
-  options: ConverterOptions['source'],
+  options: Omit<SourcePackage, 'work'>,
   waiting: Waiting = {}
 ): Promise<{ directory: string; version: string }> {
   const kept = join(directory, `converter-${options.name.replace(/[@/]/g, '-')}-${options.version}`)
