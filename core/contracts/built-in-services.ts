@@ -9,15 +9,14 @@ import type { LogLevels } from '../system/log-levels.ts'
 import type { Runtimes } from './builds.ts'
 import type { Caller } from './callers.ts'
 import type { Conversion } from './conversion.ts'
-import type { EngineLogRecord } from './engine-log.ts'
+import type { EngineMode, MemoryUse } from './engines.ts'
 import type { Adoption } from './found-models.ts'
 import type { HardwareService } from './hardware.ts'
 import type { ModelEvent, PullEvent } from './hooks.ts'
 import type { LeaseRequest } from './leases.ts'
 import type { Model } from './models.ts'
 import type { NativeApi } from './native-api.ts'
-import type { LoadingRecord, MemberRecord, ReplicasRecord, RunningRecord } from './native-records.ts'
-import type { SchedulerStats } from './scheduler-stats.ts'
+import type { EngineLogRecord, LoadingRecord, MemberRecord, ReplicasRecord, RunningRecord } from './native-records.ts'
 import type { StateFeed, StateTopic } from './state-events.ts'
 import type { RunningTrial, TrialRequest, TrialSettings, Tunable } from './trials.ts'
 import type { WorkerHost } from './workers.ts'
@@ -57,6 +56,37 @@ export interface WebPage {
   readonly path: string
   /** Sends the page. */
   sendPage(reply: FastifyReply): FastifyReply
+}
+
+/** The state of a model in one mode, for models that are loaded, requested or blocked. */
+export interface EngineStats {
+  /** Public name of the model. */
+  readonly model: string
+  readonly mode: EngineMode
+  readonly isLoaded: boolean
+  /** Maximum concurrent requests; 0 if it is not loaded. */
+  readonly slots: number
+  readonly freeSlots: number
+  /** Requests in progress. */
+  readonly running: number
+  /** Queued requests. */
+  readonly waiting: number
+  /** Milliseconds that the oldest queued request has waited. */
+  readonly longestWait: number
+  /** Whether its loads failed repeatedly, so that requests are refused for a while. */
+  readonly isBlocked: boolean
+  /** Bytes reserved for it in each memory pool. */
+  readonly reserved: MemoryUse
+}
+
+export interface SchedulerStats {
+  readonly engines: readonly EngineStats[]
+  /** Requests so far, including loads. */
+  readonly requests: number
+  /** Maximum number of models in memory. */
+  readonly maxLoaded: number
+  /** Bytes by pool: what all engines together use, and may use. A pool without a budget has no limit. */
+  readonly memory: { readonly reserved: MemoryUse; readonly budget: MemoryUse }
 }
 
 export interface LoadFailure extends ModelEvent {

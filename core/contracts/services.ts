@@ -1,9 +1,44 @@
-import type { Cluster } from './cluster.ts'
 import type { Engines } from './engines.ts'
 import type { Downloads } from './hubs.ts'
 import type { Scheduler } from './leases.ts'
 import type { Catalog } from './models.ts'
 import type { Storage } from './storage.ts'
+
+/* A gateway lists its nodes' models beside its own. It learns its nodes from sources. */
+
+/** A node as reported by a source. */
+export interface KnownMember {
+  /** Stable, and unique among the nodes of its source. */
+  name: string
+  /** Its address, such as `https://10.0.0.7:11500`. */
+  url: string
+  /** An operator's key on the node. */
+  key?: string
+  /** The name in its certificate, if it differs from the address. */
+  tlsName?: string
+}
+
+/** A source of nodes. */
+export interface MemberSource {
+  readonly name: string
+  /**
+   * Calls `changed` with all nodes, now and whenever they change. If it cannot know them, it calls `fault` with the
+   * reason (undefined once it knows them again); the known nodes stay until then.
+   * @returns stops that
+   */
+  follow(told: {
+    changed(members: readonly KnownMember[]): void
+    fault(reason: string | undefined): void
+  }): () => Promise<void> | void
+  /** For sources that can add machines: the minimum number of their nodes. Later calls may ask for fewer. */
+  want?(members: number): void
+}
+
+/** The nodes of this server. */
+export interface Cluster {
+  /** Adds a source of nodes. @returns removes it and its nodes. @throws Error if its name is taken */
+  addSource(source: MemberSource): () => void
+}
 
 /** The services of plugins, by name. Plugins and `built-in-services.ts` add others by declaration merging. */
 export interface Services {

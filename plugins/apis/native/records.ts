@@ -1,5 +1,6 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
+import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { Engines } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../../core/contracts/models.ts'
@@ -14,7 +15,6 @@ import type {
   ShownModel
 } from '../../../core/contracts/native-records.ts'
 import { progressText } from '../../../core/contracts/progress.ts'
-import type { SchedulerStats } from '../../../core/contracts/scheduler-stats.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { hasRole, type Role } from '../../../core/http/roles.ts'

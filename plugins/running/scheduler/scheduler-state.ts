@@ -1,6 +1,6 @@
+import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { EngineMode, MemoryUse } from '../../../core/contracts/engines.ts'
 import type { UnloadReason } from '../../../core/contracts/hooks.ts'
-import type { SchedulerStats } from '../../../core/contracts/scheduler-stats.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { OpenMap } from '../../../core/system/open-tables.ts'

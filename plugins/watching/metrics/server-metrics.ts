@@ -1,10 +1,9 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
-import type { Elsewhere } from '../../../core/contracts/built-in-services.ts'
+import type { Elsewhere, EngineStats, SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { ConversionCounts } from '../../../core/contracts/conversion.ts'
 import type { PullRecord } from '../../../core/contracts/downloads.ts'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { PluginHooks } from '../../../core/contracts/hooks.ts'
-import type { EngineStats, SchedulerStats } from '../../../core/contracts/scheduler-stats.ts'
 import { version } from '../../../core/system/package-info.ts'
 import type { LabelValues } from './label-values.ts'
 

@@ -6,6 +6,7 @@ import {
   archiveNamed,
   BUILT_ON,
   cardsFor,
+  fitAt,
   fitFor,
   hasLibrary,
   installPackage,
@@ -25,21 +26,12 @@ const metal: RuntimeDescriptor = {
     if (arch === 'arm64') {
       // Every such Mac supports Metal, even if its GPU was not detected.
       const own = gpus.filter(gpu => gpu.vendor === 'apple')
-      return {
-        score: SCORES.metal,
-        reasons: [`It uses ${listNames(own) || cpu.model} and its unified memory.`],
-        missing: [],
-        gpus: own.map(({ id }) => id)
-      }
+      return fitAt(SCORES.metal, [`It uses ${listNames(own) || cpu.model} and its unified memory.`], own)
     }
-    return {
-      score: SCORES.byChoice,
-      reasons: [
-        'On Intel Macs Metal is often slower than the processor and wrong on some cards; it is used only if chosen.'
-      ],
-      missing: [],
-      gpus: gpus.filter(gpu => gpu.usable).map(({ id }) => id)
-    }
+    const why =
+      'On Intel Macs Metal is often slower than the processor and wrong on some cards; it is used only if chosen.'
+    const usable = gpus.filter(gpu => gpu.usable)
+    return fitAt(SCORES.byChoice, [why], usable)
   },
   archives: [archiveNamed('darwin', 'arm64', 'macos-arm64')],
   usesDevice: ({ id }) => /^(?:MTL|Metal)\d*$/i.test(id)
@@ -148,15 +140,8 @@ export const cpu: RuntimeDescriptor = {
   title: 'Processor only',
   fit({ arch, cpu: { model, features } }) {
     const slow = arch === 'x64' && features.length > 0 && !features.includes('avx2')
-    return {
-      score: SCORES.cpu,
-      reasons: [
-        `It works on every machine, here on ${model}.`,
-        ...(slow ? ['This processor has no AVX2, so answers will be slow.'] : [])
-      ],
-      missing: [],
-      gpus: []
-    }
+    const reasons = [`It works on every machine, here on ${model}.`]
+    return fitAt(SCORES.cpu, slow ? [...reasons, 'This processor has no AVX2, so answers will be slow.'] : reasons)
   },
   archives: [
     archiveNamed('linux', 'x64', 'ubuntu-x64', { glibc: BUILT_ON.ubuntu2204 }),

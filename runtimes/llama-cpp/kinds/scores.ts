@@ -43,23 +43,16 @@ export function relevantVendorGpus(vendor: Gpu['vendor'], hardware: Hardware): G
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === vendor) })
 }
 
-interface FitOptions {
-  /** The score if nothing is missing. */
-  base: number
-  missing: Fit['missing']
-  /** False if a required library was not found. */
-  library?: boolean
-  /** Follows the names of the GPUs. */
-  detail?: string
-  reasons?: string[]
-}
-
-/** Rates a kind that would use these GPUs (at least one). GPUs that it leaves idle lower the score. */
+/**
+ * Rates a kind that would use these GPUs (at least one). GPUs that it leaves idle lower the score.
+ * @param options the score if nothing is missing, whether all required libraries were found, and a detail of the GPUs
+ */
 export function fitFor(
   used: readonly Gpu[],
   hardware: Hardware,
-  { base, missing, library = true, detail = '', reasons = [] }: FitOptions
+  options: { base: number; missing: Fit['missing']; library?: boolean; detail?: string; reasons?: string[] }
 ): Fit {
+  const { base, missing, library = true, detail = '', reasons = [] } = options
   const relevant = relevantGpus(hardware)
   const idle = relevant.filter(gpu => !used.includes(gpu))
   // Stays above the processor: a library may be installed somewhere unexpected, and the build is verified anyway.
@@ -71,16 +64,12 @@ export function fitFor(
     const share = sum(idle) / Math.max(1, sum(relevant))
     score = Math.max(LOWEST, Math.round(score - PENALTY_FOR_IDLE_CARD - PENALTY_FOR_IDLE_MEMORY * share))
   }
-  return {
-    score,
-    reasons: [
-      `It uses ${listNames(used)}${detail && ` (${detail})`}.`,
-      ...reasons,
-      ...(idle.length > 0 ? [`It leaves ${listNames(idle)} idle.`] : [])
-    ],
-    missing,
-    gpus: used.map(({ id }) => id)
-  }
+  const why = [
+    `It uses ${listNames(used)}${detail && ` (${detail})`}.`,
+    ...reasons,
+    ...(idle.length > 0 ? [`It leaves ${listNames(idle)} idle.`] : [])
+  ]
+  return { ...fitAt(score, why, used), missing }
 }
 
 /** Returns the working cards of a vendor and their problems, or why there are none. For Linux and Windows. */
@@ -131,10 +120,13 @@ export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['
     .map(({ message, advice }) => ({ what: message, ...(advice !== undefined && { fix: advice }) }))
 }
 
-/** Rates a kind that cannot work here. */
-export function unfit(reason: string, missing: Fit['missing'] = []): Fit {
-  return { score: 0, reasons: [reason], missing, gpus: [] }
+/** Rates a kind that needs nothing more. */
+export const fitAt = (score: number, reasons: string[], gpus: readonly Gpu[] = []): Fit => {
+  return { score, reasons, missing: [], gpus: gpus.map(({ id }) => id) }
 }
+
+/** Rates a kind that cannot work here. */
+export const unfit = (reason: string, missing: Fit['missing'] = []): Fit => ({ ...fitAt(0, [reason]), missing })
 
 /** Lowest glibc for release builds made on each system. Only used symbols matter. */
 export const BUILT_ON = { ubuntu2204: '2.34', ubuntu2404: '2.38' } as const
@@ -182,12 +174,9 @@ function getParts(version: string): number[] {
   return version.split('.').map(part => Number.parseInt(part, 10) || 0)
 }
 
-/**
- * The tags of llama.cpp's releases are `b11347` for nightly and `v0.6.0` for stable releases (semantic versions).
- * Archives are named after the tag of the release that contains them.
- *
- * Returns the release in a build's id, such as `b11347` in `release-b11347-cuda-13`.
- */
+/* The tags of llama.cpp's releases are `b11347` for nightly and `v0.6.0` for stable releases (semantic versions). */
+
+/** Returns the release in a build's id, such as `b11347` in `release-b11347-cuda-13`. */
 export function releaseTag(id: string): string | undefined {
   return new RegExp(`^(?:release|archive)-(${RELEASE_TAG})-`).exec(id)?.[1]
 }
@@ -208,10 +197,7 @@ export function stableVersion(tag: string | undefined): string | undefined {
   return /^v(\d+\.\d+\.\d+)$/.exec(tag ?? '')?.[1]
 }
 
-/**
- * Whether the newest release on the server is newer than the one in use. Nightly releases are compared by number,
- * stable releases by version. A nightly and a stable release cannot be compared, so the server's release is preferred.
- */
+/** Whether the server's newest release is newer, or not comparable: nightly releases have numbers, stable ones versions. */
 export function isNewerRelease(offered: string, present: string | undefined): boolean {
   const [number, own] = [nightlyNumber(offered), nightlyNumber(present)]
   if (number !== undefined && own !== undefined) return number > own

@@ -86,16 +86,11 @@ export async function listenAddress(
   insecure: boolean,
   interfaces: typeof networkInterfaces = networkInterfaces
 ): Promise<string> {
-  const address = await lookup(host, { family: 4 }).then(
-    found => found.address,
-    () => ''
-  )
+  const { address } = await lookup(host, { family: 4 }).catch(() => ({ address: '' }))
   // An IPv6 address resolves to itself.
   if (!isIPv4(address)) {
-    throw new CorralError(
-      'invalid_request',
-      `"${host}" is not an IPv4 address of this machine or a name of one. llama.cpp's RPC listens only on such addresses.`
-    )
+    const what = `"${host}" is not an IPv4 address of this machine or a name of one.`
+    throw new CorralError('invalid_request', `${what} llama.cpp's RPC listens only on such addresses.`)
   }
   const all = Object.values(interfaces()).flatMap(list => list ?? [])
   const reached =
@@ -276,9 +271,8 @@ function superviseServer(settings: {
       const advice = /server socket/.test(why)
         ? 'If another program uses the port, choose a different one with "corral worker --port".'
         : 'Correct the flags of "corral worker", or choose another llama.cpp build (corral runtime list).'
-      throw new CorralError('load_failed', `ggml-rpc-server does not work on ${host}:${port}: ${why}. ${advice}`, {
-        cause: error
-      })
+      const text = `ggml-rpc-server does not work on ${host}:${port}: ${why}. ${advice}`
+      throw new CorralError('load_failed', text, { cause: error })
     }
     devices = found
     instance = randomUUID()

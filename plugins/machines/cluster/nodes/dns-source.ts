@@ -1,7 +1,7 @@
 import { promises as dns } from 'node:dns'
 import { isIPv6 } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
+import type { KnownMember, MemberSource } from '../../../../core/contracts/services.ts'
 import { errorMessage, isSystemError } from '../../../../core/errors.ts'
 
 export interface DnsSettings {

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { rootCertificates } from 'node:tls'
 import type { Agent, Dispatcher } from 'undici'
-import type { KnownMember } from '../../../../core/contracts/cluster.ts'
+import type { KnownMember } from '../../../../core/contracts/services.ts'
 import { errorMessage } from '../../../../core/errors.ts'
 
 export interface ConnectionSettings {

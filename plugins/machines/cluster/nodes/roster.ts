@@ -1,4 +1,4 @@
-import type { KnownMember, MemberSource } from '../../../../core/contracts/cluster.ts'
+import type { KnownMember, MemberSource } from '../../../../core/contracts/services.ts'
 import { errorMessage } from '../../../../core/errors.ts'
 
 /** A node as its source reports it, with a name unique among all nodes. */
