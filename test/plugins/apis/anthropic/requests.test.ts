@@ -4,97 +4,21 @@ import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/erro
 import { anthropicErrorBody } from '../../../../plugins/apis/anthropic/index.ts'
 import { engineMessages, engineRequest } from '../../../../plugins/apis/anthropic/message-request.ts'
 import { MessagesRequest } from '../../../../plugins/apis/anthropic/schemas.ts'
+import { readCases } from '../../../support/cases.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
-import { assistant, image, result, text, use, user } from './support.ts'
+import { result, user } from './support.ts'
+
+const CASES = readCases('anthropic-requests')
 
 type Request = Parameters<typeof engineRequest>[0]
 
 const hi: Request = { model: 'a/b', messages: [{ role: 'user', content: 'Hi' }] }
 const tool = { name: 'get', description: 'Gets', input_schema: { type: 'object', properties: {} } }
 const other = { name: 'set', input_schema: { type: 'object' } }
-const engineTool = {
-  type: 'function',
-  function: { name: 'get', description: 'Gets', parameters: { type: 'object', properties: {} } }
-}
-const engineOther = { type: 'function', function: { name: 'set', parameters: { type: 'object' } } }
 
 t.test('converts request fields for the engine', t => {
-  const messages = [user('Hi')]
-  const quiet = { chat_template_kwargs: { enable_thinking: false } }
-  const thinks = { chat_template_kwargs: { enable_thinking: true } }
-  const schema = { type: 'object' }
-  const format = { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } } }
-  const table: [what: string, request: object, wanted: object, defaults?: object][] = [
-    ['no further fields', {}, { ...quiet, messages }],
-    [
-      'the request takes precedence over defaults',
-      { stop_sequences: ['END'] },
-      { ...quiet, temperature: 1, stop: ['END'], messages },
-      { temperature: 1, stop: ['x'] }
-    ],
-    ['empty stop sequences', { stop_sequences: [] }, { ...quiet, stop: ['x'], messages }, { stop: ['x'] }],
-    [
-      'template options',
-      {},
-      { chat_template_kwargs: { enable_thinking: true, a: 1 }, messages },
-      { chat_template_kwargs: { enable_thinking: true, a: 1 } }
-    ],
-    [
-      'thinking with a budget',
-      { thinking: { type: 'enabled', budget_tokens: 2000 } },
-      { chat_template_kwargs: { enable_thinking: true, a: 1 }, thinking_budget_tokens: 2000, messages },
-      { chat_template_kwargs: { enable_thinking: false, a: 1 } }
-    ],
-    ['adaptive thinking', { thinking: { type: 'adaptive' } }, { ...thinks, messages }],
-    ['disabled thinking', { thinking: { type: 'disabled', budget_tokens: 5 } }, { ...quiet, messages }],
-    ['effort', { output_config: { effort: 'low' } }, { ...quiet, reasoning_effort: 'low', messages }],
-    ['high effort', { output_config: { effort: 'max' } }, { ...quiet, reasoning_effort: 'high', messages }],
-    ['a format', { output_config: { format: { type: 'json_schema', schema } } }, { ...quiet, ...format, messages }],
-    [
-      'the older form of a format',
-      { output_format: { type: 'json_schema', schema } },
-      { ...quiet, ...format, messages }
-    ],
-    [
-      'tools',
-      { tools: [tool, { ...other, type: 'custom' }] },
-      { ...quiet, tools: [engineTool, engineOther], messages }
-    ],
-    ['empty tools', { tools: [], tool_choice: { type: 'auto' } }, { ...quiet, messages }],
-    [
-      'any tool',
-      { tools: [tool], tool_choice: { type: 'any' } },
-      { ...quiet, tools: [engineTool], tool_choice: 'required', messages }
-    ],
-    [
-      'one tool',
-      { tools: [tool, other], tool_choice: { type: 'tool', name: 'set' } },
-      { ...quiet, tools: [engineOther], tool_choice: 'required', messages }
-    ],
-    ['tool choice none', { tools: [tool], tool_choice: { type: 'none' } }, { ...quiet, messages }],
-    [
-      'a single call',
-      { tools: [tool], tool_choice: { type: 'auto', disable_parallel_tool_use: true } },
-      { ...quiet, tools: [engineTool], parallel_tool_calls: false, messages }
-    ],
-    [
-      'nulls',
-      { tools: null, tool_choice: null, thinking: null, output_config: null, mcp_servers: null },
-      { ...quiet, messages }
-    ],
-    ['ignored fields', { mcp_servers: [], metadata: { user_id: 'x' }, service_tier: 'auto' }, { ...quiet, messages }],
-    [
-      'a started answer',
-      { messages: [user('Hi'), assistant('The')] },
-      {
-        ...quiet,
-        continue_final_message: true,
-        add_generation_prompt: false,
-        messages: [user('Hi'), assistant('The')]
-      }
-    ]
-  ]
+  const table: [what: string, request: object, wanted: object, defaults?: object][] = CASES.fields
   for (const [what, request, wanted, defaults = {}] of table) {
     t.strictSame(engineRequest({ ...hi, ...request } as Request, defaults as never).body, wanted, what)
   }
@@ -124,62 +48,7 @@ t.test('messages can add and remove tools', t => {
 })
 
 t.test('refuses invalid requests and names the place', t => {
-  const at = (content: unknown, role = 'user') => ({ messages: [user('x'), { role, content }] })
-  const source = (of: unknown, type = 'image') => at([{ type, source: of }])
-  const table: [request: object, param: string, code?: ErrorCode][] = [
-    [at(5), 'messages.1.content'],
-    [at(null), 'messages.1.content'],
-    [at(['secret']), 'messages.1.content.0'],
-    [at([{ type: 'text' }]), 'messages.1.content.0.text'],
-    [at([text('x'), { type: 'container_upload' }]), 'messages.1.content.1.type'],
-    [at([{ type: 7 }]), 'messages.1.content.0.type'],
-    [at([use('1', 'f', {})]), 'messages.1.content.0.type'],
-    [at([image], 'assistant'), 'messages.1.content.0.type'],
-    [at([result('1')], 'assistant'), 'messages.1.content.0.type'],
-    [at([{ type: 'server_tool_use' }], 'assistant'), 'messages.1.content.0.type'],
-    [at([{ type: 'thinking' }], 'assistant'), 'messages.1.content.0.thinking'],
-    [at([{ type: 'tool_use', name: 'f', input: {} }], 'assistant'), 'messages.1.content.0.id'],
-    [at([{ type: 'tool_use', id: '1', input: {} }], 'assistant'), 'messages.1.content.0.name'],
-    [at([use('1', 'f', {})], 'assistant'), 'messages.1'],
-    [{ ...at('x', 'assistant'), tools: [tool], tool_choice: { type: 'any' } }, 'messages.1'],
-    [{ ...at('x', 'assistant'), output_config: { format: { type: 'json_schema', schema: {} } } }, 'messages.1'],
-    [at([image], 'system'), 'messages.1.content.0.type'],
-    [{ system: [image] }, 'system.0.type'],
-    [at([{ type: 'tool_result', content: 'secret' }]), 'messages.1.content.0.tool_use_id'],
-    [at([result('1', { content: 5 })]), 'messages.1.content.0.content'],
-    [at([result('1', { content: [result('2')] })]), 'messages.1.content.0.content.0.type'],
-    [source(undefined), 'messages.1.content.0.source'],
-    [source('secret'), 'messages.1.content.0.source'],
-    [source({ type: 'url', url: 'http://secret/' }), 'messages.1.content.0.source.type'],
-    [source({ type: 'file', file_id: 'secret' }), 'messages.1.content.0.source.type'],
-    [source({ type: 'base64', data: 'secret' }), 'messages.1.content.0.source.media_type'],
-    [source({ type: 'base64', media_type: 'text/html', data: 'secret' }), 'messages.1.content.0.source.media_type'],
-    [source({ type: 'base64', media_type: 'image/png,x', data: '' }), 'messages.1.content.0.source.media_type'],
-    [source({ type: 'base64', media_type: 'image/png' }), 'messages.1.content.0.source.data'],
-    [source({ type: 'text' }, 'document'), 'messages.1.content.0.source.data'],
-    [source({ type: 'content', content: [result('1')] }, 'document'), 'messages.1.content.0.source.content.0.type'],
-    [
-      source({ type: 'base64', data: 'secret' }, 'document'),
-      'messages.1.content.0.source.type',
-      'unsupported_capability'
-    ],
-    [source({ type: 'url', url: 'secret' }, 'document'), 'messages.1.content.0.source.type', 'unsupported_capability'],
-    [at([{ type: 'search_result', title: 'secret' }]), 'messages.1.content.0.content'],
-    [{ tools: [{ type: 'web_search_20250305', name: 'web_search' }] }, 'tools.0.type', 'unsupported_capability'],
-    [{ tools: [tool, { input_schema: {} }] }, 'tools.1.name'],
-    [{ tools: [{ name: 'f' }] }, 'tools.0.input_schema'],
-    [{ tool_choice: { type: 'any' } }, 'tool_choice'],
-    [{ tools: [tool], tool_choice: { type: 'tool', name: 'secret' } }, 'tool_choice.name'],
-    [{ tools: [tool], tool_choice: { type: 'tool' } }, 'tool_choice.name'],
-    [at([{ type: 'tool_addition' }], 'system'), 'messages.1.content.0.tool'],
-    [
-      at([{ type: 'tool_addition', tool: { type: 'tool_definition', definition: { name: 'f' } } }], 'system'),
-      'messages.1.content.0.tool.definition.input_schema'
-    ],
-    [{ mcp_servers: [{ url: 'secret' }] }, 'mcp_servers', 'unsupported_capability'],
-    [{ container: 'secret' }, 'container', 'unsupported_capability'],
-    [{ thread: { type: 'continue', previous_message_id: 'secret' } }, 'thread', 'response_not_found']
-  ]
+  const table: [request: object, param: string, code?: ErrorCode][] = CASES.invalid
   for (const [request, param, code = 'invalid_request'] of table) {
     const what = JSON.stringify(request)
     try {

@@ -1,96 +1,15 @@
 import t from 'tap'
 import { engineMessages, type Fields } from '../../../../plugins/apis/openai/generation.ts'
+import { readCases } from '../../../support/cases.ts'
 import { able, base, chat, complete, defaults, messages, modelRequest } from './bodies.ts'
 
-const tool = (name: string) => ({ type: 'function', function: { name, parameters: { type: 'object' } } })
+const CASES = readCases('openai-generation')
 
 t.test('converts chats for the engine', async t => {
   const sent = (body: Fields) => chat({ ...base, ...body }).body
   // The engine always streams. A complete answer is assembled from its stream.
   const plain = { ...defaults, ...base, stream: true, stream_options: { include_usage: true } }
-  const table: [string, Fields, Fields][] = [
-    ['defaults', {}, plain],
-    [
-      'fields take precedence over options',
-      { temperature: 0, options: { temperature: 1, top_k: 3 } },
-      { ...plain, temperature: 0, top_k: 3 }
-    ],
-    [
-      'null is ignored',
-      { temperature: null, seed: null, stop: null, tools: null, tool_choice: null, options: { temperature: 1 } },
-      { ...plain, temperature: 1 }
-    ],
-    ['aliases', { max_completion_tokens: 5 }, { ...plain, max_tokens: 5 }],
-    [
-      'the canonical name takes precedence over an alias',
-      { max_completion_tokens: 5, max_tokens: 6 },
-      { ...plain, max_tokens: 6 }
-    ],
-    [
-      'aliases take precedence over options',
-      { max_completion_tokens: 5, options: { num_predict: 7 } },
-      { ...plain, max_tokens: 5 }
-    ],
-    ['aliases in options', { options: { num_predict: -2, n_predict: null } }, { ...plain, max_tokens: -1 }],
-    [
-      "load options and corral's own fields are removed",
-      {
-        num_ctx: 256,
-        num_gpu: 3,
-        keep_alive: '5m',
-        name: 'x/y',
-        n_cmpl: 7,
-        options: { num_parallel: 2, cache_type_k: 'Q8_0', n_cmpl: 3 }
-      },
-      plain
-    ],
-    [
-      "the engine's own fields pass through",
-      { min_p: 0.1, reasoning_effort: 'low', options: { repeat_penalty: 1.2, min_p: 0.9 } },
-      { ...plain, min_p: 0.1, reasoning_effort: 'low', repeat_penalty: 1.2 }
-    ],
-    ['options cannot set stream or model', { options: { stream: true, model: 'x/y' } }, plain],
-    ['empty stop texts are removed', { stop: ['', 'x'] }, { ...plain, stop: ['x'] }],
-    ['probabilities', { logprobs: true }, { ...plain, logprobs: true, top_logprobs: 0 }],
-    [
-      'more probabilities, always before sampling',
-      { logprobs: true, top_logprobs: 4, post_sampling_probs: true },
-      { ...plain, post_sampling_probs: true, logprobs: true, top_logprobs: 4 }
-    ],
-    ['no probabilities', { logprobs: false, top_logprobs: 0 }, plain],
-    [
-      'tools',
-      { tools: [{ ...tool('f'), function: { name: 'f', description: null } }], tool_choice: 'required' },
-      { ...plain, tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'required' }
-    ],
-    ['tool choice none', { tools: [tool('f')], tool_choice: 'none' }, plain],
-    [
-      'a required tool',
-      { tools: [tool('f'), tool('g')], tool_choice: { type: 'function', function: { name: 'g' } } },
-      { ...plain, tools: [tool('g')], tool_choice: 'required' }
-    ],
-    [
-      'allowed tools',
-      {
-        tools: [tool('f'), tool('g'), tool('h')],
-        tool_choice: {
-          type: 'allowed_tools',
-          allowed_tools: { mode: 'auto', tools: [tool('h'), { type: 'function', function: { name: 'f' } }] }
-        }
-      },
-      { ...plain, tools: [tool('f'), tool('h')], tool_choice: 'auto' }
-    ],
-    [
-      'the older functions',
-      { functions: [{ name: 'f' }], function_call: { name: 'f' } },
-      {
-        ...plain,
-        tools: [{ type: 'function', function: { name: 'f' } }],
-        tool_choice: 'required',
-        parallel_tool_calls: false
-      }
-    ]
-  ]
+  const table: [string, Fields, Fields][] = CASES.chats
   for (const [what, given, wanted] of table) t.strictSame(sent(given), wanted, what)
   t.strictSame(chat({ name: 'a/b', messages }).body, { ...plain, model: 'a/b' }, 'name is an alias of model')
   const made = { ...able('completion'), defaults: { system: 'Be brief.' } }
@@ -129,47 +48,7 @@ t.test('parses the fields that all APIs share', async t => {
 })
 
 t.test('converts messages for the engine', async t => {
-  const call = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{}' } }
-  const table: [string, any, any][] = [
-    ['the default role is user', { content: 'x' }, { role: 'user', content: 'x' }],
-    [
-      'null is removed',
-      { role: 'user', content: 'x', name: null, tool_calls: null, audio: null },
-      { role: 'user', content: 'x' }
-    ],
-    [
-      'calls',
-      { role: 'assistant', content: null, tool_calls: [call] },
-      { role: 'assistant', content: null, tool_calls: [call] }
-    ],
-    [
-      'calls with an object as arguments and without an id',
-      { role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: { a: 1 } } }] },
-      {
-        role: 'assistant',
-        content: null,
-        tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }]
-      }
-    ],
-    ['a refusal becomes text', { role: 'assistant', refusal: 'No.' }, { role: 'assistant', content: 'No.' }],
-    [
-      'parts',
-      { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'y' }] },
-      { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'y' }] }
-    ],
-    [
-      'a refusal in parts becomes text',
-      { role: 'assistant', content: [{ type: 'refusal', refusal: 'No.' }] },
-      { role: 'assistant', content: [{ type: 'text', text: 'No.' }] }
-    ],
-    [
-      'an image URL without an object',
-      { content: [{ type: 'image_url', image_url: 'data:x' }] },
-      { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:x' } }] }
-    ],
-    ['thoughts', { role: 'assistant', content: 'x', reasoning_content: 'h' }, undefined],
-    ['null as content', { role: 'assistant', content: null }, undefined]
-  ]
+  const table: [string, any, any][] = CASES.messages
   for (const [what, given, wanted] of table) t.strictSame(engineMessages([given]), [wanted ?? given], what)
 
   const older = engineMessages([

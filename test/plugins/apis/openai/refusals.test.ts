@@ -10,82 +10,21 @@ import {
   ModelListQuery,
   RerankRequest
 } from '../../../../plugins/apis/openai/schemas.ts'
+import { readCases } from '../../../support/cases.ts'
 import { able, base, chat, complete, refusal } from './bodies.ts'
+
+const CASES = readCases('openai-refusals')
 
 const image = (url: unknown) => ({ messages: [{ content: [{ type: 'image_url', image_url: { url } }] }] })
 
 t.test('refuses invalid chats and names the field', async t => {
-  const table: [Fields, string, (ErrorCode | undefined)?, RegExp?][] = [
+  const missing = [
     [{ model: undefined }, 'model', 'invalid_model_name'],
-    [{ model: 5 }, 'model', 'invalid_model_name'],
-    [{ model: '../etc' }, 'model', 'invalid_model_name'],
-    [{ messages: undefined }, 'messages', undefined, /is missing\. It must be a list of objects that is not empty\.$/],
-    [{ messages: null }, 'messages'],
-    [{ messages: [] }, 'messages'],
-    [{ messages: 'secret' }, 'messages'],
-    [{ messages: ['secret'] }, 'messages[0]', undefined, /must be an object\.$/],
-    [{ messages: undefined, options: { messages: [{ content: 'secret' }] } }, 'messages'],
-    [{ messages: [{ role: 7, content: 'x' }] }, 'messages[0].role', undefined, /"system", "developer", "user", /],
-    [{ messages: [{ role: 'secret', content: 'x' }] }, 'messages[0].role'],
-    [{ messages: [{ content: 'x' }, { role: 'user' }] }, 'messages[1].content'],
-    [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'],
-    [{ messages: [{ role: 'assistant' }] }, 'messages[0].content'],
-    [{ messages: [{ content: 5 }] }, 'messages[0].content', undefined, /must be text or a list of objects\.$/],
-    [{ messages: [{ content: ['secret'] }] }, 'messages[0].content[0]'],
-    [{ messages: [{ content: [{ text: 'secret' }] }] }, 'messages[0].content[0].type'],
-    [{ messages: [{ content: [{ type: 'text' }] }] }, 'messages[0].content[0].text'],
-    [{ messages: [{ content: [{ type: 'text', text: 5 }] }] }, 'messages[0].content[0].text', undefined, /be text\.$/],
-    [{ messages: [{ content: [{ type: 'secret' }] }] }, 'messages[0].content[0].type'],
-    [{ messages: [{ role: 'assistant', content: 'x', tool_calls: 'secret' }] }, 'messages[0].tool_calls'],
-    [{ messages: [{ role: 'assistant', tool_calls: [{ id: 'x' }] }] }, 'messages[0].tool_calls[0].function'],
-    [image(5), 'messages[0].content[0].image_url.url'],
-    [image('data:image/png;base64,AA=='), 'messages[0].content[0].image_url', 'unsupported_capability'],
-    [
-      { messages: [{ content: [{ type: 'input_audio', input_audio: { data: 'AA==', format: 'wav' } }] }] },
-      'messages[0].content[0].input_audio',
-      'unsupported_capability'
-    ],
-    [{ stream: 'yes' }, 'stream', undefined, /must be true or false\.$/],
-    [{ stream_options: true }, 'stream_options'],
-    [{ n: 0 }, 'n', undefined, /a whole number from 1 to 256\.$/],
-    [{ n: 1.5 }, 'n'],
-    [{ stop: [1] }, 'stop[0]'],
-    [{ stop: 7 }, 'stop', undefined, /must be text or a list of texts\.$/],
-    [{ options: { stop: [1] } }, 'options.stop[0]', 'invalid_option'],
-    [{ options: { tools: 'secret' } }, 'tools'],
-    [{ tools: [1] }, 'tools[0]'],
-    [{ tools: {} }, 'tools'],
-    [{ tools: [{ secret: 1 }] }, 'tools[0].type'],
-    [{ tools: [{ type: 'secret', function: { name: 'x' } }] }, 'tools[0].type', undefined, /must be "function"\.$/],
-    [{ tools: [{ type: 'custom', custom: { name: 'x' } }] }, 'tools[0].type', undefined, /must be "function"\.$/],
-    [{ tools: [{ type: 'function', function: {} }] }, 'tools[0].function.name'],
-    [{ tool_choice: 'secret' }, 'tool_choice'],
-    [{ tool_choice: 'required' }, 'tool_choice'],
-    [{ tool_choice: { type: 'function', function: { name: 'secret' } } }, 'tool_choice.function.name'],
-    [{ tool_choice: { type: 'custom' } }, 'tool_choice.type'],
-    [{ response_format: 'json' }, 'response_format'],
-    [{ response_format: { type: 'secret' } }, 'response_format.type'],
-    [{ response_format: { type: 'json_schema' } }, 'response_format.json_schema'],
-    [
-      { response_format: { type: 'json_schema', json_schema: { schema: 'secret' } } },
-      'response_format.json_schema.schema'
-    ],
-    [{ logit_bias: 5 }, 'logit_bias'],
-    [{ logit_bias: { 5: 'secret' } }, 'logit_bias.5'],
-    [{ top_logprobs: 3 }, 'top_logprobs'],
-    [{ logprobs: true, top_logprobs: -1 }, 'top_logprobs'],
-    [{ modalities: ['text', 'audio'] }, 'modalities', 'unsupported_capability'],
-    [{ temperature: 'hot' }, 'temperature', 'invalid_option'],
-    [{ temperature: -1 }, 'temperature', 'invalid_option'],
-    [{ top_p: 2 }, 'top_p', 'invalid_option', /a number from 0 to 1\.$/],
-    [{ max_completion_tokens: 1.5 }, 'max_completion_tokens', 'invalid_option'],
-    [{ options: { num_ctx: 0 } }, 'options.num_ctx', 'invalid_option'],
-    [{ options: { num_predict: 'x' } }, 'num_predict', 'invalid_option'],
-    [{ options: [] }, 'options', 'invalid_option'],
-    [{ keep_alive: 'soon' }, 'keep_alive', 'invalid_option']
+    [{ messages: undefined }, 'messages', undefined, 'is missing. It must be a list of objects that is not empty.$'],
+    [{ messages: undefined, options: { messages: [{ content: 'secret' }] } }, 'messages']
   ]
   const validate = schemaCompiler(() => false)({ schema: ChatRequest, httpPart: 'body', method: 'POST', url: '/' })
-  for (const [given, param, code = 'invalid_request', text = /\.$/] of table) {
+  for (const [given, param, code, text] of [...CASES.chats, ...missing]) {
     const body: Fields = { ...base, ...given }
     for (const [name, value] of Object.entries(given)) if (value === undefined) delete body[name]
     const read = () => {
@@ -93,7 +32,11 @@ t.test('refuses invalid chats and names the field', async t => {
       if (checked.error) throw checked.error
       return chat(checked.value!)
     }
-    t.match(refusal(read), { code, param, message: text }, JSON.stringify(given))
+    t.match(
+      refusal(read),
+      { code: code ?? 'invalid_request', param, message: new RegExp(text ?? '\\.$') },
+      JSON.stringify(given)
+    )
   }
   const png = `data:image/png;base64,${Buffer.from('\x89PNG\r\n\x1a\n', 'latin1').toString('base64')}`
   const seeing = able('completion', 'vision')
