@@ -2,20 +2,11 @@ import type { FastifySchema } from 'fastify'
 import type { TSchema } from 'typebox'
 import type { Role } from '../../../core/http/roles.ts'
 import { version } from '../../../core/system/package-info.ts'
+import document from './document.json' with { type: 'json' }
 import { exampleBody, exampleParameter } from './examples.ts'
 
-const INFO = {
-  title: 'corral',
-  version,
-  summary: 'A local model server',
-  description:
-    'Models have names of the form `<owner>/<name>`, or `<owner>/<name>:<variant>` for one of several quantizations.\n\n' +
-    'Bodies are JSON, whatever their `Content-Type` says. `null` counts as absent, and unknown fields are ' +
-    'ignored; if they may be misspelt options, the header `X-Corral-Unknown-Options` of the reply names them. Every `GET` route also answers `HEAD`.\n\n' +
-    'A key is needed only if the server has any. `x-corral-role` is the role that an operation needs; without keys, a ' +
-    'caller on the same machine is an `operator`.',
-  license: { name: 'MIT', identifier: 'MIT' }
-}
+/** Constant parts of the document. Groups that are not listed follow in the order of their routes. */
+const { info, groups, securitySchemes } = document
 
 export interface DescribedRoute {
   method: string
@@ -29,34 +20,6 @@ type Mapping = Record<string, unknown>
 
 /** The order of a path's operations. */
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE']
-
-const SECURITY_SCHEMES = {
-  bearer: { type: 'http', scheme: 'bearer', description: 'One of security.api_keys, if there are any' },
-  key: { type: 'apiKey', in: 'header', name: 'x-api-key', description: 'The same key, as other clients send it' }
-}
-
-/** The order of groups. Groups that are not listed follow in the order of their routes. */
-const GROUPS = [
-  'Answers',
-  'Models',
-  'Pulls',
-  'Imports',
-  'Conversions',
-  'OpenAI chat',
-  'OpenAI models',
-  'OpenAI embeddings',
-  'OpenAI responses',
-  'OpenAI tokens',
-  'OpenAI audio and images',
-  'Anthropic',
-  'Ollama',
-  'Files of models',
-  'Server',
-  'llama.cpp builds',
-  'Keys',
-  'Usage',
-  'Captures'
-]
 
 /**
  * Builds an OpenAPI 3.1 document from the routes' schemas, which are JSON Schema 2020-12 like OpenAPI's. Paths are in
@@ -72,10 +35,10 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
     paths[path] = { ...paths[path], [route.method.toLowerCase()]: operation(route, components) }
   }
   const used = new Set(routes.flatMap(({ schema }) => schema.tags ?? []))
-  const tags = [...GROUPS.filter(group => used.has(group)), ...[...used].filter(tag => !GROUPS.includes(tag))]
+  const tags = [...groups.filter(group => used.has(group)), ...[...used].filter(tag => !groups.includes(tag))]
   return {
     openapi: '3.1.0',
-    info: INFO,
+    info: { title: 'corral', version, ...info },
     servers: [{ url: '/' }],
     // No key, or one of the two ways to send it.
     security: [{}, { bearer: [] }, { key: [] }],
@@ -84,7 +47,7 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
     components: {
       schemas: components.schemas(),
       responses: components.responses(),
-      securitySchemes: SECURITY_SCHEMES
+      securitySchemes
     }
   }
 }
