@@ -2,6 +2,7 @@ import type OpenAI from 'openai'
 import t from 'tap'
 import { ChatCompletion } from '../../../../plugins/apis/openai/schemas.ts'
 import { failure } from '../../../support/failure.ts'
+import { typeFaults } from './declared-types.ts'
 import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
 import { variantOf } from './support.ts'
 
@@ -236,3 +237,5 @@ t.test('response_format, stop, developer messages and ignored fields work', asyn
   const biased = await ask({ logit_bias: { [body.tokens[0]]: -100 } })
   t.notMatch(biased.choices[0]!.message.content, 'Paris')
 })
+
+t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

@@ -14,6 +14,7 @@ import {
 } from '../../../../plugins/apis/openai/schemas.ts'
 import { randomEncoder, writeRandomModel } from '../../../../scripts/random-models.ts'
 import { failure } from '../../../support/failure.ts'
+import { typeFaults } from './declared-types.ts'
 import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
 import { variantOf } from './support.ts'
 
@@ -276,3 +277,5 @@ t.test('tokenizes with every kind of model', async t => {
   }
   conforms(t, ModelList, (await service.json('/models')).body)
 })
+
+t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

@@ -12,16 +12,20 @@ import {
 } from '../../../../plugins/apis/openai/responses/response-writer.ts'
 import { randomBelow } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
-import { differs } from './declared-types.ts'
+import { mustBe, typeFaults } from './declared-types.ts'
 import { TOOL } from './support.ts'
 
 t.test('the check against declared types detects differences', async t => {
-  t.match(differs('ResponseStreamEvent', { type: 'response.nothing', sequence_number: 0 }), /response\.nothing/)
   const delta = { type: 'response.output_text.delta', content_index: 0, item_id: 'x', output_index: 0, logprobs: [] }
-  t.equal(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 'x' }), undefined)
-  t.match(differs('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 7 }), /delta is 7, not a string/)
-  t.match(differs('ResponseStreamEvent', { ...delta, delta: 'x' }), /sequence_number is missing/)
-  t.match(differs('Response', { object: 'response' }), /id is missing/)
+  mustBe('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 'x' })
+  t.equal(typeFaults(), '')
+  mustBe('ResponseStreamEvent', { type: 'response.nothing', sequence_number: 0 })
+  mustBe('ResponseStreamEvent', { ...delta, sequence_number: 0, delta: 7 })
+  mustBe('ResponseStreamEvent', { ...delta, delta: 'x' })
+  mustBe('Response', { object: 'response' })
+  const faults = typeFaults()
+  const expected = [/response\.nothing/, /'number' is not assignable to type 'string'/, /'sequence_number' is missing/]
+  for (const fault of [...expected, /missing the following properties from type 'Response': id/]) t.match(faults, fault)
 })
 
 function headOf(request: object = {}): ResponseHead {
@@ -61,7 +65,7 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
   const added: unknown[] = []
   events.forEach((event, index) => {
     expect(event.sequence_number === index, `sequence number ${event.sequence_number} at ${index}`)
-    expect(differs('ResponseStreamEvent', event) === undefined, differs('ResponseStreamEvent', event))
+    mustBe('ResponseStreamEvent', event)
     snapshot = accumulateResponse(event as never, snapshot)
     const { type, item, item_id, delta } = event as { type: string; item?: any; item_id?: string; delta?: string }
     if (type === 'response.output_item.added') {
@@ -82,7 +86,7 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
   expect(events[0]?.type === 'response.created' && events[1]?.type === 'response.in_progress', 'wrong start')
   expect(events.at(-1)?.type === `response.${response.status}`, 'wrong end')
   expect(JSON.stringify(added) === JSON.stringify(response.output.map(({ id }) => id)), 'wrong order of items')
-  expect(differs('Response', response) === undefined, differs('Response', response))
+  mustBe('Response', response)
   t.strictSame(faults, [], 'events')
   t.match(snapshot, JSON.parse(JSON.stringify(response)), 'the client assembles the same response from the events')
 }
@@ -210,7 +214,7 @@ t.test('a failure ends the events with an error', async t => {
       [6, 'error']
     ]
   )
-  for (const event of events) t.equal(differs('ResponseStreamEvent', event), undefined)
+  for (const event of events) mustBe('ResponseStreamEvent', event)
   t.match(events[5]!.response, { status: 'failed', output: [{ status: 'incomplete', content: [{ text: 'Once' }] }] })
   t.match(events[6], { code: 'engine_crashed', message: 'It broke.', param: null, error: { type: 'server_error' } })
 })
@@ -241,3 +245,5 @@ t.test('events are well-formed for random answers', async t => {
     write(t, headOf(), deltas)
   }
 })
+
+t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

@@ -4,7 +4,7 @@ import { parseRequestOptions } from '../../../../core/models/options.ts'
 import { engineMessages, engineRequest, readInput } from '../../../../plugins/apis/openai/responses/response-request.ts'
 import type { Item } from '../../../../plugins/apis/openai/responses/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
-import { differs } from './declared-types.ts'
+import { mustBe, typeFaults } from './declared-types.ts'
 import { TOOL } from './support.ts'
 
 const CASES = readCases('responses-requests')
@@ -81,7 +81,7 @@ t.test('completes items and resolves references', async t => {
   t.equal(items[1], stored)
   t.equal(items[2], stored, 'a reference without a type')
   t.equal(items[3]!.id, 'msg_mine')
-  for (const item of items) t.equal(differs('ResponseItem', item), undefined)
+  for (const item of items) mustBe('ResponseItem', item)
 })
 
 t.test('refuses invalid input and names the place', async t => {
@@ -145,3 +145,5 @@ t.test('refuses unsupported features', async t => {
   }
   t.ok(engineFields({ background: false, conversation: null, prompt: null }), 'false and null are not requests')
 })
+
+t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

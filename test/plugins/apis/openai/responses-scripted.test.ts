@@ -5,7 +5,7 @@ import t from 'tap'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEMO } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
-import { differs } from './declared-types.ts'
+import { mustBe, typeFaults } from './declared-types.ts'
 import { checkEvents, collectEvents } from './response-events.ts'
 import { eventStream, fakeEngine, type Responder, startService, variantOf } from './support.ts'
 
@@ -35,7 +35,7 @@ t.test('reasoning is returned, counted and continued', async t => {
   const thinking = new OpenAI({ baseURL: url, apiKey: 'any', maxRetries: 0 })
   const model = 'corral/thinker'
   const first = await thinking.responses.create({ model, input: CAPITAL, reasoning: { effort: 'low' } })
-  t.equal(differs('Response', first), undefined)
+  mustBe('Response', first)
   t.equal(first.output_text, 'Paris.')
   t.match(first.output[0], { type: 'reasoning', content: [{ type: 'reasoning_text', text: 'France has Paris.' }] })
   t.match(first.usage, {
@@ -134,3 +134,5 @@ t.test('a failed load after the headers is reported as an event', async t => {
     ['response.created', 'response.in_progress', 'response.failed']
   )
 })
+
+t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

@@ -5,7 +5,7 @@ import t from 'tap'
 import { z } from 'zod'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
-import { differs } from './declared-types.ts'
+import { mustBe, typeFaults } from './declared-types.ts'
 import { checkEvents, collectEvents } from './response-events.ts'
 
 // Runs the official client against a corral with the real engine.
@@ -32,7 +32,7 @@ const idle = () => until('all slots are free', async () => (await running()) ===
 t.test('creates a response', async t => {
   const response = await client.responses.create({ model: DEMO, input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
   t.equal(response.output_text, CAPITAL_ANSWER)
-  t.equal(differs('Response', response), undefined)
+  mustBe('Response', response)
   t.match(response, {
     status: 'completed',
     model: DEMO,
@@ -76,12 +76,12 @@ t.test('streams a response', async t => {
   const final = await stream.finalResponse()
   t.equal(final.output_text, CAPITAL_ANSWER)
   t.equal(final.usage!.output_tokens, 9)
-  t.equal(differs('Response', final), undefined)
+  mustBe('Response', final)
 })
 
 t.test('functions: a call, and an answer based on its result', async t => {
   const asked = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather] })
-  t.equal(differs('Response', asked), undefined)
+  mustBe('Response', asked)
   const [call] = asked.output
   if (call?.type !== 'function_call') return t.fail(`no call: ${JSON.stringify(asked.output)}`)
   t.match(call, { id: /^fc_/, call_id: /^call_/, name: 'get_weather', status: 'completed' })
@@ -171,7 +171,7 @@ t.test('log probabilities, also with functions', async t => {
       top_logprobs: 2,
       include: ['message.output_text.logprobs']
     })
-    t.equal(differs('Response', response), undefined)
+    mustBe('Response', response)
     const [message] = response.output
     const part = message?.type === 'message' ? message.content[0] : undefined
     if (part?.type !== 'output_text') return t.fail('no text')
@@ -195,7 +195,7 @@ t.test('an answer that reaches its token limit is incomplete', async t => {
     usage: { output_tokens: 5 },
     output: [{ status: 'incomplete' }]
   })
-  t.equal(differs('Response', response), undefined)
+  mustBe('Response', response)
   const events = await collectEvents(await client.responses.create({ ...request, stream: true }))
   checkEvents(t, events)
   t.equal(events.at(-1)!.type, 'response.incomplete')
@@ -219,7 +219,7 @@ t.test('stores responses, continues them and deletes them', async t => {
       ['user', 'My name is Rosa.']
     ]
   )
-  for (const item of items.data) t.equal(differs('ResponseItem', item), undefined)
+  for (const item of items.data) mustBe('ResponseItem', item)
   const one = []
   for await (const { id } of client.responses.inputItems.list(second.id, { limit: 1, order: 'asc' })) one.push(id)
   t.strictSame(one, items.data.map(({ id }) => id).reverse(), 'page by page')
@@ -382,3 +382,5 @@ t.test('stopping a model ends its response with an error', async t => {
     'a failed response is not stored'
   )
 })
+
+t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))
