@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { type Static, Type } from 'typebox'
-import { ENDPOINTS } from './json-lines.ts'
+import { ENDPOINTS, LineErrorSchema } from './json-lines.ts'
 import { newFileId } from './user-files.ts'
 
 export const STATUSES = [
@@ -17,13 +17,6 @@ export type Status = (typeof STATUSES)[number]
 export type Ending = 'completed' | 'failed' | 'expired' | 'cancelled'
 
 const Seconds = Type.Optional(Type.Integer({ description: 'Seconds since the epoch' }))
-
-export const LineErrorSchema = Type.Object({
-  code: Type.String(),
-  line: Type.Union([Type.Integer(), Type.Null()]),
-  message: Type.String(),
-  param: Type.Union([Type.String(), Type.Null()])
-})
 
 export const BatchRecordSchema = Type.Object({
   version: Type.Literal(1),

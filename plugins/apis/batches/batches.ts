@@ -166,8 +166,7 @@ export class Batches {
   /** @throws CorralError `batch_not_found`, or `batch_ended` if the batch has ended */
   async cancel(owner: string, id: string): Promise<BatchRecord> {
     const batch = this.get(owner, id)
-    if (batch.ending && batch.ending !== 'cancelled') throw ended(batch)
-    if (hasEnded(batch)) throw ended(batch)
+    if (hasEnded(batch) || (batch.ending && batch.ending !== 'cancelled')) throw ended(batch)
     if (!batch.ending) await this.#endAs(batch, 'cancelled')
     return { ...batch, status: 'cancelling' }
   }
@@ -274,7 +273,7 @@ export class Batches {
     if (batch.ending) return await this.#conclude(batch)
     if (batch.status === 'validating') await this.#validate(batch, signal)
     if (batch.status === 'in_progress') {
-      await this.#answerAll(batch, signal)
+      await this.#withResults(batch, results => this.#answerAll(batch, results, signal))
       signal.throwIfAborted()
       Object.assign(batch, { status: 'finalizing', finalizingAt: secondsNow(), ending: 'completed' })
       await this.#save(batch)
@@ -294,19 +293,23 @@ export class Batches {
     await this.#save(batch)
   }
 
-  /** Opens the files with the results so far. */
-  async #results({ id, counts }: BatchRecord): Promise<Results> {
+  /** Runs `use` with the files of the results so far. */
+  async #withResults({ id, counts }: BatchRecord, use: (results: Results) => Promise<void>): Promise<void> {
     const folder = join(this.#deps.folder, id)
     await mkdir(folder, { recursive: true, mode: 0o700 })
     const answered = new Set<string>()
-    const output = await ResultFile.open(join(folder, 'output.jsonl'), customId => answered.add(customId))
+    const opened: ResultFile[] = []
     try {
-      const errors = await ResultFile.open(join(folder, 'errors.jsonl'), customId => answered.add(customId))
-      Object.assign(counts, { completed: output.count, failed: errors.count })
-      return { output, errors, answered }
-    } catch (error) {
-      await output.close()
-      throw error
+      for (const name of ['output.jsonl', 'errors.jsonl']) {
+        opened.push(await ResultFile.open(join(folder, name), customId => answered.add(customId)))
+      }
+      const [output, errors] = opened as [ResultFile, ResultFile]
+      const count = () => Object.assign(counts, { completed: output.count, failed: errors.count })
+      count()
+      await use({ output, errors, answered })
+      count()
+    } finally {
+      for (const file of opened) await file.close()
     }
   }
 
@@ -322,8 +325,7 @@ export class Batches {
     }
   }
 
-  async #answerAll(batch: BatchRecord, signal: AbortSignal): Promise<void> {
-    const results = await this.#results(batch)
+  async #answerAll(batch: BatchRecord, results: Results, signal: AbortSignal): Promise<void> {
     const asking = new Set<Promise<void>>()
     const failed = new AbortController()
     const stop = AbortSignal.any([signal, failed.signal])
@@ -341,8 +343,6 @@ export class Batches {
     } finally {
       failed.abort()
       await Promise.all(asking)
-      await results.output.close()
-      await results.errors.close()
     }
   }
 
@@ -355,14 +355,8 @@ export class Batches {
       signal.throwIfAborted()
       const caller = access.callerOf(owner)
       if (!caller) {
-        batch.faults = [
-          {
-            code: 'unauthorized',
-            line: null,
-            message: 'The key that created the batch is no longer valid.',
-            param: null
-          }
-        ]
+        const message = 'The key that created the batch is no longer valid.'
+        batch.faults = [{ code: 'unauthorized', line: null, message, param: null }]
         await this.#endAs(batch, 'failed')
         signal.throwIfAborted()
       }
@@ -386,14 +380,9 @@ export class Batches {
     // An earlier run may have moved the results before it was killed.
     const isMoved = (await files.holds(batch.outputFile)) || (await files.holds(batch.errorFile))
     if (batch.inProgressAt !== undefined && !isMoved) {
-      const results = await this.#results(batch)
-      try {
+      await this.#withResults(batch, async results => {
         if (ending === 'expired') await this.#expireRest(batch, results)
-        Object.assign(counts, { completed: results.output.count, failed: results.errors.count })
-      } finally {
-        await results.output.close()
-        await results.errors.close()
-      }
+      })
       await this.#save(batch)
     }
     if (counts.completed > 0) {
@@ -414,11 +403,8 @@ export class Batches {
   async #expireRest(batch: BatchRecord, { answered, errors }: Results): Promise<void> {
     let writing: Promise<void>[] = []
     for await (const { customId } of this.#unanswered(batch, answered)) {
-      const error = {
-        code: 'batch_expired',
-        message: 'This request could not be executed before the completion window expired.'
-      }
-      writing.push(errors.add(resultLine(customId, null, error)))
+      const message = 'This request could not be executed before the completion window expired.'
+      writing.push(errors.add(resultLine(customId, null, { code: 'batch_expired', message })))
       if (writing.length < EXPIRE_BATCH_SIZE) continue
       await Promise.all(writing)
       writing = []

@@ -1,5 +1,6 @@
 import { constants, createReadStream } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
+import { type Static, Type } from 'typebox'
 import { isObject } from '../../../core/system/json-object.ts'
 import { JsonScan } from '../../../core/system/json-scan.ts'
 
@@ -7,12 +8,14 @@ import { JsonScan } from '../../../core/system/json-scan.ts'
 
 export const ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses'] as const
 
-interface LineError {
-  code: string
-  line: number | null
-  message: string
-  param: string | null
-}
+/** An error in a line, in OpenAI's format. */
+export const LineErrorSchema = Type.Object({
+  code: Type.String(),
+  line: Type.Union([Type.Integer(), Type.Null()]),
+  message: Type.String(),
+  param: Type.Union([Type.String(), Type.Null()])
+})
+type LineError = Static<typeof LineErrorSchema>
 
 export interface RequestLine {
   customId: string

@@ -12,9 +12,9 @@ import { openaiErrorBody, openaiRouter } from '../../../core/http/openai-error.t
 import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, json } from '../../../core/http/response-schemas.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
-import { batchObject, LineErrorSchema, STATUSES } from './batch-record.ts'
+import { batchObject, STATUSES } from './batch-record.ts'
 import type { Batches } from './batches.ts'
-import { ENDPOINTS } from './json-lines.ts'
+import { ENDPOINTS, LineErrorSchema } from './json-lines.ts'
 import type { ArrivingFile, FileRecord, UserFiles } from './user-files.ts'
 
 const TAG = 'OpenAI batches'

@@ -88,9 +88,7 @@ export class UserFiles {
     throw new CorralError(
       'file_not_found',
       `You have no file ${JSON.stringify(id.slice(0, 100))}. List your files with GET /v1/files.`,
-      {
-        param
-      }
+      { param }
     )
   }
 
@@ -136,9 +134,7 @@ export class UserFiles {
       throw new CorralError(
         'rate_limited',
         `You are already uploading ${plural(own.length, 'file')}. Send this one when one of them is complete.`,
-        {
-          retryAfter: 5
-        }
+        { retryAfter: 5 }
       )
     }
     const arriving = { owner, bytes: 0 }
