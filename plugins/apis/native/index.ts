@@ -1,6 +1,7 @@
 import { Type } from 'typebox'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { type Framing, NATIVE_NAMING, type NativeMount } from '../../../core/contracts/native-api.ts'
+import type { Services } from '../../../core/contracts/services.ts'
 import type { Drain } from '../../../core/http/draining.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { benchmarkRoutes } from './benchmark-routes.ts'
@@ -14,12 +15,24 @@ import { runtimeRoutes } from './runtime-routes.ts'
 import { settingsRoutes } from './settings-routes.ts'
 import { NativeStreams } from './sse-and-ndjson.ts'
 
+const SERVICES = [
+  'storage',
+  'catalog',
+  'scheduler',
+  'engines',
+  'runtimes',
+  'downloads',
+  'adoption',
+  'conversion'
+] as const
+type NativeServices = Pick<Services, (typeof SERVICES)[number]>
+
 export default definePlugin({
   name: 'api-native',
   api: 1,
   description: 'The native API under /api',
   offers: ['nativeApi', 'stateFeed'],
-  needs: ['storage', 'catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'adoption', 'conversion', 'hardware'],
+  needs: [...SERVICES, 'hardware'],
   options: Type.Object(
     {
       negotiate: Type.Boolean({
@@ -36,29 +49,18 @@ export default definePlugin({
   setup(context, options) {
     let settings = options
     const streams = (defaultFraming: Framing) => new NativeStreams(defaultFraming, () => settings)
-    const dependencies = ({
-      defaultFraming,
-      naming = NATIVE_NAMING,
-      truncates = false,
-      givesContext = false,
-      modelfile = () => ''
-    }: NativeMount) => ({
-      storage: context.service('storage'),
-      catalog: context.service('catalog'),
-      scheduler: context.service('scheduler'),
-      engines: context.service('engines'),
-      runtimes: context.service('runtimes'),
-      downloads: context.service('downloads'),
-      adoption: context.service('adoption'),
-      conversion: context.service('conversion'),
+    const services = Object.fromEntries(SERVICES.map(name => [name, context.service(name)])) as NativeServices
+    const dependencies = ({ defaultFraming, version: _, ...mount }: NativeMount) => ({
+      ...services,
       hooks: context.hooks,
       surface: 'api-native',
       config: context.config,
       streams: streams(defaultFraming),
-      naming,
-      truncates,
-      givesContext,
-      modelfile
+      naming: NATIVE_NAMING,
+      truncates: false,
+      givesContext: false,
+      modelfile: () => '',
+      ...mount
     })
     const native = dependencies({ defaultFraming: 'sse' })
     let drain: Drain | undefined

@@ -182,9 +182,7 @@ export function pullRoutes({ downloads, streams, naming }: NativeDependencies): 
         throw new CorralError(
           'model_not_found',
           `There is no pull ${JSON.stringify(id)}. List the pulls with GET /api/pulls.`,
-          {
-            param: 'id'
-          }
+          { param: 'id' }
         )
       }
     })

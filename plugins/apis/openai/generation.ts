@@ -78,9 +78,7 @@ export const chatGeneration: Planner = (body, request) => {
     throw new CorralError(
       'unsupported_capability',
       'Only text can be generated. Remove everything except "text" from "modalities".',
-      {
-        param: 'modalities'
-      }
+      { param: 'modalities' }
     )
   }
   if (rest.response_format?.type === 'json_schema' && !rest.response_format.json_schema) {

@@ -87,9 +87,7 @@ export class SharedStateFeed implements StateFeed {
       throw new CorralError(
         'rate_limited',
         'Too many clients follow the state of this server already. Close one of the streams.',
-        {
-          retryAfter: 30
-        }
+        { retryAfter: 30 }
       )
     }
     if (this.#epoch === '') this.#begin()
