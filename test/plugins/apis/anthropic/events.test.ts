@@ -2,8 +2,11 @@ import t from 'tap'
 import type { Delta, ToolCallPiece } from '../../../../core/contracts/engines.ts'
 import { MessageEvents } from '../../../../plugins/apis/anthropic/message-events.ts'
 import type { MessageEvent } from '../../../../plugins/apis/anthropic/schemas.ts'
+import { readCases } from '../../../support/cases.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
+
+const CASES = readCases('anthropic-events')
 
 const HEAD = { id: 'msg_1', model: 'a/b', stopSequences: ['END'] }
 
@@ -33,64 +36,8 @@ t.test('converts an answer to events and to a message', t => {
     { content: '\n' },
     { finish: 'stop', usage }
   ])
-  const shown = { input_tokens: 6, cache_creation_input_tokens: 0, cache_read_input_tokens: 4, output_tokens: 7 }
-  t.strictSame(events, [
-    {
-      type: 'message_start',
-      message: {
-        id: 'msg_1',
-        type: 'message',
-        role: 'assistant',
-        model: 'a/b',
-        content: [],
-        stop_reason: null,
-        stop_sequence: null,
-        usage: { ...shown, output_tokens: 0 }
-      }
-    },
-    { type: 'ping' },
-    { type: 'content_block_start', index: 0, content_block: { type: 'thinking', thinking: '', signature: '' } },
-    { type: 'content_block_delta', index: 0, delta: { type: 'thinking_delta', thinking: 'hm' } },
-    { type: 'content_block_delta', index: 0, delta: { type: 'signature_delta', signature: 'msg_1' } },
-    { type: 'content_block_stop', index: 0 },
-    { type: 'content_block_start', index: 1, content_block: { type: 'text', text: '' } },
-    { type: 'content_block_delta', index: 1, delta: { type: 'text_delta', text: '\n\nHi' } },
-    { type: 'content_block_delta', index: 1, delta: { type: 'text_delta', text: ' you' } },
-    { type: 'content_block_delta', index: 1, delta: { type: 'text_delta', text: '\n' } },
-    { type: 'content_block_stop', index: 1 },
-    {
-      type: 'content_block_start',
-      index: 2,
-      content_block: { type: 'tool_use', id: 'toolu_c0', name: 'f', input: {} }
-    },
-    { type: 'content_block_delta', index: 2, delta: { type: 'input_json_delta', partial_json: '{"a":' } },
-    { type: 'content_block_delta', index: 2, delta: { type: 'input_json_delta', partial_json: '1}' } },
-    { type: 'content_block_stop', index: 2 },
-    {
-      type: 'content_block_start',
-      index: 3,
-      content_block: { type: 'tool_use', id: 'toolu_c1', name: 'g', input: {} }
-    },
-    { type: 'content_block_delta', index: 3, delta: { type: 'input_json_delta', partial_json: '{}' } },
-    { type: 'content_block_stop', index: 3 },
-    { type: 'message_delta', delta: { stop_reason: 'tool_use', stop_sequence: null }, usage: shown },
-    { type: 'message_stop' }
-  ] as MessageEvent[])
-  t.strictSame(message, {
-    id: 'msg_1',
-    type: 'message',
-    role: 'assistant',
-    model: 'a/b',
-    content: [
-      { type: 'thinking', thinking: 'hm', signature: 'msg_1' },
-      { type: 'text', text: '\n\nHi you\n' },
-      { type: 'tool_use', id: 'toolu_c0', name: 'f', input: { a: 1 } },
-      { type: 'tool_use', id: 'toolu_c1', name: 'g', input: {} }
-    ],
-    stop_reason: 'tool_use',
-    stop_sequence: null,
-    usage: shown
-  })
+  t.strictSame(events, CASES.events as MessageEvent[])
+  t.strictSame(message, CASES.message)
   t.end()
 })
 

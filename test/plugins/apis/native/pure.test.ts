@@ -8,28 +8,15 @@ import { parseDuration } from '../../../../core/system/duration.ts'
 import { chatCall, engineMessages, generateCall } from '../../../../plugins/apis/native/engine-request.ts'
 import { parameterSize, showRecord } from '../../../../plugins/apis/native/records.ts'
 import { chooseFraming } from '../../../../plugins/apis/native/sse-and-ndjson.ts'
+import { readCases } from '../../../support/cases.ts'
+
+const CASES = readCases('native')
 
 t.test('chooses the framing by the Accept header', t => {
-  const table: [accept: string | undefined, onApi: Framing][] = [
-    [undefined, 'sse'],
-    ['', 'sse'],
-    ['*/*', 'sse'],
-    ['text/event-stream', 'sse'],
-    ['application/json', 'ndjson'],
-    ['application/x-ndjson', 'ndjson'],
-    ['application/json, text/plain, */*', 'sse'],
-    ['text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8', 'sse'],
-    ['text/*', 'sse'],
-    ['text/html', 'ndjson'],
-    ['text/event-stream;q=0, */*', 'ndjson'],
-    ['text/event-stream;q=0.5, application/x-ndjson', 'ndjson'],
-    ['text/event-stream, application/x-ndjson;q=0.5', 'sse'],
-    ['TEXT/EVENT-STREAM', 'sse'],
-    ['*/*;q=0', 'ndjson'],
-    ['nonsense', 'ndjson']
-  ]
+  const table: [accept: string | null, onApi: Framing][] = CASES.framings
   for (const [accept, onApi] of table) {
-    const choose = (fallback: Framing) => chooseFraming({ accept, override: undefined, fallback, negotiate: true })
+    const choose = (fallback: Framing) =>
+      chooseFraming({ accept: accept ?? undefined, override: undefined, fallback, negotiate: true })
     t.equal(choose('sse'), onApi, `/api with ${accept}`)
     t.equal(choose('ndjson'), 'ndjson', `/ollama with ${accept}`)
   }
@@ -50,26 +37,7 @@ t.test('parses options with aliases and nulls, and refuses invalid ones', t => {
   t.same(parseOptions({ max_tokens: -2 }).sampling, { max_tokens: -1 }, 'negative means unlimited')
   t.same(parseOptions({ cache_type_k: 'Q8_0' }).load, { cache_type_k: 'q8_0' })
   t.same(parseOptions(null), { load: {}, sampling: {} })
-  const wrong: unknown[] = [
-    { temperature: '0.5' },
-    { temperature: -1 },
-    { temperature: Number.NaN },
-    { top_p: 2 },
-    { top_k: 1.5 },
-    { seed: 'x' },
-    { num_ctx: 0 },
-    { num_ctx: 1e12 },
-    { num_parallel: 0 },
-    { num_parallel: 257 },
-    { n_gpu_layers: true },
-    { cache_type_k: 'q9' },
-    { cache_type_v: 8 },
-    { dtype: '../x' },
-    { max_completion_tokens: {} },
-    [],
-    'x',
-    7
-  ]
+  const wrong: unknown[] = [{ temperature: Number.NaN }, ...CASES.invalidOptions]
   for (const options of wrong) {
     t.throws(() => parseOptions(options), { code: 'invalid_option', status: 400 }, JSON.stringify(options))
   }
@@ -82,26 +50,8 @@ t.test('parses options with aliases and nulls, and refuses invalid ones', t => {
 })
 
 t.test('parses durations', t => {
-  const table: [unknown, number | undefined][] = [
-    [5, 5000],
-    ['5', 5000],
-    ['5m', 300_000],
-    ['1h30m', 5_400_000],
-    ['-1s', -1000],
-    [-1, -1000],
-    ['1.5h', 5_400_000],
-    ['100ms', 100],
-    [0, 0],
-    ['0', 0],
-    ['', undefined],
-    ['5 m', undefined],
-    ['m', undefined],
-    ['5x', undefined],
-    [Number.NaN, undefined],
-    [null, undefined],
-    [{}, undefined]
-  ]
-  for (const [value, ms] of table) t.equal(parseDuration(value), ms, JSON.stringify(value))
+  const table: [unknown, number | null | undefined][] = [[Number.NaN, undefined], ...CASES.durations]
+  for (const [value, ms] of table) t.equal(parseDuration(value), ms ?? undefined, JSON.stringify(value))
   t.end()
 })
 

@@ -10,31 +10,16 @@ import {
   parseModelfile,
   readCreateRequest
 } from '../../../../plugins/apis/ollama/models/create-request.ts'
+import { readCases } from '../../../support/cases.ts'
+
+const CASES = readCases('ollama-models')
 
 const DIGEST = `sha256:${'a'.repeat(64)}`
 
 t.test("a model's defaults are added to conversations", t => {
-  const system = (content: string) => ({ role: 'system', content })
-  const user = (content: string) => ({ role: 'user', content })
-  const table: [defaults: Parameters<typeof withModelDefaults>[1], asked: object[], sent: object[]][] = [
-    [undefined, [user('a')], [user('a')]],
-    [{ options: { top_k: 1 } }, [user('a')], [user('a')]],
-    [{ system: 'S' }, [user('a')], [system('S'), user('a')]],
-    [{ system: 'S' }, [system('mine'), user('a')], [system('mine'), user('a')]],
-    [
-      { system: 'S' },
-      [{ role: 'developer', content: 'mine' }, user('a')],
-      [{ role: 'developer', content: 'mine' }, user('a')]
-    ],
-    [{ system: 'S' }, [user('a'), system('later')], [user('a'), system('later')]],
-    [{ messages: [user('x')] }, [user('a')], [user('x'), user('a')]],
-    [{ messages: [user('x')] }, [system('mine'), user('a')], [system('mine'), user('x'), user('a')]],
-    [{ system: 'S', messages: [user('x')] }, [user('a')], [system('S'), user('x'), user('a')]],
-    [{ system: 'S', messages: [system('T'), user('x')] }, [user('a')], [system('T'), user('x'), user('a')]],
-    [{ messages: [system('T'), user('x')] }, [system('mine'), user('a')], [system('mine'), user('x'), user('a')]],
-    [{ system: 'S', messages: [user('x')] }, [system('mine')], [system('mine'), user('x')]]
-  ]
-  for (const [defaults, asked, sent] of table) t.strictSame(withModelDefaults(asked, defaults), sent as never)
+  const table: [defaults: Parameters<typeof withModelDefaults>[1], asked: object[], sent: object[]][] = CASES.defaults
+  for (const [defaults, asked, sent] of table)
+    t.strictSame(withModelDefaults(asked, defaults ?? undefined), sent as never)
   t.end()
 })
 
@@ -97,23 +82,10 @@ t.test('defaults of a new model override those of its source', t => {
 })
 
 t.test('only Jinja chat templates are accepted', t => {
-  for (const template of [
-    '{% for message in messages %}{{ message.content }}{% endfor %}',
-    "{%- for m in messages -%}{% if m.role == 'user' %}{{ m['content'] }}{% endif %}{%- endfor -%}",
-    '{% for i in range(3) %}{{ range(3) }}{{ messages[i].content }}{% endfor %}',
-    '{% set block = 1 %}{{ block }}{{ messages[0] }}',
-    '{{ messages | tojson }}'
-  ]) {
+  for (const template of CASES.jinja) {
     t.doesNotThrow(() => requireJinja(template), template)
   }
-  for (const template of [
-    '{{ .Prompt }}',
-    '{{- .System -}} {{ .Prompt }}',
-    '{{ if .System }}<|system|>{{ .System }}{{ end }}',
-    '{{- range $i, $_ := .Messages }}{{ $last := eq $i 0 }}{{- end }}',
-    '[INST] {{ with .Messages }}{{ . }}{{ end }} [/INST]',
-    '{{ template "x" . }}'
-  ]) {
+  for (const template of CASES.go) {
     t.throws(() => requireJinja(template), { code: 'unsupported_capability', message: /Go/ }, template)
   }
   for (const template of ['hello', '{{ content }}', 'messages']) {
@@ -159,41 +131,7 @@ t.test('malicious and oversized templates and Modelfiles are refused quickly', t
 })
 
 t.test('Modelfiles are parsed and formatted', t => {
-  t.strictSame(
-    parseModelfile(
-      [
-        '# a comment',
-        'from a/b:Q8_0',
-        '',
-        'PARAMETER temperature 0.5',
-        'PARAMETER stop "<|end|>"',
-        'PARAMETER stop  x y ',
-        'PARAMETER use_mmap true',
-        'SYSTEM """You are "Leo".',
-        '',
-        '  # no comment',
-        '"""',
-        'TEMPLATE "{{ messages }}"',
-        'LICENSE one',
-        'LICENSE """two"""',
-        'MESSAGE user Say "hi" to me',
-        'MESSAGE assistant """hi',
-        'you"""',
-        'RENDERER x'
-      ].join('\r\n')
-    ),
-    {
-      parameters: { temperature: 0.5, stop: ['<|end|>', 'x y'], use_mmap: true },
-      from: 'a/b:Q8_0',
-      system: 'You are "Leo".\n\n  # no comment\n',
-      template: '{{ messages }}',
-      messages: [
-        { role: 'user', content: 'Say "hi" to me' },
-        { role: 'assistant', content: 'hi\nyou' }
-      ],
-      license: ['one', 'two']
-    }
-  )
+  t.strictSame(parseModelfile(CASES.modelfile.join('\r\n')), CASES.parsedModelfile)
   t.strictSame(parseModelfile(`FROM @${DIGEST}\nFROM @${DIGEST}\nADAPTER @${DIGEST}`), {
     parameters: {},
     files: { 'model-1': DIGEST, 'model-2': DIGEST },

@@ -14,6 +14,9 @@ import {
   withOllamaMessage
 } from '../../../../plugins/apis/ollama/routes.ts'
 import { cutTokens } from '../../../../runtimes/llama-server/calls.ts'
+import { readCases } from '../../../support/cases.ts'
+
+const CASES = readCases('ollama-names')
 
 function variant(name: string, label = 'Q8_0', more: Partial<StoredVariant> = {}): StoredVariant {
   const [owner = '', bare = ''] = name.split('/')
@@ -68,13 +71,7 @@ t.test('a deletion means exactly one model', t => {
   const tagged = variant('library/tagged', 'v1', { origin: { kind: 'made', from: 'x', tag: 'v1' } })
   const variants = (name: RequestedName) => (name.name === 'tagged' ? [tagged] : storage.variants(name))
   const { toDelete } = ollamaNaming({ ...storage, variants, listedNames: () => [] })
-  const table: [asked: string, owner: string, name: string, label?: string][] = [
-    ['corral/tiny-chat', 'corral', 'tiny-chat', 'F16'],
-    ['Qwen/Big:latest', 'Qwen', 'Big', 'Q4_K_M'],
-    ['Qwen/Big:Q8_0', 'Qwen', 'Big', 'Q8_0'],
-    ['library/tagged:v1', 'library', 'tagged', 'v1'],
-    ['being/pulled', 'being', 'pulled']
-  ]
+  const table: [asked: string, owner: string, name: string, label?: string][] = CASES.deleted
   for (const [asked, owner, name, label] of table) {
     t.same(toDelete!(parseModelName(asked)), { owner, name, ...(label && { variant: label }) }, asked)
   }
@@ -84,20 +81,8 @@ t.test('a deletion means exactly one model', t => {
 
 t.test('a pull maps names to hubs', t => {
   const { atHub } = ollamaNaming({ ...storage, listedNames: () => [] })
-  const table: [asked: string, source: string | undefined][] = [
-    ['tiny-chat', undefined],
-    ['corral/tiny-chat:latest', undefined],
-    ['made', undefined],
-    ['registry.ollama.ai/library/made:latest', undefined],
-    ['Qwen/Big:Q8_0', 'Qwen/Big:Q8_0'],
-    ['hf.co/Qwen/Big:Q8_0', 'hf.co/Qwen/Big:Q8_0'],
-    ['hf:new/one', 'hf:new/one'],
-    ['new/one:Q4_K_M@main', 'new/one:Q4_K_M@main'],
-    ['https://example.org/a/b.gguf?x=1:2', 'https://example.org/a/b.gguf?x=1:2'],
-    ['llama3.2:1b', 'llama3.2:1b'],
-    ['https://ollama.com/library/llama3.2', 'llama3.2']
-  ]
-  for (const [asked, source] of table) t.equal(atHub!(asked), source, asked)
+  const table: [asked: string, source: string | null][] = CASES.pulled
+  for (const [asked, source] of table) t.equal(atHub!(asked), source ?? undefined, asked)
   t.end()
 })
 
@@ -117,18 +102,7 @@ t.test('parses the listen address and maps its paths', t => {
   }
   t.throws(() => readListen('127.0.0.1:11435', 11435, LISTEN), { name: 'ConfigError', message: /the server's own/ })
   t.equal(httpOrigin({ host: '::1', port: 5 }), 'http://[::1]:5')
-  const table: [url: string, path: string][] = [
-    ['/', '/ollama/'],
-    ['/api/tags?x=1', '/ollama/api/tags?x=1'],
-    ['/v1/models', '/v1/models'],
-    ['/v1', '/v1'],
-    ['/v1?x', '/v1?x'],
-    ['/v10', '/ollama/v10'],
-    ['/../api/tags', '/ollama/../api/tags'],
-    ['http://localhost:11434/api/tags', '/ollama/api/tags'],
-    ['http://localhost:11434', '/ollama'],
-    ['*', '/ollama*']
-  ]
+  const table: [url: string, path: string][] = CASES.paths
   for (const [url, path] of table) t.equal(mapListenerPath(url), path, url)
   t.end()
 })

@@ -10,7 +10,10 @@ import {
   completionLogprobs,
   OpenAiAnswer
 } from '../../../../plugins/apis/openai/openai-answer.ts'
+import { readCases } from '../../../support/cases.ts'
 import { variantOf } from './support.ts'
+
+const CASES = readCases('openai-answer')
 
 const FACTS = { context: 1, state: { value: 'unloaded' }, aliases: [] } as const
 
@@ -132,42 +135,7 @@ t.test('assembles a complete answer', async t => {
   ]
   const { created, ...whole } = getWhole(deltas, { choices: 2, logprobs: 0 })
   t.type(created, 'number')
-  const likely = (text: string, logprob: number) => ({
-    token: text,
-    bytes: [...Buffer.from(text)],
-    logprob,
-    top_logprobs: []
-  })
-  t.strictSame(whole, {
-    id: 'cmpl-7',
-    model: 'A/b',
-    object: 'chat.completion',
-    usage: usage(3, 3),
-    timings: { prompt_n: 2 },
-    choices: [
-      {
-        index: 0,
-        finish_reason: 'tool_calls',
-        logprobs: null,
-        message: {
-          role: 'assistant',
-          content: null,
-          refusal: null,
-          reasoning_content: 'hm',
-          tool_calls: [
-            { id: 'c0', type: 'function', function: { name: 'f', arguments: '{}' } },
-            { id: 'c1', type: 'function', function: { name: 'g', arguments: '' } }
-          ]
-        }
-      },
-      {
-        index: 1,
-        finish_reason: 'stop',
-        message: { role: 'assistant', content: 'Hi!', refusal: null },
-        logprobs: { content: [likely('Hi', -1), likely('!', -2)], refusal: null }
-      }
-    ]
-  })
+  t.strictSame(whole, CASES.whole)
   t.equal(getWhole([{ finish: 'stop' }]).choices[0].message.content, '', 'an empty answer')
 
   const texts: Delta[] = [
