@@ -4,6 +4,7 @@ import { Ollama } from 'ollama'
 import t from 'tap'
 import { randomEncoder, writeRandomDecoderEmbedding } from '../../../../scripts/random-models.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, until } from '../../../support/corral.ts'
+import { failure } from '../../../support/failure.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
 import { ask, corralWithListener } from './support.ts'
 
@@ -11,11 +12,6 @@ import { ask, corralWithListener } from './support.ts'
 const { corral, address } = await corralWithListener(t)
 const profile = `${corral.url}/ollama`
 const client = new Ollama({ host: address })
-const failure = (promise: Promise<unknown>): Promise<any> =>
-  promise.then(
-    () => undefined,
-    error => error
-  )
 const length = (vector: readonly number[]) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
 const WEATHER = {
   type: 'function',

@@ -20,25 +20,13 @@ import { servesMode } from '../../../../../runtimes/llama-server/provider.ts'
 import { isCacheFault, requestError } from '../../../../../runtimes/llama-server/request-error.ts'
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { sourceAt } from '../../../models/storage/support.ts'
+import { variantOf as storedVariant } from '../support.ts'
 import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
 
 function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVariant {
-  return {
-    model: { owner: 'a', name: 'b' },
-    label: 'F16',
-    isDefault: true,
-    publicName: 'a/b',
-    key: 'a/b:f16',
-    revision: '1',
-    format: 'gguf',
-    directory: '/models/a/b/1',
-    files: [],
-    size: 1,
-    digest: '0'.repeat(64),
-    modifiedAt: '2026-01-02T03:04:05.678Z',
-    origin: { kind: 'import', from: 'test' },
-    metadata: { architecture, capabilities, info: {} }
-  }
+  const variant = storedVariant('a', 'b', { capabilities })
+  variant.metadata.architecture = architecture
+  return variant
 }
 
 function refusal(work: () => unknown): { code?: string; message?: string; param?: string | undefined } {
