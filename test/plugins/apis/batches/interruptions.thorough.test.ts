@@ -42,6 +42,8 @@ t.test('a batch resumes after a kill without lost, duplicate or repeated request
     before.every(each => kept.has(JSON.stringify(JSON.parse(each)))),
     'answers from before the kill are kept'
   )
+  // The folder is removed after the record is written.
+  await until('the folder is removed', () => !readdirSync(join(home, 'batches')).includes(id))
   t.same(readdirSync(join(home, 'batches')).sort(), [`${id}.json`, 'files'])
 
   await corral.end()
