@@ -202,37 +202,26 @@ t.test('settings of the model and the server are the defaults of a request', asy
 
 t.test('invalid requests are refused without loading a model', async t => {
   const { json, send, url } = await scriptedService(t, [answers(event('a'), DONE)])
-  const error = (status: number, fields: object) => ({ status, body: { error: fields } })
-  t.match(
-    await json('/nothing'),
-    error(404, { code: 'route_not_found', type: 'not_found_error', message: String, param: null })
-  )
-  t.match(await json(''), error(404, { code: 'route_not_found' }))
-  const wrong = await json('/chat/completions')
-  t.match(wrong, error(405, { code: 'method_not_allowed', type: 'invalid_request_error' }))
-  t.equal(wrong.headers.get('allow'), 'POST')
-  t.match(await json('/models', {}), error(405, { code: 'method_not_allowed' }))
-  t.match(await json('/chat/completions', '{"model":'), error(400, { code: 'invalid_json' }))
-  t.match(await json('/chat/completions', ''), error(400, { code: 'missing_body' }))
-  t.match(await json('/chat/completions', '[]'), error(400, { code: 'invalid_request' }))
-  t.match(await json('/chat/completions', '{}'), error(400, { code: 'invalid_request', param: 'messages' }))
-  t.match(
-    await json('/chat/completions', { messages: chat.messages }),
-    error(400, { code: 'invalid_model_name', param: 'model' })
-  )
-  t.match(
-    await json('/chat/completions', { ...chat, model: 'no/such' }),
-    error(404, { code: 'model_not_found', type: 'not_found_error', param: 'model' })
-  )
-  t.match(await json('/chat/completions', { ...chat, model: 'a/../b' }), error(400, { code: 'invalid_model_name' }))
-  t.match(
-    await json('/chat/completions', { ...chat, temperature: 'x' }),
-    error(400, { code: 'invalid_option', param: 'temperature' })
-  )
-  const large = JSON.stringify({ ...chat, user: 'x'.repeat(2 ** 20) })
-  t.match(await json('/chat/completions', large), error(413, { code: 'body_too_large' }))
   const deep = `{"model":"${MODEL}","messages":[{"content":"x"}],"x":${'['.repeat(200_000)}${']'.repeat(200_000)}}`
-  t.match(await json('/chat/completions', deep), error(400, { code: 'over_limit' }))
+  const table: [path: string, body: unknown, status: number, error: object][] = [
+    ['/nothing', undefined, 404, { code: 'route_not_found', type: 'not_found_error', message: String, param: null }],
+    ['', undefined, 404, { code: 'route_not_found' }],
+    ['/chat/completions', undefined, 405, { code: 'method_not_allowed', type: 'invalid_request_error' }],
+    ['/models', {}, 405, { code: 'method_not_allowed' }],
+    ['/chat/completions', '{"model":', 400, { code: 'invalid_json' }],
+    ['/chat/completions', '', 400, { code: 'missing_body' }],
+    ['/chat/completions', '[]', 400, { code: 'invalid_request' }],
+    ['/chat/completions', '{}', 400, { code: 'invalid_request', param: 'messages' }],
+    ['/chat/completions', { messages: chat.messages }, 400, { code: 'invalid_model_name', param: 'model' }],
+    ['/chat/completions', { ...chat, model: 'no/such' }, 404, { code: 'model_not_found', type: 'not_found_error' }],
+    ['/chat/completions', { ...chat, model: 'no/such' }, 404, { param: 'model' }],
+    ['/chat/completions', { ...chat, model: 'a/../b' }, 400, { code: 'invalid_model_name' }],
+    ['/chat/completions', { ...chat, temperature: 'x' }, 400, { code: 'invalid_option', param: 'temperature' }],
+    ['/chat/completions', { ...chat, user: 'x'.repeat(2 ** 20) }, 413, { code: 'body_too_large' }],
+    ['/chat/completions', deep, 400, { code: 'over_limit' }]
+  ]
+  for (const [path, body, status, error] of table) t.match(await json(path, body), { status, body: { error } }, path)
+  t.equal((await json('/chat/completions')).headers.get('allow'), 'POST')
   const form = await send(
     '/chat/completions',
     { ...chat, stream: false },
