@@ -25,19 +25,7 @@ export interface ListedConversation extends Omit<ConversationHead, 'format' | 't
   size: number
 }
 
-export interface NewConversation {
-  title: string
-  pinned: boolean
-  updated_at: string
-  /** Searched in addition to the title. */
-  text: string
-  document: unknown
-}
-
-export interface Quota {
-  count: number
-  bytes: number
-}
+export type NewConversation = Omit<ConversationHead, 'format' | 'id' | 'version'> & { document: unknown }
 
 /** A deleted conversation. The version is that of its deletion. */
 const TombstoneSchema = Type.Object({ id: Type.String(), version: Type.Integer(), deleted_at: Type.String() })
@@ -50,9 +38,28 @@ interface Shelf {
   readonly deleted: Map<string, Tombstone>
 }
 
-interface Searches {
-  waiting: number
-  last: Promise<unknown>
+/** Runs tasks one after another, for each owner. */
+class Turns {
+  readonly #waiting = new Map<string, { count: number; last: Promise<unknown> }>()
+
+  /** Number of tasks that run or wait. */
+  count(owner: string): number {
+    return this.#waiting.get(owner)?.count ?? 0
+  }
+
+  async run<Result>(owner: string, task: () => Promise<Result>): Promise<Result> {
+    const turns = this.#waiting.get(owner) ?? { count: 0, last: Promise.resolve() }
+    this.#waiting.set(owner, turns)
+    turns.count += 1
+    const result = turns.last.then(task)
+    turns.last = result.catch(() => undefined)
+    try {
+      return await result
+    } finally {
+      turns.count -= 1
+      if (turns.count === 0) this.#waiting.delete(owner)
+    }
+  }
 }
 
 /**
@@ -61,15 +68,14 @@ interface Searches {
  */
 export class ConversationStore {
   readonly #home: string
-  readonly #quota: () => Quota
+  readonly #quota: () => { count: number; bytes: number }
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #shelves = new Map<string, Promise<Shelf>>()
-  readonly #searches = new Map<string, Searches>()
-  /** The last change of each owner. Changes run one after another. */
-  readonly #changes = new Map<string, Promise<unknown>>()
+  readonly #searches = new Turns()
+  readonly #changes = new Turns()
 
   /** @param home folder of all conversations */
-  constructor(home: string, quota: () => Quota, log: Pick<FastifyBaseLogger, 'error'>) {
+  constructor(home: string, quota: () => { count: number; bytes: number }, log: Pick<FastifyBaseLogger, 'error'>) {
     this.#home = home
     this.#quota = quota
     this.#log = log
@@ -88,41 +94,22 @@ export class ConversationStore {
     )
     const words = wanted.toLowerCase().split(/\s+/).filter(Boolean)
     if (words.length === 0) return all
-    return await this.#searchInTurn(owner, async () => {
+    const waiting = this.#searches.count(owner)
+    if (waiting > MAX_WAITING_SEARCHES) {
+      throw new CorralError(
+        'rate_limited',
+        `${waiting} of your searches are already running or waiting. Try again when they have ended.`,
+        { retryAfter: 2 }
+      )
+    }
+    return await this.#searches.run(owner, async () => {
       const found: ListedConversation[] = []
       for (const each of all) if (await this.#hasWords(folder, each, words, signal)) found.push(each)
       return found
     })
   }
 
-  /** Runs searches of an owner one after another, since each reads all conversations. */
-  async #searchInTurn<Result>(owner: string, search: () => Promise<Result>): Promise<Result> {
-    const searches = this.#searches.get(owner) ?? { waiting: 0, last: Promise.resolve() }
-    if (searches.waiting > MAX_WAITING_SEARCHES) {
-      throw new CorralError(
-        'rate_limited',
-        `${searches.waiting} of your searches are already running or waiting. Try again when they have ended.`,
-        { retryAfter: 2 }
-      )
-    }
-    this.#searches.set(owner, searches)
-    searches.waiting += 1
-    const result = searches.last.then(search)
-    searches.last = result.catch(() => undefined)
-    try {
-      return await result
-    } finally {
-      searches.waiting -= 1
-      if (searches.waiting === 0) this.#searches.delete(owner)
-    }
-  }
-
-  async #hasWords(
-    folder: string,
-    { id, title }: ListedConversation,
-    words: readonly string[],
-    signal: AbortSignal
-  ): Promise<boolean> {
+  async #hasWords(folder: string, { id, title }: ListedConversation, words: readonly string[], signal: AbortSignal) {
     const longest = Math.max(...words.map(({ length }) => length))
     const missing = new Set(words)
     let before = ''
@@ -214,44 +201,29 @@ export class ConversationStore {
   }
 
   #requireRoom(listed: Shelf['listed'], known: ListedConversation | undefined, size: number): void {
-    const quota = this.#quota()
-    const refuse = (message: string, limit: string, value: number) =>
-      new CorralError('over_limit', message, { details: { limit, value } })
+    const { count, bytes } = this.#quota()
+    const refuse = (message: string, limit: string, value: number) => {
+      throw new CorralError('over_limit', message, { details: { limit, value } })
+    }
+    const advice = 'Delete some, or ask the admin of this server for a higher limit.'
     if (size > MAX_CONVERSATION_BYTES) {
-      throw refuse(
-        `The conversation has ${formatBytes(size)}, and the limit is ${formatBytes(MAX_CONVERSATION_BYTES)}. Start a new one, or remove its largest files.`,
-        'conversation size',
-        MAX_CONVERSATION_BYTES
-      )
+      const message = `The conversation has ${formatBytes(size)}, and the limit is ${formatBytes(MAX_CONVERSATION_BYTES)}. Start a new one, or remove its largest files.`
+      refuse(message, 'conversation size', MAX_CONVERSATION_BYTES)
     }
-    if (!known && listed.size >= quota.count) {
-      throw refuse(
-        `You have ${plural(listed.size, 'conversation')} on this server, and the limit is ${quota.count} (web.conversation_count). Delete some, or ask the admin of this server for a higher limit.`,
-        'web.conversation_count',
-        quota.count
-      )
+    if (!known && listed.size >= count) {
+      const message = `You have ${plural(listed.size, 'conversation')} on this server, and the limit is ${count} (web.conversation_count). ${advice}`
+      refuse(message, 'web.conversation_count', count)
     }
-    const others = [...listed.values()].reduce((sum, each) => sum + (each === known ? 0 : each.size), 0)
+    const total = [...listed.values()].reduce((sum, each) => sum + (each === known ? 0 : each.size), size)
     // A conversation that shrinks is always stored, since it frees space.
-    if (others + size > quota.bytes && size > (known?.size ?? 0)) {
-      throw refuse(
-        `Your conversations would have ${formatBytes(others + size)}, and the limit is ${formatBytes(quota.bytes)} (web.conversation_bytes). Delete some, or ask the admin of this server for a higher limit.`,
-        'web.conversation_bytes',
-        quota.bytes
-      )
+    if (total > bytes && size > (known?.size ?? 0)) {
+      const message = `Your conversations would have ${formatBytes(total)}, and the limit is ${formatBytes(bytes)} (web.conversation_bytes). ${advice}`
+      refuse(message, 'web.conversation_bytes', bytes)
     }
   }
 
-  async #change<Result>(owner: string, change: (shelf: Shelf) => Promise<Result>): Promise<Result> {
-    const before = this.#changes.get(owner) ?? Promise.resolve()
-    const result = before.then(async () => change(await this.#shelfOf(owner)))
-    const settled = result.catch(() => undefined)
-    this.#changes.set(owner, settled)
-    try {
-      return await result
-    } finally {
-      if (this.#changes.get(owner) === settled) this.#changes.delete(owner)
-    }
+  #change<Result>(owner: string, change: (shelf: Shelf) => Promise<Result>): Promise<Result> {
+    return this.#changes.run(owner, async () => change(await this.#shelfOf(owner)))
   }
 
   #shelfOf(owner: string): Promise<Shelf> {
@@ -299,11 +271,9 @@ export class ConversationStore {
     if (value?.head.id === id) {
       return { about: listedOf(value.head, (await file.stat()).size), documentAt: value.documentAt }
     }
+    const reason = fault ?? 'it has another id'
     const path = join(folder, fileOf(id))
-    this.#log.error(
-      { path },
-      `A conversation cannot be used: ${fault ?? 'it has another id'}. Its file is left unchanged.`
-    )
+    this.#log.error({ path }, `A conversation cannot be used: ${reason}. Its file is left unchanged.`)
     return undefined
   }
 }
@@ -334,17 +304,11 @@ function notFound(id: string): CorralError {
   )
 }
 
-function changed(there: ListedConversation | Tombstone): CorralError {
-  const { id, version } = there
-  return 'deleted_at' in there
-    ? new CorralError(
-        'conversation_changed',
-        `The conversation "${id}" was deleted elsewhere. Delete it here too, or send it with version ${version} to restore it.`,
-        { details: { version, deleted_at: there.deleted_at } }
-      )
-    : new CorralError(
-        'conversation_changed',
-        `The conversation "${id}" was changed elsewhere and now has version ${version}. Read it again, and send the merged conversation with that version.`,
-        { details: { version, updated_at: there.updated_at } }
-      )
+function changed({ id, version, ...there }: ListedConversation | Tombstone): CorralError {
+  const message =
+    'deleted_at' in there
+      ? `The conversation "${id}" was deleted elsewhere. Delete it here too, or send it with version ${version} to restore it.`
+      : `The conversation "${id}" was changed elsewhere and now has version ${version}. Read it again, and send the merged conversation with that version.`
+  const when = 'deleted_at' in there ? { deleted_at: there.deleted_at } : { updated_at: there.updated_at }
+  return new CorralError('conversation_changed', message, { details: { version, ...when } })
 }

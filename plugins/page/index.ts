@@ -10,6 +10,9 @@ import { PageFiles } from './page-files.ts'
 
 const PATH_PATTERN = '^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$'
 
+/** Routes for everybody, which the API document leaves out. */
+const OPEN = { config: { role: 'anyone' }, schema: { hide: true } } as const
+
 export default definePlugin({
   name: 'web',
   api: 1,
@@ -44,7 +47,10 @@ export default definePlugin({
     let now = options
     const quota = () => ({ count: now.conversation_count, bytes: parseBytes(now.conversation_bytes)! })
     const conversations = new ConversationStore(join(paths.home, 'conversations'), quota, log)
-    const files = await PageFiles.read(baseOf(path), filesOf(path))
+    // Relative paths, so that a proxy may put the page and the API below a path of its own.
+    const name = path.slice(path.lastIndexOf('/') + 1)
+    const depth = path.split('/').length - 2
+    const files = new PageFiles(depth === 0 ? './' : '../'.repeat(depth), name ? `./${name}/page/` : './page/')
     const sendPage = (reply: FastifyReply) => files.sendPage(reply, now.conversations)
     return {
       services: { web: { path, sendPage } },
@@ -54,28 +60,11 @@ export default definePlugin({
       routes: async app => {
         await app.register(conversationRoutes(conversations, () => now.conversations === 'server'))
         // At the root, `GET /` also belongs to programs. The native API tells them from browsers.
-        if (path !== '/') {
-          app.get(path, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
-            sendPage(reply)
-          )
-        }
-        app.get<{ Params: { file: string } }>(
-          `${path === '/' ? '' : path}/page/:file`,
-          { config: { role: 'anyone' }, schema: { hide: true } },
-          async (request, reply) => files.sendFile(request.params.file, reply)
+        if (path !== '/') app.get(path, OPEN, async (_request, reply) => sendPage(reply))
+        app.get<{ Params: { file: string } }>(`${path === '/' ? '' : path}/page/:file`, OPEN, async (request, reply) =>
+          files.sendFile(request.params.file, reply)
         )
       }
     }
   }
 })
-
-/** Path of the page's files, relative to the page. */
-function filesOf(path: string): string {
-  return path === '/' ? './page/' : `./${path.slice(path.lastIndexOf('/') + 1)}/page/`
-}
-
-/** Path of the server's API relative to the page, so that a proxy may put both below a path. */
-function baseOf(path: string): string {
-  const depth = path.split('/').length - 2
-  return depth === 0 ? './' : '../'.repeat(depth)
-}

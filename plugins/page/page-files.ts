@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -41,28 +42,20 @@ const ENCODINGS = [{ name: 'br', end: '.br', compress: brotliCompressSync }, GZI
 
 const folder = join(packageRoot, 'dist', 'plugins', 'page', 'browser')
 
-/**
- * The built page and its files (`scripts/build-page.mjs`). Names contain hashes, and each file is stored only
- * compressed.
- */
+/** The built page and its files (`scripts/build-page.mjs`). File names contain hashes. Files are stored only compressed. */
 export class PageFiles {
   readonly #html: string
   readonly #names: ReadonlySet<string>
-
-  private constructor(html: string, names: ReadonlySet<string>) {
-    this.#html = html
-    this.#names = names
-  }
 
   /**
    * @param base path of the server's API relative to the page, such as `./`
    * @param path prefix of the page's files relative to the page, such as `page/`
    * @throws Error if the page was not built
    */
-  static async read(base: string, path: string): Promise<PageFiles> {
-    const names: string[] = JSON.parse(await readFile(join(folder, 'files.json'), 'utf8'))
-    const html = await readFile(join(folder, 'index.html'), 'utf8')
-    return new PageFiles(html.replaceAll('{base}', base).replaceAll('{files}', path), new Set(names))
+  constructor(base: string, path: string) {
+    this.#names = new Set(JSON.parse(readFileSync(join(folder, 'files.json'), 'utf8')))
+    const html = readFileSync(join(folder, 'index.html'), 'utf8')
+    this.#html = html.replaceAll('{base}', base).replaceAll('{files}', path)
   }
 
   /** Sends the page, which browsers always revalidate. @param conversations where the page stores them */
@@ -79,25 +72,19 @@ export class PageFiles {
     return reply.send(encoding ? encoding.compress(html) : html)
   }
 
-  /**
-   * Sends a file of the page, which browsers cache for ever, since its name contains a hash.
-   * @throws CorralError `route_not_found`
-   */
+  /** Sends a file of the page, which browsers cache for ever. @throws CorralError `route_not_found` */
   async sendFile(name: string, reply: FastifyReply): Promise<FastifyReply> {
     if (!this.#names.has(name)) {
       throw new CorralError('route_not_found', 'The page no longer has this file. Reload the page.')
     }
     const encoding = encodingFor(reply)
     const packed = await readFile(join(folder, name + (encoding ?? GZIP).end))
-    const body = encoding ? packed : await promisify(gunzip)(packed)
-    return reply
-      .type(TYPES[name.slice(name.lastIndexOf('.') + 1)]!)
-      .headers({
-        'content-security-policy': FILE_POLICY,
-        'x-content-type-options': 'nosniff',
-        'cache-control': 'public, max-age=31536000, immutable'
-      })
-      .send(body)
+    reply.type(TYPES[name.slice(name.lastIndexOf('.') + 1)]!).headers({
+      'content-security-policy': FILE_POLICY,
+      'x-content-type-options': 'nosniff',
+      'cache-control': 'public, max-age=31536000, immutable'
+    })
+    return reply.send(encoding ? packed : await promisify(gunzip)(packed))
   }
 }
 

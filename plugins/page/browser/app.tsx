@@ -4,32 +4,28 @@ import { useEffect } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
 import { announcement, Note, openDialogs, Toast } from './parts/controls.tsx'
 import { KeyDialog } from './parts/key-dialog.tsx'
-import { listenToKeys } from './parts/page-keys.ts'
 import { Sidebar } from './parts/sidebar.tsx'
+import { useWindowEvents } from './parts/use-window-events.ts'
 import { isKeyWanted } from './state/api.ts'
 import { storageFault } from './state/browser-storage.ts'
 import { chats } from './state/chats.ts'
 import { keepFault } from './state/kept-chats.ts'
-import { route } from './state/route.ts'
+import { toggleSidebar } from './state/preferences.ts'
+import { go, route } from './state/route.ts'
 import { connection, server } from './state/server-state.ts'
 import { fill, texts } from './texts/texts.ts'
 
-/** A component that is loaded when it is first rendered. @param meanwhile shown until then */
-function later(
-  load: () => Promise<ComponentType<{ path: string[] }>>,
-  meanwhile = true
-): ComponentType<{ path: string[] }> {
-  const loaded = signal<ComponentType<{ path: string[] }> | undefined>(undefined)
+type View = ComponentType<{ path: string[] }>
+
+/** A view that is loaded when it is first rendered. @param meanwhile whether an empty view is shown until then */
+function later(load: () => Promise<View>, meanwhile = true): View {
+  const loaded = signal<View | undefined>(undefined)
   const failed = signal(false)
   return function Later({ path }) {
     useEffect(() => {
       load().then(
-        view => {
-          loaded.value = view
-        },
-        () => {
-          failed.value = true
-        }
+        view => (loaded.value = view),
+        () => (failed.value = true)
       )
     }, [])
     if (loaded.value) return <loaded.value path={path} />
@@ -39,31 +35,37 @@ function later(
 }
 
 /** The views, by the first part of the route. */
-const VIEWS: Record<string, ComponentType<{ path: string[] }>> = {
+const VIEWS: Record<string, View> = {
   chat: ({ path }) => <ChatView ids={path} />,
   models: later(async () => (await import('./models/models-view.tsx')).ModelsView),
   server: later(async () => (await import('./machine/server-view.tsx')).ServerView),
   playground: later(async () => (await import('./playground/playground-view.tsx')).PlaygroundView)
 }
 
+const isPaletteOpen = signal(false)
 const PaletteLater = later(async () => {
   const { Palette } = await import('./parts/palette.tsx')
-  const close = () => {
-    isPaletteOpen.value = false
-  }
-  return () => <Palette onClose={close} />
+  return () => <Palette onClose={() => (isPaletteOpen.value = false)} />
 }, false)
-const isPaletteOpen = signal(false)
+
+/** Handles the keyboard shortcuts of the page. Single keys are ignored in fields. */
+function onKey(event: KeyboardEvent): void {
+  const { altKey, shiftKey, target } = event
+  const withControl = event.ctrlKey || event.metaKey
+  const key = event.key.toLowerCase()
+  const isField = target instanceof HTMLElement && target.matches('input, textarea, select, [contenteditable]')
+  const isSingle = !withControl && !altKey && !isField
+  if ((withControl && key === 'k') || (isSingle && key === '?')) isPaletteOpen.value = true
+  else if (withControl && shiftKey && key === 'o') go(['chat'])
+  else if (withControl && key === 'b') toggleSidebar()
+  else if (isSingle && key === '/') document.getElementById('message')?.focus()
+  else return
+  event.preventDefault()
+}
 
 function App() {
   const t = texts.value
-  useEffect(
-    () =>
-      listenToKeys(() => {
-        isPaletteOpen.value = true
-      }),
-    []
-  )
+  useWindowEvents({ keydown: onKey })
   const [name = 'chat', ...path] = route.value
   const View = Object.hasOwn(VIEWS, name) ? VIEWS[name] : undefined
   return (
@@ -111,6 +113,7 @@ function skip(event: MouseEvent): void {
 /** Warnings that concern every view. */
 function Banner() {
   const t = texts.value
+  const fault = keepFault.value
   const text =
     connection.value === 'offline'
       ? t.offline
@@ -118,16 +121,14 @@ function Banner() {
         ? t.restarting
         : storageFault.value
           ? fill(t.storageFault, { reason: storageFault.value })
-          : keepFault.value
-            ? keepFault.value.code === 'insufficient_storage'
-              ? t.serverFull
-              : fill(t.keepFault, { reason: keepFault.value.message })
-            : ''
-  return text === '' ? null : (
+          : fault?.code === 'insufficient_storage'
+            ? t.serverFull
+            : fault && fill(t.keepFault, { reason: fault.message })
+  return text ? (
     <p class="banner" role="status">
       {text}
     </p>
-  )
+  ) : null
 }
 
 /** Sets the tab title to the view or the open chats. */

@@ -3,6 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/ho
 import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { useGradually } from '../parts/use-gradually.ts'
+import { useWindowEvents } from '../parts/use-window-events.ts'
 import { resumeAnswers, say, stop } from '../state/answering.ts'
 import {
   changeChat,
@@ -188,18 +189,14 @@ function OldChat(props: {
     return () => clearInterval(timer)
   }, [id, isBusy])
   const section = useRef<HTMLElement>(null)
-  useEffect(() => {
-    if (!busyWith.value) return
-    const answer = busyWith.value
-    const onKey = (event: KeyboardEvent) => {
+  useWindowEvents({
+    keydown({ key, isComposing, target }) {
       // Escape closes open dialogs first. With several chats side by side it stops the one with the focus.
-      if (event.key !== 'Escape' || event.isComposing || document.querySelector('dialog[open]')) return
-      const focused = (event.target as Element).closest?.('section.chat') ?? section.current
-      if (focused === section.current) stop(answer)
+      if (key !== 'Escape' || isComposing || !busyWith.value || document.querySelector('dialog[open]')) return
+      const focused = (target as Element).closest?.('section.chat') ?? section.current
+      if (focused === section.current) stop(busyWith.value)
     }
-    addEventListener('keydown', onKey)
-    return () => removeEventListener('keydown', onKey)
-  }, [busyWith.value])
+  })
   const chat = chats.value.get(id)!
   return (
     <section ref={section} class="view chat" aria-label={`${props.place}. ${chat.title || t.untitled}`}>

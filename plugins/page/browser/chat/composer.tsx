@@ -2,6 +2,7 @@ import { useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { IconButton, notify } from '../parts/controls.tsx'
 import { Icon } from '../parts/icons.tsx'
+import { useWindowEvents } from '../parts/use-window-events.ts'
 import { stop } from '../state/answering.ts'
 import type { Attachment } from '../state/conversation-tree.ts'
 import { draftOf, keepDraft } from '../state/drafts.ts'
@@ -59,6 +60,9 @@ export function Composer(props: {
     attachments.value = [...attachments.peek(), ...read.attachments]
     if (read.refused.length > 0) notify(read.refused.join(' '), true)
   }
+  const remove = (attachment: Attachment) => {
+    attachments.value = attachments.value.filter(other => other !== attachment)
+  }
   // The message was submitted before the list of models arrived, and is sent when it does.
   const isEager = useRef(false)
   useEffect(() => {
@@ -74,33 +78,23 @@ export function Composer(props: {
     void props.onSend(said, [...given])
   }
   // Files can be dropped anywhere. Otherwise browsers would leave the page and open the file.
-  const taken = useRef(take)
-  taken.current = take
-  useEffect(() => {
-    const over = (event: DragEvent) => {
+  useWindowEvents({
+    dragover(event) {
       if (!event.dataTransfer?.types.includes('Files')) return
       event.preventDefault()
       isDropTarget.value = true
-    }
-    const leave = ({ relatedTarget }: DragEvent) => {
+    },
+    dragleave({ relatedTarget }) {
       if (relatedTarget === null) isDropTarget.value = false
-    }
-    const drop = (event: DragEvent) => {
+    },
+    drop(event) {
       isDropTarget.value = false
       const files = [...(event.dataTransfer?.files ?? [])]
       if (files.length === 0) return
       event.preventDefault()
-      void taken.current(files)
+      void take(files)
     }
-    addEventListener('dragover', over)
-    addEventListener('dragleave', leave)
-    addEventListener('drop', drop)
-    return () => {
-      removeEventListener('dragover', over)
-      removeEventListener('dragleave', leave)
-      removeEventListener('drop', drop)
-    }
-  }, [])
+  })
   return (
     <form
       class={`composer ${isDropTarget.value ? 'is-drop-target' : ''}`}
@@ -144,7 +138,7 @@ export function Composer(props: {
                     label={fill(t.asMessage, { name: attachment.name })}
                     onClick={() => {
                       text.value = [text.value, attachment.data].filter(part => part !== '').join('\n\n')
-                      attachments.value = attachments.value.filter(other => other !== attachment)
+                      remove(attachment)
                       field.current?.focus()
                     }}
                   />
@@ -152,9 +146,7 @@ export function Composer(props: {
                 <IconButton
                   icon="close"
                   label={fill(t.removeFile, { name: attachment.name })}
-                  onClick={() => {
-                    attachments.value = attachments.value.filter(other => other !== attachment)
-                  }}
+                  onClick={() => remove(attachment)}
                 />
               </li>
             ))}

@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { changeChat, chats } from '../state/chats.ts'
 import { may } from '../state/me.ts'
-import { sidebarHidden, theme } from '../state/preferences.ts'
+import { sidebarHidden, theme, toggleSidebar } from '../state/preferences.ts'
 import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
@@ -31,51 +31,33 @@ export function Palette({ onClose }: { onClose: () => void }) {
   const found = useFoundChats(wanted.value)
   useEffect(() => setAt(0), [words])
   const current = route.value[0] === 'chat' ? chats.value.get(route.value[1] ?? '') : undefined
+  const toggleTheme = () => {
+    const isDark = matchMedia('(prefers-color-scheme: dark)').matches
+    theme.value = (theme.value || (isDark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark'
+  }
+  const show = (...parts: string[]) => ({ id: parts.join(' '), run: () => go(parts) })
+  const sidebar = sidebarHidden.value ? t.openSidebar : t.closeSidebar
   const commands: Entry[] = [
-    { id: 'new', icon: 'plus', text: t.newChat, keys: 'Ctrl Shift O', run: () => go(['chat']) },
-    { id: 'models', icon: 'models', text: t.models, run: () => go(['models']) },
-    ...(may('operator')
-      ? [{ id: 'get', icon: 'download' as const, text: t.getModel, run: () => go(['models', 'get']) }]
-      : []),
-    { id: 'server', icon: 'server', text: t.server, run: () => go(['server']) },
-    { id: 'playground', icon: 'playground', text: t.playground, run: () => go(['playground']) },
-    {
-      id: 'sidebar',
-      icon: 'menu',
-      text: sidebarHidden.value ? t.openSidebar : t.closeSidebar,
-      keys: 'Ctrl B',
-      run: () => {
-        sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
-      }
-    },
-    {
-      id: 'theme',
-      icon: 'theme',
-      text: t.switchColours,
-      run: () => {
-        const isDark = matchMedia('(prefers-color-scheme: dark)').matches
-        theme.value = (theme.value || (isDark ? 'dark' : 'light')) === 'dark' ? 'light' : 'dark'
-      }
-    }
+    { ...show('chat'), icon: 'plus', text: t.newChat, keys: 'Ctrl Shift O' },
+    { ...show('models'), icon: 'models', text: t.models },
+    ...(may('operator') ? [{ ...show('models', 'get'), icon: 'download', text: t.getModel } as const] : []),
+    { ...show('server'), icon: 'server', text: t.server },
+    { ...show('playground'), icon: 'playground', text: t.playground },
+    { id: 'sidebar', icon: 'menu', text: sidebar, keys: 'Ctrl B', run: toggleSidebar },
+    { id: 'theme', icon: 'theme', text: t.switchColours, run: toggleTheme }
   ]
+  const models = current && words !== '' ? chatModels.value : []
   const entries: Entry[] = [
     ...commands.filter(({ text }) => text.toLowerCase().includes(words)),
-    ...(current && words !== ''
-      ? chatModels.value
-          .filter(({ name }) => name.toLowerCase().includes(words))
-          .map(({ name }) => ({
-            id: `model ${name}`,
-            icon: 'models' as const,
-            text: fill(t.useModel, { model: name }),
-            run: () => void changeChat(current.id, { model: name })
-          }))
-      : []),
-    ...found.map(({ id, title }) => ({
-      id,
-      icon: 'chat' as const,
-      text: title || t.untitled,
-      run: () => go(['chat', id])
-    }))
+    ...models
+      .filter(({ name }) => name.toLowerCase().includes(words))
+      .map(({ name: model }) => ({
+        id: `model ${model}`,
+        icon: 'models' as const,
+        text: fill(t.useModel, { model }),
+        run: () => void changeChat(current!.id, { model })
+      })),
+    ...found.map(({ id, title }) => ({ ...show('chat', id), icon: 'chat' as const, text: title || t.untitled }))
   ].slice(0, MAX_COUNT)
   const choose = (entry: Entry | undefined) => {
     if (!entry) return
@@ -95,9 +77,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
         placeholder={t.searchEverything}
         value={wanted.value}
         ref={field => field?.focus()}
-        onInput={event => {
-          wanted.value = event.currentTarget.value
-        }}
+        onInput={event => (wanted.value = event.currentTarget.value)}
         onKeyDown={event => {
           if (event.isComposing) return
           const step = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0

@@ -7,7 +7,7 @@ import { changeChat, chats } from '../state/chats.ts'
 import type { Chat } from '../state/conversation-tree.ts'
 import { deleteEverywhere } from '../state/kept-chats.ts'
 import { signOut } from '../state/me.ts'
-import { language, sidebarHidden, theme } from '../state/preferences.ts'
+import { language, sidebarHidden, theme, toggleSidebar } from '../state/preferences.ts'
 import { go, linkTo, route } from '../state/route.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
@@ -27,7 +27,7 @@ export function Sidebar() {
   const found = useFoundChats(wanted.value)
   const toggle = () => {
     if (matchMedia('(max-width: 760px)').matches) isOpen.value = !isOpen.value
-    else sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
+    else toggleSidebar()
   }
   return (
     <>
@@ -43,9 +43,9 @@ export function Sidebar() {
         </div>
         <nav aria-label={t.views}>
           <ViewLink view="chat" icon="plus" text={t.newChat} />
-          <ViewLink view="models" icon="models" text={t.models} />
-          <ViewLink view="server" icon="server" text={t.server} />
-          <ViewLink view="playground" icon="playground" text={t.playground} />
+          {(['models', 'server', 'playground'] as const).map(view => (
+            <ViewLink key={view} view={view} icon={view} text={t[view]} />
+          ))}
         </nav>
         <h2 class="sidebar-title">{t.chats}</h2>
         {chats.value.size > 5 && (

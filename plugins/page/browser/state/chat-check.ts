@@ -1,5 +1,6 @@
 import { fill, texts } from '../texts/texts.ts'
-import type { Chat, Message } from './conversation-tree.ts'
+import type { Attachment, Chat, Message } from './conversation-tree.ts'
+import { isObject } from './values.ts'
 
 /* Validates chats from files and servers, so that no view fails on them later. */
 
@@ -15,91 +16,81 @@ const text: Check = value => typeof value === 'string'
 const id: Check = value => typeof value === 'string' && value !== '' && value.length <= 300 && value !== '__proto__'
 const number: Check = value => Number.isFinite(value)
 const flag: Check = value => typeof value === 'boolean'
-const oneOf =
-  (...values: string[]): Check =>
-  value =>
-    values.includes(value as string)
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-const listOf =
-  (item: Check): Check =>
-  value =>
-    Array.isArray(value) && value.every(item)
-const valuesOf =
-  (item: Check): Check =>
-  value =>
-    isObject(value) && Object.values(value).every(item)
-const shape =
-  (fields: Shape): Check =>
-  value =>
-    isObject(value) && wrongField(value, fields, {}) === undefined
-const optional =
-  (check: Check): Check =>
-  value =>
-    value === undefined || check(value)
+const oneOf = (...values: unknown[]) => values.includes.bind(values) as Check
+const listOf = (item: Check) => (value: unknown) => Array.isArray(value) && value.every(item)
+const valuesOf = (item: Check) => (value: unknown) => isObject(value) && Object.values(value).every(item)
+const shape = (fields: Shape) => (value: unknown) => isObject(value) && wrongField(value, fields) === undefined
+/** Makes all fields of a shape optional. */
+const optional = (fields: Shape): Shape =>
+  Object.fromEntries(
+    Object.entries(fields).map(([field, check]) => [field, value => value === undefined || check(value)])
+  )
 
 function isShallow(value: unknown, depth = MAX_DEPTH): boolean {
   if (typeof value !== 'object' || value === null) return true
   return depth > 0 && Object.values(value).every(field => isShallow(field, depth - 1))
 }
 
-const attachment: Check = value =>
-  shape({ name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text })(value) &&
+const isAttachment = shape({ name: text, kind: oneOf('image', 'audio', 'text'), type: text, data: text })
+const attachment: Check = value => {
+  if (!isAttachment(value)) return false
+  const { kind, data } = value as Attachment
   // Loading a URL on another server would reveal what is being read.
-  ((value as Record<string, string>).kind === 'text' ||
-    (value as Record<string, string>).data!.startsWith(`data:${(value as Record<string, string>).kind}/`))
+  return kind === 'text' || data.startsWith(`data:${kind}/`)
+}
 
-const SETTINGS: Shape = {
+const SETTINGS = optional({
   system: text,
   schema: text,
   tools: text,
   options: value => isObject(value) && isShallow(value)
-}
-const CHAT: Shape = { id, title: text, createdAt: number }
-const CHAT_MORE: Shape = {
+})
+const CHAT = {
+  id,
+  title: text,
+  createdAt: number,
   ...SETTINGS,
-  updatedAt: number,
-  changedAt: number,
-  stamps: valuesOf(number),
-  gone: valuesOf(number),
-  leaf: id,
-  pinned: flag,
-  model: text
+  ...optional({
+    updatedAt: number,
+    changedAt: number,
+    stamps: valuesOf(number),
+    gone: valuesOf(number),
+    leaf: id,
+    pinned: flag,
+    model: text
+  })
 }
-const MESSAGE: Shape = { id, chat: id, role: oneOf('user', 'assistant', 'tool'), content: text, at: number }
-const MESSAGE_MORE: Shape = {
-  parent: id,
-  rev: number,
-  attachments: listOf(attachment),
-  callId: text,
-  model: text,
-  thinking: text,
-  toolCalls: listOf(shape({ id: text, name: text, arguments: text })),
-  state: oneOf('waiting', 'answering', 'stopped', 'failed'),
-  status: text,
-  stream: shape({ id: text, last: number }),
-  finish: text,
-  timing: valuesOf(number),
-  dropped: number,
-  error: shape({ message: text, code: text })
+const MESSAGE = {
+  id,
+  chat: id,
+  role: oneOf('user', 'assistant', 'tool'),
+  content: text,
+  at: number,
+  ...optional({
+    parent: id,
+    rev: number,
+    attachments: listOf(attachment),
+    callId: text,
+    model: text,
+    thinking: text,
+    toolCalls: listOf(shape({ id: text, name: text, arguments: text })),
+    state: oneOf('waiting', 'answering', 'stopped', 'failed'),
+    status: text,
+    stream: shape({ id: text, last: number }),
+    finish: text,
+    timing: valuesOf(number),
+    dropped: number,
+    error: shape({ message: text, code: text })
+  })
 }
 
 /** Returns the first field that is missing or has the wrong type. */
-function wrongField(value: Record<string, unknown>, required: Shape, more: Shape): string | undefined {
-  const wrong = ([field, check]: [string, Check]) => !check(value[field])
-  const found =
-    Object.entries(required).find(wrong) ??
-    Object.entries(more)
-      .map(([field, check]) => [field, optional(check)] as [string, Check])
-      .find(wrong)
-  return found?.[0]
-}
+const wrongField = (value: Record<string, unknown>, fields: Shape): string | undefined =>
+  Object.keys(fields).find(field => !fields[field]!(value[field]))
 
 /** Copies the known fields of a value. */
-function picked<Value>(value: object, ...shapes: Shape[]): Value {
-  const known = shapes.flatMap(fields => Object.keys(fields))
-  return Object.fromEntries(Object.entries(value).filter(([field]) => known.includes(field))) as Value
-}
+const knownFields = (value: object, fields: Shape): object =>
+  Object.fromEntries(Object.entries(value).filter(([field]) => Object.hasOwn(fields, field)))
 
 /** A chat that cannot be used, with the reason in the user's language. */
 export class ChatFault extends Error {
@@ -128,9 +119,9 @@ export function checkedChats(
   const byId = new Map<string, { chat: Chat; messages: Message[] }>()
   for (const value of chats) {
     const chat = isObject(value) ? value : {}
-    const wrong = wrongField(chat, CHAT, CHAT_MORE)
+    const wrong = wrongField(chat, CHAT)
     if (wrong !== undefined) throw new ChatFault(chat.title, fill(t.field, { field: wrong }))
-    const known = picked<Chat>(chat, CHAT, CHAT_MORE)
+    const known = knownFields(chat, CHAT) as Chat
     if (byId.has(known.id)) throw new ChatFault(known.title, fill(t.twice, { id: known.id }))
     byId.set(known.id, { chat: { ...known, updatedAt: known.updatedAt ?? known.createdAt }, messages: [] })
   }
@@ -138,10 +129,10 @@ export function checkedChats(
     const message = isObject(value) ? value : {}
     const own = byId.get(message.chat as string)
     if (!own) throw new ChatFault('', fill(t.noChat, { id: String(message.id) }))
-    const wrong = wrongField(message, MESSAGE, MESSAGE_MORE)
+    const wrong = wrongField(message, MESSAGE)
     if (wrong !== undefined)
       throw new ChatFault(own.chat.title, fill(t.messageField, { id: String(message.id), field: wrong }))
-    own.messages.push(picked<Message>(message, MESSAGE, MESSAGE_MORE))
+    own.messages.push(knownFields(message, MESSAGE) as Message)
   }
   const all = [...byId.values()]
   const ids = new Set<string>()
@@ -183,4 +174,4 @@ export function checkTree(
 }
 
 /** Validates presets. */
-export const arePresets = listOf(value => isObject(value) && wrongField(value, { name: text }, SETTINGS) === undefined)
+export const arePresets = listOf(shape({ name: text, ...SETTINGS }))

@@ -74,7 +74,22 @@ export async function writeChanges(changes: Changes): Promise<void> {
   for (const { id } of chats) refused.chats.delete(id)
   for (const id of [...messages.map(({ id }) => id), ...goneMessages]) refused.messages.delete(id)
   try {
-    if (database) return await writeAll(database, changes)
+    if (database) {
+      const write = database.transaction(['chats', 'messages'], 'readwrite')
+      const [allChats, allMessages] = [write.objectStore('chats'), write.objectStore('messages')]
+      const done: Promise<unknown>[] = [
+        ...chats.map(chat => allChats.put(chat)),
+        ...messages.map(message => allMessages.put(message)),
+        ...goneMessages.map(id => allMessages.delete(id)),
+        write.done
+      ]
+      if (goneChat !== undefined) {
+        done.push(allChats.delete(goneChat))
+        for (const id of await allMessages.index('chat').getAllKeys(goneChat)) done.push(allMessages.delete(id))
+      }
+      await Promise.all(done)
+      return
+    }
   } catch (error) {
     noteStorageFault(error)
   }
@@ -84,21 +99,4 @@ export async function writeChanges(changes: Changes): Promise<void> {
   if (goneChat === undefined) return
   refused.chats.set(goneChat, undefined)
   for (const [id, message] of refused.messages) if (message?.chat === goneChat) refused.messages.set(id, undefined)
-}
-
-async function writeAll(database: IDBPDatabase<Schema>, changes: Changes): Promise<void> {
-  const { chats = [], messages = [], goneMessages = [], goneChat } = changes
-  const write = database.transaction(['chats', 'messages'], 'readwrite')
-  const [allChats, allMessages] = [write.objectStore('chats'), write.objectStore('messages')]
-  const done = [
-    ...chats.map(chat => allChats.put(chat)),
-    ...messages.map(message => allMessages.put(message)),
-    ...goneMessages.map(id => allMessages.delete(id)),
-    write.done
-  ]
-  if (goneChat !== undefined) {
-    done.push(allChats.delete(goneChat))
-    for (const id of await allMessages.index('chat').getAllKeys(goneChat)) done.push(allMessages.delete(id))
-  }
-  await Promise.all(done as Promise<unknown>[])
 }

@@ -70,13 +70,10 @@ async function readAgain(id: string, changed: string[], gone: string[]): Promise
   const opened = open.get(id)
   if (!chat) open.delete(id)
   const messages = opened ? await Promise.all(changed.map(storedMessage)) : []
+  const found = messages.filter(message => message !== undefined)
   batch(() => {
     // The current branch may end with one of these messages.
-    show(
-      id,
-      messages.filter(message => message !== undefined),
-      gone
-    )
+    show(id, found, gone)
     chats.value = next
   })
 }
@@ -114,9 +111,7 @@ async function writeDirty(): Promise<void> {
   dirty.clear()
   if (messages.length === 0) return
   await writeChanges({ messages })
-  for (const chat of new Set(messages.map(({ chat }) => chat))) {
-    post({ chat, changed: messages.filter(message => message.chat === chat).map(({ id }) => id) })
-  }
+  for (const { chat, id } of messages) post({ chat, changed: [id] })
 }
 // Save the latest text when the page is closed.
 addEventListener('pagehide', () => void writeDirty())
@@ -163,9 +158,7 @@ export async function addMessage(message: Omit<Message, 'id' | 'at'>): Promise<M
   const newest = Math.max(0, ...[...opened.peek().messages.values()].map(each => each.peek().at))
   // The next millisecond, to keep the order of two messages in the same one.
   const added: Message = { ...message, id: newId(), at: Math.max(Date.now(), newest + 1) }
-  batch(() => {
-    opened.value = { messages: new Map(opened.peek().messages).set(added.id, signal(added)) }
-  })
+  opened.value = { messages: new Map(opened.peek().messages).set(added.id, signal(added)) }
   writeSoon(added, true)
   const chat = chats.peek().get(message.chat)
   const title = chat?.title || (message.role === 'user' ? titleOf(message.content) : '')
@@ -222,9 +215,7 @@ export async function deleteMessage(message: Message): Promise<void> {
 
 /** Deletes a chat with its messages. */
 export async function deleteChat(id: string): Promise<void> {
-  const rest = new Map(chats.peek())
-  rest.delete(id)
-  chats.value = rest
+  chats.value = new Map([...chats.peek()].filter(([other]) => other !== id))
   for (const [message, { chat }] of dirty) if (chat === id) dirty.delete(message)
   open.delete(id)
   keepDraft(id, '')
@@ -235,15 +226,11 @@ export async function deleteChat(id: string): Promise<void> {
 /** Reads a chat with its messages, or returns undefined. */
 export async function readChat(id: string): Promise<ChatDocument | undefined> {
   await writeDirty()
-  const messages = await storedMessages(id)
-  const chat = chats.peek().get(id)
+  const messages = new Map((await storedMessages(id)).map(each => [each.id, each]))
   // Messages in memory are newer than those read.
-  return (
-    chat && {
-      chat,
-      messages: [...new Map([...messages.map(each => [each.id, each] as const), ...messagesOf(id)]).values()]
-    }
-  )
+  for (const message of messagesOf(id).values()) messages.set(message.id, message)
+  const chat = chats.peek().get(id)
+  return chat && { chat, messages: [...messages.values()] }
 }
 
 /**
@@ -268,8 +255,7 @@ export async function forkChat(id: string, change: Partial<Chat>, end?: string):
   let parent: string | undefined
   for (const message of branchTo(messagesOf(id), end ?? leaf)) {
     const { id: _id, at: _at, parent: _parent, stream: _stream, rev: _rev, ...rest } = message
-    const copy = await addMessage({ ...rest, chat: fork.id, ...(parent !== undefined && { parent }) })
-    parent = copy.id
+    parent = (await addMessage({ ...rest, chat: fork.id, parent })).id
   }
   return fork
 }
@@ -299,12 +285,8 @@ async function store(changes: { chats: Chat[]; messages: Message[]; goneMessages
   const { messages, goneMessages: gone = [] } = changes
   batch(() => {
     for (const { id } of changes.chats) {
-      if (open.has(id))
-        show(
-          id,
-          messages.filter(({ chat }) => chat === id),
-          gone
-        )
+      const own = open.has(id) ? messages.filter(({ chat }) => chat === id) : []
+      show(id, own, gone)
     }
     chats.value = next
   })

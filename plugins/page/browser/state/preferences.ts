@@ -18,6 +18,10 @@ export const lastModel = remembered('model', '')
 /** Whether the sidebar is hidden on wide screens: `yes` or empty. */
 export const sidebarHidden = remembered('sidebar-hidden', '')
 
+export function toggleSidebar(): void {
+  sidebarHidden.value = sidebarHidden.value ? '' : 'yes'
+}
+
 /** Name of the key whose chats are shown, or empty. Chats of one user are never shown to another. */
 export const chatsOwner = remembered('owner', '')
 
