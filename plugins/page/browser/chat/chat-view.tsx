@@ -83,16 +83,14 @@ function NewChat() {
   /** Name of the preset that the settings come from. */
   const preset = useSignal('')
   const model = chosen.value || defaultModel.value
+  const choose = (name: string) => {
+    chosen.value = name
+    lastModel.value = name
+  }
   return (
     <main class="view chat is-new">
       <header class="view-head">
-        <ModelPicker
-          model={model}
-          onChoose={name => {
-            chosen.value = name
-            lastModel.value = name
-          }}
-        />
+        <ModelPicker model={model} onChoose={choose} />
         <PresetMenu
           name={preset.value}
           onChoose={({ name, ...chosen }) => {
@@ -292,9 +290,7 @@ function Conversation({ id, opened }: { id: string; opened: Signal<OpenChat> }) 
           isFollowing.value = scrollHeight - scrollTop - clientHeight < FOLLOW_DISTANCE
         }}
       >
-        <div class="messages-column" ref={column}>
-          {shown}
-        </div>
+        <div class="messages-column" ref={column} children={shown} />
       </div>
       {!isFollowing.value && (
         <button type="button" class="to-end" onClick={toEnd} aria-label={t.toEnd} title={t.toEnd}>

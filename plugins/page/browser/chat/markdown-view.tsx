@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { Token, Tokens } from 'marked'
-import { type ComponentChild, Fragment, type JSX, render } from 'preact'
+import { type ComponentChild, Fragment, h, type JSX, render } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
 import { useGradually } from '../parts/use-gradually.ts'
@@ -56,11 +56,7 @@ export function Markdown({ text, isComplete }: { text: string; isComplete: boole
   const Reader = reader.value
   if (!Reader) {
     void loadMarkdown().catch(() => undefined)
-    return (
-      <div class="markdown is-plain" dir="auto">
-        {text}
-      </div>
-    )
+    return <div class="markdown is-plain" dir="auto" children={text} />
   }
   blocks.current ??= new Reader()
   return <Parts parts={blocks.current.update(text, isComplete)} isComplete={isComplete} />
@@ -72,11 +68,7 @@ const PARTS_A_FRAME = 2
 function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: boolean }) {
   const count = useGradually(parts.length, PARTS_A_FRAME)
   const shown = parts.map((part, index) => partOf(part, index, isComplete || index < parts.length - 1))
-  return (
-    <div class="markdown" dir="auto">
-      {shown.slice(-count)}
-    </div>
-  )
+  return <div class="markdown" dir="auto" children={shown.slice(-count)} />
 }
 
 /**
@@ -162,32 +154,19 @@ const itemOf = (item: Tokens.ListItem, key: number, isComplete: boolean, depth: 
   ))
 
 function tableOf({ header, rows, align }: Tokens.Table): JSX.Element {
-  const side = (index: number) => (align[index] ? { textAlign: align[index]! } : undefined)
+  const row = (tag: 'th' | 'td', cells: Tokens.TableCell[], key: number) => (
+    <tr key={key}>
+      {cells.map((cell, index) => {
+        const style = align[index] ? { textAlign: align[index] } : undefined
+        return h(tag, { key: index, style }, inline(cell.tokens))
+      })}
+    </tr>
+  )
   return (
     <div class="table-frame" tabIndex={0}>
       <table>
-        <thead>
-          <tr>
-            {header.map((cell, index) => (
-              <th key={index} style={side(index)}>
-                {inline(cell.tokens)}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((cells, row) =>
-            remembered(cells, true, () => (
-              <tr key={row}>
-                {cells.map((cell, index) => (
-                  <td key={index} style={side(index)}>
-                    {inline(cell.tokens)}
-                  </td>
-                ))}
-              </tr>
-            ))
-          )}
-        </tbody>
+        <thead>{row('th', header, 0)}</thead>
+        <tbody>{rows.map((cells, key) => remembered(cells, true, () => row('td', cells, key)))}</tbody>
       </table>
     </div>
   )
@@ -201,11 +180,9 @@ function inlineOf(token: Token, key: number, depth: number): ComponentChild {
   if (depth > DEEPEST) return token.raw
   switch (token.type) {
     case 'strong':
-      return <strong key={key}>{inline(token.tokens, depth)}</strong>
     case 'em':
-      return <em key={key}>{inline(token.tokens, depth)}</em>
     case 'del':
-      return <del key={key}>{inline(token.tokens, depth)}</del>
+      return h(token.type, { key }, inline(token.tokens, depth))
     case 'codespan':
       return <code key={key}>{(token as Tokens.Codespan).text}</code>
     case 'br':

@@ -1,5 +1,12 @@
 import type { Role } from '../../../../core/http/roles.ts'
 
+interface Parameter {
+  name: string
+  in: string
+  required?: boolean
+  description?: string
+}
+
 /** The parts of an API document's route that are needed for a request. */
 export interface Operation {
   id: string
@@ -11,7 +18,7 @@ export interface Operation {
   /** The role that it requires. */
   role: Role
   /** Path and query parameters. */
-  parameters: { name: string; in: 'path' | 'query'; isRequired: boolean; description: string }[]
+  parameters: Parameter[]
   /** An example body in JSON, if the route has a body. */
   example?: string
 }
@@ -24,7 +31,7 @@ interface ApiOperation {
   summary?: string
   description?: string
   tags?: string[]
-  parameters?: { name: string; in: string; required?: boolean; description?: string }[]
+  parameters?: Parameter[]
   'x-corral-role'?: Role
   requestBody?: { content?: Record<string, { example?: unknown; examples?: Record<string, { value?: unknown }> }> }
 }
@@ -49,14 +56,7 @@ export function operationsIn({ paths }: ApiDocument): Operation[] {
         summary: operation.summary ?? path,
         description: operation.description ?? '',
         role: operation['x-corral-role'] ?? 'user',
-        parameters: (operation.parameters ?? [])
-          .filter(({ in: place }) => place === 'path' || place === 'query')
-          .map(parameter => ({
-            name: parameter.name,
-            in: parameter.in as 'path' | 'query',
-            isRequired: parameter.required === true,
-            description: parameter.description ?? ''
-          })),
+        parameters: (operation.parameters ?? []).filter(({ in: place }) => place === 'path' || place === 'query'),
         ...(body && { example: JSON.stringify(example, undefined, 2) })
       }
     })
@@ -90,49 +90,50 @@ export interface ShownRequest {
 /** Formats a request as a command line. */
 export function asCurl({ method, url, body, hasKey }: ShownRequest): string {
   const quoted = (text: string) => `'${text.replaceAll("'", String.raw`'\''`)}'`
-  return [
+  return lines(' \\\n', [
     `curl ${quoted(url)}`,
-    ...(method === (body === undefined ? 'GET' : 'POST') ? [] : [`  -X ${method}`]),
-    ...(hasKey ? ['  -H "Authorization: Bearer $CORRAL_API_KEY"'] : []),
-    ...(body === undefined ? [] : [`  -H 'Content-Type: application/json'`, `  -d ${quoted(body)}`])
-  ].join(' \\\n')
+    method !== (body === undefined ? 'GET' : 'POST') && `  -X ${method}`,
+    hasKey && '  -H "Authorization: Bearer $CORRAL_API_KEY"',
+    body !== undefined && `  -H 'Content-Type: application/json' \\\n  -d ${quoted(body)}`
+  ])
 }
 
 /** Formats a request in Python, using only the standard library. */
 export function asPython({ method, url, body, hasKey }: ShownRequest): string {
-  const headers = [
-    ...(body === undefined ? [] : ['"Content-Type": "application/json"']),
-    ...(hasKey ? ['"Authorization": f"Bearer {os.environ[\'CORRAL_API_KEY\']}"'] : [])
-  ]
-  return [
-    ...(hasKey ? ['import os'] : []),
-    'import urllib.request',
-    '',
-    ...(body === undefined ? [] : [`body = r'''${body.replaceAll("'''", String.raw`\u0027\u0027\u0027`)}'''`]),
+  const headers = lines(', ', [
+    body !== undefined && '"Content-Type": "application/json"',
+    hasKey && '"Authorization": f"Bearer {os.environ[\'CORRAL_API_KEY\']}"'
+  ])
+  return lines('\n', [
+    hasKey && 'import os',
+    'import urllib.request\n',
+    body !== undefined && `body = r'''${body.replaceAll("'''", String.raw`\u0027\u0027\u0027`)}'''`,
     'request = urllib.request.Request(',
     `    ${JSON.stringify(url)},`,
     `    method=${JSON.stringify(method)},`,
-    ...(headers.length > 0 ? [`    headers={${headers.join(', ')}},`] : []),
-    ...(body === undefined ? [] : ['    data=body.encode(),']),
+    headers && `    headers={${headers}},`,
+    body !== undefined && '    data=body.encode(),',
     ')',
     'with urllib.request.urlopen(request) as response:',
     '    for line in response:',
     '        print(line.decode(), end="")'
-  ].join('\n')
+  ])
 }
 
 /** Formats a request in JavaScript for Node.js and browsers. */
 export function asJavaScript({ method, url, body, hasKey }: ShownRequest): string {
-  const headers = [
-    ...(body === undefined ? [] : ["'Content-Type': 'application/json'"]),
-    ...(hasKey ? [`Authorization: 'Bearer ' + process.env.CORRAL_API_KEY`] : [])
-  ]
-  return [
+  const headers = lines(', ', [
+    body !== undefined && "'Content-Type': 'application/json'",
+    hasKey && `Authorization: 'Bearer ' + process.env.CORRAL_API_KEY`
+  ])
+  return lines('\n', [
     `const response = await fetch(${JSON.stringify(url)}, {`,
     `  method: ${JSON.stringify(method)},`,
-    ...(headers.length > 0 ? [`  headers: { ${headers.join(', ')} },`] : []),
-    ...(body === undefined ? [] : [`  body: JSON.stringify(${body.replaceAll('\n', '\n  ')})`]),
+    headers && `  headers: { ${headers} },`,
+    body !== undefined && `  body: JSON.stringify(${body.replaceAll('\n', '\n  ')})`,
     '})',
     'for await (const text of response.body.pipeThrough(new TextDecoderStream())) console.log(text)'
-  ].join('\n')
+  ])
 }
+
+const lines = (separator: string, all: (string | false)[]) => all.filter(Boolean).join(separator)

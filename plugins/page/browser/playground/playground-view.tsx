@@ -137,7 +137,7 @@ function RequestForm({ operation }: { operation: Operation }) {
         {withCode(operation.description)}
       </p>
       <Form class="form" onSubmit={() => (isBusy ? controller.current?.abort() : sendIt())}>
-        {operation.parameters.map(({ name, isRequired, description }) => (
+        {operation.parameters.map(({ name, required, description = '' }) => (
           <Field
             key={name}
             label={
@@ -145,7 +145,7 @@ function RequestForm({ operation }: { operation: Operation }) {
                 {name} <small>{withCode(description)}</small>
               </span>
             }
-            required={isRequired}
+            required={required === true}
             value={given[name] ?? ''}
             onInput={event => setGiven({ ...given, [name]: event.currentTarget.value })}
           />
