@@ -118,9 +118,7 @@ export function ChatSettings(props: {
         </details>
         <Fault text={fault} isAnnounced />
         <Actions>
-          <Button kind="main" type="submit">
-            {t.save}
-          </Button>
+          <Button kind="main" type="submit" text={t.save} />
         </Actions>
       </Form>
     </Dialog>
@@ -161,7 +159,7 @@ function Presets(props: {
           defaultValue={props.name}
           ref={field => field?.focus()}
         />
-        <Button type="submit">{t.save}</Button>
+        <Button type="submit" text={t.save} />
         <IconButton icon="close" label={t.cancel} onClick={() => setNaming(false)} />
       </Form>
     )
@@ -190,7 +188,7 @@ function Presets(props: {
           ))}
         </select>
       )}
-      <Button onClick={() => setNaming(true)}>{t.savePreset}</Button>
+      <Button onClick={() => setNaming(true)} text={t.savePreset} />
       {presets.value.some(({ name }) => name === props.name) && (
         <IconButton icon="trash" label={fill(t.deletePreset, { name: props.name })} onClick={remove} />
       )}

@@ -137,9 +137,12 @@ function PresetMenu({ name, onChoose }: { name: string; onChoose: (preset: Prese
       {() => (
         <div class="menu-scroll">
           {[{ name: '' }, ...presets.value].map(preset => (
-            <MenuItem key={preset.name} checked={preset.name === name} onSelect={() => onChoose(preset)}>
-              {preset.name || t.noPreset}
-            </MenuItem>
+            <MenuItem
+              key={preset.name}
+              checked={preset.name === name}
+              onSelect={() => onChoose(preset)}
+              text={preset.name || t.noPreset}
+            />
           ))}
         </div>
       )}

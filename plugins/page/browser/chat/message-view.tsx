@@ -51,16 +51,14 @@ export function MessageView(props: { message: Signal<Message>; opened: Signal<Op
               <>
                 {message.timing && <TokenNote timing={message.timing} />}
                 {canSpeak && message.content !== '' && (
-                  <MenuItem icon="sound" onSelect={() => readAloud(message.id, article.current)}>
-                    {beingRead.value === message.id ? t.stopReading : t.readAloud}
-                  </MenuItem>
+                  <MenuItem
+                    icon="sound"
+                    onSelect={() => readAloud(message.id, article.current)}
+                    text={beingRead.value === message.id ? t.stopReading : t.readAloud}
+                  />
                 )}
-                <MenuItem icon="plus" onSelect={() => attempt(fork)}>
-                  {t.forkHere}
-                </MenuItem>
-                <MenuItem icon="trash" danger onSelect={() => deleteMessage(message)}>
-                  {t.deleteMessage}
-                </MenuItem>
+                <MenuItem icon="plus" onSelect={() => attempt(fork)} text={t.forkHere} />
+                <MenuItem icon="trash" danger onSelect={() => deleteMessage(message)} text={t.deleteMessage} />
               </>
             )}
           </Menu>
@@ -146,10 +144,10 @@ function Failure({ message, error }: { message: Message; error: NonNullable<Mess
     <div class="failure" role="alert">
       <p>{labelFor(t.failures, code, text)}</p>
       <p class="failure-code">{code}</p>
-      <Button onClick={again}>{t.retry}</Button>
+      <Button onClick={again} text={t.retry} />
       {code === 'conversion_not_installed' && <InstallConverter onDone={again} />}
       {canGoOn(message) && <Continue message={message} />}
-      {code === 'context_exceeded' && <Button onClick={shorten}>{t.tryShorter}</Button>}
+      {code === 'context_exceeded' && <Button onClick={shorten} text={t.tryShorter} />}
     </div>
   )
 }
@@ -177,7 +175,7 @@ function ToolCalls({ message: { id, chat, state }, calls }: { message: Message; 
           {isOpen && <TextField label={fill(t.toolResult, { name })} name="result" rows={2} />}
         </div>
       ))}
-      {isOpen && <Button type="submit">{t.giveResult}</Button>}
+      {isOpen && <Button type="submit" text={t.giveResult} />}
     </Form>
   )
 }
@@ -216,13 +214,7 @@ function Again({ message }: { message: Message }) {
       <IconButton icon="again" label={t.regenerate} onClick={() => again()} />
       {others.length > 0 && (
         <Menu label={t.regenerateWith} icon="down">
-          {() =>
-            others.map(({ name }) => (
-              <MenuItem key={name} onSelect={() => again(name)}>
-                {name}
-              </MenuItem>
-            ))
-          }
+          {() => others.map(({ name }) => <MenuItem key={name} onSelect={() => again(name)} text={name} />)}
         </Menu>
       )}
     </>
@@ -300,13 +292,9 @@ function Editor({ message }: { message: Message }) {
         }}
       />
       <Actions>
-        <Button onClick={close}>{t.cancel}</Button>
-        <Button onClick={() => save(false)}>{t.saveOnly}</Button>
-        {isQuestion && (
-          <Button kind="main" type="submit">
-            {t.saveAndSend}
-          </Button>
-        )}
+        <Button onClick={close} text={t.cancel} />
+        <Button onClick={() => save(false)} text={t.saveOnly} />
+        {isQuestion && <Button kind="main" type="submit" text={t.saveAndSend} />}
       </Actions>
     </Form>
   )

@@ -29,12 +29,12 @@ function ModelList({ model, onChoose }: { model: string; onChoose: (name: string
       {all.length > 5 && <SearchField label={t.findModel} value={wanted} onInput={setWanted} />}
       {all.length === 0 && <p class="menu-note">{t.noModels}</p>}
       <div class="menu-scroll">
-        {found.map(({ name, size }) => (
-          <MenuItem key={name} checked={name === model} onSelect={() => onChoose(name)}>
-            {name}
-            <small>{joinFacts([size > 0 && formatSize(size), engineOf(name) && t.inMemory])}</small>
-          </MenuItem>
-        ))}
+        {found.map(({ name, size }) => {
+          const note = joinFacts([size > 0 && formatSize(size), engineOf(name) && t.inMemory])
+          return (
+            <MenuItem key={name} text={name} note={note} checked={name === model} onSelect={() => onChoose(name)} />
+          )
+        })}
       </div>
       {may('operator') && (
         <a class="menu-item" href={linkTo('models', 'get')}>

@@ -35,7 +35,7 @@ export function AuditTab() {
   return (
     <>
       <div class="row">
-        <Button onClick={again}>{t.refresh}</Button>
+        <Button onClick={again} text={t.refresh} />
       </div>
       <Fault text={fault?.message} />
       {rows?.length === 0 && <p class="quiet">{t.nothingYet}</p>}

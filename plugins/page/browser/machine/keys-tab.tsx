@@ -40,9 +40,7 @@ export function KeysTab() {
     <>
       <div class="row">
         <p class="grow quiet">{reply.required ? t.keysRequired : t.keysOpen}</p>
-        <Button kind="main" onClick={() => setNew(true)}>
-          {t.newKey}
-        </Button>
+        <Button kind="main" onClick={() => setNew(true)} text={t.newKey} />
       </div>
       <ul class="plain-list">
         {reply.keys.map(({ name, role, created, expires, models, limits }) => {
@@ -56,10 +54,8 @@ export function KeysTab() {
           const replace = async () => setMade(await ask<MadeKey>('POST', `${pathOf(name)}/rotate`))
           const actions = (
             <>
-              <Button onClick={() => change(replace)}>{t.replaceKey}</Button>
-              <Button kind="danger" onClick={() => setRevoked(name)}>
-                {t.revoke}
-              </Button>
+              <Button onClick={() => change(replace)} text={t.replaceKey} />
+              <Button kind="danger" onClick={() => setRevoked(name)} text={t.revoke} />
             </>
           )
           return <Card key={name} title={name} facts={facts} actions={actions} />
@@ -126,9 +122,7 @@ function NewKey({ onMade }: { onMade: (key: MadeKey) => void }) {
       <Field label={t.onlyModels} name="models" autocomplete="off" />
       <Field label={t.requestsPerMinute} name="requests" type="number" min="1" />
       <Actions>
-        <Button kind="main" type="submit">
-          {t.newKey}
-        </Button>
+        <Button kind="main" type="submit" text={t.newKey} />
       </Actions>
     </Form>
   )

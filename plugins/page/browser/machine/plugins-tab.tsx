@@ -18,7 +18,7 @@ export function PluginsTab() {
         {reply?.plugins.map(({ name, description, state, reason, routes, web }) => {
           const actions = (
             <>
-              {web && state === 'active' && <Button onClick={() => setShown(web)}>{web.title}</Button>}
+              {web && state === 'active' && <Button onClick={() => setShown(web)} text={web.title} />}
               <span class={`chip ${state === 'active' ? 'is-good' : ''}`}>{labelFor(t.pluginStates, state)}</span>
             </>
           )

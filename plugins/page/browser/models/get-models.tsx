@@ -45,9 +45,7 @@ export function GetModels({ wanted }: { wanted: string | undefined }) {
           value={words}
           onInput={event => setWords(event.currentTarget.value)}
         />
-        <Button kind="main" type="submit" disabled={given === ''}>
-          {t.search}
-        </Button>
+        <Button kind="main" type="submit" disabled={given === ''} text={t.search} />
       </Form>
       {search.words !== '' && <Found key={search.number} words={search.words} onChoose={setChosen} />}
       {chosen !== undefined && (
@@ -94,7 +92,7 @@ function FoundLine({ found, onChoose }: { found: FoundRepository; onChoose: () =
     <>
       {found.gated && <span class="chip">{t.gated}</span>}
       {memory && <Fit required={memory.required} available={memory.available} />}
-      <Button onClick={onChoose}>{t.look}</Button>
+      <Button onClick={onChoose} text={t.look} />
     </>
   )
   return <Card title={found.id} facts={facts} fault={found.problem} actions={actions} />
@@ -170,9 +168,12 @@ function Choice({ reference, onDone }: { reference: string; onDone: () => void }
       <Fault text={fault?.message} />
       <Actions>
         {isHere && <span class="chip is-good">{t.isHere}</span>}
-        <Button kind="main" disabled={!disk.fits || plan.present} onClick={download}>
-          {fill(t.downloadOf, { size: formatSize(plan.size) })}
-        </Button>
+        <Button
+          kind="main"
+          disabled={!disk.fits || plan.present}
+          onClick={download}
+          text={fill(t.downloadOf, { size: formatSize(plan.size) })}
+        />
       </Actions>
     </>
   )

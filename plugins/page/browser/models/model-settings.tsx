@@ -115,13 +115,10 @@ export function ModelSettingsForm({ name, onDone }: { name: string; onDone: () =
               setRefusal(undefined)
               again()
             }}
-          >
-            {t.readAgain}
-          </Button>
+            text={t.readAgain}
+          />
         )}
-        <Button kind="main" type="submit">
-          {t.save}
-        </Button>
+        <Button kind="main" type="submit" text={t.save} />
       </Actions>
     </Form>
   )

@@ -3,7 +3,6 @@ import { statusText } from '../chat/status-text.ts'
 import { attempt, ConfirmDialog, Dialog, Menu, MenuItem, notify, SearchField } from '../parts/controls.tsx'
 import { formatAgo, formatNumber, formatShare, formatSize } from '../parts/formats.ts'
 import { Button } from '../parts/forms.tsx'
-import { Icon } from '../parts/icons.tsx'
 import { InstallConverter } from '../parts/install-converter.tsx'
 import { Card, Fault, joinFacts, PageView } from '../parts/layout.tsx'
 import { ask } from '../state/api.ts'
@@ -101,6 +100,7 @@ function ModelLine({ model }: { model: ModelState }) {
   const close = () => setOpen('')
   const { name, capabilities, details, failure, size } = model
   const own = engines.value.filter(engine => engine.name.toLowerCase() === name.toLowerCase())
+  const isLoaded = own.some(({ state }) => state === 'loaded')
   const facts = [
     details.parameter_size,
     details.quantization_level,
@@ -127,25 +127,18 @@ function ModelLine({ model }: { model: ModelState }) {
             {labelFor(t.capabilities, capability)}
           </span>
         ))}
-      {capabilities.includes('completion') && <Button onClick={chat}>{t.chat}</Button>}
-      {may('operator') && own.length === 0 && <Button onClick={load}>{t.load}</Button>}
+      {capabilities.includes('completion') && <Button onClick={chat} text={t.chat} />}
+      {may('operator') && own.length === 0 && <Button onClick={load} text={t.load} />}
       {may('operator') && own.length > 0 && (
-        <Button onClick={unload}>
-          <Icon name="eject" size={16} />
-          {own.some(({ state }) => state === 'loaded') ? t.unload : t.stopLoading}
-        </Button>
+        <Button icon="eject" onClick={unload} text={isLoaded ? t.unload : t.stopLoading} />
       )}
       <Menu label={`${t.more}: ${name}`} class="menu-end">
         {() => (
           <>
-            <MenuItem onSelect={() => setOpen('details')}>{t.details}</MenuItem>
-            {may('admin') && <MenuItem onSelect={() => setOpen('settings')}>{t.settings}</MenuItem>}
-            {may('operator') && name.includes(':') && <MenuItem onSelect={makeDefault}>{t.makeDefault}</MenuItem>}
-            {may('operator') && (
-              <MenuItem icon="trash" danger onSelect={() => setOpen('deleting')}>
-                {t.delete}
-              </MenuItem>
-            )}
+            <MenuItem onSelect={() => setOpen('details')} text={t.details} />
+            {may('admin') && <MenuItem onSelect={() => setOpen('settings')} text={t.settings} />}
+            {may('operator') && name.includes(':') && <MenuItem onSelect={makeDefault} text={t.makeDefault} />}
+            {may('operator') && <MenuItem icon="trash" danger onSelect={() => setOpen('deleting')} text={t.delete} />}
           </>
         )}
       </Menu>

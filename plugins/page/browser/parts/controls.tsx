@@ -164,7 +164,9 @@ function moveFocus(list: HTMLElement, by: number): void {
 export function MenuItem(props: {
   icon?: IconName
   onSelect: () => unknown
-  children: ComponentChildren
+  text: string
+  /** Shown after the text. */
+  note?: string
   danger?: boolean
   checked?: boolean
   staysOpen?: boolean
@@ -181,7 +183,10 @@ export function MenuItem(props: {
       }}
     >
       {props.icon && <Icon name={props.icon} size={16} />}
-      <span>{props.children}</span>
+      <span>
+        {props.text}
+        {props.note !== undefined && <small>{props.note}</small>}
+      </span>
       {props.checked && <Icon name="check" size={16} />}
     </button>
   )
@@ -287,16 +292,15 @@ export function ConfirmDialog(props: {
     <Dialog title={props.title} onClose={props.onClose} class="dialog-small">
       <p>{props.text}</p>
       <Actions>
-        <Button onClick={props.onClose}>{texts.value.cancel}</Button>
+        <Button onClick={props.onClose} text={texts.value.cancel} />
         <Button
           kind="danger"
           onClick={() => {
             props.onConfirm()
             props.onClose()
           }}
-        >
-          {props.action}
-        </Button>
+          text={props.action}
+        />
       </Actions>
     </Dialog>
   )

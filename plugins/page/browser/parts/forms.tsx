@@ -1,15 +1,17 @@
 import type { ComponentChildren, InputHTMLAttributes, Ref, TextareaHTMLAttributes } from 'preact'
 import { isObject } from '../state/values.ts'
 import { texts } from '../texts/texts.ts'
+import { Icon, type IconName } from './icons.tsx'
 
-/** A button with a text. */
+/** A button with a text, after an icon if there is one. */
 export function Button(props: {
+  text: string
+  icon?: IconName
   onClick?: () => unknown
   kind?: 'main' | 'danger' | undefined
   type?: 'button' | 'submit'
   disabled?: boolean
   pressed?: boolean
-  children: ComponentChildren
 }) {
   return (
     <button
@@ -19,7 +21,8 @@ export function Button(props: {
       aria-pressed={props.pressed}
       onClick={() => void props.onClick?.()}
     >
-      {props.children}
+      {props.icon && <Icon name={props.icon} size={16} />}
+      {props.text}
     </button>
   )
 }
@@ -35,9 +38,12 @@ export function Choices<Value extends string>(props: {
   return (
     <fieldset class="row plain-set" aria-label={props.label}>
       {(Object.keys(props.names) as Value[]).map(value => (
-        <Button key={value} pressed={value === props.chosen} onClick={() => props.onChoose(value)}>
-          {props.names[value]}
-        </Button>
+        <Button
+          key={value}
+          pressed={value === props.chosen}
+          onClick={() => props.onChoose(value)}
+          text={props.names[value]}
+        />
       ))}
       {props.children}
     </fieldset>

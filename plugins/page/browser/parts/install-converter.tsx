@@ -26,5 +26,5 @@ export function InstallConverter({ onDone }: { onDone: () => unknown }) {
     setStatus('')
     if (isInstalled) onDone()
   }
-  return <Button onClick={work}>{texts.value.installConverter}</Button>
+  return <Button onClick={work} text={texts.value.installConverter} />
 }

@@ -26,9 +26,7 @@ export function KeyDialog() {
             onInput={event => setText(event.currentTarget.value)}
           />
         </label>
-        <Button kind="main" type="submit" disabled={given === ''}>
-          {t.keyUse}
-        </Button>
+        <Button kind="main" type="submit" disabled={given === ''} text={t.keyUse} />
       </Form>
     </div>
   )

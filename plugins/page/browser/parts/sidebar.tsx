@@ -97,9 +97,8 @@ function PageMenu() {
                 checked={theme.value === name}
                 staysOpen
                 onSelect={() => (theme.value = name)}
-              >
-                {t.themes[name || 'system']}
-              </MenuItem>
+                text={t.themes[name || 'system']}
+              />
             ))}
             <hr />
             {Object.entries(LANGUAGES).map(([code, name]) => (
@@ -111,22 +110,13 @@ function PageMenu() {
                   language.value = code
                   void loadLanguage()
                 }}
-              >
-                {name}
-              </MenuItem>
+                text={name}
+              />
             ))}
             <hr />
-            <MenuItem icon="download" onSelect={() => exportChats()}>
-              {t.exportChats}
-            </MenuItem>
-            <MenuItem icon="plus" onSelect={() => picker.current?.click()}>
-              {t.importChats}
-            </MenuItem>
-            {key.value !== '' && (
-              <MenuItem icon="close" onSelect={signOut}>
-                {t.signOut}
-              </MenuItem>
-            )}
+            <MenuItem icon="download" onSelect={() => exportChats()} text={t.exportChats} />
+            <MenuItem icon="plus" onSelect={() => picker.current?.click()} text={t.importChats} />
+            {key.value !== '' && <MenuItem icon="close" onSelect={signOut} text={t.signOut} />}
           </>
         )}
       </Menu>
@@ -223,21 +213,15 @@ function ChatLine({ chat }: { chat: Chat }) {
       <Menu label={`${t.more}: ${title}`}>
         {() => (
           <>
-            <MenuItem icon="pin" onSelect={() => changeChat(chat.id, { pinned: !chat.pinned })}>
-              {chat.pinned ? t.unpin : t.pin}
-            </MenuItem>
-            <MenuItem icon="edit" onSelect={() => setState('renaming')}>
-              {t.rename}
-            </MenuItem>
-            <MenuItem icon="download" onSelect={() => exportMarkdown(chat, t.you)}>
-              {t.saveMarkdown}
-            </MenuItem>
-            <MenuItem icon="download" onSelect={() => exportChats(chat.id)}>
-              {t.saveJson}
-            </MenuItem>
-            <MenuItem icon="trash" danger onSelect={() => setState('deleting')}>
-              {t.delete}
-            </MenuItem>
+            <MenuItem
+              icon="pin"
+              onSelect={() => changeChat(chat.id, { pinned: !chat.pinned })}
+              text={chat.pinned ? t.unpin : t.pin}
+            />
+            <MenuItem icon="edit" onSelect={() => setState('renaming')} text={t.rename} />
+            <MenuItem icon="download" onSelect={() => exportMarkdown(chat, t.you)} text={t.saveMarkdown} />
+            <MenuItem icon="download" onSelect={() => exportChats(chat.id)} text={t.saveJson} />
+            <MenuItem icon="trash" danger onSelect={() => setState('deleting')} text={t.delete} />
           </>
         )}
       </Menu>

@@ -161,9 +161,11 @@ function RequestForm({ operation }: { operation: Operation }) {
           />
         )}
         <div class="row">
-          <Button kind={isBusy ? undefined : 'main'} type="submit">
-            {isBusy ? t.stop : `${t.send} ${operation.method}`}
-          </Button>
+          <Button
+            kind={isBusy ? undefined : 'main'}
+            type="submit"
+            text={isBusy ? t.stop : `${t.send} ${operation.method}`}
+          />
           <code class="quiet">{path}</code>
         </div>
       </Form>
