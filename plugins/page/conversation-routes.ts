@@ -25,10 +25,7 @@ const params = Type.Object({
   id: Type.String({ pattern: ID_PATTERN, description: 'Chosen by the client: lower-case letters, digits, - and _' })
 })
 
-/**
- * Stores the page's conversations on the server, separately for each owner (`Caller.owner`).
- * @param isOn whether the server stores conversations
- */
+/** Stores the page's conversations for each owner (`Caller.owner`). @param isOn whether the server stores them */
 export function conversationRoutes(store: ConversationStore, isOn: () => boolean): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()

@@ -7,10 +7,7 @@ import type { FastifyReply } from 'fastify'
 import { CorralError } from '../../core/errors.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 
-/**
- * Content security policy: the page may run and load only what this server sends, and may not turn text into code or
- * HTML.
- */
+/** Content security policy: the page loads only files of this server, and cannot turn text into code or HTML. */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -42,7 +39,7 @@ const ENCODINGS = [{ name: 'br', end: '.br', compress: brotliCompressSync }, GZI
 
 const folder = join(packageRoot, 'dist', 'plugins', 'page', 'browser')
 
-/** The built page and its files (`scripts/build-page.mjs`). File names contain hashes. Files are stored only compressed. */
+/** The page and its files as `scripts/build-page.mjs` builds them: compressed, and with hashes in their names. */
 export class PageFiles {
   readonly #html: string
   readonly #names: ReadonlySet<string>

@@ -6,12 +6,7 @@ const MAX_BYTES = 20_000_000
 /** Models would not read more characters. */
 const MAX_TEXT_LENGTH = 400_000
 
-/**
- * Reads files that were dropped, pasted or chosen.
- * @param capabilities of the current model
- * @param signal stops reading; files that were read before are returned
- * @returns the attachments, and why other files were rejected
- */
+/** Reads files that were dropped, pasted or chosen. @returns the attachments, and why other files were rejected */
 export async function readFiles(
   files: readonly File[],
   capabilities: readonly string[],

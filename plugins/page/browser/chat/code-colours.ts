@@ -23,10 +23,7 @@ const ALIASES: Record<string, string> = {
 }
 const lowlight = createLowlight()
 
-/**
- * Returns the canonical name of a highlighted language. Each language is prepared when it first appears, since preparing
- * all of them takes longer than a frame.
- */
+/** Returns the canonical name of a highlighted language, which is prepared when it first appears. */
 function knownLanguage(language: string): string | undefined {
   const lower = language.toLowerCase()
   const name = Object.keys(ALIASES).find(name => ALIASES[name]!.split(' ').includes(lower)) ?? lower
@@ -49,11 +46,7 @@ export interface ColouredPiece {
   isSettled: boolean
 }
 
-/**
- * Highlights the start of a code block: some lines that end between tokens, or all of a short block.
- * @param isComplete whether the code has ended
- * @returns undefined if the language is unknown
- */
+/** Highlights some lines of a code block, or all of a short block. Returns undefined for unknown languages. */
 export function colourPiece(code: string, language: string, isComplete: boolean): ColouredPiece | undefined {
   const name = knownLanguage(language)
   if (name === undefined) return undefined
@@ -73,10 +66,7 @@ export function colourPiece(code: string, language: string, isComplete: boolean)
   return { length: code.length, nodes: nodesOf(coloured(code)), isSettled: isComplete }
 }
 
-/**
- * Returns the end of the last line that no token crosses. Empty lines are skipped, since they would be invisible at the
- * end of a piece.
- */
+/** Returns the end of the last line that no token crosses. An empty line at the end of a piece would be invisible. */
 function lastFreeEnd({ children }: Root, lines: string): number | undefined {
   let at = lines.length
   for (const child of children.toReversed()) {

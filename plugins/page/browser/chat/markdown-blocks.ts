@@ -50,9 +50,7 @@ const markdown = new Marked({
 /** Text that is shown as written. */
 const plain = (text: string): Token => ({ type: 'plain', raw: text, text })
 
-/**
- * Limit for the number of special characters in a paragraph times its length, to which parsing time is proportional.
- */
+/** Limit for the special characters in a paragraph times its length, which determines the time for parsing. */
 const MAX_INLINE_WORK = 1e7
 const SIGN = /[\\[\]*_`~<$!&@]| {2,}\n/g
 /** Characters before an `@` that are searched for an address. */
@@ -94,10 +92,7 @@ class LimitedLexer extends Lexer {
     return tokens
   }
 
-  /**
-   * Counts the work for a block. @param source rest of the text, from the start of the block @returns whether it
-   * exceeds the limit
-   */
+  /** Counts the work for a block at the start of the rest of the text. Returns whether it exceeds the limit. */
   isTooMuch(source: string): boolean {
     if (source.length <= this.#leftAfterBlank) {
       const blank = source.indexOf('\n\n')
@@ -151,9 +146,7 @@ const PART_SIZE = 1500
 /** A line that may define where `[links]` in other lines point. */
 const LINK_DEFINITION = /^[ \t>]*\[[^\]\n]+\]:/m
 
-/**
- * A longer list, table or paragraph is not parsed in each frame, but each time it has grown by a share of its length.
- */
+/** Longer lists, tables and paragraphs are parsed only after they have grown by a share of their length. */
 const MAX_READ_OFTEN = 8000
 const GROWTH = 1.15
 
@@ -234,10 +227,7 @@ export class MarkdownBlocks {
   }
 }
 
-/**
- * Splits blocks into parts. A part ends a few blocks after it is full: blocks that may still change and are already
- * shown in it stay there.
- */
+/** Splits blocks into parts. Blocks that may still change stay in the part in which they are shown. */
 function cut(blocks: readonly Token[]): Token[][] {
   const parts: Token[][] = [[]]
   let size = 0

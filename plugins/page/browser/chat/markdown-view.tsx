@@ -71,10 +71,7 @@ function Parts({ parts, isComplete }: { parts: readonly Part[]; isComplete: bool
   return <div class="markdown" dir="auto" children={shown.slice(-count)} />
 }
 
-/**
- * Cached nodes of parts and blocks. Unchanged objects are skipped by this code and by Preact, and browsers lay out only
- * the visible parts.
- */
+/** Cached nodes of parts and blocks. Preact skips unchanged objects, and browsers lay out only the visible parts. */
 const known = new WeakMap<object, { isComplete: boolean; node: ComponentChild }>()
 
 function remembered(of: object, isComplete: boolean, make: () => ComponentChild): ComponentChild {

@@ -5,10 +5,7 @@ export const canSpeak = 'speechSynthesis' in globalThis
 /** Id of the message that is being read aloud, or empty. */
 export const beingRead = signal('')
 
-/**
- * Reads a message with the browser's own voice, or stops if it is being read. Code and formulas are left out.
- * @param shown the element of the message
- */
+/** Reads a message aloud without code and formulas, or stops reading it. @param shown the element of the message */
 export function readAloud(id: string, shown: HTMLElement | null): void {
   const isStop = beingRead.peek() === id
   speechSynthesis.cancel()

@@ -222,10 +222,7 @@ export function CopyButton({ text, label }: { text: () => string; label?: string
   )
 }
 
-/**
- * The next text for screen readers. It is set when something is complete, because streamed text would be announced in
- * fragments.
- */
+/** The next text for screen readers. Streamed text would be announced in fragments, so it is set at the end. */
 export const announcement = signal('')
 
 /** Announces something to screen readers. */

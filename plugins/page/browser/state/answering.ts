@@ -13,9 +13,7 @@ import {
 import { lastModel } from './preferences.ts'
 import { noteRequest } from './recent-requests.ts'
 
-/*
- * Requests and receives answers. The connection may be lost, and the page may be reloaded in the middle of an answer.
- */
+/* Requests and receives answers, which survive lost connections and reloads of the page. */
 
 /** Answers that this tab receives, by message id. */
 const running = new Map<string, { chat: string; controller: AbortController }>()
@@ -30,10 +28,7 @@ const CLAIM_MS = 200
 /** After a reload, a request that the server has not started to answer is repeated within this time. */
 const MAX_REPEAT_MS = 120_000
 
-/**
- * Messages between tabs. The server gives a stream to one connection, so one tab receives each answer and tells the
- * others.
- */
+/** Messages between tabs. The server gives a stream to one connection, so one tab receives each answer. */
 type Sign = { asking: true } | { taken: string[] } | { stop: string } | { left: string[] }
 const { post } = openChannel<Sign>('corral-answers', sign => {
   if ('asking' in sign) post({ taken: [...running.keys()] })
@@ -52,11 +47,7 @@ export async function say(chat: string, content: string, files: Attachment[]): P
   await answer(chat, message.id)
 }
 
-/**
- * Requests an answer to a message, and shows the branch that ends with it.
- * @param parent the message; the answer becomes a sibling of its other answers
- * @param model if not the chat's
- */
+/** Requests an answer to a message, and shows the branch that ends with it. @param model if not the chat's */
 export async function answer(chatId: string, parent: string, model?: string): Promise<void> {
   const chat = chats.peek().get(chatId)!
   const asked = model ?? chat.model ?? ''

@@ -47,11 +47,7 @@ export interface RequestOptions {
   signal?: AbortSignal
 }
 
-/**
- * Sends a request to the server.
- * @param path such as `api/tags`
- * @throws ApiError if it refuses or cannot be reached; the signal's reason
- */
+/** Sends a request to the server. @throws ApiError if it refuses or cannot be reached; the reason of the signal */
 export async function send(method: string, path: string, options: RequestOptions = {}): Promise<Response> {
   const { body, headers, signal } = options
   const used = key.value
@@ -101,10 +97,7 @@ async function errorOf(response: Response): Promise<ApiError> {
 /** An event of a stream, or a comment with the server's progress. */
 export type StreamItem = { data: string; event?: string | undefined; id?: string | undefined } | { comment: string }
 
-/**
- * Reads the events of a stream until it ends.
- * @throws ApiError `connection_lost` if it is interrupted; the signal's reason
- */
+/** Reads the events of a stream. @throws ApiError `connection_lost` if it is interrupted; the reason of the signal */
 export async function* streamOf(response: Response, signal?: AbortSignal): AsyncGenerator<StreamItem[]> {
   let items: StreamItem[] = []
   const parser = createParser({

@@ -1,9 +1,6 @@
 import { signal } from '@preact/signals'
 
-/*
- * The browser's storage for the page. A browser may refuse to store anything, or run out of space. The page then works
- * in memory and shows a warning.
- */
+/* The browser's storage for the page. If it refuses to store something, the page keeps it in memory and warns. */
 
 /** Why the browser stores nothing more. Empty while it works. */
 export const storageFault = signal('')
@@ -14,57 +11,46 @@ export function noteStorageFault(error: unknown): void {
 }
 
 /** One of the browser's two text stores. Values that it refuses are kept in memory. */
-class TextStorage {
-  readonly #of: () => Storage
-  readonly #refused = new Map<string, string>()
-
-  constructor(of: () => Storage) {
-    this.#of = of
-  }
-
+function textStorage(of: () => Storage) {
+  const refused = new Map<string, string>()
   /** Returns null if there is none. */
-  get(name: string): string | null {
-    const refused = this.#refused.get(name)
-    if (refused !== undefined) return refused
+  const get = (name: string): string | null => {
+    if (refused.has(name)) return refused.get(name)!
     try {
-      return this.#of().getItem(name)
+      return of().getItem(name)
     } catch (error) {
       noteStorageFault(error)
       return null
     }
   }
-
   /** Stores a text. An empty one is removed. */
-  set(name: string, text: string): void {
-    this.#refused.delete(name)
+  const set = (name: string, text: string): void => {
+    refused.delete(name)
     try {
-      if (text === '') this.#of().removeItem(name)
-      else this.#of().setItem(name, text)
+      if (text === '') of().removeItem(name)
+      else of().setItem(name, text)
     } catch (error) {
-      this.#refused.set(name, text)
+      refused.set(name, text)
       noteStorageFault(error)
     }
   }
-
   /** Returns a stored JSON value, or the default if it is missing or was edited by hand. */
-  getJson<Value>(name: string, otherwise: Value): Value {
+  const getJson = <Value>(name: string, otherwise: Value): Value => {
     try {
-      return (JSON.parse(this.get(name) || 'null') as Value | null) ?? otherwise
+      return (JSON.parse(get(name) || 'null') as Value | null) ?? otherwise
     } catch {
       return otherwise
     }
   }
+  return { get, set, getJson }
 }
 
 /** Kept until the browser's data is deleted. */
-export const localTexts = new TextStorage(() => localStorage)
+export const localTexts = textStorage(() => localStorage)
 /** Kept until the tab is closed. */
-export const tabTexts = new TextStorage(() => sessionStorage)
+export const tabTexts = textStorage(() => sessionStorage)
 
-/**
- * Opens a channel between the tabs of the browser. Without storage some browsers have no channels, and the tab is on
- * its own.
- */
+/** Opens a channel between the tabs of the browser. Some browsers without storage have no channels either. */
 export function openChannel<Sign>(
   name: string,
   onSign: (sign: Sign) => void

@@ -146,11 +146,7 @@ export function checkedChats(
   return { chats: all.map(({ chat }) => chat), messages: all.flatMap(({ messages }) => messages) }
 }
 
-/**
- * Validates that messages form a tree.
- * @param gone ids of parents that may be missing; undefined allows any
- * @throws ChatFault
- */
+/** Validates that messages form a tree. @param gone parents that may be missing; undefined allows any */
 export function checkTree(
   title: string,
   messages: readonly { id: string; parent?: string | undefined }[],

@@ -58,11 +58,7 @@ const fileName = (title: string) =>
 /** Maximum size of a file, and of its unpacked contents. */
 const MAX_FILE_BYTES = 512 * 2 ** 20
 
-/**
- * Imports the chats of a file, exported by this page or another program. Chats with the same ids are replaced.
- * @returns the number of chats
- * @throws Error if the file has no chats or is invalid; nothing is imported then
- */
+/** Imports the chats of a file, or nothing if one is broken. Replaces chats with the same ids. @returns the count */
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
   if (file.size > MAX_FILE_BYTES) throw new Error(fill(t.importTooLarge, { name: file.name }))

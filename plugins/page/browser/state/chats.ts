@@ -166,10 +166,7 @@ export async function addMessage(message: Omit<Message, 'id' | 'at'>): Promise<M
   return added
 }
 
-/**
- * Changes a message. Frequent changes during streaming (`often`) are written once a second.
- * @returns false if the message was deleted
- */
+/** Changes a message. Frequent changes (`often`) are written once a second. @returns false if it was deleted */
 export function changeMessage(message: Pick<Message, 'id' | 'chat'>, change: Partial<Message>, often = false): boolean {
   const known = open.get(message.chat)?.peek().messages.get(message.id)
   if (!known) return false
@@ -233,10 +230,7 @@ export async function readChat(id: string): Promise<ChatDocument | undefined> {
   return chat && { chat, messages: [...messages.values()] }
 }
 
-/**
- * Merges another browser's version of a chat into the local one.
- * @returns the chat, and whether the other version has everything
- */
+/** Merges another browser's version of a chat into the local one. `isSame`: the other has everything. */
 export async function mergeIn(other: ChatDocument): Promise<{ chat: Chat; isSame: boolean }> {
   const { id } = other.chat
   const here = await readChat(id)

@@ -93,9 +93,7 @@ export interface Message {
 /** Whether a message is an unfinished answer. */
 export const isUnderWay = ({ state }: Message) => state === 'waiting' || state === 'answering'
 
-/**
- * The messages from the root to a leaf. If the leaf was deleted in another browser, the newest message is used instead.
- */
+/** The messages from the root to a leaf. If the leaf was deleted elsewhere, the newest message is used instead. */
 export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | undefined): Message[] {
   if (leaf === undefined) return []
   const branch = new Set<Message>()
@@ -148,23 +146,16 @@ export function titleOf(text: string): string {
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line
 }
 
-/** A message in the OpenAI chat format. */
-type WireMessage = Record<string, unknown>
-
-/** Builds the request for an answer from the branch before it. Failed and empty answers are left out. */
-export function requestMessages(branch: readonly Message[], system: string | undefined): WireMessage[] {
-  const messages: WireMessage[] = system?.trim() ? [{ role: 'system', content: system }] : []
+/** Builds the messages of a request in the OpenAI format from a branch. Failed and empty answers are left out. */
+export function requestMessages(branch: readonly Message[], system: string | undefined): object[] {
+  const messages: object[] = system?.trim() ? [{ role: 'system', content: system }] : []
   for (const message of branch) {
     const { role, content, attachments = [], toolCalls, callId } = message
     if (role === 'user') messages.push({ role, content: contentOf(content, attachments) })
     else if (role === 'tool') messages.push({ role, tool_call_id: callId, content })
     else if (toolCalls?.length) {
-      const calls = toolCalls.map(({ id, name, arguments: args }) => ({
-        id,
-        type: 'function',
-        function: { name, arguments: args }
-      }))
-      messages.push({ role, content, tool_calls: calls })
+      const tool_calls = toolCalls.map(({ id, ...called }) => ({ id, type: 'function', function: called }))
+      messages.push({ role, content, tool_calls })
     } else if (content !== '') messages.push({ role, content })
   }
   return messages

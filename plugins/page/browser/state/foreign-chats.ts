@@ -308,8 +308,5 @@ function chatFrom(conversation: Conversation): { chat: Chat; messages: Message[]
   return { chat, messages }
 }
 
-/**
- * Converts an id to the server's format. The same chat always gets the same id, so that importing a file twice adds
- * nothing.
- */
+/** Converts an id to the server's format. A chat always gets the same id, so that a second import adds nothing. */
 const idFrom = (id: string) => `from-${id.toLowerCase().replace(/[^a-z0-9]+/g, '-')}`.slice(0, 64)

@@ -54,28 +54,21 @@ function exchange(delay: number): void {
   clearTimeout(timer)
   timer = setTimeout(() => {
     working = working.then(async () => {
-      let fault: ApiError | undefined
+      const faults: ApiError[] = []
       // A chat that fails must not block the others.
-      const attempt = async (work: Promise<unknown>) => {
-        await work.catch(error => {
-          fault ??= error
-        })
-      }
+      const attempt = (work: Promise<unknown>) => work.catch(error => faults.push(error))
       seen = readSeen()
       await attempt(takeFromServer(attempt))
       await takeToServer(attempt)
-      keepFault.value = fault
-      if (fault) exchange(RETRY)
+      keepFault.value = faults[0]
+      if (faults.length > 0) exchange(RETRY)
     })
   }, delay)
 }
 
 const isOn = document.querySelector<HTMLMetaElement>('meta[name=corral-conversations]')?.content === 'server'
 
-/**
- * Downloads the chats from the server and from then on uploads changes. Does nothing if the server does not store
- * chats.
- */
+/** Downloads the chats and from then on uploads changes, if the server stores chats. */
 export function keepChats(): void {
   if (!isOn) return
   exchange(0)
@@ -94,16 +87,14 @@ export async function deleteEverywhere(id: string): Promise<void> {
   await deleteChat(id)
 }
 
-type Attempt = (work: Promise<unknown>) => Promise<void>
+type Attempt = (work: Promise<unknown>) => Promise<unknown>
 
 /** @throws ApiError if the server returns no list */
 async function takeFromServer(attempt: Attempt): Promise<void> {
   const kept: Kept[] = []
   for (let total = 1; kept.length < total; ) {
-    const page = await ask<{ conversations: Kept[]; total: number }>(
-      'GET',
-      `api/conversations?limit=500&offset=${kept.length}`
-    )
+    const path = `api/conversations?limit=500&offset=${kept.length}`
+    const page = await ask<{ conversations: Kept[]; total: number }>('GET', path)
     kept.push(...page.conversations)
     total = page.conversations.length === 0 ? 0 : page.total
   }

@@ -46,28 +46,25 @@ export function collectSamples(): () => void {
 
 function sample(): void {
   const at = Date.now() / 1000
-  let running = 0
-  let waiting = 0
-  let fresh = 0
-  const next = new Map<string, number>()
-  for (const engine of engines.peek()) {
-    waiting += engine.queued
-    if (engine.state !== 'loaded') continue
-    running += engine.running
-    const name = `${engine.name} ${engine.mode}`
-    const before = counted.get(name)
-    next.set(name, engine.generated_tokens)
-    // A reloaded engine counts from zero.
-    if (before !== undefined) fresh += engine.generated_tokens >= before ? engine.generated_tokens - before : 0
-  }
+  const all = engines.peek()
+  const loaded = all.filter(engine => engine.state === 'loaded')
+  const next = new Map(loaded.map(({ name, mode, generated_tokens }) => [`${name} ${mode}`, generated_tokens]))
+  // A reloaded engine counts from zero.
+  const fresh = [...next].map(([engine, tokens]) => Math.max(0, tokens - (counted.get(engine) ?? tokens)))
   counted = next
   const last = samples.peek().at(-1)
   const passed = last ? Math.max(0.5, at - last.at) : 1
-  const memory = pools.peek().reduce((sum, { reserved }) => sum + reserved, 0)
-  const temperature = Math.max(0, ...gpus.peek().map(({ temperature = 0 }) => temperature))
   const busy = gpus.peek().flatMap(({ utilization = [] }) => utilization)
-  const utilization = (100 * busy.reduce((sum, each) => sum + each, 0)) / Math.max(1, busy.length)
-  const all = last && passed > 10 ? [] : samples.peek()
-  const now = { at, running, waiting, tokens: fresh / passed, memory, temperature, utilization }
-  samples.value = [...all.slice(1 - MAX_COUNT), now]
+  const now = {
+    at,
+    running: sum(loaded.map(({ running }) => running)),
+    waiting: sum(all.map(({ queued }) => queued)),
+    tokens: sum(fresh) / passed,
+    memory: sum(pools.peek().map(({ reserved }) => reserved)),
+    temperature: Math.max(0, ...gpus.peek().map(({ temperature = 0 }) => temperature)),
+    utilization: (100 * sum(busy)) / Math.max(1, busy.length)
+  }
+  samples.value = [...(last && passed > 10 ? [] : samples.peek().slice(1 - MAX_COUNT)), now]
 }
+
+const sum = (numbers: readonly number[]) => numbers.reduce((sum, each) => sum + each, 0)

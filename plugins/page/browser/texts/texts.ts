@@ -12,10 +12,7 @@ export type Texts = typeof en
 export const LANGUAGES = { en: 'English', zh: '中文' } as const
 type Language = keyof typeof LANGUAGES
 
-const loaders: Record<Language, () => Promise<Texts>> = {
-  en: async () => en,
-  zh: async () => (await import('./zh.json')).default
-}
+const loaders = { en: async () => en, zh: async () => (await import('./zh.json')).default }
 
 /** The texts of the current language. */
 export const texts = signal<Texts>(en)
