@@ -3,7 +3,7 @@ import t from 'tap'
 import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import { type Corral, DEMO, until } from '../../../support/corral.ts'
 import { writeThinkingModel } from '../../apis/openai/media/support.ts'
-import { getNodes, startGateway, startNodes, untilStates } from './support.ts'
+import { getNodes, startNodes, startReadyGateway } from './support.ts'
 
 /*
  * Answers whose node or engine is killed halfway, with real processes. Engines are paused while the test finds out
@@ -107,8 +107,7 @@ const { nodes, members } = await startNodes(t, 2)
 for (const node of nodes) {
   await node.json('/api/import', { model: THINKER, path: file, stream: false }, { local: true })
 }
-const gateway = await startGateway(t, members)
-await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
+const gateway = await startReadyGateway(t, members)
 
 const ready = async (model = DEMO) => {
   await Promise.all(nodes.map(node => node.json('/api/load', { model })))

@@ -1,7 +1,7 @@
 import t from 'tap'
 import { type Corral, DEMO, until } from '../../../support/corral.ts'
 import { randomBelow } from '../../../support/random.ts'
-import { getNodes, startGateway, startNodes, untilStates } from './support.ts'
+import { getNodes, startNodes, startReadyGateway } from './support.ts'
 
 /*
  * Real conversations over three nodes with real engines: cache hits by the engines' own counts, compared with one node
@@ -62,8 +62,7 @@ t.setTimeout(900_000)
 t.test('conversations find their cached prompts as they would at one node', async t => {
   const { nodes, members } = await startNodes(t, 3, engines(4))
   const { nodes: alone } = await startNodes(t, 1, engines(12))
-  const gateway = await startGateway(t, members)
-  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
+  const gateway = await startReadyGateway(t, members)
   await Promise.all([...nodes, ...alone].map(node => node.json('/api/load', { model: DEMO })))
   await until('all have it', async () => (await getNodes(gateway)).every(({ loaded }) => loaded.length === 1))
 

@@ -10,7 +10,7 @@ import { listen } from '../../../support/listen.ts'
 import { makeCertificate, whyNoCertificates } from '../../../support/make-certificate.ts'
 import { noSmallDisk, smallDisk } from '../../../support/small-disk.ts'
 import { filesBelow, MIB, NO_SETTINGS, pulls, sha256, storedDigests, TINY_CHAT } from '../../models/download/support.ts'
-import { getNodes, startGateway, untilStates } from './support.ts'
+import { getNodes, startGateway, startReadyGateway, untilStates } from './support.ts'
 
 // Copies between nodes, with all kinds of interruptions.
 
@@ -238,8 +238,7 @@ t.test('pulls of a gateway use files of its members, and the hub if these are mi
     { name: 'holder', url: holder.url },
     { name: 'other', url: other.url }
   ]
-  const gateway = await startGateway(t, members, { env })
-  await untilStates(gateway, { holder: 'up', other: 'up' })
+  const gateway = await startReadyGateway(t, members, { env })
   const served = hub.traffic.bytes(path)
 
   t.match(await gateway.json('/api/pull', { model: 'test/tiny-GGUF', stream: false }), { status: 200 })

@@ -2,7 +2,7 @@ import { createServer } from 'node:http'
 import t from 'tap'
 import { alive, type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { listen } from '../../../support/listen.ts'
-import { gatewayConfig, getNodes, startGateway, startNodes, untilStates } from './support.ts'
+import { gatewayConfig, getNodes, startGateway, startNodes, startReadyGateway, untilStates } from './support.ts'
 
 const short = { model: DEMO, messages: [{ role: 'user', content: 'What is 7 + 8?' }], temperature: 0, max_tokens: 20 }
 
@@ -23,8 +23,7 @@ t.setTimeout(900_000)
 
 t.test('killing one of three members under 64 streams loses only its own', async t => {
   const { nodes, members } = await startNodes(t, 3)
-  const gateway = await startGateway(t, members)
-  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up', 'node-3': 'up' })
+  const gateway = await startReadyGateway(t, members)
   // All have the model in memory, so all get some streams.
   await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))
   await until('all have it', async () => (await getNodes(gateway)).every(({ loaded }) => loaded.length === 1))
@@ -69,8 +68,7 @@ t.test('a killed gateway leaves its members running, and two gateways share memb
     nodes.flatMap(node => node.enginePids()),
     before
   )
-  const again = await startGateway(t, members)
-  await untilStates(again, { 'node-1': 'up', 'node-2': 'up' })
+  const again = await startReadyGateway(t, members)
   t.equal((await streamed(again, short)).end, 'whole')
   t.same(
     nodes.flatMap(node => node.enginePids()),
@@ -80,8 +78,7 @@ t.test('a killed gateway leaves its members running, and two gateways share memb
 
 t.test('joining, draining and leaving under load interrupt nothing', async t => {
   const { nodes, members } = await startNodes(t, 3)
-  const gateway = await startGateway(t, members.slice(0, 2))
-  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
+  const gateway = await startReadyGateway(t, members.slice(0, 2))
   let isOver = false
   const ends = new Map<string, number>()
   const clients = Array.from({ length: 6 }, async () => {
@@ -116,8 +113,7 @@ t.test('joining, draining and leaving under load interrupt nothing', async t => 
 
 t.test('a hanging member is lost after its silence and used again when it returns', async t => {
   const { nodes, members } = await startNodes(t, 2)
-  const gateway = await startGateway(t, members)
-  await untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })
+  const gateway = await startReadyGateway(t, members)
   nodes[0]!.process.kill('SIGSTOP')
   t.teardown(() => void nodes[0]!.process.kill('SIGCONT'))
   const ends = await Promise.all(Array.from({ length: 6 }, () => streamed(gateway, short)))
@@ -181,8 +177,7 @@ t.test('a gateway that lists itself as a member reports it', async t => {
 t.test('another member answers after a refusal or a wrong answer', async t => {
   const { members } = await startNodes(t, 1, { config: 'scheduler:\n  max_queue: 0\n  keep_alive: -1\n' })
   const node = await startCorral(t)
-  const gateway = await startGateway(t, [...members, { name: 'good', url: node.url }])
-  await untilStates(gateway, { 'node-1': 'up', good: 'up' })
+  const gateway = await startReadyGateway(t, [...members, { name: 'good', url: node.url }])
   const ends = await Promise.all(Array.from({ length: 24 }, () => streamed(gateway, short)))
   t.same([...new Set(ends.map(({ end }) => end))], ['whole'], '503 queue_full of one')
 })

@@ -13,7 +13,7 @@ import {
   writeModels,
   writeThinkingModel
 } from '../../apis/openai/media/support.ts'
-import { getNodes, startGateway, untilStates } from './support.ts'
+import { getNodes, startReadyGateway } from './support.ts'
 
 /* Requests of all APIs at a gateway and at its node: the answers are equal except for ids, times and cache counts. */
 
@@ -23,8 +23,7 @@ const THINKER = 'team/thinker'
 const file = join(t.testdir({ thinker: {} }), 'thinker', 'thinker.gguf')
 await writeThinkingModel(file)
 await node.json('/api/import', { model: THINKER, path: file, stream: false })
-const gateway = await startGateway(t, [{ name: 'node-1', url: node.url }])
-await untilStates(gateway, { 'node-1': 'up' })
+const gateway = await startReadyGateway(t, [{ name: 'node-1', url: node.url }])
 await until('its models are known', async () => (await getNodes(gateway))[0].models.length === 7)
 
 /** Fields that differ between answers, or that say where a model is. */

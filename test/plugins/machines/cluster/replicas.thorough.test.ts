@@ -1,6 +1,6 @@
 import t, { type Test } from 'tap'
 import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
-import { getNodes, type NodeCorral, startGateway, untilStates } from './support.ts'
+import { getNodes, type NodeCorral, startGateway, startReadyGateway, untilStates } from './support.ts'
 
 t.setTimeout(900_000)
 
@@ -134,8 +134,7 @@ t.test('a minimum is loaded at once, replaced when a member dies, and kept when 
 t.test('a failed load is reported and not retried in a loop, even with two gateways', async t => {
   const broken = `models:\n  ${DEMO}:\n    arguments: [--no-such-flag]\n`
   const { gateway, nodes, members } = await startAll(t, [startNode(t), startNode(t, broken)], '')
-  const other = await startGateway(t, members)
-  await untilStates(other, { 'node-1': 'up', 'node-2': 'up' })
+  const other = await startReadyGateway(t, members)
   t.equal((await nodes[0]!.json('/api/load', { model: DEMO })).status, 200)
   for (const each of [gateway, other]) await until('it knows', async () => (await holders(each)).join() === 'node-1')
   const ends = [clients(gateway, 6), clients(other, 6)]

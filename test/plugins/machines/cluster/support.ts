@@ -33,6 +33,13 @@ export async function startGateway(
   return await startCorral(t, { ...options, config: gatewayConfig(members, more, cluster) })
 }
 
+/** A gateway that has reached all of its nodes. */
+export async function startReadyGateway(...given: Parameters<typeof startGateway>): Promise<Corral> {
+  const gateway = await startGateway(...given)
+  await untilStates(gateway, Object.fromEntries(given[1].map(({ name }) => [name, 'up'])))
+  return gateway
+}
+
 /** The nodes as a gateway shows them. */
 export async function getNodes(gateway: Corral): Promise<any[]> {
   return (await gateway.json('/api/cluster')).body.members
