@@ -39,22 +39,6 @@ import { modelKey } from './placement/cluster-view.ts'
 /** Requests at once. Nodes have their own queues, which share their slots between clients. */
 const SLOTS = 65_536
 
-/** The parts of a lease request that are sent to nodes. */
-type AskedBy = Pick<
-  LeaseRequest,
-  | 'options'
-  | 'keepAlive'
-  | 'owner'
-  | 'turn'
-  | 'session'
-  | 'slots'
-  | 'idle'
-  | 'resumable'
-  | 'onClamped'
-  | 'onUnenforcedSchema'
-  | 'onProgress'
->
-
 /** Models whose nodes do not answer in bytes. */
 export type WithoutBytes = Set<string>
 
@@ -67,9 +51,7 @@ export function createClusterEngine(
 ): Engine {
   const stopped = new AbortController()
   let end: (exit: EngineExit) => void = () => {}
-  const exited = new Promise<EngineExit>(resolve => {
-    end = resolve
-  })
+  const exited = new Promise<EngineExit>(resolve => (end = resolve))
   const { variant, mode } = spec
   const key = modelKey(variant.key, mode)
   const base: Engine = {
@@ -102,7 +84,7 @@ export function createClusterEngine(
   }
 
   /** Returns the engine's calls for one request. */
-  function callsFor(by: Partial<AskedBy>) {
+  function callsFor(by: Partial<LeaseRequest>) {
     const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
       withAnySignal([signal, stopped.signal], use)
     const toAsking = (body: Asking['body']): Asking => ({
@@ -220,9 +202,12 @@ export function createClusterEngine(
         const tokens = await elsewhere<{ tokens: number[] }>('tokenize', { content: kept.text }, tried, signal)
         const ending = kept.ending(tokens?.tokens.length ?? 0)
         if (ending) return await end(kept, ending)
-        const next = tokens && (await continued(kept, tokens.tokens, tried, signal))
+        const next = tokens && kept.continuation(tokens.tokens)
         if (!next) throw lost
-        asked = next
+        // A template that truncates or omits the text would generate it again.
+        const prompt = next.ending && (await elsewhere<string>('applyTemplate', next.request, tried, signal))
+        if (!prompt?.endsWith(next.ending)) throw lost
+        asked = next.request
       }
     }
 
@@ -240,19 +225,6 @@ export function createClusterEngine(
         signal.throwIfAborted()
         return undefined
       }
-    }
-
-    /** Returns the request that continues an answer at another node, or undefined if that is not safe. */
-    async function continued(
-      kept: ContinuedAnswer,
-      tokens: readonly number[],
-      tried: ReadonlySet<string>,
-      signal: AbortSignal
-    ): Promise<EngineFields | undefined> {
-      const next = kept.continuation(tokens)
-      if (!next || next.ending === '') return next?.request
-      const prompt = await elsewhere<string>('applyTemplate', next.request, tried, signal)
-      return prompt?.endsWith(next.ending) ? next.request : undefined
     }
 
     /** @param call the call that another node continues, if the client wants that */
@@ -331,10 +303,8 @@ export function createClusterEngine(
         completion: deltas('completion'),
         transcribe: deltas('transcribe'),
         ...(isBytes && { chatBytes: bytes('chat'), completionBytes: bytes('completion') }),
-        countTokens: (request: EngineFields, { signal }: { signal: AbortSignal }) =>
-          once<number>('countTokens', request, signal),
-        applyTemplate: (request: EngineFields, { signal }: { signal: AbortSignal }) =>
-          once<string>('applyTemplate', request, signal)
+        countTokens: (request, { signal }) => once<number>('countTokens', request, signal),
+        applyTemplate: (request, { signal }) => once<string>('applyTemplate', request, signal)
       }),
       ...(mode === 'embedding' && {
         async embed(inputs, { signal, ...limits }) {

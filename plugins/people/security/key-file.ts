@@ -66,20 +66,14 @@ export async function keyFileMark(path: string): Promise<string | undefined> {
   })
   if (!found) {
     // The link may point to an unmounted disk. Ignoring it would open the server.
-    if (await isLink(path)) throw unusable(path, 'it is a symbolic link to a file that does not exist')
+    const link = await lstat(path).catch(() => undefined)
+    if (link?.isSymbolicLink()) throw unusable(path, 'it is a symbolic link to a file that does not exist')
     return undefined
   }
   // Reading a pipe would block for ever.
   if (!found.isFile()) throw unusable(path, 'it is not a regular file')
   if (found.size > MAX_FILE) throw unusable(path, `it is larger than ${formatBytes(MAX_FILE)}`)
   return `${found.ino}:${found.size}:${found.mtimeNs}`
-}
-
-async function isLink(path: string): Promise<boolean> {
-  return await lstat(path).then(
-    found => found.isSymbolicLink(),
-    () => false
-  )
 }
 
 /**
@@ -151,9 +145,9 @@ export async function createKey(path: string, wanted: object): Promise<MadeKey> 
         { param: 'name' }
       )
     }
-    const { id, secret, ...hashed } = newSecret()
+    const { secret, ...hashed } = newSecret()
     const entry: KeyEntry = {
-      id,
+      id: randomBytes(8).toString('hex'),
       name,
       role,
       ...(models && { models }),
@@ -162,9 +156,14 @@ export async function createKey(path: string, wanted: object): Promise<MadeKey> 
       ...(expires !== undefined && { expires }),
       ...hashed
     }
-    return { keys: [...keys, entry], result: { key: keyText(id, secret), record: recordOf(entry) } }
+    return { keys: [...keys, entry], result: madeKey(entry, secret) }
   })
 }
+
+const madeKey = (entry: KeyEntry, secret: string): MadeKey => ({
+  key: `corral_${entry.id}_${secret}`,
+  record: recordOf(entry)
+})
 
 function checkNewKey(wanted: object): asserts wanted is NewKey {
   const refuse = (message: string, param: string) => new CorralError('invalid_request', message, { param })
@@ -192,12 +191,9 @@ export async function revokeKey(path: string, name: string): Promise<KeyRecord> 
 export async function rotateKey(path: string, name: string): Promise<MadeKey> {
   return await changeKeys(path, keys => {
     const entry = named(keys, name)
-    const { id: _, secret, ...hashed } = newSecret()
+    const { secret, ...hashed } = newSecret()
     const rotated = { ...entry, ...hashed }
-    return {
-      keys: keys.map(key => (key === entry ? rotated : key)),
-      result: { key: keyText(entry.id, secret), record: recordOf(rotated) }
-    }
+    return { keys: keys.map(key => (key === entry ? rotated : key)), result: madeKey(rotated, secret) }
   })
 }
 
@@ -216,8 +212,6 @@ function named(keys: readonly KeyEntry[], name: string): KeyEntry {
   })
 }
 
-const keyText = (id: string, secret: string) => `corral_${id}_${secret}`
-
 /** Splits a corral key into id and secret. Returns undefined for any other text. */
 export function parseKey(text: string): { id: string; secret: string } | undefined {
   const [, id, secret] = /^corral_([0-9a-f]{16})_([A-Za-z0-9_-]{43})$/.exec(text) ?? []
@@ -227,7 +221,7 @@ export function parseKey(text: string): { id: string; secret: string } | undefin
 function newSecret() {
   const secret = randomBytes(32).toString('base64url')
   const salt = randomBytes(16).toString('base64url')
-  return { id: randomBytes(8).toString('hex'), secret, salt, hash: hashOf(salt, secret).toString('base64url') }
+  return { secret, salt, hash: hashOf(salt, secret).toString('base64url') }
 }
 
 /**

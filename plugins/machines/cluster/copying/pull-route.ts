@@ -4,7 +4,7 @@ import { Type } from 'typebox'
 import type { Catalog, Model } from '../../../../core/contracts/models.ts'
 import type { EventStreams } from '../../../../core/contracts/native-api.ts'
 import { Done, PullEventSchema } from '../../../../core/contracts/native-records.ts'
-import { progressText } from '../../../../core/contracts/progress.ts'
+import { type Progress, progressText } from '../../../../core/contracts/progress.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { Given, Loose } from '../../../../core/http/request-fields.ts'
@@ -15,7 +15,7 @@ import { parseFailedReply } from '../asking/ask-protocol.ts'
 import type { ClusterNode } from '../nodes/node.ts'
 import { connectionFault } from '../nodes/node-connection.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
-import type { Copies } from './copies.ts'
+import type { Copies, CopyFailure } from './copies.ts'
 
 interface Dependencies {
   members: ClusterNodes
@@ -86,42 +86,30 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
       if (!variant || has(member) || holders().length === 0) return await passOn()
 
       const success = { status: 'success' }
+      /** Copies the model. @returns false if no node could send it */
       const copied = async (onStatus: (status: object) => void) => {
-        const file = variant.publicName
-        let last: CorralError | undefined
-        for (const from of holders()) {
-          const way = { member, from }
-          const failure = await copies.copy(
-            variant,
-            way,
-            other => other === name,
-            signal,
-            progress => {
-              const { completed, total } = progress
-              const isCounted = completed !== undefined && total !== undefined
-              const counted = isCounted && { digest: file, completed, total }
-              onStatus({ status: progressText(progress), ...counted })
-            }
-          )
-          if (!failure) return undefined
-          last = failure.error
-          if (failure.member !== undefined) break
+        let failure: CopyFailure | undefined
+        const onProgress = (progress: Progress) => {
+          const { completed, total } = progress
+          const isCounted = completed !== undefined && total !== undefined
+          onStatus({
+            status: progressText(progress),
+            ...(isCounted && { digest: variant.publicName, completed, total })
+          })
         }
-        return last
+        for (const from of holders()) {
+          failure = await copies.copy(variant, { member, from }, other => other === name, signal, onProgress)
+          if (!failure || failure.member !== undefined) break
+        }
+        if (failure && failure.error.code !== 'copy_failed') throw failure.error
+        return !failure
       }
-      if (body.stream === false) {
-        const failure = await copied(() => {})
-        if (!failure) return success
-        if (failure.code !== 'copy_failed') throw failure
-        return await passOn()
-      }
+      if (body.stream === false) return (await copied(() => {})) ? success : await passOn()
       return await streams.reply(request, reply, async stream => {
-        const { label, size } = { label: variant.label, size: variant.size }
-        void stream.send({ status: `pulling ${body.model}`, model: bareName(variant.model), label, size })
-        const failure = await copied(event => void stream.send(event))
-        if (!failure) return success
-        if (failure.code !== 'copy_failed') throw failure
-        await fromHub(member, { ...body, model: variant.publicName, stream: false }, signal)
+        const { label, size, model, publicName } = variant
+        void stream.send({ status: `pulling ${body.model}`, model: bareName(model), label, size })
+        const isCopied = await copied(event => void stream.send(event))
+        if (!isCopied) await fromHub(member, { ...body, model: publicName, stream: false }, signal)
         return success
       })
 

@@ -516,13 +516,17 @@ export class ClusterNode {
 
 const sentence = (text: string) => `${text[0]?.toUpperCase()}${text.slice(1)}${text.endsWith('.') ? '' : '.'}`
 
+/** What a node means by a status, and what to do. */
+const REFUSALS: Record<number, string> = {
+  401: 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"',
+  403: 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"',
+  429: 'too many clients follow its events, or it got too many wrong keys. It is asked again',
+  503: 'it is shutting down'
+}
+
 async function toRefusal(status: number, body: { text(): Promise<string> }): Promise<string> {
   const text = await body.text().catch(() => '')
-  if (status === 401 || status === 403) {
-    return 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"'
-  }
-  if (status === 429) return 'too many clients follow its events, or it got too many wrong keys. It is asked again'
-  if (status === 503) return 'it is shutting down'
+  if (REFUSALS[status]) return REFUSALS[status]
   const isCorral = /"code":"[a-z_]+"/.test(text)
   if (status === 400 && isCorral) return `its version is too old to be a member. Upgrade it to ${ownVersion}`
   return `what answers at its address is not a corral (status ${status})`
