@@ -111,13 +111,10 @@ function targetOf({ params, body }: FastifyRequest): string | undefined {
   const inPath = Object.values((params ?? {}) as Record<string, unknown>).join('/')
   const fields = (body ?? {}) as Record<string, unknown>
   const inBody = TARGETS.map(names =>
-    names
-      .map(name => fields[name])
-      .filter(each => typeof each === 'string')
-      .join(' ')
+    names.map(name => fields[name]).filter(each => each !== '' && typeof each === 'string')
   )
-  const named = inPath || inBody.find(each => each !== '')
-  if (named === undefined) return undefined
+  const named = inPath || inBody.find(each => each.length > 0)?.join(' ')
+  if (!named) return undefined
   if (named.length > MAX_NAME_LENGTH) return `(${named.length} characters)`
   return printable(named.replace(/[?#].*$/s, '').replace(/\/\/[^/]*@/g, '//'), MAX_TARGET_LENGTH)
 }

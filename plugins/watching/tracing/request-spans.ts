@@ -20,10 +20,7 @@ import type { RequestRecord } from '../../../core/http/request-record.ts'
 import type { TraceParent } from '../../../core/http/trace-parent.ts'
 import { version } from '../../../core/system/package-info.ts'
 
-export interface RequestSpans {
-  /** Sends the remaining spans, within a short time limit. */
-  close(): Promise<void>
-}
+export type RequestSpans = ReturnType<typeof traceRequests>
 
 interface TracingOptions {
   /** Address of the collector, without the path of the signal. */
@@ -44,7 +41,7 @@ const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_compl
  * Traces requests to models: one span for each request, with child spans for its phases. Spans are created from the
  * record of a finished request, so that tracing costs nothing while it runs.
  */
-export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: TracingOptions): RequestSpans {
+export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: TracingOptions) {
   logFailures(log)
   /** The ids of the next span, if they were already passed on to others. */
   let next: TraceParent | undefined
@@ -110,11 +107,9 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
   })
 
   return {
-    async close() {
-      const closing = new AbortController()
-      const limit = sleep(CLOSE_GRACE, undefined, { signal: closing.signal, ref: false }).catch(() => {})
-      await Promise.race([provider.shutdown().catch(() => {}), limit])
-      closing.abort()
+    /** Sends the remaining spans, within a short time limit. */
+    async close(): Promise<void> {
+      await Promise.race([provider.shutdown().catch(() => {}), sleep(CLOSE_GRACE, undefined, { ref: false })])
     }
   }
 }
