@@ -22,7 +22,6 @@ import { askRay, prepareRay, RAY_SCRIPT, rayVariables } from './ray-python.ts'
 
 export interface RaySourceOptions {
   settings: { address: string; token_file: string; python: string; package_index: string }
-  /** The data directory. */
   home: string
   log: FastifyBaseLogger
   env?: NodeJS.ProcessEnv

@@ -36,7 +36,6 @@ export class AuditTrail {
     this.lines.limit(limits)
   }
 
-  /** Records a finished request. */
   take(request: FastifyRequest): void {
     const telling = tellingOf(request, this.#reads)
     if (telling === 'no') return

@@ -28,7 +28,6 @@ export interface LineLogLimits {
   maxSize: number
   /** Days that full files are kept. */
   keep: number
-  /** Maximum number of full files. */
   maxFiles: number
 }
 
@@ -70,7 +69,6 @@ export class LineLog {
     this.#lossLine = lossLine
   }
 
-  /** Changes the limits. */
   limit(limits: LineLogLimits): void {
     this.#limits = limits
     void this.tidy()
@@ -133,7 +131,6 @@ export class LineLog {
     this.#timer ??= setTimeout(() => void this.flush(), time).unref()
   }
 
-  /** Runs one task at a time. */
   #inTurn(work: () => Promise<void>): Promise<void> {
     this.#working = this.#working.then(work).catch(error => this.#fail(error))
     return this.#working

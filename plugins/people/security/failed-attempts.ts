@@ -84,7 +84,6 @@ export class FailedAttempts {
     return true
   }
 
-  /** Number of remembered addresses. */
   get size(): number {
     return this.#failures.size
   }

@@ -93,7 +93,6 @@ function unusable(path: string, fault: string): Error {
   )
 }
 
-/** Changes the file under a lock. */
 async function changeKeys<Result>(
   path: string,
   change: (keys: KeyEntry[]) => { keys: KeyEntry[]; result: Result }

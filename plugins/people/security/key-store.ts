@@ -147,7 +147,6 @@ export async function openKeyStore(
     get required() {
       return required
     },
-    /** Number of keys. */
     get count() {
       return own.length + stored.size
     },
@@ -196,7 +195,6 @@ export async function openKeyStore(
       }
       return own.some(key => !before.includes(key))
     },
-    /** Reloads the file if it has changed. */
     refresh,
     close(): void {
       clearInterval(looks)
@@ -207,7 +205,6 @@ export async function openKeyStore(
   }
 }
 
-/** Prefix of owner ids of keys. */
 const OWNER = 'key:'
 
 const indexOf = (keys: readonly ConfiguredKey[]) =>

@@ -17,7 +17,6 @@ const TAG = 'Keys'
 
 interface SessionRules {
   sessions: SessionStore
-  /** The configured listening address of the server. */
   host: string
   /** Configured names of this server. */
   names(): readonly string[]

@@ -22,7 +22,6 @@ interface Admission {
   budgets: readonly Budget[]
   /** When each budget is refilled, in milliseconds since the epoch. Nothing is given back after that. */
   ends: readonly number[]
-  /** When the next day starts. */
   tomorrow: number
   /** What has been charged so far. */
   charged: Taken
@@ -77,7 +76,6 @@ export class RateLimits implements Usage {
     }
   }
 
-  /** Charges each request when it ends. */
   attach(app: FastifyInstance): void {
     app.decorateRequest('admission', undefined)
     app.onRequestEnd(request => {

@@ -6,14 +6,12 @@ import writeFileAtomic from 'write-file-atomic'
 import { errorMessage, isSystemError } from '../../../core/errors.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 
-/** Amounts used. */
 export interface Taken {
   requests: number
   /** Input tokens, including cached ones. */
   tokens_in: number
   /** Input tokens that were cached. */
   tokens_cached: number
-  /** Output tokens. */
   tokens_out: number
 }
 
@@ -21,7 +19,6 @@ export interface Taken {
 export interface Account {
   /** `Caller.owner`. */
   readonly owner: string
-  /** Name of the key. */
   readonly name: string
 }
 
@@ -130,7 +127,6 @@ export class UsageRecords {
     this.#today = this.#open(Date.now())
   }
 
-  /** Adds to today's usage of a model by an account. */
   add(account: Account, model: string, more: Taken): void {
     const { totals, unsaved } = this.#now()
     totals.add(account, model, more)
@@ -143,7 +139,6 @@ export class UsageRecords {
     return this.#now().totals.get(owner, model)
   }
 
-  /** Milliseconds until the next day starts. */
   untilTomorrow(): number {
     this.#now()
     return this.#began + DAY - Date.now()
@@ -179,7 +174,6 @@ export class UsageRecords {
     for (const day of this.#days.values()) await closeFile(day)
   }
 
-  /** Deletes expired days. */
   async forget(): Promise<void> {
     const oldest = dateOf(this.#began - (this.#keepDays() - 1) * DAY)
     for (const date of await this.#dates()) {

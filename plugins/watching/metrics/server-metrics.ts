@@ -136,7 +136,6 @@ function addEngine(engines: Map<string, MeasuredEngine>, engine: MeasuredEngine)
   })
 }
 
-/** The state at the time of a scrape. */
 interface Snapshot {
   engines: readonly MeasuredEngine[]
   memory: SchedulerStats['memory']

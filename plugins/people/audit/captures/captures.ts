@@ -138,7 +138,6 @@ export class Captures {
     return entry.capture
   }
 
-  /** Ends a capture and deletes its records. */
   async remove(id: string): Promise<void> {
     const entry = this.#find(id)
     await this.#end(entry, 'stopped')
@@ -221,7 +220,6 @@ export class Captures {
     if (reply) this.#going.get(reply.request)?.answer.add(event)
   }
 
-  /** Records a finished request. */
   take(request: FastifyRequest): void {
     const going = this.#going.get(request)
     if (!going) return
