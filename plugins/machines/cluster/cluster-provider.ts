@@ -27,7 +27,7 @@ export function clusterProvider(
         const name = members.nameAt(member, variant)
         if (name === undefined) return false
         try {
-          const reply = await callNode(member, path, { body: body(name), signal: member.presence })
+          const reply = await callNode(member, path, { body: body(name) })
           await reply.body.dump()
           return true
         } catch {

@@ -6,7 +6,7 @@ import { FAILURE_TRAILER, parseFailedReply, parseFailure, readLines } from './as
 interface NodeCall {
   method?: 'POST' | 'DELETE'
   body?: object
-  signal: AbortSignal
+  signal?: AbortSignal
 }
 
 /** Sends a request to a node, until the node is lost. @throws CorralError of its refusal; the reason of the signal; Error */
@@ -15,7 +15,8 @@ export async function callNode(
   path: string,
   { method = 'POST', signal, ...sent }: NodeCall
 ): Promise<NodeReply> {
-  const reply = await connection.send(method, path, { ...sent, signal: AbortSignal.any([signal, presence]) })
+  const until = signal ? AbortSignal.any([signal, presence]) : presence
+  const reply = await connection.send(method, path, { ...sent, signal: until })
   if (reply.statusCode === 200) return reply
   const failure = parseFailedReply(await reply.body.text(), reply.headers)
   throw failure ?? new Error(`it answered with status ${reply.statusCode}`)
