@@ -229,6 +229,8 @@ t.test('another member continues an answer whose member is killed', async t => {
   const joined = await cutAnswer('/v1/chat/completions', chat, { 'x-conversation-id': 'mine' }, 'member')
   t.equal(joined.error, undefined)
   t.equal(joined.text, whole.text)
-  const lost = await cutAnswer('/v1/chat/completions', chat, RESUMABLE, 'member')
+  // Long enough that its last token has not come yet.
+  const long = { ...chat, max_tokens: 400, ignore_eos: true }
+  const lost = await cutAnswer('/v1/chat/completions', long, RESUMABLE, 'member')
   t.equal(lost.error, 'engine_crashed', 'the client gets an error when no member is left')
 })
