@@ -22,7 +22,7 @@ function begun(request: EngineFields = { messages }, call: 'chat' | 'completion'
   return kept
 }
 
-t.test('a chat continues from the last message with the text so far', t => {
+t.test('a chat continues from the last message with the text so far', async t => {
   const next = begun({ messages, max_completion_tokens: 10, n_predict: 50 }).continuation([1, 2, 3])
   t.strictSame(next, {
     request: {
@@ -34,10 +34,9 @@ t.test('a chat continues from the last message with the text so far', t => {
     },
     ending: '1, 2,'
   })
-  t.end()
 })
 
-t.test('reasoning and prefilled messages are continued', t => {
+t.test('reasoning and prefilled messages are continued', async t => {
   const thinking = new ContinuedAnswer('chat', { messages })
   thinking.keep([{ thinking: 'I must' }])
   t.match(thinking.continuation([1, 2]), {
@@ -49,18 +48,16 @@ t.test('reasoning and prefilled messages are continued', t => {
     request: { messages: [messages[0], { role: 'assistant', content: 'So: 1, 2,' }] },
     ending: 'So: 1, 2,'
   })
-  t.end()
 })
 
-t.test('a completion continues after its text or its tokens', t => {
+t.test('a completion continues after its text or its tokens', async t => {
   t.match(begun({ prompt: 'Numbers: ' }, 'completion').continuation([1, 2, 3]), {
     request: { prompt: 'Numbers: 1, 2,' }
   })
   t.strictSame(begun({ prompt: [7, 8] }, 'completion').continuation([1, 2, 3])?.request.prompt, [7, 8, 1, 2, 3])
-  t.end()
 })
 
-t.test('an answer that cannot be continued safely has no continuation', t => {
+t.test('an answer that cannot be continued safely has no continuation', async t => {
   const last = { role: 'assistant', content: 'So: ' }
   const chats: EngineFields[] = [
     { n: 2 },
@@ -86,10 +83,9 @@ t.test('an answer that cannot be continued safely has no continuation', t => {
   t.equal(long.continuation([1]), undefined, 'it is longer than the limit')
   t.equal(long.text, '', 'nothing of it is stored')
   t.ok(begun({ messages, tools: [{}] }).continuation([1, 2, 3]), 'no tool has been called yet')
-  t.end()
 })
 
-t.test('an answer ends with its token limit or its finish reason', t => {
+t.test('an answer ends with its token limit or its finish reason', async t => {
   const prompt = { promptTokens: 9, cachedTokens: 4 }
   const usage = { ...prompt, completionTokens: 3 }
   const limited = begun({ messages, max_tokens: 3 })
@@ -108,10 +104,9 @@ t.test('an answer ends with its token limit or its finish reason', t => {
   t.match(finished.lastDeltas(usage), [{ usage }])
   finished.keep([{ usage }])
   t.strictSame(finished.lastDeltas(usage), [], 'the counts too')
-  t.end()
 })
 
-t.test('lastDeltas and lastEvents end a stream as its engine would', t => {
+t.test('lastDeltas and lastEvents end a stream as its engine would', async t => {
   const usage = { promptTokens: 9, cachedTokens: 4, completionTokens: 1 }
   const hosted = {
     completion_tokens: 1,
@@ -147,10 +142,9 @@ t.test('lastDeltas and lastEvents end a stream as its engine would', t => {
   t.strictSame(endOf(completion), [
     { ...text, choices: [{ index: 0, finish_reason: 'length', text: '', logprobs: null }], usage: hosted }
   ])
-  t.end()
 })
 
-t.test('join adds a piece with the counts and times of the whole answer', t => {
+t.test('join adds a piece with the counts and times of the whole answer', async t => {
   const kept = new ContinuedAnswer('chat', { messages })
   kept.keep([{ reading: { tokens: 5, total: 9, cached: 4 } }], false)
   for (const piece of ['1', ', 2', ',']) kept.keep(text(piece))
@@ -161,10 +155,9 @@ t.test('join adds a piece with the counts and times of the whole answer', t => {
   const [end] = kept.join<readonly Delta[]>([{ finish: 'stop', usage, timing: { prompt: 1, generation: 2 } }])
   t.match(end, { finish: 'stop', usage: { promptTokens: 9, cachedTokens: 4, completionTokens: 7 } })
   t.ok(end!.timing!.generation >= 2)
-  t.end()
 })
 
-t.test('bytes are stored and joined as events of one answer', t => {
+t.test('bytes are stored and joined as events of one answer', async t => {
   const kept = new ContinuedAnswer('chat', { messages })
   for (const piece of [opening(), said('1'), said(', é'), said(',')]) kept.keep(Buffer.from(piece))
   t.equal(kept.text, '1, é,')
@@ -191,14 +184,12 @@ t.test('bytes are stored and joined as events of one answer', t => {
     timings: { predicted_n: 10 }
   })
   t.equal(payloads[2], 'data: [DONE]')
-  t.end()
 })
 
-t.test('an answer has begun with its first text, reasoning or call', t => {
+t.test('an answer has begun with its first text, reasoning or call', async t => {
   t.notOk(saysSomething(Buffer.from(opening())))
   t.notOk(saysSomething(Buffer.from(opening({ prompt_progress: { total: 1 } }))))
   t.ok(saysSomething(Buffer.from(opening() + said('1'))))
   t.notOk(saysSomething([{ reading: { tokens: 1, total: 2, cached: 0 } }, { extra: {} }]))
   for (const delta of [{ content: 'a' }, { thinking: 'a' }, { finish: 'stop' as const }]) t.ok(saysSomething([delta]))
-  t.end()
 })

@@ -4,7 +4,7 @@ import { digestsOf, MODEL, talk, text } from './support.ts'
 
 const reader = (member: string, more: object = {}) => ({ member, model: MODEL, slots: 2, context: 4096, ...more })
 
-t.test('a member is found by continuations and by shared prefixes', t => {
+t.test('a member is found by continuations and by shared prefixes', async t => {
   const memory = new PrefixMemory()
   const first = digestsOf(talk(text(3000)))
   memory.read(reader('a'), first, 0)
@@ -17,10 +17,9 @@ t.test('a member is found by continuations and by shared prefixes', t => {
   t.ok(similar.common('a') >= 2048)
   t.notOk(similar.goesOn('a'))
   t.same(memory.find(digestsOf(talk(text(3000, 1)))).longest(9), [])
-  t.end()
 })
 
-t.test('longest returns members that know most first', t => {
+t.test('longest returns members that know most first', async t => {
   const memory = new PrefixMemory()
   const [one, two, three] = [talk('hi'), talk('hi', text(500), 'on'), talk('hi', text(500), 'on', text(500), 'more')]
   memory.read(reader('a'), digestsOf(one), 0)
@@ -29,10 +28,9 @@ t.test('longest returns members that know most first', t => {
   const found = memory.find(digestsOf(talk('hi', text(500), 'on', text(500), 'more', 'x', 'y')))
   t.same(found.longest(9), ['c', 'b', 'a'])
   t.same(found.longest(2), ['c', 'b'])
-  t.end()
 })
 
-t.test('a conversation replaces the one that it continues', t => {
+t.test('a conversation replaces the one that it continues', async t => {
   const memory = new PrefixMemory()
   const said = [text(400)]
   for (let turn = 0; turn < 20; turn++) {
@@ -42,10 +40,9 @@ t.test('a conversation replaces the one that it continues', t => {
   t.equal(memory.size.sequences, 1)
   t.equal(memory.held('a', MODEL), 1)
   t.equal(memory.oldest('a', MODEL, 100), Number.POSITIVE_INFINITY, 'a slot is empty')
-  t.end()
 })
 
-t.test('a member is not believed to hold more than its slots can', t => {
+t.test('a member is not believed to hold more than its slots can', async t => {
   const memory = new PrefixMemory()
   const prompts = Array.from({ length: 30 }, (_, index) => digestsOf(talk(text(4000, index + 1))))
   for (const [index, prompt] of prompts.entries()) memory.read(reader('a'), prompt, index)
@@ -55,10 +52,9 @@ t.test('a member is not believed to hold more than its slots can', t => {
   t.equal(memory.find(prompts[22]!).common('a'), prompts[22]!.length, 'perhaps in a cache beside its slots')
   t.notOk(memory.find(prompts[22]!).goesOn('a'))
   t.ok(memory.find(prompts[28]!).goesOn('a'), 'in a slot')
-  t.end()
 })
 
-t.test('all members share the memory, and forget leaves nothing behind', t => {
+t.test('all members share the memory, and forget leaves nothing behind', async t => {
   const memory = new PrefixMemory(40)
   const large = { slots: 8, context: 1e6 }
   const read = (member: string, index: number) =>
@@ -75,14 +71,12 @@ t.test('all members share the memory, and forget leaves nothing behind', t => {
   memory.forget('a')
   memory.forget('nobody')
   t.same(memory.size, { sequences: 0, digests: 0 })
-  t.end()
 })
 
-t.test('a session is where its last request went', t => {
+t.test('a session is where its last request went', async t => {
   const memory = new PrefixMemory()
   memory.read(reader('a'), digestsOf(talk('one thing'), 's'), 0)
   t.ok(memory.find(digestsOf(talk('something else'), 's')).hasSession('a'))
   t.notOk(memory.find(digestsOf(talk('something else'), 't')).hasSession('a'))
   t.notOk(memory.find(digestsOf(talk('one thing'))).hasSession('a'))
-  t.end()
 })

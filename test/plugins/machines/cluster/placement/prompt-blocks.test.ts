@@ -16,7 +16,7 @@ function common(one: EngineFields, other: EngineFields): number {
   )
 }
 
-t.test('a continued conversation keeps all earlier digests', t => {
+t.test('a continued conversation keeps all earlier digests', async t => {
   const question = talk(text(700))
   const further = talk(text(700), text(3000, 1), 'and then?')
   t.equal(common(question, further), digestsOf(question).length, 'to the end of the earlier prompt')
@@ -24,10 +24,9 @@ t.test('a continued conversation keeps all earlier digests', t => {
   t.ok(digestsOf(further).continued)
   t.equal(digestsOf(question).key, digestsOf(further).key, 'the conversation is the same')
   t.not(digestsOf(question).key, digestsOf(talk(text(700, 2))).key)
-  t.end()
 })
 
-t.test('digests differ from the first difference of two prompts on', t => {
+t.test('digests differ from the first difference of two prompts on', async t => {
   const messages = (content: unknown) => ({ messages: [{ role: 'user', content }] })
   const table: [what: string, one: EngineFields, other: EngineFields, least: number, most: number][] = [
     ['the same', talk('hello'), talk('hello'), 5, 100],
@@ -57,10 +56,9 @@ t.test('digests differ from the first difference of two prompts on', t => {
     const found = common(one, other)
     t.ok(found >= least && found <= most, `${what}: ${found}`)
   }
-  t.end()
 })
 
-t.test('images count by digest, and by the time that they take to read', t => {
+t.test('images count by digest, and by the time that they take to read', async t => {
   const picture = (data: string) => ({
     messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: `data:image/png;base64,${data}` } }] }]
   })
@@ -68,10 +66,9 @@ t.test('images count by digest, and by the time that they take to read', t => {
   t.equal(common(one, picture(text(300_000))), digestsOf(one).length)
   t.ok(common(one, picture(text(300_000, 1))) < 100)
   t.ok(digestsOf(one).length > 2000 && digestsOf(one).length < 3000, `${digestsOf(one).length}`)
-  t.end()
 })
 
-t.test('different owners and models share no digests', t => {
+t.test('different owners and models share no digests', async t => {
   const request = talk(text(3000))
   const all = [
     { model: MODEL, owner: 'anna' },
@@ -81,10 +78,9 @@ t.test('different owners and models share no digests', t => {
   ].flatMap(scope => promptBlocks(request, { ...scope, session: 's' }))
   const digests = all.flatMap(({ blocks, session }) => [...blocks.map(({ digest }) => digest), session])
   t.equal(new Set(digests).size, digests.length)
-  t.end()
 })
 
-t.test('later text does not change earlier digests, in random conversations', t => {
+t.test('later text does not change earlier digests, in random conversations', async t => {
   const below = randomBelow(11)
   const letters = ['a', 'ß', '🙂', '\u0001', '\u0002', '"', '\n', 'lorem ']
   const say = () => Array.from({ length: below(below(4) ? 40 : 900) }, () => letters[below(letters.length)]).join('')
@@ -104,5 +100,4 @@ t.test('later text does not change earlier digests, in random conversations', t 
     const other = digestsOf(talk(...changed))
     if (other.blocks.at(-1)!.digest === before.blocks.at(-1)!.digest) return t.fail(JSON.stringify([said, changed]))
   }
-  t.end()
 })

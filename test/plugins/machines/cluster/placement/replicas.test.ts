@@ -24,7 +24,7 @@ const load = (loaded: number, running: number, queued: number, more: Partial<Rep
   ...more
 })
 
-t.test('decideReplicas adds and removes members after the load has lasted', t => {
+t.test('decideReplicas adds and removes members after the load has lasted', async t => {
   const table: [what: string, load: ReplicaLoad, wanted: number, why: string, bounds?: ReplicaBounds][] = [
     ['no demand, no replica', load(0, 0, 0), 0, 'enough'],
     ['a minimum is loaded before any demand', load(0, 0, 0), 2, 'minimum', { ...bounds, min: 2, max: 8 }],
@@ -49,10 +49,9 @@ t.test('decideReplicas adds and removes members after the load has lasted', t =>
     const later = decideReplicas(first.state, now, own, first.at ?? 10 * MINUTE)
     t.match(later, { wanted, why }, what)
   }
-  t.end()
 })
 
-t.test('short queues and short pauses change nothing', t => {
+t.test('short queues and short pauses change nothing', async t => {
   let state: ReplicaState = {}
   const at = (now: number, what: ReplicaLoad) => {
     const decision = decideReplicas(state, what, bounds, now)
@@ -70,30 +69,27 @@ t.test('short queues and short pauses change nothing', t => {
   t.match(at(10 * MINUTE, load(3, 1, 0)), { wanted: 2 })
   t.match(at(10 * MINUTE + 1, load(3, 1, 0)), { wanted: 2 }, 'until one is gone')
   t.match(at(11 * MINUTE, load(2, 1, 0)), { wanted: 2, at: 16 * MINUTE }, 'the next one has its own time')
-  t.end()
 })
 
-t.test('a member that is lost for a moment is not replaced', t => {
+t.test('a member that is lost for a moment is not replaced', async t => {
   const own = { ...bounds, min: 2 }
   const lost = decideReplicas({}, load(1, 0, 0), own, 0)
   t.match(lost, { wanted: 1, at: 2 * SECOND })
   t.match(decideReplicas(lost.state, load(1, 0, 0), own, 2 * SECOND), { wanted: 2, why: 'minimum' })
   const back = decideReplicas(lost.state, load(2, 0, 0), own, SECOND)
   t.match(decideReplicas(back.state, load(1, 0, 0), own, 2 * SECOND), { wanted: 1 }, 'its time starts again')
-  t.end()
 })
 
-t.test('a long queue keeps asking until there are more members', t => {
+t.test('a long queue keeps asking until there are more members', async t => {
   const { state } = decideReplicas({}, load(1, 4, 8), bounds, 0)
   const grown = decideReplicas(state, load(1, 4, 8), bounds, 3 * SECOND)
   t.equal(grown.wanted, 2)
   t.equal(decideReplicas(grown.state, load(1, 4, 8), bounds, 4 * SECOND).wanted, 2)
-  t.end()
 })
 
 const HISTORIES = trialCount(300)
 
-t.test(`decideReplicas keeps its invariants in ${HISTORIES} random histories`, t => {
+t.test(`decideReplicas keeps its invariants in ${HISTORIES} random histories`, async t => {
   const counts = { grown: 0, shrunk: 0, short: 0 }
   for (let seed = 1; seed <= HISTORIES; seed++) {
     const dice = new Dice(seed)
@@ -136,10 +132,9 @@ t.test(`decideReplicas keeps its invariants in ${HISTORIES} random histories`, t
     }
   }
   for (const [what, count] of Object.entries(counts)) t.ok(count > HISTORIES / 10, `${what}: ${count}`)
-  t.end()
 })
 
-t.test('decideMachines asks for members and gives them back after a cooldown', t => {
+t.test('decideMachines asks for members and gives them back after a cooldown', async t => {
   let state: MachineState | undefined
   const at = (now: number, present: number, occupied: number, lacking = 0) => {
     const decision = decideMachines(
@@ -165,5 +160,4 @@ t.test('decideMachines asks for members and gives them back after a cooldown', t
   t.match(at(11 * MINUTE, 4, 4, 0), { wanted: 4, at: undefined })
   t.match(at(12 * MINUTE, 4, 0, 0), { wanted: 4, at: 17 * MINUTE }, 'its time starts again')
   t.match(at(17 * MINUTE, 4, 0, 0), { wanted: 0, at: undefined })
-  t.end()
 })

@@ -4,7 +4,7 @@ import { simulateMany } from './simulation.ts'
 
 const HISTORIES = trialCount(200)
 
-t.test(`placement keeps its invariants in ${HISTORIES} random histories of a cluster`, t => {
+t.test(`placement keeps its invariants in ${HISTORIES} random histories of a cluster`, async t => {
   const { report, counts } = simulateMany(1, HISTORIES)
   t.equal(report, undefined)
   t.comment(JSON.stringify(counts))
@@ -22,5 +22,4 @@ t.test(`placement keeps its invariants in ${HISTORIES} random histories of a clu
   ]) {
     t.ok(counts[what]! > HISTORIES / 20, `it did something: ${what} ${counts[what]}`)
   }
-  t.end()
 })
