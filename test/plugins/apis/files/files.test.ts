@@ -6,37 +6,20 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { byteRange, isKnown } from '../../../../core/http/stored-file-reply.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
+import { readCases } from '../../../support/cases.ts'
 import { type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { writeGguf } from '../../../support/gguf-writer.ts'
+
+const CASES = readCases('file-ranges')
 
 const BYTES = readFileSync(join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf'))
 const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes)
 
 t.test('range headers select the requested bytes', async t => {
   const etag = '"abc"'
-  const whole = { status: 200 }
-  const cases: [string | undefined, number, object][] = [
-    [undefined, 10, whole],
-    ['bytes=0-0', 10, { status: 206, start: 0, end: 0 }],
-    ['bytes=2-5', 10, { status: 206, start: 2, end: 5 }],
-    ['BYTES= 2-5 ', 10, { status: 206, start: 2, end: 5 }],
-    ['bytes=2-', 10, { status: 206, start: 2, end: 9 }],
-    ['bytes=2-99', 10, { status: 206, start: 2, end: 9 }],
-    ['bytes=-3', 10, { status: 206, start: 7, end: 9 }],
-    ['bytes=-99', 10, { status: 206, start: 0, end: 9 }],
-    ['bytes=9-9', 10, { status: 206, start: 9, end: 9 }],
-    ['bytes=10-', 10, { status: 416 }],
-    ['bytes=99999999999999999999-', 10, { status: 416 }],
-    ['bytes=-0', 10, { status: 416 }],
-    ['bytes=0-', 0, { status: 416 }],
-    ['bytes=-5', 0, { status: 416 }],
-    ['bytes=5-2', 10, whole],
-    ['bytes=-', 10, whole],
-    ['bytes=0-1,4-5', 10, whole],
-    ['bytes=a-b', 10, whole],
-    ['lines=0-1', 10, whole]
-  ]
-  for (const [range, size, expected] of cases) t.same(byteRange({ range }, size, etag), expected, `${range} of ${size}`)
+  const cases: [string | null, number, object][] = CASES.ranges
+  for (const [range, size, expected] of cases)
+    t.same(byteRange({ range: range ?? undefined }, size, etag), expected, `${range} of ${size}`)
   for (const [ifRange, status] of [
     ['"abc"', 206],
     ['"abd"', 200],
