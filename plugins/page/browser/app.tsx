@@ -1,12 +1,13 @@
 import { effect, signal } from '@preact/signals'
 import { Component, type ComponentChildren, type ComponentType, render } from 'preact'
-import { useEffect } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { ChatView } from './chat/chat-view.tsx'
 import { announcement, Note, openDialogs, Toast } from './parts/controls.tsx'
-import { KeyDialog } from './parts/key-dialog.tsx'
+import { Button, Form } from './parts/forms.tsx'
+import { useWindowEvents } from './parts/hooks.ts'
+import { Fault } from './parts/layout.tsx'
 import { Sidebar } from './parts/sidebar.tsx'
-import { useWindowEvents } from './parts/use-window-events.ts'
-import { isKeyWanted } from './state/api.ts'
+import { isKeyWanted, key, useKey } from './state/api.ts'
 import { storageFault } from './state/browser-storage.ts'
 import { chats } from './state/chats.ts'
 import { keepFault } from './state/kept-chats.ts'
@@ -52,13 +53,13 @@ const PaletteLater = later(async () => {
 function onKey(event: KeyboardEvent): void {
   const { altKey, shiftKey, target } = event
   const withControl = event.ctrlKey || event.metaKey
-  const key = event.key.toLowerCase()
+  const pressed = event.key.toLowerCase()
   const isField = target instanceof HTMLElement && target.matches('input, textarea, select, [contenteditable]')
   const isSingle = !withControl && !altKey && !isField
-  if ((withControl && key === 'k') || (isSingle && key === '?')) isPaletteOpen.value = true
-  else if (withControl && shiftKey && key === 'o') go(['chat'])
-  else if (withControl && key === 'b') toggleSidebar()
-  else if (isSingle && key === '/') document.getElementById('message')?.focus()
+  if ((withControl && pressed === 'k') || (isSingle && pressed === '?')) isPaletteOpen.value = true
+  else if (withControl && shiftKey && pressed === 'o') go(['chat'])
+  else if (withControl && pressed === 'b') toggleSidebar()
+  else if (isSingle && pressed === '/') document.getElementById('message')?.focus()
   else return
   event.preventDefault()
 }
@@ -108,6 +109,34 @@ function skip(event: MouseEvent): void {
   event.preventDefault()
   const field = document.getElementById('message') ?? document.getElementById('content')
   field?.focus()
+}
+
+/** Asks for a key and covers the page, since nothing works without it. */
+function KeyDialog() {
+  const t = texts.value
+  const [text, setText] = useState('')
+  const given = text.trim()
+  return (
+    <div class="key-dialog" role="dialog" aria-modal="true" aria-label={t.keyTitle}>
+      <Form class="dialog-body" onSubmit={() => given && useKey(given)}>
+        <h2>{t.keyTitle}</h2>
+        {key.value !== '' && <Fault text={t.keyWrong} isAnnounced />}
+        <p>{t.keyText}</p>
+        <label>
+          {t.keyField}
+          <input
+            type="password"
+            class="field"
+            autocomplete="off"
+            value={text}
+            ref={field => field?.focus()}
+            onInput={event => setText(event.currentTarget.value)}
+          />
+        </label>
+        <Button kind="main" type="submit" disabled={given === ''} text={t.keyUse} />
+      </Form>
+    </div>
+  )
 }
 
 /** Warnings that concern every view. */

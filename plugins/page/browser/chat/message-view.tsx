@@ -20,10 +20,9 @@ import {
 import { isUnderWay, type Message, siblingsOf, type Timing, type ToolCall } from '../state/conversation-tree.ts'
 import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
-import { fill, labelFor, plural, texts } from '../texts/texts.ts'
+import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
 import { Markdown } from './markdown-view.tsx'
 import { beingRead, canSpeak, readAloud } from './read-aloud.ts'
-import { statusText } from './status-text.ts'
 
 /** Id of the message that is being edited, or empty. */
 export const edited = signal('')

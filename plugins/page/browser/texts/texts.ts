@@ -44,3 +44,15 @@ export function plural(forms: { one: string; other: string }, count: number): st
 export function labelFor(labels: Readonly<Record<string, string>>, name: string, otherwise = name): string {
   return Object.hasOwn(labels, name) ? labels[name]! : otherwise
 }
+
+/** Translates the server's progress reports for an answer or a load, if they are known. */
+export function statusText(status = ''): string {
+  const t = texts.value
+  const percent = /(\d+)%/.exec(status)?.[0]
+  if (status === '') return t.waitingStatus
+  if (status === 'reconnecting') return t.reconnecting
+  if (status.startsWith('prompt') && percent) return fill(t.promptStatus, { percent })
+  if (/^loading/.test(status)) return fill(t.loadingStatus, { percent: percent ?? '' })
+  if (/^(queued|waiting for a slot)/.test(status)) return t.queueStatus
+  return status
+}

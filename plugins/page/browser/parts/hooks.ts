@@ -1,0 +1,81 @@
+import { useEffect, useRef, useState } from 'preact/hooks'
+import { type ApiError, ask, key } from '../state/api.ts'
+import { findInMessages, sortedChats } from '../state/chats.ts'
+import type { Chat } from '../state/conversation-tree.ts'
+
+/** Messages are searched after this many milliseconds without a key press. */
+const SEARCH_DELAY = 200
+
+/** The chats whose title or messages contain the words. Titles match immediately, messages a moment later. */
+export function useFoundChats(wanted: string): Chat[] {
+  const words = wanted.toLowerCase().trim()
+  const [inTexts, setInTexts] = useState<ReadonlySet<string>>(new Set())
+  useEffect(() => {
+    setInTexts(new Set())
+    if (words.length < 2) return
+    let isGone = false
+    const timer = setTimeout(async () => {
+      const found = await findInMessages(words)
+      if (!isGone) setInTexts(found)
+    }, SEARCH_DELAY)
+    return () => {
+      isGone = true
+      clearTimeout(timer)
+    }
+  }, [words])
+  return sortedChats.value.filter(({ id, title }) => title.toLowerCase().includes(words) || inTexts.has(id))
+}
+
+/**
+ * Returns how many items of a long list to render: some at first and more after each frame, so that no frame is late.
+ * @param total number of items
+ * @returns infinity once all have been rendered, so that later items appear immediately
+ */
+export function useGradually(total: number, step: number): number {
+  const [count, setCount] = useState(step)
+  useEffect(() => {
+    if (total === 0 || count === Infinity) return
+    const timer = setTimeout(() => setCount(count < total ? count + step : Infinity))
+    return () => clearTimeout(timer)
+  }, [count, total, step])
+  return count
+}
+
+/**
+ * Requests a route when the view is shown, when the request or the key changes, and on each call of `again`. The last
+ * reply is kept until the next one arrives.
+ * @param body of a POST request; without one it is a GET request
+ */
+export function useReply<Reply>(
+  path: string,
+  body?: object
+): { reply: Reply | undefined; fault: ApiError | undefined; again: () => void } {
+  const [round, setRound] = useState(0)
+  const [reply, setReply] = useState<Reply | undefined>(undefined)
+  const [fault, setFault] = useState<ApiError | undefined>(undefined)
+  useEffect(() => {
+    setFault(undefined)
+    const controller = new AbortController()
+    const { signal } = controller
+    ask<Reply>(body ? 'POST' : 'GET', path, { body, signal }).then(setReply, (error: ApiError) => {
+      if (!signal.aborted) setFault(error)
+    })
+    return () => controller.abort()
+  }, [path, JSON.stringify(body), round, key.value])
+  return { reply, fault, again: () => setRound(round + 1) }
+}
+
+type Handlers = { [Name in keyof WindowEventMap]?: (event: WindowEventMap[Name]) => void }
+
+/** Handles events of the window while the component is shown. The names must stay the same. */
+export function useWindowEvents(handlers: Handlers): void {
+  const latest = useRef(handlers)
+  latest.current = handlers
+  useEffect(() => {
+    const handle = (event: Event) => (latest.current[event.type as keyof Handlers] as (event: Event) => void)(event)
+    for (const name of Object.keys(handlers)) addEventListener(name, handle)
+    return () => {
+      for (const name of Object.keys(handlers)) removeEventListener(name, handle)
+    }
+  }, [])
+}
