@@ -1,8 +1,8 @@
-import { once } from 'node:events'
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { connect, createServer, type Socket } from 'node:net'
 import type { Page } from 'playwright-core'
 import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../../support/corral.ts'
+import { listen } from '../../support/listen.ts'
 import { answersOf, ask, ended, pageTests, setOptions, storedMessages } from './support.ts'
 
 /** Starts a proxy whose connections can be cut. */
@@ -21,16 +21,12 @@ async function startWire(t: Test, target: () => string) {
       })
     }
     client.pipe(far).pipe(client)
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
+  })
   const cut = () => {
     for (const socket of sockets) socket.destroy()
   }
-  t.teardown(() => {
-    cut()
-    server.close()
-  })
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, cut }
+  t.teardown(cut)
+  return { url: `http://127.0.0.1:${await listen(t, server)}`, cut }
 }
 
 const STORY = 'Tell me a story.'

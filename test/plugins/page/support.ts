@@ -1,10 +1,10 @@
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Locator, Page } from 'playwright-core'
 import type { Test } from 'tap'
 import { type OpenedPage, type OpenOptions, testBrowser } from '../../support/browser.ts'
 import { until } from '../../support/corral.ts'
+import { listen } from '../../support/listen.ts'
 
 /** Options of a page test. */
 interface PageTestOptions extends OpenOptions {
@@ -132,7 +132,7 @@ type Writer = (write: (delta: object) => void, request: { messages: any[]; model
  */
 export async function startWriter(t: Pick<Test, 'teardown'>, writer: Writer, capabilities = ['completion', 'tools']) {
   const event = (body: unknown) => `data: ${JSON.stringify(body)}\n\n`
-  const listen = async (request: IncomingMessage, response: ServerResponse) => {
+  const reply = async (request: IncomingMessage, response: ServerResponse) => {
     if (request.url === '/v1/models') {
       response.setHeader('content-type', 'application/json')
       response.end(JSON.stringify({ data: [] }))
@@ -152,13 +152,11 @@ export async function startWriter(t: Pick<Test, 'teardown'>, writer: Writer, cap
     response.write(event({ choices: [], usage: { prompt_tokens: 3, completion_tokens: tokens } }))
     response.end('data: [DONE]\n\n')
   }
-  const server = createServer((request, response) => void listen(request, response)).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const port = await listen(
+    t,
+    createServer((request, response) => void reply(request, response))
+  )
+  const url = `http://127.0.0.1:${port}/v1`
   const models = { 'far/writer': { model: 'writer', servers: [{ url }], capabilities, context: 100_000 } }
   return `remote: ${JSON.stringify({ models })}\n`
 }

@@ -1,9 +1,8 @@
-import { once } from 'node:events'
 import { createServer, request } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { Page, Request } from 'playwright-core'
 import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../../support/corral.ts'
+import { listen } from '../../support/listen.ts'
 import { answersOf, ask, ended, pageTests, storedMessages } from './support.ts'
 
 const corral = await startCorral(t, { config: 'defaults:\n  temperature: 0\n' })
@@ -27,13 +26,8 @@ async function startCounter(t: Pick<Test, 'teardown'>) {
     outgoing.on('close', () => {
       feeds.open -= 1
     })
-  }).listen(0, '127.0.0.1')
-  await once(proxy, 'listening')
-  t.teardown(() => {
-    proxy.closeAllConnections()
-    proxy.close()
   })
-  return { feeds, url: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}` }
+  return { feeds, url: `http://127.0.0.1:${await listen(t, proxy)}` }
 }
 
 const shows = (page: Page, button: 'Load' | 'Unload') =>
