@@ -337,9 +337,9 @@ export function requireCall<Name extends Exclude<Call, ByteCall>>(
   )
 }
 
-/** The engine's call that returns bytes, if it has one. */
+/** The engine's call that returns bytes, if it has one. Engines offer it for a single answer. */
 function byteCall(engine: Engine, { operation, body }: Question): Engine['chatBytes'] {
-  if (!body || operation === 'transcribe') return undefined
+  if (!body || operation === 'transcribe' || Number(body.n ?? 1) > 1 || Array.isArray(body.prompt)) return undefined
   return engine[`${operation}Bytes`]?.bind(engine)
 }
 

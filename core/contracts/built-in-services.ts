@@ -36,8 +36,6 @@ export interface Access {
     setting: string,
     isKeyless?: boolean
   ): (request: IncomingMessage) => void
-  /** Whether requests may come from several owners (`Caller.owner`), for example with several keys. */
-  severalOwners(): boolean
   /** The owner (`Caller.owner`) of the data of the key with this name, if the key exists. */
   ownerOf(key: string): string | undefined
   /** The current permissions of this owner; undefined if its key was removed, or if keys are required now. */
@@ -200,12 +198,18 @@ declare module './engines.ts' {
     knownOptions(): ReadonlySet<string> | undefined
     /** Output of the latest engines of a model, newest first. */
     logs(model: Model): EngineLogRecord[]
+    /** What all providers have stored of the conversations with each model. */
+    storedConversations(): Promise<StoredConversations[]>
+    /** As `EngineProvider.forgetConversations`, for all providers. */
+    forgetConversations(of: { model?: string; owner?: string }): Promise<number>
     /** Models in memory on other servers, from all providers. */
     elsewhere(): Elsewhere
     /** Settings of the scheduler's section that concern providers. */
     readonly settings: {
-      /** Bytes of disk for prompt caches of unloaded engines; 0 is none. */
+      /** Bytes of disk for the states of conversations; 0 stores none, also in memory. */
       readonly promptCache: number
+      /** Bytes of RAM for them; undefined is a share of what is free. */
+      readonly promptCacheMemory: number | undefined
       /** Bytes of RAM for all engines together; undefined is all that the machine can spare. */
       readonly memory: number | undefined
       /** Bytes of each GPU's memory for all engines together; undefined is all that the GPU can spare. */

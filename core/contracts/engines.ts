@@ -251,6 +251,12 @@ export interface EngineProvider {
   start(spec: EngineSpec, waiting: Waiting, estimate?: MemoryEstimate): Promise<Engine>
   /** Bytes that engines may use of each of its pools, such as GPUs. `held` is what engines use by their account. */
   budgets?(held: MemoryUse): Promise<MemoryUse>
+  /** Bytes of main memory that it uses but gives up as soon as an engine needs them. */
+  reclaimable?(): number
+  /** What it has stored of the conversations with each model. */
+  storedConversations?(): Promise<StoredConversations[]>
+  /** Deletes the stored conversations with a model (`Model.key`), of an owner, or all. @returns how many */
+  forgetConversations?(of: { model?: string; owner?: string }): Promise<number>
   /** Output of the latest engines of a model, newest first. */
   logs?(model: Model): EngineLogRecord[]
   /** Called at shutdown, once all engines have ended. */
@@ -259,6 +265,23 @@ export interface EngineProvider {
   check?(request: EngineFields): void | Promise<void>
   /** JSON pointers to the parts of a request's JSON schemas that its engines do not enforce. */
   unenforced?(request: EngineFields): string[]
+}
+
+/** What a provider has stored of the conversations with a model, and how useful that was since the start. */
+export interface StoredConversations {
+  /** `Model.key` */
+  model: string
+  conversations: number
+  tokens: number
+  /** Bytes in main memory and on disk. */
+  memory: number
+  disk: number
+  /** Prompts whose conversation was found in a slot or restored, and others. */
+  hits: number
+  misses: number
+  /** Tokens that were restored instead of processed again, and the milliseconds that took. */
+  restoredTokens: number
+  restoreTime: number
 }
 
 /** The registry of providers. */

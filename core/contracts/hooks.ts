@@ -87,6 +87,8 @@ export interface AdminEvent {
   readonly target: string
   /** The source of the change, such as `keys.json`. */
   readonly by: string
+  /** For changes of a key: the owner (`Caller.owner`) of everything that was made with it. */
+  readonly owner?: string
 }
 
 /**

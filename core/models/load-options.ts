@@ -22,10 +22,7 @@ export const LoadOptionsSchema = Type.Object({
     description: 'Output precision of the automatic SafeTensors → GGUF conversion'
   })
 })
-export type LoadOptions = Static<typeof LoadOptionsSchema> & {
-  /** The engine serves several owners and keeps their prompts apart; set by providers, never by requests. */
-  isolated?: true
-}
+export type LoadOptions = Static<typeof LoadOptionsSchema>
 
 /** `n_gpu_layers: -1` leaves the choice to the engine. */
 export const DEFAULT_LOAD_OPTIONS: LoadOptions = {

@@ -25,8 +25,6 @@ export type Listen = { socketPath: string } | { host: string; port: number }
 
 export interface ArgumentSettings {
   listen: Listen
-  /** MiB of RAM for the states of earlier prompts. */
-  promptCache: number
   /** A file with the chat template to use instead of the model's own. */
   templateFile?: string
   /** The flags that the build's `--help` names. If undefined, the build is assumed to know all flags. */
@@ -37,7 +35,6 @@ export interface ArgumentSettings {
 
 /** Seconds between the comments that keep an idle stream alive. */
 const STREAM_PING = 10
-const MAX_PROMPT_CACHE = 2048
 /** Threads for connections in addition to two for each slot: one for an answer, one for other requests meanwhile. */
 const MORE_THREADS = 8
 
@@ -54,14 +51,6 @@ function getPooling({ metadata, format }: StoredVariant): string {
   const bidirectional = info[`${architecture}.attention.causal`] === false || architecture === 't5encoder'
   const otherwise = format === 'gguf' && !bidirectional && capabilities.includes('embedding') ? 'last' : 'mean'
   return POOLING[Number(info[`${architecture}.pooling_type`])] ?? otherwise
-}
-
-/**
- * Returns the MiB of RAM for an engine's prompt cache on a machine with this many bytes: a sixteenth, at most 2 GiB.
- * llama-server's default of 8 GiB per process would push other models out of memory.
- */
-export function promptCacheSize(machineMemory: number): number {
-  return Math.min(MAX_PROMPT_CACHE, Math.floor(machineMemory / 16 / 2 ** 20))
 }
 
 /**
@@ -101,9 +90,6 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     if (knows('--kv-unified-per-slot')) list.push('--kv-unified-per-slot', `${options.num_ctx}`)
   }
 
-  const promptCache = spec.bounds ? mebibytes(spec.bounds.promptCache) : settings.promptCache
-  const isolated = options.isolated && knows('--cache-ram')
-  if (knows('--cache-ram') && !isolated) list.push('--cache-ram', mode === 'chat' ? `${promptCache}` : '0')
   if (spec.bounds) list.push(...boundArguments(spec.bounds, knows))
   if (knows('--no-ui')) list.push('--no-ui')
   else if (knows('--no-webui')) list.push('--no-webui')
@@ -124,8 +110,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
     if (mode === 'chat') list.push(...speculationArguments(own.speculation))
   }
   list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
-  // llama-server's cache of other prompts ignores owners, so it stays off whatever flags the configuration adds.
-  if (isolated) list.push('--cache-ram', '0')
+  // llama-server's cache of earlier prompts ignores owners, so it stays off whatever flags the configuration adds.
+  if (knows('--cache-ram')) list.push('--cache-ram', '0')
   return list
 }
 

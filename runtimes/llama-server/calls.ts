@@ -6,11 +6,11 @@ import { merged } from '../../core/system/collections.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputGuard, createInputRecords, type InputGuard, type Ticket } from './input-guard.ts'
+import type { PromptSlots, SlotUse } from './prompt-cache/prompt-slots.ts'
 import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
 import type { RequestLogCorrelation } from './request-log-correlation.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
-import type { SlotOwners, SlotUse } from './slot-owners.ts'
 import { isSmall, longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
@@ -34,7 +34,7 @@ export interface CallsOptions {
   mode: EngineMode
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
-  slotOwners: SlotOwners
+  promptSlots: PromptSlots
   /** Correlates the engine's log with requests. */
   marks?: RequestLogCorrelation
   /** Knows the parts of requests that may trap the engine. By default the engine gets a guard of its own. */
@@ -47,7 +47,7 @@ export interface CallsOptions {
  * would continue for nobody. Only short answers are requested in one piece (`isSoonDone`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
-  const { request, alias, mode, contextSize, metadata, slotOwners, marks } = options
+  const { request, alias, mode, contextSize, metadata, promptSlots, marks } = options
   const guard = options.guard ?? createInputGuard(createInputRecords(), alias)
 
   /** @param own fields that only corral sets */
@@ -107,16 +107,15 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
     if (isConstrained(body)) await requirePlainBeginning(body, signal)
-    const slot = await slotOwners.take(owner, body, signal)
-    const ask = async (signal?: AbortSignal) => {
-      const answer = await open(path, body, signal, slot.fields)
+    const slot = await promptSlots.take(owner, body, signal)
+    const ask = async () => {
+      const answer = await open(path, body, slot)
       ticket.answered = true
       return answer
     }
     const ended = requestId === undefined ? undefined : marks?.begin(requestId, slot.fields.id_slot)
     try {
-      if (slot.tracked) await inSlot(slot, signal, ask, take)
-      else await (await ask(signal)).consume(take)
+      await inSlot(slot, signal, ask, take)
     } finally {
       ended?.()
     }
@@ -126,17 +125,13 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
    * Opens the stream of an answer. If llama-server fails because of its cache, the request is repeated without the
    * cache.
    */
-  async function open(
-    path: string,
-    body: EngineFields,
-    signal: AbortSignal | undefined,
-    own: SlotUse['fields']
-  ): Promise<EngineBody> {
+  async function open(path: string, body: EngineFields, { fields, sent }: SlotUse): Promise<EngineBody> {
+    sent({ path, fields: body })
     try {
-      return await post(path, body, signal, own)
+      return await post(path, body, undefined, fields)
     } catch (error) {
-      if (!isCacheFault(error) || { ...body, ...own }.cache_prompt === false) throw error
-      return await post(path, body, signal, { ...own, cache_prompt: false })
+      if (!isCacheFault(error) || { ...body, ...fields }.cache_prompt === false) throw error
+      return await post(path, body, undefined, { ...fields, cache_prompt: false })
     }
   }
 
@@ -152,8 +147,8 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
    * number is known.
    */
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
-    // Many prompts in one request would take the slots of all other clients.
-    if (hasPrompts(body) || (slotOwners.isolated && isWide(body))) return await oneByOne(path, body, sink)
+    // A request for several answers would take slots that belong to others.
+    if (isWide(body)) return await oneByOne(path, body, sink)
     if (isSoonDone(path, body, sink)) return await inOnePiece(path, body, sink)
     const lines = new SseParser()
     const reader = new EventReader(sink.native)
@@ -218,7 +213,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   async function bytes(path: string, body: EngineFields, sink: AnswerSink<Buffer>): Promise<void> {
-    if (slotOwners.isolated && isWide(body)) {
+    if (isWide(body)) {
       throw new CorralError('unsupported_capability', 'Answers with several choices cannot be passed on as bytes.')
     }
     const blocks = new EventBlocks()
@@ -572,7 +567,7 @@ const COLON = 58
 
 /**
  * Reads an answer in a chosen slot. An unwanted answer is abandoned at once, and disconnected once llama-server has
- * responded at all (`SlotOwners.take`).
+ * responded at all (`PromptSlots.take`).
  */
 function inSlot(
   slot: SlotUse,

@@ -31,9 +31,9 @@ import {
 } from './launch.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
+import { PromptSlots } from './prompt-cache/prompt-slots.ts'
 import { RequestLogCorrelation } from './request-log-correlation.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
-import { SlotOwners } from './slot-owners.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
 
 export interface EngineDeps extends LaunchDeps {
@@ -62,8 +62,8 @@ export interface LlamaServerEngine extends Engine {
   /** Flags that all engines get in addition to those from the spec. */
   readonly sharedArguments: readonly string[]
   reserved?: Engine['reserved']
-  /** Whose prompts its slots hold. */
-  readonly slotOwners: SlotOwners
+  /** Which prompts its slots hold. */
+  readonly promptSlots: PromptSlots
   /** Sends a request. Resolves at the response's headers. Sets no time limits. */
   request(request: EngineRequest): Promise<EngineResponse>
 }
@@ -291,7 +291,7 @@ async function startEngine(
 
   const { contextSize, slots } = facts
   const { request } = upstream
-  const slotOwners = new SlotOwners(slots, spec.options.isolated === true)
+  const promptSlots = new PromptSlots(slots)
   engine = {
     ...engineCalls({
       request,
@@ -300,10 +300,10 @@ async function startEngine(
       mode: spec.mode,
       contextSize,
       metadata: spec.variant.metadata,
-      slotOwners,
+      promptSlots,
       marks
     }),
-    slotOwners,
+    promptSlots,
     id,
     provider: 'llama-server',
     spec,

@@ -10,6 +10,8 @@ import { KNOWN_OPTIONS } from './known-options.ts'
 import { estimateMemory } from './memory/fit-params.ts'
 import { createMemoryEstimates } from './memory/memory-estimates.ts'
 import { createPromptCache } from './prompt-cache/prompt-cache.ts'
+import { getMemoryBudget } from './prompt-cache/retention.ts'
+import { createMemoryDirectory } from './prompt-cache/state-store.ts'
 import { createLlamaServerProvider } from './provider.ts'
 import { createRpcWorkers } from './rpc-workers.ts'
 import { knownFlags } from './server-facts.ts'
@@ -20,13 +22,12 @@ export default definePlugin({
   name: 'llama-server',
   api: 1,
   description: 'Runs the models on disk with llama-server',
-  needs: ['engines', 'storage', 'catalog', 'runtimes', 'conversion', 'hardware', 'access'],
+  needs: ['engines', 'storage', 'catalog', 'runtimes', 'conversion', 'hardware'],
   options: Type.Object({}, { additionalProperties: false }),
   engineOptions: KNOWN_OPTIONS,
   setup({ config, log, paths, service }) {
     const engines = service('engines')
     const runtimes = service('runtimes')
-    const access = service('access')
     const storage = service('storage')
     const hardware = service('hardware')
     const { extraArguments } = runtimes.engineSettings
@@ -42,9 +43,15 @@ export default definePlugin({
         estimateMemory(build, spec, { log, signal, environment: runtimes.environment(build), extraArguments }),
       log
     })
+    const directory = join(paths.cache, 'prompts')
     const promptCache = createPromptCache({
-      directory: join(paths.cache, 'prompts'),
+      directory,
+      memoryDirectory: async () => await createMemoryDirectory(directory),
       budget: engines.settings.promptCache,
+      async memoryBudget() {
+        const { host } = await hardware.memory()
+        return getMemoryBudget(engines.settings.promptCacheMemory, host.available + promptCache.memoryUse())
+      },
       log
     })
     const provider = createLlamaServerProvider({
@@ -56,7 +63,11 @@ export default definePlugin({
       promptCache,
       rpcWorkers: createRpcWorkers(log),
       engineLogs: createEngineLogs(),
-      severalOwners: () => access.severalOwners(),
+      async freeMemory(bytes) {
+        const { host } = await hardware.memory()
+        const missing = bytes - host.available
+        if (missing > 0) await promptCache.shrinkMemory(promptCache.memoryUse() - missing)
+      },
       grammarLimits: { size: parseBytes(config.limits.grammar_size)!, ways: config.limits.grammar_repetition },
       get stuckAfter() {
         return parseDuration(config.limits.stuck_after)!
@@ -90,6 +101,12 @@ export default definePlugin({
         })
       }
     })
-    return {}
+    return {
+      on: {
+        async administered({ change, owner }) {
+          if (change === 'key_revoked' && owner !== undefined) await promptCache.forget({ owner })
+        }
+      }
+    }
   }
 })

@@ -9,8 +9,6 @@ import type { RpcWorker } from './rpc-workers.ts'
 
 /** Limits for memory that an engine would otherwise keep filling. */
 export interface EngineBounds {
-  /** Bytes of the machine's memory for the states of earlier prompts (`--cache-ram`). */
-  promptCache: number
   /** Maximum checkpoints per slot, for models with windows or states (`--ctx-checkpoints`). */
   checkpoints: number
   /**

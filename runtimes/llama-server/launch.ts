@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdir, rm, writeFile } from 'node:fs/promises'
 import { type AddressInfo, createServer } from 'node:net'
-import { tmpdir, totalmem } from 'node:os'
+import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Static, Type } from 'typebox'
@@ -11,7 +11,7 @@ import { CorralError, errorMessage } from '../../core/errors.ts'
 import { namesIn } from '../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 import { processStartTime } from '../../core/system/processes.ts'
-import { engineArguments, httpThreads, type Listen, promptCacheSize } from './arguments.ts'
+import { engineArguments, httpThreads, type Listen } from './arguments.ts'
 import { type EngineProcess, engineEnvironment, startEngineProcess } from './engine-process.ts'
 import type { LaunchSpec } from './launch-spec.ts'
 import { knownFlags } from './server-facts.ts'
@@ -55,10 +55,8 @@ export async function launchEngine(options: {
     const templateFile = await writeTemplate(spec, address)
     const flags = await knownFlags(build, build.executables.server, { environment: more, signal })
     signal.throwIfAborted()
-    const memory = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY)
     const list = engineArguments(spec, {
       listen,
-      promptCache: promptCacheSize(memory),
       ...(templateFile !== undefined && { templateFile }),
       knownFlags: flags,
       extra: deps.extraArguments

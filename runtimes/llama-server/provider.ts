@@ -41,8 +41,8 @@ export interface ProviderDeps {
   promptCache: PromptCache
   rpcWorkers: RpcWorkers
   engineLogs: EngineLogs
-  /** Whether requests may come from several owners, for example with several keys. */
-  severalOwners: () => boolean
+  /** Frees main memory for an engine, as far as states of earlier prompts use it. @param bytes that it needs */
+  freeMemory(bytes: number): Promise<void>
   grammarLimits: GrammarLimits
   log: EngineLog
   /** Milliseconds that an engine may use the processor without progress. 0 is unlimited. */
@@ -58,7 +58,6 @@ interface LlamaServerEstimate extends MemoryEstimate {
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
   const { catalog, storage, conversion, runtimes, memory, promptCache, rpcWorkers, engineLogs, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
-  const owners = ownersSeen(deps.severalOwners)
   const inputs = createInputRecords()
   const checkGrammars = grammarCheck(deps.grammarLimits)
   /** Running engines, with the save in progress. */
@@ -69,7 +68,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     const ending = [...running].filter(([{ spec }]) => keys.has(spec.variant.key))
     // Files that an engine saves until its end would otherwise stay forever.
     await Promise.all(ending.map(([engine, saving]) => Promise.all([engine.exited, saving])))
-    await Promise.all([...keys].map(key => promptCache.forget(key)))
+    await Promise.all([...keys].map(variant => promptCache.forget({ variant })))
   })
 
   /** Converts the model's files first if necessary. */
@@ -119,16 +118,10 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       if (template && (cause === 'stuck' || cause === 'over_memory')) inputs.strike(template, cause)
       throw error
     }
-    // An engine that is not isolated has the prompts of one owner only.
-    const restores = (owner: string) => spec.options.isolated === true || owners.isOnly(owner)
-    await promptCache.restore(engine, restores, waiting.signal ?? new AbortController().signal)
-    if (waiting.signal?.aborted) {
-      await engine.stop()
-      throw waiting.signal.reason
-    }
+    await promptCache.attach(engine)
     engine.reserved = memory.learn(engine, need)
     engine.saveSlots = () => {
-      const saving = promptCache.save(engine)
+      const saving = engine.promptSlots.saveAll().then(() => promptCache.sealed())
       if (running.has(engine)) running.set(engine, saving)
       return saving
     }
@@ -147,13 +140,11 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     unenforced,
 
     // `dtype` selects the conversion of a SafeTensors model. Other models ignore it.
-    loadOptions({ format }, { dtype, ...others }, defaults, { mode, owner }) {
+    loadOptions({ format }, { dtype, ...others }, defaults) {
       const type = dtype === undefined ? {} : { dtype: conversion.requireDtype(dtype) }
-      // Once there are several owners, an engine that was started for one is reloaded.
-      const isolated = owners.several(owner) && mode === 'chat' ? { isolated: true as const } : {}
-      if (format === 'gguf') return { ...others, ...isolated }
+      if (format === 'gguf') return others
       conversion.requireDtype(defaults.dtype)
-      return { ...others, ...type, ...isolated }
+      return { ...others, ...type }
     },
 
     async estimate(spec, waiting) {
@@ -172,6 +163,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
         const { need } = given ? (given as LlamaServerEstimate) : await getEstimate(spec, waiting)
         const plain = { ...(await createLaunchSpec(spec, waiting)), bounds: need.bounds }
         const slotFolder = await promptCache.folderFor(plain)
+        await deps.freeMemory(need.use.host ?? 0)
         const engine = await launch(slotFolder === undefined ? plain : { ...plain, slotFolder }, need, waiting)
         running.set(engine, undefined)
         void engine.exited.then(() => {
@@ -189,31 +181,13 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       const [own, workers] = await Promise.all([memory.budgets(held), rpcWorkers.budgets(held)])
       return { ...workers, ...own }
     },
+    reclaimable: () => promptCache.memoryUse(),
+    storedConversations: () => promptCache.summaries(),
+    forgetConversations: ({ model, owner }) => promptCache.forget({ variant: model, owner }),
     // Logs of an earlier model with the same name belong to that model.
     logs: ({ key, modifiedAt }) => engineLogs.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
     async close() {
       await Promise.all([memory.close(), rpcWorkers.close()])
-    }
-  }
-}
-
-/** Tracks whether engines process prompts of only one owner, by the requests since the start. */
-function ownersSeen(severalExpected: () => boolean) {
-  let first: string | undefined
-  let several = false
-  return {
-    /** @param owner the current client. Absent for the server itself */
-    several(owner: string | undefined): boolean {
-      if (owner !== undefined) {
-        first ??= owner
-        several ||= owner !== first
-      }
-      return several || severalExpected()
-    },
-    /** Whether no other owner has sent requests. If nobody has, this owner is recorded. */
-    isOnly(owner: string): boolean {
-      first ??= owner
-      return !several && owner === first
     }
   }
 }

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { createKey } from '../../plugins/people/security/key-file.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
+import { createKey, revokeKey } from '../../plugins/people/security/key-file.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 
 /*
  * llama-server processes only the new part of a prompt and reports how much was cached. With several keys, these counts
@@ -32,6 +32,7 @@ const NAMES = [
   'two',
   'keeper',
   'finder',
+  'displaced',
   ...Array.from({ length: 13 }, (_, index) => `guesser-${index}`)
 ]
 const [victim, leaver] = NAMES.map(makeKey) as [string, string]
@@ -142,25 +143,23 @@ t.test('a running server that gets its first keys isolates their prompts', async
   t.equal(body.message.content, CAPITAL_ANSWER)
   const several = await corral.json('/v1/chat/completions', { ...chat(''), messages: [CAPITAL_QUESTION], n: 3 })
   t.equal(several.body.choices.length, 3)
-  t.notOk('isolated' in (await corral.json('/api/ps')).body.models[0].options)
 
   const plain = await corral.json('/v1/chat/completions', chat(SECRET))
   t.equal(plain.status, 200)
   const again = await corral.json('/v1/chat/completions', chat(SECRET))
   t.ok(cachedIn(again.body) > 20, 'keyless callers are one owner')
   const [first] = corral.enginePids()
-  t.not(readFlags(first!).at(-1), '0', 'its engine uses its own prompt cache')
 
   const ask = asking(corral)
   const file = join(corral.home, 'keys.json')
   const { key: one } = await createKey(file, { name: 'one', role: 'admin' })
   t.equal(cachedIn(await ask(one, '/v1/chat/completions', chat(SECRET))), 0, 'a key is another owner')
   const [second] = corral.enginePids()
-  t.not(second, first, 'an engine with its own prompt cache does not serve several owners')
+  t.equal(second, first, 'the same engine serves several owners')
   const { key: two } = await createKey(file, { name: 'two' })
   t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(SECRET))), 0)
   t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(SECRET))) > 20)
-  t.same(corral.enginePids(), [second], 'that happens once')
+  t.same(corral.enginePids(), [second])
 })
 
 t.test('saved prompts are restored only for their own key', async t => {
@@ -170,4 +169,45 @@ t.test('saved prompts are restored only for their own key', async t => {
   await ask(one, '/api/stop', { model: DEMO })
   t.equal(cachedIn(await ask(two, '/v1/chat/completions', chat(LONG_SECRET))), 0, 'restored for another key')
   t.ok(cachedIn(await ask(one, '/v1/chat/completions', chat(LONG_SECRET))) > 100, 'restored for its own key')
+})
+
+t.test('conversations that displace each other reveal nothing to other keys', async t => {
+  const keys = ['one', 'two', 'displaced'].map(makeKey)
+  const { ask } = await server
+  const prompts = keys.map((_, at) => `${LONG_SECRET} ${at}`)
+  for (let round = 0; round < 2; round++) {
+    for (const [at, key] of keys.entries()) {
+      const cached = cachedIn(await ask(key, '/v1/chat/completions', chat(prompts[at]!)))
+      t.ok(round === 0 ? cached < 20 : cached > 100, `round ${round}, key ${at}: ${cached} tokens`)
+    }
+  }
+  for (const [at, prompt] of prompts.entries()) {
+    const guess = await ask(makeKey(`guesser-${at}`), '/v1/chat/completions', chat(prompt))
+    t.equal(cachedIn(guess), 0, 'another key finds nothing')
+  }
+})
+
+t.test('stored conversations are listed by size only, and deleted on request and with their key', async t => {
+  const corral = await startCorral(t, { config: 'defaults: { num_parallel: 1 }' })
+  const file = join(corral.home, 'keys.json')
+  const { key: admin } = await createKey(file, { name: 'admin', role: 'admin' })
+  const { key: user } = await createKey(file, { name: 'user' })
+  const ask = asking(corral)
+  const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
+  const report = async () => (await corral.json('/api/cache', undefined, as(admin))).body.models
+  for (const text of [LONG_SECRET, LONG_OTHER]) await ask(user, '/v1/chat/completions', chat(text))
+  await ask(admin, '/v1/chat/completions', chat(LONG_OTHER))
+  await ask(admin, '/api/stop', { model: DEMO })
+  t.match(await report(), [{ model: DEMO, conversations: 3, misses: 3 }])
+  t.notMatch(JSON.stringify(await report()), /vault|cat who/)
+  for (const method of ['GET', 'DELETE']) {
+    t.equal((await corral.json('/api/cache', undefined, { method, ...as(user) })).status, 403, `${method} needs a role`)
+  }
+  await revokeKey(file, 'user')
+  await until('the states of the revoked key are gone', async () => (await report())[0].conversations === 1)
+  const path = `/api/cache?model=${encodeURIComponent(DEMO)}`
+  t.match((await corral.json(path, undefined, { method: 'DELETE', ...as(admin) })).body, { deleted: 1 })
+  t.match(await report(), [{ conversations: 0, memory: 0, disk: 0 }])
+  const missing = await corral.json('/api/cache?model=no/such', undefined, { method: 'DELETE', ...as(admin) })
+  t.match([missing.status, missing.body.code], [404, 'model_not_found'])
 })

@@ -8,6 +8,7 @@ import type { Test } from 'tap'
 import { Agent, type Dispatcher, fetch } from 'undici'
 import { SseParser } from '../../core/answers/sse-parser.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { getMemoryPath } from '../../runtimes/llama-server/prompt-cache/state-store.ts'
 import { engineBuildFolder } from './engine-build.ts'
 
 const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
@@ -186,6 +187,7 @@ export async function startCorral(t: Pick<Test, 'teardown'>, options: CorralOpti
     await dispatcher.destroy()
     await bySocket?.destroy()
     await until('engines end with their gateway', () => engines.every(pid => !alive(pid)), 10_000)
+    rmSync(getMemoryPath(join(home, 'cache', 'prompts')), { recursive: true, force: true })
     if (options.home === undefined) rmSync(home, { recursive: true, force: true })
   })
   const address = await until('corral listens', () => {

@@ -121,7 +121,6 @@ export function runningRecord(
   const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
   const size = sum(pools) || variant.size
   const name = naming.shown(variant)
-  const { isolated: _, ...own } = options
   return {
     name,
     model: name,
@@ -133,7 +132,7 @@ export function runningRecord(
     size_vram: Math.min(sum(pools.filter(([pool]) => pool !== 'host')), size),
     context_length: engine.contextSize,
     mode,
-    options: { ...own, num_ctx: engine.contextSize },
+    options: { ...options, num_ctx: engine.contextSize },
     running,
     queued,
     slots: engine.slots,

@@ -61,8 +61,8 @@ export default definePlugin({
     let { insecure } = options
     let trusted = trustedProxies(options.trusted_proxies)
     const proxies = (address: string, hop: number) => trusted(address, hop)
-    const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log, (change, target) =>
-      hooks.administered({ change, target, by: 'keys.json' })
+    const keys = await openKeyStore(keyFilePath(paths), options.api_keys, log, (change, target, owner) =>
+      hooks.administered({ change, target, by: 'keys.json', owner })
     )
     warnOfShort(options.api_keys, log)
     const sessions = new SessionStore(log, (change, target, by) => hooks.administered({ change, target, by }))
@@ -103,7 +103,6 @@ export default definePlugin({
               if (isKeyless && exposure === 'local') keyless.add(request)
             }
           },
-          severalOwners: () => keys.count > 1,
           ownerOf: name => keys.ownerOf(name),
           callerOf: owner => keys.callerOf(owner)
         }

@@ -53,7 +53,7 @@ export async function openKeyStore(
   path: string,
   configured: readonly string[],
   log: Pick<FastifyBaseLogger, 'info' | 'error'>,
-  changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string) => void = () => {}
+  changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string, owner: string) => void = () => {}
 ) {
   let own = configured.map(configuredKey)
   /**
@@ -92,12 +92,12 @@ export async function openKeyStore(
     if ([...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)) {
       ends = setInterval(endExpired, LOOK_INTERVAL).unref()
     }
-    for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name)
+    for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name, caller.owner)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
       const rotated = stored.has(id)
       log.info({ key: key.caller.name }, `The key "${key.caller.name}" was ${rotated ? 'replaced' : 'revoked'}.`)
-      changed(rotated ? 'key_replaced' : 'key_revoked', key.caller.name)
+      changed(rotated ? 'key_replaced' : 'key_revoked', key.caller.name, key.caller.owner)
       key.revoke(endedKey(key.caller.name, rotated ? 'replaced by a new one' : 'revoked'))
     }
   }
@@ -146,9 +146,6 @@ export async function openKeyStore(
     /** Whether every request needs a key, because there is or was one. */
     get required() {
       return required
-    },
-    get count() {
-      return own.length + stored.size
     },
     /**
      * Returns the key that a client sent, or undefined if it is unknown. Finds keys that were created a moment ago.

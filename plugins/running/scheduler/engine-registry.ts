@@ -8,6 +8,8 @@ import { addTo } from '../../../core/system/collections.ts'
 export interface EngineRegistry extends Engines {
   /** Like `providerOf`. @throws CorralError `unsupported_capability`, which says what the model can do */
   requireProvider(model: Model, mode: EngineMode): EngineProvider
+  /** Bytes of main memory that providers give up as soon as an engine needs them. */
+  reclaimable(): number
   /** Bytes that engines may use of each memory pool. */
   budget(held: MemoryUse): Promise<MemoryUse>
   close(): Promise<void>
@@ -75,6 +77,13 @@ export function createEngineRegistry(
       return addTo(providers, provider)
     },
     providerOf,
+    storedConversations: async () =>
+      (await Promise.all(providers.map(provider => provider.storedConversations?.() ?? []))).flat(),
+    async forgetConversations(of) {
+      const counts = await Promise.all(providers.map(provider => provider.forgetConversations?.(of) ?? 0))
+      return counts.reduce((sum, count) => sum + count, 0)
+    },
+    reclaimable: () => providers.reduce((sum, provider) => sum + (provider.reclaimable?.() ?? 0), 0),
     requireProvider(model, mode) {
       const provider = providerOf(model, mode)
       if (!provider) throw unsupported(model, mode)

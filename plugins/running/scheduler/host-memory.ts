@@ -43,10 +43,14 @@ export interface HostMemory {
   budget(): Promise<number>
 }
 
-/** @param configured limit in bytes from `config.yaml`; undefined means all but a reserve */
+/**
+ * @param configured limit in bytes from `config.yaml`; undefined means all but a reserve
+ * @param reclaimable bytes that providers give up for an engine
+ */
 export function createHostMemory(
   hardware: Pick<HardwareService, 'memory'>,
-  configured: number | undefined
+  configured: number | undefined,
+  reclaimable: () => number = () => 0
 ): HostMemory {
   const engines = new Map<Pick<Engine, 'pid' | 'exited'>, number>()
   let most = configured
@@ -64,8 +68,11 @@ export function createHostMemory(
       )
       const [{ host }, bytes] = await Promise.all([hardware.memory(), measured])
       // If the system reports nothing, use Node's figures.
-      const machine = host.total > 0 ? host : { total: totalmem(), available: freemem() }
-      return hostBudget({ ...machine, engines: bytes.reduce((sum, own) => sum + own, 0) }, most)
+      const { total, available } = host.total > 0 ? host : { total: totalmem(), available: freemem() }
+      return hostBudget(
+        { total, available: available + reclaimable(), engines: bytes.reduce((sum, own) => sum + own, 0) },
+        most
+      )
     }
   }
 }

@@ -20,7 +20,7 @@ const MemoryAmount = (description: string) =>
     type: ['string', 'number'],
     title: 'an amount such as 12GiB, or nothing',
     pattern: '^(\\d+(\\.\\d+)? *([bB]|[kKmMgGtT]([iI]?[bB])?)?)?$',
-    minimum: 1,
+    minimum: 0,
     default: '',
     description
   })
@@ -51,11 +51,14 @@ export default definePlugin({
       memory: MemoryAmount('Main memory that all models together may use; empty means what the machine can spare'),
       gpu_memory: MemoryAmount('Memory of each GPU that all models together may use; empty means what it can spare'),
       prompt_cache: Bytes({
-        default: '4GiB',
+        default: '16GiB',
         description:
-          'Disk space for the prompt caches of unloaded models, so that they need not process the same prompts again; 0 disables it',
+          'Disk space for the states of conversations, so that a model need not process the same prompts again after others have used it or after it was unloaded; at most half of the free space is used; 0 stores none',
         restart: true
       }),
+      prompt_cache_memory: MemoryAmount(
+        'Main memory for these states, which models may take when they need it; empty means at most a quarter of what is free; 0 keeps them on the disk only'
+      ),
       fair_wait: Duration({
         default: '15s',
         description: 'How long a busy model starts new answers while another one waits for its memory …'
@@ -75,12 +78,16 @@ export default definePlugin({
   setup(context, options) {
     const { log, config } = context
     let memory = amount(options.memory)
-    const hostMemory = createHostMemory(context.service('hardware'), memory)
+    const hostMemory = createHostMemory(context.service('hardware'), memory, () => engines.reclaimable())
     let gpuMemory = amount(options.gpu_memory)
+    let promptCacheMemory = amount(options.prompt_cache_memory)
     const engines = createEngineRegistry(
       {
         settings: {
           promptCache: parseBytes(options.prompt_cache)!,
+          get promptCacheMemory() {
+            return promptCacheMemory
+          },
           get memory() {
             return memory
           },
@@ -147,6 +154,7 @@ export default definePlugin({
         memory = amount(next.memory)
         hostMemory.configure(memory)
         gpuMemory = amount(next.gpu_memory)
+        promptCacheMemory = amount(next.prompt_cache_memory)
         scheduler.reload(toLimits(next), context.signal)
       },
       async stop() {

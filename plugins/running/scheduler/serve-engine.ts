@@ -1,5 +1,4 @@
 import { CorralError } from '../../../core/errors.ts'
-import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { formatDuration } from '../../../core/system/duration.ts'
 import {
   become,
@@ -160,7 +159,7 @@ function reloadRefused(
   engine: EngineInPhase<'ready'>,
   { clientId, options }: QueuedRequest
 ): CorralError | undefined {
-  if (!asksForMore(engine.phase.options, options)) return undefined
+  if (satisfies(engine.phase.options, options)) return undefined
   const again = nextReloadAt(state, engine, clientId, now)
   if (again === undefined) return undefined
   const seconds = Math.ceil((again - now) / 1000)
@@ -176,7 +175,7 @@ function drain(step: Step, engine: EngineInPhase<'ready'>, request: QueuedReques
   const { state, now } = step
   const { options: previous, chosenBy: previouslyBy } = engine.phase
   if (!request.background) displace(step, engine, engine.phase.slots)
-  const isRestoring = !asksForMore(previous, request.options)
+  const isRestoring = satisfies(previous, request.options)
   if (!request.isCounted && !isRestoring) countForcedReload(state, request.clientId, now)
   request.isCounted = true
   const plan = newPlan(union(previous, getWantedOptions(engine, engine.phase, request)), request.clientId)
@@ -185,11 +184,6 @@ function drain(step: Step, engine: EngineInPhase<'ready'>, request: QueuedReques
   become(engine, { ...engine.phase, keptFor: undefined, name: 'draining', plan })
   setAlarm(step, engine, getDrainDeadline(state, plan.reload))
   prepare(step, engine)
-}
-
-/** Whether the client itself asks for other options. `isolated`, which keeps owners apart, is set by the server. */
-function asksForMore(loaded: LoadOptions, { isolated: _, ...own }: Partial<LoadOptions>): boolean {
-  return !satisfies(loaded, own)
 }
 
 /** Longest drain while other clients wait, as a multiple of `fair_wait`. */

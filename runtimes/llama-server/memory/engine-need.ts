@@ -4,7 +4,7 @@ import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import { type GgufHeader, readGgufHeader } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { setNewest } from '../../../core/system/collections.ts'
-import { pooledBatch, promptCacheSize } from '../arguments.ts'
+import { pooledBatch } from '../arguments.ts'
 import type { EngineBounds, LaunchSpec } from '../launch-spec.ts'
 import { type Device, type Parts, place } from './device-placement.ts'
 import {
@@ -139,28 +139,25 @@ function packed({ weights, vocabulary, embedding }: ModelShape, { arch, amx }: E
   return bits < (amx ? 17 : arch === 'arm64' ? 9 : 5)
 }
 
+/** The share of the machine's memory that checkpoints may use, and the most bytes. */
+const CHECKPOINT_SHARE = 1 / 16
+const MAX_CHECKPOINTS_SIZE = 2048 * MIB
+
 /**
- * Limits what llama-server may cache in addition to the slots' own caches. It would fill whatever it is allowed, so all
- * of it is counted. The states of earlier prompts get a sixteenth of the memory that corral may use
- * (`promptCacheSize`), but at most half as much as the slots' caches. Checkpoints of models with windows or states get
- * the same, but at least one per slot. No model is refused because of this: if there is no room beside the model,
- * nothing is cached.
+ * Returns how many checkpoints llama-server may make of each slot, for models with windows or states. It would make as
+ * many as it is allowed, so all of them are counted. There is at least one, unless it has no room beside the model.
+ * @param room bytes beside the model
+ * @param size bytes of a checkpoint of every slot
  */
-function growthBounds(
-  flags: EngineFlags,
-  { room, limit, cache, checkpoint }: { room: number; limit: number; cache: number; checkpoint: number }
-): { promptCache: number; checkpoints: number; growth: number } {
-  const usual = Math.max(1, Math.floor(limit / Math.max(1, checkpoint)))
-  const most = Math.min(CHECKPOINTS, usual, Math.floor(room / Math.max(1, checkpoint)))
-  const checkpoints = flags.checkpoints ?? (checkpoint > 0 ? most : CHECKPOINTS)
-  const left = Math.max(0, room - checkpoints * checkpoint)
-  const promptCache = flags.promptCache ?? Math.floor(Math.min(limit, cache / 2, left) / MIB) * MIB
-  return { promptCache, checkpoints, growth: promptCache + checkpoints * checkpoint }
+function countCheckpoints(flags: EngineFlags, memory: number, room: number, size: number): number {
+  if (flags.checkpoints !== undefined || size === 0) return flags.checkpoints ?? CHECKPOINTS
+  const usual = Math.max(1, Math.floor(Math.min(MAX_CHECKPOINTS_SIZE, memory * CHECKPOINT_SHARE) / size))
+  return Math.min(CHECKPOINTS, usual, Math.floor(room / size))
 }
 
 /** Estimates the bytes that an engine uses in each pool from the files' metadata. */
 export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
-  const flags = { ...engineFlags(spec.settings?.arguments ?? []), ...(spec.options.isolated && { promptCache: 0 }) }
+  const flags = engineFlags(spec.settings?.arguments ?? [])
   const options = computeOptions(spec, flags)
   const { shape } = files
   const devices = flags.hostOnly ? [] : where.devices
@@ -194,12 +191,8 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
   const cache = parts.layers.reduce((sum, layer) => sum + layer.cache, 0)
   const chat = spec.mode === 'chat'
   const start = addUse(placement.use, drafted, unreported).host ?? 0
-  const { promptCache, checkpoints, growth } = growthBounds(flags, {
-    room: chat ? Math.max(0, where.memory - start) : 0,
-    limit: promptCacheSize(where.memory) * MIB,
-    cache,
-    checkpoint: chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
-  })
+  const checkpoint = chat && shape ? checkpointSize(shape, options) * options.num_parallel : 0
+  const checkpoints = countCheckpoints(flags, where.memory, Math.max(0, where.memory - start), checkpoint)
   const settled = devices.length === 0 || gpuLayers >= 0 || placement.layers === parts.layers.length + 1
   const margins = where.deviceMargins && gpuLayers < 0 ? { deviceMargins: where.deviceMargins } : {}
   // With explicit shares, llama.cpp does not place layers itself, but it must do so if not all fit.
@@ -208,8 +201,8 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
     core: placement.use,
     draft: drafted,
     unreported,
-    growth,
-    bounds: { promptCache, checkpoints, ...margins, ...shares },
+    growth: checkpoints * checkpoint,
+    bounds: { checkpoints, ...margins, ...shares },
     weights: (shape ? totalWeights(shape, copies) : files.size) + files.loras,
     cache,
     logits: shape && chat ? 4 * shape.vocabulary * options.batch : 0,
@@ -224,7 +217,6 @@ const SPELLINGS = {
   slots: '-np --parallel',
   batch: '-ub --ubatch-size',
   gpuLayers: '-ngl --gpu-layers --n-gpu-layers',
-  promptCache: '-cram --cache-ram',
   checkpoints: '-ctxcp --ctx-checkpoints --swa-checkpoints',
   cache_type_k: '-ctk --cache-type-k',
   cache_type_v: '-ctv --cache-type-v'
@@ -253,11 +245,8 @@ export function engineFlags(list: readonly string[]) {
     if (name === 'cache_type_k' || name === 'cache_type_v') cacheTypes[name] = value as LoadOptions['cache_type_k']
     else if (name && value.trim() !== '' && Number.isInteger(number)) numbers[name] = number
   }
-  const { promptCache, ...others } = numbers
   return {
-    ...others,
-    // Bytes. Negative is unlimited.
-    ...(promptCache !== undefined && { promptCache: (promptCache < 0 ? MANY : promptCache) * MIB }),
+    ...numbers,
     cacheTypes,
     flashAttention: !(
       has('-fa', '--flash-attn') && /^(off|false|0|disabled)$/.test(after('-fa', '--flash-attn') ?? '')

@@ -60,7 +60,6 @@ export async function estimateMemory(
     if (!known?.has('--fit-print')) return undefined
     const list = engineArguments(spec, {
       listen: { host: '127.0.0.1', port: 0 },
-      promptCache: 0,
       extra: extraArguments
     })
     const flags = [...sharedArguments(list, known), '--fit-print', 'on']

@@ -1,62 +1,76 @@
 import { createHash } from 'node:crypto'
-import { chmod, stat } from 'node:fs/promises'
+import { chmod, rename, rm, stat } from 'node:fs/promises'
+import type { StoredConversations } from '../../../core/contracts/engines.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { cacheByLayer, modelShape } from '../memory/model-shape.ts'
-import { readJson, readText } from '../response-body.ts'
-import {
-  type CacheStore,
-  type CacheStoreLog,
-  discard,
-  newFileName,
-  openCacheStore,
-  type SavedSlot
-} from './cache-store.ts'
-import { computeChecksum, continues, readLayout, rewriteForStreams } from './state-file.ts'
+import { MIN_TOKENS } from './placement.ts'
+import type { SlotStates } from './prompt-slots.ts'
+import type { SavedState, Tier } from './saved-state.ts'
+import { promptPace, rollBack, slotAction } from './slot-requests.ts'
+import { addWindowCell, readLayout, rewriteForStreams, type StateKind } from './state-file.ts'
+import { openStateStore, type StateStore, type StateStoreOptions } from './state-store.ts'
+import { continues } from './trail.ts'
 
-export type PromptCache = ReturnType<typeof createPromptCache>
-
-/** Processing fewer tokens than this again is faster than restoring them. */
-const MIN_TOKENS = 64
-/** Milliseconds for the engine to report the contents of its slots. */
-const ASK_LIMIT = 3000
 /** Milliseconds for any save or restore, and bytes per millisecond on top. */
 const BASE_LIMIT = 10_000
 const MAX_LENGTH = 60_000
 const SLOWEST = 100_000
-/** Minimum milliseconds to check a file, however fast its tokens could be processed again. */
-const MIN_CHECK = 20
+/** Assumed until they are measured: milliseconds to process a token, and bytes that are restored in a millisecond. */
+const USUAL_PACE = 1
+const USUAL_SPEED = 500_000
+/** The weight of the latest measurement, and the bytes of a state whose restore is measured. */
+const LATEST = 0.3
+const MEASURED_BYTES = 8 * 2 ** 20
+/** Milliseconds after which an engine's pace is asked for again. */
+const PACE_AGE = 30_000
+/** Bytes of text for a token, at least. */
+const BYTES_PER_TOKEN = 2
 
 function timeLimit(bytes: number): AbortSignal {
   return abortAfter(Math.ceil(Math.min(MAX_LENGTH, BASE_LIMIT + bytes / SLOWEST)))
 }
 
+type CacheCounts = Pick<StoredConversations, 'hits' | 'misses' | 'restoredTokens' | 'restoreTime'>
+
+export type PromptCache = ReturnType<typeof createPromptCache>
+
+export interface PromptCacheOptions extends Omit<StateStoreOptions, 'memoryDirectory' | 'log'> {
+  memoryDirectory?: () => Promise<string | undefined>
+  log: StateStoreOptions['log'] & { info(object: object, message: string): void }
+}
+
 /**
- * Stores the caches of engines' slots on disk, so that a conversation continues after its model was unloaded without a
- * new prefill.
- * @param directory a dedicated folder, which need not exist
- * @param budget bytes on disk. 0 saves nothing and deletes saved caches
+ * Stores the states of conversations, so that no prompt is processed twice: while others use the slots, while the model
+ * is unloaded, and across restarts.
  */
-export function createPromptCache({
-  directory,
-  budget,
-  log
-}: {
-  directory: string
-  budget: number
-  log: CacheStoreLog & { info(object: object, message: string): void }
-}) {
-  let opened: Promise<CacheStore | undefined> | undefined
+export function createPromptCache({ memoryDirectory, log, ...options }: PromptCacheOptions) {
+  let opened: Promise<StateStore | undefined> | undefined
+  let store: StateStore | undefined
+  const counts = new Map<string, CacheCounts>()
+  /** States that do not survive a restart yet. */
+  const sealing = new Set<Promise<void>>()
   /** Opened on first use. Until the server owns its data directory, another server may be using it. */
   const open = () =>
-    (opened ??= openCacheStore(directory, budget, log).catch(error => {
-      log.warn({ directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
-      return undefined
-    }))
-  /** Files that the slots of an engine were restored from. */
-  const restoredFrom = new WeakMap<LlamaServerEngine, Map<number, SavedSlot>>()
+    (opened ??= (async () => {
+      try {
+        store = await openStateStore({ ...options, log, memoryDirectory: await memoryDirectory?.() })
+        return store
+      } catch (error) {
+        log.warn({ directory: options.directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
+        return undefined
+      }
+    })())
+
+  function getCounts(variant: string): CacheCounts {
+    const known = counts.get(variant)
+    if (known) return known
+    const fresh = { hits: 0, misses: 0, restoredTokens: 0, restoreTime: 0 }
+    counts.set(variant, fresh)
+    return fresh
+  }
 
   async function toKey(engine: LlamaServerEngine): Promise<string> {
     const stamps = await Promise.all(
@@ -65,341 +79,275 @@ export function createPromptCache({
         return `${size} ${mtimeMs}`
       })
     )
-    return cacheKey(engine, stamps)
+    return getEngineKey(engine, stamps)
   }
 
-  /** Failures must not harm the engine or the scheduler, so they are only logged. */
-  async function safely(
-    what: string,
-    engine: LlamaServerEngine,
-    work: (store: CacheStore) => Promise<void>
-  ): Promise<void> {
-    if (engine.spec.slotFolder === undefined) return
-    const store = await open()
-    if (!store) return
-    try {
-      await work(store)
-    } catch (error) {
-      log.warn({ model: engine.spec.alias }, `${what}: ${errorMessage(error)}`)
-    }
-  }
-
-  async function restoreAll(
-    store: CacheStore,
-    engine: LlamaServerEngine,
-    mayRestore: (owner: string) => boolean,
-    signal: AbortSignal
-  ): Promise<void> {
-    const { alias, variant } = engine.spec
-    const began = performance.now()
-    if (store.slots(variant.key).length === 0) return
-    const key = await toKey(engine)
-    const stale = store.slots(variant.key).filter(saved => saved.revision !== variant.revision)
-    if (stale.length) await store.replace(variant.key, [], stale)
-    const fitting = store
-      .slots(variant.key)
-      .filter(saved => saved.key === key && saved.tokens < engine.contextSize)
-      .sort((a, b) => b.usedAt - a.usedAt)
-      .filter(({ owner }) => mayRestore(owner))
-      .slice(0, engine.slots)
-    if (!fitting.length) return
-    const limit = AbortSignal.any([signal, timeLimit(fitting.reduce((sum, saved) => sum + saved.bytes, 0))])
-    const slots = new Map<number, SavedSlot>()
-    restoredFrom.set(engine, slots)
-    let gone = false
-    void engine.exited.then(() => {
-      gone = true
-    })
-    for (const saved of fitting) {
-      if (limit.aborted || gone) break
-      // llama-server uses the last slots first for new conversations.
-      if (!(await restoreOne(store, engine, slots.size, saved, limit))) continue
-      slots.set(slots.size, saved)
-    }
-    if (!slots.size) return
-    for (const [slot, { owner, trail }] of [...slots].reverse()) engine.slotOwners.restored(slot, owner, trail)
-    const tokens = [...slots.values()].reduce((sum, saved) => sum + saved.tokens, 0)
-    log.info(
-      { slots: slots.size, tokens, ms: Math.round(performance.now() - began) },
-      `restored prompt caches of ${alias}`
-    )
-  }
-
-  async function restoreOne(
-    store: CacheStore,
-    engine: LlamaServerEngine,
-    slot: number,
-    saved: SavedSlot,
-    limit: AbortSignal
-  ) {
-    const { variant, alias } = engine.spec
-    const path = store.path(variant.key, saved.file)
-    const context = { model: alias, tokens: saved.tokens, bytes: saved.bytes }
-    const pace = saved.pace === undefined ? undefined : Math.ceil(Math.max(MIN_CHECK, saved.tokens * saved.pace))
-    const check = pace === undefined ? limit : AbortSignal.any([limit, abortAfter(pace)])
-    let rewritten: string | undefined
-    try {
-      const found = await computeChecksum(path, check)
-      if (found.size !== saved.bytes || found.crc32 !== saved.crc32) throw new Error('the file is damaged')
-      if (saved.slots !== engine.slots) {
-        const layout = saved.streams === saved.slots ? await readLayout(path) : undefined
-        if (!layout && saved.streams !== 1) return false
-        if (layout) {
-          rewritten = newFileName()
-          await rewriteForStreams(path, store.path(variant.key, rewritten), layout, engine.slots, check)
-        }
-      }
-      const { tokens } = await slotAction(engine, slot, 'restore', rewritten ?? saved.file, limit)
-      if (tokens !== saved.tokens) throw new Error(`only ${tokens} tokens were restored`)
-      return true
-    } catch (error) {
-      // A timeout does not mean that the file is bad, so the file stays.
-      if (limit.aborted) log.warn(context, 'restoring a prompt cache took too long or was cancelled')
-      else if (error === check.reason)
-        log.debug(context, 'processing the prompt again is faster than checking its saved cache')
-      else {
-        log.warn(context, `deleting a useless saved prompt cache: ${errorMessage(error)}`)
-        await store.replace(variant.key, [], [saved])
-      }
-      return false
-    } finally {
-      if (rewritten !== undefined) await discard(store.path(variant.key, rewritten))
-    }
-  }
-
-  async function saveAll(store: CacheStore, engine: LlamaServerEngine): Promise<void> {
+  /** Saves and restores the slots of one engine. */
+  function createStates(store: StateStore, engine: LlamaServerEngine, key: string): SlotStates {
     const { spec } = engine
-    const began = performance.now()
-    const ask = abortAfter(ASK_LIMIT)
-    const used = (await usedSlots(engine, ask)).flatMap(slot => {
-      const owner = engine.slotOwners.getOwner(slot.id)
-      return owner === undefined || (slot.tokens ?? MIN_TOKENS) < MIN_TOKENS
-        ? []
-        : { ...slot, owner, trail: engine.slotOwners.getTrail(slot.id) }
-    })
-    if (!used.length) return
-    used.sort((a, b) => b.task - a.task)
-    // One time for all, because files are checked in parallel and finish in any order.
-    const savedAt = Date.now()
-    // Only used later to decide whether restoring pays off. Without it, restoring is assumed to pay off.
-    const pace = await promptPace(engine, ask).catch(() => undefined)
-    const common = { key: await toKey(engine), revision: spec.variant.revision, slots: engine.slots, pace }
-    const size = tokenSize(store, engine, common.key)
-    const limit = timeLimit(used.reduce((sum, slot) => sum + getSize(slot, size), 0))
-    // The files are read again for their checksums while the engine writes the next ones.
-    const saved: Promise<SavedSlot | undefined>[] = []
-    for (const [rank, slot] of used.entries()) {
-      if (limit.aborted) break
-      const release = await store.reserve(getSize(slot, size), restoredFrom.get(engine)?.get(slot.id)?.file)
-      if (!release) {
-        log.warn({ model: spec.alias, tokens: slot.tokens }, 'no room on the disk or in the budget for a prompt cache')
-        continue
-      }
-      const file = newFileName()
-      const path = store.path(spec.variant.key, file)
-      const abandon = async (reason: string) => {
-        log.warn({ model: spec.alias, tokens: slot.tokens }, `a prompt cache is not saved: ${reason}`)
-        await discard(path)
-        // The engine may still be writing it.
-        void engine.exited.then(() => discard(path))
+    const { variant, alias } = spec
+    const kind = getStateKind(spec)!
+    const window = shapeOf(spec)?.window ?? 0
+    const count = getCounts(variant.key)
+    let tokenBytes = bytesPerToken(spec) ?? 0
+    let pace = store.list().find(state => state.key === key && state.pace !== undefined)?.pace
+    let paceAt = Number.NEGATIVE_INFINITY
+    let restoreSpeed = USUAL_SPEED
+
+    async function measurePace(): Promise<void> {
+      if (performance.now() - paceAt < PACE_AGE) return
+      paceAt = performance.now()
+      pace = (await promptPace(engine, abortAfter(BASE_LIMIT)).catch(() => undefined)) ?? pace
+    }
+
+    /** Finishes a file that llama-server wrote. Returns how many streams it has. */
+    async function finish(path: string, tokens: number, bytes: number, signal: AbortSignal) {
+      await chmod(path, 0o600)
+      const { size } = await stat(path)
+      if (size !== bytes) throw new Error(`${size} of ${bytes} bytes are on the disk`)
+      const layout = await readLayout(path, kind)
+      if (layout ? layout.media : spec.projectorPath !== undefined) throw new Error('images and sounds are not saved')
+      if (kind !== 'windowed') return layout?.parts?.[0]?.streams
+      const patched = `${path}.patched`
+      if (!(await addWindowCell(path, patched, tokens, window, signal))) return null
+      await rename(patched, path)
+      return layout?.parts?.[0]?.streams
+    }
+
+    async function save(slot: Parameters<SlotStates['save']>[0]): Promise<SavedState | undefined> {
+      const guess = Math.min(engine.contextSize, Math.ceil(slot.trail.length / BYTES_PER_TOKEN)) * tokenBytes
+      const room = await store.reserve(variant.key, Math.ceil(guess), slot.owner)
+      if (!room) {
+        log.debug({ model: alias }, 'no room in memory, on the disk or in the budget for a prompt cache')
         return undefined
       }
+      const { id, tier, path } = room
+      const limit = timeLimit(guess)
+      const discardFile = async () => void (await rm(path, { force: true }).catch(() => undefined))
+      let unlink: (() => Promise<void>) | undefined
       try {
-        const written = await slotAction(engine, slot.id, 'save', file, limit)
-        if (written.tokens < MIN_TOKENS) {
-          await discard(path)
-          continue
+        if (kind !== 'full' && slot.last) await rollBack(engine, slot.id, slot.last, limit)
+        unlink = await store.link(variant.key, tier, `${id}.slot`)
+        const { tokens, bytes } = await slotAction(engine, slot.id, 'save', `${id}.slot`, limit)
+        const streams = tokens < MIN_TOKENS ? null : await finish(path, tokens, bytes, limit)
+        if (streams === null) {
+          await discardFile()
+          return undefined
         }
-        const sealed = seal(path, written.bytes, spec.projectorPath !== undefined, limit).then(
-          sums => ({
-            ...common,
-            ...sums,
-            file,
-            owner: slot.owner,
-            trail: slot.trail,
-            tokens: written.tokens,
-            usedAt: savedAt - rank
-          }),
-          error => abandon(errorMessage(error))
+        await measurePace()
+        const { size } = await stat(path)
+        tokenBytes = size / tokens
+        const state: SavedState = {
+          id,
+          tier,
+          variant: variant.key,
+          key,
+          revision: variant.revision,
+          owner: slot.owner,
+          trail: slot.trail,
+          tokens,
+          bytes: size,
+          slots: engine.slots,
+          ...(streams !== undefined && { streams }),
+          ...(pace !== undefined && { pace }),
+          usedAt: Date.now()
+        }
+        const earlier = store.find(variant.key, slot.owner).filter(old => old.key === key)
+        await store.add(
+          state,
+          earlier.filter(old => continues(slot.trail, old.trail))
         )
-        saved.push(sealed.finally(release))
+        const sealed = store
+          .seal(state, timeLimit(size))
+          .catch(error => log.debug({ model: alias, err: error }, 'a saved prompt cache will not survive a restart'))
+          .finally(() => sealing.delete(sealed))
+        sealing.add(sealed)
+        log.debug({ model: alias, tokens, bytes: size, tier }, 'saved a prompt cache')
+        return state
       } catch (error) {
-        release()
-        await abandon(limit.aborted ? 'it took too long' : errorMessage(error))
+        const reason = limit.aborted ? 'it took too long' : errorMessage(error)
+        log.warn({ model: alias }, `a prompt cache is not saved: ${reason}`)
+        await discardFile()
+        // The engine may still be writing it.
+        void engine.exited.then(discardFile)
+        return undefined
+      } finally {
+        room.release()
+        await unlink?.()
       }
     }
-    const added = (await Promise.all(saved)).filter(slot => slot !== undefined)
-    if (!added.length) return
-    await store.replace(spec.variant.key, added, await outdated(store, engine, added))
-    const tokens = added.reduce((sum, slot) => sum + slot.tokens, 0)
-    const bytes = added.reduce((sum, slot) => sum + slot.bytes, 0)
-    log.info(
-      { slots: added.length, tokens, bytes, ms: Math.round(performance.now() - began) },
-      `saved prompt caches of ${spec.alias}`
-    )
-  }
 
-  /** Returns the bytes per token: as measured with a similar engine, otherwise estimated, otherwise unknown. */
-  function tokenSize(store: CacheStore, { spec }: LlamaServerEngine, key: string): number {
-    const before = store.slots(spec.variant.key).find(slot => slot.key === key)
-    return before ? before.bytes / before.tokens : (bytesPerToken(spec) ?? 0)
-  }
-
-  /** Finds the files with earlier states of the conversations that were just saved. */
-  async function outdated(store: CacheStore, { spec }: LlamaServerEngine, added: SavedSlot[]): Promise<SavedSlot[]> {
-    const getLayout = (slot: SavedSlot) => readLayout(store.path(spec.variant.key, slot.file)).catch(() => undefined)
-    const leaving: SavedSlot[] = []
-    const now = await Promise.all(added.map(async slot => ({ owner: slot.owner, layout: await getLayout(slot) })))
-    for (const old of store.slots(spec.variant.key)) {
-      const later = now.filter(({ owner }) => owner === old.owner)
-      if (old.key !== added[0]!.key || later.length === 0) continue
-      const earlier = await getLayout(old)
-      // If files cannot be compared, only the new one stays.
-      if (!earlier || later.some(({ layout }) => layout && continues(layout, earlier))) leaving.push(old)
+    async function restore(slot: number, state: SavedState): Promise<boolean> {
+      const limit = timeLimit(state.bytes)
+      const began = performance.now()
+      const temporary: (() => Promise<void>)[] = []
+      try {
+        const path = await store.verify(state, limit)
+        let { id, tier } = state
+        if (state.slots !== engine.slots && state.streams !== 1) {
+          const layout = await readLayout(path, kind)
+          const room = layout?.parts && (await store.reserve(variant.key, state.bytes, state.owner))
+          if (!room) return false
+          ;({ id, tier } = room)
+          temporary.push(async () => {
+            room.release()
+            await rm(room.path, { force: true })
+          })
+          await rewriteForStreams(path, room.path, layout!.parts!, engine.slots, limit)
+        }
+        temporary.push(await store.link(variant.key, tier, `${id}.slot`))
+        const { tokens } = await slotAction(engine, slot, 'restore', `${id}.slot`, limit)
+        if (tokens !== state.tokens) throw new Error(`only ${tokens} tokens were restored`)
+        const ms = performance.now() - began
+        // With small files the time for the request would count most.
+        if (state.bytes >= MEASURED_BYTES) restoreSpeed += LATEST * (state.bytes / ms - restoreSpeed)
+        state.usedAt = Date.now()
+        count.restoredTokens += tokens
+        count.restoreTime += ms
+        log.debug({ model: alias, slot, tokens, ms: Math.round(ms) }, 'restored a prompt cache')
+        return true
+      } catch (error) {
+        const context = { model: alias, tokens: state.tokens, bytes: state.bytes }
+        // A timeout does not mean that the file is bad, so the file stays.
+        if (limit.aborted) log.warn(context, 'restoring a prompt cache took too long')
+        else {
+          log.warn(context, `deleting a useless saved prompt cache: ${errorMessage(error)}`)
+          await store.remove([state])
+        }
+        return false
+      } finally {
+        for (const remove of temporary) await remove().catch(() => undefined)
+      }
     }
-    return leaving
+
+    return {
+      exact: kind !== 'full',
+      get pace() {
+        return pace ?? USUAL_PACE
+      },
+      get restoreSpeed() {
+        return restoreSpeed
+      },
+      find: owner =>
+        store
+          .find(variant.key, owner)
+          .filter(
+            state =>
+              state.key === key &&
+              state.tokens < engine.contextSize &&
+              (state.slots === engine.slots || state.streams !== undefined)
+          ),
+      save,
+      restore,
+      count: isFound => void (isFound ? count.hits++ : count.misses++)
+    }
   }
 
   return {
     /**
-     * Returns the folder for `LaunchSpec.slotFolder`, or undefined if this engine's caches cannot be saved. Never
+     * Returns the folder for `LaunchSpec.slotFolder`, or undefined if this engine's states cannot be saved. Never
      * rejects.
      */
     async folderFor(spec: LaunchSpec): Promise<string | undefined> {
       // Also without a budget, because opening deletes the files of an earlier budget.
       const store = await open()
-      if (budget === 0 || !savesSlots(spec)) return undefined
+      if (options.budget === 0 || getStateKind(spec) === undefined) return undefined
       return await store?.open(spec.variant.key).catch(error => {
+        const { directory } = options
         log.warn({ model: spec.alias, directory }, `prompt caches cannot be saved: ${errorMessage(error)}`)
         return undefined
       })
     },
-    /**
-     * Restores the caches that engines like this one saved for these owners, after its start and before it serves.
-     * Never rejects. Takes limited time.
-     */
-    restore: (engine: LlamaServerEngine, mayRestore: (owner: string) => boolean, signal: AbortSignal): Promise<void> =>
-      safely('prompt caches could not be restored', engine, store => restoreAll(store, engine, mayRestore, signal)),
-    /** Saves the caches of an idle engine that is about to be stopped. Never rejects. Takes limited time. */
-    save: (engine: LlamaServerEngine): Promise<void> =>
-      safely('prompt caches could not be saved', engine, store => saveAll(store, engine)),
-    /** Deletes all saved caches of a variant (`StoredVariant.key`), for example when it is removed. Never rejects. */
-    async forget(variantKey: string): Promise<void> {
+    /** Lets an engine save and restore the states of its slots. Never rejects. */
+    async attach(engine: LlamaServerEngine): Promise<void> {
+      const { slotFolder, variant, alias } = engine.spec
+      const store = slotFolder === undefined ? undefined : await open()
+      if (!store) return
+      try {
+        const key = await toKey(engine)
+        const stale = store.list().filter(state => state.variant === variant.key && state.revision !== variant.revision)
+        if (stale.length > 0) await store.remove(stale)
+        engine.promptSlots.attach(createStates(store, engine, key))
+      } catch (error) {
+        log.warn({ model: alias }, `prompt caches cannot be saved: ${errorMessage(error)}`)
+      }
+    },
+    /** Resolves once all saved states survive a restart. */
+    sealed: async (): Promise<void> => void (await Promise.all(sealing)),
+    /** Deletes the states of a variant (`StoredVariant.key`), of an owner, or all. Resolves with how many. Never rejects. */
+    async forget({ variant, owner }: { variant?: string | undefined; owner?: string | undefined }): Promise<number> {
       const store = await open()
-      await store?.forget(variantKey).catch(error => {
-        log.warn({ directory }, `saved prompt caches could not be deleted: ${errorMessage(error)}`)
+      if (!store) return 0
+      const states = store
+        .list()
+        .filter(state => (variant ?? state.variant) === state.variant && (owner ?? state.owner) === state.owner)
+      await store.remove(states)
+      return states.length
+    },
+    /** Summarizes what is stored, by variant. Never rejects. */
+    async summaries(): Promise<StoredConversations[]> {
+      const states = (await open())?.list() ?? []
+      const variants = new Set([...counts.keys(), ...states.map(state => state.variant)])
+      return [...variants].map(model => {
+        const own = states.filter(state => state.variant === model)
+        const getBytes = (wanted: Tier) => own.reduce((sum, { tier, bytes }) => sum + (tier === wanted ? bytes : 0), 0)
+        return {
+          model,
+          conversations: own.length,
+          tokens: own.reduce((sum, { tokens }) => sum + tokens, 0),
+          memory: getBytes('memory'),
+          disk: getBytes('disk'),
+          ...getCounts(model)
+        }
+      })
+    },
+    /** Bytes of main memory that can be given up for a model. */
+    memoryUse: () => store?.getUse('memory') ?? 0,
+    /** Moves states to the disk until they use at most this much memory. Never rejects. */
+    async shrinkMemory(most: number): Promise<void> {
+      await store?.shrinkMemory(most).catch(error => {
+        log.warn({}, `prompt caches could not be moved to the disk: ${errorMessage(error)}`)
       })
     }
   }
 }
 
-function getSize(slot: SlotUse, bytesPerToken: number): number {
-  return Math.ceil((slot.tokens ?? MIN_TOKENS) * bytesPerToken)
-}
-
-/** Checks that a written file is complete and restorable, and makes it readable for its owner only. */
-async function seal(path: string, bytes: number, seesMedia: boolean, signal: AbortSignal) {
-  await chmod(path, 0o600)
-  const { size, crc32 } = await computeChecksum(path, signal)
-  if (size !== bytes) throw new Error(`${size} of ${bytes} bytes are on the disk`)
-  const layout = await readLayout(path)
-  if (layout ? layout.media : seesMedia) throw new Error('images and sounds are not saved')
-  return { bytes: size, crc32, streams: layout?.streams }
-}
-
 /*
- * llama-server's HTTP interface for slots (tools/server/README.md: GET /slots, POST /slots/{id}?action=…, GET
- * /metrics).
+ * Decides which engines' slots can be saved, and which saved state fits which engine.
  */
 
-interface SlotUse {
-  id: number
-  /** Tokens in its cache. Undefined if the build does not report them. */
-  tokens: number | undefined
-  /** Grows with each task of the engine, so the most recently used slot has the highest one. */
-  task: number
-}
-
-/** Returns the slots that have answered since the engine's start. @throws Error when the engine does not answer */
-async function usedSlots(engine: LlamaServerEngine, signal: AbortSignal): Promise<SlotUse[]> {
-  const { status, body } = await engine.request({ method: 'GET', path: '/slots', signal })
-  const slots = await readJson(body)
-  if (status !== 200 || !Array.isArray(slots)) throw new Error(`GET /slots: status ${status}`)
-  return slots.flatMap(slot =>
-    typeof slot?.id === 'number' && typeof slot.id_task === 'number'
-      ? [{ id: slot.id, task: slot.id_task, tokens: numberOf(slot.n_prompt_tokens) }]
-      : []
-  )
-}
-
-/** Saves or restores a slot. Returns its tokens and the bytes written. @throws Error with the engine's own words */
-async function slotAction(
-  engine: LlamaServerEngine,
-  id: number,
-  action: 'save' | 'restore',
-  filename: string,
-  signal: AbortSignal
-): Promise<{ tokens: number; bytes: number }> {
-  const { status, body } = await engine.request({
-    method: 'POST',
-    path: `/slots/${id}?action=${action}`,
-    body: JSON.stringify({ filename }),
-    signal
-  })
-  const reply = (await readJson(body)) as Record<string, unknown>
-  if (status === 200) {
-    return { tokens: numberOf(reply.n_saved ?? reply.n_restored) ?? 0, bytes: numberOf(reply.n_written) ?? 0 }
-  }
-  const message = (reply?.error as { message?: unknown } | undefined)?.message
-  throw new Error(typeof message === 'string' ? message : `status ${status}`)
-}
-
-/** Returns the average milliseconds per token of prefill, or undefined if too few tokens were processed. */
-async function promptPace(engine: LlamaServerEngine, signal: AbortSignal): Promise<number | undefined> {
-  const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
-  const metrics = await readText(body)
-  const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
-  const tokens = count('prompt_tokens_total')
-  const seconds = count('prompt_seconds_total')
-  // Single tokens take longer than those of a batch.
-  return status === 200 && tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
-}
-
-function numberOf(value: unknown): number | undefined {
-  return typeof value === 'number' && Number.isFinite(value) ? value : undefined
-}
-
-/*
- * Decides which engines' slots can be saved, and which saved slot fits which engine. llama-server writes the tokens and
- * the state of a slot's memory, but not its checkpoints (llama.cpp issues 25913, 28194).
- */
-
-/**
- * Architectures without a cell for every token of the conversation: recurrent and hybrid ones (`llm_arch_is_recurrent`,
- * `llm_arch_is_hybrid` in llama-arch.cpp) and those with sliding windows (`swa_type` in src/models). Without their
- * checkpoints llama-server processes the whole prompt again after a restore. `--swa-full` does not help, because cells
- * outside the window are left out of the file in any case. Others here have more than one cache, or none.
- */
-const UNSUITABLE = new Set(
+/** Recurrent and hybrid models (`llm_arch_is_recurrent`, `llm_arch_is_hybrid` in llama-arch.cpp). */
+const RECURRENT = new Set(
   `mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7
-  jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next kimi-linear kimi-k3 bailingmoe3
-  qwen35 qwen35moe qwen4exp deepseek4 minimax-01
-  gemma2 gemma3 gemma3n gemma4 llama4 cohere2 cohere2moe gpt-oss mimo2 step35 spark2_5 maple muse-glimmer granite_swa
-  deepseek32 glm-dsa hy_v4 dots3note minimax-m3 dflash
-  t5 dream llada llada-moe rnd1`.split(/\s+/)
+  jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next kimi-linear bailingmoe3
+  qwen35 qwen35moe minimax-01`.split(/\s+/)
+)
+/** Models with sliding windows of one size and one more cache for them (`swa_type` in src/models). */
+const WINDOWED = new Set('gemma2 gemma3 gemma3n gemma4 cohere2 gpt-oss'.split(' '))
+/** Models with other caches, windows in chunks, or no cache. Their files were never tried. */
+const UNSUITABLE = new Set(
+  `kimi-k3 qwen4exp deepseek4 llama4 cohere2moe mimo2 step35 spark2_5 maple muse-glimmer granite_swa
+  deepseek32 glm-dsa hy_v4 dots3note minimax-m3 dflash t5 dream llada llada-moe rnd1`.split(/\s+/)
 )
 
 /**
- * Whether the slots of such an engine can be saved and are useful after a restore: chats of models with attention over
- * the whole context, without a draft model. A draft model's cache is not in the file, so it would guess badly for the
- * rest of the conversation (7 of 100 guesses were right instead of 57). Decided by metadata. An unknown architecture is
- * assumed to be suitable. If it is not, llama-server notices and processes the prompt again.
+ * Returns the kind of state that such an engine's slots have, or undefined if it cannot be saved: engines that are no
+ * chats or have a draft model. A draft model's cache is not in the file, so it would guess badly for the rest of the
+ * conversation (7 of 100 guesses were right instead of 57). Decided by metadata. An unknown architecture is assumed to
+ * have cells for all tokens. If it does not, llama-server notices and processes the prompt again.
  */
-export function savesSlots(spec: LaunchSpec): boolean {
-  if (spec.mode !== 'chat' || spec.settings?.speculation.draft) return false
-  if (UNSUITABLE.has(spec.variant.metadata.architecture ?? '')) return false
+export function getStateKind(spec: LaunchSpec): StateKind | undefined {
+  const architecture = spec.variant.metadata.architecture ?? ''
+  if (spec.mode !== 'chat' || spec.settings?.speculation.draft || UNSUITABLE.has(architecture)) return undefined
   const shape = shapeOf(spec)
-  return !shape || (shape.window === 0 && shape.layers.every(layer => layer.state === 0))
+  if (RECURRENT.has(architecture)) return 'recurrent'
+  if (WINDOWED.has(architecture)) {
+    // With all cells in the engine but only the window in the file, llama-server would accept a state with a gap.
+    const isFull = spec.settings?.arguments.includes('--swa-full')
+    return shape && shape.window > 0 && !isFull ? 'windowed' : undefined
+  }
+  if (!shape) return 'full'
+  return shape.window === 0 && shape.layers.every(layer => layer.state === 0) ? 'full' : undefined
 }
 
 function shapeOf({ variant }: LaunchSpec) {
@@ -408,13 +356,13 @@ function shapeOf({ variant }: LaunchSpec) {
 }
 
 /**
- * Identifies everything that a slot's cache depends on. A saved cache is restored only in engines with the same key.
- * `stamps` distinguish files outside the model's revision, such as LoRA adapters (size and modification time).
+ * Identifies everything that a state depends on. A saved state is restored only in engines with the same key. `stamps`
+ * distinguish files outside the model's revision, such as LoRA adapters (size and modification time).
  *
  * Excluded are the context size, which may differ as long as the tokens fit (except for models that choose their rope
  * factors by it), the number of slots, and the placement of layers.
  */
-export function cacheKey(
+export function getEngineKey(
   { spec, build, sharedArguments }: Pick<LlamaServerEngine, 'spec' | 'build' | 'sharedArguments'>,
   stamps: readonly string[]
 ): string {
@@ -422,7 +370,7 @@ export function cacheKey(
   const { architecture, info } = variant.metadata
   const original = Number(info[`${architecture}.rope.scaling.original_context_length`] ?? 0)
   const parts = {
-    format: 1,
+    format: 2,
     revision: variant.revision,
     dtype: variant.format === 'gguf' ? undefined : options.dtype,
     mode: spec.mode,
@@ -438,18 +386,18 @@ export function cacheKey(
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex')
 }
 
-/** Files outside the model's revision that its caches depend on. */
+/** Files outside the model's revision that its states depend on. */
 function outsideFiles({ settings, projectorPath }: LaunchSpec): string[] {
   return [...(settings?.loras ?? []).map(lora => lora.path), ...(projectorPath === undefined ? [] : [projectorPath])]
 }
 
 /** Bytes that llama-server writes for each token beside the cache itself: its number, position and sequence. */
 const TOKEN_BYTES = 16
-/** Tokens for which the size of a cache is estimated. */
+/** Tokens for which the size of a state is estimated. */
 const STEP = 256
 
 /**
- * Estimates the bytes of a token in a saved cache by the model's metadata. Returns undefined if that is insufficient.
+ * Estimates the bytes of a token in a saved state by the model's metadata. Returns undefined if that is insufficient.
  */
 export function bytesPerToken(spec: LaunchSpec): number | undefined {
   const shape = shapeOf(spec)

@@ -1,13 +1,16 @@
 import { createReadStream } from 'node:fs'
-import { type FileHandle, open, stat, writeFile } from 'node:fs/promises'
+import { type FileHandle, open, rm, stat, writeFile } from 'node:fs/promises'
 import { crc32 } from 'node:zlib'
 
 /*
  * Files that llama-server writes for a slot (`llama_context::state_seq_save_file`, `server_tokens::serialize`,
  * `llama_kv_cache::state_write`), in little-endian 32-bit words:
  *
- *   magic "ggsq", version, count of token words, token words,
- *   count of streams, then for each stream its count of cells and, unless that is 0, the cells
+ *   magic "ggsq", version, count of token words, token words, then one part for each cache
+ *
+ *   a part: count of streams, then for each stream its count of cells and, unless that is 0, the cells
+ *   cells:  for each its position, 1 and a sequence; whether values are transposed; count of layers; for each layer the
+ *           type, the bytes of a row (64 bits) and the rows of the keys, then the same for the values
  *
  * An engine has a stream for each of its slots, and a slot's cells are in one of them. llama-server refuses a file
  * whose count of streams differs from its own, and aborts on a truncated file. It does not notice a flipped bit in the
@@ -19,42 +22,64 @@ const MAGIC = 0x67677371
 const VERSIONS = [2, 3]
 const HEADER = 12
 const MAX_STREAMS = 1024
+const MAX_LAYERS = 4096
 const CHUNK = 4 * 2 ** 20
+/** Words of a cell: its position, the count of its sequences, and the sequence. */
+const CELL = 12
+/** Words of a layer before its rows: type and bytes of a row. */
+const ROWS_HEAD = 12
 
-export interface StateLayout {
-  /** Offset of the count of streams. */
+/** The kinds of memory of a model, which decide what a file contains and where it can be continued. */
+export type StateKind =
+  /** A cell for every token. A restored state can be continued from any of its tokens. */
+  | 'full'
+  /** Some layers store only the last tokens. There are two caches. */
+  | 'windowed'
+  /** Some layers have a state instead of cells, after the cells of the others. */
+  | 'recurrent'
+
+/** The part of a file that belongs to one cache. Offsets are bytes from the beginning of the file. */
+interface CachePart {
   streamsAt: number
   streams: number
-  /** Which stream has the cells. */
-  stream: number
+  /** The stream's count of cells, and the cells. */
+  cellsAt: number
+  cellsEnd: number
+  end: number
+}
+
+export interface StateLayout {
   /** Whether images or sounds are among the tokens. */
   media: boolean
-  /** The tokens and llama-server's notes about them. */
-  tokenWords: Uint32Array
+  /** Undefined if the file cannot be rewritten, because its format is not known completely. */
+  parts: CachePart[] | undefined
+}
+
+/** Replaces bytes of a file. */
+interface Edit {
+  from: number
+  to: number
+  insert: Buffer
 }
 
 /** Reads the layout of a file. Returns undefined if its format is unknown. */
-export async function readLayout(path: string): Promise<StateLayout | undefined> {
-  const file = await open(path)
-  try {
-    const { size } = await file.stat()
+export async function readLayout(path: string, kind: StateKind): Promise<StateLayout | undefined> {
+  return await withFile(path, async (file, size) => {
     const header = await wordsAt(file, 0, 3)
     if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!) || 4 * header[2]! > size) return undefined
     const tokens = await wordsAt(file, HEADER, header[2]!)
     if (!tokens) return undefined
-    const streamsAt = HEADER + 4 * header[2]!
-    const streams = (await wordsAt(file, streamsAt, 1))?.[0]
-    if (!streams || streams > MAX_STREAMS) return undefined
-    const counts = await wordsAt(file, streamsAt + 4, streams)
-    const stream = counts?.findIndex(count => count > 0) ?? -1
-    if (stream < 0) return undefined
-    const after = streams - 1 - stream
-    const rest = await wordsAt(file, size - 4 * after, after)
-    if (!rest || rest.some(count => count > 0)) return undefined
-    return { streamsAt, streams, stream, media: hasMedia(tokens), tokenWords: tokens }
-  } finally {
-    await file.close()
-  }
+    const media = hasMedia(tokens)
+    const at = HEADER + 4 * header[2]!
+    if (kind === 'recurrent') return { media, parts: undefined }
+    if (kind === 'full') {
+      const part = await readLastPart(file, at, size)
+      return part && { media, parts: [part] }
+    }
+    const all = await readPart(file, at)
+    const window = all && (await readPart(file, all.part.end))
+    return { media, parts: window?.part.end === size ? [all!.part, window.part] : undefined }
+  })
 }
 
 /**
@@ -66,33 +91,129 @@ function hasMedia(words: Uint32Array): boolean {
   return words[1] !== 1 || words[3 + words[2]!] !== 0
 }
 
-/** Words of a list of tokens before its first token: the mark, the version and the length. */
-const LIST_HEAD = 3
-/** The chat template may render the last tokens of an earlier state of a conversation differently. */
-const SAME_SHARE = 0.9
-
-/** Whether one file's conversation continues the other's. */
-export function continues(later: StateLayout, earlier: StateLayout): boolean {
-  // The length of a list differs, and after it only tokens matter.
-  const from = earlier.tokenWords[0] === 0xffffffff ? LIST_HEAD : 0
-  const length = earlier.tokenWords.length - from
-  let same = 0
-  while (same < length && earlier.tokenWords[from + same] === later.tokenWords[from + same]) same++
-  return same >= SAME_SHARE * length
+/** Reads the part at the end of a file, whatever its cells contain. */
+async function readLastPart(file: FileHandle, streamsAt: number, size: number): Promise<CachePart | undefined> {
+  const found = await findStream(file, streamsAt)
+  if (!found) return undefined
+  const { streams, stream, cellsAt } = found
+  const after = streams - 1 - stream
+  const rest = await wordsAt(file, size - 4 * after, after)
+  if (!rest || rest.some(count => count > 0)) return undefined
+  return { streamsAt, streams, cellsAt, cellsEnd: size - 4 * after, end: size }
 }
 
-async function wordsAt(file: FileHandle, offset: number, count: number): Promise<Uint32Array | undefined> {
-  const bytes = Buffer.alloc(4 * count)
-  const { bytesRead } = await file.read(bytes, 0, bytes.length, offset)
-  if (bytesRead < bytes.length) return undefined
-  return Uint32Array.from({ length: count }, (_, i) => bytes.readUInt32LE(4 * i))
+async function findStream(file: FileHandle, streamsAt: number) {
+  const streams = (await wordsAt(file, streamsAt, 1))?.[0]
+  if (!streams || streams > MAX_STREAMS) return undefined
+  const counts = await wordsAt(file, streamsAt + 4, streams)
+  const stream = counts?.findIndex(count => count > 0) ?? -1
+  if (stream < 0) return undefined
+  return { streams, stream, count: counts![stream]!, cellsAt: streamsAt + 4 + 4 * stream }
+}
+
+/** Reads a part with all its rows. Returns undefined if it is not as described above. */
+async function readPart(file: FileHandle, streamsAt: number) {
+  const found = await findStream(file, streamsAt)
+  if (!found) return undefined
+  const { streams, stream, count, cellsAt } = found
+  const cells = await wordsAt(file, cellsAt + 4, (CELL / 4) * count)
+  if (!cells) return undefined
+  const positions = Array.from({ length: count }, (_, at) => cells[3 * at]!)
+  if (positions.some((_, at) => cells[3 * at + 1] !== 1)) return undefined
+  let at = cellsAt + 4 + CELL * count
+  const [transposed, layers] = (await wordsAt(file, at, 2)) ?? []
+  if (transposed !== 0 || !layers || layers > MAX_LAYERS) return undefined
+  at += 8
+  /** The first row of each layer's keys and values. */
+  const rows: { at: number; bytes: number }[] = []
+  for (let list = 0; list < 2 * layers; list++) {
+    const [, bytes, high] = (await wordsAt(file, at, 3)) ?? []
+    if (!bytes || high !== 0) return undefined
+    rows.push({ at: at + ROWS_HEAD, bytes })
+    at += ROWS_HEAD + bytes * count
+  }
+  const after = streams - 1 - stream
+  const rest = await wordsAt(file, at, after)
+  if (!rest || rest.some(other => other > 0)) return undefined
+  const part: CachePart = { streamsAt, streams, cellsAt, cellsEnd: at, end: at + 4 * after }
+  return { part, count, positions, rows, sequence: cells[2]! }
+}
+
+const word = (...values: number[]) => Buffer.from(Uint32Array.from(values).buffer)
+
+/** Writes the same state for an engine with another count of streams. @throws the signal's reason */
+export async function rewriteForStreams(
+  source: string,
+  target: string,
+  parts: readonly CachePart[],
+  streams: number,
+  signal: AbortSignal
+): Promise<void> {
+  const edits = parts.flatMap(({ streamsAt, cellsAt, cellsEnd, end }): Edit[] => [
+    { from: streamsAt, to: cellsAt, insert: word(streams) },
+    { from: cellsEnd, to: end, insert: Buffer.alloc(4 * (streams - 1)) }
+  ])
+  await rewrite(source, target, edits, signal)
+}
+
+/**
+ * Makes the state of a model with sliding windows restorable. Such a file has exactly the cells that the next token
+ * attends to, but llama-server 0.5.0 accepts a restored state only if it has one more (`pos_min < n_past - n_swa` in
+ * server-context.cpp). So an empty cell is added before the others. No token from the end of the state on attends to it.
+ * If the next prompt differs anywhere in the state, llama-server still finds the window too short and processes the whole
+ * prompt, because the state would have a gap.
+ * @param window tokens
+ * @returns false if the file cannot be used: the conversation is shorter than the window, or the format is unknown
+ */
+export async function addWindowCell(
+  source: string,
+  target: string,
+  tokens: number,
+  window: number,
+  signal: AbortSignal
+): Promise<boolean> {
+  const edits = await withFile(source, async (file, size): Promise<Edit[] | undefined> => {
+    const [, , tokenWords] = (await wordsAt(file, 0, 3)) ?? []
+    const all = tokenWords === undefined ? undefined : await readPart(file, HEADER + 4 * tokenWords)
+    const own = all && (await readPart(file, all.part.end))
+    // Otherwise the engine's window is not what the metadata says, and an added cell could hide a gap.
+    if (!own || own.part.end !== size || Math.min(...own.positions) !== tokens - window || tokens <= window)
+      return undefined
+    const { cellsAt } = own.part
+    return [
+      { from: cellsAt, to: cellsAt + 4, insert: word(own.count + 1, tokens - window - 1, 1, own.sequence) },
+      ...own.rows.map(({ at, bytes }) => ({ from: at, to: at, insert: Buffer.alloc(bytes) }))
+    ]
+  })
+  if (edits) await rewrite(source, target, edits, signal)
+  return edits !== undefined
+}
+
+/** Copies a file with edits, which are in order. Leaves no file if it fails. */
+async function rewrite(source: string, target: string, edits: readonly Edit[], signal: AbortSignal): Promise<void> {
+  const { size } = await stat(source)
+  async function* pieces() {
+    let at = 0
+    for (const { from, to, insert } of edits) {
+      yield* readBytes(source, at, from, signal)
+      yield insert
+      at = to
+    }
+    yield* readBytes(source, at, size, signal)
+  }
+  try {
+    await writeFile(target, pieces(), { flag: 'wx', mode: 0o600 })
+  } catch (error) {
+    await rm(target, { force: true })
+    throw error
+  }
 }
 
 /** Returns the CRC-32 of a whole file, and its size. @throws the signal's reason */
 export async function computeChecksum(path: string, signal: AbortSignal): Promise<{ size: number; crc32: number }> {
   let size = 0
   let sum = 0
-  for await (const chunk of toBytes(path, 0, Number.POSITIVE_INFINITY, signal)) {
+  for await (const chunk of readBytes(path, 0, Number.POSITIVE_INFINITY, signal)) {
     sum = crc32(chunk, sum)
     size += chunk.length
   }
@@ -100,31 +221,28 @@ export async function computeChecksum(path: string, signal: AbortSignal): Promis
 }
 
 /** Yields the bytes of a file from one offset up to another. @throws the signal's reason */
-async function* toBytes(path: string, start: number, end: number, signal: AbortSignal): AsyncGenerator<Buffer> {
+async function* readBytes(path: string, start: number, end: number, signal: AbortSignal): AsyncGenerator<Buffer> {
   signal.throwIfAborted()
+  if (start >= end) return
   for await (const chunk of createReadStream(path, { start, end: end - 1, highWaterMark: CHUNK })) {
     yield chunk
     signal.throwIfAborted()
   }
 }
 
-/** Writes the same cache for an engine with another count of slots. @throws the signal's reason */
-export async function rewriteForStreams(
-  source: string,
-  target: string,
-  layout: StateLayout,
-  streams: number,
-  signal: AbortSignal
-): Promise<void> {
-  const { size } = await stat(source)
-  const count = Buffer.alloc(4)
-  count.writeUInt32LE(streams)
-  async function* parts() {
-    yield* toBytes(source, 0, layout.streamsAt, signal)
-    yield count
-    const cellsAt = layout.streamsAt + 4 + 4 * layout.stream
-    yield* toBytes(source, cellsAt, size - 4 * (layout.streams - 1 - layout.stream), signal)
-    yield Buffer.alloc(4 * (streams - 1))
+async function withFile<T>(path: string, read: (file: FileHandle, size: number) => Promise<T>): Promise<T> {
+  const file = await open(path)
+  try {
+    return await read(file, (await file.stat()).size)
+  } finally {
+    await file.close()
   }
-  await writeFile(target, parts(), { flag: 'wx', mode: 0o600 })
+}
+
+async function wordsAt(file: FileHandle, offset: number, count: number): Promise<Uint32Array | undefined> {
+  if (count < 0 || offset < 0) return undefined
+  const bytes = Buffer.alloc(4 * count)
+  const { bytesRead } = await file.read(bytes, 0, bytes.length, offset)
+  if (bytesRead < bytes.length) return undefined
+  return Uint32Array.from({ length: count }, (_, i) => bytes.readUInt32LE(4 * i))
 }

@@ -11,7 +11,7 @@ import { buildOf, engineSpec } from './support.ts'
 
 /* Tests what the provider of llama-server does around its engines, with stand-ins for everything else. */
 
-const NEED = { use: { host: 6 }, from: 'fit', parts: {}, bounds: { promptCache: 1, checkpoints: 2 } }
+const NEED = { use: { host: 6 }, from: 'fit', parts: {}, bounds: { checkpoints: 2 } }
 const GGUF = { path: 'model.gguf', size: 1, sha256: '', role: 'model' as const }
 
 interface World {
@@ -19,9 +19,7 @@ interface World {
   /** The steps, in order. */
   done: string[]
   /** Promises that steps wait for or fail with. */
-  hold: Partial<Record<'estimate' | 'start' | 'restore' | 'save', Promise<unknown>>>
-  /** Whether several owners are expected. */
-  several: { expected: boolean }
+  hold: Partial<Record<'estimate' | 'start' | 'save', Promise<unknown>>>
   engines: (LlamaServerEngine & { die(): void })[]
   /** How many callers hold the model's files. */
   held(): number
@@ -30,7 +28,6 @@ interface World {
 }
 
 function world(_: Test, given: Partial<StoredVariant> = {}): World {
-  const several = { expected: false }
   const done: string[] = []
   const hold: World['hold'] = {}
   const engines: World['engines'] = []
@@ -105,22 +102,26 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
     },
     promptCache: {
       folderFor: async () => '/caches',
-      restore: (_engine: object, _may: object, signal: AbortSignal) => step('restore', signal).catch(() => undefined),
-      save: (engine: LlamaServerEngine) => Promise.race([step('save'), engine.exited.then(() => undefined)]),
-      async forget(key: string) {
-        done.push(`forget ${key}`)
+      async attach(engine: LlamaServerEngine) {
+        done.push('attach')
+        Object.assign(engine, {
+          promptSlots: { saveAll: () => Promise.race([step('save'), engine.exited.then(() => undefined)]) }
+        })
+      },
+      sealed: async () => undefined,
+      async forget({ variant }: { variant: string }) {
+        done.push(`forget ${variant}`)
       }
     },
     rpcWorkers: { budgets: async () => ({ '10.0.0.2:50052': 2 }), close: async () => undefined },
     engineLogs: createEngineLogs(),
-    severalOwners: () => several.expected,
+    freeMemory: async (bytes: number) => void done.push(`free ${bytes}`),
     grammarLimits: { size: 65_536, ways: 20_000 },
     log: { debug() {}, warn() {} },
     startEngine
   } as unknown as ProviderDeps)
   return {
     provider,
-    several,
     done,
     hold,
     engines,
@@ -140,12 +141,12 @@ t.test('estimates, starts within limits, saves and ends an engine', async t => {
   t.equal(held(), 0)
   const engine = await provider.start(spec, {}, estimate)
   t.equal(held(), 1, 'its files stay while it runs')
-  t.same(done, ['estimate', 'start', 'restore'])
+  t.same(done, ['estimate', 'free 6', 'start', 'attach'])
   t.match(engines[0]!.spec, { modelPath: '/models/model.gguf', slotFolder: '/caches', bounds: NEED.bounds })
   t.same(engine.reserved, { host: 5 })
   await engine.saveSlots!()
   await engine.stop()
-  t.same(done.slice(3), ['save', 'stop'])
+  t.same(done.slice(4), ['save', 'stop'])
   t.equal(held(), 0)
 })
 
@@ -155,7 +156,7 @@ t.test('converts SafeTensors, the only format for which the type matters', async
   await provider.start({ ...spec, options }, {})
   t.same(
     done,
-    ['convert q8_0', 'estimate', 'convert q8_0', 'start', 'restore'],
+    ['convert q8_0', 'estimate', 'convert q8_0', 'free 6', 'start', 'attach'],
     'estimated, because it was not done before'
   )
   t.equal(engines[0]!.spec.modelPath, '/models/converted/q8_0.gguf')
@@ -169,34 +170,15 @@ t.test('converts SafeTensors, the only format for which the type matters', async
   t.throws(() => provider.loadOptions!(gguf, { dtype: 'odd' }, options, chat), odd)
 })
 
-t.test('several owners need another engine', t => {
-  const optionsOf = ({ provider, spec }: World, owner?: string, mode: 'chat' | 'embedding' = 'chat') =>
-    provider.loadOptions!(spec.variant, { num_ctx: 1 }, spec.options, { mode, owner })
-  const shared = { num_ctx: 1, isolated: true }
-
-  const one = world(t)
-  t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
-  t.same(optionsOf(one), { num_ctx: 1 }, 'the server itself is not an owner')
-  t.same(optionsOf(one, 'key:a'), { num_ctx: 1 })
-  t.same(optionsOf(one, 'key:b'), shared, 'the second owner')
-  t.same(optionsOf(one, 'key:a'), shared, 'from then on also the first one')
-  t.same(optionsOf(one, 'key:a', 'embedding'), { num_ctx: 1 }, 'an embedding engine generates no answers')
-
-  const many = world(t)
-  many.several.expected = true
-  t.same(optionsOf(many), shared, 'several keys are known before the first request')
-  t.end()
-})
-
 t.test('a failed or cancelled start leaves nothing', async t => {
   const failing = world(t)
   failing.hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
   const estimate = await failing.provider.estimate!(failing.spec, {})
   t.match(await errorOf(failing.provider.start(failing.spec, {}, estimate)), { code: 'insufficient_memory' })
-  t.same(failing.done, ['estimate', 'start', 'out of memory'], 'the shortage is remembered')
+  t.same(failing.done, ['estimate', 'free 6', 'start', 'out of memory'], 'the shortage is remembered')
   t.equal(failing.held(), 0)
 
-  for (const step of ['estimate', 'start', 'restore'] as const) {
+  for (const step of ['estimate', 'start'] as const) {
     const { provider, spec, hold, done, held } = world(t)
     hold[step] = new Promise(() => undefined)
     const controller = new AbortController()
@@ -207,23 +189,8 @@ t.test('a failed or cancelled start leaves nothing', async t => {
     while (!done.includes(step)) await new Promise(resolve => setImmediate(resolve))
     controller.abort(new Error('enough'))
     t.match(await failure, { message: 'enough' }, step)
-    t.equal(done.includes('stop'), step === 'restore', 'the started engine is ended')
     t.equal(held(), 0)
   }
-})
-
-t.test('an engine that dies during a restore is returned all the same', async t => {
-  const { provider, spec, hold, engines, done, held } = world(t)
-  let restored: (value: unknown) => void = () => {}
-  hold.restore = new Promise(resolve => {
-    restored = resolve
-  })
-  const starting = provider.start(spec, {})
-  while (!done.includes('restore')) await new Promise(resolve => setImmediate(resolve))
-  engines[0]!.die()
-  restored(undefined)
-  t.match(await (await starting).exited, { signal: 'SIGKILL' })
-  t.equal(held(), 0)
 })
 
 t.test('removing a model removes its saved caches after its engines have ended', async t => {

@@ -252,8 +252,8 @@ t.test('estimates a distributed model and starts its engine', async t => {
     two.flatMap(listPools).every(pool => (small.core[pool] ?? 0) > 0),
     'each worker has a part'
   )
-  const bounds = { promptCache: 0, checkpoints: 1 }
-  const settings = { listen: { socketPath: '/s' }, promptCache: 0 }
+  const bounds = { checkpoints: 1 }
+  const settings = { listen: { socketPath: '/s' } }
   const list = engineArguments({ ...spec, bounds: { ...bounds, ...small.bounds } }, settings)
   t.equal(list[list.indexOf('--rpc') + 1], '10.0.0.1:50052,10.0.0.2:50052')
   t.equal(list[list.indexOf('--tensor-split') + 1], [4 * 1024, 8 * 1024, 6 * 1024].join(','))

@@ -26,7 +26,7 @@ import { engineCalls } from '../../../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../../../runtimes/llama-server/provider.ts'
 import type { EngineBody } from '../../../../runtimes/llama-server/response-body.ts'
-import { SlotOwners } from '../../../../runtimes/llama-server/slot-owners.ts'
+import { PromptSlots } from '../../../../runtimes/llama-server/prompt-cache/prompt-slots.ts'
 import type { EngineRequest, EngineResponse } from '../../../../runtimes/llama-server/upstream.ts'
 import { engineBody } from '../../../support/engine-body.ts'
 
@@ -126,7 +126,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
       mode: spec.mode,
       contextSize: spec.options.num_ctx,
       metadata: spec.variant.metadata,
-      slotOwners: new SlotOwners(spec.options.num_parallel, false)
+      promptSlots: new PromptSlots(spec.options.num_parallel)
     }),
     id: 'fake',
     provider: 'fake',
@@ -197,7 +197,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const storage = storageOf(options.variants)
   const hooks = new HookRegistry(logger)
   const engines = createEngineRegistry({
-    settings: { promptCache: 0, memory: undefined, gpuMemory: undefined },
+    settings: { promptCache: 0, promptCacheMemory: undefined, memory: undefined, gpuMemory: undefined },
     hostMemory: async () => 2 ** 40
   })
   engines.add({

@@ -49,7 +49,7 @@ async function compare(name: string, path: string, { options, mode = 'chat', fla
   const settings = { arguments: flags, environment: {}, speculation: { ngram: false }, loras: [] }
   const spec = specOf(path, options, { mode, settings })
   const { core, weights, cache } = estimateFromMetadata(spec, await engineFiles(spec, amx), { ...WHERE, amx })
-  const args = engineArguments(spec, { listen: { host: '127.0.0.1', port: 1 }, promptCache: 0 })
+  const args = engineArguments(spec, { listen: { host: '127.0.0.1', port: 1 } })
   // The helper sets the address and the logging.
   const own = args.slice(args.indexOf('--alias'))
   const real = await reportOf(

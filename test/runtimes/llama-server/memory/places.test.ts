@@ -206,7 +206,7 @@ t.test('combines the sources of a need', async t => {
     draft: {},
     unreported: { host: 10 },
     growth: 5,
-    bounds: { promptCache: 5, checkpoints: 1 },
+    bounds: { checkpoints: 1 },
     weights: 60,
     cache: 20,
     logits: 40,

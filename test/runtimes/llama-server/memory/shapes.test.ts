@@ -326,18 +326,14 @@ t.test('parses flags of llama-server', async t => {
     gpuLayers: 1e6,
     cacheTypes: { cache_type_k: 'q8_0' }
   })
-  t.match(
-    engineFlags(['-fa', 'off', '-kvu', '--swa-full', '--device', 'none', '-nkvo', '-cram', '64', '-ctxcp', '4']),
-    {
-      flashAttention: false,
-      unified: true,
-      fullWindow: true,
-      hostOnly: true,
-      hostCache: true,
-      promptCache: 64 * MIB,
-      checkpoints: 4
-    }
-  )
+  t.match(engineFlags(['-fa', 'off', '-kvu', '--swa-full', '--device', 'none', '-nkvo', '-ctxcp', '4']), {
+    flashAttention: false,
+    unified: true,
+    fullWindow: true,
+    hostOnly: true,
+    hostCache: true,
+    checkpoints: 4
+  })
   t.same(engineFlags(['--threads', '4', '-c', 'many', '-ub']), plain, 'invalid numbers are left to the engine')
 })
 

@@ -2,24 +2,14 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
+import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
 import { createLlamaServerEngine, type LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import type { LaunchSpec } from '../../../../runtimes/llama-server/launch-spec.ts'
 import { createPromptCache, type PromptCache } from '../../../../runtimes/llama-server/prompt-cache/prompt-cache.ts'
-import { readJson } from '../../../../runtimes/llama-server/response-body.ts'
-import { SlotOwners } from '../../../../runtimes/llama-server/slot-owners.ts'
 import { engineDeps, engineSpec, realBuild } from '../support.ts'
 
 export const NEVER = new AbortController().signal
-/** Restores caches of all owners. */
-export const all = () => true
-
-/** Slots that one owner has used. */
-export async function ownedByOne(): Promise<SlotOwners> {
-  const owners = new SlotOwners(2, false)
-  await owners.take('keyless', {}, NEVER)
-  return owners
-}
 
 export interface Message {
   role: 'user' | 'assistant'
@@ -32,25 +22,30 @@ export function longText(words: number, seed = 1): string {
   return Array.from({ length: words }, (_, i) => known[(i * 7 + (i % (5 + seed)) + seed) % known.length]).join(' ')
 }
 
-/** Creates a prompt cache and records its log messages. */
-export function promptCacheIn(directory: string, budget = 2 ** 30): { cache: PromptCache; said: string[] } {
+/** Creates a prompt cache in a folder, with states in `memory` and on `disk`, and records its log messages. */
+export function promptCacheIn(folder: string, budget = 2 ** 30): { cache: PromptCache; said: string[] } {
   const said: string[] = []
-  const note = (_: object, message: string) => {
-    said.push(message)
-  }
-  return { cache: createPromptCache({ directory, budget, log: { debug: note, info: note, warn: note } }), said }
+  const note = (_: object, message: string) => void said.push(message)
+  const cache = createPromptCache({
+    directory: join(folder, 'disk'),
+    memoryDirectory: async () => join(folder, 'memory'),
+    memoryBudget: async () => budget,
+    budget,
+    log: { debug: note, info: note, warn: note }
+  })
+  return { cache, said }
 }
 
-/** Starts an engine of the demo model with this cache, and restores saved slots. */
+/** Starts an engine with this cache, of the demo model by default. */
 export async function startWith(
   t: Pick<Test, 'teardown'>,
-  cache: PromptCache,
+  cache: PromptCache | undefined,
   options: Partial<LoadOptions> = {},
   given: Partial<LaunchSpec> = {}
 ): Promise<LlamaServerEngine> {
   const run = mkdtempSync(join(tmpdir(), 'corral-test-'))
   const spec = engineSpec({ ...given, options: { ...engineSpec().options, ...options } })
-  const slotFolder = await cache.folderFor(spec)
+  const slotFolder = await cache?.folderFor(spec)
   const engine = await createLlamaServerEngine(
     realBuild(),
     { ...spec, ...(slotFolder === undefined ? {} : { slotFolder }) },
@@ -61,26 +56,55 @@ export async function startWith(
     await engine.stop()
     rmSync(run, { recursive: true, force: true })
   })
-  await cache.restore(engine, all, NEVER)
-  await engine.slotOwners.take('keyless', {}, NEVER)
+  await cache?.attach(engine)
   return engine
 }
 
 export interface Said {
   message: Message
-  /** Tokens of the prompt that were processed, and the milliseconds it took. */
-  read: number
-  ms: number
+  /** Tokens of the prompt, and how many of them were not processed. */
+  prompt: number
+  cached: number
 }
 
-export async function say(engine: LlamaServerEngine, messages: Message[], tokens = 12): Promise<Said> {
-  const { status, body } = await engine.request({
-    method: 'POST',
-    path: '/v1/chat/completions',
-    body: JSON.stringify({ messages, max_tokens: tokens, temperature: 0 }),
-    signal: NEVER
-  })
-  const reply = (await readJson(body)) as any
-  if (status !== 200) throw new Error(JSON.stringify(reply))
-  return { message: reply.choices[0].message, read: reply.timings.prompt_n, ms: reply.timings.prompt_ms }
+/** Sends a conversation to an engine, as one owner. */
+export async function say(
+  engine: Pick<LlamaServerEngine, 'chat'>,
+  messages: readonly Message[],
+  owner = 'keyless',
+  fields: EngineFields = {}
+): Promise<Said> {
+  const said: Said = { message: { role: 'assistant', content: '' }, prompt: 0, cached: 0 }
+  const take = (deltas: readonly Delta[]) => {
+    for (const { content = '', usage } of deltas) {
+      said.message.content += content
+      if (usage) Object.assign(said, { prompt: usage.promptTokens, cached: usage.cachedTokens })
+    }
+    return undefined
+  }
+  await engine.chat!({ messages, max_tokens: 12, temperature: 0, ...fields }, { signal: NEVER, owner, take })
+  return said
+}
+
+/**
+ * Lets conversations take turns. Returns what was said, by conversation.
+ * @param asked the first message of each
+ */
+export async function takeTurns(
+  engine: Pick<LlamaServerEngine, 'chat'>,
+  asked: readonly string[],
+  turns: number,
+  ownerOf: (conversation: number) => string = () => 'keyless'
+): Promise<Said[][]> {
+  const conversations = asked.map((content): Message[] => [{ role: 'user', content }])
+  const said: Said[][] = asked.map(() => [])
+  for (let turn = 0; turn < turns; turn++) {
+    for (const [at, messages] of conversations.entries()) {
+      if (turn > 0) messages.push({ role: 'user', content: `And number ${turn}?` })
+      const reply = await say(engine, messages, ownerOf(at))
+      messages.push(reply.message)
+      said[at]!.push(reply)
+    }
+  }
+  return said
 }

@@ -7,7 +7,8 @@ import {
 } from '../../../../../plugins/machines/cluster/placement/cluster-view.ts'
 import { PrefixMemory } from '../../../../../plugins/machines/cluster/placement/prefix-memory.ts'
 import { promptBlocks } from '../../../../../plugins/machines/cluster/placement/prompt-blocks.ts'
-import { chooseSlot, getTrail, type SlotState } from '../../../../../runtimes/llama-server/slot-owners.ts'
+import { choosePlacement, type SlotState } from '../../../../../runtimes/llama-server/prompt-cache/placement.ts'
+import { getTrail } from '../../../../../runtimes/llama-server/prompt-cache/trail.ts'
 import { trialCount } from '../../../../support/trial-count.ts'
 import { Agenda, Dice } from '../../../running/scheduler/simulated-world.ts'
 
@@ -115,7 +116,9 @@ function replay(trace: readonly Turn[][], nodes: number, slots: number): Replay 
       const serve = () => {
         const trail = getTrail(request)
         const text = turn.messages.map(({ role, content }) => `<${role}>${content}`).join('\n')
-        const slot = chooseSlot([...node.free], 'owner', trail) as Node['slots'][number]
+        // Without saved states, since only the slots of nodes are simulated.
+        const prompt = { owner: 'owner', trail, saved: [], exact: true, pace: 1, restoreSpeed: 1 }
+        const { slot } = choosePlacement(node.free, prompt)
         node.free.delete(slot)
         node.model.queued--
         node.model.running++

@@ -1,0 +1,245 @@
+import type { EngineFields } from '../../../core/contracts/engines.ts'
+import { choosePlacement, type SlotState } from './placement.ts'
+import { getSaveDelay, isWorthSaving } from './retention.ts'
+import type { SavedState } from './saved-state.ts'
+import type { SentRequest } from './slot-requests.ts'
+import { continues, getTrail, type Trail } from './trail.ts'
+
+/*
+ * The slots of one engine. llama-server ignores owners, and its own cache of earlier prompts (`--cache-ram`) does too. So
+ * that cache is off, and corral chooses the slot of each answer (`id_slot`), remembers whose prompt is in it, and disables
+ * the comparison for a slot with another owner's prompt (`cache_prompt: false`). Before a conversation loses its slot, the
+ * slot's state is saved. It is restored when the conversation returns.
+ */
+
+/** How one answer is requested, and what happens to its slot. */
+export interface SlotUse {
+  /** Fields of the request that no client may set. */
+  readonly fields: { readonly id_slot: number; readonly cache_prompt?: false }
+  /** The request was sent to llama-server. */
+  sent(request: SentRequest): void
+  /** The first part of the answer has arrived: the slot now holds this prompt and no part of an earlier one. */
+  begun(): void
+  /** The answer has ended, in whatever way. */
+  end(): void
+}
+
+/** Saves and restores the states of an engine's slots. Its functions never reject. */
+export interface SlotStates {
+  /** Whether a state can only be continued from its very end. */
+  readonly exact: boolean
+  /** Milliseconds to process a token, and bytes that are restored in a millisecond. */
+  readonly pace: number
+  readonly restoreSpeed: number
+  find(owner: string): readonly SavedState[]
+  /** Resolves with the saved state, or undefined if there is none. */
+  save(slot: {
+    id: number
+    owner: string
+    trail: Trail
+    last: SentRequest | undefined
+  }): Promise<SavedState | undefined>
+  /** Resolves with whether the slot now has this state. Otherwise it is empty. */
+  restore(slot: number, state: SavedState): Promise<boolean>
+  /** Counts a prompt, and whether its conversation was found. */
+  count(isFound: boolean): void
+}
+
+/** A slot, and what a save needs to know about it. */
+class Slot implements SlotState {
+  readonly id: number
+  owner: string | undefined
+  trail: Trail | undefined
+  usedAt = 0
+  /** Whether it has changed since it was last saved or restored. */
+  changed = false
+  /** Whether its last request allows that it is stored. */
+  allowed = true
+  last: SentRequest | undefined
+  /** The state that it was last saved to or restored from, until it changes. */
+  saved: SavedState | undefined
+  /** The save in progress. */
+  saving: Promise<SavedState | undefined> | undefined
+  timer: NodeJS.Timeout | undefined
+
+  constructor(id: number) {
+    this.id = id
+  }
+
+  clear(): void {
+    Object.assign(this, { owner: undefined, trail: undefined, changed: false, last: undefined, saved: undefined })
+  }
+}
+
+/** The owner of requests that no client sent. */
+const SERVER = ''
+
+export class PromptSlots {
+  readonly #slots: Slot[]
+  readonly #free: Set<Slot>
+  /** Callers that wait for a free slot, in order. */
+  readonly #waiting: (() => void)[] = []
+  #uses = 0
+  #states: SlotStates | undefined
+  /** When a conversation last lost its slot to another one. */
+  #displacedAt = Number.NEGATIVE_INFINITY
+
+  /** @param count how many slots the engine has */
+  constructor(count: number) {
+    this.#slots = Array.from({ length: count }, (_, id) => new Slot(id))
+    this.#free = new Set(this.#slots)
+  }
+
+  /** Starts to save and restore states. */
+  attach(states: SlotStates): void {
+    this.#states = states
+  }
+
+  /** Returns the owner of a slot's prompt. Undefined if it is not known for sure. */
+  getOwner(slot: number): string | undefined {
+    return this.#slots[slot]?.owner
+  }
+
+  /**
+   * Takes a slot for one answer, and waits until one is free. If the prompt's conversation was saved, it is restored
+   * first.
+   *
+   * An answer that is disconnected before it reached its slot might reach it later, when the slot already belongs to
+   * another owner. So the slot stays taken until llama-server has responded at all, which it does a moment after the
+   * request, just before it processes the prompt.
+   * @param owner the server itself if absent
+   * @throws the signal's reason
+   */
+  async take(owner: string | undefined, body: EngineFields, signal: AbortSignal): Promise<SlotUse> {
+    while (this.#free.size === 0) await this.#untilFree(signal)
+    if (signal.aborted) {
+      // A caller that was woken for this slot but gave up passes it to the next.
+      this.#waiting.shift()?.()
+      throw signal.reason
+    }
+    const client = owner ?? SERVER
+    const trail = getTrail(body)
+    const slot = await this.#place(client, trail)
+    if (signal.aborted) {
+      this.#release(slot)
+      throw signal.reason
+    }
+    const isOwn = slot.owner === client
+    // Until the answer begins, the slot holds the earlier prompt, this one, or parts of both.
+    slot.owner = isOwn ? client : undefined
+    slot.trail = isOwn ? slot.trail : undefined
+    slot.allowed = body.cache_prompt !== false
+    let request: SentRequest | undefined
+    return {
+      fields: isOwn ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
+      sent: sent => {
+        if (this.#states?.exact) request = sent
+      },
+      begun: () => {
+        slot.owner = client
+        slot.trail = trail
+        slot.changed = true
+        slot.last = request
+        slot.saved = undefined
+      },
+      end: () => {
+        this.#release(slot)
+        this.#saveLater(slot)
+      }
+    }
+  }
+
+  /** Saves what has changed. Call it when the engine is idle. */
+  async saveAll(): Promise<void> {
+    for (const slot of this.#slots) {
+      await slot.saving
+      await this.#save(slot)
+    }
+  }
+
+  /** Takes the best free slot for a prompt, and restores the best state into it. */
+  async #place(owner: string, trail: Trail): Promise<Slot> {
+    const states = this.#states
+    const { slot, source } = choosePlacement(this.#free, {
+      owner,
+      trail,
+      saved: states?.find(owner) ?? [],
+      exact: states?.exact ?? true,
+      pace: states?.pace ?? 0,
+      restoreSpeed: states?.restoreSpeed ?? 1
+    })
+    this.#free.delete(slot)
+    slot.usedAt = ++this.#uses
+    clearTimeout(slot.timer)
+    if (!states) return slot
+    let isFound = slot.owner === owner && slot.trail !== undefined && continues(trail, slot.trail)
+    if (!isFound) {
+      if (isWorthSaving(slot)) this.#displacedAt = performance.now()
+      await slot.saving
+      await this.#save(slot)
+    }
+    const saved = source && ('saved' in source ? source.saved : await this.#saveSource(source.slot))
+    if (saved) {
+      isFound = await states.restore(slot.id, saved)
+      slot.clear()
+      if (isFound) {
+        Object.assign(slot, { owner, trail: saved.trail, saved })
+        this.#displacedAt = performance.now()
+      }
+    }
+    states.count(isFound)
+    return slot
+  }
+
+  /** Saves another free slot, so that its state can be copied. */
+  async #saveSource(slot: Slot): Promise<SavedState | undefined> {
+    if (!slot.changed) return slot.saved
+    this.#free.delete(slot)
+    try {
+      return await (slot.saving ?? this.#save(slot))
+    } finally {
+      this.#release(slot)
+    }
+  }
+
+  async #save(slot: Slot): Promise<SavedState | undefined> {
+    const { id, owner, trail, last } = slot
+    if (!this.#states || !isWorthSaving(slot)) return undefined
+    slot.changed = false
+    slot.saving = this.#states.save({ id, owner: owner!, trail: trail!, last })
+    const saved = await slot.saving
+    slot.saving = undefined
+    if (!slot.changed) slot.saved = saved
+    return saved
+  }
+
+  #saveLater(slot: Slot): void {
+    if (!this.#states || !isWorthSaving(slot)) return
+    const delay = getSaveDelay(this.#states.exact, performance.now() - this.#displacedAt)
+    if (delay === undefined) return
+    clearTimeout(slot.timer)
+    slot.timer = setTimeout(() => {
+      if (this.#free.has(slot)) void this.#save(slot)
+    }, delay).unref()
+  }
+
+  #release(slot: Slot): void {
+    this.#free.add(slot)
+    this.#waiting.shift()?.()
+  }
+
+  #untilFree(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const onAbort = () => {
+        this.#waiting.splice(this.#waiting.indexOf(go), 1)
+        reject(signal.reason)
+      }
+      const go = () => {
+        signal.removeEventListener('abort', onAbort)
+        resolve()
+      }
+      this.#waiting.push(go)
+      signal.addEventListener('abort', onAbort, { once: true })
+    })
+  }
+}

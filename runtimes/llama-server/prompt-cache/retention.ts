@@ -1,0 +1,79 @@
+import type { SavedState } from './saved-state.ts'
+
+/*
+ * Decides which states are stored, when, and which of them give way. The states of one owner never give way to those of
+ * another while the owner stays within its share of the budget, so that evictions reveal nothing about others.
+ */
+
+/** Prompts with fewer bytes are processed again faster than they are restored. */
+const MIN_PROMPT_BYTES = 256
+/** Milliseconds after an answer until its state is saved, unless conversations are competing for slots. */
+const IDLE_BEFORE_SAVE = 5000
+/** Milliseconds for which conversations that have displaced each other count as competing. */
+const COMPETING_FOR = 600_000
+/** Milliseconds after which a conversation is half as likely to return. */
+const HALF_LIFE = 3_600_000
+
+/** The share of the free memory that states may use, unless the admin sets an amount. */
+const MEMORY_SHARE = 0.25
+
+/**
+ * Returns the bytes that the states in memory may use.
+ * @param configured bytes, if the admin has set them
+ * @param free bytes that programs can allocate, if the states are counted as free
+ */
+export function getMemoryBudget(configured: number | undefined, free: number): number {
+  return Math.min(configured ?? Number.POSITIVE_INFINITY, MEMORY_SHARE * free)
+}
+
+/** Whether a slot's state is worth a file. */
+export function isWorthSaving(slot: {
+  owner: string | undefined
+  trail: { length: number } | undefined
+  /** Whether it differs from the file that it was saved to or restored from. */
+  changed: boolean
+  /** Whether its request allows that it is stored. */
+  allowed: boolean
+}): boolean {
+  return slot.changed && slot.allowed && slot.owner !== undefined && (slot.trail?.length ?? 0) >= MIN_PROMPT_BYTES
+}
+
+/**
+ * Returns the milliseconds after the end of an answer until its state is saved in the background, or undefined to save
+ * it only when its slot is needed.
+ * @param exact whether saving rolls the slot back to the end of its prompt, which makes its next turn slower
+ * @param sinceDisplaced milliseconds since a conversation last displaced another one in this engine
+ */
+export function getSaveDelay(exact: boolean, sinceDisplaced: number): number | undefined {
+  if (sinceDisplaced < COMPETING_FOR) return 0
+  return exact ? undefined : IDLE_BEFORE_SAVE
+}
+
+/** The value of a state's bytes: the time to compute it again × the probability of its return ÷ its size. */
+function getValue({ tokens, pace = 1, usedAt, bytes }: SavedState, now: number): number {
+  return (tokens * pace * 2 ** ((usedAt - now) / HALF_LIFE)) / bytes
+}
+
+/**
+ * Chooses which states to evict to free bytes for a new state of an owner: the least valuable ones of owners above their
+ * share of the budget.
+ */
+export function chooseEvicted<Entry extends { state: SavedState }>(
+  entries: readonly Entry[],
+  bytes: number,
+  { owner, added, budget, now }: { owner: string; added: number; budget: number; now: number }
+): Entry[] {
+  const totals = new Map([[owner, added]])
+  for (const { state } of entries) totals.set(state.owner, (totals.get(state.owner) ?? 0) + state.bytes)
+  const share = budget / totals.size
+  const evicted: Entry[] = []
+  const left = [...entries].sort((a, b) => getValue(a.state, now) - getValue(b.state, now))
+  for (let freed = 0; freed < bytes && left.length > 0; ) {
+    const found = left.findIndex(({ state }) => totals.get(state.owner)! > share)
+    const [entry] = left.splice(Math.max(0, found), 1)
+    evicted.push(entry!)
+    freed += entry!.state.bytes
+    totals.set(entry!.state.owner, totals.get(entry!.state.owner)! - entry!.state.bytes)
+  }
+  return evicted
+}

@@ -1,0 +1,69 @@
+import { readJson, readText } from '../response-body.ts'
+import type { EngineRequest, EngineResponse } from '../upstream.ts'
+
+/*
+ * llama-server's HTTP interface for the states of slots (tools/server/README.md: POST /slots/{id}?action=…, GET
+ * /metrics).
+ */
+
+interface Requests {
+  request(request: EngineRequest): Promise<EngineResponse>
+}
+
+/** Saves or restores a slot. Returns its tokens and the bytes written. @throws Error with the engine's own words */
+export async function slotAction(
+  engine: Requests,
+  id: number,
+  action: 'save' | 'restore',
+  filename: string,
+  signal: AbortSignal
+): Promise<{ tokens: number; bytes: number }> {
+  const reply = await post(engine, `/slots/${id}?action=${action}`, { filename }, signal)
+  return { tokens: toNumber(reply.n_saved ?? reply.n_restored), bytes: toNumber(reply.n_written) }
+}
+
+/**
+ * Rolls a slot back to the end of its last prompt, where the next prompt of the conversation certainly agrees with it.
+ * llama-server returns there through a checkpoint of the slot.
+ * @param request the request of the slot's last answer
+ * @throws Error with the engine's own words
+ */
+export async function rollBack(
+  engine: Requests,
+  id: number,
+  { path, fields }: SentRequest,
+  signal: AbortSignal
+): Promise<void> {
+  const { stream, stream_options, return_progress, grammar, json_schema, response_format, ...prompt } = fields
+  const body = { ...prompt, max_tokens: 0, n_predict: 0, stream: false, id_slot: id, cache_prompt: true }
+  await post(engine, path, body, signal)
+}
+
+/** A request for an answer as llama-server got it. */
+export interface SentRequest {
+  path: string
+  fields: Record<string, unknown>
+}
+
+async function post(engine: Requests, path: string, fields: object, signal: AbortSignal) {
+  const { status, body } = await engine.request({ method: 'POST', path, body: JSON.stringify(fields), signal })
+  const reply = (await readJson(body)) as Record<string, unknown>
+  if (status === 200) return reply
+  const message = (reply?.error as { message?: unknown } | undefined)?.message
+  throw new Error(typeof message === 'string' ? message : `status ${status}`)
+}
+
+/** Returns the average milliseconds per token of prefill, or undefined if too few tokens were processed. */
+export async function promptPace(engine: Requests, signal: AbortSignal): Promise<number | undefined> {
+  const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
+  const metrics = await readText(body)
+  const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
+  const tokens = count('prompt_tokens_total')
+  const seconds = count('prompt_seconds_total')
+  // Single tokens take longer than those of a batch.
+  return status === 200 && tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
+}
+
+function toNumber(value: unknown): number {
+  return typeof value === 'number' && Number.isFinite(value) ? value : 0
+}

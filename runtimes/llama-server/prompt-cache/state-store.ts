@@ -1,0 +1,351 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { existsSync, type Stats } from 'node:fs'
+import {
+  chmod,
+  copyFile,
+  lstat,
+  mkdir,
+  readdir,
+  readFile,
+  rm,
+  stat,
+  statfs,
+  symlink,
+  writeFile
+} from 'node:fs/promises'
+import { join } from 'node:path'
+import { errorMessage, isSystemError } from '../../../core/errors.ts'
+import { freeSpace } from '../../../core/system/disk-space.ts'
+import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
+import { chooseEvicted } from './retention.ts'
+import { type SavedState, type StateRecord, StateRecordSchema, type Tier } from './saved-state.ts'
+import { computeChecksum } from './state-file.ts'
+
+/*
+ * The saved states of conversations, in memory and on disk:
+ *
+ *   <disk>/<hash of the variant's key>/<id>.json   what is known about a state, wherever its file is
+ *                                      <id>.slot   its file, if it is on disk
+ *   <memory>/<the same hash>/<id>.slot             its file, if it is in memory (tmpfs)
+ *
+ * A state survives a restart once its .json exists, which is written last, atomically, with the checksum of the whole
+ * file. Files without one are left over from interrupted saves and are deleted at the next start. Folders are 0700 and
+ * files 0600, because they contain users' text.
+ */
+
+/** Bytes of a disk or of the memory's file system that are left free. */
+const KEPT_FREE = 256 * 2 ** 20
+/** The maximum share of the free disk space that states may use. */
+const MAX_DISK_SHARE = 0.5
+const MAX_STATES = 4096
+/** Linux's file system in memory. */
+const SHARED_MEMORY = '/dev/shm'
+const TMPFS = 0x01021994
+const RECORD_NAME = /^[0-9a-f]{16}\.json$/
+
+export interface StateStoreLog {
+  debug(object: object, message: string): void
+  warn(object: object, message: string): void
+}
+
+export interface StateStoreOptions {
+  /** A dedicated folder, which need not exist. */
+  directory: string
+  /** A dedicated folder on a file system in memory. Undefined without one. */
+  memoryDirectory?: string | undefined
+  /** Bytes on disk. 0 stores nothing and deletes all. */
+  budget: number
+  /** Returns the bytes that the states in memory may use now. */
+  memoryBudget?: () => Promise<number>
+  log: StateStoreLog
+}
+
+export type StateStore = Awaited<ReturnType<typeof openStateStore>>
+
+const memoryPrefix = () => `corral-${process.getuid?.()}-`
+
+/** Returns the path of the folder in memory that belongs to a folder on disk. */
+export function getMemoryPath(directory: string): string {
+  return join(SHARED_MEMORY, memoryPrefix() + createHash('sha256').update(directory).digest('hex').slice(0, 16))
+}
+
+/** The file in a folder in memory that names the folder on disk to which it belongs. */
+const ORIGIN = 'origin'
+
+/**
+ * Creates a folder for states in memory, private to this user and this data directory, and deletes folders whose data
+ * directory no longer exists. Returns undefined if the system has no file system in memory, or if somebody else made the
+ * folder.
+ */
+export async function createMemoryDirectory(directory: string): Promise<string | undefined> {
+  if (process.platform !== 'linux') return undefined
+  const path = getMemoryPath(directory)
+  try {
+    if ((await statfs(SHARED_MEMORY)).type !== TMPFS) return undefined
+    await mkdir(path, { mode: 0o700 }).catch(error => {
+      if (!isSystemError(error, 'EEXIST')) throw error
+    })
+    const found = await lstat(path)
+    if (!found.isDirectory() || found.uid !== process.getuid!()) return undefined
+    await chmod(path, 0o700)
+    await writeFile(join(path, ORIGIN), directory, { mode: 0o600 })
+    for (const other of await readdir(SHARED_MEMORY)) {
+      if (!other.startsWith(memoryPrefix())) continue
+      const origin = await readFile(join(SHARED_MEMORY, other, ORIGIN), 'utf8').catch(() => undefined)
+      if (origin === undefined || origin === directory || existsSync(origin)) continue
+      await rm(join(SHARED_MEMORY, other), { recursive: true, force: true })
+    }
+    return path
+  } catch {
+    // Without it, states are stored on disk only.
+    return undefined
+  }
+}
+
+/** Deletes a file. A file that cannot be deleted yet (on Windows, while it is open) is deleted at the next start. */
+async function discard(path: string): Promise<void> {
+  await rm(path, { force: true }).catch(() => {
+    // No record names it.
+  })
+}
+
+/** Opens the saved states. Deletes incomplete and damaged ones, and enforces the budgets. */
+export async function openStateStore({ directory, memoryDirectory, budget, memoryBudget, log }: StateStoreOptions) {
+  const states = new Map<string, SavedState>()
+  /** The files that were read completely since they last changed. */
+  const verified = new WeakMap<SavedState, string>()
+  const reserved = { memory: 0, disk: 0 }
+  let queue: Promise<unknown> = Promise.resolve()
+
+  const hash = (variant: string) => createHash('sha256').update(variant).digest('hex').slice(0, 32)
+  const roots = { disk: directory, memory: memoryDirectory }
+  const getPath = (tier: Tier, variant: string, name: string) => join(roots[tier]!, hash(variant), name)
+  const pathOf = ({ tier, variant, id }: SavedState) => getPath(tier, variant, `${id}.slot`)
+
+  /** Changes are made one after another. */
+  function alone<T>(work: () => Promise<T>): Promise<T> {
+    const done = queue.then(work)
+    queue = done.catch(() => {
+      // The caller handles it.
+    })
+    return done
+  }
+
+  const inTier = (tier: Tier) => [...states.values()].filter(state => state.tier === tier)
+  const getUse = (tier: Tier) => inTier(tier).reduce((sum, { bytes }) => sum + bytes, reserved[tier])
+
+  async function writeRecord({ id, ...state }: SavedState): Promise<void> {
+    if (state.crc32 === undefined) return
+    const record: StateRecord = { version: 2, ...state, crc32: state.crc32 }
+    await writeJsonFile(getPath('disk', state.variant, `${id}.json`), record, { mode: 0o600 })
+  }
+
+  async function remove(state: SavedState): Promise<void> {
+    states.delete(state.id)
+    await discard(getPath('disk', state.variant, `${state.id}.json`))
+    await discard(pathOf(state))
+  }
+
+  async function getBudget(tier: Tier): Promise<number> {
+    if (budget === 0) return 0
+    if (tier === 'memory') return memoryDirectory === undefined ? 0 : ((await memoryBudget?.()) ?? 0)
+    const free = await freeSpace(directory).catch(() => Number.POSITIVE_INFINITY)
+    return Math.min(budget, MAX_DISK_SHARE * (free + getUse('disk')))
+  }
+
+  /**
+   * Evicts states until this many bytes of an owner fit into the budget. What does not fit into memory goes to the disk.
+   * @returns false if they can never fit
+   */
+  async function makeRoom(tier: Tier, bytes: number, owner: string): Promise<boolean> {
+    const most = await getBudget(tier)
+    if (bytes + reserved[tier] > most) return false
+    const entries = inTier(tier).map(state => ({ state }))
+    const excess = getUse(tier) + bytes - most
+    if (excess <= 0) return true
+    const evicted = chooseEvicted(entries, excess, { owner, added: bytes, budget: most, now: Date.now() })
+    for (const { state } of evicted) {
+      if (tier === 'disk' || !(await moveToDisk(state))) await remove(state)
+    }
+    log.debug({ files: evicted.length, tier }, 'saved prompt caches made room for newer ones')
+    return true
+  }
+
+  async function moveToDisk(state: SavedState): Promise<boolean> {
+    if (!(await makeRoom('disk', state.bytes, state.owner))) return false
+    const from = pathOf(state)
+    try {
+      await mkdir(join(directory, hash(state.variant)), { recursive: true, mode: 0o700 })
+      await copyFile(from, getPath('disk', state.variant, `${state.id}.slot`))
+      state.tier = 'disk'
+      verified.set(state, getMark(await stat(pathOf(state))))
+      await writeRecord(state)
+      await discard(from)
+      return true
+    } catch (error) {
+      log.debug({ err: error }, 'a saved prompt cache could not be moved to the disk')
+      await discard(getPath('disk', state.variant, `${state.id}.slot`))
+      state.tier = 'memory'
+      return false
+    }
+  }
+
+  async function load(folder: string, name: string): Promise<void> {
+    const path = join(directory, folder, name)
+    const file = await readJsonFile(path, StateRecordSchema).catch(error => ({
+      fault: errorMessage(error),
+      value: undefined
+    }))
+    if (file?.fault) log.warn({ path }, `Deleting a saved prompt cache that cannot be used: ${file.fault}`)
+    const record = file?.value
+    if (!record || hash(record.variant) !== folder || (record.tier === 'memory' && memoryDirectory === undefined))
+      return
+    const { version, ...known } = record
+    const state: SavedState = { ...known, id: name.slice(0, -'.json'.length) }
+    const found = await stat(pathOf(state)).catch(() => undefined)
+    if (found?.size === state.bytes) states.set(state.id, state)
+  }
+
+  /** Deletes everything in a folder of states that no record names. */
+  async function clean(root: string, isWanted: (folder: string, name: string) => boolean): Promise<void> {
+    for (const folder of await readdir(root, { withFileTypes: true }).catch(noFolder)) {
+      if (folder.name === ORIGIN) continue
+      const path = join(root, folder.name)
+      const names = folder.isDirectory() ? await readdir(path) : []
+      const kept = names.filter(name => isWanted(folder.name, name))
+      if (kept.length === 0) await rm(path, { recursive: true, force: true })
+      else
+        for (const name of names) if (!kept.includes(name)) await rm(join(path, name), { recursive: true, force: true })
+    }
+  }
+
+  const folders = budget === 0 ? [] : await readdir(directory, { withFileTypes: true }).catch(noFolder)
+  for (const folder of folders.filter(entry => entry.isDirectory())) {
+    for (const name of await readdir(join(directory, folder.name))) {
+      if (RECORD_NAME.test(name)) await load(folder.name, name)
+    }
+  }
+  for (const tier of ['disk', 'memory'] as const) {
+    const isWanted = (folder: string, name: string) => {
+      const state = states.get(name.slice(0, 16))
+      if (!state || hash(state.variant) !== folder) return false
+      return name === `${state.id}.slot` ? state.tier === tier : tier === 'disk' && name === `${state.id}.json`
+    }
+    if (roots[tier] !== undefined) await clean(roots[tier], isWanted)
+  }
+  if (states.size > 0) await Promise.all([makeRoom('memory', 0, ''), makeRoom('disk', 0, '')])
+
+  return {
+    /** Returns the folder for the files of a variant's engines, after creating it. */
+    async open(variant: string): Promise<string> {
+      await mkdir(join(directory, hash(variant)), { recursive: true, mode: 0o700 })
+      await chmod(directory, 0o700)
+      if (memoryDirectory === undefined) return join(directory, hash(variant))
+      await mkdir(join(memoryDirectory, hash(variant)), { recursive: true, mode: 0o700 })
+      return join(memoryDirectory, hash(variant))
+    },
+
+    list: (): readonly SavedState[] => [...states.values()],
+    /** Returns the states of a variant's conversations with this owner. */
+    find: (variant: string, owner: string): readonly SavedState[] =>
+      [...states.values()].filter(state => state.variant === variant && state.owner === owner),
+    isStored: ({ id }: SavedState) => states.has(id),
+    /** Returns the bytes in a tier. */
+    getUse,
+
+    /**
+     * Reserves bytes for a file, evicting others if the budget requires it. Returns its name and path, or undefined if
+     * neither memory nor disk have room.
+     */
+    reserve: (variant: string, bytes: number, owner: string) =>
+      alone(async () => {
+        for (const tier of ['memory', 'disk'] as const) {
+          const root = roots[tier]
+          if (root === undefined || !(await makeRoom(tier, bytes, owner))) continue
+          if ((await freeSpace(root)) < bytes + KEPT_FREE) continue
+          const id = randomBytes(8).toString('hex')
+          reserved[tier] += bytes
+          return {
+            id,
+            tier,
+            path: getPath(tier, variant, `${id}.slot`),
+            release: () => {
+              reserved[tier] -= bytes
+            }
+          }
+        }
+        return undefined
+      }),
+
+    /**
+     * Makes a file accessible to engines under this name. Engines write to one folder only, so a file elsewhere gets a
+     * link there. Returns a function that removes the link.
+     */
+    async link(variant: string, tier: Tier, name: string): Promise<() => Promise<void>> {
+      if (tier === 'memory' || memoryDirectory === undefined) return async () => {}
+      const link = getPath('memory', variant, name)
+      await symlink(getPath('disk', variant, name), link)
+      return () => discard(link)
+    },
+
+    /** Adds a complete file, and deletes the states that it replaces. */
+    add: (state: SavedState, replaced: readonly SavedState[]): Promise<void> =>
+      alone(async () => {
+        verified.set(state, getMark(await stat(pathOf(state))))
+        states.set(state.id, state)
+        for (const old of replaced) await remove(old)
+        const [oldest] = states.size > MAX_STATES ? [...states.values()].sort((a, b) => a.usedAt - b.usedAt) : []
+        if (oldest) await remove(oldest)
+        await makeRoom(state.tier, 0, state.owner)
+      }),
+
+    /** Computes the checksum of a state's file, and records it, so that the state survives a restart. */
+    async seal(state: SavedState, signal: AbortSignal): Promise<void> {
+      const { crc32, size } = await computeChecksum(pathOf(state), signal)
+      await alone(async () => {
+        if (!states.has(state.id)) return
+        if (size !== state.bytes) return await remove(state)
+        state.crc32 = crc32
+        await writeRecord(state)
+      })
+    },
+
+    /**
+     * Returns a state's path after checking that its file is undamaged. The whole file is read unless this was done since
+     * it last changed.
+     * @throws Error if it is damaged, or the signal's reason
+     */
+    async verify(state: SavedState, signal: AbortSignal): Promise<string> {
+      const path = pathOf(state)
+      const before = getMark(await stat(path))
+      if (verified.get(state) === before) return path
+      const found = await computeChecksum(path, signal)
+      if (found.size !== state.bytes || found.crc32 !== state.crc32) throw new Error('the file is damaged')
+      verified.set(state, before)
+      return path
+    },
+
+    remove: (removed: readonly SavedState[]): Promise<void> =>
+      alone(async () => {
+        for (const state of removed) await remove(state)
+      }),
+
+    /** Moves states from memory to the disk until this much memory is left to them. */
+    shrinkMemory: (most: number): Promise<void> =>
+      alone(async () => {
+        const excess = getUse('memory') - Math.max(0, most)
+        if (excess <= 0) return
+        const entries = inTier('memory').map(state => ({ state }))
+        const evicted = chooseEvicted(entries, excess, { owner: '', added: 0, budget: most, now: Date.now() })
+        for (const { state } of evicted) if (!(await moveToDisk(state))) await remove(state)
+      })
+  }
+}
+
+/** Changes whenever a file does. */
+const getMark = ({ size, ctimeMs }: Stats) => `${size} ${ctimeMs}`
+
+function noFolder(error: unknown): never[] {
+  if (isSystemError(error, 'ENOENT')) return []
+  throw error
+}
