@@ -136,7 +136,10 @@ export function createClient({ signal: ended, elsewhere, ...found }: ClientOptio
       onHeaders?.(response.headers)
       const events: (Event & { error?: unknown; code?: unknown })[] = []
       const parser = createParser({
-        onEvent: ({ data }) => events.push(parseJson(access.address, data) as Event),
+        onEvent: ({ data }) => {
+          // The end mark of OpenAI's API.
+          if (data !== '[DONE]') events.push(parseJson(access.address, data) as Event)
+        },
         onComment: comment => onStatus?.(comment.trim())
       })
       const decoder = new TextDecoder()

@@ -33,6 +33,12 @@ function random(seed: number): () => number {
   }
 }
 
+/** Words of the word list, the same for the same seed. */
+export function randomWords(count: number, seed: number): string {
+  const next = random(seed)
+  return Array.from({ length: count }, () => WORDS[Math.floor(next() * WORDS.length)]).join(' ')
+}
+
 type Final = { done?: boolean } & Partial<Counters>
 
 interface Answer {
@@ -57,10 +63,7 @@ export function createMeter(client: ServerClient, model: string, mode: 'chat' | 
   // Slightly less, because words differ in length and the chat template adds tokens.
   const wordsFor = (tokens: number) => Math.max(1, Math.floor((tokens * 0.97 - 4) / tokensPerWord))
 
-  function text(tokens: number, seed: number): string {
-    const next = random(seed)
-    return Array.from({ length: wordsFor(tokens) }, () => WORDS[Math.floor(next() * WORDS.length)]).join(' ')
-  }
+  const text = (tokens: number, seed: number) => randomWords(wordsFor(tokens), seed)
 
   async function ask(path: string, body: object): Promise<Answer> {
     sent++

@@ -5,14 +5,15 @@ import { version } from '../../core/system/package-info.ts'
 import { plural } from '../../core/system/plural.ts'
 import { createMeter, type Meter, type Sample } from '../bench/measure.ts'
 import { saveSettings } from '../bench/save.ts'
+import { runSessions, type SessionReport } from '../bench/sessions.ts'
 import { type Summary, summarize } from '../bench/statistics.ts'
 import { type BenchServer, benchServer } from '../bench/trial-client.ts'
 import { type Step, type Tuning, tune } from '../bench/tune.ts'
-import { failure } from '../command-failure.ts'
+import { failure, interruption } from '../command-failure.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
-import { printJson, printNote, printText, wrapLines } from '../output.ts'
+import { formatTable, printJson, printNote, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
-import type { ServerClient } from '../server-client.ts'
+import { createClient, type ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
 interface BenchOptions {
@@ -21,6 +22,10 @@ interface BenchOptions {
   context?: number[] | undefined
   slots?: number[] | undefined
   repeat?: number | undefined
+  session?: boolean
+  agents?: string
+  turns?: string
+  beside?: string
   tune?: boolean
   allowQuantizedCache?: boolean
   yes?: boolean
@@ -33,6 +38,8 @@ interface BenchOptions {
 const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
 const SLOTS = [1, 2, 4]
 const REPEAT = { usual: 5, quick: 2 }
+/** With `--session`: the context and slots of the model, and the words of instructions per token of the context. */
+const SESSION = { agents: '6', turns: '6', context: 8192, slots: 2, words: 0.25 }
 /** A default context is skipped if one answer would take longer than this. */
 const MAX_ANSWER_SECONDS = 20
 /** Target duration of an answer, and its limits in tokens. */
@@ -78,6 +85,11 @@ export async function bench(
   })) {
     if (value && !tune) throw usageFailure(`--${name} needs --tune.`)
   }
+  const { session, agents, turns, beside } = options
+  for (const [name, value] of Object.entries({ agents, turns, beside })) {
+    if (value !== undefined && !session) throw usageFailure(`--${name} needs --session.`)
+  }
+  if (session && tune) throw usageFailure('--session cannot be combined with --tune.')
   if (tune && (options.context || options.slots)) {
     throw usageFailure('--tune uses the configured context and slots. Leave out --context and --slots.')
   }
@@ -98,6 +110,7 @@ export async function bench(
     }
     const work: Work = { client, server, model, options, say, notes }
     try {
+      if (session) return await reportSessions(work, progress)
       const result = tune ? await tuneModel(work) : await measureModel(work, shown.details.context_length)
       server.close()
       progress.clear()
@@ -218,6 +231,32 @@ function origin({ model, label, provider, build }: TrialRecord) {
     engine: [provider, build].filter(Boolean).join(' '),
     machine: { cpu: all[0]?.model.trim() ?? 'unknown', threads: all.length, memory: totalmem() }
   }
+}
+
+/** Measures agents that take turns with this server, then with others. */
+async function reportSessions({ client, server, model, options, say }: Work, progress: { clear(): void }) {
+  const agents = wholeNumber('agents', options.agents ?? SESSION.agents)
+  const turns = wholeNumber('turns', options.turns ?? SESSION.turns)
+  if (turns < 2) throw usageFailure('--turns must be 2 or more, since the first turns are not counted.')
+  const num_ctx = options.context?.[0] ?? SESSION.context
+  say(`loading with a context of ${num_ctx}`)
+  const loaded = await server.load({ options: { num_ctx, num_parallel: options.slots?.[0] ?? SESSION.slots } })
+  if (loaded.status === 'failed') throw failure(loaded.reason)
+  const plan = { agents, turns, words: Math.floor(SESSION.words * Math.min(num_ctx, loaded.context_length)) }
+  const others = (options.beside?.split(',') ?? []).map(address =>
+    createClient({ address, apiKey: undefined, signal: interruption() })
+  )
+  const reports: SessionReport[] = []
+  for (const one of [client, ...others]) reports.push(await runSessions(one, model, plan, say))
+  progress.clear()
+  if (options.json) return printJson(reports)
+  const rows = reports.map(({ server, first, cached }) => [
+    server,
+    `${shortNumber(first.median)} s`,
+    `${shortNumber(first.p95)} s`,
+    `${(100 * cached).toFixed(1)} %`
+  ])
+  printText(formatTable(['SERVER', '>FIRST', '>95 %', '>CACHED'], rows))
 }
 
 function answerTokens(warm: Sample, context: number, quick: boolean): number {
