@@ -23,6 +23,7 @@ const MODULES: Record<string, () => Promise<object>> = {
   top: () => import('./commands/loaded-models.ts'),
   stop: () => import('./commands/loaded-models.ts'),
   logs: () => import('./commands/model-logs.ts'),
+  cache: () => import('./commands/cache.ts'),
   bench: () => import('./commands/bench-model.ts'),
   search: () => import('./commands/search.ts'),
   pull: () => import('./commands/pull.ts'),

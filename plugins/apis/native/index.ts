@@ -5,6 +5,7 @@ import type { Services } from '../../../core/contracts/services.ts'
 import type { Drain } from '../../../core/http/draining.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { benchmarkRoutes } from './benchmark-routes.ts'
+import { cacheRoutes } from './cache-routes.ts'
 import { eventRoutes } from './events/event-routes.ts'
 import { StateCollector } from './events/state-collector.ts'
 import { SharedStateFeed } from './events/state-feed.ts'
@@ -88,6 +89,7 @@ export default definePlugin({
         await app.register(nativeRoutes(native), { prefix })
         await app.register(runtimeRoutes(native), { prefix })
         await app.register(logRoutes(native), { prefix })
+        await app.register(cacheRoutes(native), { prefix })
         await app.register(benchmarkRoutes(native), { prefix })
         await app.register(settingsRoutes(native), { prefix })
         await app.register(serverRoutes(context.plugins))

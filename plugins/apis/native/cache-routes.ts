@@ -1,0 +1,67 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import type { FastifyPluginAsync } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { Named } from '../../../core/contracts/native-records.ts'
+import { Loose } from '../../../core/http/request-fields.ts'
+import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { parseRequestedName } from '../../../core/models/model-name.ts'
+import type { NativeDependencies } from './native-dependencies.ts'
+
+const Count = Type.Integer({ minimum: 0 })
+const TAG = 'Prompt cache'
+
+const CachedModelSchema = Loose({
+  model: Type.String(),
+  conversations: Count,
+  tokens: Count,
+  memory: Type.Integer({ minimum: 0, description: 'Bytes in main memory' }),
+  disk: Type.Integer({ minimum: 0, description: 'Bytes on disk' }),
+  hits: Type.Integer({
+    minimum: 0,
+    description: 'Prompts since the start whose conversation was in a slot or restored'
+  }),
+  misses: Type.Integer({ minimum: 0, description: 'Other prompts' }),
+  restored_tokens: Type.Integer({ minimum: 0, description: 'Tokens that were restored instead of processed again' }),
+  restore_ms: Type.Integer({ minimum: 0, description: 'Milliseconds that this took' })
+})
+const CacheReportSchema = Loose({ models: Type.Array(CachedModelSchema) })
+export type CacheReport = Static<typeof CacheReportSchema>
+const ClearedSchema = Loose({ deleted: Type.Integer({ minimum: 0, description: 'Conversations that were deleted' }) })
+export type ClearedCache = Static<typeof ClearedSchema>
+
+/** Routes to list and delete the stored states of conversations. */
+export function cacheRoutes({ engines, catalog, naming }: NativeDependencies): FastifyPluginAsync {
+  return async instance => {
+    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+
+    const list = nativeRoute(TAG, 'listPromptCache', 'List what is stored of conversations, by model', {
+      role: 'operator',
+      response: { 200: json('Sizes and use by model', Named('CacheReport', CacheReportSchema)) }
+    })
+    app.get('/cache', list, async (): Promise<CacheReport> => {
+      const names = new Map(catalog.list().map(model => [model.key, naming.shown(model)]))
+      const stored = await engines.storedConversations()
+      return {
+        // A model that was just deleted has counts but no name.
+        models: stored.flatMap(({ model, restoredTokens, restoreTime, ...others }) => {
+          const name = names.get(model)
+          if (name === undefined) return []
+          const restored = { restored_tokens: restoredTokens, restore_ms: Math.round(restoreTime) }
+          return [{ model: name, ...others, ...restored }]
+        })
+      }
+    })
+
+    const clear = nativeRoute(TAG, 'clearPromptCache', 'Delete what is stored of conversations', {
+      role: 'operator',
+      description: 'Conversations go on, but their prompts are processed again unless their engine still has them.',
+      querystring: Loose({ model: Type.Optional(Type.String({ description: 'Only those with this model' })) }),
+      response: { 200: json('How many were deleted', ClearedSchema) },
+      errors: ['invalid_model_name', 'model_not_found']
+    })
+    app.delete('/cache', clear, async ({ query: { model } }): Promise<ClearedCache> => {
+      const key = model === undefined ? {} : { model: catalog.get(parseRequestedName(model)).key }
+      return { deleted: await engines.forgetConversations(key) }
+    })
+  }
+}
