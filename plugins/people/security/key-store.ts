@@ -92,7 +92,8 @@ export async function openKeyStore(
     if ([...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)) {
       ends = setInterval(endExpired, LOOK_INTERVAL).unref()
     }
-    for (const [id, { caller }] of stored) if (!isFirst && !before.has(id)) changed('key_created', caller.name, caller.owner)
+    for (const [id, { caller }] of stored)
+      if (!isFirst && !before.has(id)) changed('key_created', caller.name, caller.owner)
     for (const [id, key] of before) {
       if (stored.get(id) === key) continue
       const rotated = stored.has(id)

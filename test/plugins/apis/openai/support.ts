@@ -24,9 +24,9 @@ import { createEngineRegistry } from '../../../../plugins/running/scheduler/engi
 import { createScheduler } from '../../../../plugins/running/scheduler/scheduler.ts'
 import { engineCalls } from '../../../../runtimes/llama-server/calls.ts'
 import { type LaunchSpec, launchSpec, ownFiles } from '../../../../runtimes/llama-server/launch-spec.ts'
+import { PromptSlots } from '../../../../runtimes/llama-server/prompt-cache/prompt-slots.ts'
 import { servesMode } from '../../../../runtimes/llama-server/provider.ts'
 import type { EngineBody } from '../../../../runtimes/llama-server/response-body.ts'
-import { PromptSlots } from '../../../../runtimes/llama-server/prompt-cache/prompt-slots.ts'
 import type { EngineRequest, EngineResponse } from '../../../../runtimes/llama-server/upstream.ts'
 import { engineBody } from '../../../support/engine-body.ts'
 
