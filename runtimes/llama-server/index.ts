@@ -18,6 +18,9 @@ import { knownFlags } from './server-facts.ts'
 import { checkTemplate } from './template-check.ts'
 import { listTunables } from './tunables.ts'
 
+/** Milliseconds for which a measurement of the free memory is good enough for a prompt that waits for its slot. */
+const MEMORY_AGE = 2000
+
 export default definePlugin({
   name: 'llama-server',
   api: 1,
@@ -44,13 +47,17 @@ export default definePlugin({
       log
     })
     const directory = join(paths.cache, 'prompts')
+    let measured = { at: Number.NEGATIVE_INFINITY, free: 0 }
     const promptCache = createPromptCache({
       directory,
       memoryDirectory: async () => await createMemoryDirectory(directory),
       budget: engines.settings.promptCache,
       async memoryBudget() {
-        const { host } = await hardware.memory()
-        return getMemoryBudget(engines.settings.promptCacheMemory, host.available + promptCache.memoryUse())
+        if (performance.now() - measured.at > MEMORY_AGE) {
+          const { host } = await hardware.memory()
+          measured = { at: performance.now(), free: host.available + promptCache.memoryUse() }
+        }
+        return getMemoryBudget(engines.settings.promptCacheMemory, measured.free)
       },
       log
     })

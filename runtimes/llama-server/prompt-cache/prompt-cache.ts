@@ -21,6 +21,8 @@ const SLOWEST = 100_000
 /** Assumed until they are measured: milliseconds to process a token, and bytes that are restored in a millisecond. */
 const USUAL_PACE = 1
 const USUAL_SPEED = 500_000
+/** Milliseconds after a save until its file is read again. */
+const SEAL_DELAY = 3000
 /** The weight of the latest measurement, and the bytes of a state whose restore is measured. */
 const LATEST = 0.3
 const MEASURED_BYTES = 8 * 2 ** 20
@@ -51,7 +53,33 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   let store: StateStore | undefined
   const counts = new Map<string, CacheCounts>()
   /** States that do not survive a restart yet. */
-  const sealing = new Set<Promise<void>>()
+  const unsealed = new Map<SavedState, StateStore>()
+  let sealing: Promise<void> = Promise.resolve()
+  let sealTimer: NodeJS.Timeout | undefined
+
+  /**
+   * Reads the saved files again for their checksums, one after another. Not at once: the next request waits for the disk
+   * and the processor, and the next turn of the conversation replaces the file.
+   */
+  function sealLater(store: StateStore, state: SavedState): void {
+    unsealed.set(state, store)
+    sealTimer ??= setTimeout(() => void sealAll(), SEAL_DELAY).unref()
+  }
+
+  function sealAll(): Promise<void> {
+    clearTimeout(sealTimer)
+    sealTimer = undefined
+    sealing = sealing.then(async () => {
+      for (const [state, store] of unsealed) {
+        unsealed.delete(state)
+        await store.seal(state, timeLimit(state.bytes)).catch(error => {
+          log.debug({ err: error }, 'a saved prompt cache will not survive a restart')
+        })
+      }
+    })
+    return sealing
+  }
+
   /** Opened on first use. Until the server owns its data directory, another server may be using it. */
   const open = () =>
     (opened ??= (async () => {
@@ -157,11 +185,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
           state,
           earlier.filter(old => continues(slot.trail, old.trail))
         )
-        const sealed = store
-          .seal(state, timeLimit(size))
-          .catch(error => log.debug({ model: alias, err: error }, 'a saved prompt cache will not survive a restart'))
-          .finally(() => sealing.delete(sealed))
-        sealing.add(sealed)
+        sealLater(store, state)
         log.debug({ model: alias, tokens, bytes: size, tier }, 'saved a prompt cache')
         return state
       } catch (error) {
@@ -273,7 +297,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       }
     },
     /** Resolves once all saved states survive a restart. */
-    sealed: async (): Promise<void> => void (await Promise.all(sealing)),
+    sealed: sealAll,
     /** Deletes the states of a variant (`StoredVariant.key`), of an owner, or all. Resolves with how many. Never rejects. */
     async forget({ variant, owner }: { variant?: string | undefined; owner?: string | undefined }): Promise<number> {
       const store = await open()

@@ -301,6 +301,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
 
     /** Computes the checksum of a state's file, and records it, so that the state survives a restart. */
     async seal(state: SavedState, signal: AbortSignal): Promise<void> {
+      if (!states.has(state.id)) return
       const { crc32, size } = await computeChecksum(pathOf(state), signal)
       await alone(async () => {
         if (!states.has(state.id)) return
