@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { open, readFile } from 'node:fs/promises'
+import { open, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
 import { countWeights, ggufPieces, ggufWith, type OutputTensor, type OutputValue, padded } from './gguf-output.ts'
@@ -273,6 +273,69 @@ function chatTensors(shape: ChatModelShape, words: number): OutputTensor[] {
     ]),
     scale('output_norm', embedding)
   ]
+}
+
+/** Width, layers, heads and window of `writeRandomArchitecture`. */
+const SMALL = { width: 128, layers: 6, heads: 2, window: 64, convolution: 3 }
+
+/** The keys of a small model whose state is not a cell for each token. */
+export function architectureKeys(architecture: 'gemma3' | 'lfm2'): Record<string, OutputValue> {
+  const { width, layers, heads, window, convolution } = SMALL
+  const keys: Record<string, OutputValue> = {
+    block_count: layers,
+    context_length: 32_768,
+    embedding_length: width,
+    feed_forward_length: 2 * width,
+    'attention.head_count': heads,
+    'attention.head_count_kv': architecture === 'gemma3' ? 1 : Array.from({ length: layers }, (_, i) => i % 2),
+    'attention.layer_norm_rms_epsilon': 1e-5,
+    'attention.key_length': HEAD,
+    'attention.value_length': HEAD,
+    'rope.freq_base': 10_000.5,
+    ...(architecture === 'gemma3' ? { 'attention.sliding_window': window } : { 'shortconv.l_cache': convolution })
+  }
+  return Object.fromEntries(Object.entries(keys).map(([key, value]) => [`${architecture}.${key}`, value]))
+}
+
+/** Writes a small model with sliding windows, or a hybrid one, with the vocabulary and template of the demo model. */
+export async function writeRandomArchitecture(target: string, architecture: 'gemma3' | 'lfm2'): Promise<void> {
+  const { width, heads, convolution } = SMALL
+  const source = readKeys(await readFile(demoModelFile))
+  const words = source.get('llama.vocab_size')!.readUInt32LE(source.get('llama.vocab_size')!.length - 4)
+  const attention = (block: string) => [
+    weights(`${block}.attn_q`, width, heads * HEAD),
+    weights(`${block}.attn_k`, width, HEAD),
+    weights(`${block}.attn_v`, width, HEAD),
+    weights(`${block}.attn_output`, heads * HEAD, width),
+    scale(`${block}.attn_q_norm`, HEAD),
+    scale(`${block}.attn_k_norm`, HEAD)
+  ]
+  const mix = (block: string, i: number) => {
+    if (architecture === 'gemma3') {
+      return [...attention(block), scale(`${block}.post_attention_norm`, width), scale(`${block}.post_ffw_norm`, width)]
+    }
+    if (i % 2 === 1) return attention(block)
+    return [
+      { ...weights(`${block}.shortconv.conv`, convolution, width), fill: 'f32' as const },
+      weights(`${block}.shortconv.in_proj`, width, 3 * width),
+      weights(`${block}.shortconv.out_proj`, width, width)
+    ]
+  }
+  const tensors = [
+    weights('token_embd', width, words),
+    scale(architecture === 'gemma3' ? 'output_norm' : 'token_embd_norm', width),
+    ...layers(SMALL.layers, i => [
+      scale(`blk.${i}.attn_norm`, width),
+      ...mix(`blk.${i}`, i),
+      scale(`blk.${i}.ffn_norm`, width),
+      weights(`blk.${i}.ffn_gate`, width, 2 * width),
+      weights(`blk.${i}.ffn_up`, width, 2 * width),
+      weights(`blk.${i}.ffn_down`, 2 * width, width)
+    ])
+  ]
+  const own = { 'general.architecture': architecture, 'general.file_type': 1, ...architectureKeys(architecture) }
+  const kept = [...source].filter(([key]) => key.startsWith('tokenizer.')).map(([, pair]) => pair)
+  await writeFile(target, Buffer.concat([...ggufPieces(own, tensors, 1, kept)]))
 }
 
 /** Offset of the first key. */

@@ -1,0 +1,62 @@
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { architectureKeys, writeRandomArchitecture } from '../../../../scripts/random-models.ts'
+import { engineSpec } from '../support.ts'
+import { longText, type Message, promptCacheIn, say, startWith, takeTurns } from './support.ts'
+
+/** Several windows of 64 tokens. */
+const TWO = [1, 2].map(seed => longText(300, seed))
+/** The last answer and question, and the end of the template. */
+const MAX_NEW = 60
+
+/** The spec of a model with random weights. */
+async function specOf(t: Test, architecture: 'gemma3' | 'lfm2') {
+  const modelPath = join(t.testdir(), 'model.gguf')
+  await writeRandomArchitecture(modelPath, architecture)
+  const { variant } = engineSpec()
+  // As in the store's records, which have no lists.
+  const info = Object.fromEntries(
+    Object.entries(architectureKeys(architecture)).filter(([, value]) => typeof value === 'number')
+  ) as Record<string, number>
+  const metadata = { architecture, capabilities: ['completion' as const], info }
+  return { modelPath, variant: { ...variant, key: `random/${architecture}`, metadata } }
+}
+
+for (const architecture of ['gemma3', 'lfm2'] as const) {
+  t.test(`${architecture}: conversations that take turns on one slot continue from their last prompt`, async t => {
+    const spec = await specOf(t, architecture)
+    const alone = await startWith(t, undefined, { num_parallel: 2, num_ctx: 2048 }, spec)
+    const expected = await takeTurns(alone, TWO, 3)
+    const { cache, said: log } = promptCacheIn(join(t.testdirName, 'states'))
+    const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
+    const said = await takeTurns(engine, TWO, 3)
+    for (const [at, turns] of said.entries()) {
+      for (const [turn, { prompt, cached, message }] of turns.entries()) {
+        const what = `conversation ${at}, turn ${turn}`
+        t.same(message, expected[at]![turn]!.message, `${what}: the answer of an undisturbed engine`)
+        if (turn > 0) t.ok(prompt - cached < MAX_NEW, `${what}: ${prompt - cached} of ${prompt} tokens were processed`)
+      }
+    }
+    t.notMatch(log.join('\n'), /not saved|useless/)
+    await engine.stop()
+  })
+
+  t.test(`${architecture}: a state is not continued from its middle`, async t => {
+    const spec = await specOf(t, architecture)
+    const { cache } = promptCacheIn(join(t.testdirName, 'states'))
+    const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
+    const [first, second] = TWO as [string, string]
+    await say(engine, [{ role: 'user', content: first }])
+    await say(engine, [{ role: 'user', content: second }])
+    await engine.promptSlots.saveAll()
+    await engine.stop()
+    // They differ near the end, where the checksums of the trail do not tell them apart.
+    const changed: Message[] = [{ role: 'user', content: `${first.slice(0, -4)}frog` }]
+    const fresh = await startWith(t, undefined, { num_parallel: 1, num_ctx: 2048 }, spec)
+    const expected = await say(fresh, changed)
+    const next = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
+    const reply = await say(next, changed)
+    t.same(reply.message, expected.message, 'the answer is right')
+    t.equal(reply.cached, 0, 'because the whole prompt is processed')
+  })
+}
