@@ -7,14 +7,14 @@
  * Needs uv on the PATH. If torch's index of CPU wheels cannot be reached, the existing wheels stay as long as torch's
  * version does not change.
  */
+
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { packageRoot } from '../core/system/package-info.ts'
 import { RAY_LOCK } from '../plugins/machines/ray/ray-python.ts'
-import { LOCKS, lockedFor } from '../plugins/models/conversion/package-locks.ts'
-import { readRequirements } from '../plugins/models/conversion/python-environment.ts'
+import { LOCKS, lockedFor, readRequirements } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes } from './cached-engine.ts'
 
 const folder = join(packageRoot, 'plugins', 'models', 'conversion', 'packages')

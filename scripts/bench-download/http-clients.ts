@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { Agent } from 'undici'
-import { ConnectionPool } from '../../plugins/models/download/transfer/http/http-client.ts'
+import { ConnectionPool } from '../../plugins/models/download/transfer/http-connection.ts'
 import { median } from '../bench/measuring.ts'
 
 /** Bytes received before the measurement, to open connections and compile code. */
@@ -109,7 +109,7 @@ export function clientReport(seconds: ReadonlyMap<string, readonly number[]>, si
 
 ${rounds} rounds of ${(size / 1024 / 1024).toFixed(0)} MiB.
 
-corral has its own HTTP/1.1 client (\`plugins/models/download/transfer/http\`), because Node lets a socket read directly into
+corral has its own HTTP/1.1 client (\`plugins/models/download/transfer\`), because Node lets a socket read directly into
 a reused buffer, and client libraries do not use this. The comparison is undici's \`dispatch\` with a handler that copies
 into the same buffer: one request for the file over TLS in a fresh process, after a warm-up, alternating. Nothing is hashed
 or written. The time is the CPU time of the whole process. The client is worth keeping while it saves at least 30 %. It

@@ -60,12 +60,12 @@ test('durations use the monotonic clock; only these files compare or write dates
     plugins/models/download/pulls/pull-job
     plugins/models/download/transfer/file-source
     plugins/models/download/transfer/file-transfer
-    plugins/models/hubs/corral/hub
-    plugins/models/hubs/hf-like/hub
-    plugins/models/hubs/http/hub-fetch
-    plugins/models/hubs/modelscope/hub
-    plugins/models/hubs/url/hub
-    plugins/models/storage/last-scan
+    plugins/models/hubs/corral
+    plugins/models/hubs/hf-like
+    plugins/models/hubs/hub-fetch
+    plugins/models/hubs/modelscope
+    plugins/models/hubs/url
+    plugins/models/storage/model-scan
     plugins/people/audit/audit-routes
     plugins/people/audit/captures/captures
     plugins/people/audit/line-log

@@ -8,10 +8,9 @@ import { definePlugin, type PluginContext } from '../../../core/plugins/plugin.t
 import { untilAborted } from '../../../core/system/abort-signals.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
 import { requireSpace } from '../../../core/system/disk-space.ts'
-import { modelArchitectures, supportedArchitectures } from './architectures.ts'
-import { convertModel, openConversionLog } from './convert-model.ts'
+import { convertModel, openConversionLog, quantizeGguf } from './convert-model.ts'
 import { clearUnfinished, findConverted, listConverted, removeConverted } from './converted-folders.ts'
-import { type DtypePlan, planDtype, requiredDiskBytes } from './dtypes.ts'
+import { type DtypePlan, modelArchitectures, planDtype, requiredDiskBytes, supportedArchitectures } from './dtypes.ts'
 import {
   type ConverterPython,
   type EnvironmentOptions,
@@ -19,7 +18,6 @@ import {
   PythonOptions,
   preparePython
 } from './python-environment.ts'
-import { quantizeGguf } from './quantize-gguf.ts'
 import { SharedWork } from './shared-work.ts'
 
 export default definePlugin({

@@ -1,11 +1,12 @@
 import { homedir } from 'node:os'
+import { join, resolve } from 'node:path'
 import { Type } from 'typebox'
 import { Path } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from './cache-folders.ts'
-import { findHuggingFace } from './huggingface-cache.ts'
+import { checkJson } from '../../../core/system/json-file.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+import { findHuggingFace, findLmStudio } from './hub-caches.ts'
 import { findOllama } from './ollama-cache.ts'
-import { findLmStudio } from './repository.ts'
 import { createToolImports, type Tool } from './tool-imports.ts'
 
 export default definePlugin({
@@ -56,3 +57,51 @@ export default definePlugin({
     return { services: { adoption: createToolImports(tools, context.service('storage')) } }
   }
 })
+
+/** What determines where other tools store their models. */
+interface HostEnvironment {
+  env: Record<string, string | undefined>
+  home: string
+  platform: NodeJS.Platform
+}
+
+/** Returns the folders of the Hugging Face client and of llama.cpp, which uses the same layout. */
+export function huggingFaceFolders(configured: string, { env, home }: HostEnvironment): string[] {
+  if (configured) return [configured]
+  const ofClient = env.HF_HOME || join(env.XDG_CACHE_HOME || join(home, '.cache'), 'huggingface')
+  const hub = env.HF_HUB_CACHE || env.HUGGINGFACE_HUB_CACHE || join(ofClient, 'hub')
+  return distinct([...(env.LLAMA_CACHE ? [env.LLAMA_CACHE] : []), hub], home)
+}
+
+/** Returns Ollama's folders: the user's own and the system service's. */
+export function ollamaFolders(configured: string, { env, home, platform }: HostEnvironment): string[] {
+  if (configured) return [configured]
+  const ofService = platform === 'linux' ? ['/usr/share/ollama/.ollama/models'] : []
+  return distinct([env.OLLAMA_MODELS || join(home, '.ollama', 'models'), ...ofService], home)
+}
+
+const LmStudioSettings = Type.Object({ downloadsFolder: Type.String({ minLength: 1 }) })
+
+/** Returns LM Studio's folders: its own, or those named in its settings.json. */
+export async function lmStudioFolders(
+  configured: string,
+  { home }: Pick<HostEnvironment, 'home'>,
+  read: (path: string) => Promise<string | undefined>
+): Promise<string[]> {
+  if (configured) return [configured]
+  const pointer = (await read(join(home, '.lmstudio-home-pointer')))?.trim()
+  const standard = [join(home, '.lmstudio'), join(home, '.cache', 'lm-studio')]
+  const folders: string[] = []
+  for (const own of distinct(pointer ? [pointer, ...standard] : standard, home)) {
+    // LM Studio itself falls back to its defaults if the file is damaged.
+    const settings = await parseUntrustedJson((await read(join(own, 'settings.json'))) ?? '')
+    const { value } = checkJson(settings.value, LmStudioSettings)
+    folders.push(value?.downloadsFolder ?? join(own, 'models'))
+  }
+  return distinct(folders, home)
+}
+
+/** Returns each folder once, absolute, with `~` expanded. */
+function distinct(folders: string[], home: string): string[] {
+  return [...new Set(folders.map(folder => resolve(folder.replace(/^~(?=$|[\\/])/, () => home))))]
+}

@@ -5,8 +5,7 @@ import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { MAX_DEFAULT_CHARACTERS, type NewDefaults, readDefaults } from '../../../core/models/new-defaults.ts'
 import { checkJson, parseJson } from '../../../core/system/json-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
-import type { CacheDisk } from './cache-disk.ts'
-import { type CacheFile, type Candidate, fileProblem, toImportedFile, validName } from './candidate.ts'
+import { type CacheDisk, type CacheFile, type Candidate, fileProblem, toImportedFile, validName } from './cache-disk.ts'
 
 /** Finds the models in a folder of Ollama's, which has `manifests` and `blobs`. */
 export async function findOllama(folder: string, disk: CacheDisk): Promise<Candidate[]> {
@@ -26,7 +25,7 @@ export async function findOllama(folder: string, disk: CacheDisk): Promise<Candi
 }
 
 /** Files below Ollama's `blobs`, by digest: facts about the weights, and the settings as text. */
-export interface Blobs {
+interface Blobs {
   weights: Map<string, CacheFile>
   texts: Map<string, string | undefined>
 }
@@ -46,7 +45,7 @@ async function readManifests(folder: string, disk: CacheDisk): Promise<OllamaMan
 }
 
 /** A manifest below Ollama's `manifests/<host>/<namespace>/<model>/<tag>`. */
-export interface OllamaManifest {
+interface OllamaManifest {
   host: string
   namespace: string
   model: string

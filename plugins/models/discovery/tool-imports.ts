@@ -7,8 +7,7 @@ import type { Storage, StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { formatModelName, type ModelName } from '../../../core/models/model-name.ts'
 import { isWhole } from '../../../core/models/stored-variant.ts'
-import { CacheDisk } from './cache-disk.ts'
-import { type Candidate, validName, withoutDuplicates } from './candidate.ts'
+import { CacheDisk, type Candidate, validName, withoutDuplicates } from './cache-disk.ts'
 
 /** A tool whose models can be imported. */
 export interface Tool {

@@ -1,13 +1,34 @@
+import { randomBytes } from 'node:crypto'
+import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Type } from 'typebox'
 import { Bytes, Duration, Timeout } from '../../../core/config/core-schema.ts'
+import type {
+  Downloads,
+  FileMirror,
+  Pull,
+  PullCaller,
+  PullPlan,
+  PullRecord
+} from '../../../core/contracts/downloads.ts'
+import type { Hub } from '../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { bareName, modelKey, parseRequestedName, type RequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { parseBytes } from '../../../core/system/bytes.ts'
+import { untilAborted } from '../../../core/system/abort-signals.ts'
+import { formatBytes, parseBytes } from '../../../core/system/bytes.ts'
+import { addTo } from '../../../core/system/collections.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
+import { refusal } from './choice/choice.ts'
 import { knownName } from './choice/known-names.ts'
+import { prefixFault } from './choice/pull-reference.ts'
+import { searchHubs } from './hub-search.ts'
 import { PulledNames } from './pulled-names.ts'
-import { createDownloads } from './pulls/downloads-service.ts'
-import { machineMemory } from './pulls/pull-planner.ts'
+import { FairQueue } from './pulls/fair-queue.ts'
+import { fetchedBytes, missingBytes, plannedOrigin, variantWithFiles } from './pulls/pull-files.ts'
+import { JOB_FILE, type JobRecord, type PullContext, PullJob, readJob } from './pulls/pull-job.ts'
+import { diskRoom, machineMemory, type PlannerContext, planPull } from './pulls/pull-planner.ts'
 import { TransferThread } from './transfer/transfers.ts'
 
 export default definePlugin({
@@ -105,3 +126,293 @@ export default definePlugin({
     }
   }
 })
+
+interface DownloadsOptions
+  extends Omit<PullContext & PlannerContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'queue' | 'onReceived'> {
+  pulledNames: Pick<PulledNames, 'add'>
+  /** How many pulls transfer at once, and how many may wait. */
+  limits: { pulls: number; waiting: number }
+}
+
+/** After this time a transfer makes room for a client that has none. */
+const TURN_MS = 60_000
+/** Listings at once for each concurrent transfer. A listing mostly waits for hubs. */
+const LISTINGS_PER_PULL = 4
+
+export interface DownloadsService extends Downloads {
+  /** Loads the pulls of earlier runs, and continues those that were running. */
+  start(): Promise<void>
+  /** Warns about hubs in the settings that no plugin has added. Call it when all plugins are set up. */
+  checkSearch(): void
+  /** Applies other settings. Running transfers continue. */
+  configure(settings: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>): void
+  /** Stops all work, and waits until nothing is being written. */
+  stop(): Promise<void>
+}
+
+/** `owner/name:label` in lower case: a variant has one pull at a time. */
+type PlanKey = Pick<PullPlan, 'name' | 'label'>
+const pullKey = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
+
+export function createDownloads(options: DownloadsOptions): DownloadsService {
+  const { storage, transfers, paths, log } = options
+  const hubs: Hub[] = []
+  const mirrors: FileMirror[] = []
+  const jobs = new Map<string, PullJob>()
+  let closing = false
+  let received = 0
+
+  const findHub = (name: string) => hubs.find(hub => hub.name === name)
+  const transferLimits = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({
+    places,
+    perClient: places,
+    waiting
+  })
+  const queue = new FairQueue({ ...transferLimits(options.limits), turnLength: TURN_MS })
+  /** A separate queue for listings, so that slow hubs do not block transfers. */
+  const listingLimits = (limits: DownloadsOptions['limits']) => ({
+    ...transferLimits(limits),
+    places: limits.pulls * LISTINGS_PER_PULL
+  })
+  const listing = new FairQueue(listingLimits(options.limits))
+  const context = {
+    ...options,
+    queue,
+    hubs,
+    findHub,
+    mirrors,
+    onReceived: (bytes: number) => {
+      received += bytes
+    },
+    partial: (plan: PlanKey) => jobs.get(pullKey(plan))?.folder
+  }
+  const refuseWhenClosing = () => {
+    if (closing) throw shuttingDown()
+  }
+
+  async function whenListing<T>({ turn }: PullCaller, waiting: Waiting, list: () => Promise<T>): Promise<T> {
+    refuseWhenClosing()
+    const place = listing.enter(turn)
+    try {
+      if (place.isWaiting) waiting.onProgress?.({ phase: 'waiting', subject: 'for other pulls' })
+      await untilAborted(place.begun, waiting.signal)
+      return await list()
+    } finally {
+      place.leave()
+    }
+  }
+
+  function addJob(record: JobRecord, completed: readonly number[] = []): PullJob {
+    const key = pullKey(record.plan)
+    const job = new PullJob(record, completed, join(paths.downloads, record.id), context, () => {
+      if (jobs.get(key) === job) jobs.delete(key)
+    })
+    jobs.set(key, job)
+    return job
+  }
+
+  /** Returns the pulls of a model, or of one variant if the name has a label. */
+  function findJobs(name: RequestedName): PullJob[] {
+    return [...jobs.values()].filter(
+      ({ plan }) =>
+        modelKey(name.owner === undefined ? { name: plan.name.name } : plan.name) === modelKey(name) &&
+        (name.variant === undefined || plan.label.toLowerCase() === name.variant.toLowerCase())
+    )
+  }
+
+  /** @throws CorralError `model_not_found`, or `invalid_request` if the model has several pulls */
+  function getJob(id: string): PullJob {
+    const named = [...jobs.values()].find(job => job.id === id)
+    if (named) return named
+    let name: RequestedName
+    try {
+      name = parseRequestedName(id)
+    } catch (error) {
+      if (error instanceof CorralError) throw pullNotFound(id)
+      throw error
+    }
+    const found = findJobs(name)
+    if (found.length > 1) {
+      const models = found.map(job => job.record().model).join(', ')
+      throw new CorralError(
+        'invalid_request',
+        `There are several pulls of "${bareName(name)}": ${models}. Name one of them.`,
+        { param: 'id' }
+      )
+    }
+    if (!found[0]) throw pullNotFound(id)
+    return found[0]
+  }
+
+  /** Loads a pull's folder. Leftovers of a crash are removed. */
+  async function loadJob(id: string): Promise<void> {
+    const folder = join(paths.downloads, id)
+    const names = await readdir(folder)
+    if (!names.includes(JOB_FILE)) {
+      await rm(folder, { recursive: true, force: true, maxRetries: 3 })
+      return
+    }
+    const record = await readJob(folder)
+    if (record.id !== id) throw new Error(`its ${JOB_FILE} belongs to ${record.id}`)
+    if (jobs.has(pullKey(record.plan))) throw new Error('there is another pull of the same model')
+    const job = addJob(record, await fetchedBytes(folder, record.plan))
+    if (!job.unfinished) return
+    if (await job.setAside()) {
+      const { model, reason } = job.record()
+      log.error(`The pull of ${model} (${id}): ${reason}`)
+      return
+    }
+    log.info(`The pull of ${job.record().model} continues where it was interrupted`)
+    await job.resume(undefined)
+  }
+
+  /** @throws CorralError `insufficient_storage` if the files of a plan do not fit on the disk */
+  async function requireRoom(plan: PullPlan): Promise<void> {
+    const job = jobs.get(pullKey(plan))
+    // A running pull checks the disk itself.
+    if (job?.running) return
+    const missing = await missingBytes(plan, job?.folder, storage.variants(plan.name))
+    const { required, available, fits } = await diskRoom(paths.downloads, missing)
+    if (fits) return
+    throw new CorralError(
+      'insufficient_storage',
+      `"${bareName(plan.name)}" (${plan.label}) needs ${formatBytes(required)} more on the disk of the models folder, ` +
+        `which has ${formatBytes(available)} free. Remove models that are not needed, choose a smaller variant, or choose ` +
+        'another disk with CORRAL_MODELS.',
+      { details: { required, available } }
+    )
+  }
+
+  return {
+    addHub(hub) {
+      if (findHub(hub.name)) throw new Error(`There is already a hub named "${hub.name}". Give this one another name.`)
+      for (const prefix of hub.prefixes) {
+        const fault = prefixFault(prefix, hubs)
+        if (fault) throw new Error(`The hub "${hub.name}" cannot have the prefix ${JSON.stringify(prefix)}: ${fault}.`)
+      }
+      return addTo(hubs, hub)
+    },
+
+    hubs: () => hubs,
+
+    addMirror: mirror => addTo(mirrors, mirror),
+
+    plan: (request, waiting) => whenListing(request.caller, waiting, () => planPull(context, request, waiting)),
+
+    search: (request, waiting) =>
+      whenListing(request.caller, { signal: waiting.signal }, () => searchHubs(context, request, waiting)),
+
+    async pull(plan, { detached, caller: { turn } }): Promise<Pull | undefined> {
+      refuseWhenClosing()
+      // Recorded before the model exists, so that it is listed by this name from the start.
+      if (plan.libraryName !== undefined) {
+        await options.pulledNames.add(plan.libraryName, plan)
+        options.hooks.stateChanged('model')
+      }
+      const isStored = async () => (await variantWithFiles(plan, storage.variants(plan.name))) !== undefined
+      // The model may have been stored since it was planned.
+      if (plan.present || (await isStored())) return undefined
+      for (;;) {
+        await requireRoom(plan)
+        refuseWhenClosing()
+        const other = findJobs(plan.name).find(job => plannedOrigin(job.plan).from !== plannedOrigin(plan).from)
+        if (other) throw otherOriginRunning(other.record(), plan)
+        const present = jobs.get(pullKey(plan))
+        if (!present) break
+        await present.join(plan, { detached, turn })
+        if (!present.ended) return present
+        if (await isStored()) return undefined
+      }
+      const id = randomBytes(6).toString('hex')
+      const job = addJob({ id, createdAt: new Date().toISOString(), state: 'downloading', detached, turn, plan })
+      await job.create()
+      return job
+    },
+
+    list: () =>
+      [...jobs.values()]
+        .filter(job => !job.isStored)
+        .map(job => job.record())
+        .sort((a, b) => (a.created_at < b.created_at ? -1 : 1)),
+
+    received: () => received,
+
+    async pause(id, options = {}): Promise<PullRecord> {
+      const job = getJob(id)
+      await job.pause(options)
+      return job.record()
+    },
+
+    async resume(id, { turn }): Promise<PullRecord> {
+      refuseWhenClosing()
+      const job = getJob(id)
+      await job.resume(turn)
+      return job.record()
+    },
+
+    async cancel(id) {
+      if (!(await getJob(id).cancel())) throw pullNotFound(id)
+    },
+
+    async cancelModel(name, error) {
+      const cancelled = await Promise.all(findJobs(name).map(job => job.cancel(error)))
+      return cancelled.filter(Boolean).length
+    },
+
+    configure({ limits, ...settings }) {
+      Object.assign(context, settings)
+      queue.configure(transferLimits(limits))
+      listing.configure(listingLimits(limits))
+    },
+
+    checkSearch() {
+      const missing = options.search.filter(name => !findHub(name))
+      if (missing.length === 0) return
+      const there = hubs.map(hub => hub.name).join(', ') || 'none'
+      log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
+    },
+
+    async start() {
+      await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
+      for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {
+        if (!entry.isDirectory()) continue
+        try {
+          await loadJob(entry.name)
+        } catch (error) {
+          const what = `The pull in ${join(paths.downloads, entry.name)} cannot be continued: ${errorMessage(error)}.`
+          log.error(`${what} Delete the folder and pull again.`)
+        }
+      }
+    },
+
+    async stop() {
+      closing = true
+      await Promise.all([...jobs.values()].map(job => job.stop(shuttingDown())))
+      await transfers.close()
+    }
+  }
+}
+
+function pullNotFound(id: string): CorralError {
+  const shown = JSON.stringify(id.length > 200 ? `${id.slice(0, 200)}…` : id)
+  return new CorralError(
+    'model_not_found',
+    `There is no pull ${shown}. "corral pulls" (GET /api/pulls) lists unfinished pulls.`,
+    { param: 'id' }
+  )
+}
+
+function otherOriginRunning({ model, origin, id }: PullRecord, wanted: PullPlan): CorralError {
+  return refusal(
+    'model_exists',
+    `"${model}" is already being pulled from ${origin}, and this pull is from ${wanted.repository.address}. ` +
+      `Choose another name ("as"), or cancel the pull ${id} first.`
+  )
+}
+
+function shuttingDown(): CorralError {
+  return new CorralError(
+    'shutting_down',
+    'corral is shutting down. Downloaded data is kept. Pull again when it runs again.'
+  )
+}

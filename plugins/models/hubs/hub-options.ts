@@ -4,8 +4,7 @@ import { Timeout } from '../../../core/config/core-schema.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import type { PluginContext } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
-import { createEndpoints, type SendToHub } from './http/endpoints.ts'
-import { createHubFetch, type Headers, type HubFetch } from './http/hub-fetch.ts'
+import { createEndpoints, createHubFetch, type Headers, type HubFetch, type SendToHub } from './hub-fetch.ts'
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }
 
@@ -48,7 +47,7 @@ export function withoutSlash(address: string): string {
   return address.replace(/\/+$/, '')
 }
 
-export interface PublicHub {
+interface PublicHub {
   title: string
   /** Its usual address, without a trailing slash. */
   usual: string

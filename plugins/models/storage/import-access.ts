@@ -11,7 +11,7 @@ const MAX_ENTRIES = 10_000
 const MAX_LINKS = 40
 
 /** A file that the import may read. */
-export interface FoundFile extends FileIdentity {
+interface FoundFile extends FileIdentity {
   /** Absolute, without symbolic links. */
   source: string
   /** Bytes. */

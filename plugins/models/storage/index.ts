@@ -7,7 +7,7 @@ import { Path } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { createCatalog } from './catalog.ts'
-import { openLastScan } from './last-scan.ts'
+import { openLastScan } from './model-scan.ts'
 import { ModelStore } from './model-store.ts'
 import { currentAliases } from './short-names.ts'
 

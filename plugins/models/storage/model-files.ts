@@ -9,9 +9,7 @@ import { ggufPurpose } from '../../../core/models/gguf-purpose.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { type FileIdentity, openRegularFile, readOpened } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
-import { FILL_IN_TOKENS } from './capabilities.ts'
-import { ggufLabel, ggufMetadata } from './gguf-metadata.ts'
-import { readSafetensors, safetensorsMetadata } from './safetensors-metadata.ts'
+import { FILL_IN_TOKENS, ggufLabel, ggufMetadata, readSafetensors, safetensorsMetadata } from './model-metadata.ts'
 
 /** A file to take into the store. `source` has no symbolic links. */
 export type SourceFile = AdoptedFile & FileIdentity & { size: number }

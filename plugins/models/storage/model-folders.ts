@@ -7,9 +7,8 @@ import type { ModelName } from '../../../core/models/model-name.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 import { writeJsonFile } from '../../../core/system/json-file.ts'
 import { withShortLock } from '../../../core/system/short-lock.ts'
-import type { Manifest } from './manifest.ts'
+import { MANIFEST_FILE, type Manifest } from './manifest.ts'
 
-export const MANIFEST_FILE = 'manifest.json'
 /** For files that are not yet, or no longer, part of a model. Owners' names cannot begin with a dot. */
 export const STAGING_FOLDER = '.staging'
 /** A file in each revision's folder that shows corral made it. Only such folders are deleted at a start. */

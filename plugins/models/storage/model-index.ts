@@ -2,14 +2,16 @@ import { join, sep } from 'node:path'
 import type { ModelMetadata } from '../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { bareName, type ModelName } from '../../../core/models/model-name.ts'
-import { findLabel, type Manifest, withoutRevisions } from './manifest.ts'
 import {
   type CachedManifest,
+  findLabel,
   hasSafetensors,
+  type Manifest,
   type ShortManifest,
   StoredMetadata,
-  wholeManifest
-} from './model-details.ts'
+  wholeManifest,
+  withoutRevisions
+} from './manifest.ts'
 
 interface Entry {
   directory: string

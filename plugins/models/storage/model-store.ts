@@ -12,20 +12,19 @@ import { bareName, type ModelName, modelKey, parseModelName } from '../../../cor
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { importAccess } from './import-access.ts'
 import { inspectFiles, inspectSource } from './import-source.ts'
-import type { LastScan } from './last-scan.ts'
 import {
   findLabel,
+  MANIFEST_FILE,
   type Manifest,
+  shortManifest,
   type VariantRecord,
   variantNamed,
   withoutRevisions,
   withVariant
 } from './manifest.ts'
-import { shortManifest } from './model-details.ts'
 import type { ModelSource } from './model-files.ts'
 import {
   discardFolder,
-  MANIFEST_FILE,
   modelFolder,
   placeRevision,
   RevisionFolders,
@@ -34,10 +33,9 @@ import {
   writeManifest
 } from './model-folders.ts'
 import { ModelIndex } from './model-index.ts'
-import { scanModels } from './model-scan.ts'
-import { decidePlacement } from './placement.ts'
+import { type LastScan, scanModels } from './model-scan.ts'
 import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
-import { type StagedRevision, stageFiles } from './staging.ts'
+import { decidePlacement, type StagedRevision, stageFiles } from './staging.ts'
 
 /** Options for taking files into the store. */
 type Intake = Waiting & {

@@ -1,7 +1,7 @@
 import { CorralError } from '../../../../core/errors.ts'
 
 /** Settings of a queue for places. */
-export interface FairQueueOptions {
+interface FairQueueOptions {
   /** How many may work at once. */
   places: number
   /** Maximum places of one client. */

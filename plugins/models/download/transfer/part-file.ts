@@ -10,7 +10,7 @@ import { ChunkMap, type Span } from './chunk-map.ts'
 // ---- journal -------------------------------------------------------------------------------------------------------
 
 /** Identifies the content of a partial file. Partial data of other content is discarded. */
-export interface JournalSubject {
+interface JournalSubject {
   identity: string
   path: string
   size: number
@@ -274,7 +274,7 @@ async function synced(path: string, flags: string): Promise<void> {
 /** Bytes that are collected before they are written: few enough to stay in the processor's cache. */
 export const WRITE_BYTES = 256 * 1024
 
-export interface PartWriterOptions {
+interface PartWriterOptions {
   descriptor: number
   map: ChunkMap
   span: Span

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
-import { FIRST_DELAY_MS } from './retries.ts'
+import { FIRST_DELAY_MS } from './limits.ts'
 
 /** One file to download. */
 export interface TransferFile {

@@ -17,7 +17,7 @@ export interface Mismatch {
   got: string
 }
 
-export interface VerificationEvents {
+interface VerificationEvents {
   onVerified(sha256: string): void
   /** Chunks were dropped and must be downloaded again. */
   onMissing(): void

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { modelArchitectures, supportedArchitectures } from '../../../../plugins/models/conversion/architectures.ts'
+import { modelArchitectures, supportedArchitectures } from '../../../../plugins/models/conversion/dtypes.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 
 t.test('supported architectures are read from the converter source', async t => {

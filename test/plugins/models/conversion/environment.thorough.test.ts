@@ -8,8 +8,12 @@ import { pino } from 'pino'
 import t, { type Test } from 'tap'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import { distrust } from '../../../../core/system/python/python-packages.ts'
-import { LOCKS, lockedFor } from '../../../../plugins/models/conversion/package-locks.ts'
-import { type EnvironmentOptions, preparePython } from '../../../../plugins/models/conversion/python-environment.ts'
+import {
+  type EnvironmentOptions,
+  LOCKS,
+  lockedFor,
+  preparePython
+} from '../../../../plugins/models/conversion/python-environment.ts'
 import { SharedWork } from '../../../../plugins/models/conversion/shared-work.ts'
 import { until } from '../../../support/corral.ts'
 import { temporaryFolder } from './support.ts'

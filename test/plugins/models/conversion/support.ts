@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
-import { environmentName, LOCK_FOLDER } from '../../../../plugins/models/conversion/package-locks.ts'
+import { environmentName, LOCK_FOLDER } from '../../../../plugins/models/conversion/python-environment.ts'
 import { TINY_SAFETENSORS } from '../../../support/conversion-python.ts'
 import { CAPITAL_QUESTION, type Corral, type CorralOptions, startCorral } from '../../../support/corral.ts'
 

@@ -2,16 +2,15 @@ import { symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
-import { CacheDisk } from '../../../../plugins/models/discovery/cache-disk.ts'
 import {
-  huggingFaceFolders,
-  lmStudioFolders,
-  ollamaFolders
-} from '../../../../plugins/models/discovery/cache-folders.ts'
-import { type CacheFile, type Candidate, validName } from '../../../../plugins/models/discovery/candidate.ts'
-import { findHuggingFace } from '../../../../plugins/models/discovery/huggingface-cache.ts'
+  CacheDisk,
+  type CacheFile,
+  type Candidate,
+  validName
+} from '../../../../plugins/models/discovery/cache-disk.ts'
+import { findHuggingFace, findLmStudio, planRepository } from '../../../../plugins/models/discovery/hub-caches.ts'
+import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from '../../../../plugins/models/discovery/index.ts'
 import { findOllama, planOllama } from '../../../../plugins/models/discovery/ollama-cache.ts'
-import { findLmStudio, planRepository } from '../../../../plugins/models/discovery/repository.ts'
 import { ggufBytes, safetensorsBytes } from '../../../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 

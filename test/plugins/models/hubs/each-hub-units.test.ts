@@ -1,18 +1,18 @@
 import t from 'tap'
-import { parseCorralReference, readCorralListing } from '../../../../plugins/models/hubs/corral/hub.ts'
-import { readFacts } from '../../../../plugins/models/hubs/files/listed-files.ts'
-import { sameButForCase } from '../../../../plugins/models/hubs/hf-like/hub.ts'
+import { parseCorralReference, readCorralListing } from '../../../../plugins/models/hubs/corral.ts'
 import {
   completed,
   filesFromInfo,
   filesFromTree,
   isIncomplete,
-  nextPage
-} from '../../../../plugins/models/hubs/hf-like/listing.ts'
+  nextPage,
+  sameButForCase
+} from '../../../../plugins/models/hubs/hf-like.ts'
 import { findToken, resolveEndpoint } from '../../../../plugins/models/hubs/hub-options.ts'
-import { offlineVariable, tokenFile, tokenSources } from '../../../../plugins/models/hubs/huggingface/index.ts'
-import { readListing } from '../../../../plugins/models/hubs/modelscope/hub.ts'
-import { fileNameFromDisposition, fileNameFromUrl, parseAddress } from '../../../../plugins/models/hubs/url/address.ts'
+import { offlineVariable, tokenFile, tokenSources } from '../../../../plugins/models/hubs/huggingface.ts'
+import { readFacts } from '../../../../plugins/models/hubs/listed-files.ts'
+import { readListing } from '../../../../plugins/models/hubs/modelscope.ts'
+import { fileNameFromDisposition, fileNameFromUrl, parseAddress } from '../../../../plugins/models/hubs/url.ts'
 import { SHA1, SHA256 } from './support.ts'
 
 t.test("parses Hugging Face's listings", async t => {

@@ -1,8 +1,8 @@
 import t from 'tap'
 import type { Hub } from '../../../../core/contracts/hubs.ts'
-import corralHub from '../../../../plugins/models/hubs/corral/index.ts'
-import modelscope from '../../../../plugins/models/hubs/modelscope/index.ts'
-import url from '../../../../plugins/models/hubs/url/index.ts'
+import corralHub from '../../../../plugins/models/hubs/corral.ts'
+import modelscope from '../../../../plugins/models/hubs/modelscope.ts'
+import url from '../../../../plugins/models/hubs/url.ts'
 import { failure } from '../../../support/failure.ts'
 import { createTestHub, type Reply, serve } from './support.ts'
 

@@ -1,8 +1,8 @@
 import t from 'tap'
-import { isFinalRefusal, refusalKind } from '../../../../plugins/models/hubs/hf-like/refusal.ts'
-import type { HubResponse } from '../../../../plugins/models/hubs/http/hub-fetch.ts'
-import { hubRefusal, type RefusalKind } from '../../../../plugins/models/hubs/http/refusal.ts'
-import { isSuccess, modelScopeRefusal, parseEnvelope } from '../../../../plugins/models/hubs/modelscope/refusal.ts'
+import { isFinalRefusal, refusalKind } from '../../../../plugins/models/hubs/hf-like.ts'
+import type { HubResponse } from '../../../../plugins/models/hubs/hub-fetch.ts'
+import { isSuccess, modelScopeRefusal, parseEnvelope } from '../../../../plugins/models/hubs/modelscope.ts'
+import { hubRefusal, type RefusalKind } from '../../../../plugins/models/hubs/refusals.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
 t.test('refusals of Hugging Face and CSGHub are classified', async t => {

@@ -3,15 +3,14 @@ import { isLoopback, isPrivateHost } from '../../../../core/system/private-addre
 import { checkRedirect, mayHaveCredentials } from '../../../../core/system/redirects.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { readLocation } from '../../../../plugins/models/hubs/files/file-location.ts'
+import { connectionErrorText, isTemporary, retryDelay } from '../../../../plugins/models/hubs/hub-fetch.ts'
 import {
   parseEtag,
+  readLocation,
   sha256FromHeaders,
   sha256Hex,
   strongEtag
-} from '../../../../plugins/models/hubs/files/listed-files.ts'
-import { connectionErrorText } from '../../../../plugins/models/hubs/http/connection-errors.ts'
-import { isTemporary, retryDelay } from '../../../../plugins/models/hubs/http/hub-fetch.ts'
+} from '../../../../plugins/models/hubs/listed-files.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
 
 t.test('unsafe paths in listings are rejected', async t => {

@@ -5,7 +5,7 @@ import pino from 'pino'
 import type { Test } from 'tap'
 import type { Hub } from '../../../../core/contracts/hubs.ts'
 import type { PluginContext, PluginDefinition } from '../../../../core/plugins/plugin.ts'
-import type { HubResponse } from '../../../../plugins/models/hubs/http/hub-fetch.ts'
+import type { HubResponse } from '../../../../plugins/models/hubs/hub-fetch.ts'
 
 export const SHA256 = 'ab'.repeat(32)
 export const SHA1 = 'cd'.repeat(20)

@@ -6,13 +6,22 @@ import { ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
 import { ggufModel } from '../../../../core/models/model-folder.ts'
 import { dtypeLabel } from '../../../../core/models/safetensors-layout.ts'
 import { conflictingVariant, haveSameContent } from '../../../../core/models/stored-variant.ts'
-import { type CapabilityFacts, getCapabilities } from '../../../../plugins/models/storage/capabilities.ts'
-import { ggufLabel, ggufMetadata, labelFromFileType } from '../../../../plugins/models/storage/gguf-metadata.ts'
 import { chooseModel, toStoredFiles } from '../../../../plugins/models/storage/import-source.ts'
-import { parseManifest, withoutRevisions, withVariant } from '../../../../plugins/models/storage/manifest.ts'
-import { shortManifest } from '../../../../plugins/models/storage/model-details.ts'
+import {
+  parseManifest,
+  shortManifest,
+  withoutRevisions,
+  withVariant
+} from '../../../../plugins/models/storage/manifest.ts'
 import { storedVariants } from '../../../../plugins/models/storage/model-index.ts'
-import { safetensorsMetadata } from '../../../../plugins/models/storage/safetensors-metadata.ts'
+import {
+  type CapabilityFacts,
+  getCapabilities,
+  ggufLabel,
+  ggufMetadata,
+  labelFromFileType,
+  safetensorsMetadata
+} from '../../../../plugins/models/storage/model-metadata.ts'
 import { contentDigest } from '../../../../plugins/models/storage/staging.ts'
 
 t.test('labels are read from file names', t => {

@@ -5,8 +5,7 @@ import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { modelKey, parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { ModelIndex, variantNames } from '../../../../plugins/models/storage/model-index.ts'
-import { aliasTable } from '../../../../plugins/models/storage/short-names.ts'
-import { similarNames } from '../../../../plugins/models/storage/similar-names.ts'
+import { aliasTable, similarNames } from '../../../../plugins/models/storage/short-names.ts'
 
 /** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
 function testCatalog(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {

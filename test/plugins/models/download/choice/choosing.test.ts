@@ -1,10 +1,12 @@
-import type { Test } from 'tap'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { HubFile } from '../../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { parseGgufFileName } from '../../../../../core/models/gguf-file-name.ts'
-import type { Choice, ChoiceRequest } from '../../../../../plugins/models/download/choice/choice.ts'
-import { requireFewModelFiles } from '../../../../../plugins/models/download/choice/choice.ts'
+import {
+  type Choice,
+  type ChoiceRequest,
+  requireFewModelFiles
+} from '../../../../../plugins/models/download/choice/choice.ts'
 import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsFromIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
 import { listing } from './listing.ts'

@@ -17,11 +17,8 @@ import type { Waiting } from '../../../../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { dataPaths } from '../../../../../core/system/data-paths.ts'
+import { createDownloads, type DownloadsService } from '../../../../../plugins/models/download/index.ts'
 import { PulledNames } from '../../../../../plugins/models/download/pulled-names.ts'
-import {
-  createDownloads,
-  type DownloadsService
-} from '../../../../../plugins/models/download/pulls/downloads-service.ts'
 import type {
   TransferRequest,
   TransferredFile,

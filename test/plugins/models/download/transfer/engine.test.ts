@@ -1,7 +1,6 @@
 import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, statSync, writeFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Test } from 'tap'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { FileLocation } from '../../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { partialBytes, removePartial } from '../../../../../plugins/models/download/transfer/part-file.ts'

@@ -9,18 +9,22 @@ import {
   stolenSpan
 } from '../../../../../plugins/models/download/transfer/chunk-map.ts'
 import { FileSource, followRedirect } from '../../../../../plugins/models/download/transfer/file-source.ts'
-import { withoutQueries } from '../../../../../plugins/models/download/transfer/http/http-client.ts'
-import { ChunkedBody } from '../../../../../plugins/models/download/transfer/http/http-connection.ts'
+import { ChunkedBody, withoutQueries } from '../../../../../plugins/models/download/transfer/http-connection.ts'
 import {
   parseContentRange,
   parseHead,
   readResponse,
   WEB_PAGE
-} from '../../../../../plugins/models/download/transfer/http/http-response.ts'
-import { proxyFor } from '../../../../../plugins/models/download/transfer/http/http-socket.ts'
-import { Bandwidth, ConnectionLimit, LineSpeed } from '../../../../../plugins/models/download/transfer/limits.ts'
+} from '../../../../../plugins/models/download/transfer/http-response.ts'
+import { proxyFor } from '../../../../../plugins/models/download/transfer/http-socket.ts'
+import {
+  Bandwidth,
+  backOff,
+  ConnectionLimit,
+  LineSpeed,
+  Retries
+} from '../../../../../plugins/models/download/transfer/limits.ts'
 import { continues, journalText, parseJournal } from '../../../../../plugins/models/download/transfer/part-file.ts'
-import { backOff, Retries } from '../../../../../plugins/models/download/transfer/retries.ts'
 
 const KiB = 1024
 const MiB = 1024 * KiB

@@ -1,39 +1,60 @@
-import type {
-  FileLocation,
-  Hub,
-  HubFile,
-  HubMatch,
-  HubRepository,
-  HubRequest
-} from '../../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../../core/contracts/progress.ts'
-import { CorralError } from '../../../../core/errors.ts'
-import { mapInSlices } from '../../../../core/system/collections.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
-import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
+import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { mapInSlices } from '../../../core/system/collections.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
+import { isUsablePath } from '../../../core/system/usable-path.ts'
+import type { HubResponse } from './hub-fetch.ts'
+import { bearer, findToken, type HubAccess, publicHubAccess, publicHubOptions } from './hub-options.ts'
 import {
   encodePath,
   fingerprint,
   hubFile,
+  isLocation,
   readFacts,
+  readLocation,
   readSha256,
   readSize,
-  requireFewFiles
-} from '../files/listed-files.ts'
-import { toMatch } from '../files/search-matches.ts'
-import type { HubResponse } from '../http/hub-fetch.ts'
-import { parseJsonResponse } from '../http/hub-response.ts'
-import { hubRefusal } from '../http/refusal.ts'
-import type { HubAccess } from '../hub-options.ts'
-import { isSuccess, modelScopeRefusal, parseEnvelope } from './refusal.ts'
+  requestLocation,
+  requireFewFiles,
+  toMatch
+} from './listed-files.ts'
+import { hubRefusal, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusals.ts'
+
+const HUB = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }
+
+export default definePlugin({
+  name: 'modelscope',
+  api: 1,
+  description: 'Models from ModelScope (modelscope:owner/name)',
+  needs: ['downloads'],
+  optional: true,
+  options: publicHubOptions(HUB, 'MODELSCOPE_API_TOKEN'),
+  setup(context, options) {
+    const variables = ['MODELSCOPE_API_TOKEN', 'MODELSCOPE_ACCESS_TOKEN']
+    const access = publicHubAccess(context, options, {
+      ...HUB,
+      title: 'ModelScope',
+      hosts: ['modelscope.cn', 'www.modelscope.cn'],
+      async credentials() {
+        const token = await findToken({ setting: options.token, variables }, process.env)
+        // Older parts of the hub only accept the cookie.
+        return token === undefined ? undefined : { ...bearer(token), cookie: `m_session_id=${token}` }
+      }
+    })
+    context.service('downloads').addHub(createModelScopeHub(access, options.proxy))
+    return {}
+  }
+})
 
 const DEFAULT_BRANCH = 'master'
 /** The API's limit per request. */
 const MAX_FOUND = 50
 
 /** Its listings name no commit, so a fingerprint of the listing identifies the revision. */
-export function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
+function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string): Hub {
   // The international site has other models. Its addresses only work if it is the endpoint.
   const site = new URL(endpoint).host.endsWith('modelscope.ai') ? 'modelscope.ai' : 'modelscope.cn'
   const api = (id: string) => `/api/v1/models/${encodePath(id)}`
@@ -131,4 +152,54 @@ export async function readListing(body: Record<string, unknown>, title: string, 
     if (isInCheck) inCheck.push(path)
   })
   return { files: [...files.values()], inCheck }
+}
+
+const NOT_FOUND_CODES = new Set(['404', 'E3020', '10010205001'])
+
+/** Parses a reply's object. Empty for a web page or bytes: then only the status matters. */
+export async function parseEnvelope({ text }: Pick<HubResponse, 'text'>): Promise<Record<string, unknown>> {
+  const { value } = await parseUntrustedJson(text)
+  return isObject(value) ? value : {}
+}
+
+/** Returns whether a response is a success: by its status, and by its JSON, which may contradict the status. */
+export function isSuccess({ status }: Pick<HubResponse, 'status'>, body: Record<string, unknown>): boolean {
+  if (status < 200 || status >= 300) return false
+  const code = body.Code ?? body.code
+  return (
+    (body.Success ?? body.success) !== false && (code === undefined || code === 0 || code === 200 || code === '200')
+  )
+}
+
+/** Creates the error for a refusal, which may have status 200. @param inCheck the hub is still checking the file */
+export function modelScopeRefusal(
+  response: HubResponse,
+  body: Record<string, unknown>,
+  subject: Pick<Subject, 'title' | 'id' | 'page' | 'revision' | 'file'>,
+  now: number,
+  inCheck = false
+): CorralError {
+  const code = String(body.Code ?? body.code ?? '')
+  const advised = {
+    ...subject,
+    usualBranch: 'master',
+    tokenAdvice: 'set MODELSCOPE_API_TOKEN or modelscope.token in config.yaml'
+  }
+  return hubRefusal(classifyRefusal(response, code, subject.file !== undefined, inCheck), response, advised, now, code)
+}
+
+function classifyRefusal(response: HubResponse, code: string, isFile: boolean, inCheck: boolean): RefusalKind {
+  const { status } = response
+  const message = serverMessage(response)
+  const is = (number: number) => status === number || code === String(number)
+  if (is(429)) return 'rate-limited'
+  if (inCheck && status < 500) return 'in-check'
+  if (status < 500 && /\b(revision|branch|tag)\b/i.test(message)) return 'unknown-revision'
+  if (is(401) && response.credentials) return 'bad-token'
+  if (is(401) || is(403) || /\b(permission|login|log in|unauthorized|forbidden|token)\b/i.test(message))
+    return 'private'
+  if (is(404) || NOT_FOUND_CODES.has(code) || /not (found|exist)|no such/i.test(message)) {
+    return isFile ? 'unknown-file' : 'unknown-repository'
+  }
+  return 'server-error'
 }

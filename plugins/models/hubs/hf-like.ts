@@ -1,21 +1,31 @@
-import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../../core/contracts/progress.ts'
-import { CorralError } from '../../../../core/errors.ts'
-import { abortAfter } from '../../../../core/system/abort-signals.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
-import { isLocation, readLocation, requestLocation } from '../files/file-location.ts'
-import { encodePath, fingerprint, isFingerprint, readFacts, requireFewFiles } from '../files/listed-files.ts'
-import { toMatch } from '../files/search-matches.ts'
-import type { EndpointResponse, SendToHub } from '../http/endpoints.ts'
-import { type HubResponse, isTemporary } from '../http/hub-fetch.ts'
-import { parseJsonResponse } from '../http/hub-response.ts'
-import { hubRefusal, notAtHub, type Subject } from '../http/refusal.ts'
-import type { HubAccess } from '../hub-options.ts'
-import { completed, filesFromInfo, filesFromTree, isIncomplete, nextPage } from './listing.ts'
-import { isFinalRefusal, refusalKind } from './refusal.ts'
+import type { FileLocation, Hub, HubFile, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { mapInSlices } from '../../../core/system/collections.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { isUsablePath } from '../../../core/system/usable-path.ts'
+import { type EndpointResponse, type HubResponse, isTemporary, type SendToHub } from './hub-fetch.ts'
+import type { HubAccess } from './hub-options.ts'
+import {
+  encodePath,
+  fingerprint,
+  hubFile,
+  isFingerprint,
+  isLocation,
+  readFacts,
+  readLocation,
+  readSha256,
+  readSize,
+  requestLocation,
+  requireFewFiles,
+  sha1Hex,
+  toMatch
+} from './listed-files.ts'
+import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusals.ts'
 
 /** How hubs with Hugging Face's API differ. */
-export interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
+interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   name: string
   prefixes: readonly string[]
   proxy: string
@@ -264,4 +274,128 @@ async function similarName(send: SendToHub, pathPrefix: string, id: string, sign
     if (!harmless) throw error
   }
   return undefined
+}
+
+/** Always in LFS: without an LFS object in the listing, the blob id is the pointer's, not the file's. */
+const ALWAYS_LFS = /\.(gguf|safetensors)$/i
+
+function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile {
+  const linked = isObject(lfs) ? lfs : undefined
+  const sha256 = linked && readSha256(linked.sha256 ?? linked.oid, path)
+  const gitSha1 = linked || ALWAYS_LFS.test(path) ? undefined : sha1Hex(oid)
+  return hubFile(path, readSize(linked?.size, path) ?? readSize(size, path), sha256, gitSha1)
+}
+
+async function toHubFiles(
+  entries: readonly unknown[],
+  read: (entry: Record<string, unknown>) => HubFile | undefined
+): Promise<HubFile[]> {
+  const files = await mapInSlices(entries, entry => (isObject(entry) ? read(entry) : undefined))
+  const distinct = new Map<string, HubFile>()
+  await mapInSlices(files, listed => void distinct.set(listed.path, listed))
+  return [...distinct.values()]
+}
+
+/** Returns the files of a description (`siblings`), without unsafe paths. Undefined if it has no list. */
+export async function filesFromInfo({ siblings }: Record<string, unknown>): Promise<HubFile[] | undefined> {
+  if (!Array.isArray(siblings)) return undefined
+  return await toHubFiles(siblings, ({ rfilename, size, blobId, lfs }) =>
+    isUsablePath(rfilename) ? file(rfilename, size, blobId, lfs) : undefined
+  )
+}
+
+/** Returns the files of a tree. @param withDigests `oid` is the file's digest even without an LFS object */
+export async function filesFromTree(entries: readonly unknown[], withDigests: boolean): Promise<HubFile[]> {
+  return await toHubFiles(entries, ({ path, type, mode, size, oid, lfs }) => {
+    const isFile = (type === undefined || type === 'file' || type === 'blob') && mode !== '120000'
+    return isFile && isUsablePath(path) ? file(path, size, withDigests ? oid : undefined, lfs) : undefined
+  })
+}
+
+/** Returns whether the tree may add something. */
+export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean): boolean {
+  return files.some(
+    ({ size, sha256, gitSha1 }) =>
+      size === undefined || (treeHasDigests && sha256 === undefined && gitSha1 === undefined)
+  )
+}
+
+/** Adds what the tree knows about the files. */
+export function completed(files: readonly HubFile[], tree: readonly HubFile[]): HubFile[] {
+  const known = new Map(tree.map(file => [file.path, file]))
+  return files.map(file => {
+    const more = known.get(file.path)
+    if (!more) return file
+    const sha256 = file.sha256 ?? more.sha256
+    // An LFS file has no git blob of its own.
+    const gitSha1 = sha256 ? undefined : (file.gitSha1 ?? more.gitSha1)
+    // If only the tree shows an LFS object, the first size may be the pointer's.
+    const size = (more.sha256 && !file.sha256 ? more.size : file.size) ?? more.size
+    return hubFile(file.path, size, sha256, gitSha1)
+  })
+}
+
+/** Returns a listing's next page, relative to the endpoint: hubs name their own host, which mirrors must not use. */
+export function nextPage(link: string | undefined, endpoint: string): string | undefined {
+  for (const part of (link ?? '').split(/,\s*(?=<)/)) {
+    const target = /^\s*<([^>]+)>(.*)$/.exec(part)
+    if (!target || !/;\s*rel="?next"?/i.test(target[2]!)) continue
+    const base = new URL(endpoint)
+    const { pathname, search } = new URL(target[1]!, `${base.origin}/`)
+    const folder = base.pathname.replace(/\/$/, '')
+    return (folder && pathname.startsWith(`${folder}/`) ? pathname.slice(folder.length) : pathname) + search
+  }
+  return undefined
+}
+
+/** CSGHub's own error codes, which are more specific than the status. */
+const CSGHUB_KINDS: [RegExp, RefusalKind][] = [
+  [/^AUTH-ERR-4$/, 'bad-token'],
+  [/^AUTH-ERR/, 'private'],
+  [/^(SYS-ERR-3|GIT-ERR-9)$/, 'unknown-repository'],
+  [/^GIT-ERR-(6|11)$/, 'unknown-revision'],
+  [/^GIT-ERR-15$/, 'unknown-file']
+]
+
+function csghubKind(text: string): RefusalKind | undefined {
+  const code = /\b(AUTH|SYS|GIT|MIRROR|REQ)-ERR-\d+/.exec(text)?.[0]
+  return CSGHUB_KINDS.find(([pattern]) => code !== undefined && pattern.test(code))?.[1]
+}
+
+/** Hugging Face's error codes. */
+const ERROR_CODES: Record<string, RefusalKind> = {
+  GatedRepo: 'gated',
+  RepoNotFound: 'unknown-repository',
+  RevisionNotFound: 'unknown-revision',
+  EntryNotFound: 'unknown-file'
+}
+
+/** Classifies a refusal: by the hub's error code first, then by its status and message. */
+export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind {
+  const { status, headers, text } = response
+  const message = serverMessage(response)
+  const authorised = response.credentials !== undefined
+  const byOwn = csghubKind(text)
+  if (byOwn) return byOwn === 'bad-token' && !authorised ? 'private' : byOwn
+  const byCode = ERROR_CODES[headers['x-error-code'] ?? '']
+  if (byCode) return byCode
+  if (/access to this resource is disabled/i.test(message)) return 'disabled'
+  if (status === 429) return 'rate-limited'
+  const gated = /\b(gated|restricted|authorized list)\b/i.test(message)
+  if (status === 401) {
+    if (gated) return 'gated'
+    // The same reader could see the file's repository.
+    if (isFile && !authorised) return 'private'
+    return authorised || /invalid credentials/i.test(message) ? 'bad-token' : 'unknown-repository'
+  }
+  if (status === 403 || status === 451) return gated ? 'gated' : 'forbidden'
+  if (/invalid rev|revision|no such (branch|ref)/i.test(message) && status < 500) return 'unknown-revision'
+  if (status === 400 || status === 404 || status === 410 || status === 422)
+    return isFile ? 'unknown-file' : 'unknown-repository'
+  return 'server-error'
+}
+
+/** Returns whether a response with a temporary status is in fact final. */
+export function isFinalRefusal(response: HubResponse): boolean {
+  return csghubKind(response.text) !== undefined
 }

@@ -2,16 +2,189 @@ import type { FileHandle } from 'node:fs/promises'
 import type { Capability, ModelMetadata } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { foreignStart, START_SIZE } from '../../../core/models/foreign-start.ts'
+import { type GgufFile, listLength } from '../../../core/models/gguf-file.ts'
+import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import { dtypeLabel } from '../../../core/models/safetensors-layout.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { readOpened } from '../../../core/system/regular-file.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
-import { MAX_RERANKER_LABELS, templateCapabilities } from './capabilities.ts'
-import { nonEmptyString, number } from './gguf-metadata.ts'
+
+/** llama.cpp's encoder-only architectures: they give embeddings, never text. */
+const ENCODERS = new Set(
+  (
+    'bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert t5encoder ' +
+    'gemma-embedding llama-embed'
+  ).split(' ')
+)
+
+/**
+ * Architectures that llama.cpp loads but llama-server cannot answer with: encoder-decoders, diffusion models, and parts
+ * of other models (speech, draft models).
+ */
+const NOT_SERVED = new Set(
+  't5 dream llada llada-moe rnd1 wavtokenizer-dec qwen3tts pockettts eagle3 dflash gemma4-assistant'.split(' ')
+)
+
+/** llama.cpp's LLAMA_POOLING_TYPE_NONE and _RANK. */
+const POOLING_NONE = 0
+const POOLING_RANK = 4
+
+/** With more labels, a classifier sorts texts into classes instead of scoring them. */
+const MAX_RERANKER_LABELS = 2
+
+/** Hugging Face's tags of models published for embeddings, and tags that show a model also generates text. */
+const EMBEDDING_TAGS = new Set(['feature-extraction', 'sentence-similarity', 'sentence-transformers'])
+const TEXT_TAGS = new Set(['text-generation', 'text2text-generation', 'conversational', 'image-text-to-text'])
+
+/** Vocabulary entries that llama.cpp recognizes as the start token of a fill-in-the-middle prompt. */
+export const FILL_IN_TOKENS =
+  '<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>'.split(' ')
+
+const THINKING =
+  /<think>|<\/think>|enable_thinking|reasoning_content|reasoning_effort|\[THINK\]|<seed:think>|<\|channel\|?>(analysis|thought)/
+
+export interface CapabilityFacts {
+  architecture?: string
+  poolingType?: number
+  /** False if tokens also attend to later tokens: such a model cannot generate text. */
+  isCausal?: boolean
+  /** The model has a classification layer, with this many labels (0 if it names none). */
+  classifier?: { labels: number }
+  /** The tags on the model's page. */
+  tags?: readonly unknown[]
+  chatTemplate?: string
+  /** The metadata names a fill-in-the-middle token, or the vocabulary has one of `FILL_IN_TOKENS`. */
+  hasFillInToken: boolean
+  /** What the projector understands, if there is one. */
+  projector?: { vision: boolean; audio: boolean }
+}
+
+/** Derives a model's capabilities from its metadata. */
+export function getCapabilities(facts: CapabilityFacts): Capability[] {
+  const { architecture = '', classifier, tags = [] } = facts
+  if (NOT_SERVED.has(architecture)) return []
+  const pooling = facts.poolingType ?? POOLING_NONE
+  // Without the layer, llama-server would return an arbitrary number of the embedding as the score.
+  if (pooling === POOLING_RANK && classifier) return ['rerank']
+  if (pooling !== POOLING_NONE && pooling !== POOLING_RANK) return ['embedding']
+  if (classifier) return classifier.labels <= MAX_RERANKER_LABELS ? ['rerank'] : []
+  if (ENCODERS.has(architecture) || facts.isCausal === false) return ['embedding']
+  // Decoders converted before converters wrote the pooling type.
+  if (tags.some(tag => EMBEDDING_TAGS.has(tag as string)) && !tags.some(tag => TEXT_TAGS.has(tag as string))) {
+    return ['embedding']
+  }
+  const capabilities: Capability[] = ['completion']
+  capabilities.push(...templateCapabilities(facts.chatTemplate))
+  if (facts.projector?.vision) capabilities.push('vision')
+  if (facts.projector?.audio) capabilities.push('audio')
+  if (facts.hasFillInToken) capabilities.push('insert')
+  return capabilities
+}
+
+/** A string in a template. An unterminated one extends to the end, so that the regex does not retry inside it. */
+const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
+
+/** Returns whether a chat template supports tools and thinking. */
+export function templateCapabilities(template = ''): Capability[] {
+  const capabilities: Capability[] = []
+  // Only variables matter, not text or strings. Each part but the last ends with code.
+  const code = template
+    .split(/[%}]\}/)
+    .slice(0, -1)
+    .map(part => part.slice(part.search(/\{[%{]|$/)))
+  if (code.some(part => /(?<!\.)\btools\b/.test(part.replace(QUOTED, "''")))) capabilities.push('tools')
+  if (THINKING.test(template)) capabilities.push('thinking')
+  return capabilities
+}
+
+/** Limits on what a manifest stores of a file's header. */
+const MAX_INFO_ENTRIES = 2_000
+const MAX_INFO_STRING = 1_024
+const MAX_TEMPLATE = 1_000_000
+
+/** Returns a string that is not empty, otherwise undefined. */
+const nonEmptyString = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
+const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
+const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
+
+/** Derives a GGUF model's metadata from the headers of its shards. @param quantization from the files' names */
+export function ggufMetadata(shards: GgufFile[], quantization: string, projector?: GgufFile): ModelMetadata {
+  const keys = shards[0]?.metadata ?? {}
+  const architecture = nonEmptyString(keys['general.architecture'])
+  const ofArchitecture = (key: string) => number(keys[`${architecture}.${key}`])
+  const parameters = shards.reduce((sum, shard) => sum + shard.parameters, 0)
+  const template = nonEmptyString(keys['tokenizer.chat_template'])
+  const chatTemplate = template && template.length <= MAX_TEMPLATE ? template : undefined
+  // llama.cpp uses this template, if present, for requests with tools.
+  const toolTemplate = nonEmptyString(keys['tokenizer.chat_template.tool_use'])?.slice(0, MAX_TEMPLATE)
+  return {
+    architecture,
+    contextLength: ofArchitecture('context_length'),
+    embeddingLength: ofArchitecture('embedding_length'),
+    parameters,
+    quantization,
+    chatTemplate,
+    capabilities: getCapabilities({
+      architecture,
+      poolingType: ofArchitecture('pooling_type'),
+      isCausal: keys[`${architecture}.attention.causal`] !== false,
+      classifier: shards.some(shard => shard.classifies)
+        ? { labels: listLength(keys[`${architecture}.classifier.output_labels`]) ?? 0 }
+        : undefined,
+      tags: list(keys['general.tags']),
+      chatTemplate: [chatTemplate, toolTemplate].join(''),
+      hasFillInToken:
+        keys['tokenizer.ggml.fim_pre_token_id'] !== undefined ||
+        keys['tokenizer.ggml.prefix_token_id'] !== undefined ||
+        shards[0]?.hasToken === true,
+      projector: projector && projectorFacts(projector)
+    }),
+    // Ollama's clients look for the count under this key, which converters do not write.
+    info: { ...scalars(keys), 'general.parameter_count': parameters }
+  }
+}
+
+/** The keys with a single value: no arrays, and no strings as long as a chat template. */
+function scalars(keys: Record<string, unknown>): ModelMetadata['info'] {
+  const entries: [string, string | number | boolean | null][] = []
+  for (const [key, value] of Object.entries(keys)) {
+    if (key.startsWith('tokenizer.chat_template')) continue
+    if (typeof value === 'boolean') entries.push([key, value])
+    else if (typeof value === 'string' && value.length <= MAX_INFO_STRING) entries.push([key, value])
+    else if (typeof value === 'number') entries.push([key, number(value) ?? null])
+    if (entries.length === MAX_INFO_ENTRIES) break
+  }
+  return Object.fromEntries(entries)
+}
+
+function projectorFacts({ metadata }: GgufFile): { vision: boolean; audio: boolean } {
+  const has = (encoder: string) => metadata[`clip.has_${encoder}_encoder`] === true
+  const audio = has('audio')
+  // Files from before audio support do not state their modality.
+  return { audio, vision: has('vision') || !(audio || has('gen_audio')) }
+}
+
+/** llama.cpp's names for `general.file_type` (enum llama_ftype), from 0 up. `-` marks unused numbers. */
+const FILE_TYPES = (
+  'F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS ' +
+  'Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 MXFP4_MOE NVFP4 ' +
+  'Q1_0 Q2_0'
+).split(' ')
+
+/** Returns the name of a GGUF's `general.file_type`. Bit 1024 marks a guess and is ignored. */
+export function labelFromFileType(fileType: unknown): string | undefined {
+  const name = typeof fileType === 'number' ? FILE_TYPES[fileType & ~1024] : undefined
+  return name === '-' ? undefined : name
+}
+
+/** The file name takes precedence: the header does not know mixtures like `UD-Q4_K_XL`. */
+export function ggufLabel(fileName: string, fileType: unknown): string {
+  return labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'
+}
 
 /** The folder's descriptive files. All but config.json are optional. */
-export interface ModelDescription {
+interface ModelDescription {
   config: Fields
   tokenizerConfig?: Fields
   /** chat_template.jinja */
@@ -121,7 +294,7 @@ function senses(config: Fields): Capability[] {
 }
 
 /** The facts in a SafeTensors file's header. */
-export interface SafetensorsFile {
+interface SafetensorsFile {
   parameters: number
   /** Type of most of the weights, for example `BF16`. */
   dtype: string | undefined

@@ -1,5 +1,5 @@
-import { printable } from '../../../../../core/system/printable.ts'
-import { isRedirect } from '../../../../../core/system/redirects.ts'
+import { printable } from '../../../../core/system/printable.ts'
+import { isRedirect } from '../../../../core/system/redirects.ts'
 
 /** Status and headers of an HTTP/1.x response. */
 export interface ResponseHead {

@@ -2,11 +2,11 @@ import { once } from 'node:events'
 import type { ClientRequest, IncomingMessage } from 'node:http'
 import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import type { ConnectionOptions } from 'node:tls'
-import type { FileLocation } from '../../../../../core/contracts/hubs.ts'
-import { CorralError } from '../../../../../core/errors.ts'
-import { abortAfter } from '../../../../../core/system/abort-signals.ts'
-import { allowedLookup } from '../../../../../core/system/allowed-address.ts'
-import { isLoopback } from '../../../../../core/system/private-address.ts'
+import type { FileLocation } from '../../../../core/contracts/hubs.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { abortAfter } from '../../../../core/system/abort-signals.ts'
+import { allowedLookup } from '../../../../core/system/allowed-address.ts'
+import { isLoopback } from '../../../../core/system/private-address.ts'
 
 /** A connection that could not be made, or broke before the end of an exchange. */
 export class ConnectionFailure extends Error {
@@ -20,7 +20,7 @@ export class ConnectionFailure extends Error {
 }
 
 /** Node's `onread`: the socket is read directly into the reader's memory. */
-export interface OnRead {
+interface OnRead {
   buffer(): Buffer
   callback(length: number, from: Uint8Array): boolean
 }

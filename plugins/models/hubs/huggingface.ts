@@ -1,9 +1,9 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import { CorralError } from '../../../../core/errors.ts'
-import { definePlugin } from '../../../../core/plugins/plugin.ts'
-import { createHfLikeHub } from '../hf-like/hub.ts'
-import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { createHfLikeHub } from './hf-like.ts'
+import { bearer, findToken, publicHubAccess, publicHubOptions } from './hub-options.ts'
 
 const HOSTS = ['huggingface.co', 'hf.co']
 /** Fields of each repository in a search. */

@@ -1,14 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { brotliDecompress, unzip } from 'node:zlib'
-import { CorralError } from '../../../../core/errors.ts'
-import { allowedLookup, requireAllowedHost } from '../../../../core/system/allowed-address.ts'
-import { formatBytes } from '../../../../core/system/bytes.ts'
-import { openConnections, type ServerConnections } from '../../../../core/system/connections.ts'
-import { version } from '../../../../core/system/package-info.ts'
-import { checkRedirect, isRedirect, MAX_REDIRECTS } from '../../../../core/system/redirects.ts'
-import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
-import { connectionErrorText } from './connection-errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { allowedLookup, requireAllowedHost } from '../../../core/system/allowed-address.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import { openConnections, type ServerConnections } from '../../../core/system/connections.ts'
+import { version } from '../../../core/system/package-info.ts'
+import { checkRedirect, isRedirect, MAX_REDIRECTS, mayHaveCredentials } from '../../../core/system/redirects.ts'
+import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
 
 /** Maximum wait for a response to begin, and maximum pause in it. */
 const RESPONSE_TIMEOUT_MS = 20_000
@@ -228,4 +227,134 @@ export function retryDelay(attempt: number, headers: Headers | undefined, now: n
   if (seconds !== undefined) return seconds * 1000
   const backOff = Math.min(MAX_DELAY_MS, FIRST_DELAY_MS * 2 ** attempt)
   return backOff * (0.5 + random / 2)
+}
+
+/** An unreachable endpoint is tried last for this long. */
+const SKIP_MS = 60_000
+/** An endpoint is retried for this long before the next mirror is tried. */
+const RETRY_BEFORE_MIRRORS_MS = 3_000
+/** Status codes of gateways that cannot reach the hub behind them. */
+const GATEWAY = new Set([502, 503, 504])
+
+type PathRequest = Omit<
+  OutgoingRequest,
+  'url' | 'credentials' | 'trustedHosts' | 'privateAddresses' | 'redirectsAnywhere'
+> & {
+  /** Appended to the endpoint; begins with a slash. */
+  path: string
+}
+
+export type EndpointResponse = HubResponse & { endpoint: string }
+
+/**
+ * Sends requests to a hub, or to its mirrors while it cannot be reached. Only the hub's own host gets the token.
+ * @param usual the hub's own address; any other endpoint, and mirrors, were configured by an admin
+ * @param mirrors tried in order if the endpoint cannot be reached
+ * @param credentials headers with the token; undefined without one
+ * @throws CorralError `hub_unreachable` of the endpoint; the signal's reason
+ */
+export function createEndpoints(
+  fetch: HubFetch,
+  endpoint: string,
+  usual: string,
+  mirrors: readonly string[],
+  trustedHosts: readonly string[],
+  credentials: () => Promise<Headers | undefined>
+) {
+  const skippedUntil = new Map<string, number>()
+  const home = new URL(endpoint)
+
+  function inOrder(): string[] {
+    const skipped = (base: string) => (skippedUntil.get(base) ?? 0) > performance.now()
+    const all = [endpoint, ...mirrors]
+    return [...all.filter(base => !skipped(base)), ...all.filter(skipped)]
+  }
+
+  return async function send(outgoing: PathRequest): Promise<EndpointResponse> {
+    const { path, ...rest } = outgoing
+    const token = await credentials()
+    let gateway: EndpointResponse | undefined
+    let failure: unknown
+    const bases = inOrder()
+    for (const [i, base] of bases.entries()) {
+      const url = base + path
+      const own = mayHaveCredentials(new URL(url), home, [])
+      const retryTime = i < bases.length - 1 ? { retryTime: RETRY_BEFORE_MIRRORS_MS } : {}
+      try {
+        const redirectsAnywhere = base !== usual
+        const request = {
+          ...rest,
+          ...retryTime,
+          url,
+          trustedHosts,
+          redirectsAnywhere,
+          credentials: own ? token : undefined
+        }
+        const response = { ...(await fetch(request)), endpoint: base }
+        if (!GATEWAY.has(response.status) || outgoing.isFinal?.(response)) return response
+        gateway ??= response
+      } catch (error) {
+        if (!(error instanceof CorralError) || error.code !== 'hub_unreachable') throw error
+        failure ??= error
+      }
+      skippedUntil.set(base, performance.now() + SKIP_MS)
+    }
+    if (gateway) return gateway
+    throw failure
+  }
+}
+export type SendToHub = ReturnType<typeof createEndpoints>
+
+const closed = (host: string) => `${host} closed the connection`
+const noRoute = (host: string) => `there is no route to ${host} from this network`
+const tooSlow = (host: string) => `no connection to ${host} within the time limit`
+const EXPLANATIONS: Record<string, (host: string) => string> = {
+  ENOTFOUND: host => `the name "${host}" is unknown; is it spelled correctly, and is this machine online?`,
+  EAI_AGAIN: host => `the name "${host}" could not be looked up; is this machine online?`,
+  ECONNREFUSED: host => `nothing listens at ${host}`,
+  ECONNRESET: closed,
+  EPIPE: closed,
+  UND_ERR_SOCKET: closed,
+  HPE_INVALID_CONSTANT: host => `${host} does not speak HTTP`,
+  ETIMEDOUT: tooSlow,
+  UND_ERR_CONNECT_TIMEOUT: tooSlow,
+  UND_ERR_HEADERS_TIMEOUT: host => `${host} did not answer in time`,
+  UND_ERR_BODY_TIMEOUT: host => `${host} stopped in the middle of its response`,
+  EHOSTUNREACH: noRoute,
+  ENETUNREACH: noRoute,
+  EPROTO: host => `${host} failed to set up TLS; did you mean http://?`,
+  ERR_SSL_WRONG_VERSION_NUMBER: host => `${host} does not speak TLS; did you mean http://?`,
+  CERT_HAS_EXPIRED: host => `the certificate of ${host} has expired`,
+  ERR_TLS_CERT_ALTNAME_INVALID: host => `the certificate of ${host} is for another name`
+}
+const UNTRUSTED = new Set([
+  'DEPTH_ZERO_SELF_SIGNED_CERT',
+  'SELF_SIGNED_CERT_IN_CHAIN',
+  'UNABLE_TO_GET_ISSUER_CERT',
+  'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
+  'UNABLE_TO_VERIFY_LEAF_SIGNATURE'
+])
+
+function errorCode(error: unknown): string | undefined {
+  if (error instanceof AggregateError) return error.errors.map(errorCode).find(code => code !== undefined)
+  if (!(error instanceof Error)) return undefined
+  const code = 'code' in error ? String(error.code) : undefined
+  // undici wraps the socket's error.
+  return error.cause instanceof Error ? (errorCode(error.cause) ?? code) : code
+}
+
+/** Explains why a request to a server failed, without a full stop. @param host with its port, if any */
+export function connectionErrorText(error: unknown, host: string): string {
+  const code = errorCode(error)
+  if (code !== undefined && UNTRUSTED.has(code)) {
+    return `the certificate of ${host} is not trusted; if your company signs its own certificates, set NODE_EXTRA_CA_CERTS to its file`
+  }
+  const explain = code === undefined ? undefined : EXPLANATIONS[code]
+  if (explain) return explain(host)
+  const message = errorMessage(error) || code || 'the connection failed'
+  if (/proxy response/i.test(message)) {
+    const login = "requires a user name and a password (407), which HTTPS_PROXY or the hub's proxy setting can hold"
+    return `the proxy refuses to connect to ${host}${message.includes('407') ? `: it ${login}` : ` (${message})`}`
+  }
+  return `${host}: ${message.replace(/\.$/, '')}`
 }

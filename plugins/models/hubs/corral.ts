@@ -1,38 +1,57 @@
-import type {
-  FileLocation,
-  Hub,
-  HubFile,
-  HubMatch,
-  HubRepository,
-  HubRequest
-} from '../../../../core/contracts/hubs.ts'
-import type { Waiting } from '../../../../core/contracts/progress.ts'
-import { CorralError } from '../../../../core/errors.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
-import { mayHaveCredentials } from '../../../../core/system/redirects.ts'
-import { isUsablePath } from '../../../../core/system/usable-path.ts'
-import { locationHeaders, proxyForUrl } from '../files/file-location.ts'
+import { Type } from 'typebox'
+import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { mayHaveCredentials } from '../../../core/system/redirects.ts'
+import { isUsablePath } from '../../../core/system/usable-path.ts'
+import type { HubFetch, HubResponse } from './hub-fetch.ts'
+import { bearer, connectionOptions, hubFetch, serverOptions, withoutSlash } from './hub-options.ts'
 import {
   encodePath,
   fingerprint,
   hubFile,
+  locationHeaders,
+  proxyForUrl,
   readFacts,
   readSha256,
   readSize,
-  requireFewFiles
-} from '../files/listed-files.ts'
-import { toTimestamp } from '../files/search-matches.ts'
-import type { HubFetch, HubResponse } from '../http/hub-fetch.ts'
-import { parseJsonResponse, withoutServerText } from '../http/hub-response.ts'
-import { hubRefusal, notAtHub } from '../http/refusal.ts'
-import { bearer } from '../hub-options.ts'
+  requireFewFiles,
+  toTimestamp
+} from './listed-files.ts'
+import { hubRefusal, notAtHub, parseJsonResponse, withoutServerText } from './refusals.ts'
+
+export default definePlugin({
+  name: 'corral-hub',
+  api: 1,
+  description: 'Models from another corral (corral://host:port/owner/name)',
+  needs: ['downloads'],
+  optional: true,
+  options: Type.Object(
+    {
+      ...serverOptions(
+        'Address of the corral that corral:owner/name refers to, for example http://big-machine:11435; empty means none',
+        'API key of that corral'
+      ),
+      ...connectionOptions
+    },
+    { additionalProperties: false, restart: true }
+  ),
+  setup(context, options) {
+    const fetch = hubFetch('The other corral', options, context)
+    const hub = createCorralHub(fetch, withoutSlash(options.endpoint), options.token, options.proxy)
+    context.service('downloads').addHub(hub)
+    return {}
+  }
+})
 
 /**
  * Creates the hub for models of another corral on the network. Its listing has all digests and addresses.
  * @param endpoint server for references without one, without a trailing slash; empty means none
  * @param key its API key; empty means none
  */
-export function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: string): Hub {
+function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: string): Hub {
   /** Send the key only to the configured server. */
   const credentialsFor = (server: string) =>
     key && endpoint && mayHaveCredentials(new URL(server), new URL(endpoint), []) ? bearer(key) : undefined

@@ -1,8 +1,8 @@
 import { join } from 'node:path'
-import { definePlugin } from '../../../../core/plugins/plugin.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
-import { createHfLikeHub } from '../hf-like/hub.ts'
-import { bearer, findToken, publicHubAccess, publicHubOptions } from '../hub-options.ts'
+import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { isObject } from '../../../core/system/json-object.ts'
+import { createHfLikeHub } from './hf-like.ts'
+import { bearer, findToken, publicHubAccess, publicHubOptions } from './hub-options.ts'
 
 const HUB = { usual: 'https://hub.opencsg.com', variable: 'CSGHUB_DOMAIN' }
 
