@@ -20,7 +20,7 @@ import {
   requireFewFiles,
   toTimestamp
 } from './listed-files.ts'
-import { hubRefusal, notAtHub, parseJsonResponse, withoutServerText } from './refusals.ts'
+import { hubRefusal, notAtHub, parseJsonResponse, withoutServerText } from './refusal.ts'
 
 export default definePlugin({
   name: 'corral-hub',

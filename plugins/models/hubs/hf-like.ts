@@ -22,7 +22,7 @@ import {
   sha1Hex,
   toMatch
 } from './listed-files.ts'
-import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusals.ts'
+import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
 
 /** How hubs with Hugging Face's API differ. */
 interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {

@@ -21,7 +21,7 @@ import {
   requireFewFiles,
   toMatch
 } from './listed-files.ts'
-import { hubRefusal, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusals.ts'
+import { hubRefusal, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
 
 const HUB = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }
 

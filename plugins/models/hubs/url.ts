@@ -9,7 +9,7 @@ import { isUsablePath } from '../../../core/system/usable-path.ts'
 import { type HubFetch, type HubResponse, shownAddress } from './hub-fetch.ts'
 import { connectionOptions, hubFetch } from './hub-options.ts'
 import { hubFile, isLocation, readFacts, readLocation, requestLocation, sha256FromHeaders } from './listed-files.ts'
-import { hubRefusal, notAtHub, withoutServerText } from './refusals.ts'
+import { hubRefusal, notAtHub, withoutServerText } from './refusal.ts'
 
 export default definePlugin({
   name: 'url',

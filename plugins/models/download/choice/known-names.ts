@@ -4,8 +4,6 @@ import KNOWN from './known-names.json' with { type: 'json' }
 
 /** One name of Ollama's library, and its publisher's repositories at Hugging Face. */
 interface KnownFamily {
-  /** The organization at Hugging Face that owns every repository below. */
-  publisher: string
   /** The tag for a name without one. If absent, a tag is required. */
   latest?: string
   /** Repositories by tag. Several tags may share one. */

@@ -1,17 +1,21 @@
 import { createHash } from 'node:crypto'
 import type { HubFile } from '../../../../../core/contracts/hubs.ts'
+import { readFixture } from '../../../../support/fixtures.ts'
 
 /**
  * Builds a listing from lines `path size`. Sizes are in GB (k: kB). `{Q4_K_M:2.5,Q8_0:4}` stands for one file each, and
  * `[3]` for three shards that share the size.
  */
-export function listing(lines: string): HubFile[] {
-  return lines
-    .split('\n')
+export function listing(lines: string | readonly string[]): HubFile[] {
+  return [lines]
+    .flat()
+    .flatMap(text => text.split('\n'))
     .map(line => line.trim())
     .filter(line => line !== '')
     .flatMap(expandLabels)
-    .flatMap(expandShards)
+    .flatMap(([path, size]) =>
+      expandShards(path).map((shard, _, all) => [shard, Math.round(size / all.length)] as const)
+    )
     .map(([path, size]) => ({ path, size, sha256: createHash('sha256').update(path).digest('hex') }))
 }
 
@@ -23,29 +27,38 @@ function expandLabels(line: string): [path: string, size: number][] {
   }
   return alternatives.split(',').map(alternative => {
     const [label, bytes] = alternative.split(':')
-    // `{}` repeats the label, for a folder of the same name.
+    // `@` repeats the label, for a folder of the same name.
     return [`${before}${label}${after}`.replaceAll('@', label!), parseSize(bytes ?? size ?? '1k')]
   })
 }
 
-export function expandShards([path, size]: [string, number]): [string, number][] {
+function expandShards(path: string): string[] {
   const count = Number(/\[(\d+)\]/.exec(path)?.[1] ?? 0)
-  if (count === 0) return [[path, size]]
-  const of = String(count).padStart(5, '0')
-  return Array.from({ length: count }, (_, index) => {
-    const shard = `-${String(index + 1).padStart(5, '0')}-of-${of}`
-    return [path.replace(/\[\d+\]/, shard), Math.round(size / count)]
-  })
+  if (count === 0) return [path]
+  const digits = (number: number) => String(number).padStart(5, '0')
+  return Array.from({ length: count }, (_, index) =>
+    path.replace(/\[\d+\]/, `-${digits(index + 1)}-of-${digits(count)}`)
+  )
 }
 
 const parseSize = (text: string) => Math.round(Number.parseFloat(text) * (text.endsWith('k') ? 1e3 : 1e9))
 
-export interface Expectation {
-  id: string
-  files: HubFile[]
-  /**
-   * The choice for a tag (`''` is none), on a machine with 32 GiB and no GPU: a label and files by path, or an error.
-   */
-  gives: Record<string, [label: string | undefined, ...paths: string[]] | RegExp>
-  weightsInIndex?: string[]
-}
+type Outcome = { refused: string } | { refused?: undefined; label?: string; files: string[] }
+
+/**
+ * Real repositories (file names, approximate sizes), with the outcome for each tag (`''` is none) on a machine with
+ * 32 GiB and no GPU: a label and files, or a pattern for the error's message.
+ */
+export const REPOSITORIES = readFixture<
+  { id: string; files: string[]; weightsInIndex?: string[]; gives: Record<string, Outcome> }[]
+>('model-repositories').map(({ id, files, weightsInIndex, gives }) => ({
+  id,
+  files: listing(files),
+  weightsInIndex: weightsInIndex?.flatMap(expandShards),
+  gives: Object.entries(gives).map(([tag, outcome]) => ({
+    tag,
+    refused: outcome.refused === undefined ? undefined : new RegExp(outcome.refused),
+    label: outcome.refused === undefined ? outcome.label : undefined,
+    paths: outcome.refused === undefined ? outcome.files.flatMap(expandShards) : []
+  }))
+}))
