@@ -2,12 +2,11 @@ import { Type } from 'typebox'
 import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
 import type { HubFetch, HubResponse } from './hub-fetch.ts'
-import { bearer, connectionOptions, hubFetch, serverOptions, withoutSlash } from './hub-options.ts'
+import { bearer, connectionOptions, hubFetch, hubPlugin, serverOptions, withoutSlash } from './hub-options.ts'
 import {
   encodePath,
   fingerprint,
@@ -22,13 +21,10 @@ import {
 } from './listed-files.ts'
 import { hubRefusal, notAtHub, parseJsonResponse, withoutServerText } from './refusal.ts'
 
-export default definePlugin({
-  name: 'corral-hub',
-  api: 1,
-  description: 'Models from another corral (corral://host:port/owner/name)',
-  needs: ['downloads'],
-  optional: true,
-  options: Type.Object(
+export default hubPlugin(
+  'corral-hub',
+  'Models from another corral (corral://host:port/owner/name)',
+  Type.Object(
     {
       ...serverOptions(
         'Address of the corral that corral:owner/name refers to, for example http://big-machine:11435; empty means none',
@@ -38,13 +34,11 @@ export default definePlugin({
     },
     { additionalProperties: false, restart: true }
   ),
-  setup(context, options) {
+  (context, options) => {
     const fetch = hubFetch('The other corral', options, context)
-    const hub = createCorralHub(fetch, withoutSlash(options.endpoint), options.token, options.proxy)
-    context.service('downloads').addHub(hub)
-    return {}
+    return createCorralHub(fetch, withoutSlash(options.endpoint), options.token, options.proxy)
   }
-})
+)
 
 /**
  * Creates the hub for models of another corral on the network. Its listing has all digests and addresses.

@@ -1,8 +1,9 @@
 import { readFile } from 'node:fs/promises'
-import { type Static, Type } from 'typebox'
+import { type Static, type TObject, Type } from 'typebox'
 import { Timeout } from '../../../core/config/core-schema.ts'
+import type { Hub } from '../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
-import type { PluginContext } from '../../../core/plugins/plugin.ts'
+import { definePlugin, type PluginContext, type PluginDefinition } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
 import { createEndpoints, createHubFetch, type Headers, type HubFetch, type SendToHub } from './hub-fetch.ts'
 
@@ -37,6 +38,27 @@ export function serverOptions(endpoint: string, token: string) {
 
 type ConnectionOptions = { [Name in keyof typeof connectionOptions]: Static<(typeof connectionOptions)[Name]> }
 
+/** Defines the plugin of one hub. */
+export function hubPlugin<Options extends TObject>(
+  name: string,
+  description: string,
+  options: Options,
+  create: (context: PluginContext, options: Static<Options>) => Hub
+): PluginDefinition {
+  return definePlugin({
+    name,
+    api: 1,
+    description,
+    needs: ['downloads'],
+    optional: true,
+    options,
+    setup(context, settings: Static<Options>) {
+      context.service('downloads').addHub(create(context, settings))
+      return {}
+    }
+  })
+}
+
 /** Creates a hub's HTTP client. */
 export function hubFetch(title: string, options: ConnectionOptions, context: PluginContext): HubFetch {
   return createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
@@ -55,8 +77,9 @@ interface PublicHub {
   variable: string
   /** Its own hosts, which get the token. */
   hosts: readonly string[]
-  /** Headers with the token; undefined without one. */
-  credentials(): Promise<Headers | undefined>
+  tokens: TokenSources
+  /** Returns headers to send beside the usual one for tokens. */
+  moreHeaders?(token: string): Headers
 }
 
 /** How to reach a public hub. */
@@ -87,21 +110,24 @@ export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 
   )
 }
 
-/** Log an unusual address, since models are trusted for their origin. */
 export function publicHubAccess(
   context: PluginContext,
   options: Static<ReturnType<typeof publicHubOptions>>,
   hub: PublicHub
 ): HubAccess {
   const endpoint = resolveEndpoint(options.endpoint, hub.variable, hub.usual, process.env)
+  // Models are trusted for their origin, so another one is logged.
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
   const mirrors = options.mirrors.map(withoutSlash)
   // Another server would have its own token.
   const trustedHosts = hub.hosts.includes(new URL(endpoint).host) ? hub.hosts : []
+  const credentials = async () => {
+    const token = await findToken(options.token, hub.tokens, process.env)
+    return token === undefined ? undefined : { ...bearer(token), ...hub.moreHeaders?.(token) }
+  }
   const fetch = hubFetch(title, options, context)
-  const send = createEndpoints(fetch, endpoint, hub.usual, mirrors, trustedHosts, () => hub.credentials())
-  return { endpoint, title, send }
+  return { endpoint, title, send: createEndpoints(fetch, endpoint, hub.usual, mirrors, trustedHosts, credentials) }
 }
 
 /**
@@ -119,13 +145,19 @@ export function resolveEndpoint(setting: string, variable: string, usual: string
   return withoutSlash(url.href)
 }
 
+/** Where a hub's own client looks for a token: environment variables, then a file. */
+interface TokenSources {
+  variables: readonly string[]
+  file?: string | undefined
+}
+
 /**
  * Reads the token each time, so that a new login takes effect immediately. Undefined if there is none.
- * @param sources where to look: the setting, then environment variables, then the file of the hub's own client
  * @throws CorralError `hub_forbidden` if it cannot be read or sent
  */
 export async function findToken(
-  { setting, variables, file }: { setting: string; variables: readonly string[]; file?: string | undefined },
+  setting: string,
+  { variables, file }: TokenSources,
   env: NodeJS.ProcessEnv
 ): Promise<string | undefined> {
   if (setting) return setting
@@ -155,6 +187,6 @@ function checkToken(token: string, where: string): string {
 }
 
 /** Returns the header with a token. */
-export function bearer(token: string | undefined): Record<string, string> | undefined {
-  return token === undefined ? undefined : { authorization: `Bearer ${token}` }
+export function bearer(token: string): Headers {
+  return { authorization: `Bearer ${token}` }
 }

@@ -1,13 +1,12 @@
 import type { FileLocation, Hub, HubFile, HubMatch, HubRepository, HubRequest } from '../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
-import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { mapInSlices } from '../../../core/system/collections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
 import type { HubResponse } from './hub-fetch.ts'
-import { bearer, findToken, type HubAccess, publicHubAccess, publicHubOptions } from './hub-options.ts'
+import { type HubAccess, hubPlugin, publicHubAccess, publicHubOptions } from './hub-options.ts'
 import {
   encodePath,
   fingerprint,
@@ -25,29 +24,22 @@ import { hubRefusal, parseJsonResponse, type RefusalKind, type Subject, serverMe
 
 const HUB = { usual: 'https://modelscope.cn', variable: 'MODELSCOPE_ENDPOINT' }
 
-export default definePlugin({
-  name: 'modelscope',
-  api: 1,
-  description: 'Models from ModelScope (modelscope:owner/name)',
-  needs: ['downloads'],
-  optional: true,
-  options: publicHubOptions(HUB, 'MODELSCOPE_API_TOKEN'),
-  setup(context, options) {
-    const variables = ['MODELSCOPE_API_TOKEN', 'MODELSCOPE_ACCESS_TOKEN']
+export default hubPlugin(
+  'modelscope',
+  'Models from ModelScope (modelscope:owner/name)',
+  publicHubOptions(HUB, 'MODELSCOPE_API_TOKEN'),
+  (context, options) => {
     const access = publicHubAccess(context, options, {
       ...HUB,
       title: 'ModelScope',
       hosts: ['modelscope.cn', 'www.modelscope.cn'],
-      async credentials() {
-        const token = await findToken({ setting: options.token, variables }, process.env)
-        // Older parts of the hub only accept the cookie.
-        return token === undefined ? undefined : { ...bearer(token), cookie: `m_session_id=${token}` }
-      }
+      tokens: { variables: ['MODELSCOPE_API_TOKEN', 'MODELSCOPE_ACCESS_TOKEN'] },
+      // Older parts of the hub only accept the cookie.
+      moreHeaders: token => ({ cookie: `m_session_id=${token}` })
     })
-    context.service('downloads').addHub(createModelScopeHub(access, options.proxy))
-    return {}
+    return createModelScopeHub(access, options.proxy)
   }
-})
+)
 
 const DEFAULT_BRANCH = 'master'
 /** The API's limit per request. */

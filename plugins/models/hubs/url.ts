@@ -4,25 +4,18 @@ import type { FileLocation, Hub, HubRepository, HubRequest } from '../../../core
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { shardNames } from '../../../core/models/gguf-file-name.ts'
-import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isUsablePath } from '../../../core/system/usable-path.ts'
 import { type HubFetch, type HubResponse, shownAddress } from './hub-fetch.ts'
-import { connectionOptions, hubFetch } from './hub-options.ts'
+import { connectionOptions, hubFetch, hubPlugin } from './hub-options.ts'
 import { hubFile, isLocation, readFacts, readLocation, requestLocation, sha256FromHeaders } from './listed-files.ts'
 import { hubRefusal, notAtHub, withoutServerText } from './refusal.ts'
 
-export default definePlugin({
-  name: 'url',
-  api: 1,
-  description: 'Models from plain addresses (https://…/model.gguf)',
-  needs: ['downloads'],
-  optional: true,
-  options: Type.Object(connectionOptions, { additionalProperties: false, restart: true }),
-  setup(context, options) {
-    context.service('downloads').addHub(createUrlHub(hubFetch('The address', options, context), options.proxy))
-    return {}
-  }
-})
+export default hubPlugin(
+  'url',
+  'Models from plain addresses (https://…/model.gguf)',
+  Type.Object(connectionOptions, { additionalProperties: false, restart: true }),
+  (context, options) => createUrlHub(hubFetch('The address', options, context), options.proxy)
+)
 
 /** More shards than this are a mistake. */
 const MAX_SHARDS = 500

@@ -213,13 +213,12 @@ t.test("reads endpoints, tokens and Hugging Face's environment", async t => {
     t.throws(() => at('', text), /HUB/, text)
 
   const folder = t.testdir({ token: 'hf_file\r\n', empty: '\n', odd: 'a b\n' })
-  const find = (sources: object, env = {}) =>
-    findToken({ setting: '', variables: [], file: undefined, ...sources }, env)
-  const all = { setting: 'set', variables: ['A', 'B'], file: `${folder}/token` }
-  t.equal(await find(all, { A: 'a', B: 'b' }), 'set')
-  t.equal(await find({ ...all, setting: '' }, { A: ' a\n', B: 'b' }), 'a')
-  t.equal(await find({ ...all, setting: '' }, { A: '', B: 'b' }), 'b')
-  t.equal(await find({ ...all, setting: '' }), 'hf_file')
+  const find = (sources: object, env = {}, setting = '') => findToken(setting, { variables: [], ...sources }, env)
+  const all = { variables: ['A', 'B'], file: `${folder}/token` }
+  t.equal(await find(all, { A: 'a', B: 'b' }, 'set'), 'set')
+  t.equal(await find(all, { A: ' a\n', B: 'b' }), 'a')
+  t.equal(await find(all, { A: '', B: 'b' }), 'b')
+  t.equal(await find(all), 'hf_file')
   t.equal(await find({ file: `${folder}/empty` }), undefined)
   t.equal(await find({ file: `${folder}/missing` }), undefined)
   t.equal(await find({}), undefined)
@@ -234,16 +233,9 @@ t.test("reads endpoints, tokens and Hugging Face's environment", async t => {
   t.equal(tokenFile({ HF_HOME: '/h', XDG_CACHE_HOME: '/x' }), '/h/token')
   t.equal(tokenFile({ XDG_CACHE_HOME: '/x' }), '/x/huggingface/token')
   t.match(tokenFile({}), /\.cache\/huggingface\/token$/)
-  t.strictSame(tokenSources('', { HF_TOKEN_PATH: '/t' }), {
-    setting: '',
-    variables: ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN'],
-    file: '/t'
-  })
-  t.strictSame(tokenSources('s', { HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' }), {
-    setting: 's',
-    variables: [],
-    file: undefined
-  })
+  const variables = ['HF_TOKEN', 'HUGGING_FACE_HUB_TOKEN']
+  t.strictSame(tokenSources({ HF_TOKEN_PATH: '/t' }), { variables, file: '/t' })
+  t.strictSame(tokenSources({ HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' }), { variables: [] })
   t.equal(offlineVariable({}), undefined)
   t.equal(offlineVariable({ HF_HUB_OFFLINE: '0' }), undefined)
   t.equal(offlineVariable({ HF_HUB_OFFLINE: 'true' }), 'HF_HUB_OFFLINE')
