@@ -8,6 +8,7 @@ import { openConnections, type ServerConnections } from '../../../core/system/co
 import { version } from '../../../core/system/package-info.ts'
 import { checkRedirect, isRedirect, MAX_REDIRECTS, mayHaveCredentials } from '../../../core/system/redirects.ts'
 import { retryAfterSeconds } from '../../../core/system/retry-after.ts'
+import EXPLANATIONS from './connection-errors.json' with { type: 'json' }
 
 /** Maximum wait for a response to begin, and maximum pause in it. */
 const RESPONSE_TIMEOUT_MS = 20_000
@@ -305,36 +306,6 @@ export function createEndpoints(
 }
 export type SendToHub = ReturnType<typeof createEndpoints>
 
-const closed = (host: string) => `${host} closed the connection`
-const noRoute = (host: string) => `there is no route to ${host} from this network`
-const tooSlow = (host: string) => `no connection to ${host} within the time limit`
-const EXPLANATIONS: Record<string, (host: string) => string> = {
-  ENOTFOUND: host => `the name "${host}" is unknown; is it spelled correctly, and is this machine online?`,
-  EAI_AGAIN: host => `the name "${host}" could not be looked up; is this machine online?`,
-  ECONNREFUSED: host => `nothing listens at ${host}`,
-  ECONNRESET: closed,
-  EPIPE: closed,
-  UND_ERR_SOCKET: closed,
-  HPE_INVALID_CONSTANT: host => `${host} does not speak HTTP`,
-  ETIMEDOUT: tooSlow,
-  UND_ERR_CONNECT_TIMEOUT: tooSlow,
-  UND_ERR_HEADERS_TIMEOUT: host => `${host} did not answer in time`,
-  UND_ERR_BODY_TIMEOUT: host => `${host} stopped in the middle of its response`,
-  EHOSTUNREACH: noRoute,
-  ENETUNREACH: noRoute,
-  EPROTO: host => `${host} failed to set up TLS; did you mean http://?`,
-  ERR_SSL_WRONG_VERSION_NUMBER: host => `${host} does not speak TLS; did you mean http://?`,
-  CERT_HAS_EXPIRED: host => `the certificate of ${host} has expired`,
-  ERR_TLS_CERT_ALTNAME_INVALID: host => `the certificate of ${host} is for another name`
-}
-const UNTRUSTED = new Set([
-  'DEPTH_ZERO_SELF_SIGNED_CERT',
-  'SELF_SIGNED_CERT_IN_CHAIN',
-  'UNABLE_TO_GET_ISSUER_CERT',
-  'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
-  'UNABLE_TO_VERIFY_LEAF_SIGNATURE'
-])
-
 function errorCode(error: unknown): string | undefined {
   if (error instanceof AggregateError) return error.errors.map(errorCode).find(code => code !== undefined)
   if (!(error instanceof Error)) return undefined
@@ -345,12 +316,9 @@ function errorCode(error: unknown): string | undefined {
 
 /** Explains why a request to a server failed, without a full stop. @param host with its port, if any */
 export function connectionErrorText(error: unknown, host: string): string {
-  const code = errorCode(error)
-  if (code !== undefined && UNTRUSTED.has(code)) {
-    return `the certificate of ${host} is not trusted; if your company signs its own certificates, set NODE_EXTRA_CA_CERTS to its file`
-  }
-  const explain = code === undefined ? undefined : EXPLANATIONS[code]
-  if (explain) return explain(host)
+  const code = errorCode(error) ?? ''
+  if (Object.hasOwn(EXPLANATIONS, code))
+    return EXPLANATIONS[code as keyof typeof EXPLANATIONS].replace('{host}', () => host)
   const message = errorMessage(error) || code || 'the connection failed'
   if (/proxy response/i.test(message)) {
     const login = "requires a user name and a password (407), which HTTPS_PROXY or the hub's proxy setting can hold"
