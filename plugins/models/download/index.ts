@@ -139,22 +139,13 @@ const TURN_MS = 60_000
 /** Listings at once for each concurrent transfer. A listing mostly waits for hubs. */
 const LISTINGS_PER_PULL = 4
 
-export interface DownloadsService extends Downloads {
-  /** Loads the pulls of earlier runs, and continues those that were running. */
-  start(): Promise<void>
-  /** Warns about hubs in the settings that no plugin has added. Call it when all plugins are set up. */
-  checkSearch(): void
-  /** Applies other settings. Running transfers continue. */
-  configure(settings: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>): void
-  /** Stops all work, and waits until nothing is being written. */
-  stop(): Promise<void>
-}
+export type DownloadsService = ReturnType<typeof createDownloads>
 
 /** `owner/name:label` in lower case: a variant has one pull at a time. */
 type PlanKey = Pick<PullPlan, 'name' | 'label'>
 const pullKey = ({ name, label }: PlanKey) => `${modelKey(name)}:${label.toLowerCase()}`
 
-export function createDownloads(options: DownloadsOptions): DownloadsService {
+export function createDownloads(options: DownloadsOptions) {
   const { storage, transfers, paths, log } = options
   const hubs: Hub[] = []
   const mirrors: FileMirror[] = []
@@ -163,17 +154,13 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
   let received = 0
 
   const findHub = (name: string) => hubs.find(hub => hub.name === name)
-  const transferLimits = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({
-    places,
-    perClient: places,
+  const transferLimits = ({ pulls: places, waiting }: DownloadsOptions['limits']) => ({ places, waiting })
+  const listingLimits = ({ pulls, waiting }: DownloadsOptions['limits']) => ({
+    places: pulls * LISTINGS_PER_PULL,
     waiting
   })
   const queue = new FairQueue({ ...transferLimits(options.limits), turnLength: TURN_MS })
   /** A separate queue for listings, so that slow hubs do not block transfers. */
-  const listingLimits = (limits: DownloadsOptions['limits']) => ({
-    ...transferLimits(limits),
-    places: limits.pulls * LISTINGS_PER_PULL
-  })
   const listing = new FairQueue(listingLimits(options.limits))
   const context = {
     ...options,
@@ -283,7 +270,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     )
   }
 
-  return {
+  const service: Downloads = {
     addHub(hub) {
       if (findHub(hub.name)) throw new Error(`There is already a hub named "${hub.name}". Give this one another name.`)
       for (const prefix of hub.prefixes) {
@@ -357,14 +344,21 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
     async cancelModel(name, error) {
       const cancelled = await Promise.all(findJobs(name).map(job => job.cancel(error)))
       return cancelled.filter(Boolean).length
-    },
-
-    configure({ limits, ...settings }) {
+    }
+  }
+  return {
+    ...service,
+    /** Applies other settings. Running transfers continue. */
+    configure({
+      limits,
+      ...settings
+    }: Pick<DownloadsOptions, 'search' | 'privateAddresses' | 'pauseAfter' | 'limits'>) {
       Object.assign(context, settings)
       queue.configure(transferLimits(limits))
       listing.configure(listingLimits(limits))
     },
 
+    /** Warns about hubs in the settings that no plugin has added. Call it when all plugins are set up. */
     checkSearch() {
       const missing = options.search.filter(name => !findHub(name))
       if (missing.length === 0) return
@@ -372,6 +366,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
     },
 
+    /** Loads the pulls of earlier runs, and continues those that were running. */
     async start() {
       await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
       for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {
@@ -385,6 +380,7 @@ export function createDownloads(options: DownloadsOptions): DownloadsService {
       }
     },
 
+    /** Stops all work, and waits until nothing is being written. */
     async stop() {
       closing = true
       await Promise.all([...jobs.values()].map(job => job.stop(shuttingDown())))

@@ -4,8 +4,6 @@ import { CorralError } from '../../../../core/errors.ts'
 interface FairQueueOptions {
   /** How many may work at once. */
   places: number
-  /** Maximum places of one client. */
-  perClient: number
   /** How many may wait. */
   waiting: number
   /**
@@ -43,13 +41,11 @@ function countBy(places: Iterable<Pick<Place, 'client'>>): (client: string) => n
 export function nextWaiting<P extends Pick<Place, 'client'>>(
   waiting: readonly P[],
   working: readonly P[],
-  served: ReadonlyMap<string, number>,
-  perClient: number
+  served: ReadonlyMap<string, number>
 ): P | undefined {
   const has = countBy(working)
   const lastServed = ({ client }: P) => served.get(client) ?? -1
-  const able = waiting.filter(({ client }) => has(client) < perClient)
-  return able.sort((a, b) => has(a.client) - has(b.client) || lastServed(a) - lastServed(b))[0]
+  return waiting.toSorted((a, b) => has(a.client) - has(b.client) || lastServed(a) - lastServed(b))[0]
 }
 
 /**
@@ -114,7 +110,12 @@ export class FairQueue {
    * @throws CorralError `rate_limited` if too many wait
    */
   enter(client: string, isAdmitted = false): Place {
-    const { promise: begun, resolve, reject } = deferred()
+    let begin!: () => void
+    let refuse!: (error: CorralError) => void
+    const begun = new Promise<void>((resolve, reject) => {
+      begin = resolve
+      refuse = reject
+    })
     // It may be refused before anyone awaits it, which must not be an unhandled rejection.
     begun.catch(() => undefined)
     const yielding = new AbortController()
@@ -126,8 +127,8 @@ export class FairQueue {
         return entry.since === 0
       },
       yielding: yielding.signal,
-      begin: resolve,
-      refuse: reject,
+      begin,
+      refuse,
       yield: () => yielding.abort(new Error('its turn is over')),
       leave: () => this.#leave(entry)
     }
@@ -173,8 +174,8 @@ export class FairQueue {
 
   #settle(): void {
     clearTimeout(this.#timer)
-    const { places, perClient, turnLength } = this.#options
-    const next = () => nextWaiting(this.#waiting, [...this.#working], this.#served, perClient)
+    const { places, turnLength } = this.#options
+    const next = () => nextWaiting(this.#waiting, [...this.#working], this.#served)
     for (let entry = next(); entry && this.#working.size < places; entry = next()) {
       this.#remove(entry)
       this.#working.add(entry)
@@ -190,14 +191,4 @@ export class FairQueue {
     if (found?.in === 0) found.place.yield()
     else if (found) this.#timer = setTimeout(() => this.#settle(), Math.ceil(found.in)).unref()
   }
-}
-
-function deferred() {
-  let resolve!: () => void
-  let reject!: (error: Error) => void
-  const promise = new Promise<void>((onDone, onFailure) => {
-    resolve = onDone
-    reject = onFailure
-  })
-  return { promise, resolve, reject }
 }

@@ -1,5 +1,3 @@
-import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
 import { link, mkdir, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { PlannedDownload, PullPlan } from '../../../../core/contracts/downloads.ts'
@@ -8,6 +6,7 @@ import type { Origin } from '../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { isSystemError } from '../../../../core/errors.ts'
 import { isWhole } from '../../../../core/models/stored-variant.ts'
+import { hashFile } from '../transfer/digests.ts'
 import { partialBytes, removePartial } from '../transfer/part-file.ts'
 
 // ---- in the folder of a pull ---------------------------------------------------------------------------------------
@@ -98,14 +97,12 @@ async function hasFile({ directory, files, origin }: StoredVariant, file: Planne
 
 /** Returns git's SHA-1 of a file. Computed each time, since only small files lack a SHA-256. */
 async function gitDigest(path: string, size: number): Promise<string | undefined> {
-  const hash = createHash('sha1').update(`blob ${size}\0`)
   try {
-    for await (const chunk of createReadStream(path)) hash.update(chunk)
+    return (await hashFile(path, size, true)).gitSha1
   } catch (error) {
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
     throw error
   }
-  return hash.digest('hex')
 }
 
 /** Returns the files of a plan that variants already have, with their absolute paths there. */

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 
 /** A file whose digest is computed while it is written. The messages below use its own port. */
@@ -26,6 +27,16 @@ export type DigestReply =
 /** Creates the hashes of a file, to be updated with its bytes: SHA-256, and git's SHA-1 if needed. */
 export function fileHashes(size: number, git: boolean) {
   return [createHash('sha256'), ...(git ? [createHash('sha1').update(`blob ${size}\0`)] : [])]
+}
+
+/** Computes the digests of a whole file. */
+export async function hashFile(path: string, size: number, git: boolean, signal?: AbortSignal) {
+  const hashes = fileHashes(size, git)
+  for await (const bytes of createReadStream(path, { signal, highWaterMark: 256 * 1024 })) {
+    for (const hash of hashes) hash.update(bytes)
+  }
+  const [sha256, gitSha1] = hashes.map(hash => hash.digest('hex'))
+  return { sha256: sha256!, gitSha1 }
 }
 
 /** The digest of one file, computed while its chunks arrive. */

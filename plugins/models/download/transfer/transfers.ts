@@ -39,19 +39,8 @@ export interface TransferredFile {
   leftOut?: string
 }
 
-export interface Transfers {
-  /** Starts the threads for a run that will probably follow soon. */
-  prepare(): void
-  /**
-   * Downloads and verifies files, and returns them in order. Existing files are verified and kept. After a failure or
-   * an abort, partial data stays, and the next run continues it. An optional file that fails is left out.
-   * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
-   * `insufficient_storage`; the signal's reason
-   */
-  run(request: TransferRequest): Promise<TransferredFile[]>
-  /** Ends all runs, and waits until nothing is being written. */
-  close(): Promise<void>
-}
+/** What pulls need of it. */
+export type Transfers = Pick<TransferThread, 'prepare' | 'run' | 'close'>
 
 export interface TransferOptions {
   /** Maximum connections for one file, and for all files together. */
@@ -71,11 +60,7 @@ export interface TransferEngineOptions extends TransferOptions {
 }
 
 /** Starts a run in the worker thread. The run's messages use their own port. */
-export interface RunMessage {
-  identity: string
-  files: readonly TransferFile[]
-  port: MessagePort
-}
+export type RunMessage = Pick<TransferRequest, 'identity' | 'files'> & { port: MessagePort }
 
 /** Messages about a run to the thread. `location` is the reason as text if it is missing for an optional file. */
 export type ToRun = { type: 'located'; index: number; location: FileLocation | string | undefined } | { type: 'abort' }
@@ -92,7 +77,7 @@ export type FromRun =
 const IDLE_MS = 5000
 
 /** Runs transfers in a worker thread, which exists only while it is needed. */
-export class TransferThread implements Transfers {
+export class TransferThread {
   readonly #options: TransferOptions
   /** Ends each run. */
   readonly #runs = new Set<AbortController>()
@@ -105,12 +90,19 @@ export class TransferThread implements Transfers {
     this.#options = options
   }
 
+  /** Starts the threads for a run that will probably follow soon. */
   prepare(): void {
     if (this.#closed || this.#worker) return
     this.#worker = this.#start()
     this.#endWhenIdle()
   }
 
+  /**
+   * Downloads and verifies files, and returns them in order. Existing files are verified and kept. After a failure or
+   * an abort, partial data stays, and the next run continues it. An optional file that fails is left out.
+   * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
+   * `insufficient_storage`; the signal's reason
+   */
   async run(request: TransferRequest): Promise<TransferredFile[]> {
     const ending = new AbortController()
     const signal = AbortSignal.any([request.signal, ending.signal])
@@ -154,6 +146,7 @@ export class TransferThread implements Transfers {
     }
   }
 
+  /** Ends all runs, and waits until nothing is being written. */
   async close(): Promise<void> {
     this.#closed = true
     for (const ending of this.#runs) ending.abort(shuttingDown())

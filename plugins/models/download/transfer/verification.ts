@@ -1,9 +1,8 @@
-import { createReadStream } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { CorralError, isSystemError } from '../../../../core/errors.ts'
 import type { ChunkMap } from './chunk-map.ts'
-import { type DigestReply, type Digests, type FileDigest, fileHashes, type WrittenChunks } from './digests.ts'
+import { type DigestReply, type Digests, type FileDigest, hashFile, type WrittenChunks } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
 /** Maximum chunks of a file that may read back differently from what was written. */
@@ -192,10 +191,6 @@ export async function checkTarget(file: TransferFile, signal: AbortSignal): Prom
   })
   const isKnown = (file.size ?? file.sha256 ?? file.gitSha1) !== undefined
   if (!found?.isFile() || !isKnown || (file.size ?? found.size) !== found.size) return undefined
-  const hashes = fileHashes(found.size, file.gitSha1 !== undefined)
-  for await (const bytes of createReadStream(file.target, { signal, highWaterMark: 256 * 1024 })) {
-    for (const hash of hashes) hash.update(bytes)
-  }
-  const [sha256, gitSha1] = hashes.map(hash => hash.digest('hex'))
-  return compareDigests(file, sha256!, gitSha1) ? undefined : { size: found.size, sha256: sha256! }
+  const { sha256, gitSha1 } = await hashFile(file.target, found.size, file.gitSha1 !== undefined, signal)
+  return compareDigests(file, sha256, gitSha1) ? undefined : { size: found.size, sha256 }
 }
