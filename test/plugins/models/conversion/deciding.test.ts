@@ -9,6 +9,7 @@ import { converterProgress, quantizeProgress } from '../../../../plugins/models/
 import { DTYPES, planDtype, requiredDiskBytes } from '../../../../plugins/models/conversion/dtypes.ts'
 import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
 import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
+import { readFixture } from '../../../support/fixtures.ts'
 
 /** Recorded output of the real tools. */
 const recorded = (name: string) =>
@@ -19,20 +20,10 @@ const recorded = (name: string) =>
 const classify = (tail: string[], exitSignal?: string) => classifyFailure({ tail, exitSignal })
 
 t.test('a type determines the conversion steps', async t => {
-  const cases: [string, string | undefined, string, string, string | undefined, string][] = [
-    ['f32', 'BF16', 'f32', 'f32', undefined, 'f32'],
-    ['f16', 'BF16', 'f16', 'f16', undefined, 'f16'],
-    ['BF16', 'F32', 'bf16', 'bf16', undefined, 'bf16'],
-    ['q8_0', undefined, 'q8_0', 'q8_0', undefined, 'f16'],
-    ['tq1_0', undefined, 'tq1_0', 'tq1_0', undefined, 'f16'],
-    ['q4_k_m', 'BF16', 'q4_k_m', 'bf16', 'Q4_K_M', 'f16'],
-    ['Q4_K_M', 'F16', 'q4_k_m', 'f16', 'Q4_K_M', 'f16'],
-    ['q4_k', 'F32', 'q4_k_m', 'f16', 'Q4_K_M', 'f16'],
-    ['q5_k', undefined, 'q5_k_m', 'f16', 'Q5_K_M', 'f16'],
-    ['q3_k', undefined, 'q3_k_m', 'f16', 'Q3_K_M', 'f16'],
-    ['iq4_xs', undefined, 'iq4_xs', 'f16', 'IQ4_XS', 'f16'],
-    ['mxfp4_moe', 'bf16', 'mxfp4_moe', 'bf16', 'MXFP4_MOE', 'f16']
-  ]
+  const cases = readFixture<[string, string | undefined, string, string, string | undefined, string][]>(
+    'conversion-cases',
+    'dtypes'
+  )
   for (const [dtype, ownType, name, outtype, quantize, projectorOuttype] of cases) {
     const plan = planDtype(dtype, ownType)
     t.match(plan, { dtype: name, outtype, projectorOuttype }, `${dtype} of ${ownType}`)
@@ -55,14 +46,7 @@ t.test('the disk estimate includes intermediate files', async t => {
 })
 
 t.test('converter progress is parsed from its output', async t => {
-  const lines: [string, number, number][] = [
-    ['Writing:   0%|          | 0.00/4.07M [00:00<?, ?byte/s]', 0, 4.07e6],
-    ['Writing:  71%|███████   | 2.89M/4.07M [00:00<00:00, 44.4Mbyte/s]', 2.89e6, 4.07e6],
-    ['Writing: 100%|██████████| 4.07M/4.07M [00:00<00:00, 268Mbyte/s]', 4.07e6, 4.07e6],
-    ['Writing:  42%|████▏     | 1.23G/2.93G [00:10<00:14, 110Mbyte/s]', 1.23e9, 2.93e9],
-    ['Writing:   3%|▎         | 999k/29.3M [00:10<00:14, 110kbyte/s]', 999e3, 29.3e6],
-    ['Writing: 100%|██████████| 512/512 [00:00<00:00, 1.0Mbyte/s]', 512, 512]
-  ]
+  const lines = readFixture<[string, number, number][]>('conversion-cases', 'progress')
   for (const [line, completed, total] of lines) t.same(converterProgress(line), { completed, total }, line)
   for (const line of [
     'INFO:gguf.gguf_writer:Writing the following files:',
@@ -87,38 +71,14 @@ t.test('llama-quantize progress is parsed from its output', async t => {
 })
 
 t.test("tool failures are classified by the tool's output", async t => {
-  const files: [string, FailureCause['cause'], RegExp][] = [
-    ['unsupported-architecture.txt', 'unsupported-architecture', /architecture FooForCausalLM/],
-    ['missing-tokenizer.txt', 'tokenizer', /tokenizer\.json or tokenizer\.model/],
-    ['cut-off.txt', 'incomplete-model', /damaged/],
-    ['missing-shard.txt', 'incomplete-model', /model-00001-of-00002\.safetensors/],
-    ['awq.txt', 'unsupported-quantization', /awq/],
-    ['disk-full-converter.txt', 'disk-full', /disk is full/],
-    ['disk-full-quantize.txt', 'disk-full', /disk is full/],
-    ['no-config.txt', 'incomplete-model', /config\.json/],
-    ['imatrix.txt', 'imatrix', /importance matrix/],
-    ['remote-code.txt', 'remote-code', /includes Python code/]
-  ]
+  const files = readFixture<[string, FailureCause['cause'], RegExp][]>('conversion-cases', 'recordedFailures')
   for (const [file, cause, sentence] of files) {
     const found = classify(recorded(file))
     t.equal(found.cause, cause, file)
     t.match(found.sentence, sentence)
     t.equal(found.code, cause === 'disk-full' ? 'insufficient_storage' : 'conversion_failed')
   }
-  const lines: [string, FailureCause['cause']][] = [
-    ["ModuleNotFoundError: No module named 'torch'", 'python-packages'],
-    ['ImportError: libtorch_cpu.so: cannot open shared object file', 'python-packages'],
-    ['MemoryError', 'out-of-memory'],
-    ['numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.25 GiB for an array', 'out-of-memory'],
-    ['OSError: [Errno 28] No space left on device', 'disk-full'],
-    [
-      'NotImplementedError: BPE pre-tokenizer was not recognized - update get_vocab_base_pre()',
-      'unsupported-architecture'
-    ],
-    ["ValueError: Missing or incomplete model files: ['model-00002-of-00002.safetensors']", 'incomplete-model'],
-    ["ValueError: Can not map tensor 'model.layers.0.foo.weight'", 'incomplete-model'],
-    ["NotImplementedError: Quant method is not yet supported: 'gptq_marlin'", 'unsupported-quantization']
-  ]
+  const lines = readFixture<[string, FailureCause['cause']][]>('conversion-cases', 'failures')
   for (const [line, cause] of lines) t.equal(classify(['INFO:x', line]).cause, cause, line)
 
   t.equal(classify([], 'SIGKILL').cause, 'out-of-memory')
@@ -133,43 +93,7 @@ t.test("tool failures are classified by the tool's output", async t => {
 })
 
 t.test('installation failures are classified by their output', async t => {
-  const cases: [string, string, RegExp][] = [
-    ['    apt install python3.11-venv', 'conversion_failed', /"apt install python3\.11-venv"/],
-    ['/usr/bin/python3: No module named venv', 'conversion_failed', /apt install python3-venv/],
-    ["ModuleNotFoundError: No module named 'ensurepip'", 'conversion_failed', /python3-venv/],
-    [
-      'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device',
-      'insufficient_storage',
-      /full/
-    ],
-    [
-      "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<pip._vendor…>: Failed to establish a new connection: [Errno 111] Connection refused')': /simple/torch/",
-      'conversion_failed',
-      /cannot be reached.*conversion\.package_index/
-    ],
-    [
-      'error: Failed to fetch: `https://pypi.org/simple/torch/`',
-      'conversion_failed',
-      /cannot be reached \(https:\/\/pypi/
-    ],
-    [
-      'ERROR: Could not find a version that satisfies the requirement torch==2.11.0 (from versions: none)',
-      'conversion_failed',
-      /did not return torch==2\.11\.0: it cannot be reached, or/
-    ],
-    [
-      'ERROR: No matching distribution found for torch==2.11.0',
-      'conversion_failed',
-      /no torch==2\.11\.0 for this Python/
-    ],
-    ["SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", 'conversion_failed', /PIP_CERT/],
-    [
-      'ERROR: HTTP error 401 while getting https://index/torch: 401 Client Error: Unauthorized',
-      'conversion_failed',
-      /credentials/
-    ],
-    ['something else', 'conversion_failed', /something else/]
-  ]
+  const cases = readFixture<[string, string, RegExp][]>('conversion-cases', 'installFailures')
   for (const [line, code, sentence] of cases) {
     const failure = installFailure(['Collecting torch==2.11.0', line], {
       section: 'conversion',
@@ -204,12 +128,6 @@ t.test('requirements files, Python versions and pip output are parsed', async t 
   t.same(pythonNames('win32'), ['python', 'python3', 'py'])
   t.same(pythonNames('linux').slice(-2), ['python3', 'python'], 'named versions come first')
 
-  const lines: [string, string | undefined][] = [
-    ['  Downloading torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl (530.6 MB)', 'torch 2.11.0 (530.6 MB)'],
-    ['  Downloading gguf-0.19.0-py3-none-any.whl (118 kB)', 'gguf 0.19.0 (118 kB)'],
-    ['Downloading torch (506.1MiB)', 'torch (506.1MiB)'],
-    ['  Downloading torch-2.11.0.metadata', undefined],
-    ['Collecting torch==2.11.0', undefined]
-  ]
+  const lines = readFixture<[string, string | undefined][]>('conversion-cases', 'pipOutput')
   for (const [line, subject] of lines) t.equal(downloadedPackage(line), subject, line)
 })

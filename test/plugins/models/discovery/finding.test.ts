@@ -11,6 +11,7 @@ import {
 import { findHuggingFace, findLmStudio, planRepository } from '../../../../plugins/models/discovery/hub-caches.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from '../../../../plugins/models/discovery/index.ts'
 import { findOllama, planOllama } from '../../../../plugins/models/discovery/ollama-cache.ts'
+import { readFixture } from '../../../support/fixtures.ts'
 import { ggufBytes, safetensorsBytes } from '../../../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 
@@ -23,17 +24,7 @@ const summary = (candidates: Candidate[]) =>
   })
 
 t.test('names from other tools become valid model names', async t => {
-  const cases: [string[], string][] = [
-    [['Qwen', 'Qwen3-0.6B-GGUF', 'Q8_0'], 'Qwen/Qwen3-0.6B-GGUF:Q8_0'],
-    [['library', 'qwen3'], 'library/qwen3'],
-    [['my team', 'model (new)'], 'my-team/model-new'],
-    [['_a', '.b'], 'a/b'],
-    [['a..b', 'c.'], 'a.b/c'],
-    [['é', '日本'], 'model/model'],
-    [['a', 'CON'], 'a/model-CON'],
-    [['a', 'b', 'Latest'], 'a/b'],
-    [['a', 'x'.repeat(300)], `a/${'x'.repeat(96)}`]
-  ]
+  const cases = readFixture<[string[], string][]>('discovery-cases', 'names')
   for (const [[owner, name, variant], expected] of cases) {
     const valid = validName(owner!, name!, variant)
     t.equal(valid.variant ? `${bareName(valid)}:${valid.variant}` : bareName(valid), expected)

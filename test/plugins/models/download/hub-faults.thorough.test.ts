@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
+import { readFixture } from '../../../support/fixtures.ts'
 import { sha256Of } from '../../../support/hub-emulator/contents.ts'
 import type { Fault } from '../../../support/hub-emulator/faults.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
@@ -22,43 +23,7 @@ const { Q8_0 } = quantizedModels()
 const SHORT_STALLS = 'downloads:\n  stall_timeout: 1s\n'
 
 /** One pull of a small model for each fault. Each ends with the right bytes. */
-const SURVIVED: [string, Fault[]][] = [
-  ['a connection breaks', [{ kind: 'cut', after: 500_000, times: 3 }]],
-  ['connections are reset before any answer', [{ kind: 'reset', times: 2 }]],
-  ['a connection goes silent', [{ kind: 'stall', after: 700_000, times: 2 }]],
-  ['a connection never sends a byte', [{ kind: 'stall', after: 0, times: 1 }]],
-  ['a wrong byte', [{ kind: 'wrong-byte', at: 1_000_000, times: 1 }]],
-  ['a body is too short', [{ kind: 'short', missing: 1000, times: 2 }]],
-  ['a body is too short and says so', [{ kind: 'less-than-asked', missing: 1000, times: 2 }]],
-  ['chunks end too early', [{ kind: 'short-chunked', missing: 1000, times: 2 }]],
-  ['bytes from elsewhere', [{ kind: 'wrong-range', shift: 512, times: 1 }]],
-  ['ranges are ignored', [{ kind: 'range-ignored' }]],
-  [
-    'a connection breaks and ranges are ignored',
-    [{ kind: 'range-ignored' }, { kind: 'cut', after: 900_000, times: 2 }]
-  ],
-  ['ranges with status 200', [{ kind: 'range-with-200' }]],
-  ['bodies without a length', [{ kind: 'short-chunked', missing: 0 }]],
-  ['an expired address', [{ kind: 'expired', times: 1 }]],
-  [
-    'errors of the server',
-    [
-      { kind: 'status', status: 500, times: 1 },
-      { kind: 'status', status: 503, times: 1 }
-    ]
-  ],
-  ['errors of the hub', [{ kind: 'status', status: 502, on: 'resolve', times: 1 }]],
-  ['errors when locating the file', [{ kind: 'status', status: 500, on: 'info', times: 1 }]],
-  ['a web page instead of bytes, once', [{ kind: 'html', times: 1 }]],
-  ['a limit, with the window', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1 }]],
-  ['a limit, with seconds', [{ kind: 'rate-limit', form: 'retry-after', seconds: 1, times: 1 }]],
-  ['a limit, with a fraction', [{ kind: 'rate-limit', form: 'retry-after-fraction', seconds: 0.5, times: 1 }]],
-  ['a limit, with a date', [{ kind: 'rate-limit', form: 'retry-after-date', seconds: 1, times: 1 }]],
-  ['a limit without a time', [{ kind: 'rate-limit', form: 'none', seconds: 1, times: 1 }]],
-  ['a limit when locating the file', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'info' }]],
-  ['a limit of the resolver', [{ kind: 'rate-limit', form: 'ratelimit', seconds: 1, times: 1, on: 'resolve' }]],
-  ['slow beginnings', [{ kind: 'latency', milliseconds: 600 }]]
-]
+const SURVIVED = readFixture<[string, Fault[]][]>('hub-cases', 'survivedFaults')
 
 t.test('a pull survives temporary faults', async t => {
   const hub = await startHubEmulator(t, { repositories: {} })

@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
+import { readFixture } from '../../../support/fixtures.ts'
 import type { FaultKind } from '../../../support/hub-emulator/faults.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import {
@@ -49,25 +50,7 @@ async function cleanUp(): Promise<void> {
 }
 
 t.test('pulls without a token are refused with advice', async t => {
-  const cases: [string, number, string, RegExp][] = [
-    ['test/unknown-GGUF', 404, 'repo_not_found', /test\/unknown-GGUF/],
-    ['test/TINY-gguf', 404, 'repo_not_found', /test\/TINY-gguf/],
-    ['test/private-GGUF', 404, 'repo_not_found', /HF_TOKEN|token/i],
-    ['test/gated-GGUF', 403, 'hub_forbidden', /token|agree|access/i],
-    ['test/disabled-GGUF', 403, 'hub_forbidden', /disabled/i],
-    ['test/empty', 400, 'unsupported_capability', /test\/empty/],
-    ['test/pickle', 400, 'unsupported_capability', /\.bin|pickle|SafeTensors/i],
-    ['test/shards-GGUF', 400, 'unsupported_capability', /2|missing|incomplete/i],
-    ['test/tiny-GGUF:Q2_K', 404, 'repo_not_found', /Q8_0.*Q4_K_M/],
-    ['test/tiny-GGUF@nowhere', 404, 'repo_not_found', /nowhere/],
-    ['tiny', 404, 'repo_not_found', /corral search tiny/],
-    ['hf:tiny', 400, 'invalid_model_name', /tiny/],
-    ['../etc/passwd', 400, 'invalid_model_name', /passwd/],
-    ['test/tiny GGUF', 400, 'invalid_model_name', /tiny GGUF/],
-    ['test/..', 400, 'invalid_model_name', /\.\./],
-    ['con/aux', 400, 'invalid_model_name', /reserved/i],
-    ['', 400, 'invalid_model_name', /./]
-  ]
+  const cases = readFixture<[string, number, string, RegExp][]>('hub-cases', 'refusedPulls')
   for (const [model, status, code, words] of cases) {
     const got = await refusal(corral, { model })
     t.match(got, { status, code, error: words }, JSON.stringify(model))
@@ -135,15 +118,7 @@ t.test('a name in another case is stored under the hub’s spelling', async t =>
 })
 
 t.test('endpoints that are not hubs are reported', async t => {
-  const faults: FaultKind[] = [
-    { kind: 'html' },
-    { kind: 'html', status: 404 },
-    { kind: 'html', status: 403 },
-    { kind: 'broken-json' },
-    { kind: 'status', status: 200, body: '17' },
-    { kind: 'status', status: 200, body: '{"siblings":"none"}' },
-    { kind: 'status', status: 204 }
-  ]
+  const faults = readFixture<FaultKind[]>('hub-cases', 'notHubs')
   for (const fault of faults) {
     hub.clearFaults()
     hub.fault({ ...fault, on: 'info' })

@@ -23,6 +23,7 @@ import {
   safetensorsMetadata
 } from '../../../../plugins/models/storage/model-metadata.ts'
 import { contentDigest } from '../../../../plugins/models/storage/staging.ts'
+import { readFixture } from '../../../support/fixtures.ts'
 
 t.test('labels are read from headers and file names', t => {
   t.equal(labelFromFileType(15), 'Q4_K_M')
@@ -58,28 +59,7 @@ t.test('capabilities follow from metadata', t => {
   t.same(getCapabilities({ ...none, architecture: 'bert' }), ['embedding'])
   t.same(getCapabilities({ ...none, architecture: 'qwen3', poolingType: 3, chatTemplate: tools }), ['embedding'])
   t.same(getCapabilities({ ...none, architecture: 'llama', poolingType: 0 }), ['completion'])
-  const classifier = { labels: 0 }
-  const kinds: [string, Partial<CapabilityFacts>, string[]][] = [
-    ['bge-reranker', { architecture: 'bert', classifier: { labels: 1 } }, ['rerank']],
-    ['jina-reranker, without labels', { architecture: 'jina-bert-v2', classifier }, ['rerank']],
-    ['qwen3-reranker', { architecture: 'qwen3', poolingType: 4, classifier: { labels: 2 } }, ['rerank']],
-    ['qwen3-reranker without its head', { architecture: 'qwen3', poolingType: 4 }, ['completion']],
-    [
-      'gte-modernbert, with a head left over',
-      { architecture: 'modern-bert', poolingType: 2, classifier },
-      ['embedding']
-    ],
-    ['a sentiment classifier', { architecture: 'bert', classifier: { labels: 28 } }, []],
-    ['qwen3-embedding', { architecture: 'qwen3', poolingType: 3 }, ['embedding']],
-    ['embeddinggemma', { architecture: 'gemma-embedding' }, ['embedding']],
-    ['llama-embed', { architecture: 'llama-embed' }, ['embedding']],
-    ['nomic-embed', { architecture: 'nomic-bert-moe', poolingType: 1 }, ['embedding']],
-    ['gte-qwen2, both ways', { architecture: 'qwen2', isCausal: false }, ['embedding']],
-    ['e5-mistral', { architecture: 'llama', tags: ['mteb', 'sentence-transformers'] }, ['embedding']],
-    ['a chat model', { architecture: 'llama', tags: ['text-generation', 'feature-extraction'] }, ['completion']],
-    ['t5, which llama-server cannot serve', { architecture: 't5' }, []],
-    ['a diffusion model', { architecture: 'llada', isCausal: false }, []]
-  ]
+  const kinds = readFixture<[string, Partial<CapabilityFacts>, string[]][]>('storage-cases', 'capabilities')
   for (const [what, facts, expected] of kinds) t.same(getCapabilities({ ...none, ...facts }), expected, what)
   t.same(getCapabilities({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
   t.same(getCapabilities({ ...none, hasFillInToken: true }), ['completion', 'insert'])
@@ -188,18 +168,7 @@ t.test('metadata is read from SafeTensors folders', t => {
   t.same(of({ architectures: ['BertModel'] }).capabilities, ['embedding'])
   t.same(of({ architectures: ['Qwen3ForCausalLM'] }, { isSentenceTransformer: true }).capabilities, ['embedding'])
   t.same(of({ architectures: ['XLMRobertaForSequenceClassification'] }).capabilities, ['rerank'])
-  const classes: [string, string[]][] = [
-    ['XLMRobertaModel', ['embedding']],
-    ['NomicBertModel', ['embedding']],
-    ['ModernBertForMaskedLM', ['embedding']],
-    ['Qwen3Model', ['embedding']],
-    ['T5EncoderModel', ['embedding']],
-    ['Gemma3TextModel', ['embedding']],
-    ['ChatGLMModel', ['completion']],
-    ['MiniCPMV', ['completion']],
-    ['T5ForConditionalGeneration', []],
-    ['LLaDAModelLM', []]
-  ]
+  const classes = readFixture<[string, string[]][]>('storage-cases', 'classes')
   for (const [name, expected] of classes) t.same(of({ architectures: [name] }).capabilities, expected, name)
   const feelings = { id2label: { 0: 'joy', 1: 'anger', 2: 'none' } }
   t.same(of({ architectures: ['BertForSequenceClassification'], ...feelings }).capabilities, [])
@@ -225,15 +194,7 @@ t.test('GGUF files get their shards and projector', t => {
   })
   t.same(sources('x-00001-of-00000.gguf', ['x-00001-of-00000.gguf']), ['x-00001-of-00000.gguf'], 'not a shard set')
 
-  const projectors: [string, string[], string | undefined][] = [
-    ['a-Q4_0.gguf', ['a-Q4_0.gguf', 'mmproj-model-f16.gguf'], 'mmproj-model-f16.gguf'],
-    ['a-Q4_0.gguf', ['a-Q4_0.gguf', 'a-Q8_0.gguf', 'mmproj-F16.gguf'], 'mmproj-F16.gguf'],
-    ['a.gguf', ['a.gguf', 'mmproj-BF16.gguf', 'mmproj-F32.gguf', 'mmproj-F16.gguf'], 'mmproj-F16.gguf'],
-    ['a.gguf', ['a.gguf', 'b.gguf', 'mmproj-F16.gguf'], undefined],
-    ['aa-1.gguf', ['aa-1.gguf', 'b.gguf', 'mmproj-aa-1-f16.gguf'], 'mmproj-aa-1-f16.gguf'],
-    ['a.gguf', ['a.gguf', 'mmproj-x-F16.gguf', 'mmproj-y-F16.gguf'], undefined],
-    ['a.gguf', ['a.gguf'], undefined]
-  ]
+  const projectors = readFixture<[string, string[], string | undefined][]>('storage-cases', 'projectors')
   for (const [fileName, names, projector] of projectors) {
     t.same(sources(fileName, names), projector ? [fileName, projector] : [fileName], names.join(' '))
   }

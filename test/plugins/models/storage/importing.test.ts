@@ -16,6 +16,7 @@ import t from 'tap'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { transferFile } from '../../../../plugins/models/storage/staging.ts'
+import { readFixture } from '../../../support/fixtures.ts'
 import { ggufBytes, safetensorsBytes, u64, writeGguf } from '../../../support/gguf-writer.ts'
 import { findFaults, name, openStore, tree } from './support.ts'
 
@@ -280,25 +281,7 @@ t.test('invalid files are refused with the reason', async t => {
   symlinkSync('loop.gguf', join(dir, 'loop.gguf'))
   execFileSync('mkfifo', [join(dir, 'pipe.gguf')])
 
-  const table: [path: string, why: RegExp][] = [
-    ['text.gguf', /not a GGUF file/],
-    ['empty.gguf', /not a GGUF file/],
-    ['short.gguf', /truncated/],
-    ['cut-data.gguf', /truncated: its tensors need \d+ bytes, the file has \d+/],
-    ['cut-header.gguf', /truncated/],
-    ['many-tensors.gguf', /more keys and tensors than fit/],
-    ['version.gguf', /version/],
-    ['big-endian.gguf', /big-endian/],
-    ['huge-dimension.gguf', /dimension/],
-    ['vocabulary.gguf', /no weights/],
-    ['lora.gguf', /LoRA/],
-    ['folder', /has no model/],
-    ['absent.gguf', /There is no .*absent\.gguf/],
-    ['file/below.gguf', /There is no/],
-    ['dangling.gguf', /There is no/],
-    ['loop.gguf', /cannot be read/],
-    ['pipe.gguf', /neither a file nor a folder/]
-  ]
+  const table = readFixture<[path: string, why: RegExp][]>('storage-cases', 'invalidFiles')
   for (const [path, why] of table) {
     const error = await store.import({ path: join(dir, path), name: name('a/b') }).catch(error => error)
     t.match(error, { code: 'invalid_request', param: 'path' }, path)

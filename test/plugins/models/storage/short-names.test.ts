@@ -6,6 +6,7 @@ import { modelKey, parseModelName, parseRequestedName } from '../../../../core/m
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { ModelIndex, variantNames } from '../../../../plugins/models/storage/model-index.ts'
 import { aliasTable, similarNames } from '../../../../plugins/models/storage/short-names.ts'
+import { readFixture } from '../../../support/fixtures.ts'
 
 /** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
 function testCatalog(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {
@@ -114,25 +115,10 @@ t.test('impossible names are refused', t => {
 
 t.test('a restricted key cannot discover other models', t => {
   const catalog = testCatalog(HERE, ALIASES)
-  const table: [models: string[], asked: string, meaning: string | RegExp][] = [
-    [['other/*'], 'big', 'other/big'],
-    [
-      ['corral/*'],
-      'qwen3-8b-gguf',
-      /^model_not_found: There is no model "qwen3-8b-gguf" here\. (?!.*Did you).*tiny-chat/
-    ],
-    [['corral/*'], 'nix', /^model_not_found: There is no model "nix" here\. (?!.*(?:Qwen|big|made))/],
-    [['corral/*'], 'gpt-4o', /^model_not_found: There is no model "gpt-4o" here\. (?!.*Qwen)/],
-    [['gpt-4o'], 'gpt-4o', 'Qwen/Qwen3-8B-GGUF'],
-    [['gpt-4o'], 'qwen3-8b-gguf', /^model_not_found: There is no model/],
-    [['gpt-4o'], 'Qwen/Qwen3-8B-GGUF', /^forbidden_model: /],
-    [['corral/*'], 'Qwen/Qwen3-8B-GGUF', /^forbidden_model: /],
-    [['corral/*'], 'Qwen/Nothing', /^forbidden_model: /],
-    [['qwen3-8b-gguf'], 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-8B-GGUF'],
-    [['else/*'], 'made', 'else/made'],
-    [['corral/*'], 'ghost', /^model_not_found: There is no model "ghost" here\. (?!.*not\/here)/],
-    [['*'], 'gpt-4o', 'Qwen/Qwen3-8B-GGUF']
-  ]
+  const table = readFixture<[models: string[], asked: string, meaning: string | RegExp][]>(
+    'storage-cases',
+    'restrictedNames'
+  )
   for (const [models, asked, expected] of table) {
     if (typeof expected === 'string') t.equal(meaning(catalog, asked, models), expected, `${models} ${asked}`)
     else t.match(meaning(catalog, asked, models), expected, `${models} ${asked}`)
@@ -150,20 +136,7 @@ t.test('a restricted key cannot discover other models', t => {
 
 t.test('similar names are suggested', t => {
   const names = ['corral/tiny-chat', 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF', 'gpt-4o']
-  const table: [asked: string, similar: string[]][] = [
-    ['coral/tiny-chat', ['corral/tiny-chat']],
-    ['corral/tiny_chat', ['corral/tiny-chat']],
-    ['corral/tiny-cht', ['corral/tiny-chat']],
-    ['tiny-chat-GGUF', ['corral/tiny-chat']],
-    ['tiny-chat-Q8_0', ['corral/tiny-chat']],
-    ['Qwen/Qwen3-8B', ['Qwen/Qwen3-8B-GGUF', 'bartowski/Qwen3-8B-GGUF']],
-    ['bartowski/Qwen3-8B', ['bartowski/Qwen3-8B-GGUF', 'Qwen/Qwen3-8B-GGUF']],
-    ['qwen3:8b', ['Qwen/Qwen3-8B-GGUF', 'bartowski/Qwen3-8B-GGUF']],
-    ['qwen3', ['Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF']],
-    ['gpt4o', ['gpt-4o']],
-    ['llama3.2', []],
-    ['x', []]
-  ]
+  const table = readFixture<[asked: string, similar: string[]][]>('storage-cases', 'similarNames')
   for (const [asked, similar] of table) t.same(similarNames(parseRequestedName(asked), names), similar, asked)
   t.match(
     meaning(testCatalog(HERE), 'corral/tiny-cht'),

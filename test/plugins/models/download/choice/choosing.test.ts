@@ -9,6 +9,7 @@ import {
 } from '../../../../../plugins/models/download/choice/choice.ts'
 import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsFromIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
+import { readFixture } from '../../../../support/fixtures.ts'
 import { listing, REPOSITORIES } from './listing.ts'
 
 const GIB = 2 ** 30
@@ -132,29 +133,10 @@ t.test('the default quantization depends on the memory', t => {
   const files = listing(
     'm-{IQ2_M:2.9,Q3_K_M:4,IQ4_XS:4.4,Q4_0:4.6,Q4_0_4_4:4.6,Q4_K_M:4.9,Q5_K_M:5.7,Q6_K:6.6,Q8_0:8.5,UD-Q8_K_XL:10,F16:16}.gguf'
   )
-  const table: [ram: number, gpu: number, label: string, fits: boolean, reason: RegExp][] = [
-    [
-      64,
-      0,
-      'Q8_0',
-      true,
-      /^Q8_0 is the best quantization for this machine: it needs 9\.9 GB of 48\.1 GB of usable memory\.$/
-    ],
-    [12, 0, 'Q6_K', true, /^Q6_K is the best .* needs 7\.8 GB of 9\.0 GB of usable memory; Q8_0 would need 9\.9 GB\.$/],
-    [10, 0, 'Q5_K_M', true, /Q6_K would need 7\.8 GB/],
-    [8, 0, 'Q4_K_M', true, /Q5_K_M would need/],
-    [7.3, 0, 'IQ4_XS', true, /Q4_0 would need/],
-    [7, 0, 'Q3_K_M', true, /IQ4_XS would need/],
-    [5.2, 0, 'IQ2_M', true, /Q3_K_M would need/],
-    [4, 0, 'Q4_K_M', false, /^Q4_K_M was chosen although no quantization fits 3\.0 GB of usable memory\.$/],
-    [64, 24, 'Q8_0', true, /of 23\.2 GB of usable graphics memory\.$/],
-    [64, 8, 'Q5_K_M', true, /of 7\.7 GB of usable graphics memory; Q6_K would need/],
-    [32, 4, 'Q4_K_M', true, /more than the 3\.9 GB of usable graphics memory; the rest goes to main memory/],
-    [32, 2, 'Q8_0', true, /of 24\.1 GB of usable memory/],
-    [1, 4, 'Q3_K_M', true, /needs 4\.9 GB of 5\.0 GB of memory; IQ4_XS would need/],
-    [1, 4.5, 'IQ4_XS', true, /Q4_0 would need/],
-    [0, 0, 'Q4_K_M', false, /although/]
-  ]
+  const table = readFixture<[ram: number, gpu: number, label: string, fits: boolean, reason: RegExp][]>(
+    'choice-cases',
+    'memory'
+  )
   for (const [ram, gpu, label, fits, reason] of table) {
     const choice = choose({ files, memory: { ram: ram * GIB, gpu: gpu * GIB } })
     const title = `${ram} GiB, GPU ${gpu} GiB`
@@ -179,18 +161,7 @@ t.test('the default quantization depends on the memory', t => {
 
 t.test('the default quantization without Q4_K_M', t => {
   const small = { ram: 1 * GIB, gpu: 0 }
-  const table: [labels: string, taken: string][] = [
-    ['Q2_K:1,Q4_K_S:2,Q4_0:2,UD-Q4_K_XL:2,Q5_K_M:2', 'UD-Q4_K_XL'],
-    ['Q2_K:1,IQ4_NL:2,IQ4_XS:2,Q5_K_M:2', 'IQ4_XS'],
-    ['Q2_K:1,MXFP4_MOE:2,Q4_0:2', 'MXFP4_MOE'],
-    ['Q3_K_M:1,Q5_K_S:2,Q6_K:2', 'Q5_K_S'],
-    ['Q3_K_M:2,Q2_K:1', 'Q2_K'],
-    ['Q8_0:2,F16:4', 'Q8_0'],
-    ['BF16:4,F32:8', 'BF16'],
-    ['F16:4,BF16:4', 'F16'],
-    ['UD-Q8_K_XL:3,BF16:4', 'UD-Q8_K_XL'],
-    ['Q4_0_4_4:1,Q4_0_8_8:1,F16:4', 'F16']
-  ]
+  const table = readFixture<[labels: string, taken: string][]>('choice-cases', 'withoutQ4KM')
   for (const [labels, taken] of table) {
     const choice = choose({ files: listing(`m-{${labels}}.gguf`), memory: small })
     t.equal(choice.label, taken, labels)
@@ -241,33 +212,10 @@ t.test('files can be named in any case', t => {
 })
 
 t.test('headers decide if names are ambiguous', t => {
-  const llama = (more: object = {}) => ({
-    'general.architecture': 'llama',
-    'general.name': 'M',
-    'llama.block_count': 32,
-    ...more
-  })
-  const other = llama({ 'llama.block_count': 16 })
-  const adapter = { 'general.architecture': 'llama', 'general.type': 'adapter' }
-  const image = { 'general.architecture': 'flux' }
-  const vocoder = { 'general.architecture': 'wavtokenizer-dec' }
-  const nothing = {}
-  const table: [files: string, headers: object[], outcome: string | RegExp, variant?: string][] = [
-    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), llama()], 'm-8b-smol-Q8_0.gguf'],
-    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), other], /2 models/],
-    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [llama(), nothing], /2 models/],
-    ['m-8b-Q4_K_M.gguf 5\nm-8b-smol-Q8_0.gguf 8', [nothing, nothing], /2 models/],
-    ['m-8b-base-Q4_K_M.gguf 5\nm-8b-instruct-Q8_0.gguf 8', [llama(), llama()], /2 models/],
-    ['m-8b-Q4_K_M.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q4_K_M.gguf'],
-    ['m-8b-Q8_0.gguf 5\nvoice-Q8_0.gguf 1', [llama(), vocoder], 'm-8b-Q8_0.gguf', 'Q8_0'],
-    ['a.gguf 5\nb.gguf 1', [adapter, llama()], 'b.gguf'],
-    ['my-lora-F16.gguf 5\nadapter_config.json', [llama()], 'my-lora-F16.gguf'],
-    ['merged-Q8_0.gguf 5\nadapter_config.json', [adapter], /It has a LoRA adapter/],
-    ['my-Q8_0.gguf 5\nae.safetensors 1', [image], /makes images or videos/],
-    ['tiny-draft-Q8_0.gguf 1', [llama()], 'tiny-draft-Q8_0.gguf'],
-    ['tiny-draft-Q8_0.gguf 1', [{ 'general.architecture': 'eagle3' }], /draft models/, 'Q8_0'],
-    ['Model-Q4_K_M.gguf 2\nmodel-q4_k_m.gguf 2', [llama(), other], /2 models/]
-  ]
+  const table = readFixture<[files: string, headers: object[], outcome: string | RegExp, variant?: string][]>(
+    'choice-cases',
+    'headers'
+  )
   for (const [lines, headers, outcome, variant] of table) {
     const files = listing(lines)
     const wanted = variant === undefined ? {} : { variant }

@@ -23,14 +23,14 @@ import { readFixture } from '../../../../support/fixtures.ts'
 
 const CASES = readFixture<{
   fileNames: { path: string; role: FileRole; label?: string; shard?: string }[]
-  /** Labels in file names, or null. */
-  labels: Record<string, string | null>
-  projectors: { model: string; others: string[]; projector: string | null }[]
+  /** Labels in file names. Empty if there is none. */
+  labels: Record<string, string>
+  projectors: { model: string; others: string[]; projector?: string }[]
   /** What names and addresses of `REPOSITORY` mean. */
   references: Record<string, Omit<PullReference, 'name'>>
   refusedReferences: { text: string; code: string; message: string }[]
-  /** The models that names of Ollama's library stand for, or null. */
-  knownNames: Record<string, string | null>
+  /** The models that names of Ollama's library stand for. Empty if there is none. */
+  knownNames: Record<string, string>
 }>('model-names')
 
 t.test('labels are read from real file names', t => {
@@ -40,7 +40,7 @@ t.test('labels are read from real file names', t => {
     t.equal(name.label, label, `${path}: label`)
     t.equal(name.shard && `${name.shard.index}/${name.shard.count}`, shard, `${path}: shard`)
   }
-  for (const [name, label] of Object.entries(CASES.labels)) t.equal(labelFromFileName(name) ?? null, label, name)
+  for (const [name, label] of Object.entries(CASES.labels)) t.equal(labelFromFileName(name) ?? '', label, name)
   const group = (path: string) => parseGgufFileName(path).shard?.group
   t.equal(group('a/x-00001-of-00002.gguf'), group('a/x-00002-of-00002.gguf'))
   for (const other of ['b/x-00001-of-00002.gguf', 'a/y-00001-of-00002.gguf', 'a/x-00001-of-00003.gguf']) {
@@ -56,24 +56,14 @@ t.test('labels are read from real file names', t => {
 t.test('projectors belong to models in their folder', t => {
   for (const { model, others, projector } of CASES.projectors) {
     const title = [model, ...others].join(' ')
-    t.equal(projectorFor(model, [model, ...others]) ?? null, projector, title)
-    t.equal(projectorFor(model, [...others].reverse().concat(model)) ?? null, projector, 'whatever the order')
+    t.equal(projectorFor(model, [model, ...others]), projector, title)
+    t.equal(projectorFor(model, [...others].reverse().concat(model)), projector, 'whatever the order')
   }
   t.end()
 })
 
 t.test('stored file names are safe on every file system', t => {
-  const table: [name: string, stored: string][] = [
-    ['Qwen3-0.6B-Q8_0.gguf', 'Qwen3-0.6B-Q8_0.gguf'],
-    ['a b,c:d*?"<>|.gguf', 'a_b_c_d______.gguf'],
-    ['.hidden', '_hidden'],
-    ['-m.gguf', '_m.gguf'],
-    ['模型.gguf', '__.gguf'],
-    ['aux.gguf', '_aux.gguf'],
-    ['COM1', '_COM1'],
-    ['console.gguf', 'console.gguf'],
-    ['trailing.', 'trailing_']
-  ]
+  const table = readFixture<[name: string, stored: string][]>('model-names', 'storedNames')
   for (const [name, stored] of table) t.equal(storedName(name), stored, name)
   t.end()
 })
@@ -97,18 +87,7 @@ t.test('quantizations are ranked by quality', t => {
     if (index > 0) t.ok(quality(label) > quality(order[index - 1]!), `${order[index - 1]} < ${label}`)
   }
   t.equal(quality('XYZ'), -1)
-  const first = [
-    'Q4_K_M',
-    'Q4_K_M-F16',
-    'UD-Q4_K_M',
-    'UD-Q4_K_XL',
-    'Q4_K_XL',
-    'Q4_K_S',
-    'UD-Q4_K_S',
-    'MXFP4',
-    'Q4_0',
-    'IQ4_NL'
-  ]
+  const first = readFixture<string[]>('model-names', 'standIns')
   for (const [index, label] of first.entries()) {
     if (index > 0) t.ok(standInRank(label)! > standInRank(first[index - 1]!)!, `${first[index - 1]} before ${label}`)
   }
@@ -157,7 +136,7 @@ t.test('the size in a tag selects the repository, the quantization the variant',
       // Impossible names stand for nothing.
     }
     const found = name && knownName(name)
-    t.equal(found ? formatModelName(found.model) : null, model, asked)
+    t.equal(found ? formatModelName(found.model) : '', model, asked)
   }
   t.end()
 })

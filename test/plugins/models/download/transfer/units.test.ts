@@ -25,35 +25,23 @@ import {
   Retries
 } from '../../../../../plugins/models/download/transfer/limits.ts'
 import { continues, journalText, parseJournal } from '../../../../../plugins/models/download/transfer/part-file.ts'
+import { readFixture } from '../../../../support/fixtures.ts'
 
 const KiB = 1024
 const MiB = 1024 * KiB
 
 t.test('parses response heads', async t => {
   const head = (lines: string[]) => parseHead(lines.join('\r\n'))
-  const cases: [lines: string[], status: number, body: object, keepAlive: boolean][] = [
-    [['HTTP/1.1 206 Partial Content', 'Content-Length: 5'], 206, { kind: 'length', length: 5 }, true],
-    [['HTTP/1.1 200', 'content-length:  5  ', 'Connection: close'], 200, { kind: 'length', length: 5 }, false],
-    [['HTTP/1.0 200 OK', 'Content-Length: 5, 5'], 200, { kind: 'length', length: 5 }, false],
-    [['HTTP/1.0 200 OK', 'Connection: keep-alive', 'Content-Length: 0'], 200, { kind: 'length', length: 0 }, true],
-    [['HTTP/1.1 200 OK', 'Transfer-Encoding: Chunked'], 200, { kind: 'chunked' }, true],
-    [['HTTP/1.1 200 OK'], 200, { kind: 'until-close' }, false],
-    [['HTTP/1.1 304 Not Modified'], 304, { kind: 'length', length: 0 }, true]
-  ]
+  const cases = readFixture<[lines: string[], status: number, body: object, keepAlive: boolean][]>(
+    'transfer-cases',
+    'heads'
+  )
   for (const [lines, status, body, keepAlive] of cases) {
     const { headers: _, ...rest } = head(lines)
     t.strictSame(rest, { status, body, keepAlive }, lines.join(' | '))
   }
   t.equal(head(['HTTP/1.1 200 OK', 'X-A: 1', 'x-a: 2']).headers['x-a'], '1, 2')
-  const wrong = [
-    ['SSH-2.0-OpenSSH'],
-    ['HTTP/2 200'],
-    ['HTTP/1.1 200 OK', 'no colon'],
-    ['HTTP/1.1 200 OK', 'Content-Length: x'],
-    ['HTTP/1.1 200 OK', 'Content-Length: 5, 6'],
-    ['HTTP/1.1 200 OK', 'Content-Length: 5', 'Transfer-Encoding: chunked'],
-    ['HTTP/1.1 200 OK', 'Transfer-Encoding: gzip, chunked']
-  ]
+  const wrong = readFixture<string[][]>('transfer-cases', 'wrongHeads')
   for (const lines of wrong) t.throws(() => head(lines), { name: 'InvalidResponse' }, lines.join(' | '))
 })
 
@@ -356,18 +344,7 @@ t.test('proxies come from settings, then from the environment', async t => {
     http_proxy: 'plain:3128',
     NO_PROXY: 'localhost,.internal,10.0.0.1:8000 ::1'
   }
-  const cases: [address: string, proxy: string | undefined][] = [
-    ['https://hub.example/x', 'http://user:pass@proxy:8080/'],
-    ['http://hub.example/x', 'http://plain:3128/'],
-    ['http://localhost:1/x', undefined],
-    ['https://a.internal/x', undefined],
-    ['https://internal/x', undefined],
-    ['https://notinternal/x', 'http://user:pass@proxy:8080/'],
-    ['http://10.0.0.1:8000/x', undefined],
-    ['http://10.0.0.1/x', 'http://plain:3128/'],
-    ['http://[::1]/x', undefined],
-    ['http://127.1.2.3/x', undefined]
-  ]
+  const cases = readFixture<[address: string, proxy: string | undefined][]>('transfer-cases', 'proxies')
   for (const [address, proxy] of cases) t.equal(proxyFor(new URL(address), undefined, env)?.href, proxy, address)
   t.equal(proxyFor(new URL('https://x/'), undefined, {}), undefined)
   t.equal(proxyFor(new URL('https://x/'), undefined, { ...env, NO_PROXY: '*' }), undefined)
