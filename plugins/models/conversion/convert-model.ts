@@ -113,7 +113,6 @@ async function linkInput(variant: StoredVariant, work: string): Promise<string> 
   return input
 }
 
-/** Gives a file a second path, for tools that go by names. */
 async function linkFile(source: string, target: string): Promise<void> {
   await mkdir(dirname(target), { recursive: true })
   try {
@@ -192,7 +191,6 @@ async function runLogged(
   }
 }
 
-/** Checks that llama.cpp can load the file. */
 async function checkResult(path: string, { log }: ConversionJob): Promise<void> {
   try {
     await readGguf(path)
@@ -205,7 +203,6 @@ async function checkResult(path: string, { log }: ConversionJob): Promise<void> 
 
 const knownCause = (error: unknown) => (error instanceof CorralError ? error.details?.cause : undefined)
 
-/** Adds the model, the type and the log to the error's message. */
 function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unknown {
   const what = `Model "${variant.publicName}" could not be converted to ${plan.dtype}`
   const refusal = diskRefusal(cause, what, 'models')
@@ -219,7 +216,6 @@ function withContext(cause: unknown, { variant, plan, log }: ConversionJob): unk
   })
 }
 
-/** A tool's progress, in bytes. */
 interface ToolProgress {
   completed: number
   total: number

@@ -18,7 +18,6 @@ const FileName = Type.String({ pattern: '^[^/\\\\:\\u0000]+$' })
 const RecordSchema = Type.Object({
   format: Type.Literal(FORMAT),
   dtype: Type.String(),
-  /** Version of llama.cpp whose converter was used. */
   converter: Type.String(),
   /** Version of llama.cpp whose llama-quantize was used, if any. */
   quantize: Type.Optional(Type.String()),
@@ -32,7 +31,6 @@ const RecordSchema = Type.Object({
   ),
   createdAt: Type.String()
 })
-/** The content of `conversion.json` beside the GGUF. */
 export type ConversionRecord = Static<typeof RecordSchema>
 
 type Variant = Pick<StoredVariant, 'directory'>
@@ -64,7 +62,6 @@ export async function listConverted(variant: Variant): Promise<ConvertedModel[]>
   return found.filter(model => model !== undefined)
 }
 
-/** Creates an empty working folder, on the disk where the result will be. */
 export async function createUnfinished(variant: StoredVariant): Promise<string> {
   const folder = join(root(variant), unfinishedName())
   await mkdir(folder, { recursive: true })
@@ -93,7 +90,6 @@ export async function publish(variant: StoredVariant, folder: string, record: Om
   await rename(folder, join(root(variant), record.dtype))
 }
 
-/** Removes the conversion to a type, if there is one. */
 export async function removeConverted(variant: StoredVariant, dtype: string): Promise<void> {
   const aside = join(root(variant), unfinishedName())
   try {

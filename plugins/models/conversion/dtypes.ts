@@ -3,7 +3,6 @@ import { join } from 'node:path'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 
-/** How to produce a GGUF of one type. */
 export interface DtypePlan {
   /** The canonical name in lower case, which also names the folder. */
   dtype: string
@@ -11,9 +10,7 @@ export interface DtypePlan {
   outtype: string
   /** Type that llama-quantize then produces, if that step is needed. */
   quantize?: string
-  /** Type that the converter writes for the projector. */
   projectorOuttype: string
-  /** Bits per weight of the converter's output and of the result. */
   bits: { converted: number; result: number }
 }
 

@@ -17,7 +17,6 @@ type Cause =
 export interface FailureCause {
   cause: Cause
   code: ErrorCode
-  /** What is wrong, and what to do. */
   sentence: string
 }
 
@@ -120,7 +119,6 @@ const CONVERSION_RULES: Rule[] = [
   }
 ]
 
-/** Determines why the converter or llama-quantize failed. */
 export function classifyFailure({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {
   // The converter prints warnings that do not matter before the actual failure.
   const start = lines.findIndex(line => line.startsWith('Traceback'))

@@ -48,9 +48,7 @@ export default definePlugin({
 })
 
 interface ConversionService extends Conversion {
-  /** Removes what killed conversions left. */
   start(): Promise<void>
-  /** Cancels all conversions and waits for them to end. */
   stop(): Promise<void>
 }
 

@@ -44,9 +44,7 @@ export const PythonOptions = Type.Object(
 
 export interface EnvironmentOptions {
   settings: Static<typeof PythonOptions>
-  /** The folder of all environments. */
   directory: string
-  /** Folder of the converter that needs the packages. */
   converter: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger
@@ -56,10 +54,8 @@ export interface EnvironmentOptions {
   checkedPythons: Set<string>
 }
 
-/** A Python that passed the check for the converter's packages. */
 export interface ConverterPython {
   executable: string
-  /** Folder of the environment, if corral made it. */
   environment?: string
 }
 
@@ -81,7 +77,6 @@ names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentence
 print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
 `
 
-/** Returns the versions of the packages. @throws ToolError if an import fails */
 async function checkPython(
   executable: string,
   { converter, env, log }: EnvironmentOptions,
@@ -192,7 +187,6 @@ async function makeEnvironment(environment: string, options: EnvironmentOptions,
   )
 }
 
-/** A package index counts as reachable if it answers within this time. */
 const INDEX_TIMEOUT_MS = 5000
 
 /** Returns whether a package index (PyPI's simple layout) is reachable and has a package. */

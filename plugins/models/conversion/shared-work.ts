@@ -3,7 +3,6 @@ import { untilAborted } from '../../../core/system/abort-signals.ts'
 
 interface Work<T> {
   controller: AbortController
-  /** One entry for each caller that waits for the result. */
   callers: Set<OnProgress>
   progress: Progress | undefined
   result: Promise<T>
@@ -24,7 +23,6 @@ export class SharedWork<T> {
     }
   }
 
-  /** Returns whether work of this key is running. */
   has(key: string): boolean {
     return this.#works.has(key)
   }

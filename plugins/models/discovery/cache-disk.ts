@@ -124,27 +124,22 @@ export interface CacheFile {
   content: 'gguf' | 'foreign' | 'other' | 'missing' | 'unreadable'
   /** Why it is unreadable, or a sentence that says what a foreign file is. */
   why?: string
-  /** SHA-256 according to the cache, 64 hex digits. */
   claimedSha256?: string
 }
 
 /** A model in a cache, and its files that would be imported. */
 export interface Candidate {
-  /** The tool's name for it. */
   found: string
   name: ModelName
   format: 'gguf' | 'safetensors'
   /** Absolute path that identifies it: its first file, folder or manifest. */
   path: string
   files: (AdoptedFile & { size: number })[]
-  /** Ollama's tag. A name without a tag means `latest`. */
   tag?: string
-  /** The settings it has in that tool. */
   defaults?: ModelDefaults
   hasGoTemplate?: boolean
   /** Sentences about what is lost, and why. */
   notes?: string[]
-  /** Why it cannot be imported. */
   problem?: string
 }
 

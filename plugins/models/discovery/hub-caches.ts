@@ -121,7 +121,6 @@ export function planRepository({ owner, name, folder, files, texts, single }: Ca
   return [...candidates, { found: title, name: validName(owner, name), path: folder, ...planFiles(weights, byPath) }]
 }
 
-/** Returns a model's files, and why they cannot be imported, if so. */
 function planFiles(
   { format, files, problem }: FolderModel,
   byPath: ReadonlyMap<string, CacheFile>
@@ -138,7 +137,6 @@ function planFiles(
   }
 }
 
-/** Returns a GGUF file's name without folder, extension and shard number. */
 function bareFileName(path: string): string {
   return path
     .split('/')

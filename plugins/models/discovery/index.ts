@@ -58,7 +58,6 @@ export default definePlugin({
   }
 })
 
-/** What determines where other tools store their models. */
 interface HostEnvironment {
   env: Record<string, string | undefined>
   home: string

@@ -51,7 +51,6 @@ interface OllamaManifest {
   model: string
   tag: string
   path: string
-  /** Parsed JSON; undefined if it is not JSON. */
   content: unknown
 }
 
@@ -69,7 +68,6 @@ const ManifestSchema = Type.Object({
 })
 
 interface Layer {
-  /** The end of its media type: `model`, `system`, … */
   kind: string
   sha256: string
   size: number
@@ -159,7 +157,6 @@ function readSettings(
   }
 }
 
-/** The name that `ollama list` shows. */
 function formatOllamaName({ host, namespace, model, tag }: OllamaManifest): string {
   const library = host === 'registry.ollama.ai'
   return `${library ? '' : `${host}/`}${library && namespace === 'library' ? '' : `${namespace}/`}${model}:${tag}`
@@ -189,7 +186,6 @@ function sizeProblem({ source, size }: CacheFile, layer: Layer): string | undefi
   return `${source} has ${size} bytes instead of ${layer.size}: its download was not finished, or it is damaged. Pull the model again with Ollama.`
 }
 
-/** Undefined if the content is not a manifest. */
 function parseLayers(content: unknown): Layer[] | undefined {
   const { value } = checkJson(content, ManifestSchema)
   return (

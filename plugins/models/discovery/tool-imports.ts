@@ -9,13 +9,10 @@ import { formatModelName, type ModelName } from '../../../core/models/model-name
 import { isWhole } from '../../../core/models/stored-variant.ts'
 import { CacheDisk, type Candidate, validName, withoutDuplicates } from './cache-disk.ts'
 
-/** A tool whose models can be imported. */
 export interface Tool {
-  /** Its name in requests. */
   name: string
   /** The setting of this plugin with the cache's location. */
   setting: string
-  /** Returns where its cache may be. */
   folders(disk: CacheDisk): Promise<string[]>
   /** Returns the models in one of these folders, none if the folder does not exist. */
   models(folder: string, disk: CacheDisk): Promise<Candidate[]>
@@ -101,7 +98,6 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
 
 const isLatest = ({ tag, name }: Candidate) => tag !== undefined && name.variant === undefined
 
-/** Explains what happens to a template in Go's language. */
 function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: StoredVariant): string[] {
   if (!hasGoTemplate) return []
   const reason = "Ollama's template is in Go's template language, which llama.cpp does not read"

@@ -55,7 +55,6 @@ export async function searchHubs(
   return { models, hubs: hubs.map(({ name }) => name), errors }
 }
 
-/** @throws CorralError `invalid_request` */
 function hubsFor({ hubs, search }: SearchContext, wanted: string | undefined): SearchingHub[] {
   const place = ({ name }: Hub) => (search.includes(name) ? search.indexOf(name) : search.length)
   const able = hubs

@@ -130,7 +130,6 @@ export default definePlugin({
 interface DownloadsOptions
   extends Omit<PullContext & PlannerContext, 'hubs' | 'findHub' | 'mirrors' | 'partial' | 'queue' | 'onReceived'> {
   pulledNames: Pick<PulledNames, 'add'>
-  /** How many pulls transfer at once, and how many may wait. */
   limits: { pulls: number; waiting: number }
 }
 

@@ -17,7 +17,6 @@ const FileSchema = Type.Object({
   names: Type.Record(Type.String(), Type.String())
 })
 
-/** The key for a short name, as stored in the file. */
 const nameKey = ({ name, variant }: RequestedName) =>
   formatModelName({ name, variant: variant ?? 'latest' }).toLowerCase()
 

@@ -190,7 +190,6 @@ export function readCorralListing(body: unknown) {
   return { name: body.name, files, revisions }
 }
 
-/** Used when a reference has no port. */
 const DEFAULT_PORT = 11435
 
 /**

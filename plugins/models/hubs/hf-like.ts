@@ -24,7 +24,6 @@ import {
 } from './listed-files.ts'
 import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
 
-/** How hubs with Hugging Face's API differ. */
 interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   name: string
   prefixes: readonly string[]
@@ -33,28 +32,21 @@ interface HfLikeOptions extends Pick<HubAccess, 'title' | 'send'> {
   pathPrefix: string
   /** Branch to request by default. Undefined requests the repository without a branch. */
   defaultBranch?: string
-  /** Returns a repository's web page. */
   pageUrl(id: string): string
   tokenAdvice: string
-  /** The settings with its address. */
   endpointAdvice: string
   /** Whether its tree lists the digest of each file. */
   treeHasDigests: boolean
   /** Whether HEAD requests for files are redirected like GET. */
   headRedirects: boolean
-  /** Whether it can search for names. */
   hasSearch: boolean
-  /** How to search for models. Undefined if the hub has no search. */
   search?: SearchDialect
 }
 
-/** How a hub is searched. */
 interface SearchDialect {
   /** Returns path and query of a search for repositories with weights in this format. */
   path(words: string, limit: number, format: 'gguf' | 'safetensors'): string
-  /** Returns the records in a reply. */
   records(reply: unknown): unknown
-  /** The field of a record with its name. */
   id: string
 }
 
@@ -320,7 +312,6 @@ export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean)
   )
 }
 
-/** Adds what the tree knows about the files. */
 export function completed(files: readonly HubFile[], tree: readonly HubFile[]): HubFile[] {
   const known = new Map(tree.map(file => [file.path, file]))
   return files.map(file => {
@@ -362,7 +353,6 @@ function csghubKind(text: string): RefusalKind | undefined {
   return CSGHUB_KINDS.find(([pattern]) => code !== undefined && pattern.test(code))?.[1]
 }
 
-/** Hugging Face's error codes. */
 const ERROR_CODES: Record<string, RefusalKind> = {
   GatedRepo: 'gated',
   RepoNotFound: 'unknown-repository',

@@ -39,9 +39,7 @@ export interface OutgoingRequest {
   signal?: AbortSignal | undefined
   /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */
   foreign?: 'follow' | 'stop'
-  /** Leaves the body of a successful response unread. */
   headersOnly?: boolean
-  /** How long the request is retried. */
   retryTime?: number
   /** Returns whether a response with a temporary status is in fact final. */
   isFinal?(response: HubResponse): boolean
@@ -49,7 +47,6 @@ export interface OutgoingRequest {
 
 export interface HubResponse {
   status: number
-  /** Address that sent it. */
   url: string
   headers: Headers
   /** Headers of all responses in order, redirects included. The last ones are `headers`. */
@@ -149,7 +146,6 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     return new CorralError('hub_unreachable', `${title} cannot be used: ${sentence}`, { cause })
   }
 
-  /** Makes one attempt, following redirects. */
   async function attempt(outgoing: OutgoingRequest, signal: AbortSignal): Promise<HubResponse> {
     const start = new URL(outgoing.url)
     const hops: Headers[] = []
@@ -241,7 +237,6 @@ type PathRequest = Omit<
   OutgoingRequest,
   'url' | 'credentials' | 'trustedHosts' | 'privateAddresses' | 'redirectsAnywhere'
 > & {
-  /** Appended to the endpoint; begins with a slash. */
   path: string
 }
 

@@ -9,7 +9,6 @@ import { createEndpoints, createHubFetch, type Headers, type HubFetch, type Send
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }
 
-/** Settings for connections to a hub. */
 export const connectionOptions = {
   proxy: Type.String({
     default: '',
@@ -59,7 +58,6 @@ export function hubPlugin<Options extends TObject>(
   })
 }
 
-/** Creates a hub's HTTP client. */
 export function hubFetch(title: string, options: ConnectionOptions, context: PluginContext): HubFetch {
   return createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
 }
@@ -82,9 +80,7 @@ interface PublicHub {
   moreHeaders?(token: string): Headers
 }
 
-/** How to reach a public hub. */
 export interface HubAccess {
-  /** Without a trailing slash. */
   endpoint: string
   /** The hub's name for messages, with its address if that is not the usual one. */
   title: string
@@ -186,7 +182,6 @@ function checkToken(token: string, where: string): string {
   )
 }
 
-/** Returns the header with a token. */
 export function bearer(token: string): Headers {
   return { authorization: `Bearer ${token}` }
 }

@@ -5,7 +5,6 @@ import { createHfLikeHub } from './hf-like.ts'
 import { hubPlugin, publicHubAccess, publicHubOptions } from './hub-options.ts'
 
 const HOSTS = ['huggingface.co', 'hf.co']
-/** Fields of each repository in a search. */
 const FIELDS = ['downloads', 'likes', 'lastModified', 'gated', 'tags', 'pipeline_tag']
 const HUB = { usual: 'https://huggingface.co', variable: 'HF_ENDPOINT' }
 

@@ -6,7 +6,6 @@ import { printable } from '../../../core/system/printable.ts'
 import { isLoopback } from '../../../core/system/private-address.ts'
 import { type HubResponse, LOCATE_RETRY_MS, type OutgoingRequest, USER_AGENT } from './hub-fetch.ts'
 
-/** Percent-encodes each part of a path. */
 export function encodePath(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
 }
@@ -30,7 +29,6 @@ function invalidFact(what: string, value: unknown, file: string): InvalidFact {
   return new InvalidFact(`says that the ${what} of ${JSON.stringify(printable(file, 200))} is ${shown}`)
 }
 
-/** Its message is a clause about the hub. */
 class InvalidFact extends Error {}
 
 /** Reads a hub's statements. @throws CorralError `hub_unreachable` if one cannot be right */

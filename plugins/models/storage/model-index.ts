@@ -22,7 +22,6 @@ interface Entry {
   metadata: ReadonlyMap<string, StoredMetadata> | undefined
 }
 
-/** All models in memory, by `owner/name` in lower case. */
 export class ModelIndex {
   readonly #entries = new Map<string, Entry>()
   /** Folders of revisions that are being removed: still in manifests, but no longer visible. */
@@ -50,7 +49,6 @@ export class ModelIndex {
     return entry && wholeManifest(entry.directory, shortManifest(entry), this.#warn)
   }
 
-  /** Returns the visible variants, the default one first. */
   variants(key: string): StoredVariant[] {
     const entry = this.#entries.get(key)
     if (!entry) return []
@@ -80,7 +78,6 @@ export class ModelIndex {
       .filter(({ length }) => length > 0)
   }
 
-  /** Returns all variants of all models, by name. */
   list(): StoredVariant[] {
     this.#list ??= [...this.#entries.keys()].sort().flatMap(key => this.variants(key))
     return this.#list
@@ -148,7 +145,6 @@ function known(entry: Entry | undefined): Entry['metadata'] {
 
 const nameFromKey = (key: string) => key.slice(key.indexOf('/') + 1)
 
-/** Returns the names of a model's variant. */
 export function variantNames(model: ModelName, label: string, isDefault: boolean) {
   const bare = bareName(model)
   return {

@@ -51,16 +51,13 @@ export interface CapabilityFacts {
   isCausal?: boolean
   /** The model has a classification layer, with this many labels (0 if it names none). */
   classifier?: { labels: number }
-  /** The tags on the model's page. */
   tags?: readonly unknown[]
   chatTemplate?: string
   /** The metadata names a fill-in-the-middle token, or the vocabulary has one of `FILL_IN_TOKENS`. */
   hasFillInToken: boolean
-  /** What the projector understands, if there is one. */
   projector?: { vision: boolean; audio: boolean }
 }
 
-/** Derives a model's capabilities from its metadata. */
 export function getCapabilities(facts: CapabilityFacts): Capability[] {
   const { architecture = '', classifier, tags = [] } = facts
   if (NOT_SERVED.has(architecture)) return []
@@ -103,7 +100,6 @@ const MAX_INFO_ENTRIES = 2_000
 const MAX_INFO_STRING = 1_024
 const MAX_TEMPLATE = 1_000_000
 
-/** Returns a string that is not empty, otherwise undefined. */
 const nonEmptyString = (value: unknown) => (typeof value === 'string' && value !== '' ? value : undefined)
 const number = (value: unknown) => (typeof value === 'number' && Number.isFinite(value) ? value : undefined)
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : [])
@@ -187,7 +183,6 @@ export function ggufLabel(fileName: string, fileType: unknown): string {
 interface ModelDescription {
   config: Fields
   tokenizerConfig?: Fields
-  /** chat_template.jinja */
   chatTemplate?: string
   /** The folder has the layout of sentence-transformers (modules.json). */
   isSentenceTransformer: boolean
@@ -293,14 +288,12 @@ function senses(config: Fields): Capability[] {
   return [...(has('vision_config') ? (['vision'] as const) : []), ...(has('audio_config') ? (['audio'] as const) : [])]
 }
 
-/** The facts in a SafeTensors file's header. */
 interface SafetensorsFile {
   parameters: number
   /** Type of most of the weights, for example `BF16`. */
   dtype: string | undefined
 }
 
-/** The format's own limit. */
 const MAX_HEADER_BYTES = 100_000_000
 
 /** Reads an open SafeTensors file's header, and checks that the file is complete. @throws CorralError */

@@ -206,7 +206,6 @@ export interface LastScan {
   find(path: string, marks: ChangeMarks): CachedManifest | undefined
   /** Records a manifest that was read. @param marks taken before it was read */
   add(path: string, marks: ChangeMarks, manifest: ShortManifest): void
-  /** Writes the file if its content has changed. */
   save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void>
 }
 

@@ -37,7 +37,6 @@ import { type LastScan, scanModels } from './model-scan.ts'
 import { modelExists, modelNotFound, writeFailure } from './refusals.ts'
 import { decidePlacement, type StagedRevision, stageFiles } from './staging.ts'
 
-/** Options for taking files into the store. */
 type Intake = Waiting & {
   origin: Origin
   defaults?: ModelDefaults
@@ -57,12 +56,10 @@ export class ModelStore implements Storage {
   readonly #changes = new KeyedQueue()
   readonly #listeners: ((variants: StoredVariant[]) => Promise<void>)[] = []
   readonly #folders: RevisionFolders
-  /** Imports and deletions in progress. */
   readonly #work = new Set<Promise<unknown>>()
   readonly #closing = new AbortController()
 
   importRoots: readonly string[]
-  /** Called after each change of the list. */
   onChange: () => void = () => {}
 
   private constructor(models: string, log: FastifyBaseLogger, importRoots: readonly string[]) {
@@ -156,7 +153,6 @@ export class ModelStore implements Storage {
     return this.#take(name, source, { ...waiting, origin, defaults, becomesDefault, allowHardLink: true })
   }
 
-  /** Stages inspected files and makes them part of a model. */
   async #take(
     name: ModelName,
     { files, ...source }: ModelSource,
@@ -171,7 +167,6 @@ export class ModelStore implements Storage {
     return this.#tracked(this.#imports.run(modelKey(name), stageAndCommit, signal))
   }
 
-  /** Runs work on the disk and explains its errors. */
   async #explained<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()

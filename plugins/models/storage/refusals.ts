@@ -27,10 +27,8 @@ export function labelTaken({ model, label }: StoredVariant): CorralError {
   )
 }
 
-/** Maximum number of names in a message. */
 const MAX_NAMED = 3
 
-/** Hints for callers that asked for a missing model. */
 interface NotHere {
   /** Names that the caller may have meant. */
   similar?: readonly string[]
@@ -72,7 +70,6 @@ function suggestions(similar: readonly string[], here: readonly string[]): strin
 const orList = (names: readonly string[]) =>
   names.length < 2 ? names.join('') : `${names.slice(0, -1).join(', ')} or ${names.at(-1)}`
 
-/** For an alias whose model is missing. */
 export function aliasOfMissingModel(alias: RequestedName, target: RequestedName): CorralError {
   const full = formatModelName(target)
   return modelError(
@@ -82,7 +79,6 @@ export function aliasOfMissingModel(alias: RequestedName, target: RequestedName)
   )
 }
 
-/** For a short name that several models have. */
 export function ambiguousName(name: RequestedName, models: readonly Model[]): CorralError {
   const full = models.map(({ model: { owner, name: bare } }) => formatModelName({ ...name, owner, name: bare })).sort()
   const shown = full.length > 10 ? [...full.slice(0, 10), `${full.length - 10} more`] : full

@@ -102,9 +102,7 @@ const READ_BYTES = 512 * 1024
 
 interface TransferOptions {
   signal?: AbortSignal
-  /** Called with the bytes done since the last call. */
   onBytes?: (bytes: number) => void
-  /** Called if the file must be copied because it cannot be linked. */
   onCopy?: () => void
   /** Whether the store may share the file with its other owner. */
   allowHardLink: boolean
@@ -202,7 +200,6 @@ async function readDigest(
 
 /** How a staged revision becomes part of a model. */
 interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'metadata' | 'defaults' | 'digest'> {
-  /** The variant of this label, which it replaces. */
   present: StoredVariant | undefined
   /** The bare name refers to it from now on. */
   becomesDefault: boolean

@@ -30,7 +30,6 @@ export interface ChoiceRequest extends Wanted {
   weightsInIndex?: string[]
   /** Parsed config.json of SafeTensors weights, if it was read: it names their type. */
   config?: unknown
-  /** The headers of the files from `ambiguousFiles`. */
   headers?: Headers
   memory: MemoryFacts
 }
@@ -67,21 +66,18 @@ export function refusal(code: ErrorCode, message: string, details?: Record<strin
   return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
 }
 
-/** Joins names for a sentence, at most twelve. */
 export function shortList(names: readonly string[]): string {
   const shown = names.slice(0, 12).join(', ')
   return names.length > 12 ? `${shown} and ${names.length - 12} more` : shown
 }
 
 const GIB = 2 ** 30
-/** Less graphics memory than this is ignored. */
 const MIN_GPU_BYTES = 4 * GIB
 
 /** Bytes that models may use: in the fastest memory, and in total. */
 export interface Budget {
   best: number
   all: number
-  /** Whether the fastest memory is graphics memory. */
   gpu: boolean
 }
 
@@ -97,7 +93,6 @@ export function requiredMemory(weights: number, projector: number): number {
   return Math.round(weights * 1.1 + 0.5 * GIB + projector)
 }
 
-/** Compares a model's memory with the budget. */
 export function memoryCheck(required: number, budget: Budget): PullPlan['memory'] {
   const available = Math.round(required <= budget.best ? budget.best : budget.all)
   return { required, available, fits: required <= available }

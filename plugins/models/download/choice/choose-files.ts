@@ -191,7 +191,6 @@ function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufC
   }
 }
 
-/** Files beside the model come before files in the root. */
 function companions(files: readonly HubFile[], folder: string): HubFile[] {
   const small = files.filter(
     ({ path, size }) => COMPANION.test(baseName(path)) && size !== undefined && size > 0 && size <= MAX_COMPANION_BYTES
@@ -212,7 +211,6 @@ function listChoices(candidates: readonly GgufCandidate[]): { label: string; siz
     .map(({ label, size }) => ({ label, size }))
 }
 
-/** A listing may have hundreds of thousands of files. */
 const MAX_CHOICES = 200
 
 const qualityRank = ({ quantization }: GgufCandidate) => (quantization ? quality(quantization) : -2)
@@ -255,7 +253,6 @@ const incompleteText = ({ path, missing }: { path: string; missing: string[] }) 
     ? `${path} is empty (0 bytes)`
     : `${path} is part of a set that lacks ${shortList(missing)}`
 
-/** Creates the error for a named file that is not a model. */
 function notAModel(id: string, path: string, { roles, incomplete }: GgufModels): CorralError {
   const broken = incomplete.filter(set => set.path === path || (set.missing.length > 0 && sameSet(set.path, path)))
   if (broken.length > 0) return incompleteSet(id, broken)

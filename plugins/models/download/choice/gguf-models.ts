@@ -9,23 +9,18 @@ import {
 import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
 import { baseName, byPath, type Headers, parentFolder, totalSize } from './choice.ts'
 
-/** A complete GGUF model: a single file or shards. */
 export interface GgufCandidate {
   /** Unique in the repository: the quantization if that is enough. */
   label: string
-  /** If names show it. */
   quantization: string | undefined
   /** The same for all quantizations of one model, as far as names and headers show. */
   family: string
-  /** Path of the first file. */
   path: string
-  /** In the order of shards. */
   files: HubFile[]
   size: number
   projector: HubFile | undefined
 }
 
-/** The GGUF models of a repository. */
 export interface GgufModels {
   candidates: GgufCandidate[]
   /** Incomplete sets of shards with the missing files. An empty file is listed as missing itself. */
@@ -194,7 +189,6 @@ function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[
 /** Names of files that converters give to any model. */
 const NAMELESS = /(?:^|\/)(?:ggml-)?(?:model)?$/
 
-/** Returns whether all are quantizations of the same model. */
 export const isOneFamily = (models: readonly Pick<GgufCandidate, 'family'>[]) =>
   new Set(models.map(({ family }) => family)).size <= 1
 
@@ -205,7 +199,6 @@ function labelAtEnd(id: string): string | undefined {
   return label && name.toUpperCase().endsWith(label) ? label : undefined
 }
 
-/** Returns a path without extension and shard number. */
 function withoutExtension(path: string): string {
   return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
 }
@@ -267,7 +260,6 @@ export function ambiguousFiles({ candidates, roles }: GgufModels, wanted: string
   return first.length > MAX_HEADERS ? [] : first.map(({ path }) => path)
 }
 
-/** Maximum headers read for one choice. */
 const MAX_HEADERS = 8
 /** Files of adapters and of models that make images. */
 const STRANGE = /(?:^|\/)(?:adapter_config\.json|model_index\.json|(?:ae|vae)[^/]*\.safetensors|vae\/.*)$/
@@ -275,7 +267,6 @@ const STRANGE = /(?:^|\/)(?:adapter_config\.json|model_index\.json|(?:ae|vae)[^/
 const matchesFile = (path: string, wanted: string) =>
   allNames(path).includes(wanted.toLowerCase()) || parseGgufFileName(path).label === labelFromFileName(wanted)
 
-/** Returns whether two candidates have the same quantization. */
 export const hasTwins = (models: readonly GgufCandidate[]) => {
   const quantized = models.flatMap(({ quantization }) => quantization ?? [])
   return new Set(quantized).size < quantized.length

@@ -19,9 +19,7 @@ interface KnownFamily {
  */
 export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = KNOWN
 
-/** The meaning of a name of Ollama's library. */
 interface KnownName {
-  /** With the variant from the tag, if any. */
   model: ModelName
   publisher: string
   source: string

@@ -2,7 +2,6 @@ import type { Hub, HubRequest } from '../../../../core/contracts/hubs.ts'
 import { type ModelName, parseModelName } from '../../../../core/models/model-name.ts'
 import { refusal, type Wanted } from './choice.ts'
 
-/** A parsed model name or address of a pull. */
 export interface PullReference extends HubRequest, Wanted {
   /** Name of the hub. If undefined, the configured hubs are searched in order. */
   hub?: string
@@ -10,7 +9,6 @@ export interface PullReference extends HubRequest, Wanted {
   name?: ModelName
 }
 
-/** Pages of hubs that are not models. */
 const NOT_MODELS = /^(?:api\/(?:v1\/)?)?(?:datasets|spaces|collections|buckets|papers|blog|docs)\//i
 /** What precedes the owner in addresses of hubs' pages. */
 const BEFORE_OWNER = /^(?:api\/v1\/models|api\/models|csg\/api\/models|models|csg)\/(?=[^/]+\/[^/]+)/i

@@ -110,7 +110,6 @@ function refuseMlx(id: string, config: unknown): void {
   )
 }
 
-/** The file that names the weights of a model. */
 export const INDEX = 'model.safetensors.index.json'
 /** Not a complete model: adapters, other layouts, other precisions, training states. */
 const NO_WEIGHTS =

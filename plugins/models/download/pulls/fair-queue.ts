@@ -1,10 +1,7 @@
 import { CorralError } from '../../../../core/errors.ts'
 
-/** Settings of a queue for places. */
 interface FairQueueOptions {
-  /** How many may work at once. */
   places: number
-  /** How many may wait. */
   waiting: number
   /**
    * Milliseconds after which a place is given up for a client that has none. Places beyond a client's share are given
@@ -13,7 +10,6 @@ interface FairQueueOptions {
   turnLength?: number
 }
 
-/** A place that a client has or waits for. */
 export interface Place {
   /** The client that it belongs to (`Caller.turn`). */
   readonly client: string
@@ -26,7 +22,6 @@ export interface Place {
   leave(): void
 }
 
-/** Returns a function that counts each client's places. */
 function countBy(places: Iterable<Pick<Place, 'client'>>): (client: string) => number {
   const counts = new Map<string, number>()
   for (const { client } of places) counts.set(client, (counts.get(client) ?? 0) + 1)
@@ -82,7 +77,6 @@ interface Entry extends Place {
   yield(): void
 }
 
-/** Seconds after which a refused client may try again. */
 const RETRY_AFTER_S = 30
 
 /** Shares a number of places fairly between clients, however many requests one of them makes. */

@@ -11,7 +11,6 @@ import { partialBytes, removePartial } from '../transfer/part-file.ts'
 
 // ---- in the folder of a pull ---------------------------------------------------------------------------------------
 
-/** Returns a file's path in the folder of its pull. */
 export function fileTarget(folder: string, { storedPath }: Pick<PlannedDownload, 'storedPath'>): string {
   return join(folder, 'files', ...storedPath.split('/'))
 }
@@ -40,7 +39,6 @@ export async function dropChangedPartials(folder: string, from: PullPlan, to: Pu
   }
 }
 
-/** Returns the bytes on disk of each file of a plan. */
 export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'files'>): Promise<number[]> {
   const completed: number[] = []
   for (const file of files) {
@@ -81,7 +79,6 @@ export async function variantWithFiles(
   return undefined
 }
 
-/** Returns whether a variant has a planned file of an origin. */
 async function hasFile({ directory, files, origin }: StoredVariant, file: PlannedDownload, from: Origin) {
   const { sha256, gitSha1, size } = file
   if (sha256) return files.some(stored => stored.role === file.role && stored.sha256 === sha256)

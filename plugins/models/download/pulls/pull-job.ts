@@ -56,7 +56,6 @@ const JobSchema = Type.Object({
   detached: Type.Boolean(),
   /** Its client (`Caller.turn`). Absent in records of older versions. */
   turn: Type.Optional(Type.String()),
-  /** Why it is paused or failed. */
   reason: Type.Optional(Type.String()),
   // Only the parts of the plan that decide which files are touched. The rest was written by corral.
   plan: Type.Object({
@@ -85,9 +84,7 @@ export interface PullContext {
   storage: Storage
   transfers: Transfers
   findHub(name: string): Hub | undefined
-  /** Asked for each file before its hub. */
   mirrors: readonly FileMirror[]
-  /** The queue for transfers. */
   queue: FairQueue
   /** Private addresses that clients may pull from. See `HubRequest`. */
   privateAddresses: readonly string[]
@@ -96,25 +93,21 @@ export interface PullContext {
   /** Minimum and maximum milliseconds before a detached pull is retried whose hub does not answer. */
   retryPauses: readonly [number, number]
   hooks: Pick<Hooks, 'pullFinished' | 'pullFailed' | 'stateChanged'>
-  /** Called with the bytes received. */
   onReceived(bytes: number): void
   log: FastifyBaseLogger
 }
 
-/** Temporary errors. */
 const RETRIED = new Set(['hub_unreachable', 'hub_rate_limited'])
 
 /** One pull: its state, files and watchers. Its operations run one at a time, beside the transfer. */
 export class PullJob implements Pull {
   readonly folder: string
-  /** What is missing in the stored model. */
   readonly warnings: string[] = []
   readonly #context: PullContext
   readonly #onEnd: () => void
   #job: JobRecord
   #progress: PullProgress
   #run: { controller: AbortController; ended: Promise<void>; place: Place } | undefined
-  /** Why it is not running. */
   #stopped: unknown
   /** The model is stored, and the pull's folder is being removed. */
   isStored = false
@@ -125,9 +118,7 @@ export class PullJob implements Pull {
   #watchers = 0
   #pauseTimer: NodeJS.Timeout | undefined
   #retryTimer: NodeJS.Timeout | undefined
-  /** Consecutive attempts without a byte. */
   #retries = 0
-  /** Bytes received before this run. */
   #before = 0
   #lastOperation: Promise<unknown> = Promise.resolve()
 
@@ -329,7 +320,6 @@ export class PullJob implements Pull {
     return turn
   }
 
-  /** Joins the queue for transfers. @param isAdmitted see `FairQueue.enter` */
   #enter(isAdmitted: boolean, turn = this.#job.turn ?? ''): Place {
     return this.#context.queue.enter(turn, isAdmitted)
   }
@@ -398,7 +388,6 @@ export class PullJob implements Pull {
     }
   }
 
-  /** Downloads and verifies the files. */
   async #fetch(signal: AbortSignal): Promise<TransferredFile[]> {
     const { storage, transfers, findHub, mirrors } = this.#context
     const { repository, files, isLocal } = this.plan
@@ -535,7 +524,6 @@ export class PullJob implements Pull {
     this.#outcomes.emit('outcome', { error: reason })
   }
 
-  /** Pauses it after a while if it has no watchers. */
   #armPause(): void {
     clearTimeout(this.#pauseTimer)
     const isUnwatched = () => this.#run && this.#watchers === 0 && !this.#job.detached
@@ -586,7 +574,6 @@ const isOptional = ({ role, storedPath }: PlannedDownload, { format }: PullPlan)
 
 type Outcome = { stored: StoredVariant } | { error: unknown }
 
-/** Converts an error to one about the pull. */
 function pullFailure(error: unknown, { name }: PullPlan): CorralError {
   return (
     diskRefusal(error, `The pull of "${bareName(name)}" stopped and can be resumed`, 'models') ?? toCorralError(error)

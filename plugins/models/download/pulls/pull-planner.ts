@@ -40,20 +40,15 @@ import { hubOrigin, missingBytes, variantWithFiles } from './pull-files.ts'
 
 export interface PlannerContext {
   storage: Storage
-  /** Resolves short names and aliases. */
   catalog: Pick<Catalog, 'find' | 'get'>
   transfers: Transfers
   conversion: Pick<Conversion, 'supports'>
   paths: DataPaths
   hubs: readonly Hub[]
   findHub(name: string): Hub | undefined
-  /** Names of the hubs to search for a name without prefix, in order. */
   search: readonly string[]
-  /** Memory for models, in bytes. */
   memory: () => Promise<MemoryFacts>
-  /** Private addresses that clients may pull from. See `HubRequest`. */
   privateAddresses: readonly string[]
-  /** Folder of an unfinished pull of the same variant. */
   partial(plan: Pick<PullPlan, 'name' | 'label'>): string | undefined
 }
 
@@ -71,7 +66,6 @@ const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
 type Locate = (file: HubFile) => Promise<FileLocation>
 
-/** Plans what a pull would download. */
 export async function planPull(context: PlannerContext, request: PullRequest, waiting: Waiting): Promise<PullPlan> {
   const { storage, paths, hubs, findHub, search } = context
   const known = resolveName(context, request.model)
@@ -202,7 +196,6 @@ function modelHere(catalog: PlannerContext['catalog'], name: RequestedName): Mod
   }
 }
 
-/** For a short name that is neither here nor known. */
 function unknownName(name: RequestedName): CorralError {
   const similar = nearest(modelKey({ name: name.name }), Object.keys(KNOWN_NAMES))
   const hint = similar === undefined || similar === modelKey({ name: name.name }) ? '' : ` Did you mean "${similar}"?`

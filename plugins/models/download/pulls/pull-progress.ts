@@ -2,7 +2,6 @@ import type { FileProgress, OnPullEvent, PullPlan } from '../../../../core/contr
 
 /** Minimum time between two events of one file: fewer than ten a second. */
 const EVENT_INTERVAL_MS = 125
-/** The speed is averaged over this time. */
 const SPEED_WINDOW_MS = 5_000
 
 type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
@@ -11,7 +10,6 @@ type FileState = Omit<FileProgress, 'total'> & { total: number | undefined }
 export class PullProgress {
   readonly #files: FileState[]
   readonly #listeners = new Set<OnPullEvent>()
-  /** Files that changed since the last event. */
   readonly #changed = new Set<FileState>()
   #timer: NodeJS.Timeout | undefined
   #lastEvent = Number.NEGATIVE_INFINITY
@@ -26,19 +24,16 @@ export class PullProgress {
     this.#files = plan.files.map(({ path, size }, index) => ({ path, completed: completed[index] ?? 0, total: size }))
   }
 
-  /** The files whose size is known. */
   files(): FileProgress[] {
     return withTotals(this.#files)
   }
 
-  /** Returns the average speed in bytes per second. */
   speed(now = performance.now()): number {
     const first = this.#samples.find(({ at }) => now - at <= SPEED_WINDOW_MS)
     if (!first || now - first.at < 1) return 0
     return Math.round(((this.received - first.received) * 1000) / Math.max(now - first.at, EVENT_INTERVAL_MS))
   }
 
-  /** Resets the speed when a run starts or ends. */
   resetSpeed(): void {
     this.#reported.clear()
     this.#samples = []
@@ -60,7 +55,6 @@ export class PullProgress {
     return grown
   }
 
-  /** Marks all files as complete. */
   finish(sizes: number[]): void {
     for (const [index, file] of this.#files.entries()) this.#change(file, sizes[index]!, sizes[index]!)
     this.resetSpeed()

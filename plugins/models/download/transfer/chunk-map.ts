@@ -16,9 +16,7 @@ export class ChunkMap {
   readonly count: number
   /** Bytes on disk of each chunk, from its start. */
   readonly have: Float64Array
-  /** Their CRC-32. */
   readonly crc: Uint32Array
-  /** Bytes of all chunks. */
   completed = 0
 
   constructor(size: number, chunkSize: number = chunkSizeFor(size)) {
@@ -52,7 +50,6 @@ export class ChunkMap {
     this.completed += bytes
   }
 
-  /** Forgets a chunk. */
   drop(chunk: number): void {
     this.completed -= this.have[chunk]!
     this.have[chunk] = 0
@@ -62,7 +59,6 @@ export class ChunkMap {
 
 /** Chunks that one connection downloads with one request, from `at` up to `to` (exclusive). */
 export interface Span {
-  /** The chunk that is being downloaded. */
   at: number
   /** The end, exclusive. Other connections may take chunks from the end of the span. */
   to: number

@@ -7,7 +7,6 @@ export interface DigestJob {
   path: string
   size: number
   chunkSize: number
-  /** Whether git's SHA-1 is needed too. */
   git: boolean
   port: MessagePort
 }
@@ -39,7 +38,6 @@ export async function hashFile(path: string, size: number, git: boolean, signal?
   return { sha256: sha256!, gitSha1 }
 }
 
-/** The digest of one file, computed while its chunks arrive. */
 export type FileDigest = ReturnType<Digests['follow']>
 
 /** Computes digests of files in a worker thread, since they take as much processor time as the transfer. */
@@ -86,7 +84,6 @@ export class Digests {
     return { written: (chunks: WrittenChunks) => port.postMessage(chunks), close }
   }
 
-  /** Resolves when no file is open any longer. */
   async close(): Promise<void> {
     const worker = this.#worker
     this.#worker = undefined

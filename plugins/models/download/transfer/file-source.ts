@@ -7,20 +7,17 @@ import { ConnectionFailure } from './http-socket.ts'
 
 /** A location is not used in the last minute before it expires. */
 const EXPIRY_MARGIN_MS = 60_000
-/** After this many failures of a location, a new one is requested. */
 const MAX_FAILURES = 2
 
 /** A location in use: the address after redirects, and how often it failed. */
 export interface ActiveLocation {
   url: URL
   headers: Record<string, string>
-  /** What the hub reported. */
   readonly reported: FileLocation
   redirects: number
   failures: number
 }
 
-/** What a request to a location needs. */
 export function requestTarget({ url, headers, reported: { proxy, privateAddresses, tls } }: ActiveLocation) {
   return { url, headers, proxy, privateAddresses, tls }
 }
@@ -40,7 +37,6 @@ export class FileSource {
     return this.#location?.url.host
   }
 
-  /** @throws what `locate` throws */
   async current(): Promise<ActiveLocation> {
     const location = this.#location
     const expiresAt = location?.reported.expiresAt
@@ -70,7 +66,6 @@ export class FileSource {
     this.#location = undefined
   }
 
-  /** Counts a failed request to a location. */
   failed(location: ActiveLocation): void {
     location.failures += 1
     if (location.failures >= MAX_FAILURES) this.drop(location)

@@ -13,13 +13,11 @@ import { type FetchProblem, fetchError, storageError, wrongContent } from './tra
 import type { TransferEngineOptions, TransferFile, TransferredFile } from './transfers.ts'
 import { checkTarget, type Mismatch, Verification } from './verification.ts'
 
-/** Resources that the transfers of all files share. */
 export interface SharedResources {
   readonly options: TransferEngineOptions
   readonly connections: ConnectionPool
   readonly bandwidth: Bandwidth
   readonly digests: Digests
-  /** Buffers of finished requests, for reuse. */
   readonly buffers: Buffer[]
   /** Called when a connection may be started or has ended. */
   changed(): void
@@ -28,7 +26,6 @@ export interface SharedResources {
   overloaded(host: string): void
 }
 
-/** One running request. */
 interface Fetch {
   span: Span | undefined
   writer: PartWriter | undefined
@@ -41,7 +38,6 @@ interface Fetch {
   compared: number | undefined
 }
 
-/** How often a file's content may change during its download. */
 const MAX_CHANGES = 2
 /** A request is replaced if it is this much slower than the next slowest. */
 const COMPARE_INTERVAL_MS = 10_000
@@ -65,7 +61,6 @@ export class FileTransfer {
   #reject!: (error: unknown) => void
   #part: PartFile | undefined
   #retries: Retries | undefined
-  /** Size of a target that already existed. */
   #presentSize: number | undefined
   #ended = false
   #changes = 0
@@ -115,12 +110,10 @@ export class FileTransfer {
     return this.#part?.map?.size ?? this.file.size ?? this.#presentSize ?? 0
   }
 
-  /** Number of running requests. */
   get running(): number {
     return this.#running.size
   }
 
-  /** Host of the current location. Undefined while unknown. */
   get host(): string | undefined {
     return this.#source.host
   }
@@ -130,7 +123,6 @@ export class FileTransfer {
     return this.#ended || this.#part?.map?.complete === true
   }
 
-  /** Some bytes are missing. */
   get fetching(): boolean {
     return this.#part !== undefined && !this.fetched
   }
@@ -157,7 +149,6 @@ export class FileTransfer {
     }
   }
 
-  /** Writes the journal. */
   async save(): Promise<void> {
     if (this.#ended) return
     for (const fetch of this.#running) this.#flush(fetch)
@@ -175,14 +166,12 @@ export class FileTransfer {
     this.#step()
   }
 
-  /** Starts the verification with what is on disk. */
   #begin(): void {
     const { map, path } = this.#part!
     if (map && !this.#ended) this.#verification.begin(path, map)
     else this.#verification.end()
   }
 
-  /** Decides what to do next. */
   #step(): void {
     const map = this.#part?.map
     if (!this.#ended && map) {
@@ -327,7 +316,6 @@ export class FileTransfer {
     for (const { controller } of this.#running) controller.abort(new Cancelled())
   }
 
-  /** Resolves when nothing is being written. */
   async #stopRequests(): Promise<void> {
     this.#cancelRequests()
     if (this.#running.size === 0) return

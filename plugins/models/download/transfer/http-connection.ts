@@ -38,7 +38,6 @@ interface Exchange {
 interface Running extends Exchange {
   phase: 'head' | 'body'
   head: string
-  /** Bytes left of the body; undefined if the length is unknown. */
   left: number | undefined
   chunked: ChunkedBody | undefined
   keepAlive: boolean
@@ -46,7 +45,6 @@ interface Running extends Exchange {
   reject(error: unknown): void
 }
 
-/** Size of reads while a head is expected. */
 const HEAD_READ_BYTES = 16 * 1024
 
 /**
@@ -63,7 +61,6 @@ class Connection {
   #lastByte = 0
   #pausedUntil = 0
   #timers: NodeJS.Timeout[] = []
-  /** Exchanges so far. */
   exchanges = 0
   /** Part of the response to the current exchange has arrived. */
   answered = false
@@ -273,7 +270,6 @@ class Connection {
 /** Limits the line with a chunk size, and the trailing headers. */
 const MAX_LINE_BYTES = 16 * 1024
 
-/** Decodes a chunked body. */
 export class ChunkedBody {
   #state: 'size' | 'data' | 'data-end' | 'trailer' | 'end' = 'size'
   #left = 0
@@ -331,10 +327,8 @@ export class ChunkedBody {
   }
 }
 
-/** Maximum characters of an error response to show. */
 const MAX_SHOWN_CHARACTERS = 300
 
-/** Receives the requested bytes. */
 export interface Sink {
   room(): Buffer
   filled(length: number): boolean
@@ -344,7 +338,6 @@ interface FetchRequest {
   /** First byte, and the end (exclusive); undefined means the end of the file. */
   start: number
   end: number | undefined
-  /** Size of the file, if known. */
   size: number | undefined
   /** @param wait milliseconds until the answer came @returns the sink for the body; undefined if it is not wanted */
   onAnswer(answer: Answer, tag: string | undefined, wait: number): Sink | undefined
@@ -355,7 +348,6 @@ export interface FetchResult {
   head: ResponseHead
   /** The beginning of an error response's body. Empty for a server that a client chose. */
   text: string
-  /** A web page came instead. */
   isPage: boolean
 }
 
@@ -370,7 +362,6 @@ export async function fetchBytes(
   const range = `bytes=${start}-${end === undefined ? '' : end - 1}`
   let result: Pick<FetchResult, 'answer' | 'head'> | undefined
   let sink: Sink | undefined
-  /** The beginning of an error response. */
   const errorBody = Buffer.alloc(MAX_SHOWN_CHARACTERS * 8)
   let errorBytes = 0
   const receiver: Receiver = {

@@ -1,18 +1,14 @@
 import { printable } from '../../../../core/system/printable.ts'
 import { isRedirect } from '../../../../core/system/redirects.ts'
 
-/** Status and headers of an HTTP/1.x response. */
 export interface ResponseHead {
   status: number
   /** By name in lower case. Repeated headers are joined by commas. */
   headers: Record<string, string | undefined>
-  /** Whether the connection can be reused after the body. */
   keepAlive: boolean
-  /** How the end of the body is marked. */
   body: { kind: 'length'; length: number } | { kind: 'chunked' } | { kind: 'until-close' }
 }
 
-/** A response that is not valid HTTP. */
 export class InvalidResponse extends Error {
   override readonly name = 'InvalidResponse'
 }
@@ -57,7 +53,6 @@ function bodyFraming(status: number, headers: ReadonlyMap<string, string>): Resp
 interface ContentRange {
   first: number
   last: number
-  /** Undefined if the server does not know it. */
   size: number | undefined
 }
 
@@ -78,13 +73,10 @@ export type Answer =
   /** The whole file would follow although only a later part was requested. */
   | { kind: 'rangeless' }
   | { kind: 'redirect'; to: string | undefined }
-  /** The file is empty. */
   | { kind: 'empty' }
-  /** The file's size has changed. */
   | { kind: 'size'; size: number }
   /** Not allowed, or no longer there. Another location may help. */
   | { kind: 'refused' }
-  /** Too many requests for now. */
   | { kind: 'busy' }
   /** Anything else. Another attempt may help unless `isLasting`. */
   | { kind: 'unusable'; why: string; isLasting?: boolean }

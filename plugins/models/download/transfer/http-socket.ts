@@ -110,7 +110,6 @@ async function happened(
   }
 }
 
-/** Opens a tunnel to the server of `target` through a connection to a proxy. */
 async function tunnel(socket: Socket, target: URL, proxy: URL, timeout: number, signal: AbortSignal): Promise<Socket> {
   const { request } = await import('node:http')
   const authority = `${target.hostname}:${target.port || 443}`

@@ -1,4 +1,3 @@
-/** Refusals within this time count as one. */
 const SAME_REFUSAL_MS = 1000
 const COOL_DOWN_MS = 10_000
 
@@ -63,7 +62,6 @@ export class LineSpeed {
 /** Seconds' worth of bytes that may arrive in one burst. */
 const BURST_SECONDS = 0.25
 
-/** Limits all connections together to a number of bytes per second. */
 export class Bandwidth {
   readonly #limit: number
   #debt = 0
@@ -75,7 +73,6 @@ export class Bandwidth {
     this.#at = now
   }
 
-  /** Maximum bytes of one read. */
   get readSize(): number {
     return this.#limit === 0 ? Number.POSITIVE_INFINITY : Math.max(4096, Math.floor(this.#limit * BURST_SECONDS * 0.25))
   }
@@ -95,7 +92,6 @@ const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
 /** Bytes that count as progress. A server that keeps failing after a few bytes must not be retried for ever. */
 const PROGRESS_BYTES = 1024 * 1024
-/** Maximum wait that a server can ask for, in seconds. */
 const MAX_RETRY_AFTER_S = 15 * 60
 
 /** Decides whether and when a file's next request may be made. */
@@ -104,10 +100,8 @@ export class Retries {
   readonly #significant: number
   #failures = 0
   #refusals = 0
-  /** Bytes at the last significant progress. */
   #arrived = 0
   #failedAt = Number.NEGATIVE_INFINITY
-  /** No new request before this time. */
   waitUntil = 0
 
   constructor(firstDelay: number, size: number | undefined) {

@@ -24,7 +24,6 @@ interface JournalSubject {
 type WantedSubject = Omit<JournalSubject, 'size' | 'place'> & { size: number | undefined }
 
 const VERSION = 1
-/** Stands for an incomplete chunk. */
 const NONE = '--------'
 const HEX = 16
 
@@ -105,7 +104,6 @@ export async function partialBytes(target: string): Promise<number> {
   return (await loadJournal(target))?.map.completed ?? 0
 }
 
-/** Removes a target's partial data. */
 export async function removePartial(target: string): Promise<void> {
   await rm(partPath(target), { force: true })
   await removeJournal(target)
@@ -114,13 +112,10 @@ export async function removePartial(target: string): Promise<void> {
 // ---- partial data --------------------------------------------------------------------------------------------------
 
 const READ_BYTES = 1024 * 1024
-/** Bytes that are worth a flush. */
 const FLUSH_BYTES = 32 * 1024 * 1024
 
-/** The partial data of a file, with its journal. */
 export class PartFile {
   readonly descriptor: number
-  /** Undefined while the size is unknown. */
   map: ChunkMap | undefined
   /** The identity of the content at its source, for files without a digest. */
   place: string | undefined
@@ -139,7 +134,6 @@ export class PartFile {
     this.#subject = subject
   }
 
-  /** Opens a file's partial data, or creates it. */
   static async open(target: string, wanted: WantedSubject): Promise<PartFile> {
     mkdirSync(dirname(target), { recursive: true })
     const journal = await loadJournal(target)
@@ -162,13 +156,11 @@ export class PartFile {
     this.map = new ChunkMap(size)
   }
 
-  /** Discards all data. */
   reset(): void {
     ftruncateSync(this.descriptor, 0)
     if (this.map) this.setSize(this.map.size)
   }
 
-  /** Writes the journal. */
   save(): Promise<void> {
     // One at a time: each write replaces the same file.
     this.#saving = this.#saving.catch(() => {}).then(() => this.#save())
@@ -210,7 +202,6 @@ export class PartFile {
     }
   }
 
-  /** Closes the file. Partial data stays. */
   async close(): Promise<void> {
     if (this.#closed) return
     try {
@@ -220,7 +211,6 @@ export class PartFile {
     }
   }
 
-  /** Removes the partial data and the journal. */
   async discard(): Promise<void> {
     if (!this.#closed) await this.#release()
     await removePartial(this.#target)
@@ -278,9 +268,7 @@ interface PartWriterOptions {
   descriptor: number
   map: ChunkMap
   span: Span
-  /** Of `WRITE_BYTES` bytes. */
   buffer: Buffer
-  /** Maximum bytes of one read. */
   readSize: number
   onWritten(bytes: number): void
 }
@@ -299,7 +287,6 @@ export class PartWriter {
     this.#position = map.start(span.at) + map.have[span.at]!
   }
 
-  /** Position of the next byte in the file. */
   get position(): number {
     return this.#position + this.#filled
   }

@@ -9,13 +9,10 @@ import { partialBytes } from './part-file.ts'
 import { diskFull, diskSpace } from './transfer-errors.ts'
 import type { TransferEngineOptions, TransferFile, TransferRequest, TransferredFile } from './transfers.ts'
 
-/** Files of one run that are downloaded at the same time. */
 const FILES_AT_ONCE = 4
-/** Time between two rounds of progress reports and measurements. */
 const TICK_MS = 100
 /** Time between two writes of the journal: a kill must not cost more than 8 MiB or one second. */
 const JOURNAL_INTERVAL_MS = 250
-/** Time between two checks of free disk space and speed. */
 const SLOW_TICK_MS = 1000
 /** Time between two connections that are taken from one run for another: each takes a moment to end. */
 const MAKE_ROOM_INTERVAL_MS = 500
@@ -59,7 +56,6 @@ export class TransferEngine {
     this.#digests.prepare()
   }
 
-  /** See `Transfers.run`. */
   async run(request: TransferRequest): Promise<TransferredFile[]> {
     request.signal.throwIfAborted()
     await this.#assertSpace(request.files)

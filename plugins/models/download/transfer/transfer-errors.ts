@@ -4,19 +4,15 @@ import { CorralError, errorMessage, isSystemError } from '../../../../core/error
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { diskRefusal } from '../../../../core/system/disk-space.ts'
 
-/** Why a request for a file failed. */
 export interface FetchProblem {
   /** Follows the host's name: `answers 403: Access denied`. */
   what: string
   /** Status of a response that refuses the request. Undefined for other problems. */
   status?: number
-  /** Seconds that the server asks clients to wait. */
   retryAfter?: number | undefined
-  /** A proxy or a login page answered. */
   isPage?: boolean
 }
 
-/** The error after the last retry. */
 export function fetchError(path: string, host: string, problem: FetchProblem): CorralError {
   const what = `${host} ${problem.what}`
   const { status, isPage, retryAfter = 60 } = problem

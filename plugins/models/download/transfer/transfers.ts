@@ -4,9 +4,7 @@ import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage } from '../../../../core/errors.ts'
 import { FIRST_DELAY_MS } from './limits.ts'
 
-/** One file to download. */
 export interface TransferFile {
-  /** Path in the repository, for messages. */
   path: string
   /** Absolute path of the complete, verified file. Partial data and its journal are beside it. */
   target: string
@@ -30,7 +28,6 @@ export interface TransferRequest {
   onProgress(index: number, completed: number, total: number): void
 }
 
-/** A verified file. */
 export interface TransferredFile {
   size: number
   /** 64 hex digits, computed from the bytes. */
@@ -39,7 +36,6 @@ export interface TransferredFile {
   leftOut?: string
 }
 
-/** What pulls need of it. */
 export type Transfers = Pick<TransferThread, 'prepare' | 'run' | 'close'>
 
 export interface TransferOptions {
@@ -52,7 +48,6 @@ export interface TransferOptions {
   stallTimeout: number
 }
 
-/** Settings of the engine in the worker thread. */
 export interface TransferEngineOptions extends TransferOptions {
   /** Upper limit of the first back-off, in milliseconds. */
   firstDelay: number
@@ -73,13 +68,11 @@ export type FromRun =
   /** A CorralError is sent as plain data, since its class is lost between threads. */
   | { type: 'failed'; error: Error | Pick<CorralError, 'code' | 'message' | 'details' | 'retryAfter'> }
 
-/** The thread ends this long after the last run. */
 const IDLE_MS = 5000
 
 /** Runs transfers in a worker thread, which exists only while it is needed. */
 export class TransferThread {
   readonly #options: TransferOptions
-  /** Ends each run. */
   readonly #runs = new Set<AbortController>()
   #worker: Worker | undefined
   #failure: Error | undefined

@@ -10,7 +10,6 @@ const MAX_DAMAGED_CHUNKS = 16
 /** Bytes that are downloaded again before the digest is computed again. */
 const REFETCH_BYTES = 8 * 1024 * 1024
 
-/** How content differs from the hub's facts, for messages. */
 export interface Mismatch {
   expected: string
   got: string
@@ -48,7 +47,6 @@ export class Verification {
   /** Chunks from an earlier process, and whether new chunks are compared too. */
   #found = new Set<number>()
   #careful = false
-  /** The first chunk that the digest has not received. */
   #frontier = 0
   /** The next chunk to download again, and the old checksums of those being downloaded again. */
   #again = 0
@@ -62,7 +60,6 @@ export class Verification {
     this.#events = events
   }
 
-  /** Whether there is a digest to verify, not only a size. */
   get hasDigest(): boolean {
     return this.expected.sha256 !== undefined || this.expected.gitSha1 !== undefined
   }
@@ -78,7 +75,6 @@ export class Verification {
     this.#follow()
   }
 
-  /** Passes newly completed chunks to the digest. */
   advance(): void {
     const map = this.#map
     if (!map || !this.#digest) return
