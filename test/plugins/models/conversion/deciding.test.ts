@@ -9,7 +9,7 @@ import { converterProgress, quantizeProgress } from '../../../../plugins/models/
 import { DTYPES, planDtype, requiredDiskBytes } from '../../../../plugins/models/conversion/dtypes.ts'
 import { classifyFailure, type FailureCause } from '../../../../plugins/models/conversion/failures.ts'
 import { parseRequirements } from '../../../../plugins/models/conversion/python-environment.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 
 /** Recorded output of the real tools. */
 const recorded = (name: string) =>
@@ -20,8 +20,8 @@ const recorded = (name: string) =>
 const classify = (tail: string[], exitSignal?: string) => classifyFailure({ tail, exitSignal })
 
 t.test('a type determines the conversion steps', async t => {
-  const cases = readFixture<[string, string | undefined, string, string, string | undefined, string][]>(
-    'conversion-cases',
+  const cases = readCases<[string, string | undefined, string, string, string | undefined, string][]>(
+    'conversion-cases.yaml',
     'dtypes'
   )
   for (const [dtype, ownType, name, outtype, quantize, projectorOuttype] of cases) {
@@ -46,7 +46,7 @@ t.test('the disk estimate includes intermediate files', async t => {
 })
 
 t.test('converter progress is parsed from its output', async t => {
-  const lines = readFixture<[string, number, number][]>('conversion-cases', 'progress')
+  const lines = readCases<[string, number, number][]>('conversion-cases.yaml', 'progress')
   for (const [line, completed, total] of lines) t.same(converterProgress(line), { completed, total }, line)
   for (const line of [
     'INFO:gguf.gguf_writer:Writing the following files:',
@@ -71,14 +71,14 @@ t.test('llama-quantize progress is parsed from its output', async t => {
 })
 
 t.test("tool failures are classified by the tool's output", async t => {
-  const files = readFixture<[string, FailureCause['cause'], RegExp][]>('conversion-cases', 'recordedFailures')
+  const files = readCases<[string, FailureCause['cause'], RegExp][]>('conversion-cases.yaml', 'recordedFailures')
   for (const [file, cause, sentence] of files) {
     const found = classify(recorded(file))
     t.equal(found.cause, cause, file)
     t.match(found.sentence, sentence)
     t.equal(found.code, cause === 'disk-full' ? 'insufficient_storage' : 'conversion_failed')
   }
-  const lines = readFixture<[string, FailureCause['cause']][]>('conversion-cases', 'failures')
+  const lines = readCases<[string, FailureCause['cause']][]>('conversion-cases.yaml', 'failures')
   for (const [line, cause] of lines) t.equal(classify(['INFO:x', line]).cause, cause, line)
 
   t.equal(classify([], 'SIGKILL').cause, 'out-of-memory')
@@ -93,7 +93,7 @@ t.test("tool failures are classified by the tool's output", async t => {
 })
 
 t.test('installation failures are classified by their output', async t => {
-  const cases = readFixture<[string, string, RegExp][]>('conversion-cases', 'installFailures')
+  const cases = readCases<[string, string, RegExp][]>('conversion-cases.yaml', 'installFailures')
   for (const [line, code, sentence] of cases) {
     const failure = installFailure(['Collecting torch==2.11.0', line], {
       section: 'conversion',
@@ -128,6 +128,6 @@ t.test('requirements files, Python versions and pip output are parsed', async t 
   t.same(pythonNames('win32'), ['python', 'python3', 'py'])
   t.same(pythonNames('linux').slice(-2), ['python3', 'python'], 'named versions come first')
 
-  const lines = readFixture<[string, string | undefined][]>('conversion-cases', 'pipOutput')
+  const lines = readCases<[string, string | undefined][]>('conversion-cases.yaml', 'pipOutput')
   for (const [line, subject] of lines) t.equal(downloadedPackage(line), subject, line)
 })

@@ -11,7 +11,7 @@ import {
 import { findHuggingFace, findLmStudio, planRepository } from '../../../../plugins/models/discovery/hub-caches.ts'
 import { huggingFaceFolders, lmStudioFolders, ollamaFolders } from '../../../../plugins/models/discovery/index.ts'
 import { findOllama, planOllama } from '../../../../plugins/models/discovery/ollama-cache.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 import { ggufBytes, safetensorsBytes } from '../../../support/gguf-writer.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
 
@@ -24,7 +24,7 @@ const summary = (candidates: Candidate[]) =>
   })
 
 t.test('names from other tools become valid model names', async t => {
-  const cases = readFixture<[string[], string][]>('discovery-cases', 'names')
+  const cases = readCases<[string[], string][]>('discovery-cases.yaml', 'names')
   for (const [[owner, name, variant], expected] of cases) {
     const valid = validName(owner!, name!, variant)
     t.equal(valid.variant ? `${bareName(valid)}:${valid.variant}` : bareName(valid), expected)

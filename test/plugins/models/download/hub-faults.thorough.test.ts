@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 import { sha256Of } from '../../../support/hub-emulator/contents.ts'
 import type { Fault } from '../../../support/hub-emulator/faults.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
@@ -23,7 +23,7 @@ const { Q8_0 } = quantizedModels()
 const SHORT_STALLS = 'downloads:\n  stall_timeout: 1s\n'
 
 /** One pull of a small model for each fault. Each ends with the right bytes. */
-const SURVIVED = readFixture<[string, Fault[]][]>('hub-cases', 'survivedFaults')
+const SURVIVED = readCases<[string, Fault[]][]>('hub-cases.yaml', 'survivedFaults')
 
 t.test('a pull survives temporary faults', async t => {
   const hub = await startHubEmulator(t, { repositories: {} })

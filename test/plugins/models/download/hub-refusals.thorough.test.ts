@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 import type { FaultKind } from '../../../support/hub-emulator/faults.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import {
@@ -50,7 +50,7 @@ async function cleanUp(): Promise<void> {
 }
 
 t.test('pulls without a token are refused with advice', async t => {
-  const cases = readFixture<[string, number, string, RegExp][]>('hub-cases', 'refusedPulls')
+  const cases = readCases<[string, number, string, RegExp][]>('hub-cases.yaml', 'refusedPulls')
   for (const [model, status, code, words] of cases) {
     const got = await refusal(corral, { model })
     t.match(got, { status, code, error: words }, JSON.stringify(model))
@@ -118,7 +118,7 @@ t.test('a name in another case is stored under the hub’s spelling', async t =>
 })
 
 t.test('endpoints that are not hubs are reported', async t => {
-  const faults = readFixture<FaultKind[]>('hub-cases', 'notHubs')
+  const faults = readCases<FaultKind[]>('hub-cases.yaml', 'notHubs')
   for (const fault of faults) {
     hub.clearFaults()
     hub.fault({ ...fault, on: 'info' })

@@ -3,7 +3,7 @@ import { isFinalRefusal, refusalKind } from '../../../../plugins/models/hubs/hf-
 import type { HubResponse } from '../../../../plugins/models/hubs/hub-fetch.ts'
 import { isSuccess, modelScopeRefusal, parseEnvelope } from '../../../../plugins/models/hubs/modelscope.ts'
 import { hubRefusal, type RefusalKind } from '../../../../plugins/models/hubs/refusal.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readFixture } from '../../../support/fixture.ts'
 import { answer, NOW, WITH_TOKEN } from './support.ts'
 
 interface RefusalCase {
@@ -17,7 +17,7 @@ interface RefusalCase {
   message: string
 }
 
-const CASES = readFixture<Record<'huggingFace' | 'modelScope', RefusalCase[]>>('hub-refusals')
+const CASES = readFixture<Record<'huggingFace' | 'modelScope', RefusalCase[]>>('hub-refusals.yaml')
 const toResponse = ({ status, token, ...more }: RefusalCase['response']) =>
   answer(status, { ...more, ...(token && WITH_TOKEN) })
 

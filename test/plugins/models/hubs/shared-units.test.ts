@@ -11,14 +11,14 @@ import {
   sha256Hex,
   strongEtag
 } from '../../../../plugins/models/hubs/listed-files.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 import { answer, NOW, SHA1, SHA256, WITH_TOKEN } from './support.ts'
 
 t.test('unsafe paths in listings are rejected', async t => {
   for (const path of ['a.gguf', 'Q4_K_M/a.gguf', '.gitattributes', 'a b/c-d_e.1.json', 'ünï.txt', 'console.log']) {
     t.equal(isUsablePath(path), true, path)
   }
-  const bad = readFixture<string[]>('hub-cases', 'unusablePaths')
+  const bad = readCases<string[]>('hub-cases.yaml', 'unusablePaths')
   const windows = ['CON', 'a/nul.txt', 'com1.gguf', 'a.', 'a ', 'a?b', 'a*', 'a|b', '<a>', '"a"']
   for (const path of [...bad, ...windows, 'x'.repeat(256), undefined, 1, null]) {
     t.equal(isUsablePath(path), false, JSON.stringify(path))

@@ -23,7 +23,7 @@ import {
   safetensorsMetadata
 } from '../../../../plugins/models/storage/model-metadata.ts'
 import { contentDigest } from '../../../../plugins/models/storage/staging.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 
 t.test('labels are read from headers and file names', t => {
   t.equal(labelFromFileType(15), 'Q4_K_M')
@@ -59,7 +59,7 @@ t.test('capabilities follow from metadata', t => {
   t.same(getCapabilities({ ...none, architecture: 'bert' }), ['embedding'])
   t.same(getCapabilities({ ...none, architecture: 'qwen3', poolingType: 3, chatTemplate: tools }), ['embedding'])
   t.same(getCapabilities({ ...none, architecture: 'llama', poolingType: 0 }), ['completion'])
-  const kinds = readFixture<[string, Partial<CapabilityFacts>, string[]][]>('storage-cases', 'capabilities')
+  const kinds = readCases<[string, Partial<CapabilityFacts>, string[]][]>('storage-cases.yaml', 'capabilities')
   for (const [what, facts, expected] of kinds) t.same(getCapabilities({ ...none, ...facts }), expected, what)
   t.same(getCapabilities({ ...none, projector: { vision: true, audio: true } }), ['completion', 'vision', 'audio'])
   t.same(getCapabilities({ ...none, hasFillInToken: true }), ['completion', 'insert'])
@@ -168,7 +168,7 @@ t.test('metadata is read from SafeTensors folders', t => {
   t.same(of({ architectures: ['BertModel'] }).capabilities, ['embedding'])
   t.same(of({ architectures: ['Qwen3ForCausalLM'] }, { isSentenceTransformer: true }).capabilities, ['embedding'])
   t.same(of({ architectures: ['XLMRobertaForSequenceClassification'] }).capabilities, ['rerank'])
-  const classes = readFixture<[string, string[]][]>('storage-cases', 'classes')
+  const classes = readCases<[string, string[]][]>('storage-cases.yaml', 'classes')
   for (const [name, expected] of classes) t.same(of({ architectures: [name] }).capabilities, expected, name)
   const feelings = { id2label: { 0: 'joy', 1: 'anger', 2: 'none' } }
   t.same(of({ architectures: ['BertForSequenceClassification'], ...feelings }).capabilities, [])
@@ -194,7 +194,7 @@ t.test('GGUF files get their shards and projector', t => {
   })
   t.same(sources('x-00001-of-00000.gguf', ['x-00001-of-00000.gguf']), ['x-00001-of-00000.gguf'], 'not a shard set')
 
-  const projectors = readFixture<[string, string[], string | undefined][]>('storage-cases', 'projectors')
+  const projectors = readCases<[string, string[], string | undefined][]>('storage-cases.yaml', 'projectors')
   for (const [fileName, names, projector] of projectors) {
     t.same(sources(fileName, names), projector ? [fileName, projector] : [fileName], names.join(' '))
   }

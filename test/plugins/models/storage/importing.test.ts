@@ -16,7 +16,7 @@ import t from 'tap'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { transferFile } from '../../../../plugins/models/storage/staging.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 import { ggufBytes, safetensorsBytes, u64, writeGguf } from '../../../support/gguf-writer.ts'
 import { findFaults, name, openStore, tree } from './support.ts'
 
@@ -281,7 +281,7 @@ t.test('invalid files are refused with the reason', async t => {
   symlinkSync('loop.gguf', join(dir, 'loop.gguf'))
   execFileSync('mkfifo', [join(dir, 'pipe.gguf')])
 
-  const table = readFixture<[path: string, why: RegExp][]>('storage-cases', 'invalidFiles')
+  const table = readCases<[path: string, why: RegExp][]>('storage-cases.yaml', 'invalidFiles')
   for (const [path, why] of table) {
     const error = await store.import({ path: join(dir, path), name: name('a/b') }).catch(error => error)
     t.match(error, { code: 'invalid_request', param: 'path' }, path)

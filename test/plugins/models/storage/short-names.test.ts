@@ -6,7 +6,7 @@ import { modelKey, parseModelName, parseRequestedName } from '../../../../core/m
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { ModelIndex, variantNames } from '../../../../plugins/models/storage/model-index.ts'
 import { aliasTable, similarNames } from '../../../../plugins/models/storage/short-names.ts'
-import { readFixture } from '../../../support/fixtures.ts'
+import { readCases } from '../../../support/fixture.ts'
 
 /** A catalog of models in memory: `owner/name:label`. The first label of each model is its default. */
 function testCatalog(texts: readonly string[], aliases: Record<string, string[]> = {}): Catalog {
@@ -115,8 +115,8 @@ t.test('impossible names are refused', t => {
 
 t.test('a restricted key cannot discover other models', t => {
   const catalog = testCatalog(HERE, ALIASES)
-  const table = readFixture<[models: string[], asked: string, meaning: string | RegExp][]>(
-    'storage-cases',
+  const table = readCases<[models: string[], asked: string, meaning: string | RegExp][]>(
+    'storage-cases.yaml',
     'restrictedNames'
   )
   for (const [models, asked, expected] of table) {
@@ -136,7 +136,7 @@ t.test('a restricted key cannot discover other models', t => {
 
 t.test('similar names are suggested', t => {
   const names = ['corral/tiny-chat', 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF', 'gpt-4o']
-  const table = readFixture<[asked: string, similar: string[]][]>('storage-cases', 'similarNames')
+  const table = readCases<[asked: string, similar: string[]][]>('storage-cases.yaml', 'similarNames')
   for (const [asked, similar] of table) t.same(similarNames(parseRequestedName(asked), names), similar, asked)
   t.match(
     meaning(testCatalog(HERE), 'corral/tiny-cht'),

@@ -9,7 +9,7 @@ import {
 } from '../../../../../plugins/models/download/choice/choice.ts'
 import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsFromIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
-import { readFixture } from '../../../../support/fixtures.ts'
+import { readCases } from '../../../../support/fixture.ts'
 import { listing, REPOSITORIES } from './listing.ts'
 
 const GIB = 2 ** 30
@@ -133,8 +133,8 @@ t.test('the default quantization depends on the memory', t => {
   const files = listing(
     'm-{IQ2_M:2.9,Q3_K_M:4,IQ4_XS:4.4,Q4_0:4.6,Q4_0_4_4:4.6,Q4_K_M:4.9,Q5_K_M:5.7,Q6_K:6.6,Q8_0:8.5,UD-Q8_K_XL:10,F16:16}.gguf'
   )
-  const table = readFixture<[ram: number, gpu: number, label: string, fits: boolean, reason: RegExp][]>(
-    'choice-cases',
+  const table = readCases<[ram: number, gpu: number, label: string, fits: boolean, reason: RegExp][]>(
+    'choice-cases.yaml',
     'memory'
   )
   for (const [ram, gpu, label, fits, reason] of table) {
@@ -161,7 +161,7 @@ t.test('the default quantization depends on the memory', t => {
 
 t.test('the default quantization without Q4_K_M', t => {
   const small = { ram: 1 * GIB, gpu: 0 }
-  const table = readFixture<[labels: string, taken: string][]>('choice-cases', 'withoutQ4KM')
+  const table = readCases<[labels: string, taken: string][]>('choice-cases.yaml', 'withoutQ4KM')
   for (const [labels, taken] of table) {
     const choice = choose({ files: listing(`m-{${labels}}.gguf`), memory: small })
     t.equal(choice.label, taken, labels)
@@ -212,8 +212,8 @@ t.test('files can be named in any case', t => {
 })
 
 t.test('headers decide if names are ambiguous', t => {
-  const table = readFixture<[files: string, headers: object[], outcome: string | RegExp, variant?: string][]>(
-    'choice-cases',
+  const table = readCases<[files: string, headers: object[], outcome: string | RegExp, variant?: string][]>(
+    'choice-cases.yaml',
     'headers'
   )
   for (const [lines, headers, outcome, variant] of table) {

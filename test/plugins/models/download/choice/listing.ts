@@ -1,15 +1,14 @@
 import { createHash } from 'node:crypto'
 import type { HubFile } from '../../../../../core/contracts/hubs.ts'
-import { readFixture } from '../../../../support/fixtures.ts'
+import { readFixture } from '../../../../support/fixture.ts'
 
 /**
  * Builds a listing from lines `path size`. Sizes are in GB (k: kB). `{Q4_K_M:2.5,Q8_0:4}` stands for one file each, and
  * `[3]` for three shards that share the size.
  */
-export function listing(lines: string | readonly string[]): HubFile[] {
-  return [lines]
-    .flat()
-    .flatMap(text => text.split('\n'))
+export function listing(lines: string): HubFile[] {
+  return lines
+    .split('\n')
     .map(line => line.trim())
     .filter(line => line !== '')
     .flatMap(expandLabels)
@@ -43,22 +42,26 @@ function expandShards(path: string): string[] {
 
 const parseSize = (text: string) => Math.round(Number.parseFloat(text) * (text.endsWith('k') ? 1e3 : 1e9))
 
-type Outcome = { refused: string } | { refused?: undefined; label?: string; files: string[] }
+interface Repository {
+  id: string
+  files: string
+  /** A shard that is missing. */
+  lacks?: string
+  weightsInIndex?: string[]
+  /** A pattern of the error, or a label (null if it has none) and files. */
+  gives: Record<string, string | [label: string | null, ...files: string[]]>
+}
 
-/**
- * Real repositories (file names, approximate sizes), with the outcome for each tag (`''` is none) on a machine with
- * 32 GiB and no GPU: a label and files, or a pattern for the error's message.
- */
-export const REPOSITORIES = readFixture<
-  { id: string; files: string[]; weightsInIndex?: string[]; gives: Record<string, Outcome> }[]
->('model-repositories').map(({ id, files, weightsInIndex, gives }) => ({
-  id,
-  files: listing(files),
-  weightsInIndex: weightsInIndex?.flatMap(expandShards),
-  gives: Object.entries(gives).map(([tag, outcome]) => ({
-    tag,
-    refused: outcome.refused === undefined ? undefined : new RegExp(outcome.refused),
-    label: outcome.refused === undefined ? outcome.label : undefined,
-    paths: outcome.refused === undefined ? outcome.files.flatMap(expandShards) : []
-  }))
-}))
+/** Real repositories, with the outcome for each tag. The file explains its fields. */
+export const REPOSITORIES = readFixture<Repository[]>('repositories.yaml').map(
+  ({ id, files, lacks, weightsInIndex, gives }) => ({
+    id,
+    files: listing(files).filter(({ path }) => !lacks || !path.includes(lacks)),
+    weightsInIndex: weightsInIndex?.flatMap(expandShards),
+    gives: Object.entries(gives).map(([tag, given]) => {
+      const [label, ...paths] = typeof given === 'string' ? [null] : given
+      const refused = typeof given === 'string' ? new RegExp(given) : undefined
+      return { tag, refused, label: label ?? undefined, paths: paths.flatMap(expandShards) }
+    })
+  })
+)

@@ -19,19 +19,19 @@ import {
 } from '../../../../../plugins/models/download/choice/default-quantization.ts'
 import { KNOWN_NAMES, knownName } from '../../../../../plugins/models/download/choice/known-names.ts'
 import { type PullReference, parsePullReference } from '../../../../../plugins/models/download/choice/pull-reference.ts'
-import { readFixture } from '../../../../support/fixtures.ts'
+import { readCases, readFixture } from '../../../../support/fixture.ts'
 
 const CASES = readFixture<{
   fileNames: { path: string; role: FileRole; label?: string; shard?: string }[]
   /** Labels in file names. Empty if there is none. */
   labels: Record<string, string>
-  projectors: { model: string; others: string[]; projector?: string }[]
+  projectors: { model: string; others: string[]; projector: string | null }[]
   /** What names and addresses of `REPOSITORY` mean. */
   references: Record<string, Omit<PullReference, 'name'>>
   refusedReferences: { text: string; code: string; message: string }[]
   /** The models that names of Ollama's library stand for. Empty if there is none. */
   knownNames: Record<string, string>
-}>('model-names')
+}>('model-names.yaml')
 
 t.test('labels are read from real file names', t => {
   for (const { path, role, label, shard } of CASES.fileNames) {
@@ -56,14 +56,14 @@ t.test('labels are read from real file names', t => {
 t.test('projectors belong to models in their folder', t => {
   for (const { model, others, projector } of CASES.projectors) {
     const title = [model, ...others].join(' ')
-    t.equal(projectorFor(model, [model, ...others]), projector, title)
-    t.equal(projectorFor(model, [...others].reverse().concat(model)), projector, 'whatever the order')
+    t.equal(projectorFor(model, [model, ...others]) ?? null, projector, title)
+    t.equal(projectorFor(model, [...others].reverse().concat(model)) ?? null, projector, 'whatever the order')
   }
   t.end()
 })
 
 t.test('stored file names are safe on every file system', t => {
-  const table = readFixture<[name: string, stored: string][]>('model-names', 'storedNames')
+  const table = readCases<[name: string, stored: string][]>('model-names.yaml', 'storedNames')
   for (const [name, stored] of table) t.equal(storedName(name), stored, name)
   t.end()
 })
@@ -87,7 +87,7 @@ t.test('quantizations are ranked by quality', t => {
     if (index > 0) t.ok(quality(label) > quality(order[index - 1]!), `${order[index - 1]} < ${label}`)
   }
   t.equal(quality('XYZ'), -1)
-  const first = readFixture<string[]>('model-names', 'standIns')
+  const first = readCases<string[]>('model-names.yaml', 'standIns')
   for (const [index, label] of first.entries()) {
     if (index > 0) t.ok(standInRank(label)! > standInRank(first[index - 1]!)!, `${first[index - 1]} before ${label}`)
   }

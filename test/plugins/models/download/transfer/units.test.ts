@@ -25,15 +25,15 @@ import {
   Retries
 } from '../../../../../plugins/models/download/transfer/limits.ts'
 import { continues, journalText, parseJournal } from '../../../../../plugins/models/download/transfer/part-file.ts'
-import { readFixture } from '../../../../support/fixtures.ts'
+import { readCases } from '../../../../support/fixture.ts'
 
 const KiB = 1024
 const MiB = 1024 * KiB
 
 t.test('parses response heads', async t => {
   const head = (lines: string[]) => parseHead(lines.join('\r\n'))
-  const cases = readFixture<[lines: string[], status: number, body: object, keepAlive: boolean][]>(
-    'transfer-cases',
+  const cases = readCases<[lines: string[], status: number, body: object, keepAlive: boolean][]>(
+    'transfer-cases.yaml',
     'heads'
   )
   for (const [lines, status, body, keepAlive] of cases) {
@@ -41,7 +41,7 @@ t.test('parses response heads', async t => {
     t.strictSame(rest, { status, body, keepAlive }, lines.join(' | '))
   }
   t.equal(head(['HTTP/1.1 200 OK', 'X-A: 1', 'x-a: 2']).headers['x-a'], '1, 2')
-  const wrong = readFixture<string[][]>('transfer-cases', 'wrongHeads')
+  const wrong = readCases<string[][]>('transfer-cases.yaml', 'wrongHeads')
   for (const lines of wrong) t.throws(() => head(lines), { name: 'InvalidResponse' }, lines.join(' | '))
 })
 
@@ -344,7 +344,7 @@ t.test('proxies come from settings, then from the environment', async t => {
     http_proxy: 'plain:3128',
     NO_PROXY: 'localhost,.internal,10.0.0.1:8000 ::1'
   }
-  const cases = readFixture<[address: string, proxy: string | undefined][]>('transfer-cases', 'proxies')
+  const cases = readCases<[address: string, proxy: string | undefined][]>('transfer-cases.yaml', 'proxies')
   for (const [address, proxy] of cases) t.equal(proxyFor(new URL(address), undefined, env)?.href, proxy, address)
   t.equal(proxyFor(new URL('https://x/'), undefined, {}), undefined)
   t.equal(proxyFor(new URL('https://x/'), undefined, { ...env, NO_PROXY: '*' }), undefined)
