@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import TYPES from './dtypes.json' with { type: 'json' }
 
 export interface DtypePlan {
   /** The canonical name in lower case, which also names the folder. */
@@ -14,32 +15,11 @@ export interface DtypePlan {
   bits: { converted: number; result: number }
 }
 
-/** Types that the converter writes itself, with their bits per weight. */
-const DIRECT: Record<string, number> = { f32: 32, f16: 16, bf16: 16, q8_0: 8.5, tq1_0: 1.7, tq2_0: 2.1 }
-
-/** Types that llama-quantize produces, with generous bits per weight, since the embedding stays finer. */
-const QUANTIZED: Record<string, number> = {
-  q1_0: 1.9,
-  q2_0: 3,
-  q2_k: 3.5,
-  iq3_s: 3.9,
-  iq3_m: 4,
-  q3_k_s: 3.9,
-  q3_k_m: 4.3,
-  q3_k_l: 4.6,
-  iq4_xs: 4.6,
-  iq4_nl: 4.8,
-  q4_0: 4.8,
-  q4_1: 5.3,
-  q4_k_s: 4.9,
-  q4_k_m: 5,
-  mxfp4_moe: 8.5,
-  q5_0: 5.7,
-  q5_1: 6.1,
-  q5_k_s: 5.7,
-  q5_k_m: 5.8,
-  q6_k: 6.7
-}
+/**
+ * Types with their bits per weight: those that the converter writes itself, and those that llama-quantize produces. The
+ * latter are generous, since the embedding stays finer.
+ */
+const { direct: DIRECT, quantized: QUANTIZED } = TYPES
 
 const ALIASES: Record<string, string> = { q3_k: 'q3_k_m', q4_k: 'q4_k_m', q5_k: 'q5_k_m' }
 

@@ -1,6 +1,7 @@
 import type { ErrorCode } from '../../../core/errors.ts'
 import type { ToolError } from '../../../core/system/child-process.ts'
 import { DISK_FULL, type FailureRule, lastLines, sentenceOf } from '../../../core/system/python/install-failure.ts'
+import FAILURES from './failures.json' with { type: 'json' }
 
 type Cause =
   | 'unsupported-architecture'
@@ -26,12 +27,7 @@ interface Rule extends FailureRule {
   inCode?: true
 }
 
-const LOOK_FOR_GGUF = 'Look for a GGUF of the model, or try a newer llama.cpp.'
-const USE_ORIGINAL = "Use the model's original, unquantized files."
 const STOP_OTHERS = 'Stop loaded models or other programs, or import a GGUF that was made elsewhere.'
-const NO_TOKENIZER =
-  "The model's tokenizer is missing or cannot be read (tokenizer.json or tokenizer.model with tokenizer_config.json). " +
-  'Download the whole folder of the model and import it again.'
 
 /** Failures of the converter and of llama-quantize. The first match wins, so specific rules come first. */
 const CONVERSION_RULES: Rule[] = [
@@ -41,82 +37,12 @@ const CONVERSION_RULES: Rule[] = [
     pattern: new RegExp(`${DISK_FULL.source}|\\d+ requested and \\d+ written|iostream error`),
     sentence: 'The disk is full. Remove models that are not needed, then try again.'
   },
-  {
-    cause: 'out-of-memory',
-    pattern:
-      /MemoryError|Cannot allocate memory|Unable to allocate [\d.]+ \w+|bad_alloc|DefaultCPUAllocator: (?:not enough|can't)/,
-    sentence: `This machine does not have enough memory. ${STOP_OTHERS}`
-  },
-  {
-    cause: 'unsupported-architecture',
-    pattern: /Model (\S+) is not supported|Architecture '([^']+)' not supported/,
-    sentence: name => `This version of llama.cpp cannot convert the architecture ${name}. ${LOOK_FOR_GGUF}`
-  },
-  {
-    cause: 'unsupported-architecture',
-    pattern: /BPE pre-tokenizer was not recognized/,
-    sentence: `This version of llama.cpp does not know this model's tokenizer. ${LOOK_FOR_GGUF}`
-  },
-  {
-    cause: 'unsupported-quantization',
-    pattern:
-      /Quant method is not yet supported: '([^']+)'|Quant format '([^']+)' for method|3-bit gptq dequantization|multiple config groups for compressed-tensors/,
-    sentence: method =>
-      `The weights are already quantized${method && ` (${method})`}, in a way that llama.cpp cannot convert. ${USE_ORIGINAL}`
-  },
-  {
-    cause: 'remote-code',
-    pattern:
-      /trust_remote_code|does not appear to have a file named (\S+\.py)|contains custom code|requires you to execute the .* file/,
-    sentence: "The model includes Python code, and corral does not run a model's code. Look for a GGUF of the model."
-  },
-  {
-    cause: 'incomplete-model',
-    pattern: /Missing or incomplete model files: (\[[^\]]*\])/,
-    sentence: files => `Files of the model are missing or truncated: ${files}. Delete the model and download it again.`
-  },
-  {
-    cause: 'incomplete-model',
-    pattern:
-      /mmap length is greater than file size|No such file or directory: '.*?([^/\\']+\.safetensors)'|SafetensorError|HeaderTooLarge|Mismatch between weight map|Missing tensors: |Can't load 'weight_map'/,
-    sentence: file =>
-      `The weights of the model are damaged or incomplete${file && ` (${file})`}. Delete the model and download it again.`
-  },
-  {
-    cause: 'tokenizer',
-    pattern:
-      /File not found: .*tokenizer|tokenizer file not found|Can't load tokenizer|unknown tokenizer|Couldn't instantiate the backend tokenizer|Tokenizer class (\S+) does not exist|Error while attempting to unpickle Tokenizer/,
-    sentence: NO_TOKENIZER
-  },
-  {
-    cause: 'tokenizer',
-    pattern: /get_spm_processor|load_vocab|self\.vocab_file/,
-    inCode: true,
-    sentence: NO_TOKENIZER
-  },
-  {
-    cause: 'python-packages',
-    pattern: /ModuleNotFoundError: No module named '([^']+)'|(?:^|\s)ImportError: (.+)/,
-    sentence: what => `The Python packages of the converter do not work (${what}).`
-  },
-  {
-    cause: 'incomplete-model',
-    pattern: /No such file or directory: '.*?config\.json'|Failed to detect model architecture/,
-    sentence:
-      'config.json of the model is missing or does not name its architecture. Download the whole folder and import it again.'
-  },
-  {
-    cause: 'incomplete-model',
-    pattern: /Can not map tensor '([^']+)'/,
-    sentence: tensor =>
-      `This version of llama.cpp does not know the tensor ${tensor}: the model is newer or modified. ${LOOK_FOR_GGUF}`
-  },
-  {
-    cause: 'imatrix',
-    pattern: /requires an? (?:imatrix|importance matrix)|Missing importance matrix/,
-    sentence:
-      'A type this coarse needs an importance matrix for this model, and conversions have none. Choose a larger type, for example q4_k_m.'
-  }
+  ...FAILURES.map(({ pattern, sentence, ...rule }) => ({
+    ...(rule as Pick<Rule, 'cause' | 'inCode'>),
+    pattern: new RegExp(pattern),
+    // Brackets around what was found are left out if nothing was found.
+    sentence: (found: string) => sentence.replace(/ \(\$1\)|\$1/, text => found && text.replace('$1', () => found))
+  }))
 ]
 
 export function classifyFailure({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {

@@ -282,9 +282,11 @@ async function toHubFiles(
   entries: readonly unknown[],
   read: (entry: Record<string, unknown>) => HubFile | undefined
 ): Promise<HubFile[]> {
-  const files = await mapInSlices(entries, entry => (isObject(entry) ? read(entry) : undefined))
   const distinct = new Map<string, HubFile>()
-  await mapInSlices(files, listed => void distinct.set(listed.path, listed))
+  await mapInSlices(entries, entry => {
+    const listed = isObject(entry) ? read(entry) : undefined
+    if (listed) distinct.set(listed.path, listed)
+  })
   return [...distinct.values()]
 }
 

@@ -105,17 +105,16 @@ export function toStoredFiles(folder: string, { format, files, problem }: Folder
 async function folderFiles(folder: string, access: ImportAccess): Promise<string[]> {
   const names: string[] = []
   const subfolders: string[] = []
-  for (const { name, kind } of await listEntries(await access.locate(folder))) {
-    if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, name), access)))) names.push(name)
-    // sentence-transformers puts pooling and dense modules in 1_Pooling, 2_Dense, …
-    else if (kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(name)
-  }
-  for (const subfolder of subfolders.slice(0, MAX_SUBFOLDERS)) {
-    for (const { name, kind } of await listEntries(await access.locate(join(folder, subfolder)))) {
-      const path = join(folder, subfolder, name)
-      if (kind === 'file' || (kind === 'link' && (await leadsToFile(path, access)))) names.push(`${subfolder}/${name}`)
+  const search = async (prefix: string) => {
+    for (const { name, kind } of await listEntries(await access.locate(join(folder, prefix)))) {
+      const path = prefix + name
+      if (kind === 'file' || (kind === 'link' && (await leadsToFile(join(folder, path), access)))) names.push(path)
+      // sentence-transformers puts pooling and dense modules in 1_Pooling, 2_Dense, …
+      else if (prefix === '' && kind === 'folder' && /^\d+_\w+$/.test(name)) subfolders.push(`${name}/`)
     }
   }
+  await search('')
+  for (const subfolder of subfolders.slice(0, MAX_SUBFOLDERS)) await search(subfolder)
   return names.sort()
 }
 

@@ -66,11 +66,6 @@ export function refusal(code: ErrorCode, message: string, details?: Record<strin
   return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
 }
 
-export function shortList(names: readonly string[]): string {
-  const shown = names.slice(0, 12).join(', ')
-  return names.length > 12 ? `${shown} and ${names.length - 12} more` : shown
-}
-
 const GIB = 2 ** 30
 const MIN_GPU_BYTES = 4 * GIB
 

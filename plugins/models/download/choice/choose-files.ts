@@ -2,6 +2,7 @@ import type { PlannedDownload } from '../../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
+import { listed } from '../../../../core/models/model-folder.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import {
   baseName,
@@ -12,7 +13,6 @@ import {
   memoryCheck,
   parentFolder,
   refusal,
-  shortList,
   toPlannedFile,
   totalSize,
   type Wanted,
@@ -226,7 +226,7 @@ function unknownVariant(
   )
   if (broken.length > 0) return incompleteSet(id, broken)
   const example = choices[0] ? ` Pull one of these, for example ${id}:${choices[0].label}.` : ''
-  return refusal('repo_not_found', `${id} has no ${wanted}. It has ${shortList(choices.map(withSize))}.${example}`, {
+  return refusal('repo_not_found', `${id} has no ${wanted}. It has ${listed(choices.map(withSize))}.${example}`, {
     choices
   })
 }
@@ -239,7 +239,7 @@ function ambiguous(id: string, models: GgufModels, found: readonly GgufCandidate
   const what = wanted ? `${found.length} models that match ${wanted}` : `${found.length} models`
   return refusal(
     'invalid_request',
-    `${id} has ${what}: ${shortList(choices.map(withSize))}. Name one after a colon, as in ${id}:${choices[0]!.label}.`,
+    `${id} has ${what}: ${listed(choices.map(withSize))}. Name one after a colon, as in ${id}:${choices[0]!.label}.`,
     { choices }
   )
 }
@@ -251,7 +251,7 @@ function incompleteSet(id: string, sets: readonly { path: string; missing: strin
 const incompleteText = ({ path, missing }: { path: string; missing: string[] }) =>
   missing.includes(path) && shardNames(path).length === 1
     ? `${path} is empty (0 bytes)`
-    : `${path} is part of a set that lacks ${shortList(missing)}`
+    : `${path} is part of a set that lacks ${listed(missing)}`
 
 function notAModel(id: string, path: string, { roles, incomplete }: GgufModels): CorralError {
   const broken = incomplete.filter(set => set.path === path || (set.missing.length > 0 && sameSet(set.path, path)))
@@ -297,7 +297,7 @@ const KINDS: [RegExp, string][] = [
 /** Creates the error for a repository with nothing to run. Says what it has instead. */
 function nothingToRun(
   id: string,
-  listed: readonly HubFile[],
+  allFiles: readonly HubFile[],
   { roles, incomplete, candidates }: GgufModels
 ): CorralError {
   const foreign = candidates.filter(({ quantization }) => quantization && isUnsupported(quantization))
@@ -305,18 +305,18 @@ function nothingToRun(
     return refusal(
       'unsupported_capability',
       `${id} has only quantizations that llama.cpp does not load: ` +
-        `${shortList(foreign.map(({ label }) => label))}. Look for another repository of this model.`
+        `${listed(foreign.map(({ label }) => label))}. Look for another repository of this model.`
     )
   }
   if (incomplete.length > 0) return incompleteSet(id, incomplete)
-  const paths = listed.map(file => file.path)
+  const paths = allFiles.map(file => file.path)
   const found = new Set<string>(roles.values())
   const kinds = new Set([
     ...Object.entries(ROLES).flatMap(([role, what]) => (found.has(role) ? [what] : [])),
     ...KINDS.filter(([pattern]) => paths.some(path => pattern.test(path))).map(([, what]) => what)
   ])
   const extensions = [...new Set(paths.flatMap(path => /\.[A-Za-z0-9]{1,12}$/.exec(path) ?? []))].sort()
-  const files = extensions.length > 0 ? `files with the extensions ${shortList(extensions)}` : 'no files'
+  const files = extensions.length > 0 ? `files with the extensions ${listed(extensions)}` : 'no files'
   const contents = kinds.size > 0 ? [...kinds].join(', and ') : files
   const hasGguf = extensions.some(extension => /^\.gguf$/i.test(extension))
   const lacks = hasGguf ? '' : ': neither GGUF files nor complete SafeTensors weights'

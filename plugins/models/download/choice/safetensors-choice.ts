@@ -2,6 +2,7 @@ import type { PlannedDownload } from '../../../../core/contracts/downloads.ts'
 import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import type { CorralError } from '../../../../core/errors.ts'
 import { labelFromFileName, shardNames, storedName } from '../../../../core/models/gguf-file-name.ts'
+import { listed } from '../../../../core/models/model-folder.ts'
 import { describesSafetensors, dtypeLabel, isTokenizer } from '../../../../core/models/safetensors-layout.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
@@ -14,7 +15,6 @@ import {
   parentFolder,
   refusal,
   requiredMemory,
-  shortList,
   toPlannedFile,
   totalSize,
   withoutNameTwins
@@ -35,7 +35,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   if (missing.length > 0) {
     throw refusal(
       'unsupported_capability',
-      `${id} is not a complete model: it lacks ${shortList(missing)}. Look for another repository of this model.`
+      `${id} is not a complete model: it lacks ${listed(missing)}. Look for another repository of this model.`
     )
   }
   const inFolder = ({ path }: HubFile) => path.slice(folder.length)
@@ -185,7 +185,7 @@ function withoutIndex(id: string, names: string[], folder: string): string[] {
   throw refusal(
     'unsupported_capability',
     `${id} has ${choice.length} SafeTensors files, and nothing shows which of them are its model: ` +
-      `${shortList(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`
+      `${listed(names.sort())}. Look for a repository with model.safetensors, or with GGUF files.`
   )
 }
 

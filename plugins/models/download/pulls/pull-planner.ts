@@ -234,11 +234,7 @@ async function findRepository(
   waiting: Waiting
 ): Promise<{ hub: Hub; repository: HubRepository }> {
   const failures: CorralError[] = []
-  const request = {
-    id,
-    ...(revision === undefined ? {} : { revision }),
-    ...(privateAddresses ? { privateAddresses } : {})
-  }
+  const request = { id, ...(revision && { revision }), ...(privateAddresses && { privateAddresses }) }
   for (const hub of hubs) {
     waiting.signal?.throwIfAborted()
     try {
