@@ -104,7 +104,7 @@ export async function readFileStart(
   let filled = 0
   const sink = {
     room: () => bytes.subarray(filled),
-    filled: (length: number) => {
+    onBytes: (length: number) => {
       filled += length
       return filled < bytes.length
     }

@@ -418,7 +418,7 @@ export class FileTransfer {
     fetch.writer = writer
     return {
       room: () => writer.room(),
-      filled: length => {
+      onBytes: length => {
         fetch.bytes += length
         this.#shared.received(length)
         return writer.filled(length)

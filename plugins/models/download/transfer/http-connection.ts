@@ -62,6 +62,7 @@ class Connection {
   #pausedUntil = 0
   #timers: NodeJS.Timeout[] = []
   exchanges = 0
+  idleTimer: NodeJS.Timeout | undefined
   /** Part of the response to the current exchange has arrived. */
   answered = false
   closed = false
@@ -329,10 +330,7 @@ export class ChunkedBody {
 
 const MAX_SHOWN_CHARACTERS = 300
 
-export interface Sink {
-  room(): Buffer
-  filled(length: number): boolean
-}
+export type Sink = Omit<Receiver, 'onHead'>
 
 interface FetchRequest {
   /** First byte, and the end (exclusive); undefined means the end of the file. */
@@ -376,7 +374,7 @@ export async function fetchBytes(
     },
     room: () => sink?.room() ?? errorBody.subarray(errorBytes),
     onBytes(length) {
-      if (sink) return sink.filled(length)
+      if (sink) return sink.onBytes(length)
       errorBytes += length
       return errorBytes < errorBody.length
     }
@@ -407,16 +405,10 @@ interface RequestTarget extends SocketTarget {
 
 type GetOptions = Omit<Exchange, 'path' | 'headers'>
 
-interface IdleConnection {
-  /** Identifies its server and proxy, and the addresses that it was allowed to contact. */
-  key: string
-  connection: Connection
-  timer: NodeJS.Timeout
-}
-
 /** Keeps connections open for the next request to the same server. */
 export class ConnectionPool {
-  readonly #idle = new Set<IdleConnection>()
+  /** With keys that identify their servers and proxies, and the addresses that they were allowed to contact. */
+  readonly #idle = new Map<Connection, string>()
 
   /** Sends one GET over an idle connection or a new one. @throws as `Connection.open` */
   async get(target: RequestTarget, options: GetOptions): Promise<'complete' | 'stopped'> {
@@ -445,26 +437,25 @@ export class ConnectionPool {
   }
 
   close(): void {
-    for (const idle of this.#idle) this.#remove(idle).close()
+    for (const connection of this.#idle.keys()) this.#remove(connection).close()
   }
 
-  #take(key: string): Connection | undefined {
-    for (const idle of this.#idle) {
-      if (idle.key === key && !this.#remove(idle).closed) return idle.connection
+  #take(wanted: string): Connection | undefined {
+    for (const [connection, key] of this.#idle) {
+      if (key === wanted && !this.#remove(connection).closed) return connection
     }
     return undefined
   }
 
   #keep(key: string, connection: Connection): void {
-    const timer = setTimeout(() => this.#remove(idle).close(), IDLE_MS).unref()
-    const idle: IdleConnection = { key, connection, timer }
-    this.#idle.add(idle)
+    connection.idleTimer = setTimeout(() => this.#remove(connection).close(), IDLE_MS).unref()
+    this.#idle.set(connection, key)
   }
 
-  #remove(idle: IdleConnection): Connection {
-    clearTimeout(idle.timer)
-    this.#idle.delete(idle)
-    return idle.connection
+  #remove(connection: Connection): Connection {
+    clearTimeout(connection.idleTimer)
+    this.#idle.delete(connection)
+    return connection
   }
 }
 
