@@ -13,8 +13,7 @@ import type {
   PullRecord
 } from '../../../../core/contracts/downloads.ts'
 import type { Hooks } from '../../../../core/contracts/hooks.ts'
-import type { Hub } from '../../../../core/contracts/hubs.ts'
-import type { Storage, StoredVariant } from '../../../../core/contracts/storage.ts'
+import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { toCorralError } from '../../../../core/http/native-error.ts'
 import { bareName } from '../../../../core/models/model-name.ts'
@@ -22,7 +21,7 @@ import { untilAborted } from '../../../../core/system/abort-signals.ts'
 import { diskRefusal } from '../../../../core/system/disk-space.ts'
 import { readJsonFile, writeJsonFile } from '../../../../core/system/json-file.ts'
 import { refusal } from '../choice/choice.ts'
-import type { TransferredFile, Transfers } from '../transfer/transfers.ts'
+import type { TransferredFile } from '../transfer/transfers.ts'
 import type { FairQueue, Place } from './fair-queue.ts'
 import {
   dropChangedPartials,
@@ -33,7 +32,7 @@ import {
   sameFiles,
   variantWithFiles
 } from './pull-files.ts'
-import { allowedAddresses } from './pull-planner.ts'
+import { allowedAddresses, type PlannerContext } from './pull-planner.ts'
 import { PullProgress } from './pull-progress.ts'
 
 /** The record of a pull, in its folder. */
@@ -80,14 +79,9 @@ export async function readJob(folder: string): Promise<JobRecord> {
   return job as JobRecord
 }
 
-export interface PullContext {
-  storage: Storage
-  transfers: Transfers
-  findHub(name: string): Hub | undefined
+export interface PullContext extends Pick<PlannerContext, 'storage' | 'transfers' | 'findHub' | 'privateAddresses'> {
   mirrors: readonly FileMirror[]
   queue: FairQueue
-  /** Private addresses that clients may pull from. See `HubRequest`. */
-  privateAddresses: readonly string[]
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
   /** Minimum and maximum milliseconds before a detached pull is retried whose hub does not answer. */
@@ -229,7 +223,14 @@ export class PullJob implements Pull {
     return this.#serial(async () => {
       if (this.#outcome) return
       if (this.#run) {
-        if (!sameFiles(plan, this.plan)) throw this.#otherRevision(plan)
+        if (!sameFiles(plan, this.plan)) {
+          const [own, wanted] = [this.plan.repository.revision, plan.repository.revision]
+          throw refusal(
+            'model_exists',
+            `"${this.record().model}" is being pulled at revision ${own}, and revision ${wanted} has other files. ` +
+              `Wait for it, or cancel the pull ${this.id} first.`
+          )
+        }
         if (detached && !this.#job.detached) await this.#save({ detached })
         this.#armPause()
         return
@@ -246,15 +247,6 @@ export class PullJob implements Pull {
       this.#job = { ...this.#job, plan, turn, detached: detached || this.#job.detached }
       await this.#restart(place)
     })
-  }
-
-  #otherRevision({ repository }: PullPlan): CorralError {
-    const { model, id } = this.record()
-    return refusal(
-      'model_exists',
-      `"${model}" is being pulled at revision ${this.plan.repository.revision}, and revision ${repository.revision} has ` +
-        `other files. Wait for it, or cancel the pull ${id} first.`
-    )
   }
 
   /** Continues it, detached. @param turn of the client that resumes it; undefined at a start of corral */
