@@ -33,17 +33,11 @@ t.test('names from other tools become valid model names', async t => {
 
 t.test('cache folders follow settings, environment and platform', async t => {
   const at = (env: Record<string, string>) => ({ env, home: '/home/me', platform: 'linux' as const })
-  const standard = '/home/me/.cache/huggingface/hub'
-  for (const [env, expected] of [
-    [{}, [standard]],
-    [{ XDG_CACHE_HOME: '/x' }, ['/x/huggingface/hub']],
-    [{ HF_HOME: '~/hf', XDG_CACHE_HOME: '/x' }, ['/home/me/hf/hub']],
-    [{ HUGGINGFACE_HUB_CACHE: '/old', HF_HOME: '/hf' }, ['/old']],
-    [{ HF_HUB_CACHE: '/hub', HUGGINGFACE_HUB_CACHE: '/old', HF_HOME: '/hf' }, ['/hub']],
-    [{ LLAMA_CACHE: '/llama' }, ['/llama', standard]],
-    [{ LLAMA_CACHE: '/hub', HF_HUB_CACHE: '/hub' }, ['/hub']],
-    [{ HF_HOME: '', LLAMA_CACHE: '' }, [standard]]
-  ] as [Record<string, string>, string[]][]) {
+  const cases = readCases<[env: Record<string, string>, folders: string[]][]>(
+    'discovery-cases.yaml',
+    'huggingFaceFolders'
+  )
+  for (const [env, expected] of cases) {
     t.same(huggingFaceFolders('', at(env)), expected, JSON.stringify(env))
     t.same(huggingFaceFolders('/mine', at(env)), ['/mine'])
   }
@@ -186,16 +180,8 @@ t.test("Ollama's manifests become models with their settings", async t => {
     )
   }
   const model = { kind: 'model', bytes: gguf }
-  for (const [reference, found, name] of [
-    ['registry.ollama.ai/library/qwen3/8b', 'qwen3:8b', 'library/qwen3:8b'],
-    ['registry.ollama.ai/library/qwen3/latest', 'qwen3:latest', 'library/qwen3'],
-    ['registry.ollama.ai/me/my-model/v1', 'me/my-model:v1', 'me/my-model:v1'],
-    ['hf.co/bartowski/L-GGUF/Q4_K_M', 'hf.co/bartowski/L-GGUF:Q4_K_M', 'bartowski/L-GGUF:Q4_K_M'],
-    ['hf.co/bartowski/L-GGUF/latest', 'hf.co/bartowski/L-GGUF:latest', 'bartowski/L-GGUF'],
-    ['hf.co/a/b/model-UD-Q4_K_XL.gguf', 'hf.co/a/b:model-UD-Q4_K_XL.gguf', 'a/b:model-UD-Q4_K_XL.gguf'],
-    ['registry.example.com/team/m/1', 'registry.example.com/team/m:1', 'team/m:1'],
-    ['localhost:5000/team/m/1', 'localhost:5000/team/m:1', 'team/m:1']
-  ] as const) {
+  const named = readCases<[reference: string, found: string, name: string][]>('discovery-cases.yaml', 'ollamaNames')
+  for (const [reference, found, name] of named) {
     const candidate = plan(reference, [model, { kind: 'template', bytes: '{{ .Prompt }}' }])
     t.match({ ...candidate, name: modelName(candidate) }, { found, name, format: 'gguf', problem: undefined }, found)
     const requested = parseRequestedName(found)

@@ -65,26 +65,11 @@ export async function serve(t: Test, answer: (seen: Seen) => Reply | undefined):
 }
 
 /** Variables that hubs read. Tests clear the machine's own values. */
-const VARIABLES = [
-  'HF_ENDPOINT',
-  'HF_TOKEN',
-  'HUGGING_FACE_HUB_TOKEN',
-  'HF_TOKEN_PATH',
-  'HF_HUB_OFFLINE',
-  'TRANSFORMERS_OFFLINE',
-  'HF_HUB_DISABLE_IMPLICIT_TOKEN',
-  'CSGHUB_DOMAIN',
-  'CSGHUB_TOKEN',
-  'CSGHUB_TOKEN_PATH',
-  'CSGHUB_HOME',
-  'MODELSCOPE_ENDPOINT',
-  'MODELSCOPE_API_TOKEN',
-  'MODELSCOPE_ACCESS_TOKEN',
-  'HTTP_PROXY',
-  'http_proxy',
-  'HTTPS_PROXY',
-  'https_proxy'
-]
+const VARIABLES = (
+  'HF_ENDPOINT HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HUB_OFFLINE TRANSFORMERS_OFFLINE ' +
+  'HF_HUB_DISABLE_IMPLICIT_TOKEN CSGHUB_DOMAIN CSGHUB_TOKEN CSGHUB_TOKEN_PATH CSGHUB_HOME MODELSCOPE_ENDPOINT ' +
+  'MODELSCOPE_API_TOKEN MODELSCOPE_ACCESS_TOKEN HTTP_PROXY http_proxy HTTPS_PROXY https_proxy'
+).split(' ')
 
 /** Sets the environment until the test ends. Of the variables that hubs read, only these are set. */
 export function withEnvironment(t: Test, env: Record<string, string>): void {

@@ -58,37 +58,18 @@ const ALIASES = {
 }
 
 t.test('names resolve to models, aliases and short names in order', t => {
-  const plain = testCatalog(HERE)
-  const aliased = testCatalog(HERE, ALIASES)
-  const table: [catalog: Catalog, asked: string, meaning: string | RegExp][] = [
-    [plain, 'corral/tiny-chat', 'corral/tiny-chat'],
-    [plain, 'CORRAL/Tiny-Chat:q8_0', 'corral/tiny-chat:Q8_0'],
-    [plain, 'tiny-chat', 'corral/tiny-chat'],
-    [plain, 'TINY-chat:latest', 'corral/tiny-chat'],
-    [plain, 'tiny-chat:q8_0', 'corral/tiny-chat:Q8_0'],
-    [plain, 'hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M', 'Qwen/Qwen3-8B-GGUF'],
-    [plain, 'https://huggingface.co/Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-8B-GGUF'],
-    [plain, 'registry.ollama.ai/library/made', 'library/made'],
-    [plain, 'made', 'library/made'],
-    [plain, 'big:Q4_0', 'Some/Big:Q4_0'.slice(0, -5)],
-    [plain, 'big', /^model_not_found: "big" is ambiguous: use Some\/Big or other\/big\.$/],
-    [plain, 'tiny-chat:Q2_K', /^model_not_found: .*no variant "Q2_K"\. It has F16 \(the default\), Q8_0/],
-    [aliased, 'gpt-4o', 'Qwen/Qwen3-8B-GGUF'],
-    [aliased, 'GPT-4o:latest', 'Qwen/Qwen3-8B-GGUF'],
-    [aliased, 'text-embedding-3-small', 'corral/tiny-chat:Q8_0'],
-    [aliased, 'text-embedding-3-small:F16', 'corral/tiny-chat'],
-    [aliased, 'my/helper', 'Qwen/Qwen3-8B-GGUF'],
-    [aliased, 'helper', /^model_not_found: /],
-    [aliased, 'big', 'corral/tiny-chat'],
-    [aliased, 'made', 'library/made'],
-    [aliased, 'ghost', /^model_not_found: "ghost" is an alias of "not\/here".*"corral pull not\/here"/]
-  ]
-  for (const [catalog, asked, expected] of table) {
-    if (typeof expected === 'string') t.equal(meaning(catalog, asked), expected, asked)
-    else t.match(meaning(catalog, asked), expected, asked)
+  const catalogs = { plain: testCatalog(HERE), aliased: testCatalog(HERE, ALIASES) }
+  const table = readCases<[catalog: 'plain' | 'aliased', asked: string, meaning: string | RegExp][]>(
+    'storage-cases.yaml',
+    'names'
+  )
+  for (const [which, asked, expected] of table) {
+    const found = meaning(catalogs[which], asked)
+    if (typeof expected === 'string') t.equal(found, expected, asked)
+    else t.match(found, expected, asked)
   }
   t.same(
-    aliased.aliases().map(({ alias, model }) => `${alias} ${model.publicName}`),
+    catalogs.aliased.aliases().map(({ alias, model }) => `${alias} ${model.publicName}`),
     [
       'gpt-4o Qwen/Qwen3-8B-GGUF',
       'claude-haiku-4-5 Qwen/Qwen3-8B-GGUF',

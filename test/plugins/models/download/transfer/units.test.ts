@@ -13,8 +13,7 @@ import { ChunkedBody, withoutQueries } from '../../../../../plugins/models/downl
 import {
   parseContentRange,
   parseHead,
-  readResponse,
-  WEB_PAGE
+  readResponse
 } from '../../../../../plugins/models/download/transfer/http-response.ts'
 import { proxyFor } from '../../../../../plugins/models/download/transfer/http-socket.ts'
 import {
@@ -74,53 +73,11 @@ t.test('interprets responses to range requests', async t => {
     const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
     return readResponse(parseHead([`HTTP/1.1 ${status} x`, ...lines].join('\r\n')), start, end, size)
   }
-  const range = (text: string, length?: number) => ({
-    'content-range': text,
-    ...(length === undefined ? {} : { 'content-length': String(length) })
-  })
-  const cases: [what: string, got: ReturnType<typeof answer>, wanted: object][] = [
-    ['a range', answer(206, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
-    ['a shorter range', answer(206, range('bytes 10-14/100', 5), 10, 20, 100), { kind: 'range', end: 15, size: 100 }],
-    [
-      'of unknown size',
-      answer(206, range('bytes 10-19/*', 10), 10, 20, 100),
-      { kind: 'range', end: 20, size: undefined }
-    ],
-    ['with status 200', answer(200, range('bytes 10-19/100', 10), 10, 20, 100), { kind: 'range', end: 20, size: 100 }],
-    ['200 with another length', answer(200, range('bytes 10-19/100', 100), 10, 20, 100), { kind: 'rangeless' }],
-    ['another start', answer(206, range('bytes 0-9/100', 10), 10, 20, 100), { kind: 'unusable' }],
-    ['a longer range', answer(206, range('bytes 10-29/100', 20), 10, 20, 100), { kind: 'unusable' }],
-    ['206 without range', answer(206, { 'content-length': '10' }, 10, 20, 100), { kind: 'unusable' }],
-    ['another size', answer(206, range('bytes 10-19/101', 10), 10, 20, 100), { kind: 'size', size: 101 }],
-    ['the whole file', answer(200, { 'content-length': '100' }, 0, 20, 100), { kind: 'whole', size: 100 }],
-    ['the whole file instead of a part', answer(200, { 'content-length': '100' }, 10, 20, 100), { kind: 'rangeless' }],
-    ['a whole file of another size', answer(200, { 'content-length': '7' }, 0, 20, 100), { kind: 'size', size: 7 }],
-    ['packed', answer(200, { 'content-encoding': 'gzip' }, 0, 20, 100), { kind: 'unusable', isLasting: true }],
-    [
-      'a web page',
-      answer(200, { 'content-type': 'text/html', 'content-length': '7' }, 0, 20, 100),
-      { kind: 'unusable', why: WEB_PAGE, isLasting: true }
-    ],
-    [
-      'a file that is a web page',
-      answer(200, { 'content-type': 'text/html', 'content-length': '100' }, 0, 20, 100),
-      { kind: 'whole', size: 100 }
-    ],
-    ['451', answer(451, {}, 0), { kind: 'refused' }],
-    ['no bytes', answer(416, { 'content-range': 'bytes */0' }, 0), { kind: 'empty' }],
-    ['beyond the end', answer(416, { 'content-range': 'bytes */50' }, 60, 100, 100), { kind: 'size', size: 50 }],
-    ['elsewhere', answer(302, { location: '/x' }, 0), { kind: 'redirect', to: '/x' }],
-    ['403', answer(403, {}, 0), { kind: 'refused' }],
-    ['429', answer(429, {}, 0), { kind: 'busy' }],
-    ['500', answer(500, {}, 0), { kind: 'unusable', why: 'answers 500' }],
-    ['a file of unknown size', answer(200, {}, 0), { kind: 'unusable', why: 'does not say how large the file is' }],
-    [
-      'a range of unknown size',
-      answer(206, range('bytes 0-19/*', 20), 0),
-      { kind: 'unusable', why: 'does not say how large the file is' }
-    ]
-  ]
-  for (const [what, got, wanted] of cases) t.match(got, wanted, what)
+  const cases = readCases<[what: string, request: Parameters<typeof answer>, wanted: object][]>(
+    'transfer-cases.yaml',
+    'rangeAnswers'
+  )
+  for (const [what, request, wanted] of cases) t.match(answer(...request), wanted, what)
   t.equal(parseContentRange('bytes 5-4/10'), undefined)
   t.equal(parseContentRange('bytes 5-10/10'), undefined)
   t.equal(parseContentRange('items 0-1/2'), undefined)
