@@ -258,15 +258,12 @@ export function lockedFor(machine: string, pythonMinor: number): string {
   return `sys_platform == 'linux' and platform_machine == '${machine}' and python_version == '3.${pythonMinor}'`
 }
 
-interface PackageLock {
-  /** Requirements in the format that the installer takes. */
-  text: string
-  /** The converter's own requirements that the lock was made for. */
-  madeFor: string[]
-}
-
-/** Reads the locked packages for this machine's Python. @param cpuOnly prefer torch without CUDA's libraries */
-async function readLock(folder: string, cpuOnly: boolean): Promise<PackageLock> {
+/**
+ * Reads the locked packages for this machine's Python, as requirements.
+ * @param cpuOnly prefer torch without CUDA's libraries
+ * @returns `madeFor`: the converter's own requirements that the lock was made for
+ */
+async function readLock(folder: string, cpuOnly: boolean) {
   const read = (name: string) => readFile(join(folder, name), 'utf8')
   const packages = await read(LOCKS.packages)
   const torch = await read(cpuOnly ? LOCKS.torchCpu : LOCKS.torch)

@@ -29,12 +29,6 @@ import {
 } from './manifest.ts'
 import { discardFolder, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
 
-interface FoundModel {
-  key: string
-  directory: string
-  manifest: CachedManifest
-}
-
 /**
  * Reads all manifests, and clears away what a crash left: staging folders, revisions that no manifest names, and
  * half-written manifests. An unusable manifest and its files stay as they are, and a warning is logged.
@@ -43,11 +37,11 @@ interface FoundModel {
  * asynchronous readers.
  * @param last what the previous start read: unchanged models are not read again
  */
-export async function scanModels(models: string, log: FastifyBaseLogger, last?: LastScan): Promise<FoundModel[]> {
+export async function scanModels(models: string, log: FastifyBaseLogger, last?: LastScan) {
   mkdirSync(models, { recursive: true })
   // An unreadable models folder is an error; an unreadable folder in it is only a warning.
   readdirSync(models)
-  const found = new Map<string, FoundModel>()
+  const found = new Map<string, { key: string; directory: string; manifest: CachedManifest }>()
   for (const owner of subfolders(models, log)) {
     const folder = join(models, owner)
     if (owner === STAGING_FOLDER) await clearStaging(folder, log)
@@ -192,6 +186,8 @@ interface Row {
 /** One model in the file: path, marks, format, length of its short manifest and, once known, its offset. */
 type ListedRow = [path: string, ...marks: ChangeMarks, safetensors: boolean, length: number, at?: number]
 
+export type LastScan = ReturnType<typeof openLastScan>
+
 /**
  * What the previous start read of each model, in a cache file. An entry is valid while the model's folder and manifest
  * are unchanged. Checking that takes two system calls instead of five, a parser and a schema check. The folders remain
@@ -199,24 +195,16 @@ type ListedRow = [path: string, ...marks: ChangeMarks, safetensors: boolean, len
  *
  * After a line with a checksum come a list of the models and their short manifests as one string. Each manifest is
  * sliced out, and parsed when it is first needed.
+ * @param models absolute path of the models folder
  */
-export interface LastScan {
-  /** Returns when a model's folder and manifest last changed, or undefined if there is no manifest. */
-  readMarks(directory: string): ChangeMarks | undefined
-  find(path: string, marks: ChangeMarks): CachedManifest | undefined
-  /** Records a manifest that was read. @param marks taken before it was read */
-  add(path: string, marks: ChangeMarks, manifest: ShortManifest): void
-  save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void>
-}
-
-/** @param models absolute path of the models folder */
-export function openLastScan(file: string, models: string, now = Date.now()): LastScan {
+export function openLastScan(file: string, models: string, now = Date.now()) {
   const identity = `${JSON.stringify({ layout: LAYOUT, version, models })} `
   const { rows, manifestText } = rowsIn(file, identity)
   let next: Row[] = []
   let found = 0
   return {
-    readMarks(directory) {
+    /** Returns when a model's folder and manifest last changed, or undefined if there is no manifest. */
+    readMarks(directory: string): ChangeMarks | undefined {
       try {
         const manifest = lstatSync(`${directory}/${MANIFEST_FILE}`, { throwIfNoEntry: false })
         if (!manifest?.isFile()) return undefined
@@ -226,7 +214,7 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
         return undefined
       }
     },
-    find(path, marks) {
+    find(path: string, marks: ChangeMarks): CachedManifest | undefined {
       const row = rows.get(path)
       if (!row || row[1] !== marks[0] || row[2] !== marks[1] || row[3] !== marks[2]) return undefined
       found++
@@ -234,10 +222,12 @@ export function openLastScan(file: string, models: string, now = Date.now()): La
       next.push({ path, marks, kept })
       return kept
     },
-    add(path, marks, manifest) {
+    /** Records a manifest that was read. @param marks taken before it was read */
+    add(path: string, marks: ChangeMarks, manifest: ShortManifest): void {
       if (Math.max(marks[0], marks[1]) < now - MAX_TICK_MS) next.push({ path, marks, kept: manifest })
     },
-    async save(log) {
+    /** Writes the file if its content has changed. */
+    async save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void> {
       if (found < rows.size || found < next.length) {
         const texts = next.map(({ kept }) => kept.text ?? JSON.stringify(kept))
         const list = next.map(({ path, marks, kept }, at) => [path, ...marks, hasSafetensors(kept), texts[at]!.length])

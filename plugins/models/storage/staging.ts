@@ -12,7 +12,7 @@ import { conflictingVariant, haveSameContent } from '../../../core/models/stored
 import { requireSpace } from '../../../core/system/disk-space.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { type FileIdentity, isSameFile, openRegularFile, pathOfOpened } from '../../../core/system/regular-file.ts'
-import { findLabel, type VariantRecord } from './manifest.ts'
+import { findLabel } from './manifest.ts'
 import { type ModelSource, refuseSource, type SourceFile } from './model-files.ts'
 import { createStagingFolder, discardFolder, syncFolder } from './model-folders.ts'
 import { templateCapabilities } from './model-metadata.ts'
@@ -198,13 +198,6 @@ async function readDigest(
   return hash.digest('hex')
 }
 
-/** How a staged revision becomes part of a model. */
-interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'metadata' | 'defaults' | 'digest'> {
-  present: StoredVariant | undefined
-  /** The bare name refers to it from now on. */
-  becomesDefault: boolean
-}
-
 /**
  * Decides under which label files are stored, and with which defaults.
  *
@@ -214,13 +207,14 @@ interface Placement extends Pick<VariantRecord, 'label' | 'origin' | 'metadata' 
  *
  * @param name its variant, if given, is the label
  * @param variants those of the model, the default one first
+ * @returns `present` is the variant of this label, which it replaces. With `becomesDefault`, the bare name refers to it.
  * @throws CorralError `model_exists` naming the existing model
  */
 export function decidePlacement(
   name: ModelName,
   { files, label, origin, metadata, defaults, becomesDefault = false }: StagedRevision,
   variants: StoredVariant[]
-): Placement {
+) {
   if (origin.kind !== 'made') {
     const other = conflictingVariant(variants, origin, label)
     if (other) throw modelExists(other)

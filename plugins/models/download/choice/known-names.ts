@@ -1,5 +1,5 @@
 import { labelFromFileName } from '../../../../core/models/gguf-file-name.ts'
-import { type ModelName, modelKey, type RequestedName } from '../../../../core/models/model-name.ts'
+import { modelKey, type RequestedName } from '../../../../core/models/model-name.ts'
 import KNOWN from './known-names.json' with { type: 'json' }
 
 /** One name of Ollama's library, and its publisher's repositories at Hugging Face. */
@@ -19,12 +19,6 @@ interface KnownFamily {
  */
 export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = KNOWN
 
-interface KnownName {
-  model: ModelName
-  publisher: string
-  source: string
-}
-
 /** Tags for instruction-tuned models, which add nothing: all of these are. */
 const INSTRUCTED = /-(?:instruct|it|chat)$/
 
@@ -32,7 +26,7 @@ const INSTRUCTED = /-(?:instruct|it|chat)$/
  * Returns what a short name stands for, if its publisher is known. The size in its tag selects the repository, and a
  * quantization after it the variant (`qwen2.5:7b-instruct-q4_K_M`).
  */
-export function knownName({ owner, name, variant = '' }: RequestedName): KnownName | undefined {
+export function knownName({ owner, name, variant = '' }: RequestedName) {
   if (owner !== undefined) return undefined
   const key = modelKey({ name })
   const family = Object.hasOwn(KNOWN_NAMES, key) ? KNOWN_NAMES[key] : undefined

@@ -50,13 +50,8 @@ function bodyFraming(status: number, headers: ReadonlyMap<string, string>): Resp
   return { kind: 'length', length: Number(only) }
 }
 
-interface ContentRange {
-  first: number
-  last: number
-  size: number | undefined
-}
-
-export function parseContentRange(value: string | undefined): ContentRange | undefined {
+/** @returns `size`: undefined if the server does not know it */
+export function parseContentRange(value: string | undefined) {
   const parts = /^bytes\s+(\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(value?.trim() ?? '')
   if (!parts) return undefined
   const [first, last] = [Number(parts[1]), Number(parts[2])]
