@@ -32,7 +32,7 @@ export async function serve(context: CommandContext): Promise<never> {
     import('../../core/system/give-back-memory.ts'),
     import('close-with-grace'),
     import('../../core/config/config-error.ts'),
-    import('../../core/config/config-report.ts'),
+    import('../../core/config/load.ts'),
     import('../plugin-watch.ts')
   ])
   const screen = process.stdout.isTTY ? await openScreen() : undefined

@@ -1,9 +1,9 @@
 import { stringify } from 'yaml'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
-import type { ConfigDescription } from './config-report.ts'
+import type { LoadedConfig } from './load.ts'
 import { OVERRIDES } from './overrides.ts'
-import { composeConfigSchema, isGroup } from './setting-schema.ts'
+import { composeConfigSchema, isGroup, isSecret, listSettings, settingName } from './setting-schema.ts'
 
 const WIDTH = 120
 
@@ -145,6 +145,30 @@ export function renderDefaultConfig(definitions: readonly PluginDefinition[]): s
 /** A value as YAML on one line. */
 export function inlineYaml(value: unknown): string {
   return stringify(value, { collectionStyle: 'flow', flowCollectionPadding: false, lineWidth: 0 }).trim()
+}
+
+/** The current configuration, for `corral config show --json`. Secrets are masked. */
+export interface ConfigDescription {
+  /** Absolute path of the file that was read; null if there was none. */
+  file: string | null
+  settings: { name: string; value: unknown; origin: string }[]
+}
+
+function masked(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(masked)
+  return value === '' ? '' : '(hidden)'
+}
+
+/** Every setting with its effective value and origin. `home` comes first. */
+export function describeConfig(config: LoadedConfig, definitions: readonly PluginDefinition[]): ConfigDescription {
+  const { root } = composeConfigSchema(definitions)
+  const settings = listSettings(root, { ...config.core, ...config.sections }).map(({ path, value }) => {
+    const name = settingName(path)
+    const shown = isSecret(root, path) ? masked(value) : value
+    return { name, value: shown, origin: config.origins[name] ?? 'default' }
+  })
+  const home = { name: 'home', value: config.paths.home, origin: config.origins.home ?? 'default' }
+  return { file: config.file ?? null, settings: [home, ...settings] }
 }
 
 /** The description as a human-readable table: name, value, origin. */

@@ -1,3 +1,4 @@
+import { stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { parseOptions } from '../models/options.ts'
@@ -181,6 +182,13 @@ function merge(under: Values, over: Values): Values {
   return merged
 }
 
+/** Splits the values of a configuration into those of the core and the plugins' sections. */
+export function splitValues(values: Values, isSection: (name: string) => boolean) {
+  const pick = (ofPlugins: boolean) =>
+    Object.fromEntries(Object.entries(values).filter(([name]) => isSection(name) === ofPlugins))
+  return { core: pick(false) as unknown as CoreConfig, sections: pick(true) as Record<string, Values> }
+}
+
 /** Freezes a value deeply. */
 export function freeze<T>(value: T): T {
   if (typeof value === 'object' && value !== null) {
@@ -230,18 +238,35 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
   }
 
   const names = new Set(sources.definitions.map(({ name }) => name))
-  const pick = (wanted: boolean) =>
-    Object.fromEntries(Object.entries(values).filter(([key]) => names.has(key) === wanted))
-  const core = pick(false) as unknown as CoreConfig
+  const { core, sections } = splitValues(values, name => names.has(name))
   const contradicting = contradictions(core.models, origins)
   if (contradicting.length > 0) throw new ConfigError(contradicting)
   return freeze({
     core,
-    sections: pick(true) as Record<string, Values>,
+    sections,
     paths: dataPaths(home, core.models_directory),
     file: file?.path,
     origins,
     overridden,
     unknown: [...layers.flatMap(layer => layer.unknown), ...unknownParts(core.log_levels, names, origins)]
   })
+}
+
+/** A warning if the configuration file contains API keys and other users can read it. */
+export async function exposedKeysWarning({
+  file,
+  origins,
+  sections
+}: Pick<LoadedConfig, 'file' | 'origins' | 'sections'>): Promise<string | undefined> {
+  const origin = origins['security.api_keys'] ?? 'default'
+  // Windows does not use mode bits.
+  if (file === undefined || origin === 'default' || origin.startsWith('env ') || process.platform === 'win32') {
+    return undefined
+  }
+  // The default config.yaml has an empty list.
+  const keys = sections.security?.api_keys
+  if (!Array.isArray(keys) || keys.length === 0) return undefined
+  const { mode } = await stat(file)
+  if ((mode & 0o077) === 0) return undefined
+  return `Other users of this machine can read the API keys in ${file}. Run "chmod 600 ${file}", or create keys with "corral key create", which stores only hashes.`
 }

@@ -1,16 +1,97 @@
 import { access, constants, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
 import { CorralError, errorMessage, isSystemError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
+import { isObject } from '../system/json-object.ts'
+import type { JsonSchema } from '../system/schema-check.ts'
 import { ConfigError, unknownWarning } from './config-error.ts'
-import { changesBetween, overriddenChanges, type SettingChange, withoutRestarts } from './config-report.ts'
-import type { LiveConfig } from './live-config.ts'
-import type { LoadedConfig } from './load.ts'
-import { composeConfigSchema } from './setting-schema.ts'
+import { CoreConfigSchema } from './core-schema.ts'
+import { freeze, type LoadedConfig, splitValues } from './load.ts'
+import { setAt, valueAt } from './mistakes.ts'
+import { composeConfigSchema, hasMark, isGroup, isSecret, listSettings, settingName } from './setting-schema.ts'
 import { renewTrust } from './trust.ts'
+
+/** An object with `fixed` properties. Others are read from the current values each time. */
+function viewOf<Values extends object>(keys: string[], current: () => Values, fixed: Partial<Values> = {}): Values {
+  const getters = keys
+    .filter(key => !(key in fixed))
+    .map(key => [key, { enumerable: true, get: (): unknown => current()[key as keyof Values] }])
+  return Object.freeze(Object.defineProperties({ ...fixed }, Object.fromEntries(getters))) as Values
+}
+
+/**
+ * The current configuration of a running server. Code that keeps a reference to `view` sees the current settings each
+ * time it reads them. The groups are replaced as a whole, and their values are frozen.
+ */
+export class LiveConfig {
+  /** A snapshot of the current configuration. */
+  current: LoadedConfig
+  readonly view: LoadedConfig
+
+  constructor(config: LoadedConfig) {
+    this.current = config
+    const core = viewOf(Object.keys(CoreConfigSchema.properties), () => this.current.core)
+    // A server's folders do not change while it runs.
+    this.view = viewOf(Object.keys(config), () => this.current, { core, paths: config.paths })
+  }
+}
+
+/** A setting whose value changed. */
+interface SettingChange {
+  path: string[]
+  /** As in messages: `limits.max_tokens`. */
+  name: string
+  /** Undefined if the setting was, or is, absent. */
+  from: unknown
+  to: unknown
+  /** Whether its values must not be shown. */
+  isSecret: boolean
+  /** Whether it takes effect only after a restart. */
+  restart: boolean
+}
+
+const getValues = ({ core, sections }: LoadedConfig): Record<string, unknown> => ({ ...core, ...sections })
+
+/**
+ * The differences between two configurations, in the schema's order.
+ * @param canReload whether the plugin of this name takes new options while it runs
+ */
+export function changesBetween(
+  root: JsonSchema,
+  before: LoadedConfig,
+  after: LoadedConfig,
+  canReload: (plugin: string) => boolean
+): SettingChange[] {
+  const [old, next] = [getValues(before), getValues(after)]
+  // Empty groups are left out.
+  const settings = [...listSettings(root, next), ...listSettings(root, old)].filter(
+    ({ value, schema }) => !(isGroup(schema) && isObject(value))
+  )
+  const paths = new Map(settings.map(({ path }) => [settingName(path), path]))
+  return [...paths].flatMap(([name, path]) => {
+    const [from, to] = [valueAt(old, path), valueAt(next, path)]
+    if (isDeepStrictEqual(from, to)) return []
+    const ofPlugin = path[0]! in after.sections || path[0]! in before.sections
+    const restart = hasMark(root, path, 'restart') || (ofPlugin && !canReload(path[0]!))
+    return [{ path, name, from, to, isSecret: isSecret(root, path), restart }]
+  })
+}
+
+/** The configuration `after`, with the values from `before` of settings that need a restart. */
+export function withoutRestarts(after: LoadedConfig, changes: readonly SettingChange[]): LoadedConfig {
+  const restarts = changes.filter(({ restart }) => restart)
+  if (restarts.length === 0) return after
+  const values = structuredClone(getValues(after))
+  for (const { path, from } of restarts) {
+    if (from !== undefined) setAt(values, path, structuredClone(from))
+    else delete (valueAt(values, path.slice(0, -1)) as Record<string, unknown>)[path.at(-1)!]
+  }
+  return freeze({ ...after, ...splitValues(values, name => name in after.sections) })
+}
 
 /** The parts of a server that take changed settings. */
 export interface Reloadable {
@@ -57,14 +138,14 @@ export class Reloader {
    * @throws CorralError `invalid_config` with the mistakes, `reload_failed`, `shutting_down`
    */
   reload(): Promise<ReloadReport> {
-    return this.#queued(() => this.#logged(() => this.#carryOut()))
+    return this.#next(() => this.#carryOut())
   }
 
   /**
    * The configuration file on the disk. If there is none, its path in the data directory without a text.
    * @throws CorralError `invalid_config` with the mistakes in it
    */
-  async file(): Promise<ConfigText> {
+  async file(): Promise<{ path: string; text: string | undefined }> {
     const { live } = this.#options
     const found = await this.#load(live.current.file)
     const path = found.file ?? join(found.paths.home, 'config.yaml')
@@ -79,25 +160,34 @@ export class Reloader {
    * between; the errors of `change`
    */
   rewrite(change: (file: { path: string; text: string }) => string): Promise<ReloadReport> {
-    return this.#queued(() => this.#logged(() => this.#rewrite(change)))
+    return this.#next(() => this.#rewrite(change))
   }
 
-  #queued<T>(work: () => Promise<T>): Promise<T> {
-    const done = this.#last.then(work)
+  /** Does this work after the previous work, and logs its outcome. */
+  #next(work: () => Promise<ReloadReport>): Promise<ReloadReport> {
+    const { log } = this.#options
+    const done = this.#last.then(work).then(
+      report => {
+        for (const problem of report.unknown) log.warn(unknownWarning(problem))
+        for (const line of reportLines(report)) log.info(line)
+        return report
+      },
+      error => {
+        if (error instanceof CorralError) log.error(error.message)
+        else log.error({ err: error }, 'The configuration could not be read again; the settings stay as they were.')
+        throw error
+      }
+    )
     this.#last = done.catch(() => undefined)
     return done
   }
 
   async #rewrite(change: (file: { path: string; text: string }) => string): Promise<ReloadReport> {
-    const { live, definitions, plugins, signal } = this.#options
-    if (signal.aborted) throw closing()
     const { path, text: before } = await this.file()
     const text = change({ path, text: before ?? '' })
     if (text === before) return await this.#carryOut()
-    const loaded = await this.#load(path, text)
-    const { root } = composeConfigSchema(definitions)
-    const changes = changesBetween(root, live.current, loaded, name => plugins.canReload(name))
-    await this.#check(withoutRestarts(loaded, changes))
+    const { next } = this.#plan(await this.#load(path, text))
+    await this.#check(next)
     await requireWritable(path, before !== undefined)
     if ((await textOf(path)) !== before) {
       throw new CorralError(
@@ -105,7 +195,7 @@ export class Reloader {
         `${path} was just changed by someone else, so nothing was written. Read the settings again.`
       )
     }
-    const { home } = live.current.paths
+    const { home } = this.#options.live.current.paths
     await written(path, text, before === undefined)
     await renewTrust(home, path, before ?? '', text)
     try {
@@ -122,32 +212,18 @@ export class Reloader {
     }
   }
 
-  async #logged(work: () => Promise<ReloadReport>): Promise<ReloadReport> {
-    const { log } = this.#options
-    try {
-      const report = await work()
-      for (const problem of report.unknown) log.warn(unknownWarning(problem))
-      for (const line of reportLines(report)) log.info(line)
-      return report
-    } catch (error) {
-      if (error instanceof CorralError) log.error(error.message)
-      else log.error({ err: error }, 'The configuration could not be read again; the settings stay as they were.')
-      throw error
-    }
-  }
-
   async #carryOut(): Promise<ReloadReport> {
-    const { live, definitions, plugins, signal } = this.#options
-    if (signal.aborted) throw closing()
+    const { live } = this.#options
     const before = live.current
     const loaded = await this.#load(before.file)
-    const { root } = composeConfigSchema(definitions)
-    const changes = changesBetween(root, before, loaded, name => plugins.canReload(name))
-    const next = withoutRestarts(loaded, changes)
-    const overridden = overriddenChanges(this.#read, loaded)
+    const { changes, next } = this.#plan(loaded)
+    // Changes in the file have no effect if a flag or the environment overrides the setting.
+    const overridden = Object.entries(loaded.overridden).flatMap(([setting, value]) =>
+      isDeepStrictEqual(this.#read.overridden[setting], value) ? [] : [{ setting, by: loaded.origins[setting]! }]
+    )
     if (changes.some(({ restart }) => !restart)) await this.#apply(before, next)
     // The unknown settings and all origins come from the current file.
-    else live.replace(next)
+    else live.current = next
     this.#read = loaded
     const records = (restart: boolean) => changes.filter(change => change.restart === restart).map(recordOf)
     return {
@@ -157,6 +233,17 @@ export class Reloader {
       overridden,
       unknown: loaded.unknown.map(({ where, message, passedOn }) => ({ where, message, ...(passedOn && { passedOn }) }))
     }
+  }
+
+  /** The changes by a configuration, and what applies without a restart. @throws CorralError `shutting_down` */
+  #plan(loaded: LoadedConfig) {
+    const { live, definitions, plugins, signal } = this.#options
+    if (signal.aborted) {
+      throw new CorralError('shutting_down', 'corral is shutting down; its settings stay as they are.')
+    }
+    const { root } = composeConfigSchema(definitions)
+    const changes = changesBetween(root, live.current, loaded, name => plugins.canReload(name))
+    return { changes, next: withoutRestarts(loaded, changes) }
   }
 
   async #load(file: string | undefined, text?: string): Promise<LoadedConfig> {
@@ -179,12 +266,12 @@ export class Reloader {
   async #apply(before: LoadedConfig, next: LoadedConfig): Promise<void> {
     const { live, plugins, applyCore } = this.#options
     await this.#check(next)
-    live.replace(next)
+    live.current = next
     applyCore(next.core, before.core)
     try {
       await plugins.reload(next)
     } catch (error) {
-      live.replace(before)
+      live.current = before
       applyCore(before.core, next.core)
       const failed = await plugins.restore(before)
       const left =
@@ -195,14 +282,6 @@ export class Reloader {
     }
   }
 }
-
-/** The configuration file; its text is undefined if the file does not exist. */
-interface ConfigText {
-  path: string
-  text: string | undefined
-}
-
-const closing = () => new CorralError('shutting_down', 'corral is shutting down; its settings stay as they are.')
 
 async function textOf(path: string): Promise<string | undefined> {
   try {

@@ -88,14 +88,6 @@ function newAjv(proven: boolean): Ajv {
   return ajv
 }
 
-const unusableOptions = (name: string, error: unknown) =>
-  new PluginError(
-    'plugin_options_invalid',
-    name,
-    `The options schema of plugin "${name}" is unusable: ${errorMessage(error)}.`,
-    error
-  )
-
 /** Fills in missing settings with their defaults, in place. */
 function fillDefaults(schema: JsonSchema, value: unknown): void {
   if (Array.isArray(value)) {
@@ -113,17 +105,9 @@ function fillDefaults(schema: JsonSchema, value: unknown): void {
 }
 
 /** Keywords that describe a group of settings without limiting it. */
-const SAID = new Set([
-  'type',
-  'additionalProperties',
-  'description',
-  'title',
-  'default',
-  'examples',
-  'restart',
-  'needsTrust',
-  'required'
-])
+const SAID = new Set(
+  'type additionalProperties description title default examples restart needsTrust required'.split(' ')
+)
 
 /** Whether a group's settings can be checked one by one, since no rule involves several. */
 function isLoose({ properties, ...group }: JsonSchema): boolean {
@@ -135,64 +119,34 @@ function isLoose({ properties, ...group }: JsonSchema): boolean {
   )
 }
 
+const errorsOf = (validate: ValidateFunction, value: unknown, place: string): ErrorObject[] =>
+  validate(value) ? [] : validate.errors!.map(error => ({ ...error, instancePath: place + error.instancePath }))
+
 /**
- * Checks the configured settings, each by its part of the schema, which is compiled when it is first needed. Compiling
- * everything would take a sixth of the start, and most configurations set only a few.
- * @param unproven names of sections whose schemas may be unusable; they are compiled immediately and checked as a whole
+ * The mistakes in given settings, each checked by its part of the schema, which Ajv compiles once. Compiling everything
+ * would take a sixth of the start, and most configurations set only a few. A test checks the defaults.
+ * @param value what was given, with its defaults
  */
-function givenChecker(
-  root: JsonSchema,
-  unproven: ReadonlySet<string>
-): (given: Record<string, unknown>, filled: Record<string, unknown>) => ErrorObject[] {
-  const compiled = new Map<string, ValidateFunction>()
-  let proven: Ajv | undefined
-  const ajvFor = (place: string) => {
-    if (unproven.has(place.slice(1))) return newAjv(false)
-    proven ??= newAjv(true)
-    return proven
-  }
-  function member(group: JsonSchema, name: string, place: string): ValidateFunction {
-    const known = compiled.get(place)
-    if (known) return known
-    const properties = Object.hasOwn(group.properties!, name) ? { [name]: group.properties![name] } : {}
-    const validate = ajvFor(place).compile({ type: 'object', additionalProperties: false, properties })
-    compiled.set(place, validate)
-    return validate
-  }
-  for (const name of unproven) {
-    let validate: ValidateFunction
-    try {
-      validate = member(root, name, `/${name}`)
-    } catch (error) {
-      throw unusableOptions(name, error)
-    }
-    const defaults = { [name]: {} }
-    fillDefaults(root.properties![name]!, defaults[name])
-    if (validate(defaults)) continue
-    const [{ instancePath, message }] = validate.errors as [ErrorObject]
-    const setting = instancePath.slice(1).replaceAll('/', '.')
-    throw unusableOptions(name, `the default of ${setting} is not valid, because it ${message}`)
-  }
-  function errorsIn(
-    group: JsonSchema,
-    given: Record<string, unknown>,
-    filled: Record<string, unknown>,
-    at: string
-  ): ErrorObject[] {
-    return Object.keys(given).flatMap(name => {
-      const place = `${at}/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`
-      const [inner, value] = [given[name], filled[name]]
-      const schema = Object.hasOwn(group.properties!, name) ? group.properties![name]! : {}
-      const whole = at === '' && unproven.has(name)
-      // A test checks the defaults, and the shipped config.yaml contains nothing else.
-      if (!whole && value !== undefined && isDeepStrictEqual(value, schema.default)) return []
-      if (!whole && isLoose(schema) && isObject(inner) && isObject(value)) return errorsIn(schema, inner, value, place)
-      const validate = member(group, name, place)
-      if (validate({ [name]: value })) return []
-      return validate.errors!.map(error => ({ ...error, instancePath: at + error.instancePath }))
-    })
-  }
-  return (given, filled) => errorsIn(root, given, filled, '')
+function errorsIn(ajv: Ajv, schema: JsonSchema, given: unknown, value: unknown, place: string): ErrorObject[] {
+  if (isDeepStrictEqual(value, schema.default)) return []
+  if (!isLoose(schema) || !isObject(given) || !isObject(value)) return errorsOf(ajv.compile(schema), value, place)
+  const { properties = {} } = schema
+  return Object.keys(given).flatMap(name => {
+    const inner = Object.hasOwn(properties, name) ? properties[name] : undefined
+    const at = `${place}/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`
+    if (inner) return errorsIn(ajv, inner, given[name], value[name], at)
+    return errorsOf(ajv.compile({ type: 'object', additionalProperties: false }), { [name]: value[name] }, place)
+  })
+}
+
+/** Compiles the section of a plugin that no test of corral checks. @throws Error if it or its defaults are unusable */
+function compileUnproven(name: string, section: JsonSchema): ValidateFunction {
+  const validate = newAjv(false).compile(section)
+  const defaults = {}
+  fillDefaults(section, defaults)
+  const [error] = errorsOf(validate, defaults, name)
+  if (!error) return validate
+  throw new Error(`the default of ${error.instancePath.replaceAll('/', '.')} is not valid, because it ${error.message}`)
 }
 
 export interface ConfigSchema {
@@ -211,6 +165,7 @@ export interface ConfigSchema {
  */
 export function composeConfigSchema(definitions: readonly FoundPlugin[]): ConfigSchema {
   const sections: Record<string, JsonSchema> = {}
+  const unproven = new Map<string, ValidateFunction>()
   for (const definition of definitions) {
     const { name, fault } = definition
     if (fault !== undefined) {
@@ -230,26 +185,27 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
     }
     try {
       sections[name] = sectionSchema(definition)
+      if (!definition.builtIn) unproven.set(name, compileUnproven(name, sections[name]))
     } catch (error) {
-      throw unusableOptions(name, error)
+      const message = `The options schema of plugin "${name}" is unusable: ${errorMessage(error)}.`
+      throw new PluginError('plugin_options_invalid', name, message, error)
     }
   }
   const core = complete(structuredClone(CoreConfigSchema) as unknown as JsonSchema, 'core')
   const root: JsonSchema = { ...core, properties: { ...core.properties, ...sections } }
-  const unproven = definitions.filter(({ builtIn, fault }) => !builtIn && fault === undefined).map(({ name }) => name)
-  const errorsOf = givenChecker(root, new Set(unproven))
+  let ajv: Ajv | undefined
   return {
     root,
     check(values) {
-      if (!isObject(values)) {
-        const validate = newAjv(true).compile({ type: 'object' })
-        validate(values)
-        return [...(validate.errors ?? [])]
-      }
-      // A test checks the defaults of corral's own schemas. Those of other plugins are checked here.
+      ajv ??= newAjv(true)
+      if (!isObject(values)) return errorsOf(ajv.compile({ type: 'object' }), values, '')
       const given = structuredClone(values)
       fillDefaults(root, values)
-      return errorsOf({ ...given, ...Object.fromEntries(unproven.map(name => [name, values[name]])) }, values)
+      const proven = Object.fromEntries(Object.entries(given).filter(([name]) => !unproven.has(name)))
+      return [
+        ...errorsIn(ajv, root, proven, values, ''),
+        ...[...unproven].flatMap(([name, validate]) => errorsOf(validate, values[name], `/${name}`))
+      ]
     },
     engineOptions: new Set(definitions.flatMap(({ engineOptions = [] }) => engineOptions)),
     openModels(values) {

@@ -1,10 +1,9 @@
 import type { AddressInfo } from 'node:net'
 import { isDeepStrictEqual } from 'node:util'
 import type { FastifyInstance } from 'fastify'
-import { ConfigWatch } from '../config/config-watch.ts'
-import { LiveConfig } from '../config/live-config.ts'
+import { watchConfig } from '../config/config-watch.ts'
 import type { LoadedConfig } from '../config/load.ts'
-import { Reloader, type ReloaderOptions } from '../config/reloader.ts'
+import { LiveConfig, Reloader, type ReloaderOptions } from '../config/reloader.ts'
 import type { ReloadReport } from '../contracts/native-records.ts'
 import { CorralError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
@@ -99,7 +98,7 @@ export async function startServer({
         if (!isDeepStrictEqual([next.log_level, next.log_levels], [before.log_level, before.log_levels]))
           logs.configure(next.log_level, next.log_levels)
         app.connectionGuard.setLimits(next.limits)
-        watch.set(next.watch_config)
+        watch(next.watch_config)
       },
       load,
       log: logs.part('server'),
@@ -111,13 +110,17 @@ export async function startServer({
     app.decorate('configEditor', reloader)
     // The outcome is logged.
     const follow = () => void reload().catch(() => undefined)
-    const watch = new ConfigWatch(() => live.current.file, follow, LOOK_AT_CONFIG)
-    watch.set(core.watch_config)
+    let unwatch: (() => void) | undefined
+    const watch = (isOn: boolean) => {
+      if (isOn) unwatch ??= watchConfig(() => live.current.file, follow, LOOK_AT_CONFIG)
+      else unwatch = void unwatch?.()
+    }
+    watch(core.watch_config)
     let socket: PrivateSocket | undefined
     close = async () => {
       closing.abort()
       begin()
-      watch.set(false)
+      watch(false)
       const closed = app.close()
       socket?.stopAccepting()
       await host.stop()

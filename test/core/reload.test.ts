@@ -1,6 +1,5 @@
 import t from 'tap'
-import { changesBetween, withoutRestarts } from '../../core/config/config-report.ts'
-import { LiveConfig } from '../../core/config/live-config.ts'
+import { changesBetween, LiveConfig, withoutRestarts } from '../../core/config/reloader.ts'
 import { composeConfigSchema } from '../../core/config/setting-schema.ts'
 import { definitions, load } from './loaded-config.ts'
 
@@ -62,7 +61,7 @@ t.test('the view of a live configuration returns the current values', async t =>
   const live = new LiveConfig(before)
   const { core } = live.view
   t.same({ ...core }, before.core)
-  live.replace(after)
+  live.current = after
   t.same({ ...core }, after.core)
   t.equal(core.limits, after.core.limits, 'without copying them')
   t.throws(() => Object.assign(core, { port: 2 }))

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { ConfigWatch } from '../../../core/config/config-watch.ts'
+import { watchConfig } from '../../../core/config/config-watch.ts'
 import { Path, Program } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { rayPlaces } from './ray-cluster.ts'
@@ -47,14 +47,17 @@ export default definePlugin({
     context.service('cluster').addSource(source)
     const { record } = rayPlaces(paths.home)
     // The commands write which cluster it is.
-    const watch = new ConfigWatch(
-      () => record,
-      () => void source.look(),
-      RECORD_CHECK_MS
-    )
+    let unwatch = () => {}
     return {
-      start: () => watch.set(settings.address === ''),
-      stop: () => watch.set(false)
+      start() {
+        if (settings.address !== '') return
+        unwatch = watchConfig(
+          () => record,
+          () => void source.look(),
+          RECORD_CHECK_MS
+        )
+      },
+      stop: () => unwatch()
     }
   }
 })

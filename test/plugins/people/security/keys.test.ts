@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, trun
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { parse } from 'yaml'
-import { exposedKeysWarning } from '../../../../core/config/config-report.ts'
+import { exposedKeysWarning } from '../../../../core/config/load.ts'
 import { keylessCaller } from '../../../../core/contracts/callers.ts'
 import type { Catalog, Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
