@@ -1,4 +1,4 @@
-import { type Static, type TSchema, Type } from 'typebox'
+import { type Static, type TProperties, type TSchema, Type } from 'typebox'
 import type { BudgetName } from '../contracts/callers.ts'
 import { DEFAULT_LOAD_OPTIONS, LoadOptionsSchema } from '../models/load-options.ts'
 import { DEFAULT_SAMPLING_OPTIONS, OverflowPolicySchema, SamplingOptionsSchema } from '../models/options.ts'
@@ -50,7 +50,19 @@ export const Path = (options: SettingText & { minLength?: number }) =>
 /** A program: its name on the PATH, or its path, which is made absolute like `Path`. */
 export const Program = (options: SettingText) => Type.String({ format: 'corral-program', ...options })
 
-function withDefaults<Properties extends Record<string, TSchema>>(
+/** A group of settings. Other names are mistakes. */
+const Group = <Properties extends TProperties>(properties: Properties, description?: string) =>
+  Type.Object(properties, { additionalProperties: false, ...(description && { description }) })
+
+/** Settings that may be absent. */
+const optional = <Properties extends TProperties>(properties: Properties) =>
+  Type.Partial(Type.Object(properties)).properties
+
+/** A whole number. */
+const Count = (fallback: number, minimum: number, description: string, more?: { restart: boolean }) =>
+  Type.Integer({ default: fallback, minimum, description, ...more })
+
+function withDefaults<Properties extends TProperties>(
   properties: Properties,
   defaults: Record<keyof Properties, unknown>
 ): Properties {
@@ -80,7 +92,7 @@ const requestBounds = {
   prompts: Type.Integer({ minimum: 1, description: 'Maximum inputs or documents of a request' }),
   n: Type.Integer({ minimum: 1, description: 'Maximum choices of a request' })
 }
-export const RequestBoundsSchema = Type.Partial(Type.Object(requestBounds, { additionalProperties: false }))
+export const RequestBoundsSchema = Type.Object(optional(requestBounds))
 
 /** The largest number that headers of replies may contain. */
 const MAX_COUNT = 999_999_999_999_999
@@ -100,9 +112,9 @@ const budgets = {
   tokens_out_per_minute: amount('Tokens that models may write for a client per minute'),
   tokens_out_per_day: amount('… in a day')
 } satisfies Record<BudgetName, TSchema>
-export const BudgetsSchema = Type.Partial(Type.Object(budgets, { additionalProperties: false }))
+export const BudgetsSchema = Type.Object(optional(budgets))
 
-const LimitsSchema = Type.Object(
+const LimitsSchema = Group(
   {
     ...withDefaults(requestBounds, {
       num_ctx: 0,
@@ -112,26 +124,13 @@ const LimitsSchema = Type.Object(
       prompts: 8192,
       n: 128
     }),
-    ...withDefaults(budgets, {
-      requests_per_minute: 0,
-      requests_per_day: 0,
-      tokens_per_minute: 0,
-      tokens_per_day: 0,
-      tokens_in_per_minute: 0,
-      tokens_in_per_day: 0,
-      tokens_out_per_minute: 0,
-      tokens_out_per_day: 0
-    }),
+    ...withDefaults(budgets, Object.fromEntries(Object.keys(budgets).map(name => [name, 0])) as Record<BudgetName, 0>),
     strict_options: Type.Boolean({
       default: false,
       description:
         'Refuse requests with unknown options, such as misspelled ones; otherwise these are passed on to the engine, and the header X-Corral-Unknown-Options lists them'
     }),
-    body_depth: Type.Integer({
-      default: 200,
-      minimum: 1,
-      description: 'Nesting levels of lists and objects in a request'
-    }),
+    body_depth: Count(200, 1, 'Nesting levels of lists and objects in a request'),
     body_memory: Bytes({
       default: 0,
       description:
@@ -143,24 +142,19 @@ const LimitsSchema = Type.Object(
       description: 'Largest grammar or JSON schema of a request; all of its tools together may have 16 times as much',
       restart: true
     }),
-    grammar_repetition: Type.Integer({
-      default: 20_000,
-      minimum: 1,
-      description:
-        'How many ways a grammar or JSON schema may have to match the characters of one token; nested repetitions multiply them',
-      restart: true
-    }),
-    connections: Type.Integer({ default: 1024, minimum: 1, description: 'Maximum open connections' }),
-    connections_per_address: Type.Integer({
-      default: 256,
-      minimum: 1,
-      description:
-        'Maximum open connections of one address; connections from this machine and from trusted proxies are not counted'
-    }),
-    uploads: Type.Integer({
-      default: 8,
-      minimum: 1,
-      description: 'Maximum files received at the same time, half of them from one client; others wait',
+    grammar_repetition: Count(
+      20_000,
+      1,
+      'How many ways a grammar or JSON schema may have to match the characters of one token; nested repetitions multiply them',
+      { restart: true }
+    ),
+    connections: Count(1024, 1, 'Maximum open connections'),
+    connections_per_address: Count(
+      256,
+      1,
+      'Maximum open connections of one address; connections from this machine and from trusted proxies are not counted'
+    ),
+    uploads: Count(8, 1, 'Maximum files received at the same time, half of them from one client; others wait', {
       restart: true
     }),
     uploads_size: Bytes({
@@ -173,24 +167,14 @@ const LimitsSchema = Type.Object(
       description: 'How long an upload may stay below 1 kB a second before it is aborted; 0 is unlimited',
       restart: true
     }),
-    pulls: Type.Integer({
-      default: 4,
-      minimum: 1,
-      description: 'Maximum pulls that transfer at the same time; others wait'
-    }),
-    waiting_pulls: Type.Integer({ default: 64, minimum: 0, description: 'Maximum pulls that wait' }),
-    stored_responses: Type.Integer({
-      default: 1000,
-      minimum: 0,
-      description: 'Maximum responses stored for one key; the oldest are removed',
-      restart: true
-    }),
-    queue_per_key: Type.Integer({
-      default: 512,
-      minimum: 1,
-      description:
-        'Maximum requests of one key (or address without one) that wait for one model; in a full queue they make room for other clients'
-    }),
+    pulls: Count(4, 1, 'Maximum pulls that transfer at the same time; others wait'),
+    waiting_pulls: Count(64, 0, 'Maximum pulls that wait'),
+    stored_responses: Count(1000, 0, 'Maximum responses stored for one key; the oldest are removed', { restart: true }),
+    queue_per_key: Count(
+      512,
+      1,
+      'Maximum requests of one key (or address without one) that wait for one model; in a full queue they make room for other clients'
+    ),
     reader_stall: Duration({
       default: '60s',
       description: 'How long a client may read nothing of its answer before it loses its slot; 0 is unlimited'
@@ -208,143 +192,93 @@ const LimitsSchema = Type.Object(
       default: '30s',
       description: 'How long an engine may use the processor without progress before it is stopped; 0 never stops it'
     }),
-    reloads: Type.Integer({
-      default: 6,
-      minimum: 0,
-      description: 'How often in ten minutes a client may force a loaded model to reload with other options'
-    })
+    reloads: Count(6, 0, 'How often in ten minutes a client may force a loaded model to reload with other options')
   },
-  { additionalProperties: false, description: 'Limits for all clients together and for each client' }
+  'Limits for all clients together and for each client'
 )
 
 /** The section of one model under `models`. */
-export const ModelSettingsSchema = Type.Object(
-  {
-    keep_alive: Type.Optional(
-      KeepAlive({ description: 'How long it stays loaded without requests; negative means forever' })
+export const ModelSettingsSchema = Group(
+  optional({
+    keep_alive: KeepAlive({ description: 'How long it stays loaded without requests; negative means forever' }),
+    pin: Type.Boolean({ description: 'Never unload it when idle or to make room; keep_alive of requests is ignored' }),
+    preload: Type.Boolean({ description: 'Load it when corral starts' }),
+    aliases: Type.Array(Type.String(), { uniqueItems: true, description: 'Other names that requests may use' }),
+    groups: Type.Array(Type.String({ minLength: 1 }), {
+      uniqueItems: true,
+      description: 'Models that share a group are never in memory at the same time'
+    }),
+    max_concurrent: Type.Integer({
+      minimum: 1,
+      description: 'Maximum requests answered at the same time; others wait'
+    }),
+    replicas: Group(
+      optional({
+        min: Type.Integer({ minimum: 0, description: 'At least this many nodes always have it in memory' }),
+        max: Type.Integer({ minimum: 0, description: 'At most this many nodes load it; 0 is unlimited' })
+      }),
+      'How many nodes of a cluster have it in memory, instead of what "cluster.replicas" says'
     ),
-    pin: Type.Optional(
-      Type.Boolean({ description: 'Never unload it when idle or to make room; keep_alive of requests is ignored' })
-    ),
-    preload: Type.Optional(Type.Boolean({ description: 'Load it when corral starts' })),
-    aliases: Type.Optional(
-      Type.Array(Type.String(), { uniqueItems: true, description: 'Other names that requests may use' })
-    ),
-    groups: Type.Optional(
-      Type.Array(Type.String({ minLength: 1 }), {
-        uniqueItems: true,
-        description: 'Models that share a group are never in memory at the same time'
-      })
-    ),
-    max_concurrent: Type.Optional(
-      Type.Integer({ minimum: 1, description: 'Maximum requests answered at the same time; others wait' })
-    ),
-    replicas: Type.Optional(
-      Type.Object(
-        {
-          min: Type.Optional(
-            Type.Integer({ minimum: 0, description: 'At least this many nodes always have it in memory' })
-          ),
-          max: Type.Optional(
-            Type.Integer({ minimum: 0, description: 'At most this many nodes load it; 0 is unlimited' })
-          )
-        },
-        {
-          additionalProperties: false,
-          description: 'How many nodes of a cluster have it in memory, instead of what "cluster.replicas" says'
-        }
-      )
-    ),
-    runtime: Type.Optional(
+    runtime: Type.String({
+      description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
+    }),
+    rpc: Type.Array(
       Type.String({
-        description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
-      })
-    ),
-    rpc: Type.Optional(
-      Type.Array(
-        Type.String({
-          title: 'an address and a port such as 192.168.1.20:50052',
-          pattern: '^[\\w.-]{1,80}:[1-9]\\d{0,4}$'
-        }),
-        {
-          uniqueItems: true,
-          maxItems: 16,
-          needsTrust: true,
-          description: 'Machines that share its layers by running "corral worker" (docs/rpc.md)'
-        }
-      )
-    ),
-    rpc_insecure: Type.Optional(
-      Type.Boolean({
+        title: 'an address and a port such as 192.168.1.20:50052',
+        pattern: '^[\\w.-]{1,80}:[1-9]\\d{0,4}$'
+      }),
+      {
+        uniqueItems: true,
+        maxItems: 16,
         needsTrust: true,
-        description: 'Allow addresses beyond loopback and private networks: nothing is encrypted or authenticated'
-      })
+        description: 'Machines that share its layers by running "corral worker" (docs/rpc.md)'
+      }
     ),
-    arguments: Type.Optional(
-      Type.Array(Type.String(), { needsTrust: true, description: "More flags for the engine, after corral's own" })
+    rpc_insecure: Type.Boolean({
+      needsTrust: true,
+      description: 'Allow addresses beyond loopback and private networks: nothing is encrypted or authenticated'
+    }),
+    arguments: Type.Array(Type.String(), {
+      needsTrust: true,
+      description: "More flags for the engine, after corral's own"
+    }),
+    environment: Type.Record(Type.String(), Type.String(), {
+      needsTrust: true,
+      description: 'More environment variables for the engine'
+    }),
+    draft: Group(
+      {
+        model: Type.String({ minLength: 1, description: 'A local model: owner/name or owner/name:variant' }),
+        ...optional({
+          max_tokens: Type.Integer({ minimum: 1, description: 'Maximum tokens guessed in one step' }),
+          min_tokens: Type.Integer({ minimum: 0, description: 'Minimum tokens guessed in one step' }),
+          min_probability: Type.Number({ minimum: 0, maximum: 1, description: 'Minimum probability of a guess' }),
+          n_gpu_layers: Type.Integer({ minimum: -1, description: 'Its layers on the GPU; -1 is automatic' })
+        })
+      },
+      'Small model that guesses ahead (speculative decoding)'
     ),
-    environment: Type.Optional(
-      Type.Record(Type.String(), Type.String(), {
-        needsTrust: true,
-        description: 'More environment variables for the engine'
-      })
+    ngram: Type.Boolean({ description: 'Guess ahead from the text of the conversation (needs no second model)' }),
+    lora: Type.Array(
+      Group({
+        path: Path({ description: 'GGUF file of the adapter', minLength: 1 }),
+        ...optional({ scale: Type.Number({ description: 'Default 1' }) })
+      }),
+      { description: 'LoRA adapters' }
     ),
-    draft: Type.Optional(
-      Type.Object(
-        {
-          model: Type.String({ minLength: 1, description: 'A local model: owner/name or owner/name:variant' }),
-          max_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'Maximum tokens guessed in one step' })),
-          min_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'Minimum tokens guessed in one step' })),
-          min_probability: Type.Optional(
-            Type.Number({ minimum: 0, maximum: 1, description: 'Minimum probability of a guess' })
-          ),
-          n_gpu_layers: Type.Optional(
-            Type.Integer({ minimum: -1, description: 'Its layers on the GPU; -1 is automatic' })
-          )
-        },
-        { additionalProperties: false, description: 'Small model that guesses ahead (speculative decoding)' }
-      )
+    projector: Path({ description: 'GGUF file of the projector for images, instead of its own; empty loads none' }),
+    limits: Group(
+      { ...RequestBoundsSchema.properties, ...BudgetsSchema.properties },
+      'Limits of requests for it, instead of "limits"; its budgets for each client apply in addition to those of "limits"'
     ),
-    ngram: Type.Optional(
-      Type.Boolean({ description: 'Guess ahead from the text of the conversation (needs no second model)' })
-    ),
-    lora: Type.Optional(
-      Type.Array(
-        Type.Object(
-          {
-            path: Path({ description: 'GGUF file of the adapter', minLength: 1 }),
-            scale: Type.Optional(Type.Number({ description: 'Default 1' }))
-          },
-          { additionalProperties: false }
-        ),
-        { description: 'LoRA adapters' }
-      )
-    ),
-    projector: Type.Optional(
-      Path({ description: 'GGUF file of the projector for images, instead of its own; empty loads none' })
-    ),
-    limits: Type.Optional(
-      Type.Object(
-        { ...RequestBoundsSchema.properties, ...BudgetsSchema.properties },
-        {
-          additionalProperties: false,
-          description:
-            'Limits of requests for it, instead of "limits"; its budgets for each client apply in addition to those of "limits"'
-        }
-      )
-    ),
-    options: Type.Optional(
-      Type.Object(
-        {
-          ...Type.Partial(LoadOptionsSchema).properties,
-          ...Type.Partial(SamplingOptionsSchema).properties,
-          context_overflow: Type.Optional(contextOverflow)
-        },
-        { additionalProperties: true, description: 'Defaults of this model; also any option that the engine knows' }
-      )
+    options: Type.Object(
+      {
+        ...optional({ ...LoadOptionsSchema.properties, ...SamplingOptionsSchema.properties }),
+        ...optional({ context_overflow: contextOverflow })
+      },
+      { additionalProperties: true, description: 'Defaults of this model; also any option that the engine knows' }
     )
-  },
-  { additionalProperties: false }
+  })
 )
 export type ModelSettings = Static<typeof ModelSettingsSchema>
 
@@ -352,110 +286,106 @@ export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', '
 const LogLevel = (options: { default?: string; description?: string }) => Type.Enum([...LOG_LEVELS], options)
 
 /** Settings that do not belong to a plugin. */
-export const CoreConfigSchema = Type.Object(
-  {
-    host: Type.String({
-      default: '127.0.0.1',
-      minLength: 1,
-      pattern: '^[^/]+$',
-      title: 'a host name or an address, without a port',
-      description: 'Address to listen on',
-      restart: true
-    }),
-    port: Type.Integer({
-      default: 11435,
-      minimum: 0,
-      maximum: 65535,
-      description: 'Port to listen on; 0 picks a free one',
-      restart: true
-    }),
-    tls: Type.Object(
+export const CoreConfigSchema = Group({
+  host: Type.String({
+    default: '127.0.0.1',
+    minLength: 1,
+    pattern: '^[^/]+$',
+    title: 'a host name or an address, without a port',
+    description: 'Address to listen on',
+    restart: true
+  }),
+  port: Type.Integer({
+    default: 11435,
+    minimum: 0,
+    maximum: 65535,
+    description: 'Port to listen on; 0 picks a free one',
+    restart: true
+  }),
+  tls: Group(
+    {
+      certificate: Path({
+        default: '',
+        description: "File in PEM format with the server's certificate and those of its issuers; empty is plain HTTP",
+        restart: true
+      }),
+      key: Path({ default: '', description: 'File in PEM format with its private key', restart: true }),
+      check_interval: Timeout({
+        default: '10s',
+        description: 'How often both files are checked; new connections use a replaced certificate',
+        restart: true
+      })
+    },
+    'Encryption of all addresses that the server listens on'
+  ),
+  log_level: LogLevel({ default: 'info', description: 'Minimum level of messages that are logged' }),
+  log_levels: Type.Record(Type.String(), LogLevel({}), {
+    default: {},
+    description: 'Log levels of single parts: plugins by name, and server, http, plugins of the core',
+    examples: [{ scheduler: 'debug' }]
+  }),
+  watch_config: Type.Boolean({ default: false, description: 'Read this file again whenever it has changed' }),
+  body_limit: Bytes({ default: '64MiB', description: 'Largest request body', restart: true }),
+  shutdown_grace: Duration({
+    default: '10s',
+    description: 'How long requests in progress may continue after SIGTERM',
+    restart: true
+  }),
+  models_directory: Path({
+    default: '',
+    description: 'Folder for models; empty is the folder "models" of the data directory',
+    restart: true
+  }),
+  default_model: Type.String({
+    default: '',
+    description: 'Model for requests that do not name one, in the APIs of OpenAI and llama-server; empty refuses them',
+    examples: ['corral/tiny-chat']
+  }),
+  plugins: Type.Array(Type.String({ minLength: 1 }), {
+    default: [],
+    uniqueItems: true,
+    description:
+      'Plugins in addition to the built-in ones: names of npm packages, or paths; each has a section named like it',
+    examples: [['./plugins/shelf.js', 'corral-plugin-shelf']],
+    restart: true,
+    needsTrust: true
+  }),
+  defaults: Type.Object(
+    {
+      ...withDefaults(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
+      ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
+      context_overflow: { ...contextOverflow, default: 'error' }
+    },
+    { additionalProperties: true, description: 'Options for requests and models that set none' }
+  ),
+  limits: LimitsSchema,
+  models: Type.Record(Type.String(), ModelSettingsSchema, {
+    default: {},
+    description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>',
+    examples: [
       {
-        certificate: Path({
-          default: '',
-          description: "File in PEM format with the server's certificate and those of its issuers; empty is plain HTTP",
-          restart: true
-        }),
-        key: Path({ default: '', description: 'File in PEM format with its private key', restart: true }),
-        check_interval: Timeout({
-          default: '10s',
-          description: 'How often both files are checked; new connections use a replaced certificate',
-          restart: true
-        })
-      },
-      { additionalProperties: false, description: 'Encryption of all addresses that the server listens on' }
-    ),
-    log_level: LogLevel({ default: 'info', description: 'Minimum level of messages that are logged' }),
-    log_levels: Type.Record(Type.String(), LogLevel({}), {
-      default: {},
-      description: 'Log levels of single parts: plugins by name, and server, http, plugins of the core',
-      examples: [{ scheduler: 'debug' }]
-    }),
-    watch_config: Type.Boolean({ default: false, description: 'Read this file again whenever it has changed' }),
-    body_limit: Bytes({ default: '64MiB', description: 'Largest request body', restart: true }),
-    shutdown_grace: Duration({
-      default: '10s',
-      description: 'How long requests in progress may continue after SIGTERM',
-      restart: true
-    }),
-    models_directory: Path({
-      default: '',
-      description: 'Folder for models; empty is the folder "models" of the data directory',
-      restart: true
-    }),
-    default_model: Type.String({
-      default: '',
-      description:
-        'Model for requests that do not name one, in the APIs of OpenAI and llama-server; empty refuses them',
-      examples: ['corral/tiny-chat']
-    }),
-    plugins: Type.Array(Type.String({ minLength: 1 }), {
-      default: [],
-      uniqueItems: true,
-      description:
-        'Plugins in addition to the built-in ones: names of npm packages, or paths; each has a section named like it',
-      examples: [['./plugins/shelf.js', 'corral-plugin-shelf']],
-      restart: true,
-      needsTrust: true
-    }),
-    defaults: Type.Object(
-      {
-        ...withDefaults(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
-        ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
-        context_overflow: { ...contextOverflow, default: 'error' }
-      },
-      { additionalProperties: true, description: 'Options for requests and models that set none' }
-    ),
-    limits: LimitsSchema,
-    models: Type.Record(Type.String(), ModelSettingsSchema, {
-      default: {},
-      description: 'Settings of single models, by <owner>/<name> or <owner>/<name>:<variant>',
-      examples: [
-        {
-          'corral/tiny-chat': {
-            keep_alive: '30m',
-            pin: false,
-            preload: false,
-            aliases: ['gpt-4o', 'my/helper'],
-            groups: ['large'],
-            max_concurrent: 2,
-            replicas: { min: 0, max: 3 },
-            runtime: 'cpu',
-            rpc: ['192.168.1.20:50052'],
-            rpc_insecure: false,
-            arguments: ['--no-warmup'],
-            environment: { GGML_VK_VISIBLE_DEVICES: '0' },
-            draft: { model: 'corral/tiny-chat', max_tokens: 8 },
-            ngram: false,
-            lora: [{ path: 'adapters/style.gguf', scale: 0.8 }],
-            projector: 'projectors/mmproj.gguf',
-            limits: { num_ctx: 8192, max_tokens: 4096, tokens_per_day: 100_000 },
-            options: { num_ctx: 2048, temperature: 0.2 }
-          }
+        'corral/tiny-chat': {
+          keep_alive: '30m',
+          pin: false,
+          preload: false,
+          aliases: ['gpt-4o', 'my/helper'],
+          groups: ['large'],
+          max_concurrent: 2,
+          replicas: { min: 0, max: 3 },
+          runtime: 'cpu',
+          rpc: ['192.168.1.20:50052'],
+          rpc_insecure: false,
+          arguments: ['--no-warmup'],
+          environment: { GGML_VK_VISIBLE_DEVICES: '0' },
+          draft: { model: 'corral/tiny-chat', max_tokens: 8 },
+          ngram: false,
+          lora: [{ path: 'adapters/style.gguf', scale: 0.8 }],
+          projector: 'projectors/mmproj.gguf',
+          limits: { num_ctx: 8192, max_tokens: 4096, tokens_per_day: 100_000 },
+          options: { num_ctx: 2048, temperature: 0.2 }
         }
-      ]
-    })
-  },
-  { additionalProperties: false }
-)
+      }
+    ]
+  })
+})
 export type CoreConfig = Static<typeof CoreConfigSchema>

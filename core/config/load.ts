@@ -5,7 +5,6 @@ import { parseOptions } from '../models/options.ts'
 import type { FoundPlugin } from '../plugins/plugin.ts'
 import { type DataPaths, dataPaths } from '../system/data-paths.ts'
 import { isObject } from '../system/json-object.ts'
-import { CORE_PARTS } from '../system/log-levels.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
 import { ConfigError, type ConfigProblem } from './config-error.ts'
 import { type ConfigFile, type ConfigPlaces, expandPath, findFile, findHome } from './config-file.ts'
@@ -70,17 +69,18 @@ function withPaths(schema: JsonSchema | undefined, value: unknown, base: string)
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withPaths(properties[key], inner, base)]))
 }
 
-interface Layer {
-  values: Values
-  origins: Map<string, string>
-  problems: ConfigProblem[]
-  unknown: ConfigProblem[]
+const newLayer = () => ({
+  values: {} as Values,
+  origins: new Map<string, string>(),
+  problems: [] as ConfigProblem[],
+  unknown: [] as ConfigProblem[],
   /** Settings that are accepted only in a trusted file. */
-  guarded: ConfigProblem[]
-}
+  guarded: [] as ConfigProblem[]
+})
+type Layer = ReturnType<typeof newLayer>
 
 async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: ReadonlySet<string>): Promise<Layer> {
-  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [], guarded: [] }
+  const layer = newLayer()
   const problemAt = (place: { line: number; column: number }, message: string, setting?: string): ConfigProblem => {
     const where = `${file.shownAs}:${place.line}:${place.column}`
     return { where, file: file.path, ...place, ...(setting ? { setting } : {}), message }
@@ -110,10 +110,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
   if (layer.problems.length > 0) return layer
 
   layer.values = values as Values
-  const origin = (path: string[]) => {
-    const { line, column } = yaml.keyPlace(path)
-    return `${file.shownAs}:${line}:${column}`
-  }
+  const origin = (path: string[]) => problemAt(yaml.keyPlace(path), '').where
   for (const { path, value, schema: described } of listSettings(schema.root, values)) {
     const name = settingName(path)
     layer.origins.set(name, origin(path))
@@ -132,7 +129,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
 const byPlace = (a: ConfigProblem, b: ConfigProblem) => a.line! - b.line! || a.column! - b.column!
 
 function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cwd: string): Layer {
-  const layer: Layer = { values: {}, origins: new Map(), problems: [], unknown: [], guarded: [] }
+  const layer = newLayer()
   for (const { path, value, origin } of overrides) {
     const alone: Values = {}
     setAt(alone, path, value)
@@ -144,32 +141,6 @@ function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cw
   }
   if (layer.problems.length === 0) resolvePaths(schema, layer.values, cwd)
   return layer
-}
-
-/** Mistakes for log levels of parts that do not exist. */
-function unknownParts(
-  levels: CoreConfig['log_levels'],
-  plugins: ReadonlySet<string>,
-  origins: Readonly<Record<string, string>>
-): ConfigProblem[] {
-  const parts = [...CORE_PARTS, ...plugins].sort()
-  const unknown = Object.keys(levels).filter(name => !parts.includes(name))
-  return unknown.map(name => {
-    const setting = settingName(['log_levels', name])
-    const message = `${setting}: There is no part "${name}". Known are: ${parts.join(', ')}.`
-    return { where: origins[setting] ?? setting, setting, message }
-  })
-}
-
-/** Mistakes for models whose minimum number of replicas exceeds the maximum. */
-function contradictions(models: CoreConfig['models'], origins: Readonly<Record<string, string>>): ConfigProblem[] {
-  return Object.entries(models).flatMap(([name, { replicas: { min = 0, max = 0 } = {} }]) => {
-    if (max === 0 || min <= max) return []
-    const setting = settingName(['models', name, 'replicas', 'max'])
-    return [
-      { where: origins[setting] ?? setting, setting, message: `${setting}: It is less than "min", which is ${min}.` }
-    ]
-  })
 }
 
 /** Merges `over` into `under`: groups are merged setting by setting, anything else is replaced. */
@@ -239,8 +210,6 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
 
   const names = new Set(sources.definitions.map(({ name }) => name))
   const { core, sections } = splitValues(values, name => names.has(name))
-  const contradicting = contradictions(core.models, origins)
-  if (contradicting.length > 0) throw new ConfigError(contradicting)
   return freeze({
     core,
     sections,
@@ -248,7 +217,7 @@ export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> 
     file: file?.path,
     origins,
     overridden,
-    unknown: [...layers.flatMap(layer => layer.unknown), ...unknownParts(core.log_levels, names, origins)]
+    unknown: layers.flatMap(layer => layer.unknown)
   })
 }
 

@@ -2,7 +2,9 @@ import { CorralError } from '../errors.ts'
 import { modelKey, parseModelName, parseRequestedName } from '../models/model-name.ts'
 import { isKnownOption, knownOptionNames, parseOptions } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
+import { CORE_PARTS } from '../system/log-levels.ts'
 import { allowedBy, type JsonSchema } from '../system/schema-check.ts'
+import { CoreConfigSchema } from './core-schema.ts'
 import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
@@ -184,6 +186,27 @@ function nameMistakes(values: unknown): Mistake[] {
   return mistakes
 }
 
+/** Mistakes in settings that depend on each other, or on which plugins there are. */
+function otherMistakes({ root }: ConfigSchema, values: unknown): Mistake[] {
+  const { log_levels = {}, models = {} } = isObject(values) ? values : {}
+  const plugins = Object.keys(root.properties ?? {}).filter(name => !Object.hasOwn(CoreConfigSchema.properties, name))
+  const parts = [...CORE_PARTS, ...plugins].sort()
+  const unknown = Object.keys(isObject(log_levels) ? log_levels : {}).filter(name => !parts.includes(name))
+  return [
+    ...unknown.map((name): Mistake => {
+      const path = ['log_levels', name]
+      const message = `${settingName(path)}: There is no part "${name}". Known are: ${parts.join(', ')}.`
+      return { path, atKey: true, unknown: 'setting', message }
+    }),
+    ...Object.keys(isObject(models) ? models : {}).flatMap((name): Mistake[] => {
+      const path = ['models', name, 'replicas', 'max']
+      const { min, max } = (valueAt(models, [name, 'replicas']) ?? {}) as { min?: unknown; max?: unknown }
+      if (!max || !min || min <= max) return []
+      return [{ path, atKey: true, message: `${settingName(path)}: It is less than "min", which is ${min}.` }]
+    })
+  ]
+}
+
 /** The paths of groups with options of requests: the server's defaults and those of models. */
 export function optionGroups(values: unknown): string[][] {
   const models = valueAt(values, ['models'])
@@ -220,7 +243,11 @@ function unknownOption(group: string[], key: string, engineOptions: ReadonlySet<
 export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = schemaMistakes(schema, values)
   const places = new Set(mistakes.map(({ path }) => path.join('\0')))
-  for (const mistake of [...nameMistakes(values), ...optionMistakes(schema, values)]) {
+  for (const mistake of [
+    ...nameMistakes(values),
+    ...optionMistakes(schema, values),
+    ...otherMistakes(schema, values)
+  ]) {
     if (!places.has(mistake.path.join('\0'))) mistakes.push(mistake)
   }
   return mistakes
