@@ -15,8 +15,13 @@ export class HookRegistry implements Hooks {
   readonly #log: FastifyBaseLogger
   /** Failures that were logged: a failing hook may fail for each token, and one line is enough. */
   readonly #logged = new Set<string>()
-
   readonly #timeout: () => number
+  readonly modelLoaded = this.#observer('modelLoaded')
+  readonly modelUnloaded = this.#observer('modelUnloaded')
+  readonly loadFailed = this.#observer('loadFailed')
+  readonly pullFinished = this.#observer('pullFinished')
+  readonly pullFailed = this.#observer('pullFailed')
+  readonly administered = this.#observer('administered')
 
   /** @param timeout returns the maximum milliseconds of a hook, 0 for unlimited */
   constructor(log: FastifyBaseLogger, timeout: () => number = () => 0) {
@@ -41,22 +46,18 @@ export class HookRegistry implements Hooks {
     return false
   }
 
-  async request(request: HookedRequest): Promise<void> {
-    for (const [plugin, hooks] of this.#hooks) {
-      if (!hooks.request) continue
-      const pending = this.#filter(plugin, 'request', request.signal, () => hooks.request?.(request))
-      if (pending) await pending
-    }
+  request(request: HookedRequest): Promise<void> {
+    return this.#ask('request', request)
   }
 
   leased(request: HookedRequest): Promise<void> | undefined {
-    return this.#has('leased') ? this.#leased(request) : undefined
+    return this.#has('leased') ? this.#ask('leased', request) : undefined
   }
 
-  async #leased(request: HookedRequest): Promise<void> {
+  async #ask(hook: 'request' | 'leased', request: HookedRequest): Promise<void> {
     for (const [plugin, hooks] of this.#hooks) {
-      if (!hooks.leased) continue
-      const pending = this.#filter(plugin, 'leased', request.signal, () => hooks.leased?.(request))
+      if (!hooks[hook]) continue
+      const pending = this.#filter(plugin, hook, request.signal, () => hooks[hook]?.(request))
       if (pending) await pending
     }
   }
@@ -88,30 +89,6 @@ export class HookRegistry implements Hooks {
       }
     }
     return record
-  }
-
-  modelLoaded(event: Parameters<Hooks['modelLoaded']>[0]): void {
-    this.#notify('modelLoaded', hooks => hooks.modelLoaded?.(event))
-  }
-
-  modelUnloaded(event: Parameters<Hooks['modelUnloaded']>[0]): void {
-    this.#notify('modelUnloaded', hooks => hooks.modelUnloaded?.(event))
-  }
-
-  loadFailed(event: Parameters<Hooks['loadFailed']>[0]): void {
-    this.#notify('loadFailed', hooks => hooks.loadFailed?.(event))
-  }
-
-  pullFinished(event: Parameters<Hooks['pullFinished']>[0]): void {
-    this.#notify('pullFinished', hooks => hooks.pullFinished?.(event))
-  }
-
-  administered(event: Parameters<Hooks['administered']>[0]): void {
-    this.#notify('administered', hooks => hooks.administered?.(event))
-  }
-
-  pullFailed(event: Parameters<Hooks['pullFailed']>[0]): void {
-    this.#notify('pullFailed', hooks => hooks.pullFailed?.(event))
   }
 
   stateChanged(topic: StateTopic): void {
@@ -166,13 +143,16 @@ export class HookRegistry implements Hooks {
     }
   }
 
-  #notify(hook: Observer, run: (hooks: PluginHooks) => Promise<void> | void): void {
-    for (const [plugin, hooks] of this.#hooks) {
-      // Deferred, because it may call the very service that is reporting.
-      Promise.resolve()
-        .then(() => this.#within((async () => run(hooks))()))
-        .catch(error => this.#logFailure(plugin, hook, error))
+  #observer<Hook extends Observer>(hook: Hook): Hooks[Hook] {
+    const notify = (event: Parameters<Hooks[Hook]>[0]) => {
+      for (const [plugin, hooks] of this.#hooks) {
+        // Deferred, because it may call the very service that is reporting.
+        Promise.resolve()
+          .then(() => this.#within((async () => hooks[hook]?.(event as never))()))
+          .catch(error => this.#logFailure(plugin, hook, error))
+      }
     }
+    return notify as Hooks[Hook]
   }
 
   #logFailure(plugin: string, hook: HookName, error: unknown): void {

@@ -23,16 +23,18 @@ export interface PluginHostOptions {
   /** Aborted when corral shuts down. */
   signal: AbortSignal
   /** Maximum milliseconds that one plugin may take for each step. */
-  deadlines?: { setup?: number; register?: number; start?: number; reload?: number; stop?: number }
+  deadlines?: Partial<typeof DEADLINES>
 }
 
-const SETUP_DEADLINE = 60_000
-/** A little less than Fastify's own. */
-const REGISTER_DEADLINE = 9_000
-const START_DEADLINE = 30_000
-const RELOAD_DEADLINE = 10_000
-/** How much longer than the requests in progress a plugin's stop may take. */
-const STOP_MARGIN = 5_000
+const DEADLINES = {
+  setup: 60_000,
+  /** A little less than Fastify's own. */
+  register: 9_000,
+  start: 30_000,
+  reload: 10_000,
+  /** How long a plugin's stop may take after the requests in progress have ended. */
+  stop: 5_000
+}
 
 const VERBS = {
   plugin_setup_failed: 'could not be set up',
@@ -58,18 +60,22 @@ export class PluginHost {
   readonly #leftOut: LeftOut[]
   readonly #hooks: HookRegistry
   readonly #log: FastifyBaseLogger
+  readonly #deadlines: typeof DEADLINES
+  readonly #hookTimeout = () => parseDuration(this.#options.config.core.limits.hook_timeout)!
   #registrar: PluginRegistrar | undefined
   #starting: Promise<void> | undefined
   #stopping: Promise<void> | undefined
 
   /** @throws PluginError if the list of plugins cannot work, see `planPlugins` */
   constructor(options: PluginHostOptions) {
-    const { definitions, config, logs } = options
+    const { definitions, config, logs, deadlines } = options
     const log = logs.part('plugins')
+    const grace = parseDuration(config.core.shutdown_grace) ?? 0
+    this.#deadlines = { ...DEADLINES, stop: DEADLINES.stop + grace, ...deadlines }
     const { order, leftOut } = planPlugins(definitions, ({ name }) => config.sections[name]?.enabled !== false)
     this.#options = options
     this.#log = log
-    this.#hooks = new HookRegistry(log, () => parseDuration(config.core.limits.hook_timeout)!)
+    this.#hooks = new HookRegistry(log, this.#hookTimeout)
     this.#leftOut = leftOut
     this.#entries = order.map(definition => {
       const added = new Registrations(definition.name)
@@ -87,13 +93,11 @@ export class PluginHost {
    * must still be called then.
    */
   async register(app: FastifyInstance): Promise<void> {
-    const { config, deadlines } = this.#options
-    const { register = REGISTER_DEADLINE } = deadlines ?? {}
     const failed = (entry: PluginEntry, error: unknown) =>
       this.#leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
     await this.#each('plugin_setup_failed', entry => this.#setUp(entry))
-    const hookTimeout = () => parseDuration(config.core.limits.hook_timeout)!
-    const registrar = new PluginRegistrar(app, { register, hook: hookTimeout }, failed)
+    const { register } = this.#deadlines
+    const registrar = new PluginRegistrar(app, { register, hook: this.#hookTimeout }, failed)
     this.#registrar = registrar
     await this.#each('plugin_register_failed', entry => registrar.addServices(entry))
     await this.#each('plugin_register_failed', entry => registrar.addHooks(entry))
@@ -105,10 +109,9 @@ export class PluginHost {
 
   /** Starts them, in the order of their needs. @throws as `register`, and ListenError. */
   start(): Promise<void> {
-    const deadline = this.#options.deadlines?.start ?? START_DEADLINE
     this.#starting ??= this.#each('plugin_start_failed', async entry => {
       await this.#registrar?.during(entry, () =>
-        within(deadline, () => runAs(entry.definition, () => entry.offer?.start?.()))
+        within(this.#deadlines.start, () => runAs(entry.definition, () => entry.offer?.start?.()))
       )
       entry.state = 'active'
     })
@@ -156,7 +159,7 @@ export class PluginHost {
     const { name } = definition
     try {
       const call = () => runAs(definition, () => offer?.[step]?.(sections[name] ?? {}))
-      await within(this.#options.deadlines?.reload ?? RELOAD_DEADLINE, call)
+      await within(this.#deadlines.reload, call)
     } catch (error) {
       if (error instanceof ConfigError) throw error
       this.#log.error({ err: error, plugin: name }, `Plugin "${name}" failed in its ${step}: ${errorMessage(error)}`)
@@ -215,12 +218,9 @@ export class PluginHost {
     if (entry.stopped || !entry.offer) return
     entry.stopped = true
     const { name } = entry.definition
-    const { config, deadlines } = this.#options
     this.#hooks.remove(name)
-    const grace = parseDuration(config.core.shutdown_grace) ?? 0
-    const deadline = deadlines?.stop ?? (grace < 0 ? Number.POSITIVE_INFINITY : grace + STOP_MARGIN)
     try {
-      await within(deadline, () => runAs(entry.definition, () => entry.offer?.stop?.()))
+      await within(this.#deadlines.stop, () => runAs(entry.definition, () => entry.offer?.stop?.()))
     } catch (error) {
       this.#log.error({ err: error, plugin: name }, `Plugin "${name}" did not stop cleanly: ${errorMessage(error)}`)
     }
@@ -280,11 +280,11 @@ export class PluginHost {
   async #setUp(entry: PluginEntry): Promise<void> {
     const { definition, controller } = entry
     const { name, offers = [] } = definition
-    const { config, deadlines } = this.#options
+    const { config } = this.#options
     const setup = async () => definition.setup(this.#contextFor(entry), config.sections[name] ?? {})
     const work = runAs(definition, setup)
     try {
-      entry.offer = (await within(deadlines?.setup ?? SETUP_DEADLINE, () => work)) ?? {}
+      entry.offer = (await within(this.#deadlines.setup, () => work)) ?? {}
     } catch (error) {
       controller.abort(error)
       if (error instanceof DeadlineError) {

@@ -1,59 +1,40 @@
 import { nearest } from '../config/suggestion.ts'
-import type { PluginHooks } from '../contracts/hooks.ts'
 import { isObject } from '../system/json-object.ts'
-import type { PluginDefinition, PluginOffer } from './plugin.ts'
 
-type Kinds<Of> = Record<keyof Of, 'function' | 'other'>
+/** The members of an object: which are functions, and the others. */
+interface Members {
+  functions: string[]
+  others: string[]
+}
 
-const DEFINITION: Kinds<PluginDefinition> = {
-  name: 'other',
-  api: 'other',
-  description: 'other',
-  offers: 'other',
-  needs: 'other',
-  optional: 'other',
-  options: 'other',
-  engineOptions: 'other',
-  models: 'function',
-  setup: 'function'
+const DEFINITION: Members = {
+  functions: ['models', 'setup'],
+  others: 'name api description offers needs optional options engineOptions'.split(' ')
 }
-const OFFER: Kinds<PluginOffer> = {
-  services: 'other',
-  hooks: 'function',
-  on: 'other',
-  routes: 'function',
-  web: 'other',
-  start: 'function',
-  check: 'function',
-  reload: 'function',
-  stop: 'function'
+const OFFER: Members = {
+  functions: 'hooks routes start check reload stop'.split(' '),
+  others: ['services', 'on', 'web']
 }
-const ON: Kinds<PluginHooks> = {
-  request: 'function',
-  leased: 'function',
-  event: 'function',
-  eventsOf: 'function',
-  capture: 'function',
-  modelLoaded: 'function',
-  modelUnloaded: 'function',
-  loadFailed: 'function',
-  pullFinished: 'function',
-  pullFailed: 'function',
-  administered: 'function',
-  stateChanged: 'function'
+const ON: Members = {
+  functions:
+    'request leased event eventsOf capture modelLoaded modelUnloaded loadFailed pullFinished pullFailed administered stateChanged'.split(
+      ' '
+    ),
+  others: []
 }
 
 /** Why members are invalid: unknown keys, or values that are not functions. Each is the end of a sentence. */
-function memberFaults(value: object, known: Record<string, 'function' | 'other'>, place: string): string[] {
+function memberFaults(value: object, { functions, others }: Members, place: string): string[] {
+  const known = [...others, ...functions]
   return Object.entries(value).flatMap(([key, member]) => {
     if (member === undefined) return []
     const quoted = JSON.stringify(key)
-    if (!Object.hasOwn(known, key)) {
-      const near = nearest(key, Object.keys(known))
-      const advice = near ? `did you mean "${near}"?` : `known are ${Object.keys(known).join(', ')}`
+    if (!known.includes(key)) {
+      const near = nearest(key, known)
+      const advice = near ? `did you mean "${near}"?` : `known are ${known.join(', ')}`
       return [`${quoted} in ${place} is unknown (${advice})`]
     }
-    return known[key] === 'function' && typeof member !== 'function' ? [`${quoted} in ${place} is not a function`] : []
+    return functions.includes(key) && typeof member !== 'function' ? [`${quoted} in ${place} is not a function`] : []
   })
 }
 

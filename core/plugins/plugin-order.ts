@@ -33,7 +33,6 @@ export function planPlugins(
     leftOut.push({ definition, state: 'failed', reason })
   }
 
-  const names = new Set<string>()
   const sound = definitions.filter(definition => {
     if (definition.fault !== undefined) leftOut.push({ definition, state: 'failed', reason: definition.fault })
     return definition.fault === undefined
@@ -42,10 +41,6 @@ export function planPlugins(
   const rank = ({ path, name }: FoundPlugin) => `${path === undefined ? 0 : 1} ${name}`
   for (const definition of sound.sort((a, b) => (rank(a) < rank(b) ? -1 : 1))) {
     const { name } = definition
-    if (names.has(name)) {
-      throw new PluginError('plugin_duplicate', name, `Two plugins are called "${name}"; rename one or leave one out.`)
-    }
-    names.add(name)
     if (definition.optional && !isEnabled(definition)) {
       leftOut.push({ definition, state: 'disabled', reason: `${name}.enabled is false` })
     } else if (definition.api !== PLUGIN_API) {

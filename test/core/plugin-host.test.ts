@@ -95,7 +95,6 @@ t.test('planPlugins orders plugins by their needs, whatever the order of the lis
 
 t.test('planPlugins refuses lists that cannot work', async t => {
   const table: [PluginDefinition[], code: string, message: RegExp][] = [
-    [[plugin('a'), plugin('a', { optional: true })], 'plugin_duplicate', /Two plugins are called "a"/],
     [
       [plugin('a', { offers: ['x'] }), plugin('b', { offers: ['x'], optional: true })],
       'plugin_service_conflict',
