@@ -45,11 +45,6 @@ export class ResumableStreams {
     this.#linger = linger
   }
 
-  /** Number of streams. */
-  get count(): number {
-    return this.#streams.size
-  }
-
   /**
    * The stream for a request that asks for a resumable one; undefined if it does not, or if the configuration does not
    * allow them.
@@ -61,12 +56,15 @@ export class ResumableStreams {
     const conversation = named && named.length <= MAX_CONVERSATION ? named : undefined
     const linger = parseDuration(this.#linger())!
     if ((wish !== 'true' && conversation === undefined) || linger <= 0) return undefined
-    return new ResumableStream(reply, conversation, linger, {
-      opened: stream => this.#streams.set(stream.id, stream),
-      grown: () => this.#makeRoom(),
-      detached: stream => this.#boundDetached(stream),
-      over: stream => this.#streams.delete(stream.id)
-    })
+    return new ResumableStream(reply, conversation, linger, this)
+  }
+
+  add(stream: ResumableStream): void {
+    this.#streams.set(stream.id, stream)
+  }
+
+  remove(stream: ResumableStream): void {
+    this.#streams.delete(stream.id)
   }
 
   /** @throws CorralError `stream_not_found`, also for a stream of another owner */
@@ -101,7 +99,7 @@ export class ResumableStreams {
   }
 
   /** Drops the oldest streams that have ended, then those without a reader, until the others have room. */
-  #makeRoom(): void {
+  makeRoom(): void {
     let bytes = 0
     for (const stream of this.#streams.values()) bytes += stream.bytes
     for (const isFree of [(stream: ResumableStream) => stream.ended, (stream: ResumableStream) => !stream.hasReader]) {
@@ -115,19 +113,12 @@ export class ResumableStreams {
   }
 
   /** Prevents one client from occupying all slots with answers that nobody reads. */
-  #boundDetached({ turn }: ResumableStream): void {
+  boundDetached({ turn }: ResumableStream): void {
     const detached = [...this.#streams.values()].filter(
       stream => stream.turn === turn && !stream.hasReader && !stream.ended
     )
     for (const stream of detached.slice(0, Math.max(0, detached.length - MAX_DETACHED))) stream.forget()
   }
-}
-
-interface Watcher {
-  opened(stream: ResumableStream): void
-  grown(): void
-  detached(stream: ResumableStream): void
-  over(stream: ResumableStream): void
 }
 
 /** A connection that reads the stream. */
@@ -155,12 +146,15 @@ export class ResumableStream implements ReplyStream {
   readonly startedAt = new Date()
   /** Aborted when the answer must end: nobody resumed it in time, or it was cancelled. */
   readonly signal: AbortSignal
+  committed = false
+  written = false
   status = 'waiting'
+  endedAt: Date | undefined
   readonly #controller = new AbortController()
   /** The reply to the original request, until its headers are sent, because it keeps the request's body in memory. */
   #reply: FastifyReply | undefined
   readonly #linger: number
-  readonly #watcher: Watcher
+  readonly #streams: ResumableStreams
   #options: ReplyStreamOptions | undefined
   /** The stored bytes, from byte `#start` on, and the end of each stored event, from event `#firstEvent` on. */
   #kept: Buffer[] = []
@@ -171,16 +165,13 @@ export class ResumableStream implements ReplyStream {
   /** The beginning of an incomplete event. */
   #unfinished = ''
   #decoder = new TextDecoder()
-  #committed = false
-  #written = false
-  #endedAt: Date | undefined
   #over = false
   #reader: Reader | undefined
   #waiting: (() => void)[] = []
   #heartbeats: NodeJS.Timeout | undefined
   #expiry: NodeJS.Timeout | undefined
 
-  constructor(reply: FastifyReply, conversation: string | undefined, linger: number, watcher: Watcher) {
+  constructor(reply: FastifyReply, conversation: string | undefined, linger: number, streams: ResumableStreams) {
     const { caller } = reply.request
     this.owner = caller.owner
     this.turn = caller.turn
@@ -188,7 +179,7 @@ export class ResumableStream implements ReplyStream {
     this.signal = this.#controller.signal
     this.#reply = reply
     this.#linger = linger
-    this.#watcher = watcher
+    this.#streams = streams
     const { revoked } = caller
     const refuse = () => this.#cancel(revoked!.reason)
     if (revoked?.aborted) refuse()
@@ -197,20 +188,8 @@ export class ResumableStream implements ReplyStream {
     this.#follow(reply, 0)
   }
 
-  get committed(): boolean {
-    return this.#committed
-  }
-
-  get written(): boolean {
-    return this.#written
-  }
-
   get ended(): boolean {
-    return this.#endedAt !== undefined
-  }
-
-  get endedAt(): Date | undefined {
-    return this.#endedAt
+    return this.endedAt !== undefined
   }
 
   /** Total bytes so far. */
@@ -238,7 +217,7 @@ export class ResumableStream implements ReplyStream {
   write(chunk: string | Uint8Array): Promise<void> | undefined {
     if (this.#over) return undefined
     this.#commit()
-    this.#written = true
+    this.written = true
     this.#heartbeats?.refresh()
     this.#unfinished += typeof chunk === 'string' ? chunk : this.#decoder.decode(chunk, { stream: true })
     this.#keepEvents()
@@ -253,13 +232,13 @@ export class ResumableStream implements ReplyStream {
     if (this.ended) return
     if (this.#over) {
       // A reader of a cancelled stream gets the reason and an end.
-      if (!this.#committed || !this.#reader) return
+      if (!this.committed || !this.#reader) return
       this.#unfinished = lastChunk ?? ''
       this.#keepEvents()
     } else if (lastChunk) void this.write(lastChunk)
     else this.#commit()
     if (this.#unfinished !== '') this.#keep(this.#unfinished)
-    this.#endedAt = new Date()
+    this.endedAt = new Date()
     clearInterval(this.#heartbeats)
     this.#send()
     if (!this.#reader) this.#expire()
@@ -312,13 +291,13 @@ export class ResumableStream implements ReplyStream {
   }
 
   #commit(): void {
-    if (this.#committed) return
-    this.#committed = true
+    if (this.committed) return
+    this.committed = true
     const reply = this.#reply!
     this.#reply = undefined
     const response = new ChunkedResponse(reply, this.#headers)
     if (this.#reader) this.#reader.response = response
-    this.#watcher.opened(this)
+    this.#streams.add(this)
   }
 
   get #headers(): Record<string, string> {
@@ -328,10 +307,7 @@ export class ResumableStream implements ReplyStream {
   #beat(): void {
     // The request was answered with a status code instead.
     if (this.#reply?.raw.headersSent) clearInterval(this.#heartbeats)
-    else if (this.#reader && !this.#reader.full && !this.ended) this.#sendHeartbeat()
-  }
-
-  #sendHeartbeat(): void {
+    if (this.#reply?.raw.headersSent || !this.#reader || this.#reader.full || this.ended) return
     this.#commit()
     // Nothing may come between the parts of an event.
     if (this.#unfinished === '') {
@@ -365,7 +341,7 @@ export class ResumableStream implements ReplyStream {
     this.#kept.push(bytes)
     this.#end += bytes.length
     this.#drop()
-    this.#watcher.grown()
+    this.#streams.makeRoom()
   }
 
   /** Drops the oldest stored bytes that the reader has, if there are too many. */
@@ -424,9 +400,9 @@ export class ResumableStream implements ReplyStream {
       if (this.#reader !== reader) return
       this.#detach()
       // Nobody can resume a stream whose id was never sent.
-      if (!this.#committed) this.#cancel(new ClientDisconnected())
+      if (!this.committed) this.#cancel(new ClientDisconnected())
       else this.#expire()
-      this.#watcher.detached(this)
+      this.#streams.boundDetached(this)
     }
     if (raw.destroyed) {
       leave()
@@ -459,10 +435,10 @@ export class ResumableStream implements ReplyStream {
     this.#over = true
     clearInterval(this.#heartbeats)
     clearTimeout(this.#expiry)
-    this.#watcher.over(this)
+    this.#streams.remove(this)
     this.#controller.abort(reason)
     this.#goOn()
     // If the stream continues, the reader gets everything so far, the reason (from `end`), and an end.
-    if (this.#committed && reason instanceof ClientDisconnected) this.#reader?.raw.destroy()
+    if (this.committed && reason instanceof ClientDisconnected) this.#reader?.raw.destroy()
   }
 }
