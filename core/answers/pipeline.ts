@@ -17,10 +17,15 @@ import { type Progress, progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-disconnect.ts'
 import { toCorralError } from '../http/native-error.ts'
-import { endWithFailure, openReplyStream, type ReplyStream, type ReplyStreamOptions } from '../http/reply-stream.ts'
+import {
+  endWithFailure,
+  openReplyStream,
+  type ReplyStream,
+  type ReplyStreamOptions,
+  runSendHooks
+} from '../http/reply-stream.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import { hasRole } from '../http/roles.ts'
-import { runSendHooks } from '../http/send-hooks.ts'
 import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { formatModelName, type ModelName, publicModelName, type RequestedName } from '../models/model-name.ts'

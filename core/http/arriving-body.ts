@@ -4,7 +4,7 @@ import { CorralError, isSystemError } from '../errors.ts'
 import { formatBytes } from '../system/bytes.ts'
 import { formatDuration } from '../system/duration.ts'
 import { ClientDisconnected } from './client-disconnect.ts'
-import { sendContinue } from './expect-continue.ts'
+import { sendContinue } from './long-upload.ts'
 
 /* Bodies that are read as they arrive. */
 

@@ -8,10 +8,9 @@ import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
 import { OpenMap, OpenSet } from '../system/open-tables.ts'
 import type { ServerCertificate } from './certificate.ts'
-import { holdContinue } from './expect-continue.ts'
-import { allowHalfClosed } from './half-closed.ts'
-import { mayTakeAnyTime } from './long-upload.ts'
+import { holdContinue, mayTakeAnyTime } from './long-upload.ts'
 import { encrypt } from './tls-handshake.ts'
+import { refusalText } from './unreadable-request.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -158,7 +157,9 @@ export class ConnectionGuard {
    * @param counted whether it is for the network: connections may be refused, and are encrypted
    */
   attach(server: Server, counted: boolean): void {
-    allowHalfClosed(server)
+    // Answers clients that close their side of a connection after the request, as HTTP allows (see `probeHalfClosed`).
+    // Node.js has this property since 2011, and its types lack it.
+    Object.assign(server, { httpAllowHalfOpen: true })
     holdContinue(server)
     const accept = server.listeners('connection') as ((socket: Socket) => void)[]
     server.removeAllListeners('connection')
@@ -335,17 +336,19 @@ export class ConnectionGuard {
   }
 }
 
+const FULL = refusalText(
+  '503 Service Unavailable',
+  'queue_full',
+  'This server has too many open connections. Close some, or try again in a moment.',
+  'retry-after: 1\r\n'
+)
+
 /** Refuses a connection before reading anything. */
 function refuse(socket: Socket): void {
-  const error = 'This server has too many open connections. Close some, or try again in a moment.'
-  const body = JSON.stringify({ error, errorCode: 503, code: 'queue_full' })
   socket.on('error', () => {
     // The client may already have disconnected.
   })
-  socket.resume()
-  socket.end(
-    `HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nretry-after: 1\r\nconnection: close\r\n\r\n${body}`
-  )
+  socket.resume().end(FULL)
   setTimeout(() => socket.destroy(), REFUSAL_LINGER).unref()
 }
 

@@ -4,7 +4,7 @@ import type { FastifyReply, FastifyRequest, RequestPayload } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { formatBytes } from '../system/bytes.ts'
 import { ClientDisconnected } from './client-disconnect.ts'
-import { sendContinue } from './expect-continue.ts'
+import { sendContinue } from './long-upload.ts'
 
 /** Maximum window of a zstd stream, as a power of two, from RFC 9659. The default would be 128 MiB. */
 const MAX_ZSTD_WINDOW_LOG = 23

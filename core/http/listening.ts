@@ -1,3 +1,8 @@
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import { type AddressInfo, isIP, type ListenOptions } from 'node:net'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import { ConfigError } from '../config/config-error.ts'
 import { errorMessage, isSystemError } from '../errors.ts'
 
 /** An address in the configuration is not available. corral does not start then, whichever plugin listens there. */
@@ -28,4 +33,115 @@ export function listenError(
 /** The origin in URLs. @param secure whether it uses TLS */
 export function httpOrigin({ host, port }: { host: string; port: number }, secure = false): string {
   return `${secure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}`
+}
+
+/** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
+const CLOSE_LINGER = 1000
+
+export type AdditionalListener = Awaited<ReturnType<typeof openListener>>
+
+/**
+ * Serves the application at an additional address or path, with the same timeouts and the same answers to malformed
+ * HTTP.
+ * @param prepare called with each request before any route sees it
+ * @param ended aborted when no answer is in progress
+ * @throws the error of listening
+ */
+export async function openListener(
+  app: FastifyInstance,
+  at: Pick<ListenOptions, 'host' | 'port' | 'path'>,
+  { prepare, ended }: { prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+) {
+  const server = createServer({ connectionsCheckingInterval: app.server.headersTimeout / 2 }, (request, response) => {
+    prepare(request)
+    app.routing(request, response)
+  })
+  server.keepAliveTimeout = app.server.keepAliveTimeout
+  server.requestTimeout = app.server.requestTimeout
+  server.headersTimeout = app.server.headersTimeout
+  // The private socket, which has a path, never refuses connections for being full.
+  app.connectionGuard.attach(server, at.path === undefined)
+  for (const answer of app.server.listeners('clientError')) server.on('clientError', answer as () => void)
+  server.listen({ ...at, backlog: 1024 })
+  await once(server, 'listening')
+  const gone = new Promise<void>(resolve => server.once('close', resolve))
+  return {
+    /** Where it listens: a path, or an address with the actual port. */
+    address: server.address() as AddressInfo | string,
+    /** Accepts no more connections. Requests in progress continue. */
+    stopAccepting() {
+      server.close()
+      server.closeIdleConnections()
+    },
+    /** Resolves when the last connection has ended. */
+    async closed() {
+      const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
+      if (ended.aborted) cut()
+      else ended.addEventListener('abort', cut, { once: true })
+      await gone
+    }
+  }
+}
+
+/** A setting with an additional address to listen on. */
+export interface ListenSetting {
+  /** Its path, such as `api-ollama.listen`. */
+  setting: string
+  /** What is served there, as the beginning of a sentence: `Ollama's clients are`. */
+  served: string
+  /** The path that serves the same at the server's own address. */
+  path: string
+  /** An example of a port. */
+  example: number
+}
+
+export interface ListenAddress {
+  host: string
+  port: number
+}
+
+/** Empty, or `host:port` with an IPv6 address in brackets. */
+export const LISTEN_PATTERN = '^((\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5})?$'
+
+/** Parses the address; undefined for an empty text. @throws ConfigError that says what is wrong with it */
+export function readListen(
+  text: string,
+  ownPort: number,
+  { setting, served, path, example }: ListenSetting
+): ListenAddress | undefined {
+  if (text === '') return undefined
+  const wrong = (message: string) => new ConfigError([{ where: setting, setting, message }])
+  const [, ipv6, name, digits] = /^(?:\[([^\]]+)\]|([A-Za-z0-9.-]+)):(\d+)$/.exec(text) ?? []
+  const host = ipv6 ?? name
+  const port = Number(digits)
+  if (host === undefined || port > 65_535 || (ipv6 !== undefined && isIP(ipv6) !== 6)) {
+    throw wrong(`${JSON.stringify(text)} is not an address with a port such as 127.0.0.1:${example}.`)
+  }
+  if (port === 0 || port !== ownPort) return { host, port }
+  throw wrong(
+    `Port ${ownPort} is the server's own, where ${served} served at ${path}. Choose another one, such as ${example}.`
+  )
+}
+
+/**
+ * Serves the application at the additional address.
+ * @param prepare called with each request before any route sees it
+ * @param ended aborted when no answer is in progress
+ * @throws ListenError if the address is taken, because clients would talk to the program that has it
+ */
+export async function openConfiguredListener(
+  app: FastifyInstance,
+  address: ListenAddress,
+  { setting, served }: ListenSetting,
+  { log, ...options }: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+): Promise<AdditionalListener> {
+  let listener: AdditionalListener
+  try {
+    listener = await openListener(app, address, options)
+  } catch (error) {
+    throw listenError(address, error, { port: `in ${setting}`, host: `in ${setting}` })
+  }
+  const { port } = listener.address as AddressInfo
+  log.info(`${served} also served at ${httpOrigin({ ...address, port }, app.connectionGuard.encrypts)}.`)
+  return listener
 }

@@ -1,4 +1,4 @@
-import type { IncomingMessage, Server } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 
 const uploading = new WeakSet<Duplex>()
@@ -26,4 +26,22 @@ export function allowLongUploads(server: Server): void {
     if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && uploading.has(socket)) return
     for (const listener of listeners) listener.call(server, error, socket)
   })
+}
+
+/** Requests whose clients wait for `100 Continue` before they send the body. */
+const waiting = new WeakMap<IncomingMessage, ServerResponse>()
+
+/** Sends `100 Continue` only when `sendContinue` is called. By default Node.js would ask for every body immediately. */
+export function holdContinue(server: Server): void {
+  server.on('checkContinue', (request, response) => {
+    waiting.set(request, response)
+    server.emit('request', request, response)
+  })
+}
+
+/** Asks a client that waits for it to send the body of its request. */
+export function sendContinue(request: IncomingMessage): void {
+  const response = waiting.get(request)
+  waiting.delete(request)
+  if (response && !response.headersSent) response.writeContinue()
 }

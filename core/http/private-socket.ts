@@ -6,7 +6,7 @@ import { isAbsolute, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { errorMessage, isSystemError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
-import { openListener } from './additional-listener.ts'
+import { openListener } from './listening.ts'
 
 /** A socket that only the user who runs the server can open. */
 export interface PrivateSocket {

@@ -1,11 +1,32 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { ChunkedResponse } from './chunked-response.ts'
-import { ClientDisconnected } from './client-disconnect.ts'
-import { probeHalfClosed } from './half-closed.ts'
+import { ClientDisconnected, probeHalfClosed } from './client-disconnect.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
-import { runSendHooks } from './send-hooks.ts'
 import { clientError } from './server-folders.ts'
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** `onSend` hooks of plugins, which Fastify does not run for a hijacked reply. */
+    sendHooks: (() => Promise<unknown>)[] | null
+  }
+}
+
+/**
+ * Runs the `onSend` hooks of plugins, once, for a streamed reply whose headers have not been sent. They can set
+ * headers, and get `null` as payload.
+ * @returns undefined if there are none
+ * @throws the error of a hook
+ */
+export function runSendHooks({ request }: FastifyReply): Promise<void> | undefined {
+  // In tests a reply may have no request.
+  const hooks = request?.sendHooks
+  if (!hooks) return undefined
+  request.sendHooks = null
+  return (async () => {
+    for (const hook of hooks) await hook()
+  })()
+}
 
 export interface ReplyStreamOptions {
   contentType: string

@@ -1,17 +1,18 @@
 import type { Socket } from 'node:net'
 import { TLSSocket } from 'node:tls'
 import type { ServerCertificate } from './certificate.ts'
+import { refusalText } from './unreadable-request.ts'
 
 /** Milliseconds that a client has for the TLS handshake. */
 const HANDSHAKE_LIMIT = 10_000
 /** The first byte of a TLS connection. An HTTP request begins with a letter. */
 const HANDSHAKE_RECORD = 22
 
-const PLAIN_HTTP = JSON.stringify({
-  error: 'This server uses TLS, and the request came without it. Use an address that begins with https://',
-  errorCode: 400,
-  code: 'invalid_request'
-})
+const PLAIN_HTTP = refusalText(
+  '400 Bad Request',
+  'invalid_request',
+  'This server uses TLS, and the request came without it. Use an address that begins with https://'
+)
 
 /**
  * Encrypts the connection of a client. A client that is too slow or does not speak TLS is disconnected, and a plain
@@ -28,7 +29,7 @@ export function encrypt(raw: Socket, certificate: ServerCertificate, ready: (soc
   raw.once('readable', (): unknown => {
     const begin: Buffer | null = raw.read()
     if (!begin) return raw.destroy()
-    if (begin[0] !== HANDSHAKE_RECORD) return refusePlain(raw)
+    if (begin[0] !== HANDSHAKE_RECORD) return raw.resume().end(PLAIN_HTTP)
     raw.unshift(begin)
     const socket = new TLSSocket(raw, {
       isServer: true,
@@ -43,12 +44,4 @@ export function encrypt(raw: Socket, certificate: ServerCertificate, ready: (soc
       ready(socket)
     })
   })
-}
-
-function refusePlain(raw: Socket): void {
-  const length = Buffer.byteLength(PLAIN_HTTP)
-  raw.resume()
-  raw.end(
-    `HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: ${length}\r\nconnection: close\r\n\r\n${PLAIN_HTTP}`
-  )
 }

@@ -168,7 +168,7 @@ t.test('a reload applies aliases, keep_alive, memory and log levels', async t =>
   )
   t.equal(body.applied.length, 3)
   t.equal((await corral.json('/api/chat', { ...chat, model: 'my/helper' })).status, 200)
-  t.match(corral.log(), /"level":20/)
+  await until('debug messages are logged', () => /"level":20/.test(corral.log()))
   t.same(pidsByModel(corral), before, 'neither needs another engine')
   const [{ expires_at }] = (await corral.json('/api/ps', undefined, { local: true })).body.models
   t.ok(Date.parse(expires_at) - Date.now() > 3_000_000, 'an hour')

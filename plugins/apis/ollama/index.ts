@@ -6,7 +6,7 @@ import {
   LISTEN_PATTERN,
   openConfiguredListener,
   readListen
-} from '../../../core/http/additional-listener.ts'
+} from '../../../core/http/listening.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
 import { parseDuration } from '../../../core/system/duration.ts'

@@ -1,9 +1,9 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { parseSince } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { hasRole } from '../../../core/http/roles.ts'
-import { parseSince } from '../../../core/http/since.ts'
 import { addTo, dateOf, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 const count = (description: string) => Type.Integer({ description })

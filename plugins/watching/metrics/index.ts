@@ -8,7 +8,7 @@ import {
   LISTEN_PATTERN,
   openConfiguredListener,
   readListen
-} from '../../../core/http/additional-listener.ts'
+} from '../../../core/http/listening.ts'
 import { nativeRoute } from '../../../core/http/response-schemas.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'

@@ -2,8 +2,7 @@ import t from 'tap'
 import { shortened } from '../../../../core/answers/embedding.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../core/errors.ts'
-import { readListen } from '../../../../core/http/additional-listener.ts'
-import { httpOrigin } from '../../../../core/http/listening.ts'
+import { httpOrigin, readListen } from '../../../../core/http/listening.ts'
 import { parseModelName, type RequestedName } from '../../../../core/models/model-name.ts'
 import {
   displayName,
