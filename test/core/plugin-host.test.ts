@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import type { FastifyInstance } from 'fastify'
 import pino from 'pino'
 import t, { type Test } from 'tap'
@@ -35,6 +36,15 @@ function plugin(name: string, { offers = [], needs = [], api = 1, setup, ...rest
   }
 }
 
+const fail = (message: string) => (): never => {
+  throw new Error(message)
+}
+const never = () => new Promise<void>(() => {})
+/** An offer with a route that answers with its own name. */
+const page = (name: string, more: PluginOffer = {}, answer = name): PluginOffer => ({
+  routes: async app => void app.get(`/${name}`, async () => answer),
+  ...more
+})
 const enabled = () => true
 const names = (list: readonly PluginDefinition[]) => list.map(({ name }) => name)
 
@@ -195,9 +205,7 @@ t.test('host runs setup, services, hooks, routes, start and stop in order', asyn
           }
         })
     }),
-    plugin('other', {
-      setup: () => ({ routes: async app => void app.get('/other', async () => 'ok') })
-    })
+    plugin('other', { setup: () => page('other') })
   ]
   const { host: made, app, run, states } = await host(t, definitions, { yaml: 'web:\n  size: 7' })
   t.same(new Set(Object.values(states())), new Set(['waiting']))
@@ -227,17 +235,11 @@ t.test('host runs setup, services, hooks, routes, start and stop in order', asyn
 })
 
 /** How a plugin fails, the step in which it does, and the resulting code and reason. */
+const x = (offer: PluginOffer) => () => ({ services: { x: {} } as object, ...offer })
 const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: string, reason: RegExp][] = [
-  [
-    'setup throws',
-    () => {
-      throw new Error('no disk')
-    },
-    'plugin_setup_failed',
-    /"bad" could not be set up: no disk\./
-  ],
+  ['setup throws', fail('no disk'), 'plugin_setup_failed', /"bad" could not be set up: no disk\./],
   ['setup rejects', async () => Promise.reject('plain text'), 'plugin_setup_failed', /plain text/],
-  ['setup never ends', () => new Promise(() => {}), 'plugin_timeout', /could not be set up: it took longer than/],
+  ['setup never ends', () => never() as never, 'plugin_timeout', /could not be set up: it took longer than/],
   ['offers less than it says', () => ({}), 'plugin_offer_mismatch', /"x" is named in "offers" but was not returned/],
   [
     'offers more than it says',
@@ -247,62 +249,26 @@ const failures: [title: string, setup: NonNullable<Sketch['setup']>, code: strin
   ],
   [
     'routes throw',
-    () => ({
-      services: { x: {} } as object,
-      routes: async () => {
-        throw new Error('bad routes')
-      }
-    }),
+    x({ routes: async () => fail('bad routes')() }),
     'plugin_register_failed',
     /could not be registered: bad routes/
   ],
   [
     'a route is taken',
-    () => ({ services: { x: {} } as object, routes: async app => void app.get('/good', async () => 'stolen') }),
+    x(page('good')),
     'plugin_register_failed',
     /its route GET \/good belongs to the plugin "(good|bad)"; give it another path/
   ],
-  [
-    'hooks throw',
-    () => ({
-      services: { x: {} } as object,
-      hooks: async () => {
-        throw new Error('bad hooks')
-      }
-    }),
-    'plugin_register_failed',
-    /bad hooks/
-  ],
-  [
-    'start throws',
-    () => ({
-      services: { x: {} } as object,
-      routes: async app => void app.get('/bad', async () => 'bad'),
-      start: () => {
-        throw new Error('no port')
-      }
-    }),
-    'plugin_start_failed',
-    /could not be started: no port/
-  ],
-  [
-    'start never ends',
-    () => ({ services: { x: {} } as object, start: () => new Promise<void>(() => {}) }),
-    'plugin_timeout',
-    /could not be started: it took longer than/
-  ]
+  ['hooks throw', x({ hooks: async () => fail('bad hooks')() }), 'plugin_register_failed', /bad hooks/],
+  ['start throws', x(page('bad', { start: fail('no port') })), 'plugin_start_failed', /could not be started: no port/],
+  ['start never ends', x({ start: never }), 'plugin_timeout', /could not be started: it took longer than/]
 ]
 
 for (const [title, setup, code, reason] of failures) {
   t.test(`host leaves out a plugin when ${title}`, async t => {
     const deadlines = { setup: 150, start: 150, stop: 150 }
     const stopped: string[] = []
-    const good = plugin('good', {
-      setup: () => ({
-        routes: async app => void app.get('/good', async () => 'good'),
-        stop: () => void stopped.push('good')
-      })
-    })
+    const good = plugin('good', { setup: () => page('good', { stop: () => void stopped.push('good') }) })
     let signal: AbortSignal | undefined
     const bad = (optional: boolean) =>
       plugin('bad', {
@@ -317,10 +283,7 @@ for (const [title, setup, code, reason] of failures) {
     const needy = plugin('needy', {
       needs: ['x'],
       optional: true,
-      setup: () => ({
-        routes: async app => void app.get('/needy', async () => 'needy'),
-        stop: () => void stopped.push('needy')
-      })
+      setup: () => page('needy', { stop: () => void stopped.push('needy') })
     })
 
     const tolerant = await host(t, [needy, bad(true), good], { deadlines })
@@ -343,10 +306,7 @@ for (const [title, setup, code, reason] of failures) {
 
     stopped.length = 0
     const strict = await host(t, [bad(false), good], { deadlines })
-    const error = await strict.run().then(
-      () => undefined,
-      error => error
-    )
+    const error = await strict.run().catch(error => error)
     t.match(error, { name: 'PluginError', code, message: reason })
     if (title !== 'a route is taken') t.equal(error.plugin, 'bad')
     await strict.host.stop()
@@ -355,76 +315,50 @@ for (const [title, setup, code, reason] of failures) {
 }
 
 t.test('routes and hooks of a failed plugin are removed, and the boot continues', async t => {
-  const later = async (app: FastifyInstance) => {
-    app.get('/half', async () => 'half')
+  /** Routes with a hook, and then this. */
+  const half = (then: (app: FastifyInstance) => unknown): PluginOffer => ({
+    async routes(app) {
+      app.get('/half', async () => 'half')
+      app.addHook('onRequest', async (_, reply) => void reply.header('x-bad', 'yes'))
+      then(app)
+    }
+  })
+  const hooks = async (app: FastifyInstance) => {
     app.addHook('onRequest', async (_, reply) => void reply.header('x-bad', 'yes'))
+    app.addHook('onSend', (_request, reply, payload, done) => {
+      reply.header('x-bad', 'yes')
+      done(null, payload)
+    })
+    throw new Error('half way')
   }
   const table: [title: string, offer: PluginOffer, reason: RegExp][] = [
     [
       'a nested Fastify plugin throws synchronously',
-      {
-        routes: async app => {
-          await later(app)
-          void app.register(() => {
-            throw new Error('nested')
-          })
-        }
-      },
+      half(app => void app.register(fail('nested'))),
       /could not be registered: nested/
     ],
     [
       'a nested Fastify plugin rejects, unawaited',
-      {
-        routes: async app => {
-          await later(app)
-          void app.register(() => Promise.reject(new Error('later')))
-        }
-      },
+      half(app => void app.register(() => Promise.reject(new Error('later')))),
       /could not be registered: later/
     ],
-    [
-      'hooks fail half way',
-      {
-        hooks: async app => {
-          app.addHook('onRequest', async (_, reply) => void reply.header('x-bad', 'yes'))
-          app.addHook('onSend', (_request, reply, payload, done) => {
-            reply.header('x-bad', 'yes')
-            done(null, payload)
-          })
-          throw new Error('half way')
-        }
-      },
-      /could not be registered: half way/
-    ],
-    ['routes never end', { routes: () => new Promise<void>(() => {}) }, /could not be registered: it took longer than/],
+    ['hooks fail half way', { hooks }, /could not be registered: half way/],
+    ['routes never end', { routes: never }, /could not be registered: it took longer than/],
     [
       'a schema cannot be used',
-      {
-        routes: async app => {
-          await later(app)
-          app.post('/schema', { schema: { body: { type: 'nonsense' } } }, async () => 'ok')
-        }
-      },
+      half(app => app.post('/schema', { schema: { body: { type: 'nonsense' } } }, async () => 'ok')),
       /the schema of POST \/schema \(body\) cannot be used: .*nonsense|schema is invalid/
     ],
     [
       'an onReady hook fails',
-      {
-        routes: async app => {
-          await later(app)
-          app.addHook('onReady', async () => Promise.reject(new Error('not ready')))
-        }
-      },
+      half(app => app.addHook('onReady', async () => Promise.reject(new Error('not ready')))),
       /could not be registered: not ready/
     ]
   ]
   for (const [title, offer, reason] of table) {
     const bad = { ...plugin('bad', { optional: true, setup: () => offer }), path: '/plugins/bad.mjs' }
-    const good = plugin('good', { setup: () => ({ routes: async app => void app.get('/good', async () => 'good') }) })
-    const heir = plugin('heir', {
-      optional: true,
-      setup: () => ({ routes: async app => void app.get('/heir', async () => 'heir') })
-    })
+    const good = plugin('good', { setup: () => page('good') })
+    const heir = plugin('heir', { optional: true, setup: () => page('heir') })
     const { app, run, states, host: made } = await host(t, [bad, good, heir], { deadlines: { register: 300 } })
     await run()
     t.same(states(), { bad: 'failed', good: 'active', heir: 'active' }, title)
@@ -458,7 +392,7 @@ t.test('the error of a Fastify hook names its plugin, and the server continues',
       }
     })
   })
-  const good = plugin('good', { setup: () => ({ routes: async app => void app.get('/:any', async () => 'good') }) })
+  const good = plugin('good', { setup: () => page(':any', {}, 'good') })
   const { app, run } = await host(t, [bad, good])
   await run()
   for (const [url, hook] of [
@@ -466,12 +400,10 @@ t.test('the error of a Fastify hook names its plugin, and the server continues',
     ['/sync', 'preHandler'],
     ['/callback', 'preHandler']
   ]) {
-    const { statusCode, payload } = await app.inject(url!)
-    t.equal(statusCode, 500)
-    t.match(JSON.parse(payload), {
-      code: 'internal',
-      error: `The plugin "bad" failed in its hook "${hook}". The server's log says why.`
-    })
+    const reply = await app.inject(url!)
+    t.equal(reply.statusCode, 500)
+    const error = `The plugin "bad" failed in its hook "${hook}". The server's log says why.`
+    t.match(reply.json(), { code: 'internal', error })
   }
   t.match((await app.inject('/refused')).json(), { code: 'unauthorized', error: 'Not you.' })
   t.equal((await app.inject('/fine')).body, 'good')
@@ -516,62 +448,47 @@ t.test('the report says what plugins offer', async t => {
   })
   const { host: made, run } = await host(t, [rich, user])
   await run()
+  const common = { api: 1, optional: false, state: 'active', needs: [], services: [], routes: [], hooks: [] }
   t.same(made.report(), [
     {
+      ...common,
       name: 'rich',
       description: 'The plugin rich',
-      api: 1,
-      optional: false,
-      state: 'active',
-      needs: [],
       services: ['x'],
       routes: ['GET /rich', 'POST /rich'],
       hooks: ['request', 'pullFinished']
     },
-    {
-      name: 'user',
-      description: 'The plugin user',
-      api: 1,
-      optional: true,
-      state: 'active',
-      needs: ['x'],
-      services: [],
-      routes: [],
-      hooks: []
-    }
+    { ...common, name: 'user', description: 'The plugin user', optional: true, needs: ['x'] }
   ])
 })
 
 t.test('an offer that comes after the deadline is stopped', async t => {
-  let release = () => {}
-  let stopped = () => {}
-  const wasStopped = new Promise<void>(resolve => {
-    stopped = resolve
-  })
+  const release = new AbortController()
+  const stopped = new AbortController()
   const late = plugin('late', {
     optional: true,
     setup: async () => {
-      await new Promise<void>(resolve => {
-        release = resolve
-      })
-      return { stop: stopped }
+      await once(release.signal, 'abort')
+      return { stop: () => stopped.abort() }
     }
   })
   const { run, states } = await host(t, [late], { deadlines: { setup: 50 } })
   await run()
   t.same(states(), { late: 'failed' })
-  release()
-  await wasStopped
+  const end = once(stopped.signal, 'abort')
+  release.abort()
+  await end
 })
 
 t.test('a stop that fails or hangs does not keep others from stopping', async t => {
   const stopped: string[] = []
-  const definitions = [
-    plugin('a', { setup: () => ({ stop: () => void stopped.push('a') }) }),
-    plugin('b', { setup: () => ({ stop: () => new Promise<void>(() => {}) }) }),
-    plugin('c', { setup: () => ({ stop: () => Promise.reject(new Error('stuck')) }) }),
-    plugin('d', { setup: () => ({ stop: () => void stopped.push('d') }) })
-  ]
+  const stops = {
+    a: () => void stopped.push('a'),
+    b: never,
+    c: () => Promise.reject(new Error('stuck')),
+    d: () => void stopped.push('d')
+  }
+  const definitions = Object.entries(stops).map(([name, stop]) => plugin(name, { setup: () => ({ stop }) }))
   const { host: made, run, lines } = await host(t, definitions, { deadlines: { stop: 50 } })
   await run()
   await made.stop()
@@ -586,17 +503,9 @@ t.test('a stop that fails or hangs does not keep others from stopping', async t 
 })
 
 t.test('enabled: false leaves a plugin out', async t => {
-  let setUp = false
-  const web = plugin('web', {
-    optional: true,
-    setup: () => {
-      setUp = true
-      return {}
-    }
-  })
+  const web = plugin('web', { optional: true, setup: () => t.fail('it was set up') as never })
   const { run, host: made } = await host(t, [web, plugin('base')], { yaml: 'web: {enabled: false}' })
   await run()
-  t.equal(setUp, false)
   t.match(made.report(), [
     { name: 'base', state: 'active' },
     { name: 'web', state: 'disabled', reason: /enabled/ }
@@ -604,8 +513,7 @@ t.test('enabled: false leaves a plugin out', async t => {
 })
 
 t.test('the first of two optional plugins keeps their common route', async t => {
-  const same = (name: string) =>
-    plugin(name, { optional: true, setup: () => ({ routes: async app => void app.get('/same', async () => name) }) })
+  const same = (name: string) => plugin(name, { optional: true, setup: () => page('same', {}, name) })
   const { run, app, states } = await host(t, [same('second'), same('first')])
   await run()
   t.same(states(), { first: 'active', second: 'failed' })
