@@ -96,56 +96,30 @@ t.test(
   { skip: process.getuid?.() !== 0 },
   async t => {
     const named = { flags: { config: 'config.yaml' } }
-    const cases: [string, (at: { cwd: string; file: string }) => string][] = [
-      [
-        'the file is writable by all',
-        ({ file }) => {
-          chmodSync(file, 0o646)
-          return file
-        }
-      ],
-      [
-        'the file is writable by a group',
-        ({ file }) => {
-          chownSync(file, 0, 12_345)
-          chmodSync(file, 0o664)
-          return file
-        }
-      ],
-      [
-        'the file belongs to another account',
-        ({ file }) => {
-          chownSync(file, 12_345, 0)
-          return file
-        }
-      ],
-      [
-        'the folder is writable by all',
-        ({ cwd }) => {
-          chmodSync(cwd, 0o777)
-          return cwd
-        }
-      ],
-      [
-        'a folder above belongs to another account',
-        ({ cwd }) => {
-          chownSync(cwd, 12_345, 0)
-          return cwd
-        }
-      ],
-      [
-        'a link leads through a folder of another account',
-        ({ cwd, file }) => {
-          const other = join(cwd, 'other')
-          mkdirSync(other)
-          renameSync(file, join(other, 'real.yaml'))
-          symlinkSync(join(other, 'real.yaml'), file)
-          chownSync(other, 12_345, 0)
-          return other
-        }
-      ]
+    const link = ({ cwd, file }: { cwd: string; file: string }) => {
+      const other = join(cwd, 'other')
+      mkdirSync(other)
+      renameSync(file, join(other, 'real.yaml'))
+      symlinkSync(join(other, 'real.yaml'), file)
+      chownSync(other, 12_345, 0)
+      return other
+    }
+    const cases: [what: string, place: 'file' | 'cwd', owner: number, group: number, mode: number][] = [
+      ['the file is writable by all', 'file', 0, 0, 0o646],
+      ['the file is writable by a group', 'file', 0, 12_345, 0o664],
+      ['the file belongs to another account', 'file', 12_345, 0, 0o644],
+      ['the folder is writable by all', 'cwd', 0, 0, 0o777],
+      ['a folder above belongs to another account', 'cwd', 12_345, 0, 0o755]
     ]
-    for (const [what, make] of cases) {
+    const changes = cases.map(([what, place, owner, group, mode]) => {
+      const make = (at: { cwd: string; file: string }) => {
+        chownSync(at[place], owner, group)
+        chmodSync(at[place], mode)
+        return at[place]
+      }
+      return [what, make] as const
+    })
+    for (const [what, make] of [...changes, ['a link leads through a folder of another account', link] as const]) {
       const at = folderWith(GUARDED)
       const path = make(at)
       const error = await at.load(named).catch(error => error)

@@ -11,6 +11,7 @@ import { startTestCorral } from '../../testing/index.ts'
 const DEMO = 'corral/tiny-chat'
 const ask = { model: DEMO, messages: [{ role: 'user', content: 'Hello there' }] }
 
+const never = async () => Promise.reject(new Error('asked'))
 const plugin = (more: Partial<PlainPlugin<any>> & Pick<PlainPlugin<any>, 'setup'>) =>
   definePlugin<any>({ name: 'bad', api: 1, optional: true, ...more })
 
@@ -27,44 +28,34 @@ function addAll(services: Pick<Services, 'catalog' | 'downloads' | 'engines' | '
     name: 'bad',
     title: 'Bad',
     prefixes: ['bad:'],
-    repository: async () => Promise.reject(new Error('asked')),
-    locate: async () => Promise.reject(new Error('asked'))
+    repository: never,
+    locate: never
   })
   services.runtimes.addSource({ name: 'bad', description: 'Bad', instant: true } as never)
 }
 
 t.test('everything that a plugin added is removed when it fails in any step', async t => {
-  const fail = () => {
+  const fail = (): never => {
     throw new Error('no luck')
   }
-  const table: Record<string, (add: () => void) => PluginOffer> = {
-    setup: add => {
-      add()
-      return fail()
-    },
-    hooks: add => ({
-      on: { request: fail },
+  const on = { request: fail }
+  const table: Record<string, (addAndFail: () => never) => PluginOffer> = {
+    setup: addAndFail => addAndFail(),
+    hooks: addAndFail => ({
+      on,
       hooks: async app => {
-        add()
         app.decorate('badDecorator', 1)
-        fail()
+        addAndFail()
       }
     }),
-    routes: add => ({
-      on: { request: fail },
+    routes: addAndFail => ({
+      on,
       routes: async app => {
         app.get('/bad', async () => 'bad')
-        add()
-        fail()
+        addAndFail()
       }
     }),
-    start: add => ({
-      on: { request: fail },
-      start() {
-        add()
-        fail()
-      }
-    })
+    start: start => ({ on, start })
   }
   for (const [step, offerOf] of Object.entries(table)) {
     let late = () => {}
@@ -80,7 +71,10 @@ t.test('everything that a plugin added is removed when it fails in any step', as
             runtimes: service('runtimes')
           })
         late = add
-        return offerOf(add)
+        return offerOf(() => {
+          add()
+          return fail()
+        })
       }
     })
     const corral = await startTestCorral({ plugins: [bad] })
@@ -131,8 +125,8 @@ t.test('a plugin fails if it uses names that are taken', async t => {
     name: 'mine',
     title: 'Mine',
     prefixes: ['mine:'],
-    repository: async () => Promise.reject(new Error('never asked')),
-    locate: async () => Promise.reject(new Error('never asked')),
+    repository: never,
+    locate: never,
     ...more
   })
   const table: [object, RegExp][] = [

@@ -76,19 +76,14 @@ t.test(
     chmodSync(home, 0o755)
     const { path } = await open(t, home)
     const script = `require('net').connect(${JSON.stringify(path)}).on('error', e => console.log(e.code)).on('connect', () => { console.log('in'); process.exit() })`
-    const child = spawn(process.execPath, ['-e', script], {
-      uid: 65534,
-      gid: 65534,
-      stdio: ['ignore', 'pipe', 'inherit']
-    })
-    t.equal(String(await once(child.stdout, 'data')).trim(), 'EACCES')
+    const outcome = async () => {
+      const stdio = ['ignore', 'pipe', 'inherit'] as const
+      const child = spawn(process.execPath, ['-e', script], { uid: 65534, gid: 65534, stdio: [...stdio] })
+      return String(await once(child.stdout!, 'data')).trim()
+    }
+    t.equal(await outcome(), 'EACCES')
     chmodSync(path, 0o666)
-    const again = spawn(process.execPath, ['-e', script], {
-      uid: 65534,
-      gid: 65534,
-      stdio: ['ignore', 'pipe', 'inherit']
-    })
-    t.equal(String(await once(again.stdout, 'data')).trim(), 'EACCES', "the folder's permissions alone suffice")
+    t.equal(await outcome(), 'EACCES', "the folder's permissions alone suffice")
   }
 )
 

@@ -1,3 +1,4 @@
+import { EventEmitter, once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import Fastify, { type FastifyReply } from 'fastify'
@@ -106,26 +107,20 @@ t.test('an injected request gets only the pieces', async t => {
 t.test('write waits for a slow reader, but not for one that has disconnected', async t => {
   const piece = 'x'.repeat(1 << 20)
   let sent = 0
-  let ended: (outcome: string) => void
-  const outcome = new Promise<string>(resolve => {
-    ended = resolve
-  })
-  let waits = () => {}
-  const isWaiting = new Promise<void>(resolve => {
-    waits = resolve
-  })
+  const events = new EventEmitter()
+  const [outcome, isWaiting] = [once(events, 'ended'), once(events, 'waits')]
   const { port } = await serve(t, async (stream, { raw }) => {
     for (let count = 0; count < 200 && !raw.destroyed; count++) {
       const wait = stream.write(piece)
       sent++
-      if (wait) setTimeout(waits, 100)
+      if (wait) setTimeout(() => events.emit('waits'), 100)
       await wait
     }
-    ended(raw.destroyed ? 'gone' : 'written')
+    events.emit('ended', raw.destroyed ? 'gone' : 'written')
     stream.end()
   })
   const request = httpRequest({ host: '127.0.0.1', port, path: '/stream', agent: false }).end()
-  const response = await new Promise<IncomingMessage>(resolve => request.once('response', resolve))
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
   await isWaiting
   t.ok(sent < 100, 'most is not written while nobody reads')
   const before = sent
@@ -135,5 +130,5 @@ t.test('write waits for a slow reader, but not for one that has disconnected', a
   }
   t.ok(sent > before + 10, 'it continues with the reader')
   response.destroy()
-  t.equal(await outcome, 'gone')
+  t.same(await outcome, ['gone'])
 })
