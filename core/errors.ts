@@ -2,96 +2,48 @@
  * All failures that a client or an admin can meet, with their stable codes. The HTTP status depends on the code, so
  * that it is the same in all APIs. Each API renders a CorralError in its own format.
  */
-export const ERROR_STATUS = {
-  invalid_json: 400,
-  missing_body: 400,
-  invalid_request: 400,
-  invalid_model_name: 400,
-  invalid_option: 400,
-  context_exceeded: 400,
-  unsupported_capability: 400,
-  over_limit: 400,
-  input_blocked: 400,
-  unauthorized: 401,
-  origin_not_allowed: 403,
-  host_not_allowed: 403,
-  forbidden_role: 403,
-  forbidden_model: 403,
-  address_not_allowed: 403,
-  path_not_allowed: 403,
-  link_refused: 403,
-  hub_forbidden: 403,
-  model_not_found: 404,
-  model_not_loaded: 404,
-  repo_not_found: 404,
-  runtime_not_found: 404,
-  response_not_found: 404,
-  file_not_found: 404,
-  batch_not_found: 404,
-  stream_not_found: 404,
-  key_not_found: 404,
-  capture_not_found: 404,
-  session_not_found: 404,
-  conversation_not_found: 404,
-  member_not_found: 404,
-  conversations_off: 404,
-  route_not_found: 404,
-  method_not_allowed: 405,
-  reader_stalled: 408,
-  model_exists: 409,
-  pull_cancelled: 409,
-  stream_cancelled: 409,
-  runtime_in_use: 409,
-  key_exists: 409,
-  trial_running: 409,
-  file_in_use: 409,
-  batch_ended: 409,
-  invalid_config: 409,
-  conversation_changed: 409,
-  config_not_editable: 409,
-  settings_changed: 409,
-  link_ended: 410,
-  body_too_large: 413,
-  unsupported_encoding: 415,
-  rate_limited: 429,
-  load_failed: 500,
-  engine_crashed: 500,
-  conversion_failed: 500,
-  reload_failed: 500,
-  hook_timeout: 500,
-  internal: 500,
-  not_implemented: 501,
-  hub_unreachable: 502,
-  checksum_mismatch: 502,
-  member_unreachable: 502,
-  copy_failed: 502,
-  queue_full: 503,
-  too_busy: 503,
-  hub_rate_limited: 503,
-  runtime_missing: 503,
-  conversion_not_installed: 503,
-  insufficient_memory: 503,
-  model_stopped: 503,
-  model_deleted: 503,
-  shutting_down: 503,
-  draining: 503,
-  load_timeout: 504,
-  insufficient_storage: 507,
-  storage_not_writable: 507
-} as const
+const CODES = [
+  [400, 'invalid_json missing_body invalid_request invalid_model_name invalid_option context_exceeded'],
+  [400, 'unsupported_capability over_limit input_blocked'],
+  [401, 'unauthorized'],
+  [403, 'origin_not_allowed host_not_allowed forbidden_role forbidden_model address_not_allowed'],
+  [403, 'path_not_allowed link_refused hub_forbidden'],
+  [404, 'model_not_found model_not_loaded repo_not_found runtime_not_found response_not_found'],
+  [404, 'file_not_found batch_not_found stream_not_found key_not_found capture_not_found session_not_found'],
+  [404, 'conversation_not_found member_not_found conversations_off route_not_found'],
+  [405, 'method_not_allowed'],
+  [408, 'reader_stalled'],
+  [409, 'model_exists pull_cancelled stream_cancelled runtime_in_use key_exists trial_running file_in_use'],
+  [409, 'batch_ended invalid_config conversation_changed config_not_editable settings_changed'],
+  [410, 'link_ended'],
+  [413, 'body_too_large'],
+  [415, 'unsupported_encoding'],
+  [429, 'rate_limited'],
+  [500, 'load_failed engine_crashed conversion_failed reload_failed hook_timeout internal'],
+  [501, 'not_implemented'],
+  [502, 'hub_unreachable checksum_mismatch member_unreachable copy_failed'],
+  [503, 'queue_full too_busy hub_rate_limited runtime_missing conversion_not_installed insufficient_memory'],
+  [503, 'model_stopped model_deleted shutting_down draining'],
+  [504, 'load_timeout'],
+  [507, 'insufficient_storage storage_not_writable']
+] as const
 
-export type ErrorCode = keyof typeof ERROR_STATUS
+/** The words of a text, as a type. */
+type Words<Text extends string> = Text extends `${infer Word} ${infer Others}` ? Word | Words<Others> : Text
+export type ErrorCode = Words<(typeof CODES)[number][1]>
+
+/** Returns the codes in these texts. Others do not compile. */
+export const errorCodes = <Text extends string>(...texts: (Words<Text> extends ErrorCode ? Text : never)[]) =>
+  texts.flatMap(text => text.split(' ')) as ErrorCode[]
+
+export const ERROR_STATUS = Object.fromEntries(
+  CODES.flatMap(([status, codes]) => codes.split(' ').map(code => [code, status]))
+) as Record<ErrorCode, number>
 
 /** 5xx codes for which sending the same request again may help; all others get `x-should-retry: false`. */
-const RETRYABLE = new Set<ErrorCode>([
-  'queue_full',
-  'too_busy',
-  'hub_rate_limited',
-  'engine_crashed',
-  'hub_unreachable',
-  'copy_failed',
-  'draining'
-])
+const RETRYABLE = new Set(
+  errorCodes('queue_full too_busy hub_rate_limited engine_crashed hub_unreachable copy_failed draining')
+)
 
 export interface ErrorOptions {
   cause?: unknown

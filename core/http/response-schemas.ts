@@ -7,7 +7,7 @@ import type {
   RouteOptions
 } from 'fastify'
 import { type Static, type TSchema, Type } from 'typebox'
-import { ERROR_STATUS, type ErrorCode } from '../errors.ts'
+import { ERROR_STATUS, type ErrorCode, errorCodes } from '../errors.ts'
 import type { Role } from './roles.ts'
 
 /** The format of an API's errors, for the API document. */
@@ -30,59 +30,38 @@ export interface ResponseSchema {
 }
 
 /** Error codes of every route, for all callers. */
-const ALWAYS: ErrorCode[] = [
-  'unauthorized',
-  'forbidden_role',
-  'rate_limited',
-  'origin_not_allowed',
-  'host_not_allowed',
-  'internal',
+const ALWAYS = errorCodes(
+  'unauthorized forbidden_role rate_limited origin_not_allowed host_not_allowed internal',
   'shutting_down'
-]
+)
 /** Error codes of routes that check keys. */
-const OF_KEYS: ErrorCode[] = ['unauthorized', 'forbidden_role', 'rate_limited']
+const OF_KEYS = errorCodes('unauthorized forbidden_role rate_limited')
 /** Error codes of routes with a body. */
-export const WITH_BODY: ErrorCode[] = [
-  'invalid_json',
-  'missing_body',
-  'invalid_request',
-  'body_too_large',
-  'too_busy',
-  'unsupported_encoding'
-]
+export const WITH_BODY = errorCodes(
+  'invalid_json missing_body invalid_request body_too_large too_busy unsupported_encoding'
+)
 /** Error codes of finding a model that must have files. */
-export const FILE_ERRORS: ErrorCode[] = ['invalid_model_name', 'model_not_found', 'unsupported_capability']
+export const FILE_ERRORS = errorCodes('invalid_model_name model_not_found unsupported_capability')
 /** Error codes of writing to disk. */
-export const DISK_ERRORS: ErrorCode[] = ['insufficient_storage', 'storage_not_writable']
+export const DISK_ERRORS = errorCodes('insufficient_storage storage_not_writable')
 /** Error codes of downloads. */
-export const DOWNLOAD_ERRORS: ErrorCode[] = ['hub_unreachable', 'checksum_mismatch', 'hub_rate_limited', ...DISK_ERRORS]
+export const DOWNLOAD_ERRORS = [...errorCodes('hub_unreachable checksum_mismatch hub_rate_limited'), ...DISK_ERRORS]
 /** Error codes of finding and loading a model. */
-export const MODEL_ERRORS: ErrorCode[] = [
-  'invalid_model_name',
-  'model_not_found',
-  'load_failed',
-  'engine_crashed',
-  'conversion_failed',
-  'conversion_not_installed',
-  'queue_full',
-  'runtime_missing',
-  'insufficient_memory',
-  'model_stopped',
-  'model_deleted',
-  'load_timeout',
+export const MODEL_ERRORS = [
+  ...errorCodes(
+    'invalid_model_name model_not_found load_failed engine_crashed conversion_failed',
+    'conversion_not_installed queue_full runtime_missing insufficient_memory model_stopped',
+    'model_deleted load_timeout'
+  ),
   ...DISK_ERRORS
 ]
 /** Error codes of requests to a model. */
-export const ANSWER_ERRORS: ErrorCode[] = [
+export const ANSWER_ERRORS = [
   ...MODEL_ERRORS,
-  'invalid_option',
-  'context_exceeded',
-  'unsupported_capability',
-  'not_implemented',
-  'over_limit',
-  'input_blocked',
-  'forbidden_model',
-  'draining'
+  ...errorCodes(
+    'invalid_option context_exceeded unsupported_capability not_implemented over_limit input_blocked',
+    'forbidden_model draining'
+  )
 ]
 
 const NativeErrorSchema = Type.Object(

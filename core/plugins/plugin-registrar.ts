@@ -36,18 +36,11 @@ export interface PluginEntry {
 }
 
 /** Hooks that run for a request, each with a callback as its last argument. */
-const REQUEST_HOOKS = new Set<string>([
-  'onRequest',
-  'preParsing',
-  'preValidation',
-  'preHandler',
-  'preSerialization',
-  'onSend',
-  'onResponse',
-  'onError',
-  'onTimeout',
-  'onRequestAbort'
-])
+const REQUEST_HOOKS = new Set(
+  'onRequest preParsing preValidation preHandler preSerialization onSend onResponse onError onTimeout onRequestAbort'.split(
+    ' '
+  )
+)
 
 type AnyFunction = (this: unknown, ...values: unknown[]) => unknown
 
