@@ -3,7 +3,7 @@ import { getHeapStatistics } from 'node:v8'
 import type { FastifyRequest, RouteOptions } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { formatBytes, parseBytes } from '../system/bytes.ts'
-import { OpenMap } from '../system/open-tables.ts'
+import { addTo, OpenMap } from '../system/open-tables.ts'
 import type { BodyHold, RequestRecord } from './request-record.ts'
 
 declare module 'fastify' {
@@ -102,7 +102,7 @@ export class BodyMemory {
       this.release(record)
       throw refusal
     }
-    this.#held.set(hold.client, held + more)
+    addTo(this.#held, hold.client, more)
     this.#total += more
   }
 
@@ -125,25 +125,24 @@ export class BodyMemory {
     record.body = undefined
     const counted = body ? countedBytes(body) : 0
     if (!body || counted === 0) return
-    const left = this.#held.get(body.client)! - counted
-    if (left === 0) this.#held.delete(body.client)
-    else this.#held.set(body.client, left)
+    addTo(this.#held, body.client, -counted)
     this.#total -= counted
   }
 
   #refusal(body: number, client: number, all: number): CorralError | undefined {
     const { total, perClient } = this.#limits()
+    const options = { retryAfter: RETRY_AFTER }
+    const own = `one client, which is ${formatBytes(perClient)} (limits.body_memory_per_client)`
     if (body > perClient) {
       return new CorralError(
         'body_too_large',
-        `The request body exceeds the memory for the bodies of one client, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Send a smaller one, or have the admin raise the limit.`
+        `The request body exceeds the memory for the bodies of ${own}. Send a smaller one, or have the admin raise the limit.`
       )
     }
-    const options = { retryAfter: RETRY_AFTER }
     if (client > perClient) {
       return new CorralError(
         'too_busy',
-        `The bodies of your unanswered requests use all the memory for one client, which is ${formatBytes(perClient)} (limits.body_memory_per_client). Wait until some have been answered, then send this one again.`,
+        `The bodies of your unanswered requests use all the memory for ${own}. Wait until some have been answered, then send this one again.`,
         options
       )
     }

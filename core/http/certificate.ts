@@ -49,15 +49,14 @@ export class ServerCertificate {
     try {
       this.#current = load(this.#read())
     } catch (error) {
-      const [where, file] = certificate === '' ? ['tls.certificate', key] : ['tls.key', certificate]
-      const message =
-        certificate === '' || key === ''
-          ? `It is missing: a certificate (tls.certificate) and its key (tls.key) go together, and only ${file} is set.`
-          : isSystemError(error, 'ENOENT')
-            ? `There is no file ${error.path}. Correct tls.certificate and tls.key, or leave both empty for plain HTTP.`
-            : `The certificate ${certificate} with the key ${key} cannot be used (${errorMessage(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
-      const setting = certificate === '' || key === '' ? where : 'tls.certificate'
-      throw new ConfigError([{ where: setting!, setting: setting!, message }])
+      const missing = certificate === '' ? 'tls.certificate' : key === '' ? 'tls.key' : undefined
+      const message = missing
+        ? `It is missing: a certificate (tls.certificate) and its key (tls.key) go together, and only ${certificate || key} is set.`
+        : isSystemError(error, 'ENOENT')
+          ? `There is no file ${error.path}. Correct tls.certificate and tls.key, or leave both empty for plain HTTP.`
+          : `The certificate ${certificate} with the key ${key} cannot be used (${errorMessage(error)}). Both are files in PEM format; the certificate's file also has those of its issuers.`
+      const setting = missing ?? 'tls.certificate'
+      throw new ConfigError([{ where: setting, setting, message }])
     }
     this.#warn()
     this.#timer = setInterval(() => this.check(), parseDuration(options.check_interval)!).unref()

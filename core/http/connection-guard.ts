@@ -1,12 +1,11 @@
 import { readFileSync } from 'node:fs'
 import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
-import { isDeepStrictEqual } from 'node:util'
 import type { FastifyBaseLogger } from 'fastify'
 import { CorralError } from '../errors.ts'
 import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
-import { OpenMap, OpenSet } from '../system/open-tables.ts'
+import { addTo, OpenMap, OpenSet } from '../system/open-tables.ts'
 import type { ServerCertificate } from './certificate.ts'
 import { holdContinue, mayTakeAnyTime } from './long-upload.ts'
 import { encrypt } from './tls-handshake.ts'
@@ -77,7 +76,8 @@ export class ConnectionGuard {
   #most = 0
   #mostPerAddress = 0
   #stall = 0
-  #limits: ConnectionLimits | undefined
+  /** The limits that were asked for. */
+  #asked = ''
   readonly #openFiles: number
   readonly #log: FastifyBaseLogger
   readonly #certificate: ServerCertificate | undefined
@@ -110,18 +110,17 @@ export class ConnectionGuard {
   /** Changes the limits. Open connections are not affected. */
   setLimits(limits: ConnectionLimits): void {
     const { connections, connections_per_address, reader_stall } = limits
-    const asked = { connections, connections_per_address, reader_stall }
-    if (isDeepStrictEqual(asked, this.#limits)) return
-    this.#limits = asked
-    this.#stall = parseDuration(limits.reader_stall)!
+    const asked = JSON.stringify([connections, connections_per_address, reader_stall])
+    if (asked === this.#asked) return
+    this.#asked = asked
+    this.#stall = parseDuration(reader_stall)!
     // A request takes two files: its client's connection and that to the engine.
     const room = Math.max(8, Math.floor((this.#openFiles - RESERVED_FILES) / 2))
-    this.#most = Math.min(limits.connections, room)
-    const share = this.#most / limits.connections
-    this.#mostPerAddress = Math.max(1, Math.ceil(limits.connections_per_address * share))
-    if (room < limits.connections) {
+    this.#most = Math.min(connections, room)
+    this.#mostPerAddress = Math.max(1, Math.ceil((connections_per_address * this.#most) / connections))
+    if (room < connections) {
       this.#log.warn(
-        `This process may open ${this.#openFiles} files, so it accepts only ${room} connections instead of ${limits.connections} (limits.connections). To accept more, raise the limit (ulimit -n, LimitNOFILE of systemd).`
+        `This process may open ${this.#openFiles} files, so it accepts only ${room} connections instead of ${connections} (limits.connections). To accept more, raise the limit (ulimit -n, LimitNOFILE of systemd).`
       )
     }
     clearInterval(this.#timer)
@@ -212,16 +211,14 @@ export class ConnectionGuard {
     }
     this.#leave(connection)
     connection.client = client
-    this.#busy.set(client, busy + 1)
+    addTo(this.#busy, client, 1)
   }
 
   #leave(connection: Connection): void {
     const { client } = connection
     if (client === undefined) return
     connection.client = undefined
-    const left = this.#busy.get(client)! - 1
-    if (left === 0) this.#busy.delete(client)
-    else this.#busy.set(client, left)
+    addTo(this.#busy, client, -1)
   }
 
   /** @returns undefined if there is no room for it */
@@ -238,18 +235,10 @@ export class ConnectionGuard {
         return undefined
       }
       this.#counted++
-      this.#counts.set(network, ofAddress + 1)
+      addTo(this.#counts, network, 1)
     }
-    const seen = { taken: -1, since: 0, stalled: false }
-    const connection: Connection = {
-      socket,
-      inner: socket,
-      address,
-      network,
-      counted,
-      ...seen,
-      listeners: new OpenSet()
-    }
+    const seen = { taken: -1, since: 0, stalled: false, listeners: new OpenSet<(error: CorralError) => void>() }
+    const connection: Connection = { socket, inner: socket, address, network, counted, ...seen }
     this.#open.add(connection)
     if (counted) this.#waiting.add(connection)
     socket.once('close', () => this.#forget(connection))
@@ -264,9 +253,7 @@ export class ConnectionGuard {
     this.#leave(connection)
     if (!counted) return
     this.#counted--
-    const left = this.#counts.get(network)! - 1
-    if (left === 0) this.#counts.delete(network)
-    else this.#counts.set(network, left)
+    addTo(this.#counts, network, -1)
   }
 
   #closeWaiting(): void {
@@ -289,14 +276,12 @@ export class ConnectionGuard {
     const now = performance.now()
     if (now - this.#warnedAt < 60_000) return
     this.#warnedAt = now
-    if (address === undefined) {
-      this.#log.warn(`Connections are refused: ${this.#most} are open (limits.connections).`)
-    } else {
-      this.#log.warn(
-        { address },
-        `Connections of one address are refused: it has ${this.#mostPerAddress} (limits.connections_per_address).`
-      )
-    }
+    this.#log.warn(
+      { address },
+      address === undefined
+        ? `Connections are refused: ${this.#most} are open (limits.connections).`
+        : `Connections of one address are refused: it has ${this.#mostPerAddress} (limits.connections_per_address).`
+    )
   }
 
   /** Ends answers that nobody reads: first the request, with an error for the client, then the connection. */

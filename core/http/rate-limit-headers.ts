@@ -23,28 +23,23 @@ interface Headers {
   readonly reset: string
 }
 
-const ofTokens: readonly BudgetKind[] = ['tokens', 'tokens_in', 'tokens_out']
+const COMMON = { requests: ['requests'], tokens: ['tokens', 'tokens_in', 'tokens_out'] } as const
+
+const headersFor = (kinds: Record<string, readonly BudgetKind[]>, name: (kind: string, part: string) => string) =>
+  Object.entries(kinds).map(
+    ([kind, counted]): Headers => ({
+      counted,
+      limit: name(kind, 'limit'),
+      remaining: name(kind, 'remaining'),
+      reset: name(kind, 'reset')
+    })
+  )
+
 const DIALECTS = {
-  openai: Object.entries({ requests: ['requests'], tokens: ofTokens } as const).map(
-    ([what, counted]): Headers => ({
-      counted,
-      limit: `x-ratelimit-limit-${what}`,
-      remaining: `x-ratelimit-remaining-${what}`,
-      reset: `x-ratelimit-reset-${what}`
-    })
-  ),
-  anthropic: Object.entries({
-    requests: ['requests'],
-    tokens: ofTokens,
-    'input-tokens': ['tokens', 'tokens_in'],
-    'output-tokens': ['tokens', 'tokens_out']
-  } as const).map(
-    ([what, counted]): Headers => ({
-      counted,
-      limit: `anthropic-ratelimit-${what}-limit`,
-      remaining: `anthropic-ratelimit-${what}-remaining`,
-      reset: `anthropic-ratelimit-${what}-reset`
-    })
+  openai: headersFor(COMMON, (kind, part) => `x-ratelimit-${part}-${kind}`),
+  anthropic: headersFor(
+    { ...COMMON, 'input-tokens': ['tokens', 'tokens_in'], 'output-tokens': ['tokens', 'tokens_out'] },
+    (kind, part) => `anthropic-ratelimit-${kind}-${part}`
   )
 }
 

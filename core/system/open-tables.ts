@@ -84,3 +84,14 @@ export class OpenSet<Thing> {
     return this.#things.keys()
   }
 }
+
+/** Adds to the count of a key. Counts of 0 are not stored. */
+export function addTo<Key>(
+  counts: Pick<Map<Key, number>, 'get' | 'delete'> & { set(key: Key, count: number): unknown },
+  key: Key,
+  more: number
+): void {
+  const count = (counts.get(key) ?? 0) + more
+  if (count === 0) counts.delete(key)
+  else counts.set(key, count)
+}
