@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isSystemError } from '../core/errors.ts'
 import { packageRoot, version } from '../core/system/package-info.ts'
+import { fillTemplate } from './shipped-text.ts'
 
 interface Skeleton {
   example: string
@@ -29,10 +30,6 @@ const SKELETONS = {
 export type PluginKind = keyof typeof SKELETONS
 export const KINDS = Object.keys(SKELETONS) as PluginKind[]
 
-const FOLDER_NOTE = `
-The development dependency \`corral\` in \`package.json\` is a folder on the machine where this plugin was created. Change it to develop the plugin on another machine. Users of the plugin don't need it.
-`
-
 /**
  * The `corral` dependency of a new plugin: the version if npm installed this corral from a registry, otherwise this
  * folder, which exists only on this machine.
@@ -53,65 +50,22 @@ export async function pluginSkeleton(kind: PluginKind, name: string): Promise<Re
   const { example, names, trial }: Skeleton = SKELETONS[kind]
   const copy = async (file: string) =>
     (await readFile(join(packageRoot, 'examples', example, file), 'utf8')).replace(names, name)
-  const json = (value: unknown) => `${JSON.stringify(value, undefined, 2)}\n`
   const corral = await ownDependency()
-  const note = corral.startsWith('file:') ? FOLDER_NOTE : ''
+  const values = {
+    name,
+    example,
+    // A path may contain backslashes.
+    corral: JSON.stringify(corral).slice(1, -1),
+    trial: trial(name),
+    folder: corral.startsWith('file:') ? '' : []
+  }
+  const text = (file: string) => fillTemplate(`plugin/${file}`, values)
   return {
-    'package.json': json({
-      name: `corral-plugin-${name}`,
-      version: '0.1.0',
-      type: 'module',
-      exports: './dist/index.js',
-      files: ['dist', '!dist/*.test.js'],
-      corral: { api: 1 },
-      scripts: { build: 'tsc', prepack: 'tsc', test: 'tsc && node --test dist/index.test.js' },
-      devDependencies: { '@types/node': '^20.19.43', corral, typescript: '^5.9.0 || ^7.0.0' }
-    }),
-    'tsconfig.json': json({
-      compilerOptions: {
-        target: 'es2023',
-        module: 'nodenext',
-        rootDir: 'src',
-        outDir: 'dist',
-        strict: true,
-        skipLibCheck: true,
-        types: ['node']
-      },
-      include: ['src']
-    }),
+    'package.json': text('manifest.json'),
+    'tsconfig.json': text('compiler.json'),
+    '.gitignore': text('gitignore'),
+    'README.md': text('README.md'),
     'src/index.ts': await copy('index.ts'),
-    'src/index.test.ts': await copy('index.test.ts'),
-    '.gitignore': 'node_modules/\ndist/\n',
-    'README.md': `# ${name}
-
-A plugin for corral, copied from its example ${example}. Change its behaviour and its description.
-
-\`\`\`sh
-npm install
-npm test
-corral plugin check .
-\`\`\`
-${note}
-## Try it
-
-Add the path of this folder to a \`config.yaml\`, and start the server with that file:
-
-\`\`\`yaml
-plugins: [/path/to/${name}]
-\`\`\`
-
-\`\`\`sh
-corral serve --config config.yaml
-${trial(name)}
-\`\`\`
-
-## Share it
-
-\`npm pack\` creates \`corral-plugin-${name}-0.1.0.tgz\`. To use it, run \`npm install\` with that file in the folder of a \`config.yaml\`, and add its name there:
-
-\`\`\`yaml
-plugins: [corral-plugin-${name}]
-\`\`\`
-`
+    'src/index.test.ts': await copy('index.test.ts')
   }
 }

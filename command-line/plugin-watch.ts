@@ -1,5 +1,6 @@
 import { Worker } from 'node:worker_threads'
 import { culpritNow, pluginAtFault } from '../core/plugins/running-plugin.ts'
+import { shippedText } from './shipped-text.ts'
 
 /**
  * How long plugins may block the process until signals end it immediately, until it is reported, and until the process
@@ -11,37 +12,6 @@ export const BLOCKED_TICKS = { signals: 2, report: 5, end: 60 }
 /** Name of the function that the watching thread calls in the blocked main thread. */
 const ASK = Symbol.for('corral.blocked')
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
-
-/**
- * Code of the watching thread. A blocked main thread handles no messages or signals, but the inspector can interrupt it
- * and call the function there.
- */
-const WATCHER = `
-const { workerData: { beats, tick, ticks } } = require('node:worker_threads')
-const { Session } = require('node:inspector')
-let last = -1
-let blocked = 0
-setInterval(() => {
-  const now = Atomics.load(beats, 0)
-  blocked = now === last ? blocked + 1 : 0
-  last = now
-  const stage = Object.keys(ticks).find(name => ticks[name] === blocked)
-  if (stage) ask(stage)
-}, tick)
-function ask(stage) {
-  const session = new Session()
-  session.connectToMainThread()
-  session.once('Debugger.paused', ({ params: { callFrames: [{ callFrameId }] } }) => {
-    const expression = 'globalThis[Symbol.for("corral.blocked")]("' + stage + '")'
-    session.post('Debugger.evaluateOnCallFrame', { callFrameId, expression }, (error, reply) => {
-      session.post('Debugger.resume')
-      session.disconnect()
-      if (stage === 'end' && reply?.result.value === true) process.kill(process.pid, 'SIGKILL')
-    })
-  })
-  session.post('Debugger.enable')
-  session.post('Debugger.pause')
-}`
 
 let report = (message: string): void => console.error(message)
 let isWatching = false
@@ -79,7 +49,11 @@ export function watchPlugins(ticks = BLOCKED_TICKS, tick = TICK_MS): void {
     handlers = undefined
   }
   setInterval(beat, tick).unref()
-  new Worker(WATCHER, { eval: true, execArgv: [], workerData: { beats, tick, ticks } }).unref()
+  new Worker(shippedText('plugin-watcher.cjs'), {
+    eval: true,
+    execArgv: [],
+    workerData: { beats, tick, ticks }
+  }).unref()
 }
 
 /** Restores the default effect of signals. @returns a function that restores the handlers */

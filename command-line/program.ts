@@ -131,15 +131,21 @@ function defineCommand(
   if (words[0] === 'serve') command.configureHelp({ showGlobalOptions: true })
   else command.addHelpText('after', '\nOptions of all commands (--host, --port, --home, --config, …): corral --help')
   if (isGroup(path) && mark !== 'action') return
-  const name = words.join('-').replace(/-./g, dashed => dashed[1]!.toUpperCase())
   command.allowExcessArguments(mark !== undefined).action(async (...values: unknown[]) => {
     // The word after a group was not one of its commands.
     if (mark !== undefined && command.args[0] !== undefined) {
       unknownCommand(isDefault ? parent : command, command.args[0])
     }
-    const actions = (await MODULES[words[0]!]!()) as Record<string, Action>
-    await actions[name]!(context, ...values.slice(0, -2), command.optsWithGlobals())
+    const action = await commandAction(path)
+    await action(context, ...values.slice(0, -2), command.optsWithGlobals())
   })
+}
+
+/** Loads the function of a command, such as `runtime install`. */
+export async function commandAction(path: string): Promise<Action> {
+  const name = path.replace(/[ -]./g, separated => separated[1]!.toUpperCase())
+  const actions = (await MODULES[path.split(' ')[0]!]!()) as Record<string, Action>
+  return actions[name]!
 }
 
 /** Rewords commander's usage errors: first the problem, then what to do. */

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import { shippedText } from './shipped-text.ts'
+import { fillTemplate } from './shipped-text.ts'
 
 /** Name of the systemd service, and label of the launchd agent. */
 export const SERVICE = 'corral'
@@ -64,16 +64,6 @@ export function launchdAgent({ command, flags, environment, home }: ServiceDefin
     variable: Object.entries(settings).map(([name, value]) => `<key>${xml(name)}</key><string>${xml(value)}</string>`),
     log: xml(log)
   })
-}
-
-/** Replaces `{name}` in each line of a text. A line with a list is repeated for each value, or left out if it is empty. */
-function fillTemplate(file: string, values: Record<string, string | string[]>): string {
-  const fill = (line: string): string[] => {
-    const [, before, name, rest] = /^(.*?)\{(\w+)\}(.*)$/.exec(line) ?? []
-    if (name === undefined) return [line]
-    return [values[name]!].flat().flatMap(value => fill(rest!).map(after => before + value + after))
-  }
-  return shippedText(file).split('\n').flatMap(fill).join('\n')
 }
 
 export type ServiceStep =

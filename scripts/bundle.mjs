@@ -1,5 +1,5 @@
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { noteInputs, root } from './inputs.mjs'
 
@@ -64,7 +64,9 @@ export async function buildBundle() {
     writeFileSync(path, escaped, { mode: path === join(FOLDER, 'main.js') ? 0o755 : 0o644 })
   }
   cpSync(join(root, TEXTS), join(FOLDER, 'texts'), { recursive: true })
-  const texts = readdirSync(join(root, TEXTS)).map(name => `${TEXTS}/${name}`)
+  const texts = readdirSync(join(root, TEXTS), { recursive: true, withFileTypes: true })
+    .filter(entry => entry.isFile())
+    .map(({ name, parentPath }) => relative(root, join(parentPath, name)))
   noteInputs(FOLDER, [...Object.keys(metafile.inputs), ...texts, 'scripts/bundle.mjs'])
 }
 

@@ -58,8 +58,8 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
   const shown = isWide ? models.map(model => formatBlock(model, width, now)).join('\n') : table
   const unknown = models.filter(({ problem }) => problem !== undefined)
   const notes = unknown.map(({ model, problem }) => `${model}: ${problem}`).join('\n')
-  const parts = notes === '' ? [shown] : [shown, wrapLines(notes, width ?? Number.POSITIVE_INFINITY)]
-  return printable(parts.join('\n\n'))
+  const parts = notes === '' ? [] : [wrapLines(printable(notes), width ?? Number.POSITIVE_INFINITY)]
+  return [printable(shown), ...parts].join('\n\n')
 }
 
 const pullCommand = ({ model }: FoundRepository) => `corral pull ${model}`

@@ -53,9 +53,6 @@ t.test('bench measures a loaded model and restores it', async t => {
   await lines.return!()
 
   t.match(await corral(['bench', 'no/model'], { home }), { code: 4, stderr: /no\/model/ })
-  t.match(await corral(['bench', DEMO, '--yes'], { home }), { code: 2, stderr: /^error: --yes needs --tune\./ })
-  t.match(await corral(['bench', DEMO, '--tune', '--slots', '2'], { home }), { code: 2, stderr: /Leave out/ })
-  t.match(await corral(['bench', DEMO, '--slots', '0'], { home }), { code: 2, stderr: /1 or more/ })
 })
 
 t.test('bench measures an embedding model on a narrow terminal', async t => {

@@ -5,7 +5,7 @@ import t from 'tap'
 import { type LiveState, liveLines, Rates } from '../../command-line/live-view.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { commandEnvironment, MAIN } from './command.ts'
-import { loadingModel, runningModel } from './records.ts'
+import { loadingModel, pullReply, runningModel } from './records.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
 const NOW = performance.now()
@@ -17,21 +17,7 @@ const STATE: LiveState = {
     models: [{ ...runningModel('corral/tiny-chat'), running: 3, queued: 2, generated_tokens: 500 }],
     loading: [{ ...loadingModel('someone/a-model-with-a-rather-long-name-GGUF:Q4_K_M'), status: 'loading 42%' }],
     memory: [{ pool: 'host', reserved: 3 * GB, budget: 12 * GB }],
-    pulls: [
-      {
-        id: 'a',
-        model: 'Qwen/Qwen3-0.6B-GGUF:Q8_0',
-        state: 'downloading',
-        detached: true,
-        watchers: 0,
-        origin: 'https://hub',
-        created_at: '2026-11-21T11:00:00.000Z',
-        completed: 300e6,
-        total: 600e6,
-        speed: 10e6,
-        files: []
-      }
-    ]
+    pulls: [pullReply('Qwen/Qwen3-0.6B-GGUF:Q8_0', {})]
   }
 }
 

@@ -1,4 +1,3 @@
-import { readdirSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { corral, newHome } from './command.ts'
@@ -132,28 +131,4 @@ t.test('import --from lists, imports some and imports all', async t => {
     ['id of a/one:Q8_0', 'id of a/one:Q8_0', 'id of a/two:Q8_0']
   )
   t.same(server.bodies('POST /api/import')[0], { from: 'ollama', found: 'id of a/one:Q8_0', stream: true })
-})
-
-t.test('wrong usage of pull, convert and import starts no server', async t => {
-  const home = newHome(t)
-  const mistakes: [args: string[], stderr: RegExp][] = [
-    [['pull'], /<reference> is missing: corral pull/],
-    [['pull', 'a/b', '--json'], /--json requires --dry-run/],
-    [['pull', 'a/b', '--dry-run', '--detach'], /cannot be combined/],
-    [['pull', 'https://x/y.gguf', '--as', 'nowhere'], /is not a model name/],
-    [['convert', 'a/b'], /The type is missing\. Add --dtype, such as --dtype q4_k_m/],
-    [['import', 'x.gguf'], /Give a path and a name/],
-    [['import', 'x.gguf', 'a/b', 'c'], /Give a path and a name/],
-    [['import', 'x.gguf', 'noname'], /is not a model name/],
-    [['import', '--all'], /require --from/],
-    [['import', '--from', 'word'], /Allowed choices are huggingface, ollama, lm-studio/],
-    [['import', '--from', 'ollama', '--all', 'a/b'], /not both/],
-    [['import', '--from', 'ollama', '--all', '--list'], /Use only one of them/],
-    [['import', '--from', 'ollama', '--list', 'a/b'], /Leave out the names/]
-  ]
-  const all = await Promise.all(
-    mistakes.map(async ([args, stderr]) => ({ args, stderr, ended: await corral(args, { home }) }))
-  )
-  for (const { args, stderr, ended } of all) t.match(ended, { code: 2, stdout: '', stderr }, args.join(' '))
-  t.same(readdirSync(home), [])
 })

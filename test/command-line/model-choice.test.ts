@@ -1,7 +1,7 @@
 import t, { type Test } from 'tap'
 import { DONE, say } from './chat-server.ts'
 import { corral, newHome } from './command.ts'
-import { localModel, runningModel, shownModel } from './records.ts'
+import { localModel, planReply, runningModel, shownModel } from './records.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
 import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
 
@@ -34,22 +34,7 @@ async function pullingServer(
         here = true
         return reply.end(event({ status: `pulling ${MODEL}`, model: MODEL, size: 6e8 }) + event({ status: 'success' }))
       }
-      reply.end(
-        JSON.stringify({
-          model: MODEL,
-          label: 'Q4_K_M',
-          format: 'gguf',
-          repository: { hub: 'hf', id: MODEL, revision: 'a', address: 'https://hub.example/me/far', gated: false },
-          files: [],
-          size: 6e8,
-          reason: 'It is the best that fits.',
-          choices: [],
-          memory: room(plan.memory),
-          disk: room(plan.disk),
-          warnings: [],
-          present: false
-        })
-      )
+      reply.end(JSON.stringify({ ...planReply(MODEL), memory: room(plan.memory), disk: room(plan.disk) }))
     },
     'POST /api/chat': reply => reply.end(say('hello from far') + DONE)
   })

@@ -11,82 +11,23 @@ import {
   transferLines,
   transferText
 } from '../../command-line/progress-display.ts'
-import type { PlanReply } from '../../core/contracts/native-records.ts'
-import { shownModel } from './records.ts'
+import { planReply, pullReply, shownModel } from './records.ts'
+import { tables } from './tables.ts'
 
 const MB = 1e6
 
 t.test('measureSpeed averages the last seconds', async t => {
-  const steady = Array.from({ length: 31 }, (_, second) => ({ at: second * 1000, moved: second * 5 }))
-  for (const [what, samples, now, expected] of [
-    ['no samples', [], 5000, undefined],
-    ['too short', [{ at: 0, moved: 0 }], 999, undefined],
-    [
-      'one second is enough',
-      [
-        { at: 0, moved: 0 },
-        { at: 900, moved: 40 }
-      ],
-      1000,
-      40
-    ],
-    ['even', steady, 30_000, 5],
-    [
-      'silence counts as time',
-      [
-        { at: 0, moved: 0 },
-        { at: 1000, moved: 100 }
-      ],
-      5000,
-      20
-    ],
-    [
-      'a long silence is a standstill',
-      [
-        { at: 0, moved: 0 },
-        { at: 1000, moved: 100 }
-      ],
-      11_000,
-      0
-    ],
-    [
-      'old samples are ignored',
-      [
-        { at: 0, moved: 0 },
-        { at: 5000, moved: 1e9 },
-        { at: 20_000, moved: 1e9 },
-        { at: 25_000, moved: 1e9 + 50 }
-      ],
-      30_000,
-      5
-    ],
-    [
-      'first sample of a resumed download',
-      [
-        { at: 0, moved: 0 },
-        { at: 2000, moved: 8 }
-      ],
-      2000,
-      4
-    ]
-  ] as const) {
-    t.equal(measureSpeed(samples, now), expected, what)
+  for (const [what, samples, now, speed] of tables.measureSpeed!) {
+    const moves = samples.map(([at, moved]: number[]) => ({ at, moved }))
+    t.equal(measureSpeed(moves, now), speed ?? undefined, what)
   }
+  const steady = Array.from({ length: 31 }, (_, second) => ({ at: second * 1000, moved: second * 5 }))
+  t.equal(measureSpeed(steady, 30_000), 5)
 })
 
 t.test('formatTimeLeft formats seconds to days', async t => {
-  for (const [remaining, speed, text] of [
-    [100, undefined, undefined],
-    [100, 0, undefined],
-    [0, 10, '0 s'],
-    [101, 10, '11 s'],
-    [599, 10, '1 min 0 s'],
-    [1850, 10, '3 min 5 s'],
-    [36_000, 10, '1 h 0 min'],
-    [130 * 600, 10, '2 h 10 min'],
-    [3 * 864_000, 10, '3 days']
-  ] as const) {
-    t.equal(formatTimeLeft(remaining, speed), text, `${remaining} at ${speed}`)
+  for (const [remaining, speed, text] of tables.formatTimeLeft!) {
+    t.equal(formatTimeLeft(remaining, speed ?? undefined), text ?? undefined, `${remaining} at ${speed}`)
   }
 })
 
@@ -194,51 +135,26 @@ t.test('transferText formats progress as a line', async t => {
   t.equal(transferText(moved([450]), { unit: 'bytes' }, 2000), '45%, 450 MB of 1.0 GB, 10 MB/s, 55 s left')
   t.equal(transferText(moved([450]), { unit: 'parts' }, 2000), '45%, 55 s left')
   t.equal(transferText(moved([1000]), { unit: 'bytes', status: 'storing' }, 2000), '100%, 1.0 GB of 1.0 GB, storing')
-  for (const [completed, total, text] of [
-    [0, 0, '100%'],
-    [5, 0, ''],
-    [999, 1000, '99%'],
-    [1000, 1000, '100%'],
-    [2000, 1000, '100%']
-  ] as const) {
+  for (const [completed, total, text] of tables.formatPercent!) {
     t.equal(formatPercent(completed, total), text, `${completed} of ${total}`)
   }
-  for (const [text, width, expected] of [
-    ['abc', 3, 'abc'],
-    ['model-00001-of-00002.gguf', 12, 'mod…002.gguf'],
-    ['abcdef', 2, '…f'],
-    ['abcdef', 1, 'a'],
-    ['abcdef', 0, '']
-  ] as const) {
-    t.equal(shorten(text, width), expected)
-  }
+  for (const [text, width, shown] of tables.shorten!) t.equal(shorten(text, width), shown)
 })
 
-const PLAN: PlanReply = {
-  model: 'Qwen/Qwen3-GGUF',
-  label: 'Q8_0',
-  format: 'gguf',
-  repository: {
-    hub: 'huggingface',
-    id: 'Qwen/Qwen3-GGUF',
-    revision: 'abc123',
-    address: 'https://huggingface.co/Qwen/Qwen3-GGUF',
-    gated: false
-  },
+const PLAN = {
+  ...planReply('Qwen/Qwen3-GGUF'),
   files: [
-    { path: 'Qwen3-Q8_0.gguf', role: 'model', size: 639 * MB },
-    { path: 'mmproj.gguf', role: 'projector', size: undefined }
+    { path: 'Qwen3-Q8_0.gguf', role: 'model' as const, size: 639 * MB },
+    { path: 'mmproj.gguf', role: 'projector' as const, size: undefined }
   ],
   size: 639 * MB,
-  reason: 'It is the best that fits.',
   choices: [
     { label: 'Q8_0', size: 639 * MB },
     { label: 'Q4_K_M', size: 397 * MB }
   ],
   memory: { required: 900 * MB, available: 8e9, fits: true },
   disk: { required: 639 * MB, available: 5 * MB, fits: false },
-  warnings: ['The disk is too \x1b[2Jsmall.'],
-  present: false
+  warnings: ['The disk is too \x1b[2Jsmall.']
 }
 
 t.test('formatPlan describes a pull', async t => {
@@ -258,19 +174,7 @@ t.test('formatPlan describes a pull', async t => {
 })
 
 t.test('formatPulls formats downloads as a table', async t => {
-  const pull = {
-    id: 'a1',
-    model: 'a/b:Q8_0',
-    state: 'downloading' as const,
-    detached: true,
-    watchers: 0,
-    origin: 'huggingface:a/b',
-    created_at: '2026-11-21T12:00:00.000Z',
-    completed: 450 * MB,
-    total: 1000 * MB,
-    speed: 10 * MB,
-    files: []
-  }
+  const pull = pullReply('a/b:Q8_0', { completed: 450 * MB, total: 1000 * MB })
   const failed = { ...pull, model: 'c/d', state: 'failed' as const, speed: 0, reason: 'The hub cannot be reached.' }
   t.equal(
     formatPulls([pull, failed]),

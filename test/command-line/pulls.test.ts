@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { until } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
+import { planReply, pullReply } from './records.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
 import { CTRL_C, linesOnScreen, onTerminal } from './terminal.ts'
 
@@ -180,20 +181,7 @@ t.test('pull draws progress bars on a terminal', async t => {
   t.match(again.screen(), '\x1b[?25h', 'the cursor is restored')
 })
 
-const PLAN = {
-  model: 'Qwen/Qwen3-GGUF',
-  label: 'Q8_0',
-  format: 'gguf',
-  repository: { hub: 'huggingface', id: 'Qwen/Qwen3-GGUF', revision: 'abc', address: 'https://hub', gated: false },
-  files: [{ path: 'q8.gguf', role: 'model', size: 600 * MB }],
-  size: 600 * MB,
-  reason: 'It is the best that fits.',
-  choices: [],
-  memory: { required: 1, available: 2, fits: true },
-  disk: { required: 1, available: 2, fits: true },
-  warnings: [],
-  present: false
-}
+const PLAN = planReply('Qwen/Qwen3-GGUF')
 
 t.test('pull --dry-run shows the plan', async t => {
   const tight = { ...PLAN, disk: { required: 2, available: 1, fits: false } }
@@ -224,22 +212,8 @@ t.test('pull --detach starts a download in the server', async t => {
 })
 
 t.test('pulls lists, pauses, resumes and cancels downloads', async t => {
-  const pulls = [
-    {
-      id: 'abc',
-      model: 'a/b:Q8_0',
-      state: 'paused',
-      detached: false,
-      watchers: 0,
-      origin: 'huggingface:a/b',
-      created_at: '2026-11-21T12:00:00.000Z',
-      completed: 30,
-      total: 60,
-      speed: 0,
-      files: [],
-      reason: 'Nobody watched it.'
-    }
-  ]
+  const paused = { state: 'paused', completed: 30, total: 60, speed: 0, reason: 'Nobody watched it.' } as const
+  const pulls = [pullReply('a/b:Q8_0', paused)]
   const server = await scriptedServer(t, {
     'GET /api/pulls': reply => reply.end(JSON.stringify({ pulls })),
     'POST /api/pulls/pause': reply => reply.end(JSON.stringify(pulls[0])),

@@ -24,48 +24,17 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { corral, newHome } from './command.ts'
 import { loadingModel, localModel, runningModel, shownModel } from './records.ts'
 import { scriptedServer } from './scripted-server.ts'
+import { tables } from './tables.ts'
 import { onTerminal } from './terminal.ts'
 
 const NOW = new Date('2026-11-21T12:00:00.000Z')
 
 t.test('relativeTime formats times relative to now', async t => {
-  for (const [moment, text] of [
-    ['2026-11-21T12:00:00.000Z', 'now'],
-    ['2026-11-21T11:59:59.000Z', '1 second ago'],
-    ['2026-11-21T11:58:30.000Z', '1 minute ago'],
-    ['2026-11-21T12:04:59.700Z', 'in 5 minutes'],
-    ['2026-11-21T10:00:00.000Z', '2 hours ago'],
-    ['2026-11-18T11:00:00.000Z', '3 days ago'],
-    ['2026-11-01T11:00:00.000Z', '2 weeks ago'],
-    ['2026-08-21T12:00:00.000Z', '3 months ago'],
-    ['2024-11-20T12:00:00.000Z', '2 years ago'],
-    ['2999-12-31T23:59:59.000Z', 'forever'],
-    ['unheard of', 'unheard of']
-  ] as const) {
-    t.equal(relativeTime(moment, NOW), text, moment)
-  }
+  for (const [moment, text] of tables.relativeTime!) t.equal(relativeTime(moment, NOW), text, moment)
 })
 
 t.test('formatBytes is decimal and shows differences of 0.1 GB', async t => {
-  for (const [bytes, text] of [
-    [0, '0 B'],
-    [999, '999 B'],
-    [1000, '1.0 kB'],
-    [9949, '9.9 kB'],
-    [9950, '10 kB'],
-    [999_499, '999 kB'],
-    [999_500, '1.0 MB'],
-    [858 * 2 ** 20, '900 MB'],
-    [11.94e9, '11.9 GB'],
-    [12.06e9, '12.1 GB'],
-    [16 * 2 ** 30, '17.2 GB'],
-    [99.94e9, '99.9 GB'],
-    [99.96e9, '100 GB'],
-    [12.34e12, '12.3 TB'],
-    [1234e12, '1234 TB']
-  ] as const) {
-    t.equal(formatBytes(bytes), text, `${bytes}`)
-  }
+  for (const [bytes, text] of tables.formatBytes!) t.equal(formatBytes(bytes), text, `${bytes}`)
 })
 
 t.test('formatModels and formatRunning format tables', async t => {
@@ -107,15 +76,7 @@ t.test('formatModels and formatRunning format tables', async t => {
   )
   t.match(formatModels([{ ...model, size: 0 }], NOW), / unknown +gguf/, 'unknown size')
   t.equal(formatModels([], NOW), 'NAME    ID    SIZE    FORMAT    MODIFIED', 'titles alone')
-  for (const [size, vram, text] of [
-    [100, 0, '100% CPU'],
-    [100, 100, '100% GPU'],
-    [100, 52, '48%/52% CPU/GPU'],
-    [1000, 999, '1%/99% CPU/GPU'],
-    [0, 0, '100% CPU']
-  ] as const) {
-    t.equal(formatProcessor(size, vram), text)
-  }
+  for (const [size, vram, text] of tables.formatProcessor!) t.equal(formatProcessor(size, vram), text)
 })
 
 t.test('formatTable keeps every cell whole at a narrow terminal', async t => {
@@ -215,65 +176,13 @@ t.test('formatModel describes a model', async t => {
 })
 
 t.test('nextStep suggests what a model can do', async t => {
-  for (const [capabilities, suggested] of [
-    [['completion', 'tools'], '. Try it with: corral run o/m'],
-    [['completion', 'base'], '. Try it with: corral run o/m'],
-    [['embedding'], '. It creates embeddings: POST /v1/embeddings {"model":"o/m","input":"a text"}'],
-    [['rerank'], '. It ranks documents: POST /v1/rerank {"model":"o/m","query":"a question","documents":["a text"]}'],
-    [[], '']
-  ] as const) {
-    t.equal(nextStep('o/m', capabilities), suggested)
-  }
+  for (const [capabilities, suggested] of tables.nextStep!) t.equal(nextStep('o/m', capabilities), suggested)
 })
 
 t.test('planAddresses decides where to look for a server', async t => {
-  const usual = 'http://127.0.0.1:11435'
-  for (const [what, origins, host, port, expected] of [
-    ['nothing named', {}, '127.0.0.1', 11435, { named: undefined, byFlag: false, local: true, usual }],
-    [
-      'set in a file',
-      { port: 'config.yaml:1:1' },
-      '127.0.0.1',
-      11435,
-      { named: undefined, byFlag: false, local: true, usual }
-    ],
-    [
-      'a named home',
-      { home: 'env CORRAL_HOME' },
-      '127.0.0.1',
-      11435,
-      { named: undefined, byFlag: false, local: true, usual: undefined }
-    ],
-    [
-      'a named port',
-      { port: 'flag --port' },
-      '127.0.0.1',
-      11435,
-      { named: usual, byFlag: true, local: true, usual: undefined }
-    ],
-    [
-      'all interfaces',
-      { host: 'env CORRAL_HOST' },
-      '0.0.0.0',
-      11435,
-      { named: usual, byFlag: false, local: true, usual: undefined }
-    ],
-    [
-      'any port',
-      { port: 'flag --port' },
-      '127.0.0.1',
-      0,
-      { named: undefined, byFlag: true, local: true, usual: undefined }
-    ],
-    [
-      'another machine',
-      { host: 'flag --host' },
-      'gpu.example',
-      80,
-      { named: 'http://gpu.example:80', byFlag: true, local: false, usual: undefined }
-    ]
-  ] as const) {
-    t.same(planAddresses({ host, port, origins }), expected, what)
+  for (const [origins, host, port, named, byFlag, local, usual] of tables.planAddresses!) {
+    const plan = { named: named ?? undefined, byFlag, local, usual: usual ?? undefined }
+    t.same(planAddresses({ host, port, origins }), plan, JSON.stringify([origins, host, port]))
   }
   t.equal(clientAddress('::', 1), 'http://[::1]:1')
   t.equal(clientAddress('[::1]', 1), 'http://[::1]:1')
@@ -293,28 +202,14 @@ t.test('readServerSettings agrees with the whole configuration', async t => {
       load: () => loadConfig({ ...places, definitions: builtInPlugins })
     }
   }
-  for (const [yaml, env, flags] of [
-    ['', {}, {}],
-    ['port: 1234\nhost: "::1"\nsecurity: { api_keys: [one, two] }', {}, {}],
-    ['port:\nsecurity:\n', {}, {}],
-    ['port: 1234', { CORRAL_PORT: ' 0 ', CORRAL_API_KEYS: 'a, b' }, {}],
-    ['security: { api_keys: [one] }', { CORRAL_PORT: '7', CORRAL_HOST: ' ' }, { port: '8', host: 'box' }]
-  ] as const) {
+  for (const [yaml, env, flags] of tables.readServerSettings!) {
     const { light, load } = await read(yaml, env, flags)
     const whole = toServerSettings(await load())
     const told = ({ host, port, apiKey, paths }: ServerSettings) => [host, port, apiKey, paths.home, paths.ownerFile]
     t.same(told(light!), told(whole), yaml)
     t.same(planAddresses(light!), planAddresses(whole), yaml)
   }
-  for (const [yaml, env, flags] of [
-    ['port: [', {}, {}],
-    ['- a', {}, {}],
-    ['port: 70000', {}, {}],
-    ['security: { api_keys: one }', {}, {}],
-    ['security: yes', {}, {}],
-    ['', { CORRAL_PORT: 'many' }, {}],
-    ['', {}, { host: '' }]
-  ] as const) {
+  for (const [yaml, env, flags] of tables['readServerSettings leaves to the loader']!) {
     const { light, load } = await read(yaml, env, flags)
     t.equal(light, undefined, `${yaml} is left to the loader`)
     await t.rejects(load(), { name: 'ConfigError' })

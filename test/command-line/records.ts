@@ -1,4 +1,11 @@
-import type { LoadingRecord, LocalModel, RunningRecord, ShownModel } from '../../core/contracts/native-records.ts'
+import type {
+  LoadingRecord,
+  LocalModel,
+  PlanReply,
+  PullReply,
+  RunningRecord,
+  ShownModel
+} from '../../core/contracts/native-records.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 
 /** A model record as servers send it. */
@@ -56,4 +63,47 @@ export function runningModel(name: string): RunningRecord {
 
 export function loadingModel(name: string): LoadingRecord {
   return { name, model: name, format: 'gguf', mode: 'chat', state: 'loading', queued: 0 }
+}
+
+/** The plan of a pull that fits the disk and the memory. */
+export function planReply(model: string): PlanReply {
+  const room = { required: 6e8, available: 9e9, fits: true }
+  return {
+    model,
+    label: 'Q8_0',
+    format: 'gguf',
+    repository: {
+      hub: 'huggingface',
+      id: model,
+      revision: 'abc',
+      address: `https://hub.example/${model}`,
+      gated: false
+    },
+    files: [{ path: 'q8.gguf', role: 'model', size: 6e8 }],
+    size: 6e8,
+    reason: 'It is the best that fits.',
+    choices: [],
+    memory: room,
+    disk: room,
+    warnings: [],
+    present: false
+  }
+}
+
+/** A download at 10 MB/s. */
+export function pullReply(model: string, more: Partial<PullReply>): PullReply {
+  return {
+    id: 'abc',
+    model,
+    state: 'downloading',
+    detached: true,
+    watchers: 0,
+    origin: 'huggingface:a/b',
+    created_at: '2026-11-21T12:00:00.000Z',
+    completed: 3e8,
+    total: 6e8,
+    speed: 10e6,
+    files: [],
+    ...more
+  }
 }

@@ -97,7 +97,7 @@ t.test('search works without a running server and at 40 columns', async t => {
   t.ok(lines.every(line => line.length <= 40))
 })
 
-t.test('search reports wrong usage and failed hubs', async t => {
+t.test('search reports failed hubs', async t => {
   const reply = {
     models: [found({}), LARGE],
     hubs: ['huggingface', 'modelscope'],
@@ -116,7 +116,4 @@ t.test('search reports wrong usage and failed hubs', async t => {
     JSON.parse((await corral(['search', 'bird', '--fits', '--json', ...server.flags], { home })).stdout).models.length,
     1
   )
-  for (const args of [['search'], ['search', 'x', '--limit', '0'], ['search', 'x', '--limit', 'many']]) {
-    t.equal((await corral([...args, ...server.flags], { home })).code, 2, args.join(' '))
-  }
 })
