@@ -88,21 +88,15 @@ function accountAdvice(error: unknown): string | undefined {
 
 /** Describes a system error: first the problem, then what to do. */
 function systemText(error: unknown): string | undefined {
-  if (!isSystemError(error, ...Object.keys(SYSTEM_TEXTS))) return undefined
-  return SYSTEM_TEXTS[error.code!]!(error.path ?? 'a file')
-}
-
-const isFull = (path: string) => `The disk of ${path} is full. Free some space and try again.`
-const isDenied = (path: string) =>
-  `You don't have permission to use ${path}. Run corral as its owner, or choose another folder with CORRAL_HOME.`
-const SYSTEM_TEXTS: Record<string, (path: string) => string> = {
-  ENOSPC: isFull,
-  EDQUOT: isFull,
-  EACCES: isDenied,
-  EPERM: isDenied,
-  EROFS: path => `The disk of ${path} is read-only. Choose another folder with CORRAL_HOME.`,
-  ENOENT: path => `${path} does not exist. Check the name.`,
-  EMFILE: () => 'Too many files are open. Raise the limit of this shell (ulimit -n) and try again.'
+  const { path = 'a file' } = (error ?? {}) as NodeJS.ErrnoException
+  if (isSystemError(error, 'ENOSPC', 'EDQUOT')) return `The disk of ${path} is full. Free some space and try again.`
+  if (isSystemError(error, 'EACCES', 'EPERM')) {
+    return `You don't have permission to use ${path}. Run corral as its owner, or choose another folder with CORRAL_HOME.`
+  }
+  if (isSystemError(error, 'EROFS')) return `The disk of ${path} is read-only. Choose another folder with CORRAL_HOME.`
+  if (isSystemError(error, 'ENOENT')) return `${path} does not exist. Check the name.`
+  if (!isSystemError(error, 'EMFILE')) return undefined
+  return 'Too many files are open. Raise the limit of this shell (ulimit -n) and try again.'
 }
 
 const controller = new AbortController()

@@ -100,14 +100,7 @@ export function formatPercent(completed: number, total: number): string {
   return `${Math.min(100, Math.floor((completed / total) * 100))}%`
 }
 
-export interface Progress {
-  readonly transfers: Transfers
-  /** The current activity. It is shown alone until there are amounts, then instead of the speed. */
-  status(text: string): void
-  /** As `Transfers.update`. Replaces the status. */
-  update(key: string, completed: number, total: number, name?: string): void
-  clear(): void
-}
+export type Progress = Awaited<ReturnType<typeof showProgress>>
 
 export interface ProgressOptions {
   /** Output when standard error is not a terminal: a line every few seconds, or nothing. */
@@ -137,7 +130,7 @@ export function spinnerText(text: string, elapsed: number): string {
 }
 
 /** Shows a spinner and then bars on a terminal, or plain lines elsewhere. */
-export async function showProgress(first: string, options: ProgressOptions = {}): Promise<Progress> {
+export async function showProgress(first: string, options: ProgressOptions = {}) {
   const { plain = 'lines', patient = false, subject = '', unit = 'bytes', expected } = options
   const transfers = new Transfers(expected)
   const began = performance.now()
@@ -153,10 +146,12 @@ export async function showProgress(first: string, options: ProgressOptions = {})
   else if (plain === 'lines') stop = writeNowAndThen(line, patient)
   return {
     transfers,
-    status(text) {
+    /** Sets the current activity. It is shown alone until there are amounts, then instead of the speed. */
+    status(text: string) {
       status = text
     },
-    update(key, completed, total, name) {
+    /** As `Transfers.update`. Replaces the status. */
+    update(key: string, completed: number, total: number, name?: string) {
       status = undefined
       transfers.update(key, completed, total, performance.now(), name)
     },

@@ -1,21 +1,13 @@
+import { EventEmitter, once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { PassThrough, Writable } from 'node:stream'
 import { StringDecoder } from 'node:string_decoder'
 
 export type TypedInput = { line: string } | 'interrupted' | 'ended'
 
-/** Terminal input: a line editor with history at the prompt, and Ctrl-C at any time. */
-export interface TerminalInput {
-  /** Waits for a line. `interrupted` is Ctrl-C, which drops the typed text. `ended` is Ctrl-D or a closed terminal. */
-  read(prompt: string): Promise<TypedInput>
-  /** Whether the last Ctrl-C dropped typed text. */
-  readonly dropped: boolean
-  /** Calls `onInterrupt` at Ctrl-C until the next `read`. Other keys wait for that. */
-  busy(onInterrupt: () => void): void
-  close(): void
-}
+export type TerminalInput = ReturnType<typeof openTerminalInput>
 
-export interface TerminalInputOptions {
+interface TerminalInputOptions {
   /** Prompts for the arrow keys, newest first. Read again for each line. */
   history: readonly string[]
   /** Completions for the text before the cursor, and the part of the text that they replace. */
@@ -37,10 +29,11 @@ const PIECE = /^(?:[^\x00-\x1f\x7f]+|\x1b(?:\[[\d;?]*[@-~]|O[\s\S]|[^[O])?|[\s\S
 const UNFINISHED = /^\x1b\[[\d;?]*$/
 
 /**
- * Opens the terminal in raw mode until `close`. Ctrl-C during an answer then arrives as a byte in this process instead
+ * Opens the terminal for a line editor with history at the prompt, and for Ctrl-C at any time. It is in raw mode until
+ * `close`. Ctrl-C during an answer then arrives as a byte in this process instead
  * of a signal to all processes of the terminal, which may include the engine.
  */
-export function openTerminalInput({ history, complete }: TerminalInputOptions): TerminalInput {
+export function openTerminalInput({ history, complete }: TerminalInputOptions) {
   const { stdin, stdout } = process
   const keys = Object.assign(new PassThrough(), {
     setRawMode(mode: boolean) {
@@ -80,12 +73,12 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
   let held = ''
   const decoder = new StringDecoder('utf8')
   const typed: TypedInput[] = []
-  let wake: (() => void) | undefined
+  const arrivals = new EventEmitter()
   const push = (input: TypedInput) => {
     reading = false
     screen.muted = true
     typed.push(input)
-    wake?.()
+    arrivals.emit('input')
   }
 
   stdin.on('data', onData)
@@ -148,10 +141,14 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
   }
 
   return {
+    /** Whether the last Ctrl-C dropped typed text. */
     get dropped() {
       return dropped
     },
-    async read(prompt) {
+    /**
+     * Waits for a line. `interrupted` is Ctrl-C, which drops the typed text. `ended` is Ctrl-D or a closed terminal.
+     */
+    async read(prompt: string): Promise<TypedInput> {
       interrupt = undefined
       if (typed.length === 0 && !closed) {
         reading = true
@@ -161,16 +158,12 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions): 
         editor.setPrompt(prompt)
         editor.prompt()
         feed()
-        if (typed.length === 0) {
-          await new Promise<void>(resolve => {
-            wake = resolve
-          })
-          wake = undefined
-        }
+        if (typed.length === 0) await once(arrivals, 'input')
       }
       return typed.shift() ?? 'ended'
     },
-    busy(onInterrupt) {
+    /** Calls `onInterrupt` at Ctrl-C until the next `read`. Other keys wait for that. */
+    busy(onInterrupt: () => void) {
       interrupt = onInterrupt
     },
     close() {

@@ -71,13 +71,15 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
     const next = (await bench.tunables(kept)).find(({ name }) => !tried.has(name))
     if (!next) break
     tried.add(next.name)
-    for (const [index, { label }] of next.values.entries()) {
-      const { name, changes_answers: changes } = next
+    const { name, changes_answers: changes } = next
+    for (const { label } of next.values) {
       if (changes !== undefined && !allowChanges) {
         note({ name, value: label, result: 'changes answers', reason: changes })
         continue
       }
-      const settings = await mergeSettings(bench, kept, name, index, label, next)
+      // The adopted settings may already contain an earlier value.
+      const now = (await bench.tunables(kept)).find(tunable => tunable.name === name)
+      const settings = now?.values.find(value => value.label === label)?.settings
       if (!settings) continue
       say?.(`${name}: ${label}`)
       const found = await compare(bench, kept, settings, seed, options)
@@ -95,20 +97,6 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
   const again = await compare(bench, base, kept, seed, options)
   if (isFailed(again)) throw new Error(`The adopted settings no longer work: ${again.failed}`)
   return { steps, settings: again.result === 'faster' ? kept : base, confirmation: again }
-}
-
-/** Merges a value's settings into the adopted ones, which may already contain an earlier value of the same setting. */
-async function mergeSettings(
-  bench: TuningBench,
-  kept: TrialSettings,
-  name: string,
-  index: number,
-  label: string,
-  asked: Tunable
-): Promise<TrialSettings | undefined> {
-  if (index === 0) return asked.values[0]!.settings
-  const now = (await bench.tunables(kept)).find(tunable => tunable.name === name)
-  return now?.values.find(value => value.label === label)?.settings
 }
 
 /**

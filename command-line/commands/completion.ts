@@ -1,4 +1,4 @@
-import type { Argument, Command } from 'commander'
+import type { Command, Option } from 'commander'
 import { CommandFailure, EXIT } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { printText } from '../output.ts'
@@ -50,55 +50,47 @@ async function complete(program: Command, context: CommandContext, words: string
   const typed = words.at(-1) ?? ''
   let command = program
   let operands = 0
-  let pending: string | undefined
+  let pending: Option | undefined
+  /** Options of the command and of its groups. */
+  const options = () => {
+    const all = []
+    for (let at: Command | null = command; at; at = at.parent) all.push(...at.options)
+    return all
+  }
   for (const word of words.slice(0, -1)) {
     if (pending !== undefined) pending = undefined
     else if (word === '--') continue
-    else if (word.startsWith('-')) pending = optionBefore(command, word)
+    else if (word.startsWith('-'))
+      pending = options().find(({ long, short, required }) => required && (word === long || word === short))
     else {
       const below = command.commands.find(each => each.name() === word || each.aliases().includes(word))
       if (below && operands === 0) command = below
       else operands++
     }
   }
-  const starting = (values: readonly string[]) =>
-    values.filter(value => value.startsWith(typed)).map(value => ({ value, about: '' }))
-  if (pending !== undefined)
-    return starting(await valuesFor(pending, optionNamed(command, pending)?.argChoices, context))
-  if (typed.startsWith('-')) {
-    return [...command.options, ...(command === program ? [] : program.options)]
-      .filter(({ hidden }) => !hidden)
-      .flatMap(({ long, description }) => (long ? [{ value: long, about: description }] : []))
-      .concat({ value: '--help', about: 'show help' })
-      .filter(({ value }, index, all) => value.startsWith(typed) && all.findIndex(one => one.value === value) === index)
+  const starting = (found: Completion[]) => found.filter(({ value }) => value.startsWith(typed))
+  const valuesFor = async ({ argChoices, name }: { argChoices?: readonly string[]; name(): string }) => {
+    const values = argChoices ?? (await VALUES[name().replace(/s$/, '')]?.(context)) ?? []
+    return starting(values.map(value => ({ value, about: '' })))
   }
-  const subcommands = operands > 0 ? [] : command.createHelp().visibleCommands(command)
+  if (pending !== undefined)
+    return await valuesFor({ argChoices: pending.argChoices, name: () => pending.long!.slice(2) })
+  if (typed.startsWith('-')) {
+    const about = new Map<string, string>()
+    for (const { long, hidden, description } of options()) {
+      if (long && !hidden && !about.has(long)) about.set(long, description)
+    }
+    about.set('--help', 'show help')
+    return starting([...about].map(([value, about]) => ({ value, about })))
+  }
   if (command.name() === 'help') return complete(program, context, [...words.slice(1, -1), typed])
-  const argument = command.registeredArguments[operands] ?? lastVariadic(command)
-  const values = argument ? await valuesFor(argument.name(), argument.argChoices, context) : []
-  const named = subcommands
-    .map(each => ({ value: each.name(), about: each.description() }))
-    .filter(({ value }) => value.startsWith(typed))
-  return [...named, ...starting(values)]
-}
-
-const optionNamed = (command: Command, name: string) =>
-  [...command.options, ...(command.parent?.options ?? [])].find(option => option.long === `--${name}`)
-
-/** The option that takes this word as its value, if any. */
-function optionBefore(command: Command, word: string): string | undefined {
-  const all = [...command.options, ...(command.parent?.options ?? []), ...(command.parent?.parent?.options ?? [])]
-  const option = all.find(({ long, short }) => word === long || word === short)
-  return option?.required ? option.long?.slice(2) : undefined
-}
-
-function lastVariadic(command: Command): Argument | undefined {
+  const subcommands = operands > 0 ? [] : command.createHelp().visibleCommands(command)
   const last = command.registeredArguments.at(-1)
-  return last?.variadic ? last : undefined
-}
-
-async function valuesFor(name: string, choices: readonly string[] | undefined, context: CommandContext) {
-  return choices ?? (await VALUES[name.replace(/s$/, '')]?.(context)) ?? []
+  const argument = command.registeredArguments[operands] ?? (last?.variadic ? last : undefined)
+  return [
+    ...starting(subcommands.map(each => ({ value: each.name(), about: each.description() }))),
+    ...(argument ? await valuesFor(argument) : [])
+  ]
 }
 
 /** How long a shell may wait for names. */
