@@ -69,12 +69,11 @@ async function complete(program: Command, context: CommandContext, words: string
     }
   }
   const starting = (found: Completion[]) => found.filter(({ value }) => value.startsWith(typed))
-  const valuesFor = async ({ argChoices, name }: { argChoices?: readonly string[]; name(): string }) => {
-    const values = argChoices ?? (await VALUES[name().replace(/s$/, '')]?.(context)) ?? []
+  const valuesFor = async (name: string, choices: readonly string[] | undefined) => {
+    const values = choices ?? (await VALUES[name.replace(/s$/, '')]?.(context)) ?? []
     return starting(values.map(value => ({ value, about: '' })))
   }
-  if (pending !== undefined)
-    return await valuesFor({ argChoices: pending.argChoices, name: () => pending.long!.slice(2) })
+  if (pending !== undefined) return await valuesFor(pending.long!.slice(2), pending.argChoices)
   if (typed.startsWith('-')) {
     const about = new Map<string, string>()
     for (const { long, hidden, description } of options()) {
@@ -89,7 +88,7 @@ async function complete(program: Command, context: CommandContext, words: string
   const argument = command.registeredArguments[operands] ?? (last?.variadic ? last : undefined)
   return [
     ...starting(subcommands.map(each => ({ value: each.name(), about: each.description() }))),
-    ...(argument ? await valuesFor(argument) : [])
+    ...(argument ? await valuesFor(argument.name(), argument.argChoices) : [])
   ]
 }
 

@@ -9,6 +9,7 @@ import type { ServerClient } from '../../command-line/server-client.ts'
 import type { TrialRecord, TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { newHome } from './command.ts'
+import { tables } from './tables.ts'
 
 const WORK = { prompt: 1000, answer: 100 }
 const MAX_COUNT = 8
@@ -20,40 +21,14 @@ const pairs = (...ratios: (number | [prompt: number, answer: number])[]): Pair[]
     return { present: { prompt: 1000, answer: 100 }, trial: { prompt: 1000 * prompt, answer: 100 * answer } }
   })
 
-t.test('judge calls a clear gain faster after four pairs', async t => {
-  t.equal(judge(pairs(1.2, 1.21, 1.19), WORK, MAX_COUNT).result, 'undecided', 'three are too few')
-  const { result, overall } = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MAX_COUNT)
-  t.equal(result, 'faster')
+t.test('judge compares settings by pairs of measurements', async t => {
+  for (const [what, ratios, most, result] of tables.judge!) {
+    t.equal(judge(pairs(...ratios), WORK, most).result, result, what)
+  }
+  const { overall } = judge(pairs(1.2, 1.21, 1.19, 1.2), WORK, MAX_COUNT)
   t.ok(overall.low > 1.03 && overall.low < overall.mean && overall.mean < overall.high)
-})
-
-t.test('judge ignores noise', async t => {
-  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8), WORK, MAX_COUNT).result, 'undecided', 'more pairs may show a gain')
-  t.equal(judge(pairs(1.5, 0.9, 1.3, 0.8, 1.4, 0.8, 1.1, 0.9), WORK, MAX_COUNT).result, 'same')
-  t.equal(
-    judge(pairs(1.02, 1.021, 1.02, 1.02, 1.02, 1.021, 1.02, 1.02), WORK, MAX_COUNT).result,
-    'same',
-    'less than the margin'
-  )
-  t.equal(judge(pairs(1, 1), WORK, MAX_COUNT).result, 'same', 'a tie')
-  t.equal(judge(pairs(1.2, 1.2), WORK, 2).result, 'same', 'two pairs are never enough')
-})
-
-t.test('judge gives up a slower setting early', async t => {
-  t.equal(judge(pairs(0.5), WORK, MAX_COUNT).result, 'undecided')
-  t.equal(judge(pairs(0.5, 0.55), WORK, MAX_COUNT).result, 'slower')
-})
-
-t.test('judge rejects a gain in one part that costs another part', async t => {
-  const mixed: [number, number][] = [
-    [3, 0.9],
-    [3.1, 0.91],
-    [2.9, 0.9],
-    [3, 0.9]
-  ]
-  const { result, overall } = judge(pairs(...mixed, ...mixed), WORK, MAX_COUNT)
-  t.ok(overall.low > 1.03, 'the overall ratio would be faster')
-  t.equal(result, 'slower')
+  const mixed = tables.judge!.at(-1)![1]
+  t.ok(judge(pairs(...mixed), WORK, MAX_COUNT).overall.low > 1.03, 'the overall ratio would be faster')
 })
 
 t.test('summarize returns the median and its spread', async t => {

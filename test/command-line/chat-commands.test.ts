@@ -2,10 +2,10 @@ import { readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
-import { chatServer, DONE, say } from './chat-server.ts'
+import { chatServer, DONE, openChat, say } from './chat-server.ts'
 import { corral, newHome } from './command.ts'
 import { event } from './scripted-server.ts'
-import { CTRL_C, CTRL_D, ENTER, onTerminal } from './terminal.ts'
+import { CTRL_C, ENTER, onTerminal } from './terminal.ts'
 
 const UP = '\x1b[A'
 const TAB = '\t'
@@ -24,15 +24,11 @@ t.test('run sends each prompt to a base model separately and explains it', async
     const terminal = onTerminal(t, ['run', model, ...server.flags], newHome(t), { columns: 120 })
     await terminal.sees(begin)
     if (model === 'me/model') {
-      terminal.press(`one${ENTER}`)
-      await terminal.sees(shown('answer 1.*'))
-      terminal.press(`/model me/base${ENTER}`)
-      await terminal.sees(base)
+      await terminal.press(`one${ENTER}`, shown('answer 1.*'))
+      await terminal.press(`/model me/base${ENTER}`, base)
     }
-    terminal.press(`two${ENTER}`)
-    await terminal.sees(shown('<two>.*'))
-    terminal.press(`/set system S${ENTER}three${ENTER}`)
-    await terminal.sees(shown('<S three>.*'))
+    await terminal.press(`two${ENTER}`, shown('<two>.*'))
+    await terminal.press(`/set system S${ENTER}three${ENTER}`, shown('<S three>.*'))
   }
   t.equal(server.chats.length, 1)
   const { stdout } = await corral(['run', 'me/base', 'four', ...server.flags], { home: newHome(t) })
@@ -41,8 +37,7 @@ t.test('run sends each prompt to a base model separately and explains it', async
 
 t.test('run never sends settings or mistyped commands to the model', async t => {
   const server = await chatServer(t, answering)
-  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], newHome(t), { columns: 40 })
-  await terminal.sees('>>> ')
+  const terminal = await openChat(t, server, { columns: 40 })
   for (const [typed, seen] of [
     ['/set system hello', /system is hello/],
     ['/set temperature 0.25', /temperature is 0\.25/],
@@ -57,11 +52,9 @@ t.test('run never sends settings or mistyped commands to the model', async t => 
     ['/show model', /architecture +llama/],
     ['/set think on', /think is on/]
   ] as const) {
-    terminal.press(`${typed}${ENTER}`)
-    await terminal.sees(shown(`${seen.source}.*`))
+    await terminal.press(`${typed}${ENTER}`, shown(`${seen.source}.*`))
   }
-  terminal.press(`/etc/hosts is what?${ENTER}`)
-  await terminal.sees(shown('answer 1.*'))
+  await terminal.press(`/etc/hosts is what?${ENTER}`, shown('answer 1.*'))
   t.match(server.chats, [
     {
       messages: [
@@ -72,18 +65,15 @@ t.test('run never sends settings or mistyped commands to the model', async t => 
       think: true
     }
   ])
-  terminal.press(CTRL_D)
-  t.equal(await terminal.ended(), 0)
+  t.equal(await terminal.leave(), 0)
 })
 
 t.test('run saves, loads, regenerates and moves conversations to another model', async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
-  const terminal = onTerminal(t, ['run', 'me/model', '--seed', '7', ...server.flags], home)
-  await terminal.sees('>>> ')
+  const terminal = await openChat(t, server, { args: ['--seed', '7'], home })
   const does = async (typed: string, seen: RegExp) => {
-    terminal.press(`${typed}${ENTER}`)
-    await terminal.sees(shown(`${seen.source}.*`))
+    await terminal.press(`${typed}${ENTER}`, shown(`${seen.source}.*`))
   }
   await does('/save empty', /nothing to save yet/)
   await does('one', /answer 1/)
@@ -114,7 +104,7 @@ t.test('run saves, loads, regenerates and moves conversations to another model',
   await does('two', /answer 6/)
   await does('/save mine!', /\(6 messages\) is saved/)
   t.equal(statSync(join(home, 'chats', 'mine.json')).mode & 0o777, 0o600)
-  terminal.press(`/bye${ENTER}`)
+  await terminal.press(`/bye${ENTER}`)
   t.equal(await terminal.ended(), 0)
 })
 
@@ -123,11 +113,9 @@ t.test('run attaches images by command and by path for models with vision', asyn
   const home = newHome(t)
   const png = Buffer.from('\x89PNG\r\n\x1a\n', 'latin1')
   writeFileSync(join(home, 'cat.png'), png)
-  const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], home, { columns: 120 })
-  await terminal.sees('>>> ')
+  const terminal = await openChat(t, server, { home, columns: 120 })
   const does = async (typed: string, seen: RegExp) => {
-    terminal.press(`${typed}${ENTER}`)
-    await terminal.sees(shown(`${seen.source}.*`))
+    await terminal.press(`${typed}${ENTER}`, shown(`${seen.source}.*`))
   }
   await does('/image cat.png', /me\/model cannot see images/)
   await does('./cat.png', /me\/model cannot see images/)
@@ -136,8 +124,7 @@ t.test('run attaches images by command and by path for models with vision', asyn
   t.same(server.chats[0]!.messages, [{ role: 'user', content: 'rename ./cat.png' }])
   await does('/model me/seeing', /Now chatting with/)
   await does('/image none.png', /does not exist/)
-  terminal.press(`/image ca${TAB}`)
-  await terminal.sees(/ca.*t\.png/)
+  await terminal.press(`/image ca${TAB}`, /ca.*t\.png/)
   await does('', /will be sent with the next message/)
   await does('What is this?', /answer 2/)
   await does('And ./cat.png here?', /Attached: .*answer 3/)
@@ -147,60 +134,40 @@ t.test('run attaches images by command and by path for models with vision', asyn
     { content: 'answer 2' },
     { content: 'And here?', images: [image] }
   ])
-  terminal.press(CTRL_D)
-  t.equal(await terminal.ended(), 0)
+  t.equal(await terminal.leave(), 0)
 })
 
 t.test('run completes with Tab and recalls prompts of earlier chats', async t => {
   const server = await chatServer(t, answering)
   const home = newHome(t)
-  const chat = async (env?: Record<string, string>) => {
-    const terminal = onTerminal(t, ['run', 'me/model', ...server.flags], home, { columns: 120, ...(env && { env }) })
-    await terminal.sees('>>> ')
-    return terminal
-  }
+  const chat = (env: Record<string, string> = {}) => openChat(t, server, { home, columns: 120, env })
   let terminal = await chat()
-  terminal.press(`/se${TAB}`)
-  await terminal.sees(/\/se.*t /)
-  terminal.press(`tempe${TAB}0${ENTER}`)
-  await terminal.sees(shown('rature 0.*temperature is 0.*'))
-  terminal.press(`/model me/s${TAB}${ENTER}`)
-  await terminal.sees(shown('Now chatting with me\\/seeing.*'))
-  terminal.press(`/set${TAB}cache_type_k q5${TAB}${TAB}`)
-  await terminal.sees(/q5_0 +q5_1/)
-  terminal.press(CTRL_C)
-  await terminal.sees('>>> ')
-  terminal.press(`"""first${ENTER}second"""${ENTER}`)
-  await terminal.sees(shown('answer 1.*'))
-  terminal.press(` not kept${ENTER}`)
-  await terminal.sees(shown('answer 2.*'))
-  terminal.press(`/set history off${ENTER}`)
-  await terminal.sees(shown('history is off.*'))
-  terminal.press(`nor this${ENTER}`)
-  await terminal.sees(shown('answer 3.*'))
-  terminal.press(CTRL_D)
-  await terminal.ended()
+  await terminal.press(`/se${TAB}`, /\/se.*t /)
+  await terminal.press(`tempe${TAB}0${ENTER}`, shown('rature 0.*temperature is 0.*'))
+  await terminal.press(`/model me/s${TAB}${ENTER}`, shown('Now chatting with me\\/seeing.*'))
+  await terminal.press(`/set${TAB}cache_type_k q5${TAB}${TAB}`, /q5_0 +q5_1/)
+  await terminal.press(CTRL_C, '>>> ')
+  await terminal.press(`"""first${ENTER}second"""${ENTER}`, shown('answer 1.*'))
+  await terminal.press(` not kept${ENTER}`, shown('answer 2.*'))
+  await terminal.press(`/set history off${ENTER}`, shown('history is off.*'))
+  await terminal.press(`nor this${ENTER}`, shown('answer 3.*'))
+  await terminal.leave()
   const file = join(home, 'chat-history.jsonl')
   t.equal(statSync(file).mode & 0o777, 0o600)
   t.notMatch(readFileSync(file, 'utf8'), /not kept|nor this/)
 
   terminal = await chat()
-  terminal.press(UP)
-  await terminal.sees('/set history off')
-  terminal.press(UP)
+  await terminal.press(UP, '/set history off')
+  await terminal.press(UP)
   // Node.js 26 marks the lines of one entry.
   await terminal.sees(/first\r*\n(\| )?second/)
-  terminal.press(ENTER)
-  await terminal.sees(shown('answer 4.*'))
+  await terminal.press(ENTER, shown('answer 4.*'))
   t.equal(server.chats.at(-1)!.messages.at(-1)!.content, 'first\nsecond')
-  terminal.press(CTRL_D)
-  await terminal.ended()
+  await terminal.leave()
 
   terminal = await chat({ CORRAL_HISTORY: 'off' })
-  terminal.press(`unseen${ENTER}`)
-  await terminal.sees(shown('answer 5.*'))
-  terminal.press(CTRL_D)
-  await terminal.ended()
+  await terminal.press(`unseen${ENTER}`, shown('answer 5.*'))
+  await terminal.leave()
   t.notMatch(readFileSync(file, 'utf8'), 'unseen')
 })
 
@@ -210,22 +177,19 @@ t.test('run continues a chat beyond its context and explains truncation', async 
   await terminal.sees('>>> ')
   let dropped = false
   for (let story = 0; story < 5; story++) {
-    terminal.press(`Tell me another story.${ENTER}`)
-    await terminal.sees(shown('\\r\\n\\r\\n.{0,9}'))
+    await terminal.press(`Tell me another story.${ENTER}`, shown('\\r\\n\\r\\n.{0,9}'))
     dropped ||= /oldest messages no longer fit.*num_ctx 512/s.test(terminal.screen())
   }
   t.ok(dropped, 'the oldest turns are dropped with a notice')
-  terminal.press(`${'word '.repeat(400)}${ENTER}`)
-  await terminal.sees(shown('has \\d+ tokens.*This message alone is too long.*'))
-  terminal.press(`Hi${ENTER}`)
-  await terminal.sees(shown('Hi.*\\r\\n\\r\\n.{0,9}'))
+  await terminal.press(`${'word '.repeat(400)}${ENTER}`, shown('has \\d+ tokens.*This message alone is too long.*'))
+  await terminal.press(`Hi${ENTER}`, shown('Hi.*\\r\\n\\r\\n.{0,9}'))
   t.notMatch(terminal.screen(), 'error:', 'the message that was too long is forgotten')
-  terminal.press(`/set max_tokens 3${ENTER}`)
-  await terminal.sees(shown('max_tokens is 3.*'))
-  terminal.press(`Tell me a story.${ENTER}`)
-  await terminal.sees(shown('stopped after 3 tokens, the limit set by max_tokens.*\\/set max_tokens 100.*'))
-  terminal.press(CTRL_D)
-  t.equal(await terminal.ended(), 0)
+  await terminal.press(`/set max_tokens 3${ENTER}`, shown('max_tokens is 3.*'))
+  await terminal.press(
+    `Tell me a story.${ENTER}`,
+    shown('stopped after 3 tokens, the limit set by max_tokens.*\\/set max_tokens 100.*')
+  )
+  t.equal(await terminal.leave(), 0)
 
   const { home } = server
   const ask = ['run', DEMO, 'Tell me a story', '--max-tokens', '5', '--temperature', '0']

@@ -1,7 +1,9 @@
 import type { ServerResponse } from 'node:http'
 import type { Test } from 'tap'
+import { newHome } from './command.ts'
 import { localModel, runningModel, shownModel } from './records.ts'
 import { event, refuse, type ScriptedServer, scriptedServer } from './scripted-server.ts'
+import { onTerminal, type Terminal } from './terminal.ts'
 
 export interface Chat {
   model: string
@@ -48,3 +50,14 @@ export async function chatServer(t: Test, answer: (reply: ServerResponse, count:
 
 export const say = (content: string) => event({ message: { role: 'assistant', content }, done: false })
 export const DONE = event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 })
+
+/** Opens a chat with `me/model` on a terminal. */
+export async function openChat(
+  t: Test,
+  { flags }: ChatServer,
+  { args = [], home, ...size }: { args?: string[]; home?: string; columns?: number; env?: Record<string, string> } = {}
+): Promise<Terminal> {
+  const terminal = onTerminal(t, ['run', 'me/model', ...args, ...flags], home ?? newHome(t), size)
+  await terminal.sees('>>> ')
+  return terminal
+}

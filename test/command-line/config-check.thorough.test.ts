@@ -3,8 +3,21 @@ import { once } from 'node:events'
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { parse } from 'yaml'
 import { until } from '../support/corral.ts'
 import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+import { fixture } from './tables.ts'
+
+interface Case {
+  what: string
+  yaml?: string
+  env?: Record<string, string>
+  files?: Record<string, string>
+  /** Whether a server starts with it (default: true). */
+  starts?: boolean
+}
+
+const cases: Case[] = parse(fixture('configurations.yaml'))
 
 interface Verdict {
   starts: boolean
@@ -53,54 +66,7 @@ async function verdictOfCheck(home: string, env: Record<string, string>): Promis
 }
 
 t.test('config check gives the same verdict as serve', async t => {
-  for (const [what, yaml, { env = {}, files = {}, starts = true } = {}] of [
-    ['nothing', ''],
-    ['harmless settings', 'log_level: debug\ndefaults: { num_ctx: 512 }\n'],
-    ['YAML with a mistake', 'port: [', { starts: false }],
-    ['a wrong value', 'log_level: loud', { starts: false }],
-    ['an unknown setting', 'prot: 1\nlimits: { conections: 1 }'],
-    ['an option that no engine knows', 'defaults: { temprature: 1 }'],
-    ['a level of an unknown part', 'log_levels: { nosuch: debug }'],
-    ['a missing certificate', 'tls: { certificate: ./a.pem, key: ./a.key }', { starts: false }],
-    ['a certificate without its key', 'tls: { certificate: ./a.pem }', { starts: false }],
-    [
-      'an invalid certificate',
-      'tls: { certificate: a.pem, key: a.key }',
-      { files: { 'a.pem': 'x', 'a.key': 'x' }, starts: false }
-    ],
-    ['all interfaces without keys', 'host: 0.0.0.0', { starts: false }],
-    ['all interfaces, insecure', 'host: 0.0.0.0\nsecurity: { insecure: true }'],
-    ['an address of another machine', 'host: 203.0.113.7\nsecurity: { insecure: true }', { starts: false }],
-    [
-      'an extra address on another machine',
-      'api-ollama: { listen: "203.0.113.7:9" }\nsecurity: { insecure: true }',
-      { starts: false }
-    ],
-    ['an extra address with an invalid port', 'metrics: { listen: "127.0.0.1:99999" }', { starts: false }],
-    ['a proxy that is not an address', 'security: { trusted_proxies: ["300.1.1.1"] }', { starts: false }],
-    ['a short key in a readable file', 'security: { api_keys: [abc] }'],
-    ['a broken key file', '', { files: { 'keys.json': '{' }, starts: false }],
-    ['a store that is not an address', 'usage: { redis: "redis://:bad@:x" }', { starts: false }],
-    ['a models folder that cannot exist', 'models_directory: ./file/models', { files: { file: '' }, starts: false }],
-    ['a missing plugin', 'plugins: [./none.mjs]', { starts: false }],
-    [
-      'a plugin with an invalid option',
-      'plugins: [./shelf.mjs]\nshelf: { size: many }',
-      { files: { 'shelf.mjs': SHELF() }, starts: false }
-    ],
-    [
-      'a plugin that fails during setup',
-      'plugins: [./shelf.mjs]',
-      { files: { 'shelf.mjs': SHELF("throw new Error('no shelf')") }, starts: false }
-    ],
-    [
-      'an optional plugin that fails during setup',
-      'plugins: [./shelf.mjs]',
-      { files: { 'shelf.mjs': SHELF("throw new Error('no shelf')", true) } }
-    ],
-    ['an invalid variable', '', { env: { CORRAL_LOG_LEVEL: 'loud' }, starts: false }],
-    ['a hub with an invalid address', '', { env: { HF_ENDPOINT: 'not an address' } }]
-  ] as [string, string, { env?: Record<string, string>; files?: Record<string, string>; starts?: boolean }?][]) {
+  for (const { what, yaml = '', env = {}, files = {}, starts = true } of cases) {
     const home = newHome(t)
     writeFileSync(join(home, 'config.yaml'), yaml)
     for (const [name, text] of Object.entries(files)) writeFileSync(join(home, name), text)
@@ -122,11 +88,3 @@ t.test('config check --strict fails for warnings', async t => {
     t.equal((await corral(['config', 'check', '--strict'], { home })).code, code, yaml)
   }
 })
-
-function SHELF(setup = 'return {}', optional = false) {
-  return `export default {
-  name: 'shelf', api: 1, optional: ${optional},
-  options: { type: 'object', properties: { size: { type: 'integer', default: 1 } } },
-  setup() { ${setup} }
-}`
-}

@@ -1,16 +1,12 @@
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import pc from 'picocolors'
 import t from 'tap'
 import { MarkdownStream, type TextOutput } from '../../command-line/markdown-stream.ts'
-import { packageRoot } from '../../core/system/package-info.ts'
+import { chatServer, DONE, say } from './chat-server.ts'
 import { corral, newHome } from './command.ts'
-import { shownModel } from './records.ts'
 import { newScreen, renderScreen } from './screen.ts'
-import { event, scriptedServer } from './scripted-server.ts'
+import { fixture } from './tables.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
-const fixture = (name: string) => readFileSync(join(packageRoot, 'test/command-line/fixtures', name), 'utf8').trimEnd()
 const ANSWER = fixture('answer.md')
 
 /** The terminal output of a text that arrives in parts of this length. */
@@ -97,15 +93,9 @@ t.test("MarkdownStream removes a model's escape sequences", async t => {
 })
 
 t.test('run renders Markdown at a terminal, and prints it raw with --raw and in a pipe', async t => {
-  const server = await scriptedServer(t, {
-    'POST /api/show': reply => reply.end(JSON.stringify(shownModel('me/model'))),
-    'POST /api/load': reply => reply.end(event({ status: 'ready' })),
-    'POST /api/chat': reply => {
-      for (const part of ANSWER.match(/.{1,4}/gsu)!) {
-        reply.write(event({ message: { role: 'assistant', content: part }, done: false }))
-      }
-      reply.end(event({ done: true, done_reason: 'stop', eval_count: 2, eval_duration: 1e9 }))
-    }
+  const server = await chatServer(t, reply => {
+    for (const part of ANSWER.match(/.{1,4}/gsu)!) reply.write(say(part))
+    reply.end(DONE)
   })
   const home = newHome(t)
   const ask = ['run', 'me/model', 'go', ...server.flags]
@@ -122,16 +112,10 @@ t.test('run renders Markdown at a terminal, and prints it raw with --raw and in 
 })
 
 t.test('run ends the line and its colours when an answer is stopped', async t => {
-  const server = await scriptedServer(t, {
-    'POST /api/show': reply => reply.end(JSON.stringify(shownModel('me/model'))),
-    'POST /api/load': reply => reply.end(event({ status: 'ready' })),
-    'POST /api/chat': reply => {
-      reply.write(event({ message: { role: 'assistant', content: '| a | b |\n|---|---|\n| one | two |\n| **th' } }))
-    }
-  })
+  const server = await chatServer(t, reply => reply.write(say('| a | b |\n|---|---|\n| one | two |\n| **th')))
   const terminal = onTerminal(t, ['run', 'me/model', 'go', ...server.flags], newHome(t))
   await terminal.sees('one')
-  terminal.press(CTRL_C)
+  await terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 130)
   const { lines } = await renderScreen(terminal.screen(), 80)
   t.match(lines.join('\n'), /one\s+│ two\n\*\*th │ ?$/, 'the text so far, without repetition')

@@ -175,7 +175,7 @@ t.test('pull draws progress bars on a terminal', async t => {
   await again.sees(/\d MB\/s +\d+ s left/)
   const speed = Number(/(\d+) MB\/s/.exec(again.screen())?.[1])
   t.ok(speed > 0 && speed < 150, `existing bytes are not speed: ${speed} MB/s`)
-  again.press(CTRL_C)
+  await again.press(CTRL_C)
   t.equal(await again.ended(), 130)
   t.match(again.screen(), /paused at 55% .*corral\s+pull\s+hf:Qwen/s)
   t.match(again.screen(), '\x1b[?25h', 'the cursor is restored')

@@ -12,9 +12,12 @@ export const ENTER = '\r'
 export interface Terminal {
   /** Output since the last `press`. */
   screen(): string
-  press(keys: string): void
+  /** @param what waits until the new output has this */
+  press(keys: string, what?: string | RegExp): Promise<void>
   sees(what: string | RegExp): Promise<void>
   ended(): Promise<number | null>
+  /** Presses Ctrl-D and waits for the end. */
+  leave(): Promise<number | null>
   /** Closes the terminal, like its window. */
   close(): void
 }
@@ -47,9 +50,14 @@ export function onTerminal(t: Test, args: string[], home: string, options: Termi
   })
   return {
     screen: () => output,
-    press(keys) {
+    async press(keys, what) {
       output = ''
       child.stdin!.write(keys)
+      if (what !== undefined) await this.sees(what)
+    },
+    leave() {
+      void this.press(CTRL_D)
+      return exited
     },
     async sees(what) {
       const found = () => (typeof what === 'string' ? output.includes(what) : what.test(output))
