@@ -112,10 +112,8 @@ export class ChatSession {
       this.#turns.push(question)
       this.#sentFrom = sentFrom
     }
-    const [path, request] = isBase
-      ? ['/api/generate', this.#completion(question)]
-      : ['/api/chat', this.#request([...this.#turns.slice(begin), question])]
-    const stream = this.#client.stream<ChatEvent | GenerateEvent>(path, request, {
+    const request = this.#request([...this.#turns.slice(begin), question], isBase)
+    const stream = this.#client.stream<ChatEvent | GenerateEvent>(isBase ? '/api/generate' : '/api/chat', request, {
       signal,
       onStatus: sink.status,
       onHeaders: headers => {
@@ -148,30 +146,20 @@ export class ChatSession {
     throw failure('The answer is incomplete because the server closed the connection. Try again.')
   }
 
-  #request(turns: readonly Turn[]): object {
-    const { system } = this.settings
+  /** The fields of a request for an answer to the last of these turns. A base model gets only the prompt. */
+  #request(turns: readonly Turn[], isBase: boolean): object {
+    const { model, system, options, format, think, keepAlive } = this.settings
     const conversation = turns.flatMap(({ prompt, images, answer }) => [
       { role: 'user', content: prompt, ...(images && { images }) },
       ...(answer === '' ? [] : [{ role: 'assistant', content: answer }])
     ])
-    return {
-      ...this.#common(),
-      messages: system ? [{ role: 'system', content: system }, ...conversation] : conversation
-    }
-  }
-
-  /** Only the prompt, because a base model does not see the conversation. */
-  #completion({ prompt, images }: Turn): object {
-    const { system } = this.settings
-    return { ...this.#common(), prompt, images, system }
-  }
-
-  #common(): object {
-    const { model, options, format, think, keepAlive } = this.settings
+    const messages = system ? [{ role: 'system', content: system }, ...conversation] : conversation
+    const { prompt, images } = turns.at(-1)!
     const seed = this.#seedOnce
     this.#seedOnce = undefined
     return {
       model,
+      ...(isBase ? { prompt, images, system } : { messages }),
       stream: true,
       options: { context_overflow: 'drop_oldest', ...options, ...(seed !== undefined && { seed }) },
       // JSON omits undefined values.
@@ -222,17 +210,12 @@ export class ChatSession {
       this.#contextLength = (await this.#readContextLength()) ?? this.#contextLength
     }
     const contextLength = this.#contextLength
-    const largerContext = await this.largerContext()
+    const { context_length: trained = Number.POSITIVE_INFINITY } = (await this.about()).details
+    const present = contextLength ?? 0
+    const largerContext = present >= trained ? 0 : Math.min(2 * present, trained)
     if (reason !== 'length') return { contextLength, largerContext }
     const full = contextLength !== undefined && promptTokens + answerTokens >= contextLength - 1
     return { contextLength, largerContext, cutBy: full ? 'context' : 'max_tokens' }
-  }
-
-  /** As `Answered.largerContext`. */
-  async largerContext(): Promise<number> {
-    const { context_length: trained = Number.POSITIVE_INFINITY } = (await this.about()).details
-    const present = this.#contextLength ?? 0
-    return present >= trained ? 0 : Math.min(2 * present, trained)
   }
 
   /** Undefined if the model is no longer loaded, or the server does not report the length. */

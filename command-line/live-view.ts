@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LoadingRecord, PoolRecord, PullReply, RunningRecord } from '../core/contracts/native-records.ts'
 import type { StateChange, StateKey, StateRecord, StateSnapshot } from '../core/contracts/state-events.ts'
@@ -56,38 +57,33 @@ async function follow(context: CommandContext, ended: AbortSignal, report: (stat
 /** @throws CommandFailure when the server ends its stream or no longer answers */
 async function followServer(
   client: ServerClient,
-  signal: AbortSignal,
+  ended: AbortSignal,
   report: (state: LiveState) => void
 ): Promise<void> {
-  const { address } = client
   const silent = new AbortController()
+  const signal = AbortSignal.any([ended, silent.signal])
   const records: StateRecords = new Map()
+  const tell = () => report({ address: client.address, reply: toReply(records) })
   let heardAt = performance.now()
   const heard = () => {
     heardAt = performance.now()
   }
   const asking = setInterval(async () => {
-    if (records.size > 0) report({ address, reply: toReply(records) })
+    if (records.size > 0) tell()
     if (performance.now() - heardAt < MAX_SILENCE_MS) return
     heard()
-    const answer = AbortSignal.any([signal, silent.signal])
-    const timer = setTimeout(
-      () => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.')),
-      ANSWER_TIMEOUT_MS
-    )
+    const tooLate = () => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.'))
+    const timer = setTimeout(tooLate, ANSWER_TIMEOUT_MS)
     // The stream reports all other failures.
-    await client.json('GET', '/api/health', undefined, answer).catch(() => undefined)
+    await client.json('GET', '/api/health', undefined, signal).catch(() => undefined)
     clearTimeout(timer)
   }, REPORT_INTERVAL_MS)
   try {
-    const events = client.stream<StateSnapshot | StateChange>(FEED, undefined, {
-      signal: AbortSignal.any([signal, silent.signal]),
-      onStatus: heard
-    })
+    const events = client.stream<StateSnapshot | StateChange>(FEED, undefined, { signal, onStatus: heard })
     for await (const event of events) {
       heard()
       apply(event, records)
-      report({ address, reply: toReply(records) })
+      tell()
     }
   } finally {
     clearInterval(asking)
@@ -201,14 +197,15 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
       ])
     ]
     const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>MEMORY', 'UNTIL']
-    const others = titles
-      .slice(1)
-      .reduce(
-        (sum, title, index) => sum + 4 + Math.max(title.length, ...modelRows.map(cells => cells[index + 1]!.length)),
-        0
-      )
-    const table = modelRows.map(([name, ...cells]) => [shorten(name!, Math.max(12, width - others)), ...cells])
-    lines.push(...formatTable(titles, table).split('\n'))
+    // Long names give way to the other columns.
+    const others = formatTable(
+      titles,
+      modelRows.map(cells => ['', ...cells.slice(1)]),
+      Number.POSITIVE_INFINITY
+    )
+    const room = width - Math.max(...others.split('\n').map(line => line.length)) + titles[0]!.length
+    const table = modelRows.map(([name, ...cells]) => [shorten(name!, Math.max(12, room)), ...cells])
+    lines.push(...formatTable(titles, table, Number.POSITIVE_INFINITY).split('\n'))
   } else {
     for (const model of models) {
       const speed = (rates.of(model, now) ?? 0).toFixed(1)
@@ -230,10 +227,9 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
 
 const wrap = (text: string, width: number) => wrapLines(text, width).split('\n')
 
-const SHOW_CURSOR = '\x1b[?25h'
-const HIDE_CURSOR = '\x1b[?25l'
-const OWN_SCREEN = '\x1b[?1049h'
-const BACK_TO_SHELL = '\x1b[?1049l'
+/** The terminal's second screen, without a cursor, and the shell's screen. */
+const OWN_SCREEN = '\x1b[?1049h\x1b[?25l'
+const BACK_TO_SHELL = '\x1b[?25h\x1b[?1049l'
 
 /**
  * Shows the server's state until the command is interrupted. A terminal is redrawn in place. Otherwise each change is
@@ -259,10 +255,7 @@ export async function showLive(
   })
   try {
     // Quitting must not wait for the search for a server.
-    await Promise.race([
-      following,
-      new Promise<void>(resolve => ended.signal.addEventListener('abort', () => resolve()))
-    ])
+    await Promise.race([following, once(ended.signal, 'abort')])
   } finally {
     process.stdout.off('resize', draw)
     screen.close()
@@ -271,29 +264,24 @@ export async function showLive(
 
 const getSize = (): ScreenSize => ({ columns: process.stdout.columns || 80, rows: process.stdout.rows || 24 })
 
-interface Screen {
-  draw(lines: string[]): void
-  close(): void
-}
-
 /** Draws below the current content of the terminal. */
-async function drawInPlace(): Promise<Screen> {
+async function drawInPlace() {
   const { createLogUpdate } = await import('log-update')
   const update = createLogUpdate(process.stdout)
-  return { draw: lines => update(lines.join('\n')), close: () => update.done() }
+  return { draw: (lines: string[]) => update(lines.join('\n')), close: () => update.done() }
 }
 
-function takeScreen(quit: () => void): Screen {
+function takeScreen(quit: () => void) {
   const { stdin, stdout } = process
   const giveBack = () => {
-    stdout.write(SHOW_CURSOR + BACK_TO_SHELL)
+    stdout.write(BACK_TO_SHELL)
     if (stdin.isTTY) stdin.setRawMode(false)
   }
   const onKeys = (keys: Buffer) => {
     if (['q', 'Q', '\x1b', '\x04'].includes(keys.toString())) quit()
     if (keys.includes(3)) process.kill(process.pid, 'SIGINT')
   }
-  stdout.write(OWN_SCREEN + HIDE_CURSOR)
+  stdout.write(OWN_SCREEN)
   // A second Ctrl-C ends the process immediately. The terminal must be usable after that too.
   process.once('exit', giveBack)
   if (stdin.isTTY) {
@@ -303,7 +291,7 @@ function takeScreen(quit: () => void): Screen {
     stdin.on('end', quit)
   }
   return {
-    draw: lines => void stdout.write(`\x1b[H${lines.map(line => `${line}\x1b[K`).join('\r\n')}\x1b[J`),
+    draw: (lines: string[]) => void stdout.write(`\x1b[H${lines.map(line => `${line}\x1b[K`).join('\r\n')}\x1b[J`),
     close() {
       process.off('exit', giveBack)
       stdin.off('data', onKeys)

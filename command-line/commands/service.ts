@@ -1,4 +1,4 @@
-import { accessSync, constants, existsSync, readFileSync, realpathSync } from 'node:fs'
+import { accessSync, constants, existsSync, realpathSync } from 'node:fs'
 import { mkdir, readFile, rm } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
@@ -45,9 +45,9 @@ export async function serviceUninstall(context: CommandContext, flags: Flags): P
   if (written === undefined) return printNote(`There is no service to remove: ${file} does not exist.`)
   refuseOther(file, written)
   const steps = uninstallSteps(place, system)
-  if (flags.dryRun) return printSteps(steps)
+  if (flags.dryRun) return await perform(steps, true)
   await requireManager(place, system)
-  for (const step of steps) await take(step)
+  await perform(steps, false)
   const home = /^Environment="?CORRAL_HOME=([^"\n]*)/m.exec(written)?.[1] ?? dataPaths(undefined, undefined).home
   printNote(`The service was removed. Its data is kept in ${home}`)
 }
@@ -138,6 +138,10 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
   const named = env.CORRAL_HOME?.trim()
   const home = (given.home as string | undefined) ?? (named ? expandPath(named, cwd) : undefined)
   const models = given.models ?? environment.CORRAL_MODELS
+  const groups: string[] = []
+  for (const group of system ? ['video', 'render'] : []) {
+    if (await isNamedIn('/etc/group', group)) groups.push(group)
+  }
   const service: ServiceDefinition = {
     system,
     command,
@@ -145,7 +149,7 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
     environment,
     home: home === SYSTEM_HOME && system ? undefined : home,
     writable: models ? [String(models)] : [],
-    groups: system ? ['video', 'render'].filter(group => isNamedIn('/etc/group', group)) : []
+    groups
   }
 
   refuseShortLived(service)
@@ -157,7 +161,7 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
   const before = await readText(file)
   if (before !== undefined) refuseOther(file, before)
   const log = join(dataPaths(home, undefined).logs, 'service.log')
-  const steps = installSteps(place, service, log, isNamedIn('/etc/passwd', SERVICE))
+  const steps = installSteps(place, service, log, await isNamedIn('/etc/passwd', SERVICE))
   const left = SECRETS.filter(name => env[name])
   if (left.length > 0) printNote(`Not stored in the service, because others can read its file: ${left.join(', ')}.`)
   if (command.some(path => /[/.](nvm|fnm|volta|asdf|mise|nodenv|n)\/|\/Cellar\//.test(path))) {
@@ -165,13 +169,13 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
       'This Node.js belongs to a version manager. Run "corral service install" again after changing its version.'
     )
   }
-  if (flags.dryRun) return printSteps(steps)
+  if (flags.dryRun) return await perform(steps, true)
   if (system && place.uid !== 0) {
     throw failure('Only root can install a service of the machine. Run: sudo corral service install --system')
   }
   await requireManager(place, system)
   if (place.platform === 'darwin') await mkdir(dirname(log), { recursive: true, mode: 0o700 })
-  for (const step of steps) await take(step)
+  await perform(steps, false)
   printPairs([
     ['service', file],
     ['data', effective ?? dataPaths(undefined, undefined).home],
@@ -201,24 +205,16 @@ function refuseShortLived({ system, command, home, writable }: ServiceDefinition
   }
 }
 
-function isNamedIn(file: string, name: string): boolean {
-  try {
-    return readFileSync(file, 'utf8')
-      .split('\n')
-      .some(line => line.startsWith(`${name}:`))
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return false
-    throw error
-  }
+async function isNamedIn(file: string, name: string): Promise<boolean> {
+  const lines = (await readText(file))?.split('\n') ?? []
+  return lines.some(line => line.startsWith(`${name}:`))
 }
 
 async function readText(file: string): Promise<string | undefined> {
-  try {
-    return await readFile(file, 'utf8')
-  } catch (error) {
+  return await readFile(file, 'utf8').catch(error => {
     if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
     throw error
-  }
+  })
 }
 
 function refuseOther(file: string, text: string): void {
@@ -252,33 +248,26 @@ async function requireManager({ platform }: ServicePlace, system: boolean): Prom
   }
 }
 
-async function take(step: ServiceStep): Promise<void> {
-  if (step.do === 'write') {
-    printNote(`writes ${step.path}`)
-    await mkdir(dirname(step.path), { recursive: true })
-    await writeFileAtomic(step.path, step.text, { mode: 0o644 })
-  } else if (step.do === 'remove') {
-    printNote(`removes ${step.path}`)
-    await rm(step.path, { force: true })
-  } else {
-    printNote(`runs ${step.command.join(' ')}`)
-    try {
-      await run(step.command)
-    } catch (error) {
-      if (!(error instanceof ToolError)) throw error
-      if (step.optional) return
-      throw failure([error.message, ...error.tail].join('\n'), error)
-    }
-  }
-}
-
-function printSteps(steps: readonly ServiceStep[]): void {
+/** Performs steps, or only prints them. */
+async function perform(steps: readonly ServiceStep[], isDryRun: boolean): Promise<void> {
   for (const step of steps) {
-    if (step.do === 'write') {
-      printNote(`would write ${step.path}:`)
-      printText(step.text)
-    } else if (step.do === 'remove') printNote(`would remove ${step.path}`)
-    else printNote(`would run ${step.command.join(' ')}`)
+    const what = step.do === 'run' ? step.command.join(' ') : step.path
+    if (isDryRun) {
+      printNote(`would ${step.do} ${what}${step.do === 'write' ? ':' : ''}`)
+      if (step.do === 'write') printText(step.text)
+      continue
+    }
+    printNote(`${step.do}s ${what}`)
+    if (step.do === 'remove') await rm(step.path, { force: true })
+    else if (step.do === 'write') {
+      await mkdir(dirname(step.path), { recursive: true })
+      await writeFileAtomic(step.path, step.text, { mode: 0o644 })
+    } else {
+      await run(step.command).catch(error => {
+        if (!(error instanceof ToolError)) throw error
+        if (!step.optional) throw failure([error.message, ...error.tail].join('\n'), error)
+      })
+    }
   }
 }
 
