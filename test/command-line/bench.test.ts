@@ -5,7 +5,7 @@ import { SseParser } from '../../core/answers/sse-parser.ts'
 import { randomEncoder } from '../../scripts/random-models.ts'
 import { type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { corral } from './command.ts'
-import { linesOnScreen, onTerminal } from './terminal.ts'
+import { onTerminal } from './terminal.ts'
 
 const SMALL = ['--context', '128', '--repeat', '2']
 const ask = (server: Corral, options: object) =>
@@ -62,7 +62,7 @@ t.test('bench measures an embedding model on a narrow terminal', async t => {
   t.match(await corral(['import', join(home, 'encoder.gguf'), 'me/encoder'], { home }), { code: 0 })
   const terminal = onTerminal(t, ['bench', 'me/encoder', '--context', '64', '--repeat', '2'], home, { columns: 40 })
   t.equal(await terminal.ended(), 0, terminal.screen())
-  const lines = linesOnScreen(terminal.screen())
+  const lines = await terminal.lines()
   t.match(lines.join('\n'), /CONTEXT +SLOTS +PROMPT\/s ANSWER\/s FIRST\n +64 +1 +\d\S* ±\d+% +- +-/)
   for (const line of lines) t.ok(line.length <= 40, line)
   await until('it was not loaded before', async () => (await loaded(server)) === undefined)

@@ -5,7 +5,7 @@ import { until } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 import { planReply, pullReply } from './records.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
-import { CTRL_C, linesOnScreen, onTerminal } from './terminal.ts'
+import { CTRL_C, onTerminal } from './terminal.ts'
 
 const MB = 1e6
 const REFERENCE = 'hf:Qwen/Qwen3-GGUF'
@@ -150,7 +150,7 @@ t.test('pull draws progress bars on a terminal', async t => {
   const home = newHome(t)
   const terminal = onTerminal(t, ['pull', REFERENCE, ...server.flags], home)
   await terminal.sees(/0 of 20 files done.* 2% /s)
-  const lines = linesOnScreen(terminal.screen())
+  const lines = await terminal.lines()
   t.match(lines.slice(0, 3), [/^pulling Qwen/, /best that fits/, /^warning: Memory is \[2Jscarce\.$/])
   t.match(lines.slice(3), [
     /^q8-1\.gguf +█+░+ +50% +15 MB \/ {2}30 MB$/,
@@ -163,7 +163,7 @@ t.test('pull draws progress bars on a terminal', async t => {
   await finished
   t.equal(await terminal.ended(), 0)
   t.match(
-    linesOnScreen(terminal.screen()).slice(3).filter(Boolean),
+    (await terminal.lines()).slice(3).filter(Boolean),
     [/^pulled Qwen.* \(600 MB\) in .* Try it with:$/, 'corral run Qwen/Qwen3-GGUF:Q8_0'],
     'no bars remain'
   )

@@ -4,7 +4,7 @@ import type { FoundRepository } from '../../core/contracts/native-records.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { corral, newHome } from './command.ts'
 import { type Answer, scriptedServer } from './scripted-server.ts'
-import { linesOnScreen, onTerminal } from './terminal.ts'
+import { onTerminal } from './terminal.ts'
 
 const found = (more: Partial<FoundRepository>): FoundRepository => ({
   ...{ model: 'acme/Bird-8B-GGUF', hub: 'huggingface', id: 'acme/Bird-8B-GGUF', publisher: 'acme' },
@@ -92,7 +92,7 @@ t.test('search works without a running server and at 40 columns', async t => {
     .join(' ')}`
   const terminal = onTerminal(t, ['search', 'bird'], home, { launcher, columns: 40 })
   await terminal.ended()
-  const lines = linesOnScreen(terminal.screen())
+  const lines = await terminal.lines()
   t.ok(lines.includes('corral pull acme/Bird-8B-GGUF'), lines.join('\n'))
   t.ok(lines.every(line => line.length <= 40))
 })

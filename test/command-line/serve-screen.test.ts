@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 import { newHome } from './command.ts'
-import { CTRL_C, linesOnScreen, onTerminal } from './terminal.ts'
+import { CTRL_C, onTerminal } from './terminal.ts'
 
 /** A folder for CORRAL_LLAMA_CPP with the real llama-server. Its smoke test waits until a file is removed. */
 function slowBuild(t: Test) {
@@ -31,7 +31,7 @@ t.test('serve redraws one line at a terminal while it prepares llama.cpp, and ex
   const terminal = onTerminal(t, ['serve', '--port', '0'], home, { columns: 60, rows: 50, env })
   await terminal.sees('Ctrl-C stops the server')
   await terminal.sees(/proving llama\.cpp \(2/)
-  const working = linesOnScreen(terminal.screen())
+  const working = await terminal.lines()
   t.match(working.at(-1), /^\S proving llama\.cpp \(\d/)
   t.equal(working.filter(line => line.includes('proving')).length, 1, 'it is one line')
   const { address } = JSON.parse(readFileSync(join(home, 'owner.json'), 'utf8'))
@@ -47,13 +47,13 @@ t.test('serve redraws one line at a terminal while it prepares llama.cpp, and ex
   await terminal.sees(/WARN|INFO/)
   rmSync(waits)
   await terminal.sees(/is ready/)
-  await until('the line has gone', () => !linesOnScreen(terminal.screen()).some(line => line.includes('proving')))
-  const text = linesOnScreen(terminal.screen()).join('\n')
+  await until('the line has gone', async () => !(await terminal.lines()).some(line => line.includes('proving')))
+  const text = (await terminal.lines()).join('\n')
   t.match(text, /^\[[\d:]+\] INFO: llama\.cpp is ready: cpu, since$\n {2}CORRAL_LLAMA_CPP names it; .*$/m)
   t.notMatch(text, 'source "system"', 'only "corral doctor" shows the attempts')
   await terminal.press(CTRL_C)
   t.equal(await terminal.ended(), 0)
-  t.match(linesOnScreen(terminal.screen()).at(-2), /INFO: stopped$/)
+  t.match((await terminal.lines()).at(-1), /INFO: stopped$/)
 })
 
 t.test('serve logs the steps without a terminal', async t => {

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import type { Test } from 'tap'
 import { until } from '../support/corral.ts'
 import { commandEnvironment, MAIN } from './command.ts'
+import { renderScreen } from './screen.ts'
 
 export const CTRL_C = '\x03'
 export const CTRL_D = '\x04'
@@ -12,6 +13,8 @@ export const ENTER = '\r'
 export interface Terminal {
   /** Output since the last `press`. */
   screen(): string
+  /** The lines on the terminal. */
+  lines(): Promise<string[]>
   /** @param what waits until the new output has this */
   press(keys: string, what?: string | RegExp): Promise<void>
   sees(what: string | RegExp): Promise<void>
@@ -50,6 +53,7 @@ export function onTerminal(t: Test, args: string[], home: string, options: Termi
   })
   return {
     screen: () => output,
+    lines: async () => (await renderScreen(output, columns)).lines,
     async press(keys, what) {
       output = ''
       child.stdin!.write(keys)
@@ -68,31 +72,4 @@ export function onTerminal(t: Test, args: string[], home: string, options: Termi
     ended: () => exited,
     close: () => void child.kill('SIGKILL')
   }
-}
-
-/** The lines on a terminal after this output. Supports the escape sequences of progress bars. */
-export function linesOnScreen(output: string): string[] {
-  const lines: string[] = ['']
-  let row = 0
-  let column = 0
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is interpreted
-  for (const [piece, parameter, command] of output.matchAll(/\x1b\[([?\d]*)([A-Za-z])|[\s\S]/gu)) {
-    const count = Number(parameter) || 0
-    if (piece === '\n') {
-      row++
-      lines[row] ??= ''
-    } else if (piece === '\r') column = 0
-    else if (command === undefined) {
-      const line = lines[row]!.padEnd(column)
-      lines[row] = line.slice(0, column) + piece + line.slice(column + 1)
-      column++
-    } else if (command === 'A') row = Math.max(0, row - (count || 1))
-    else if (command === 'G') column = Math.max(0, count - 1)
-    else if (command === 'K') lines[row] = count === 2 ? '' : lines[row]!.slice(0, column)
-    else if (command === 'J') {
-      lines[row] = lines[row]!.slice(0, column)
-      lines.length = row + 1
-    } else if (command !== 'h' && command !== 'l') throw new Error(`the terminal was sent ${JSON.stringify(piece)}`)
-  }
-  return lines.map(line => line.trimEnd())
 }
