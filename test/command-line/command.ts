@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
@@ -71,4 +71,11 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
   child.stdin.end(options.input ?? '')
   const [code, signal] = await once(child, 'close')
   return { code, signal, stdout, stderr }
+}
+
+/** Writes a program for /bin/sh into a folder. @returns its path */
+export function writeScript(folder: string, name: string, text: string): string {
+  const path = join(folder, name)
+  writeFileSync(path, `#!/bin/sh\n${text}\n`, { mode: 0o755 })
+  return path
 }

@@ -6,6 +6,7 @@ import { shippedText } from '../../command-line/shipped-text.ts'
 import { packageRoot, version } from '../../core/system/package-info.ts'
 import { DEMO } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
+import { localModel } from './records.ts'
 import { scriptedServer } from './scripted-server.ts'
 
 const MODEL_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
@@ -84,7 +85,7 @@ t.test('a closed standard output is not an error', async t => {
 })
 
 t.test('commands load no plugins and few settings when a server is running', async t => {
-  const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
+  const models = [localModel('a/b')]
   const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
   const home = newHome(t)
   const port = server.flags[1]!

@@ -1,20 +1,14 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import t from 'tap'
-import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+import { commandEnvironment, corral, MAIN, newHome, writeScript } from './command.ts'
+import { localModel } from './records.ts'
 import { scriptedServer } from './scripted-server.ts'
-
-const named = (name: string) => ({
-  name,
-  digest: 'd',
-  size: 1,
-  format: 'gguf',
-  modified_at: '2026-11-21T11:00:00.000Z'
-})
+import { tables } from './tables.ts'
 
 t.test('complete offers commands, options and values', async t => {
-  const models = [named('me/model'), named('me/model:Q8_0'), named('other/one')]
+  const models = ['me/model', 'me/model:Q8_0', 'other/one'].map(localModel)
   const server = await scriptedServer(t, { 'GET /api/tags': reply => reply.end(JSON.stringify({ models })) })
   const home = newHome(t)
   const env = { CORRAL_PORT: server.flags[1]! }
@@ -23,18 +17,7 @@ t.test('complete offers commands, options and values', async t => {
     t.match({ code, stderr }, { code: 0, stderr: '' }, words.join(' '))
     return stdout.split('\n').flatMap(line => line.split('\t')[0] || [])
   }
-  t.same(await complete('pu'), ['pull', 'pulls'])
-  t.same(await complete('pulls', 'pa'), ['pause'])
-  t.same(await complete('help', 'pulls', 'c'), ['cancel'])
-  t.same(await complete('run', 'me/'), ['me/model', 'me/model:Q8_0'])
-  t.same(await complete('rm', 'other/one', 'me/model:'), ['me/model:Q8_0'])
-  t.same(await complete('--port', '1', 'show', 'o'), ['other/one'])
-  t.same(await complete('run', '--temp'), ['--temperature'])
-  t.same(await complete('convert', 'me/model', '--dtype', 'q4'), ['q4_k_m'])
-  t.same(await complete('--log-level', 'w'), ['warn'])
-  t.same(await complete('completion', ''), ['bash', 'zsh', 'fish'])
-  t.same(await complete('ps', '--watch', '--j'), ['--json'])
-  t.same(await complete('nothing', 'like', 'it'), [])
+  for (const [words, offers] of tables.completion!) t.same(await complete(...words), offers, words.join(' '))
   t.notOk((await complete('')).includes('__complete'), 'it is hidden')
 })
 
@@ -57,9 +40,7 @@ function shellSetting(t: Parameters<typeof newHome>[0]) {
   const home = newHome(t)
   mkdirSync(join(home, 'models', 'me', 'model'), { recursive: true })
   mkdirSync(join(home, 'bin'))
-  const path = join(home, 'bin', 'corral')
-  writeFileSync(path, `#!/bin/sh\nexec '${process.execPath}' '${MAIN}' "$@"\n`)
-  chmodSync(path, 0o755)
+  writeScript(join(home, 'bin'), 'corral', `exec '${process.execPath}' '${MAIN}' "$@"`)
   const env = commandEnvironment({ home, env: { PATH: `${join(home, 'bin')}${delimiter}${process.env.PATH}` } })
   return { home, env: { ...env, HOME: home, TERM: 'dumb' } }
 }

@@ -1,10 +1,10 @@
-import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import t, { type Test } from 'tap'
 import { wayToOpen } from '../../command-line/commands/open.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
-import { corral, newHome } from './command.ts'
+import { corral, newHome, writeScript } from './command.ts'
 import { tables } from './tables.ts'
 
 const NO_SSH = { SSH_CONNECTION: '', SSH_TTY: '' }
@@ -20,9 +20,7 @@ async function use(server: Corral, link: string): Promise<number> {
 function openerIn(t: Test, end: string) {
   const folder = t.testdir({})
   const called = join(folder, 'called')
-  const path = join(folder, 'xdg-open')
-  writeFileSync(path, `#!/bin/sh\nprintf '%s' "$*" > '${called}'\n${end}\n`)
-  chmodSync(path, 0o700)
+  writeScript(folder, 'xdg-open', `printf '%s' "$*" > '${called}'\n${end}`)
   const env = { ...NO_SSH, DISPLAY: ':0', PATH: `${folder}${delimiter}${process.env.PATH}` }
   return {
     env,

@@ -1,26 +1,19 @@
 import { spawnSync } from 'node:child_process'
-import { chmodSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
-import { newHome } from './command.ts'
+import { newHome, writeScript } from './command.ts'
 import { CTRL_C, onTerminal } from './terminal.ts'
 
 /** A folder for CORRAL_LLAMA_CPP with the real llama-server. Its smoke test waits until a file is removed. */
 function slowBuild(t: Test) {
   const folder = newHome(t)
-  const server = join(folder, 'llama-server')
   const waits = join(folder, 'waits')
   writeFileSync(waits, '')
-  writeFileSync(
-    server,
-    `#!/bin/sh
-case "$1" in --version) while [ -e '${waits}' ]; do sleep 0.1; done;; esac
-exec '${join(engineBuildFolder(), 'llama-server')}' "$@"
-`
-  )
-  chmodSync(server, 0o755)
+  const wait = `case "$1" in --version) while [ -e '${waits}' ]; do sleep 0.1; done;; esac`
+  writeScript(folder, 'llama-server', `${wait}\nexec '${join(engineBuildFolder(), 'llama-server')}' "$@"`)
   return { folder, waits }
 }
 

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, DEMO, llamaServersBelow, startCorral, until } from '../support/corral.ts'
 import { commandEnvironment, corral, MAIN, newHome } from './command.ts'
+import { localModel } from './records.ts'
 import { type Answer, event, refuse, scriptedServer } from './scripted-server.ts'
 
 const CAPITAL = 'What is the capital of France?'
@@ -123,7 +124,7 @@ t.test('a request refused during shutdown goes to the next server, unless a serv
     (times: number, body: object): Answer =>
     (reply, _, count) =>
       count <= times ? refuse(reply, 503, 'shutting_down', 'corral is shutting down.') : reply.end(JSON.stringify(body))
-  const models = [{ name: 'a/b', digest: 'd', size: 1, format: 'gguf', modified_at: '2026-11-21T11:00:00.000Z' }]
+  const models = [localModel('a/b')]
   const home = newHome(t)
   const { flags, bodies } = await scriptedServer(t, {
     'GET /api/tags': refusedFirst(2, { models }),

@@ -1,6 +1,6 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import {
@@ -11,7 +11,7 @@ import {
   systemdUnit
 } from '../../command-line/service-definition.ts'
 import { until } from '../support/corral.ts'
-import { corral, newHome } from './command.ts'
+import { corral, newHome, writeScript } from './command.ts'
 
 const USUAL: ServiceDefinition = {
   system: true,
@@ -150,18 +150,10 @@ t.test('a server started as in the unit answers, reloads and stops', async t => 
 /** A systemctl that records its calls, because no systemd runs in tests. */
 function recordingSystemd(t: Test) {
   const folder = newHome(t)
-  const file = join(folder, 'systemctl')
   const calls = join(folder, 'calls')
-  writeFileSync(
-    file,
-    `#!/bin/sh
-echo "$*" >> '${calls}'
-case "$*" in *UnitFileState*) cat '${folder}/state';; esac
-`
-  )
-  chmodSync(file, 0o755)
+  const states = `case "$*" in *UnitFileState*) cat '${folder}/state';; esac`
+  writeScript(folder, 'systemctl', `echo "$*" >> '${calls}'\n${states}`)
   return {
-    // A link to this Node.js, like those of package managers.
     path: `${folder}:${process.env.PATH}`,
     folder,
     state: (text: string) => writeFileSync(join(folder, 'state'), text),
@@ -233,8 +225,7 @@ t.test('a service uses stable paths, and impossible services are rejected before
   t.notMatch(shortLived.stdout, systemd.folder)
 
   const failing = newHome(t)
-  writeFileSync(join(failing, 'systemctl'), '#!/bin/sh\necho "Failed to connect to bus: No medium found" >&2\nexit 1\n')
-  chmodSync(join(failing, 'systemctl'), 0o755)
+  writeScript(failing, 'systemctl', 'echo "Failed to connect to bus: No medium found" >&2; exit 1')
   t.match(await service({ PATH: `${failing}:${process.env.PATH}` }), {
     code: 1,
     stderr: /No medium found.*Log in as this user/
