@@ -38,7 +38,6 @@ export interface Answered extends Counters {
  */
 const ANSWER_SHARE = 1 / 4
 
-/** A conversation with one model at a time. */
 export class ChatSession {
   readonly #client: ServerClient
   readonly settings: ChatSettings
@@ -314,7 +313,6 @@ function loadStatus({ status, completed, total }: WorkStep): string {
   return completed !== undefined && total ? `${status} ${Math.floor((completed / total) * 100)}%` : status
 }
 
-/** Notice shown when a chat starts with a base model. */
 export const baseText = (model: string) =>
   `${model} is a base model: it completes your text and does not see earlier messages.`
 

@@ -150,7 +150,6 @@ const SETTINGS: Record<string, Setting> = {
 
 export const SETTING_NAMES = Object.keys(SETTINGS)
 
-/** Finds a setting by any spelling of its name. */
 export function findSetting(spelled: string): (Setting & { name: string }) | undefined {
   const name = optionName(spelled.toLowerCase().replaceAll('-', '_'))
   return Object.hasOwn(SETTINGS, name) ? { ...SETTINGS[name]!, name } : undefined
@@ -186,7 +185,6 @@ export function shownSetting(settings: ChatSettings, spelled: string): string | 
   return typeof value === 'boolean' ? (value ? 'on' : 'off') : JSON.stringify(value)
 }
 
-/** Names and values of all changed settings. */
 export function shownSettings(settings: ChatSettings): [name: string, value: string][] {
   return SETTING_NAMES.flatMap((name): [string, string][] => {
     const value = shownSetting(settings, name)

@@ -13,7 +13,6 @@ import { createLogger } from '../core/system/log.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
 import { withPlugins } from './local-service.ts'
 
-/** Minimum level of warnings in the log. */
 const WARN_LEVEL = 40
 
 /**

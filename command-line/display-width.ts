@@ -72,7 +72,6 @@ function take(characters: readonly string[], width: number): string[] {
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Bopomofo}\u3000-\u303f\uff01-\uff60]/u
 /** Characters that must not start a line: closing brackets, marks that end a phrase, small kana. */
 const ENDS = /^[\p{Pe}\p{Pf}、。，．・：；？！ー々…‥ぁぃぅぇぉっゃゅょァィゥェォッャュョ,.:;?!)%\]}\p{Mark}]/u
-/** Characters that must not end a line. */
 const BEGINS = /[\p{Ps}\p{Pi}]$/u
 
 /**

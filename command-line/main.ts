@@ -1,8 +1,7 @@
 #!/usr/bin/env node
 import { CommanderError } from 'commander'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
-import { exitOnClosedTerminal } from './closed-terminal.ts'
-import { EXIT, endOnClosedOutput, explainFailure } from './command-failure.ts'
+import { EXIT, endOnClosedOutput, exitOnClosedTerminal, explainFailure } from './command-failure.ts'
 import { type CommandContext, configPlaces } from './context.ts'
 import { printNote } from './output.ts'
 import { letPluginsImportCorral } from './plugin-imports.ts'

@@ -33,12 +33,13 @@ const COLUMN_GAPS = [4, 2]
 const MIN_LAST_COLUMN = 20
 
 /**
- * Aligns columns under their titles, without trailing blanks. Titles that start with `>` align to the right. If the
+ * Aligns columns under their titles, without trailing blanks and control characters. Titles that start with `>` align to the right. If the
  * table is too wide, the last column is wrapped. If it is still too wide, each row becomes a paragraph that starts with
  * its first cell. Cells are never shortened, so that they can be copied.
  * @param width columns (default: those of the terminal)
  */
-export function formatTable(titles: readonly string[], rows: string[][], width = outputWidth()): string {
+export function formatTable(titles: readonly string[], cells: string[][], width = outputWidth()): string {
+  const rows = cells.map(row => row.map(printable))
   const columns = titles.map((title, index) => {
     const text = title.replace(/^>/, '')
     const widest = Math.max(displayWidth(text), ...rows.map(row => displayWidth(row[index]!)))

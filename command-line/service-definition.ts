@@ -86,7 +86,6 @@ export function serviceFile({ platform, userHome, configHome }: ServicePlace, sy
   return join(configHome || join(userHome, '.config'), 'systemd', 'user', `${SERVICE}.service`)
 }
 
-/** The `systemctl` command of the machine or of the user. */
 export function systemctl(system: boolean, ...words: string[]): string[] {
   return ['systemctl', ...(system ? [] : ['--user']), ...words]
 }

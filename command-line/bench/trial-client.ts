@@ -9,9 +9,7 @@ import type { ServerClient } from '../server-client.ts'
 
 export type BenchServer = ReturnType<typeof benchServer>
 
-/** Maximum number of repeated measurements. */
 const MAX_REPEATS = 20
-/** Interval between checks of a busy server. */
 const POLL_INTERVAL_MS = 500
 
 /**

@@ -86,7 +86,7 @@ export async function audit(context: CommandContext, { json, follow, ...filter }
       }
       const { entries } = await client.json<{ entries: AuditEntry[] }>('GET', `/api/audit?${query}`)
       if (json) printJson(entries)
-      else printText(printable(formatEntries(entries)))
+      else printText(formatEntries(entries))
     },
     { why: 'The audit log is read through the server.', or: home => `read logs/audit/*.jsonl in ${home}` }
   )
@@ -139,7 +139,7 @@ export async function logLevel(
     throw new CommandFailure(EXIT.usage, message)
   }
   if (json) printJson(report)
-  else printText(printable(formatTable(['PART', 'LEVEL'], rows)))
+  else printText(formatTable(['PART', 'LEVEL'], rows))
 }
 
 export async function reload(context: CommandContext, { json }: { json?: boolean }): Promise<void> {

@@ -27,7 +27,7 @@ export async function captureStart(context: CommandContext, options: StartOption
 export async function captureList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
   const { captures } = await ask<{ captures: Capture[] }>(context, 'GET', '/api/captures', undefined, ASKS)
   if (json) printJson(captures)
-  else printText(printable(formatCaptures(captures, new Date())))
+  else printText(formatCaptures(captures, new Date()))
 }
 
 export async function captureShow(context: CommandContext, id: string): Promise<void> {

@@ -23,7 +23,6 @@ import { type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, toServerSettings } from '../server-address.ts'
 import { type ServerConnection, unlessNoServer, withServer } from '../server-connection.ts'
 
-/** Interval between progress requests to a server that is looking for a build. */
 const POLL_INTERVAL_MS = 500
 /** Time limit for the server, which first detects the hardware and lists the releases. */
 const ANSWER_TIMEOUT_MS = 45_000

@@ -4,11 +4,11 @@ import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { CommandFailure, EXIT, failure, forEach } from '../command-failure.ts'
 import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
-import { nextStep } from '../next-step.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
+import { nextStep } from './stored-models.ts'
 
 interface ImportOptions {
   from?: string
@@ -38,19 +38,21 @@ async function importModels(
 
 /** Checks the arguments before a server is started. @throws CommandFailure */
 function checkUsage(given: string[], { from, list, all, json }: ImportOptions): void {
-  const wrong = (message: string) => {
-    throw usageFailure(message)
-  }
-  if (from === undefined) {
-    if (list || all || json) wrong('--list, --all and --json require --from with the name of a tool.')
-    if (given.length !== 2) wrong('Nothing to import. Give a path and a name for the model, or a tool with --from.')
-    newModelArgument(given[1]!)
-    return
-  }
-  if (list && all) wrong('--list changes nothing and --all imports everything. Use only one of them.')
-  if (all && given.length > 0) wrong('Use either model names or --all, not both.')
-  if (list && given.length > 0) wrong("--list shows all of the tool's models. Leave out the names.")
-  if (json && (all || given.length > 0)) wrong('--json requires --list.')
+  const named = given.length > 0
+  const mistakes: [isMade: unknown, message: string][] = from
+    ? [
+        [list && all, '--list changes nothing and --all imports everything. Use only one of them.'],
+        [all && named, 'Use either model names or --all, not both.'],
+        [list && named, "--list shows all of the tool's models. Leave out the names."],
+        [json && (all || named), '--json requires --list.']
+      ]
+    : [
+        [list || all || json, '--list, --all and --json require --from with the name of a tool.'],
+        [given.length !== 2, 'Nothing to import. Give a path and a name for the model, or a tool with --from.']
+      ]
+  const mistake = mistakes.find(([isMade]) => isMade)
+  if (mistake) throw usageFailure(mistake[1])
+  if (!from) newModelArgument(given[1]!)
 }
 
 async function importPath(client: ServerClient, path: string, model: string): Promise<void> {
@@ -134,7 +136,7 @@ export function formatFound({ models }: FoundModels): string {
     model.format,
     model.present ? `already imported${storedElsewhere(model)}` : (model.problem ?? 'can be imported')
   ])
-  return printable(formatTable(['NAME', '>SIZE', 'FORMAT', 'STATE'], rows))
+  return formatTable(['NAME', '>SIZE', 'FORMAT', 'STATE'], rows)
 }
 
 async function findModels(client: ServerClient, from: string): Promise<FoundModels> {

@@ -6,7 +6,7 @@ import { loadPlugin } from '../../core/plugins/outside-plugins.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
 import { CommandFailure, EXIT, failure } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
-import { formatTable, printable, printJson, printText } from '../output.ts'
+import { formatTable, printJson, printText } from '../output.ts'
 import { letPluginsImportCorral } from '../plugin-imports.ts'
 import { type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
 import { watchPlugins } from '../plugin-watch.ts'
@@ -15,9 +15,12 @@ import { ask } from '../server-connection.ts'
 export async function pluginList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
   const { plugins } = await ask<{ plugins: PluginReport[] }>(context, 'GET', '/api/plugins')
   if (json) return printJson({ plugins })
-  const rows = plugins.map(({ name, state, path, description, reason }) =>
-    [name, state, path ?? 'corral', reason ?? description].map(printable)
-  )
+  const rows = plugins.map(({ name, state, path = 'corral', description, reason = description }) => [
+    name,
+    state,
+    path,
+    reason
+  ])
   printText(formatTable(['NAME', 'STATE', 'FROM', 'DESCRIPTION'], rows))
 }
 

@@ -3,7 +3,6 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
 import { CommandFailure, EXIT, failure, forEach, interruption } from '../command-failure.ts'
 import { type CommandContext, newModelArgument } from '../context.ts'
-import { nextStep } from '../next-step.ts'
 import {
   formatPairs,
   formatTable,
@@ -18,6 +17,7 @@ import { formatPercent, formatTimeLeft, type Progress, showProgress } from '../p
 import { atTerminal, pickOne } from '../questions.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
+import { nextStep } from './stored-models.ts'
 
 interface PullOptions {
   as?: string
@@ -315,18 +315,14 @@ async function changePulls(
 }
 
 export function formatPulls(pulls: PullReply[]): string {
-  return printable(
-    formatTable(
-      ['MODEL', 'STATE', '>DONE', 'AMOUNT', '>SPEED', '>LEFT', 'WHY'],
-      pulls.map(({ model, state, completed, total, speed, reason }) => [
-        model,
-        state,
-        formatPercent(completed, total),
-        `${formatBytes(completed)} of ${formatBytes(total)}`,
-        speed > 0 ? `${formatBytes(Math.round(speed))}/s` : '',
-        formatTimeLeft(total - completed, speed) ?? '',
-        reason ?? ''
-      ])
-    )
-  )
+  const rows = pulls.map(({ model, state, completed, total, speed, reason = '' }) => [
+    model,
+    state,
+    formatPercent(completed, total),
+    `${formatBytes(completed)} of ${formatBytes(total)}`,
+    speed > 0 ? `${formatBytes(Math.round(speed))}/s` : '',
+    formatTimeLeft(total - completed, speed) ?? '',
+    reason
+  ])
+  return formatTable(['MODEL', 'STATE', '>DONE', 'AMOUNT', '>SPEED', '>LEFT', 'WHY'], rows)
 }

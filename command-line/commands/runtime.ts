@@ -137,18 +137,14 @@ async function removeUnused(client: ServerClient): Promise<void> {
 }
 
 function formatBuilds(installed: InstalledBuild[], now: Date): string {
-  return printable(
-    formatTable(
-      ['BUILD', 'KIND', 'VERSION', 'STATE', '>SIZE', 'TESTED', 'WHY'],
-      installed.map(({ build, state, size, provenAt, failure }) => [
-        build.id,
-        build.runtime ?? build.kind,
-        build.version,
-        state,
-        size > 0 ? formatBytes(size) : '',
-        relativeTime(provenAt, now),
-        (failure ?? '').split('\n')[0]!.slice(0, 100)
-      ])
-    )
-  )
+  const rows = installed.map(({ build, state, size, provenAt, failure = '' }) => [
+    build.id,
+    build.runtime ?? build.kind,
+    build.version,
+    state,
+    size > 0 ? formatBytes(size) : '',
+    relativeTime(provenAt, now),
+    failure.split('\n')[0]!.slice(0, 100)
+  ])
+  return formatTable(['BUILD', 'KIND', 'VERSION', 'STATE', '>SIZE', 'TESTED', 'WHY'], rows)
 }

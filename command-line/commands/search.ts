@@ -59,7 +59,7 @@ export function formatFound(models: readonly FoundRepository[], width: number | 
   const unknown = models.filter(({ problem }) => problem !== undefined)
   const notes = unknown.map(({ model, problem }) => `${model}: ${problem}`).join('\n')
   const parts = notes === '' ? [] : [wrapLines(printable(notes), width ?? Number.POSITIVE_INFINITY)]
-  return [printable(shown), ...parts].join('\n\n')
+  return [isWide ? printable(shown) : shown, ...parts].join('\n\n')
 }
 
 const pullCommand = ({ model }: FoundRepository) => `corral pull ${model}`

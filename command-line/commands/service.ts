@@ -248,7 +248,6 @@ async function requireManager({ platform }: ServicePlace, system: boolean): Prom
   }
 }
 
-/** Performs steps, or only prints them. */
 async function perform(steps: readonly ServiceStep[], isDryRun: boolean): Promise<void> {
   for (const step of steps) {
     const what = step.do === 'run' ? step.command.join(' ') : step.path

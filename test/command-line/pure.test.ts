@@ -4,8 +4,7 @@ import t from 'tap'
 import { formatCounters } from '../../command-line/chat-session.ts'
 import { CommandFailure, EXIT, exitCodeFor, explainFailure, Interrupted } from '../../command-line/command-failure.ts'
 import { formatProcessor, formatRunning } from '../../command-line/commands/loaded-models.ts'
-import { formatModel, formatModels } from '../../command-line/commands/stored-models.ts'
-import { nextStep } from '../../command-line/next-step.ts'
+import { formatModel, formatModels, nextStep } from '../../command-line/commands/stored-models.ts'
 import { formatTable, printable, relativeTime, wrapLines } from '../../command-line/output.ts'
 import {
   clientAddress,
