@@ -7,6 +7,7 @@ import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core
 import { parseDuration } from '../core/system/duration.ts'
 import { allowedBy, fits, type JsonSchema } from '../core/system/schema-check.ts'
 import { CommandFailure, EXIT } from './command-failure.ts'
+import { shippedText } from './shipped-text.ts'
 
 /** Settings of a chat. All except the last three are sent with every request. */
 export interface ChatSettings {
@@ -26,32 +27,8 @@ export interface ChatSettings {
   history: boolean
 }
 
-const number = (minimum: number, maximum: number | undefined, description: string): JsonSchema => ({
-  type: 'number',
-  minimum,
-  ...(maximum !== undefined && { maximum }),
-  description
-})
-
 /** Engine options that corral itself does not know. */
-const ENGINE_OPTIONS: Record<string, JsonSchema> = {
-  min_p: number(0, 1, 'Keep tokens at least this likely, relative to the likeliest'),
-  typical_p: number(0, 1, 'Locally typical sampling; 1 is off'),
-  top_n_sigma: number(-1, undefined, 'Keep tokens within this many deviations; -1 is off'),
-  repeat_penalty: number(0, undefined, 'Penalty for repetition; 1 is off'),
-  repeat_last_n: { type: 'integer', minimum: -1, description: 'Number of tokens checked for repetition; -1 is all' },
-  presence_penalty: number(-2, 2, 'Penalty for tokens that have already appeared'),
-  frequency_penalty: number(-2, 2, 'Penalty for tokens that have appeared often'),
-  mirostat: { enum: [0, 1, 2], type: 'integer', description: 'Mirostat sampling; 0 is off' },
-  mirostat_tau: number(0, undefined, 'Target surprise of Mirostat'),
-  mirostat_eta: number(0, undefined, 'Learning rate of Mirostat'),
-  dynatemp_range: number(0, undefined, 'Range of a dynamic temperature; 0 is off'),
-  xtc_probability: number(0, 1, 'Chance of leaving out the likeliest tokens; 0 is off'),
-  xtc_threshold: number(0, 1, 'Minimum probability of the tokens left out by XTC'),
-  dry_multiplier: number(0, undefined, 'Penalty for repeated sequences; 0 is off'),
-  ignore_eos: { type: 'boolean', description: 'Continue past the end-of-text token' },
-  stop: { type: 'string', minLength: 1, description: 'Text that ends the answer' }
-}
+const ENGINE_OPTIONS: Record<string, JsonSchema> = JSON.parse(shippedText('engine-options.json'))
 
 const OPTIONS: Record<string, JsonSchema> = {
   ...(SamplingOptionsSchema.properties as Record<string, JsonSchema>),

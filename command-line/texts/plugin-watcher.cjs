@@ -25,7 +25,7 @@ function ask(stage) {
         callFrames: [{ callFrameId }]
       }
     }) => {
-      const expression = 'globalThis[Symbol.for("corral.blocked")]("' + stage + '")'
+      const expression = `globalThis[Symbol.for("corral.blocked")]("${stage}")`
       session.post('Debugger.evaluateOnCallFrame', { callFrameId, expression }, (_error, reply) => {
         session.post('Debugger.resume')
         session.disconnect()
