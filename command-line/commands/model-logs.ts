@@ -1,4 +1,4 @@
-import type { EngineLogRecord } from '../../core/contracts/native-records.ts'
+import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { LogEvent } from '../../plugins/apis/native/log-routes.ts'
 import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
 import { printable, printJson, printText, wrapLines } from '../output.ts'

@@ -1,7 +1,7 @@
 import type { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/load-options.ts'
+import type { EngineLogRecord } from './engine-log.ts'
 import type { Model } from './models.ts'
-import type { EngineLogRecord } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 
 export type { EngineLogRecord }

@@ -164,7 +164,7 @@ export const routesWith =
 export const nativeRoute = routesWith(nativeErrors)
 
 /** A route's schema and its handler, whose request has the types of the schema. */
-interface HandledRoute<
+export interface HandledRoute<
   Body extends TSchema,
   Querystring extends TSchema,
   Params extends TSchema,

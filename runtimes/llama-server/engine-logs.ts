@@ -1,5 +1,5 @@
 import { basename } from 'node:path'
-import type { EngineLogRecord } from '../../core/contracts/native-records.ts'
+import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { CorralError } from '../../core/errors.ts'
 import type { ProcessExit } from './engine-process.ts'
 import { plainEvents } from './log-events.ts'

@@ -1,4 +1,4 @@
-import type { EngineLogRecord } from '../../core/contracts/native-records.ts'
+import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 
 type Prompts = Map<string, { count: string; speed: string }>

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { formatLogs, formatRawLogs } from '../../../command-line/commands/model-logs.ts'
-import type { EngineLogRecord } from '../../../core/contracts/native-records.ts'
+import type { EngineLogRecord } from '../../../core/contracts/engine-log.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { createLogEvents } from '../../../plugins/apis/native/log-routes.ts'
 import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
