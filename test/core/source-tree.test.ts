@@ -81,7 +81,9 @@ test('durations use the monotonic clock; only these files compare or write dates
     runtimes/llama-cpp/builds-directory
     runtimes/llama-cpp/sources/release-server
     runtimes/llama-server/memory/memory-estimates
-    runtimes/llama-server/prompt-cache/prompt-cache`
+    runtimes/llama-server/prompt-cache/prompt-cache
+    runtimes/llama-server/prompt-cache/state-store
+  `
   // Scripts are developer tools, and the page has no monotonic clock across its tabs.
   const found = files.filter(
     file => !/^scripts\/|^plugins\/page\/browser\//.test(file) && /Date\.now\b/.test(textOf(file))

@@ -47,8 +47,7 @@ const SHORT_PROMPT = 2048
 /**
  * Chooses a slot for a prompt among the free ones (at least one):
  *
- * 1. The owner's slot whose conversation continues, unless a saved state has so much more of the prompt that restoring
- *    it is faster.
+ * 1. The owner's slot whose conversation continues, unless restoring a saved state with more of the prompt is faster.
  * 2. With a saved state that has most of the prompt: an unused slot, otherwise the least recently used one.
  * 3. If another slot of the owner has at least half of the prompt, such as instructions that all conversations share: an
  *    unused slot with a copy of that state, otherwise that slot itself.

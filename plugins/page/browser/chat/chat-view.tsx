@@ -1,8 +1,8 @@
 import { type Signal, useComputed, useSignal, useSignalEffect } from '@preact/signals'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { announce, attempt, IconButton, Menu, MenuItem, Note } from '../parts/controls.tsx'
-import { useGradually, useWindowEvents } from '../parts/hooks.ts'
 import { Icon } from '../parts/icons.tsx'
+import { useGradually, useWindowEvents } from '../parts/view-hooks.ts'
 import { resumeAnswers, say, stop } from '../state/answering.ts'
 import {
   changeChat,

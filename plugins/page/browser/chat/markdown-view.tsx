@@ -3,7 +3,7 @@ import type { Token, Tokens } from 'marked'
 import { type ComponentChild, Fragment, h, type JSX, render } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/controls.tsx'
-import { useGradually } from '../parts/hooks.ts'
+import { useGradually } from '../parts/view-hooks.ts'
 import { texts } from '../texts/texts.ts'
 import type { FormulaToken, MarkdownBlocks, Part } from './markdown-blocks.ts'
 

@@ -1,6 +1,6 @@
 import { Button } from '../parts/forms.tsx'
-import { useReply } from '../parts/hooks.ts'
 import { Fault, Table } from '../parts/layout.tsx'
+import { useReply } from '../parts/view-hooks.ts'
 import { texts } from '../texts/texts.ts'
 
 /** The fields of an audit entry that are shown. */

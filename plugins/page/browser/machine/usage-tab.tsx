@@ -1,8 +1,8 @@
 import { useState } from 'preact/hooks'
 import { formatNumber } from '../parts/formats.ts'
 import { Choices } from '../parts/forms.tsx'
-import { useReply } from '../parts/hooks.ts'
 import { Fault, Table } from '../parts/layout.tsx'
+import { useReply } from '../parts/view-hooks.ts'
 import { fill, texts } from '../texts/texts.ts'
 
 type Counts = Record<'requests' | 'tokens_in' | 'tokens_cached' | 'tokens_out', number>

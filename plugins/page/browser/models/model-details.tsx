@@ -1,7 +1,7 @@
 import type { ShownModel } from '../../../../core/contracts/native-records.ts'
 import { formatNumber, formatSize } from '../parts/formats.ts'
-import { useReply } from '../parts/hooks.ts'
 import { Facts, Fault, More } from '../parts/layout.tsx'
+import { useReply } from '../parts/view-hooks.ts'
 import { engineOf } from '../state/server-state.ts'
 import { labelFor, texts } from '../texts/texts.ts'
 

@@ -13,8 +13,8 @@ import {
   TextField,
   wordsIn
 } from '../parts/forms.tsx'
-import { useReply } from '../parts/hooks.ts'
 import { Fault } from '../parts/layout.tsx'
+import { useReply } from '../parts/view-hooks.ts'
 import { type ApiError, ask } from '../state/api.ts'
 import { isObject } from '../state/values.ts'
 import { fill, texts } from '../texts/texts.ts'

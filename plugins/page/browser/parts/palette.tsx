@@ -7,8 +7,8 @@ import { go, route } from '../state/route.ts'
 import { chatModels } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { Dialog } from './controls.tsx'
-import { useFoundChats } from './hooks.ts'
 import { Icon, type IconName } from './icons.tsx'
+import { useFoundChats } from './view-hooks.ts'
 
 interface Entry {
   id: string

@@ -12,8 +12,8 @@ import { go, linkTo, route } from '../state/route.ts'
 import { fill, LANGUAGES, loadLanguage, plural, shownLanguage, texts } from '../texts/texts.ts'
 import { attempt, ConfirmDialog, IconButton, Menu, MenuItem, notify, SearchField } from './controls.tsx'
 import { Form } from './forms.tsx'
-import { useFoundChats, useGradually } from './hooks.ts'
 import { Icon, type IconName } from './icons.tsx'
+import { useFoundChats, useGradually } from './view-hooks.ts'
 
 /** The views and chats, hidden behind a button on narrow screens. */
 export function Sidebar() {
