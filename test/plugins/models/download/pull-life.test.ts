@@ -136,7 +136,7 @@ t.test('Ctrl-C and a closed terminal pause a pull immediately unless others foll
   }
   const first = onTerminal(t, ['pull', model], home)
   await first.sees(/[1-9]%/)
-  first.press(CTRL_C)
+  await first.press(CTRL_C)
   t.equal(await first.ended(), 130)
   t.match(first.screen(), `paused at ${await paused()}`, 'it reports the amount so far')
 
@@ -145,7 +145,7 @@ t.test('Ctrl-C and a closed terminal pause a pull immediately unless others foll
   await second.sees(/[1-9]%/)
   const followed = timedPull(corral, { model }, { signal: follower.signal }).catch(() => {})
   await until('two follow it', async () => (await only(corral)).watchers === 2)
-  second.press(CTRL_C)
+  await second.press(CTRL_C)
   t.equal(await second.ended(), 130)
   t.match(second.screen(), /for another\s+client/)
   t.match(await only(corral), { state: 'downloading', watchers: 1 })
