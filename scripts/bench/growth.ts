@@ -228,6 +228,7 @@ function metricsWith(count: number) {
     pulls: () => [],
     received: () => 0,
     conversions: () => ({ running: 0, finished: 0, failed: 0 }) as never,
+    storedConversations: async () => [],
     freeSpace: async () => 0
   })
   // With 10 items there are as many series as allowed, so that the limit is measured.

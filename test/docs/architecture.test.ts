@@ -65,7 +65,8 @@ t.test('commands import types from plugins, and code only for work without a ser
   // Keys and Ray are managed when no server runs, and the list of built-in plugins is needed to start one.
   const allowed = /plugins\/(built-in|people\/security\/key-[\w-]+|machines\/ray\/ray-[\w-]+)\.ts/
   for (const file of files.filter(name => /^command-line\/.*\.ts$/.test(name))) {
-    const imports = /^import (?!type).*'(\.\.\/)+(plugins|runtimes)\/.*$|import\('(\.\.\/)+(plugins|runtimes)\/[^']*'\)/gm
+    const imports =
+      /^import (?!type).*'(\.\.\/)+(plugins|runtimes)\/.*$|import\('(\.\.\/)+(plugins|runtimes)\/[^']*'\)/gm
     for (const [call] of read(file).matchAll(imports)) {
       t.match(call, allowed, `${file}: ${call}`)
     }

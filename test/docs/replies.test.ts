@@ -336,6 +336,8 @@ t.test('the Anthropic API replies as documented', async t => {
 
 t.test('builds, logs and files reply as documented', async t => {
   await caller.call(t, 'listRuntimes', 200)
+  await caller.call(t, 'listPromptCache', 200)
+  await caller.call(t, 'clearPromptCache', 200)
   const { engines } = await caller.call(t, 'getLogs', 200, { params: { model: DEMO } })
   t.ok(engines.length > 0 && engines[0].lines.length > 0)
   await caller.call(t, 'getLogs', 200, { params: { model: DEMO }, query: '?lines=3' })

@@ -73,6 +73,7 @@ export default definePlugin({
       pulls: () => downloads.list(),
       received: () => downloads.received(),
       conversions: () => conversion.counts(),
+      storedConversations: () => engines.storedConversations(),
       freeSpace: () => freeSpace(paths.models).catch(() => undefined)
     })
     /** Requests that came through the separate address. */

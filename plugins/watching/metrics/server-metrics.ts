@@ -2,7 +2,7 @@ import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 import type { Elsewhere, EngineStats, SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { ConversionCounts } from '../../../core/contracts/conversion.ts'
 import type { PullRecord } from '../../../core/contracts/downloads.ts'
-import type { EngineMode } from '../../../core/contracts/engines.ts'
+import type { EngineMode, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { PluginHooks } from '../../../core/contracts/hooks.ts'
 import { version } from '../../../core/system/package-info.ts'
 import type { LabelValues } from './label-values.ts'
@@ -20,6 +20,7 @@ export interface Sources {
   /** Bytes. */
   received(): number
   conversions(): ConversionCounts
+  storedConversations(): Promise<readonly StoredConversations[]>
   /** Free bytes on the disk of the models, or undefined if unknown. */
   freeSpace(): Promise<number | undefined>
 }
@@ -143,6 +144,8 @@ interface Snapshot {
   pulls: ReadonlyMap<string, number>
   received: number
   conversions: ConversionCounts
+  /** Sums over all models. */
+  stored: Omit<StoredConversations, 'model'>
   freeSpace: number | undefined
 }
 
@@ -286,6 +289,37 @@ const FAMILIES: readonly Family[] = [
     ]
   },
   {
+    name: 'corral_prompt_cache_bytes',
+    help: 'Bytes of stored conversations, in memory and on disk',
+    labels: ['tier'],
+    read: ({ stored: { memory, disk } }) => [
+      [{ tier: 'memory' }, memory],
+      [{ tier: 'disk' }, disk]
+    ]
+  },
+  {
+    name: 'corral_prompt_cache_prompts_total',
+    help: 'Prompts by whether their conversation was in a slot or restored: hit or miss',
+    labels: ['outcome'],
+    isCounter: true,
+    read: ({ stored: { hits, misses } }) => [
+      [{ outcome: 'hit' }, hits],
+      [{ outcome: 'miss' }, misses]
+    ]
+  },
+  {
+    name: 'corral_prompt_cache_restored_tokens_total',
+    help: 'Prompt tokens that were restored instead of processed again',
+    isCounter: true,
+    read: ({ stored }) => [[{}, stored.restoredTokens]]
+  },
+  {
+    name: 'corral_prompt_cache_restore_seconds_total',
+    help: 'Time that restoring them took',
+    isCounter: true,
+    read: ({ stored }) => [[{}, stored.restoreTime / 1000]]
+  },
+  {
     name: 'corral_disk_free_bytes',
     help: 'Free bytes on the disk of the models',
     read: ({ freeSpace }) => (freeSpace === undefined ? [] : [[{}, freeSpace]])
@@ -302,7 +336,7 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
     return { metric: isCounter ? new Counter(configuration) : new Gauge(configuration), read }
   })
   return async () => {
-    const freeSpace = await sources.freeSpace()
+    const [freeSpace, conversations] = await Promise.all([sources.freeSpace(), sources.storedConversations()])
     const { engines, memory } = sources.scheduler()
     const pulls = new Map<string, number>()
     for (const { state } of sources.pulls()) pulls.set(state, (pulls.get(state) ?? 0) + 1)
@@ -315,6 +349,7 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
       pulls,
       received: sources.received(),
       conversions: sources.conversions(),
+      stored: addUp(conversations),
       freeSpace
     }
     // Everything from here on is synchronous, so that concurrent scrapes do not count twice.
@@ -323,4 +358,11 @@ export function stateMetrics(registry: Registry, values: LabelValues, sources: S
       for (const [labels, value] of read(snapshot)) metric.inc(labels, value)
     }
   }
+}
+
+function addUp(list: readonly StoredConversations[]): Snapshot['stored'] {
+  const sum = { conversations: 0, tokens: 0, memory: 0, disk: 0, hits: 0, misses: 0, restoredTokens: 0, restoreTime: 0 }
+  const names = Object.keys(sum) as (keyof typeof sum)[]
+  for (const one of list) for (const name of names) sum[name] += one[name]
+  return sum
 }

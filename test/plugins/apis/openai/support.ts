@@ -114,7 +114,7 @@ export function fakeEngine(spec: EngineSpec, respond: Responder): FakeEngine {
     })
     broken.catch(() => {})
     open.add(cut)
-    asked.signal!.addEventListener('abort', () => cut(asked.signal!.reason))
+    asked.signal?.addEventListener('abort', () => cut(asked.signal!.reason))
     const response = await Promise.race([respond(asked, engine), broken])
     broken.catch(error => (response.body as EngineBody & Readable).destroy(error))
     return response

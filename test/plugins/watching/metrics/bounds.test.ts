@@ -42,6 +42,7 @@ function metricsOf(engines: { model: string }[] = []) {
     pulls: () => [{ state: 'failed' }],
     received: () => 5,
     conversions: () => ({ running: 0, finished: 1, failed: 2 }),
+    storedConversations: async () => [],
     freeSpace: async () => undefined
   })
 }

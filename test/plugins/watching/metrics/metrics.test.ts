@@ -78,6 +78,7 @@ t.test('requests are counted by API, model, status and code, and measured once',
   t.equal(after.sum('corral_memory_reserved_bytes'), after.sum('corral_model_memory_bytes'))
   t.ok(after.sum('nodejs_eventloop_lag_p99_seconds') > 0)
   t.ok(after.sum('process_resident_memory_bytes') > 0)
+  t.ok(after.sum('corral_prompt_cache_prompts_total') > 0)
   t.ok(after.sum('corral_disk_free_bytes') > 0)
 })
 
