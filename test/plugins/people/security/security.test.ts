@@ -240,10 +240,11 @@ t.test('keys are marked as secret in the schema', async t => {
 })
 
 t.test('server refuses to start when it would be open, and never prints keys', async t => {
+  const home = t.testdir({})
   const run = (args: string[], env: Record<string, string>) =>
     execa(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), ...args], {
-      env: { ...env, CORRAL_HOME: t.testdir({}) },
-      cwd: t.testdirName,
+      env: { ...env, CORRAL_HOME: home },
+      cwd: home,
       reject: false,
       all: true
     })
