@@ -116,6 +116,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     const { variant, alias } = spec
     const kind = getStateKind(spec)!
     const window = shapeOf(spec)?.window ?? 0
+    const thinks = variant.metadata.capabilities.includes('thinking')
     const count = getCounts(variant.key)
     let tokenBytes = bytesPerToken(spec) ?? 0
     let pace = store.list().find(state => state.key === key && state.pace !== undefined)?.pace
@@ -154,7 +155,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       const discardFile = async () => void (await rm(path, { force: true }).catch(() => undefined))
       let unlink: (() => Promise<void>) | undefined
       try {
-        if (kind !== 'full' && slot.last) await rollBack(engine, slot.id, slot.last, limit)
+        if (kind !== 'full' && slot.last) await rollBack(engine, slot.id, slot.last, thinks, limit)
         unlink = await store.link(variant.key, tier, `${id}.slot`)
         const { tokens, bytes } = await slotAction(engine, slot.id, 'save', `${id}.slot`, limit)
         const streams = tokens < MIN_TOKENS ? null : await finish(path, tokens, bytes, limit)
@@ -292,6 +293,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         const stale = store.list().filter(state => state.variant === variant.key && state.revision !== variant.revision)
         if (stale.length > 0) await store.remove(stale)
         engine.promptSlots.attach(createStates(store, engine, key))
+        void engine.exited.then(() => engine.promptSlots.detach())
       } catch (error) {
         log.warn({ model: alias }, `prompt caches cannot be saved: ${errorMessage(error)}`)
       }

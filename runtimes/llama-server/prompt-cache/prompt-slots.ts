@@ -90,9 +90,15 @@ export class PromptSlots {
     this.#free = new Set(this.#slots)
   }
 
-  /** Starts to save and restore states. */
+  /** Starts saving and restoring states. */
   attach(states: SlotStates): void {
     this.#states = states
+  }
+
+  /** Stops saving and restoring states, because the engine has ended. */
+  detach(): void {
+    this.#states = undefined
+    for (const { timer } of this.#slots) clearTimeout(timer)
   }
 
   /** Returns the owner of a slot's prompt. Undefined if it is not known for sure. */
@@ -119,7 +125,8 @@ export class PromptSlots {
     }
     const client = owner ?? SERVER
     const trail = getTrail(body)
-    const slot = await this.#place(client, trail)
+    const mayStore = body.cache_prompt !== false
+    const slot = await this.#place(client, trail, mayStore)
     if (signal.aborted) {
       this.#release(slot)
       throw signal.reason
@@ -128,7 +135,7 @@ export class PromptSlots {
     // Until the answer begins, the slot holds the earlier prompt, this one, or parts of both.
     slot.owner = isOwn ? client : undefined
     slot.trail = isOwn ? slot.trail : undefined
-    slot.allowed = body.cache_prompt !== false
+    slot.allowed = mayStore
     let request: SentRequest | undefined
     return {
       fields: isOwn ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
@@ -158,12 +165,12 @@ export class PromptSlots {
   }
 
   /** Takes the best free slot for a prompt, and restores the best state into it. */
-  async #place(owner: string, trail: Trail): Promise<Slot> {
+  async #place(owner: string, trail: Trail, mayRestore: boolean): Promise<Slot> {
     const states = this.#states
     const { slot, source } = choosePlacement(this.#free, {
       owner,
       trail,
-      saved: states?.find(owner) ?? [],
+      saved: (mayRestore && states?.find(owner)) || [],
       exact: states?.exact ?? true,
       pace: states?.pace ?? 0,
       restoreSpeed: states?.restoreSpeed ?? 1

@@ -26,16 +26,20 @@ export async function slotAction(
  * Rolls a slot back to the end of its last prompt, where the next prompt of the conversation certainly agrees with it.
  * llama-server returns there through a checkpoint of the slot.
  * @param request the request of the slot's last answer
+ * @param thinks whether the model may think: its templates leave out earlier thoughts, so that the next prompt already
+ * differs where the answer began
  * @throws Error with the engine's own words
  */
 export async function rollBack(
   engine: Requests,
   id: number,
   { path, fields }: SentRequest,
+  thinks: boolean,
   signal: AbortSignal
 ): Promise<void> {
   const { stream, stream_options, return_progress, grammar, json_schema, response_format, ...prompt } = fields
-  const body = { ...prompt, max_tokens: 0, n_predict: 0, stream: false, id_slot: id, cache_prompt: true }
+  const end = thinks && prompt.messages !== undefined ? { add_generation_prompt: false } : {}
+  const body = { ...prompt, ...end, max_tokens: 0, n_predict: 0, stream: false, id_slot: id, cache_prompt: true }
   await post(engine, path, body, signal)
 }
 

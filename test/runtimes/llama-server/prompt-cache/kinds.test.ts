@@ -10,7 +10,7 @@ const TWO = [1, 2].map(seed => longText(300, seed))
 const MAX_NEW = 60
 
 /** The spec of a model with random weights. */
-async function specOf(t: Test, architecture: 'gemma3' | 'lfm2') {
+async function specOf(t: Test, architecture: 'gemma3' | 'lfm2', capability: 'completion' | 'thinking' = 'completion') {
   const modelPath = join(t.testdir(), 'model.gguf')
   await writeRandomArchitecture(modelPath, architecture)
   const { variant } = engineSpec()
@@ -18,13 +18,18 @@ async function specOf(t: Test, architecture: 'gemma3' | 'lfm2') {
   const info = Object.fromEntries(
     Object.entries(architectureKeys(architecture)).filter(([, value]) => typeof value === 'number')
   ) as Record<string, number>
-  const metadata = { architecture, capabilities: ['completion' as const], info }
+  const metadata = { architecture, capabilities: ['completion' as const, capability], info }
   return { modelPath, variant: { ...variant, key: `random/${architecture}`, metadata } }
 }
 
-for (const architecture of ['gemma3', 'lfm2'] as const) {
-  t.test(`${architecture}: conversations that take turns on one slot continue from their last prompt`, async t => {
-    const spec = await specOf(t, architecture)
+for (const [architecture, capability] of [
+  ['gemma3', 'completion'],
+  ['gemma3', 'thinking'],
+  ['lfm2', 'completion'],
+  ['lfm2', 'thinking']
+] as const) {
+  t.test(`${architecture}, ${capability}: conversations on one slot continue from their last prompt`, async t => {
+    const spec = await specOf(t, architecture, capability)
     const alone = await startWith(t, undefined, { num_parallel: 2, num_ctx: 2048 }, spec)
     const expected = await takeTurns(alone, TWO, 3)
     const { cache, said: log } = promptCacheIn(join(t.testdirName, 'states'))
@@ -40,7 +45,9 @@ for (const architecture of ['gemma3', 'lfm2'] as const) {
     t.notMatch(log.join('\n'), /not saved|useless/)
     await engine.stop()
   })
+}
 
+for (const architecture of ['gemma3', 'lfm2'] as const) {
   t.test(`${architecture}: a state is not continued from its middle`, async t => {
     const spec = await specOf(t, architecture)
     const { cache } = promptCacheIn(join(t.testdirName, 'states'))
