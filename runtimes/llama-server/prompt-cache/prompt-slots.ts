@@ -117,14 +117,19 @@ export class PromptSlots {
    * @throws the signal's reason
    */
   async take(owner: string | undefined, body: EngineFields, signal: AbortSignal): Promise<SlotUse> {
-    while (this.#free.size === 0) await this.#untilFree(signal)
+    const client = owner ?? SERVER
+    const trail = getTrail(body)
+    while (!signal.aborted) {
+      const saving = this.#findSave(client, trail)
+      if (saving) await saving
+      else if (this.#free.size === 0) await this.#untilFree(signal)
+      else break
+    }
     if (signal.aborted) {
       // A caller that was woken for this slot but gave up passes it to the next.
       this.#waiting.shift()?.()
       throw signal.reason
     }
-    const client = owner ?? SERVER
-    const trail = getTrail(body)
     const mayStore = body.cache_prompt !== false
     const slot = await this.#place(client, trail, mayStore)
     if (signal.aborted) {
@@ -162,6 +167,15 @@ export class PromptSlots {
       await slot.saving
       await this.#save(slot)
     }
+  }
+
+  /** Finds the save of a prompt's conversation whose slot another request has just taken. */
+  #findSave(owner: string, trail: Trail): Promise<unknown> | undefined {
+    for (const slot of this.#slots) {
+      const isTaken = slot.saving !== undefined && !this.#free.has(slot)
+      if (isTaken && slot.owner === owner && slot.trail && continues(trail, slot.trail)) return slot.saving
+    }
+    return undefined
   }
 
   /** Takes the best free slot for a prompt, and restores the best state into it. */

@@ -129,6 +129,25 @@ t.test('waits for a save in progress before another conversation takes the slot'
   t.strictSame((await third).fields, { id_slot: 0, cache_prompt: false }, 'the slot goes to the next request')
 })
 
+t.test('a conversation whose slot was just taken waits until it is saved', async t => {
+  const slots = new PromptSlots(2)
+  let go = () => {}
+  const { states, done } = fakeStates({ hold: new Promise<void>(resolve => (go = resolve)) })
+  slots.attach(states)
+  await ask(slots, 'a', said(long('first')))
+  const busy = await slots.take('a', said('Hi'), signal)
+  const taking = slots.take('b', said(long('second')), signal)
+  await new Promise(setImmediate)
+  busy.end()
+  const returning = slots.take('a', said(long('first'), 'Yes.', 'And?'), signal)
+  await new Promise(setImmediate)
+  t.notOk(done.some(step => step.startsWith('restore')))
+  go()
+  t.strictSame((await returning).fields, { id_slot: 1 })
+  await taking
+  t.ok(done.includes('restore 1 of a in 1'), done.join(', '))
+})
+
 t.test('a failed save or restore costs only a new prefill', async t => {
   const slots = new PromptSlots(1)
   const { states, done, saved } = fakeStates({ fails: true })
