@@ -10,6 +10,8 @@ WORKDIR /source
 COPY package.json package-lock.json .npmrc ./
 RUN npm ci
 COPY . .
+# The names of the optional packages are separate words.
+# hadolint ignore=SC2046
 RUN mkdir /package && npm pack --pack-destination /package \
     && npm install --global --prefix /opt/corral /package/corral-*.tgz $(node -p \
       'Object.entries(require("./package.json").peerDependencies).map(one => one.join("@")).join(" ")')
