@@ -52,6 +52,8 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   let opened: Promise<StateStore | undefined> | undefined
   let store: StateStore | undefined
   const counts = new Map<string, CacheCounts>()
+  /** Owners whose key was revoked. Their slots may still hold prompts, which must not be saved again. */
+  const revoked = new Set<string>()
   /** States that do not survive a restart yet. */
   const unsealed = new Map<SavedState, StateStore>()
   let sealing: Promise<void> = Promise.resolve()
@@ -144,22 +146,23 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     }
 
     async function save(slot: Parameters<SlotStates['save']>[0]): Promise<SavedState | undefined> {
+      if (revoked.has(slot.owner)) return undefined
       const guess = Math.min(engine.contextSize, Math.ceil(slot.trail.length / BYTES_PER_TOKEN)) * tokenBytes
-      const room = await store.reserve(variant.key, Math.ceil(guess), slot.owner)
-      if (!room) {
-        log.debug({ model: alias }, 'no room in memory, on the disk or in the budget for a prompt cache')
+      const room = await store.reserve(variant.key, Math.ceil(guess), slot.owner).catch(error => {
+        log.warn({ model: alias }, `a prompt cache is not saved: ${errorMessage(error)}`)
         return undefined
-      }
+      })
+      if (!room) return undefined
       const { id, tier, path } = room
       const limit = timeLimit(guess)
       const discardFile = async () => void (await rm(path, { force: true }).catch(() => undefined))
-      let unlink: (() => Promise<void>) | undefined
+      let link: Awaited<ReturnType<StateStore['link']>> | undefined
       try {
         if (kind !== 'full' && slot.last) await rollBack(engine, slot.id, slot.last, thinks, limit)
-        unlink = await store.link(variant.key, tier, `${id}.slot`)
-        const { tokens, bytes } = await slotAction(engine, slot.id, 'save', `${id}.slot`, limit)
+        link = await store.link(variant.key, tier, `${id}.slot`)
+        const { tokens, bytes } = await slotAction(engine, slot.id, 'save', link.name, limit)
         const streams = tokens < MIN_TOKENS ? null : await finish(path, tokens, bytes, limit)
-        if (streams === null) {
+        if (streams === null || revoked.has(slot.owner)) {
           await discardFile()
           return undefined
         }
@@ -198,7 +201,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         return undefined
       } finally {
         room.release()
-        await unlink?.()
+        await link?.remove()
       }
     }
 
@@ -220,8 +223,10 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
           })
           await rewriteForStreams(path, room.path, layout!.parts!, engine.slots, limit)
         }
-        temporary.push(await store.link(variant.key, tier, `${id}.slot`))
-        const { tokens } = await slotAction(engine, slot, 'restore', `${id}.slot`, limit)
+        const link = await store.link(variant.key, tier, `${id}.slot`)
+        temporary.push(link.remove)
+        // Without a time limit: a restore that was given up might still happen once the slot belongs to another owner.
+        const { tokens } = await slotAction(engine, slot, 'restore', link.name, new AbortController().signal)
         if (tokens !== state.tokens) throw new Error(`only ${tokens} tokens were restored`)
         const ms = performance.now() - began
         // With small files the time for the request would count most.
@@ -262,6 +267,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
               state.tokens < engine.contextSize &&
               (state.slots === engine.slots || state.streams !== undefined)
           ),
+      has: store.has,
       save,
       restore,
       count: isFound => void (isFound ? count.hits++ : count.misses++)
@@ -300,9 +306,10 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     },
     /** Resolves once all saved states survive a restart. */
     sealed: sealAll,
-    /** Deletes the states of a variant (`StoredVariant.key`), of an owner, or all. Resolves with how many. Never rejects. */
+    /** Deletes the states of a variant (`StoredVariant.key`), of an owner whose key was revoked, or all. Resolves with how many. Never rejects. */
     async forget({ variant, owner }: { variant?: string | undefined; owner?: string | undefined }): Promise<number> {
       const store = await open()
+      if (owner !== undefined) revoked.add(owner)
       if (!store) return 0
       const states = store
         .list()

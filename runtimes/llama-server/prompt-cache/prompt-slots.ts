@@ -32,6 +32,8 @@ export interface SlotStates {
   readonly pace: number
   readonly restoreSpeed: number
   find(owner: string): readonly SavedState[]
+  /** Whether a state has been neither evicted nor deleted. */
+  has(state: SavedState): boolean
   /** Resolves with the saved state, or undefined if there is none. */
   save(slot: {
     id: number
@@ -193,10 +195,11 @@ export class PromptSlots {
     slot.usedAt = ++this.#uses
     clearTimeout(slot.timer)
     if (!states) return slot
+    // Otherwise llama-server might defer the save until the next answer has ended.
+    await slot.saving
     let isFound = slot.owner === owner && slot.trail !== undefined && continues(trail, slot.trail)
     if (!isFound) {
-      if (isWorthSaving(slot)) this.#displacedAt = performance.now()
-      await slot.saving
+      if (this.#isWorthSaving(slot)) this.#displacedAt = performance.now()
       await this.#save(slot)
     }
     const saved = source && ('saved' in source ? source.saved : await this.#saveSource(source.slot))
@@ -214,18 +217,24 @@ export class PromptSlots {
 
   /** Saves another free slot, so that its state can be copied. */
   async #saveSource(slot: Slot): Promise<SavedState | undefined> {
-    if (!slot.changed) return slot.saved
     this.#free.delete(slot)
     try {
-      return await (slot.saving ?? this.#save(slot))
+      await slot.saving
+      return (await this.#save(slot)) ?? slot.saved
     } finally {
       this.#release(slot)
     }
   }
 
+  /** The saved state of an unchanged slot may have been evicted meanwhile. */
+  #isWorthSaving(slot: Slot): boolean {
+    const isLost = slot.saved !== undefined && !this.#states?.has(slot.saved)
+    return isWorthSaving({ ...slot, changed: slot.changed || isLost })
+  }
+
   async #save(slot: Slot): Promise<SavedState | undefined> {
     const { id, owner, trail, last } = slot
-    if (!this.#states || !isWorthSaving(slot)) return undefined
+    if (!this.#states || !this.#isWorthSaving(slot)) return undefined
     slot.changed = false
     slot.saving = this.#states.save({ id, owner: owner!, trail: trail!, last })
     const saved = await slot.saving
@@ -235,7 +244,7 @@ export class PromptSlots {
   }
 
   #saveLater(slot: Slot): void {
-    if (!this.#states || !isWorthSaving(slot)) return
+    if (!this.#states || !this.#isWorthSaving(slot)) return
     const delay = getSaveDelay(this.#states.exact, performance.now() - this.#displacedAt)
     if (delay === undefined) return
     clearTimeout(slot.timer)

@@ -91,6 +91,8 @@ export async function createMemoryDirectory(directory: string): Promise<string |
     await writeFile(join(path, ORIGIN), directory, { mode: 0o600 })
     for (const other of await readdir(SHARED_MEMORY)) {
       if (!other.startsWith(memoryPrefix())) continue
+      // Another user could have made it, with a file that blocks every reader.
+      if ((await lstat(join(SHARED_MEMORY, other)).catch(() => undefined))?.uid !== process.getuid!()) continue
       const origin = await readFile(join(SHARED_MEMORY, other, ORIGIN), 'utf8').catch(() => undefined)
       if (origin === undefined || origin === directory || existsSync(origin)) continue
       await rm(join(SHARED_MEMORY, other), { recursive: true, force: true })
@@ -249,7 +251,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     /** Returns the states of a variant's conversations with this owner. */
     find: (variant: string, owner: string): readonly SavedState[] =>
       [...states.values()].filter(state => state.variant === variant && state.owner === owner),
-    isStored: ({ id }: SavedState) => states.has(id),
+    has: ({ id }: SavedState) => states.has(id),
     /** Returns the bytes in a tier. */
     getUse,
 
@@ -262,8 +264,10 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
         for (const tier of ['memory', 'disk'] as const) {
           const root = roots[tier]
           if (root === undefined || !(await makeRoom(tier, bytes, owner))) continue
+          // Somebody may have deleted the folder.
+          await mkdir(join(root, hash(variant)), { recursive: true, mode: 0o700 })
           if ((await freeSpace(root)) < bytes + KEPT_FREE) continue
-          const id = randomBytes(8).toString('hex')
+          const id = createId()
           reserved[tier] += bytes
           return {
             id,
@@ -278,14 +282,15 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
       }),
 
     /**
-     * Makes a file accessible to engines under this name. Engines write to one folder only, so a file elsewhere gets a
-     * link there. Returns a function that removes the link.
+     * Makes a file accessible to engines. They use one folder only, so a file elsewhere gets a link there, with a name of
+     * its own, because several slots may restore the same file. Returns the name, and a function that removes the link.
      */
-    async link(variant: string, tier: Tier, name: string): Promise<() => Promise<void>> {
-      if (tier === 'memory' || memoryDirectory === undefined) return async () => {}
-      const link = getPath('memory', variant, name)
-      await symlink(getPath('disk', variant, name), link)
-      return () => discard(link)
+    async link(variant: string, tier: Tier, file: string): Promise<{ name: string; remove(): Promise<void> }> {
+      if (tier === 'memory' || memoryDirectory === undefined) return { name: file, remove: async () => {} }
+      const name = `${createId()}.slot`
+      const path = getPath('memory', variant, name)
+      await symlink(getPath('disk', variant, file), path)
+      return { name, remove: () => discard(path) }
     },
 
     /** Adds a complete file, and deletes the states that it replaces. */
@@ -294,8 +299,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
         verified.set(state, getMark(await stat(pathOf(state))))
         states.set(state.id, state)
         for (const old of replaced) await remove(old)
-        const [oldest] = states.size > MAX_STATES ? [...states.values()].sort((a, b) => a.usedAt - b.usedAt) : []
-        if (oldest) await remove(oldest)
+        if (states.size > MAX_STATES) await remove(findOldest([...states.values()]))
         await makeRoom(state.tier, 0, state.owner)
       }),
 
@@ -343,10 +347,20 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
   }
 }
 
+const createId = () => randomBytes(8).toString('hex')
+
 /** Changes whenever a file does. */
 const getMark = ({ size, ctimeMs }: Stats) => `${size} ${ctimeMs}`
 
 function noFolder(error: unknown): never[] {
   if (isSystemError(error, 'ENOENT')) return []
   throw error
+}
+
+/** Finds the oldest state of the owner with most of them, so that nobody loses states because others have many. */
+function findOldest(states: readonly SavedState[]): SavedState {
+  const counts = new Map<string, number>()
+  for (const { owner } of states) counts.set(owner, (counts.get(owner) ?? 0) + 1)
+  const [most] = [...counts].reduce((one, other) => (other[1] > one[1] ? other : one))
+  return states.filter(({ owner }) => owner === most).reduce((one, other) => (other.usedAt < one.usedAt ? other : one))
 }

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, truncateSync, unlinkSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync, truncateSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { engineSpec } from '../support.ts'
@@ -82,6 +82,25 @@ t.test('a request that forbids it is not stored, and a key takes its states with
   t.equal(files(root).length, 2)
   t.equal(await cache.forget({ owner: 'a' }), 1)
   t.equal(files(root).length, 1)
+  await engine.promptSlots.saveAll()
+  await say(engine, [{ role: 'user', content: THREE[0]! }], 'a')
+  await engine.promptSlots.saveAll()
+  t.equal(files(root).length, 1, 'a prompt that was running when its key was revoked is not stored either')
+})
+
+t.test('deleting the folders while an engine runs loses only the cache', async t => {
+  const root = t.testdir()
+  const { cache } = promptCacheIn(root)
+  const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 })
+  await takeTurns(engine, THREE.slice(0, 2), 1)
+  rmSync(join(root, 'disk'), { recursive: true })
+  rmSync(join(root, 'memory'), { recursive: true })
+  const said = await takeTurns(engine, THREE, 2)
+  t.ok(said.every(turns => turns.every(({ message }) => message.content !== '')))
+  t.ok(
+    said.every(turns => isFound(turns[1]!)),
+    'and from then on states are stored again'
+  )
 })
 
 t.test('a damaged file never reaches an engine', async t => {

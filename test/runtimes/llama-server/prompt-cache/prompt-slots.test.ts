@@ -76,6 +76,7 @@ function fakeStates({ exact = false, hold = Promise.resolve() as Promise<unknown
     pace: 1,
     restoreSpeed: 1e6,
     find: owner => saved.filter(state => state.owner === owner),
+    has: state => saved.includes(state),
     async save({ id: slot, owner, trail, last }) {
       done.push(`save ${owner} in ${slot}${last ? ` after ${last.path}` : ''}`)
       await hold
@@ -110,6 +111,17 @@ t.test('a conversation that loses its slot is saved, and restored when it return
   await ask(slots, 'a', { ...said(long('third')), cache_prompt: false })
   await ask(slots, 'a', said('Hi'))
   t.same(done, ['save a in 0', 'miss', 'miss'], 'neither a prompt that must not be stored nor a short one is saved')
+})
+
+t.test('a state that was evicted is saved again before its slot is taken', async t => {
+  const slots = new PromptSlots(1)
+  const { states, done, saved } = fakeStates()
+  slots.attach(states)
+  await ask(slots, 'a', said(long('first')))
+  await slots.saveAll()
+  saved.length = 0
+  await ask(slots, 'b', said(long('second')))
+  t.same(done, ['miss', 'save a in 0', 'save a in 0', 'miss'])
 })
 
 t.test('waits for a save in progress before another conversation takes the slot', async t => {
