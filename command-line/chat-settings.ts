@@ -46,7 +46,7 @@ interface Setting {
   description: string
   /** Completions for the value. */
   values?: string[]
-  /** Where the value is stored, if it is not an option of requests. */
+  /** The field that stores the value, unless it is an option of requests. */
   key?: Exclude<keyof ChatSettings, 'model' | 'options'>
   /** The value after a reset (default: none). */
   usual?: boolean

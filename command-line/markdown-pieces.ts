@@ -4,7 +4,7 @@ import { breakUnits, displayWidth, pad } from './display-width.ts'
 
 export type Colors = ReturnType<typeof pc.createColors>
 
-/** A piece of output. `arrange` decides where lines end. */
+/** A piece of output. `arrange` breaks it into lines. */
 export type Piece =
   /** `space` is printed before the word unless it starts a line. */
   | { kind: 'word'; text: string; space: string }

@@ -266,7 +266,9 @@ export const ModelSettingsSchema = Group(
       }),
       { description: 'LoRA adapters' }
     ),
-    projector: Path({ description: 'GGUF file of the projector for images, instead of its own; empty loads none' }),
+    projector: Path({
+      description: 'GGUF file of the projector for images; empty loads none, absent means that of the model'
+    }),
     limits: Group(
       { ...RequestBoundsSchema.properties, ...BudgetsSchema.properties },
       'Limits of requests for it, instead of "limits"; its budgets for each client apply in addition to those of "limits"'

@@ -84,7 +84,7 @@ export interface Pull {
 
 /** Other servers that may have the files of a pull. They are tried before its hub. */
 export interface FileMirror {
-  /** Where exactly this file can be downloaded, asked again if that fails. Undefined if only the hub has it. */
+  /** Returns the URL of the file, and another one if that fails. Undefined if only the hub has it. */
   locate(plan: PullPlan, file: PlannedDownload, signal: AbortSignal): Promise<FileLocation | undefined>
 }
 

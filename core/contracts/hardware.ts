@@ -84,7 +84,7 @@ export const HardwareSchema = Group('The hardware of this machine', {
   gpus: Type.Array(GpuSchema, { description: 'Without software renderers' }),
   libraries: Texts('Installed libraries that builds need: vulkan, level-zero, hip, libgomp, openssl3, …'),
   problems: Type.Array(HardwareProblemSchema),
-  probes: Type.Array(ProbeReportSchema, { description: 'The sources of this report, and those that failed' })
+  probes: Type.Array(ProbeReportSchema, { description: 'The sources of this report, including failed ones' })
 })
 export type Hardware = Static<typeof HardwareSchema>
 

@@ -280,7 +280,7 @@ export const FoundRepositorySchema = Titled('FoundRepository', {
   likes: Type.Optional(Count('As the hub counts them')),
   updated_at: Type.Optional(Text('ISO 8601')),
   license: Type.Optional(Text('Such as apache-2.0')),
-  tasks: Texts('What it is for, such as text-generation'),
+  tasks: Texts('Tasks of the model, such as text-generation'),
   gated: Flag('Whether the hub requires agreement to terms first'),
   formats: Type.Array(Format),
   variant: Type.Optional(Text('The variant that a pull chooses by default, such as Q4_K_M')),

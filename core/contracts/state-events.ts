@@ -61,7 +61,7 @@ export const STATE_TOPICS = {
           LoadingModelSchema.properties
         )
       ],
-      { description: 'A model in memory, or one that is being loaded or unloaded. Other models have no such record' }
+      { description: 'A model that is in memory, loading or unloading. Other models have no record' }
     )
   },
   pull: { key: 'its id', value: PullSchema },

@@ -66,7 +66,7 @@ export async function openListener(
   await once(server, 'listening')
   const gone = new Promise<void>(resolve => server.once('close', resolve))
   return {
-    /** Where it listens: a path, or an address with the actual port. */
+    /** A path, or an address with the actual port. */
     address: server.address() as AddressInfo | string,
     /** Accepts no more connections. Requests in progress continue. */
     stopAccepting() {

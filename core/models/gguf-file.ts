@@ -344,7 +344,7 @@ export async function readGgufHeader(
   }
 }
 
-/** The keys in the first bytes of a GGUF file. Those that describe the model come before the vocabulary. */
+/** The keys in the first bytes of a GGUF file. Keys that describe the model come before the vocabulary. */
 export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
   const keys = new Map<string, unknown>()
   if (bytes.toString('latin1', 0, 4) !== 'GGUF') return {}
