@@ -1,5 +1,6 @@
 import { isObject } from '../../core/system/json-object.ts'
-import { engineSchema, type Fields } from './engine-schema.ts'
+import { engineSchema } from './engine-schema.ts'
+import type { Fields } from './schema-keywords.ts'
 
 /**
  * Rewrites the JSON schemas in a request to llama-server in the form that llama.cpp enforces. Returns a request without

@@ -1,0 +1,316 @@
+import { CorralError } from '../../core/errors.ts'
+import { isObject } from '../../core/system/json-object.ts'
+import { TooCostly } from './grammar-cost.ts'
+import { compilePattern } from './schema-pattern.ts'
+
+/* The keywords of JSON Schema: which values they concern, what they say, and what is wrong with them. */
+
+export type Fields = Record<string, unknown>
+
+export interface Part {
+  schema: Fields
+  at: string
+}
+
+/** A schema that no value fits. */
+export class Never {
+  readonly at: string
+  readonly why: string
+
+  constructor(at: string, why: string) {
+    this.at = at
+    this.why = why
+  }
+}
+
+export type Made = Fields | Never
+
+export const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
+export const NUMBERS = ['number', 'integer']
+export const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
+export const DEPENDENCIES = ['dependentRequired', 'dependentSchemas', 'dependencies']
+export const DEFINITIONS = ['$defs', 'definitions']
+/** Keywords, with the type of values that each applies to. */
+const ABOUT = new Map(
+  Object.entries({
+    object: [
+      ...['properties', 'required', 'additionalProperties', 'patternProperties', 'propertyNames'],
+      ...['minProperties', 'maxProperties', ...DEPENDENCIES]
+    ],
+    array: [
+      ...['items', 'prefixItems', 'additionalItems', 'contains', 'minContains', 'maxContains'],
+      ...['uniqueItems', 'minItems', 'maxItems']
+    ],
+    string: ['pattern', 'minLength', 'maxLength', 'format'],
+    number: [...BOUNDS, 'multipleOf']
+  }).flatMap(([type, words]) => words.map(word => [word, type] as const))
+)
+/** Keywords for values of any type that grammars do not enforce. */
+export const UNENFORCED = ['not', 'if', 'unevaluatedProperties', 'unevaluatedItems', '$dynamicRef', '$recursiveRef']
+/** Keywords that listed values are not checked against. */
+export const UNCHECKED: Record<string, string[]> = {
+  object: ['properties', 'additionalProperties', 'patternProperties', 'propertyNames', ...DEPENDENCIES],
+  array: ['items', 'prefixItems', 'contains', 'uniqueItems'],
+  string: ['format'],
+  number: ['multipleOf']
+}
+const CONSTRAINTS = new Set([
+  ...ABOUT.keys(),
+  ...UNENFORCED,
+  'then',
+  'else',
+  'type',
+  'enum',
+  'const',
+  'allOf',
+  'anyOf',
+  'oneOf',
+  '$ref'
+])
+/** Constraints that llama.cpp ignores. */
+const IGNORED = new Set([
+  ...['not', 'format', 'multipleOf', 'uniqueItems', 'contains', 'propertyNames', 'patternProperties'],
+  ...['minProperties', 'maxProperties', ...DEPENDENCIES]
+])
+export const KNOWN_FORMAT = /^(date|time|date-time|uuid[1-5]?)$/
+export function unfit(at: string, why: string): CorralError {
+  return new CorralError(
+    'invalid_request',
+    `No value can match the JSON schema: ${shown(at)} ${why}. Correct the schema.`,
+    {
+      details: { path: shown(at) }
+    }
+  )
+}
+
+export function malformed(at: string, must: string): CorralError {
+  return new CorralError('invalid_request', `The JSON schema is malformed: ${shown(at)} ${must}.`, {
+    details: { path: shown(at) }
+  })
+}
+
+/** Characters of a path in messages. */
+const MAX_PATH = 200
+export const shown = (at: string) => (at.length > MAX_PATH ? `${at.slice(0, MAX_PATH)}…` : at)
+
+/**
+ * Places a schema. `true` becomes a schema of all values, and null keywords, which programs write for absent ones, are
+ * dropped.
+ */
+export function located(schema: unknown, at: string): Part {
+  if (schema === true) return { schema: {}, at }
+  if (!isObject(schema)) throw malformed(at, 'must be a JSON schema')
+  const plain: Fields = {}
+  for (const [word, value] of Object.entries(schema)) {
+    if (value !== null || !CONSTRAINTS.has(word) || word === 'const') plain[word] = value
+    else if (word === 'properties') plain.properties = {}
+  }
+  return { schema: plain, at }
+}
+
+export function listOf(value: unknown, at: string): readonly unknown[] {
+  if (value === undefined) return []
+  if (Array.isArray(value)) return value
+  throw malformed(at, 'must be a list of schemas')
+}
+
+export function mapOf(value: unknown, at: string): Fields {
+  if (value === undefined) return {}
+  if (isObject(value)) return value
+  throw malformed(at, 'must be an object of schemas')
+}
+
+export function getCount({ schema, at }: Part, word: string): number | undefined {
+  const value = schema[word]
+  if (value === undefined) return undefined
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value
+  throw malformed(`${at}/${word}`, 'must be a non-negative integer')
+}
+
+interface Bound {
+  value: number
+  excluded: boolean
+  at: string
+}
+
+export function lowest(parts: readonly Part[]): Bound {
+  return getLimit(parts, 'minimum', 'exclusiveMinimum', 1)
+}
+export function highest(parts: readonly Part[]): Bound {
+  const { value, ...rest } = getLimit(parts, 'maximum', 'exclusiveMaximum', -1)
+  return { value: -value, ...rest }
+}
+
+/** Returns the tightest lower limit of numbers multiplied by `sign`. */
+function getLimit(parts: readonly Part[], word: string, exclusive: string, sign: 1 | -1): Bound {
+  let found: Bound = { value: Number.NEGATIVE_INFINITY, excluded: false, at: '' }
+  const take = (value: unknown, excluded: boolean, at: string) => {
+    if (value === undefined) return
+    if (typeof value !== 'number') throw malformed(at, 'must be a number')
+    const bound = value * sign
+    if (bound > found.value || (bound === found.value && excluded)) found = { value: bound, excluded, at }
+  }
+  for (const { schema, at } of parts) {
+    // Before draft 6, the exclusive limits were true or false.
+    const flag = schema[exclusive]
+    take(schema[word], flag === true, `${at}/${word}`)
+    if (typeof flag !== 'boolean') take(flag, true, `${at}/${exclusive}`)
+  }
+  return found
+}
+
+/** The schema that a limit belongs to. */
+export const getPlace = (low: Bound, high: Bound) => (low.at || high.at).replace(/\/[^/]*$/, '')
+
+/** Returns the types that all parts allow, or that their keywords apply to. Empty if values of all types fit. */
+export function getTypes(parts: readonly Part[]): string[] | Never {
+  let types: string[] | undefined
+  for (const { schema, at } of parts) {
+    if (schema.type === undefined || schema.type === '') continue
+    const given = [schema.type].flat()
+    if (given.length === 0 || !given.every(type => TYPES.includes(type as string))) {
+      throw malformed(`${at}/type`, `must be one of ${TYPES.join(', ')}, or a list of them`)
+    }
+    const allowed = given as string[]
+    const both = types?.flatMap(type => {
+      if (allowed.includes(type)) return [type]
+      if (type === 'number' && allowed.includes('integer')) return ['integer']
+      return type === 'integer' && allowed.includes('number') ? ['integer'] : []
+    })
+    if (both?.length === 0)
+      return new Never(`${at}/type`, `excludes the ${types!.join(' or ')} that is required beside it`)
+    types = [...new Set(both ?? allowed)]
+  }
+  if (types) return types
+  const about = parts.flatMap(({ schema }) => Object.keys(schema).flatMap(word => ABOUT.get(word) ?? []))
+  return TYPES.filter(type => about.includes(type)).slice(0, 1)
+}
+
+/** Returns the values that all parts list, or undefined if none lists any. */
+export function getValues(parts: readonly Part[]): unknown[] | undefined {
+  let values: Map<string, unknown> | undefined
+  for (const { schema, at } of parts) {
+    for (const word of ['const', 'enum']) {
+      if (!(word in schema)) continue
+      const listed = word === 'const' ? [schema.const] : schema.enum
+      if (!Array.isArray(listed)) throw malformed(`${at}/enum`, 'must be a list of values')
+      const allowed = new Map(listed.map(value => [toKey(value), value]))
+      const before: Map<string, unknown> = values ?? allowed
+      values = new Map([...before].filter(([key]) => allowed.has(key)))
+    }
+  }
+  return values && [...values.values()]
+}
+
+/** Returns JSON text that is the same for equal values. */
+function toKey(value: unknown): string {
+  if (typeof value !== 'object') return JSON.stringify(value)
+  return JSON.stringify(value, (_, each) => (isObject(each) ? Object.fromEntries(Object.entries(each).sort()) : each))
+}
+
+export function hasType(value: unknown, type: string): boolean {
+  if (type === 'integer') return Number.isInteger(value)
+  if (type === 'array') return Array.isArray(value)
+  if (type === 'null') return value === null
+  return type === 'object' ? isObject(value) : typeof value === type
+}
+
+/** Whether a value is within a schema's limits. Does not check the contents of the value. */
+export function fits(value: unknown, schema: Fields): boolean {
+  const parts = [{ schema, at: '' }]
+  const within = (count: number, least: string, most: string) => {
+    return !(count < Number(schema[least] ?? 0) || count > Number(schema[most] ?? Number.POSITIVE_INFINITY))
+  }
+  if (typeof value === 'number') {
+    const [low, high] = [lowest(parts), highest(parts)]
+    return (
+      (low.excluded ? value > low.value : value >= low.value) &&
+      (high.excluded ? value < high.value : value <= high.value)
+    )
+  }
+  if (typeof value === 'string') {
+    return within([...value].length, 'minLength', 'maxLength')
+  }
+  if (Array.isArray(value)) return within(value.length, 'minItems', 'maxItems')
+  if (!isObject(value)) return true
+  const { required } = schema
+  if (Array.isArray(required) && !required.every(name => typeof name !== 'string' || Object.hasOwn(value, name)))
+    return false
+  return within(Object.keys(value).length, 'minProperties', 'maxProperties')
+}
+
+export const hasPattern = ({ schema }: Part) => 'pattern' in schema && schema.pattern !== ''
+
+export function getPattern({ schema, at }: Part, length?: { min: number; max: number }) {
+  const { pattern } = schema
+  try {
+    if (typeof pattern === 'string') return compilePattern(pattern, length)
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error
+  }
+  throw malformed(`${at}/pattern`, 'must be a regular expression')
+}
+
+/** @param word the keyword that contradicts another one, if present */
+export function contradiction(parts: readonly Part[], word: string, other: string): Never {
+  const { at, schema } = parts.find(part => word in part.schema) ?? parts[0]!
+  return word in schema ? new Never(`${at}/${word}`, `contradicts "${other}"`) : new Never(at, `contradicts "${other}"`)
+}
+
+/** @throws TooCostly if the JSON text of a value is longer than about `left` characters */
+export function requireLength(value: unknown, left: number): number {
+  let rest = left - (typeof value === 'string' ? value.length : 8)
+  if (rest < 0) throw new TooCostly()
+  if (typeof value !== 'object' || value === null) return rest
+  for (const [name, each] of Object.entries(value)) rest = requireLength(each, rest - name.length)
+  return rest
+}
+
+/**
+ * Adds the parts' other keywords in their order, including constraints that llama.cpp ignores, because models read the
+ * schemas of tools.
+ */
+export function written(parts: readonly Part[], keywords: Fields): Fields {
+  const made: Fields = {}
+  for (const { schema } of parts) {
+    for (const word of Object.keys(schema)) {
+      if (Object.hasOwn(made, word) || DEFINITIONS.includes(word)) continue
+      if (Object.hasOwn(keywords, word)) made[word] = keywords[word]
+      else if (!CONSTRAINTS.has(word) || IGNORED.has(word) || (keywords.type === 'number' && BOUNDS.includes(word))) {
+        made[word] = schema[word]
+      }
+    }
+  }
+  return { ...made, ...keywords }
+}
+
+export const listConstraints = (schema: Fields) => Object.keys(schema).filter(word => CONSTRAINTS.has(word))
+export const picked = (schema: Fields, words: readonly string[]) =>
+  Object.fromEntries(words.map(word => [word, schema[word]]))
+
+/** Unwraps `allOf` with one schema and nothing beside it. Programs use this form to add descriptions to references. */
+export function withoutWrapping(part: Part): Part {
+  const { allOf, ...rest } = part.schema
+  if (!Array.isArray(allOf) || allOf.length !== 1 || !isObject(allOf[0]) || listConstraints(rest).length > 0)
+    return part
+  const inner = located(allOf[0], `${part.at}/allOf/0`)
+  return { schema: { ...inner.schema, ...rest }, at: inner.at }
+}
+
+/** Returns the steps of a JSON pointer in a URI fragment (RFC 6901). */
+export function pointerTokens(reference: string): string[] {
+  const decoded = (token: string) => {
+    try {
+      return decodeURIComponent(token)
+    } catch {
+      return token
+    }
+  }
+  const steps = reference.slice(1).split('/').slice(1)
+  return steps.map(token => decoded(token).replaceAll('~1', '/').replaceAll('~0', '~'))
+}
+
+export function pointerToken(name: string): string {
+  // Half of a surrogate pair cannot be written in a URI. It is replaced.
+  return encodeURIComponent(Buffer.from(name).toString().replaceAll('~', '~0').replaceAll('/', '~1'))
+}
