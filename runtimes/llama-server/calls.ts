@@ -3,6 +3,20 @@ import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
 import { merged } from '../../core/system/collections.ts'
+import {
+  begunText,
+  CHAT,
+  COMPLETION,
+  countChoices,
+  getSeed,
+  isConstrained,
+  isSoonDone,
+  isWide,
+  listPrompts,
+  streamed,
+  transcriptionChat,
+  withProbabilities
+} from './answer-fields.ts'
 import { EventBlocks, EventReader } from './event-reader.ts'
 import { withEngineSchemas } from './grammar-schemas.ts'
 import { createInputGuard, createInputRecords, type InputGuard, type Ticket } from './input-guard.ts'
@@ -11,21 +25,13 @@ import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
 import type { RequestLogCorrelation } from './request-log-correlation.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
-import { isSmall, longestText, requireFittingText, requireShortText } from './text-length.ts'
+import { longestText, requireFittingText, requireShortText } from './text-length.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
-const CHAT = '/v1/chat/completions'
-const COMPLETION = '/v1/completions'
 /** Matches the id in an event. Quotes within texts are escaped, so they do not match. */
 const ANSWER_ID = /"id":"(chatcmpl-[A-Za-z0-9]+)"/
 /** Inputs per batch. llama-server finishes the current batch after the client has left. */
 const BATCH = 32
-
-/** llama-server's own transcription endpoint uses the same instructions. */
-const TRANSCRIBE = 'Transcribe audio to text'
-const TRANSLATE = 'Translate audio to English text'
-/** LFM2's audio models were trained with this system message instead of instructions. */
-const LFM2_SYSTEM = 'Perform ASR.'
 
 export interface CallsOptions {
   /** Sends a request to the server. Resolves at the response's headers. */
@@ -432,111 +438,6 @@ interface EmbeddingReply {
 interface RankingReply {
   results: { index: number; relevance_score: number }[]
   usage?: { prompt_tokens?: number }
-}
-
-/** Turns a transcription request into a chat with a model that accepts audio. */
-export function transcriptionChat(
-  { audio, language, prompt, translate, ...fields }: EngineFields,
-  { architecture, capabilities }: CallsOptions['metadata']
-): EngineFields & { messages: EngineFields[] } {
-  const isLfm2 = architecture === 'lfm2' && !translate && !prompt
-  const instruction = isLfm2 ? '' : prompt || (translate ? TRANSLATE : TRANSCRIBE)
-  const text = language ? `${instruction} (language: ${language})`.trimStart() : instruction
-  const content = [
-    ...(text === '' ? [] : [{ type: 'text', text }]),
-    { type: 'input_audio', input_audio: { data: audio } }
-  ]
-  return {
-    ...fields,
-    messages: [...(isLfm2 ? [{ role: 'system', content: LFM2_SYSTEM }] : []), { role: 'user', content }],
-    // Thoughts would not belong in the transcript.
-    ...(capabilities.includes('thinking') && { chat_template_kwargs: { enable_thinking: false } })
-  }
-}
-
-/** Tokens of an answer that is not worth a stream. At most this many are generated after a client has left. */
-const FEW_TOKENS = 16
-
-/**
- * Whether an answer that is delivered whole may be requested in one piece. This is so for one choice of a few tokens
- * whose prompt llama-server processes in one batch, because little more is done for a client that leaves than with a
- * stream.
- */
-function isSoonDone(path: string, body: EngineFields, { whole, native, stopText, countEach, controlled }: AnswerSink) {
-  const { max_tokens: tokens, tools, n_probs } = body
-  return (
-    whole === true &&
-    !(native || stopText || countEach || controlled) &&
-    (path === CHAT || path === COMPLETION) &&
-    typeof tokens === 'number' &&
-    tokens > 0 &&
-    tokens <= FEW_TOKENS &&
-    !isWide(body) &&
-    !(Array.isArray(tools) && tools.length > 0) &&
-    n_probs === undefined &&
-    isSmall(body)
-  )
-}
-
-const countChoices = ({ n }: EngineFields) => (typeof n === 'number' ? n : 1)
-
-/** A list of tokens is one prompt. */
-const listPrompts = (list: readonly unknown[]) => (typeof list[0] === 'number' ? [list] : list)
-
-function hasPrompts({ prompt }: EngineFields): boolean {
-  return Array.isArray(prompt) && listPrompts(prompt).length > 1
-}
-
-function isWide(body: EngineFields): boolean {
-  return countChoices(body) > 1 || hasPrompts(body)
-}
-
-/** Seeds each choice as llama-server does for the choices of one request. */
-function getSeed({ seed }: EngineFields, choice: number): EngineFields {
-  return typeof seed === 'number' && seed >= 0 ? { seed: seed + choice } : {}
-}
-
-/**
- * Turns a request into one for an answer that is read as deltas. Unless the client wants usage in the stream, counts
- * come with the end of each choice.
- */
-function streamed(fields: EngineFields, { countEach, stopText, native }: AnswerSink): EngineFields {
-  const { stream_options, ...rest } = withProbabilities(fields)
-  return merged(rest, {
-    stream: true,
-    return_progress: true,
-    ...(countEach && { timings_per_token: true }),
-    // With verbose replies, the engine reports which text ended the answer.
-    ...((stopText || native) && { verbose: true })
-  })
-}
-
-/**
- * Requests log probabilities by llama-server's own field, because it rejects "logprobs" when tools are streamed. It
- * treats 0 as none at all, not even of the generated token.
- */
-function withProbabilities({ logprobs, top_logprobs, ...fields }: EngineFields): EngineFields {
-  if (!logprobs) return fields
-  // Otherwise it would report probabilities for requests that ask for them.
-  return { ...fields, n_probs: Math.max(1, Number(top_logprobs ?? 0)), post_sampling_probs: false }
-}
-
-function isConstrained({ response_format, grammar, json_schema, tools }: EngineFields): boolean {
-  const type = (response_format as EngineFields | null | undefined)?.type
-  return (
-    (type !== undefined && type !== 'text') ||
-    Boolean(grammar ?? json_schema) ||
-    (Array.isArray(tools) && tools.length > 0)
-  )
-}
-
-/** Returns the text of a final assistant message. */
-function begunText(messages: unknown): string {
-  const last = Array.isArray(messages) ? (messages.at(-1) as EngineFields | undefined) : undefined
-  if (last?.role !== 'assistant') return ''
-  const { content } = last
-  if (typeof content === 'string') return content
-  return Array.isArray(content) ? content.map(part => (part as EngineFields | null)?.text ?? '').join('') : ''
 }
 
 /**
