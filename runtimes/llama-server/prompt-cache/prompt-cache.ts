@@ -12,7 +12,6 @@ import type { SavedState, Tier } from './saved-state.ts'
 import { promptPace, rollBack, slotAction } from './slot-requests.ts'
 import { addWindowCell, readLayout, rewriteForStreams, type StateKind } from './state-file.ts'
 import { openStateStore, type StateStore, type StateStoreOptions } from './state-store.ts'
-import { continues } from './trail.ts'
 
 /** Milliseconds for any save or restore, and bytes per millisecond on top. */
 const BASE_LIMIT = 10_000
@@ -184,11 +183,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
           ...(pace !== undefined && { pace }),
           usedAt: Date.now()
         }
-        const earlier = store.find(variant.key, slot.owner).filter(old => old.key === key)
-        await store.add(
-          state,
-          earlier.filter(old => continues(slot.trail, old.trail))
-        )
+        await store.add(state)
         sealLater(store, state)
         log.debug({ model: alias, tokens, bytes: size, tier }, 'saved a prompt cache')
         return state

@@ -20,6 +20,7 @@ import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { chooseEvicted } from './retention.ts'
 import { type SavedState, type StateRecord, StateRecordSchema, type Tier } from './saved-state.ts'
 import { computeChecksum } from './state-file.ts'
+import { continues } from './trail.ts'
 
 /*
  * The saved states of conversations, in memory and on disk:
@@ -146,6 +147,12 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     states.delete(state.id)
     await discard(getPath('disk', state.variant, `${state.id}.json`))
     await discard(pathOf(state))
+  }
+
+  function findEarlierTurns({ id, key, owner, trail }: SavedState): SavedState[] {
+    return [...states.values()].filter(
+      old => old.id !== id && old.key === key && old.owner === owner && continues(trail, old.trail)
+    )
   }
 
   async function getBudget(tier: Tier): Promise<number> {
@@ -293,12 +300,15 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
       return { name, remove: () => discard(path) }
     },
 
-    /** Adds a complete file, and deletes the states that it replaces. */
-    add: (state: SavedState, replaced: readonly SavedState[]): Promise<void> =>
+    /**
+     * Adds a complete file. It replaces the earlier turns of its conversation. One that survives a restart stays until
+     * the new state does too.
+     */
+    add: (state: SavedState): Promise<void> =>
       alone(async () => {
         verified.set(state, getMark(await stat(pathOf(state))))
         states.set(state.id, state)
-        for (const old of replaced) await remove(old)
+        for (const old of findEarlierTurns(state)) if (old.crc32 === undefined) await remove(old)
         if (states.size > MAX_STATES) await remove(findOldest([...states.values()]))
         await makeRoom(state.tier, 0, state.owner)
       }),
@@ -312,6 +322,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
         if (size !== state.bytes) return await remove(state)
         state.crc32 = crc32
         await writeRecord(state)
+        for (const old of findEarlierTurns(state)) await remove(old)
       })
     },
 

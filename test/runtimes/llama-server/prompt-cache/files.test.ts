@@ -133,7 +133,7 @@ async function open(root: string, { memory = 1000, disk = 1000, inMemory = true 
     log: { debug: () => {}, warn: (_, message) => warnings.push(message) }
   })
   let clock = Date.now() - 1e6
-  const put = async (variant: string, bytes: number, owner = 'a', replaced: SavedState[] = []): Promise<SavedState> => {
+  const put = async (variant: string, bytes: number, owner = 'a', more: Partial<SavedState> = {}) => {
     await store.open(variant)
     const room = await store.reserve(variant, bytes, owner)
     if (!room) throw new Error('no room')
@@ -152,9 +152,10 @@ async function open(root: string, { memory = 1000, disk = 1000, inMemory = true 
       revision: '1',
       tokens: 100,
       slots: 1,
-      usedAt: ++clock
+      usedAt: ++clock,
+      ...more
     }
-    await store.add(state, replaced)
+    await store.add(state)
     await store.seal(state, NEVER)
     return state
   }
@@ -198,6 +199,33 @@ t.test('stores states in memory, then on disk, within both budgets', async t => 
   t.equal(list(join(root, 'memory')).length, 0)
   await store.remove(store.list())
   t.same([...list(join(root, 'disk')), ...list(join(root, 'memory'))], [], 'nothing is left after a removal')
+})
+
+t.test('keeps the earlier turn of a conversation until the next one survives a restart', async t => {
+  const root = t.testdir()
+  const { store, put } = await open(root, { inMemory: false })
+  const prompt = 'a long conversation '.repeat(30)
+  const first = await put('x/a', 100, 'a', { trail: getTrail({ prompt }) })
+  const others = [await put('x/a', 100, 'b', { trail: first.trail }), await put('x/a', 100, 'a', { key: 'other' })]
+  const addTurn = async (turn: number): Promise<SavedState> => {
+    const room = (await store.reserve('x/a', 100, 'a'))!
+    writeFileSync(room.path, Buffer.alloc(100, turn))
+    room.release()
+    const trail = getTrail({ prompt: prompt.repeat(turn) })
+    const state = { ...first, id: room.id, trail, crc32: undefined, usedAt: first.usedAt + turn }
+    await store.add(state)
+    return state
+  }
+  const second = await addTurn(2)
+  const third = await addTurn(3)
+  t.same(store.list(), [first, ...others, third], 'one that would not survive is replaced immediately')
+  const restarted = await open(root, { inMemory: false })
+  t.ok(restarted.store.has(first), 'after a kill')
+  t.notOk(restarted.store.has(second) || restarted.store.has(third))
+  await t.rejects(store.seal(third, NEVER), 'the restart has deleted it')
+  const fourth = await addTurn(4)
+  await store.seal(fourth, NEVER)
+  t.same(store.list(), [...others, fourth], 'only its own earlier turns are deleted')
 })
 
 t.test('finds its states again after a restart', async t => {
