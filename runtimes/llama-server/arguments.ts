@@ -112,6 +112,8 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
   // llama-server's cache of earlier prompts ignores owners, so it stays off whatever flags the configuration adds.
   if (knows('--cache-ram')) list.push('--cache-ram', '0')
+  // Otherwise it warns of this at each start.
+  if (knows('--no-cache-idle-slots')) list.push('--no-cache-idle-slots')
   return list
 }
 

@@ -39,6 +39,7 @@ t.test('builds the command line', t => {
     '--cache-type-v': 'f16',
     '--jinja': true,
     '--cache-ram': '0',
+    '--no-cache-idle-slots': true,
     '--no-ui': true,
     '--offline': true,
     '--sse-ping-interval': '10',
@@ -114,7 +115,7 @@ t.test("appends flags from a model's settings", t => {
     const plain = engineArguments(engineSpec({ mode }), settings)
     const list = engineArguments(engineSpec({ mode, settings: { ...base, ...given } }), settings)
     // The cache of other prompts stays off at the end.
-    return list.slice(plain.length - 2, -2)
+    return list.slice(plain.length - 3, -3)
   }
   const draft = { model: 'a/b', modelPath: '/m/draft.gguf' }
   const table: [Partial<EngineSettings>, string[]][] = [
