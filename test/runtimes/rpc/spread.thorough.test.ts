@@ -51,7 +51,7 @@ async function lend(t: Test, given: { port?: number; home?: string; flags?: stri
   })
   await until('the worker is ready', () => {
     if (child.exitCode !== null) throw new Error(`The worker ended:\n${text}`)
-    return text.includes('Ctrl-C stops the worker')
+    return text.includes('Press Ctrl-C to stop the worker')
   })
   return { address: `127.0.0.1:${port}`, port, home, process: child, text: () => text, end }
 }
