@@ -98,6 +98,8 @@ export function buildMismatch(
   return `it has llama.cpp ${theirs}, but this machine has ${ours}`
 }
 
+class Restarting extends Error {}
+
 /** The machines that engines use in addition to this one. */
 export type RpcWorkers = ReturnType<typeof createRpcWorkers>
 
@@ -140,10 +142,23 @@ export function createRpcWorkers(
     return { host: found[0]!.address, port: Number(port) }
   }
 
+  /** Asks a worker for its facts. Waits while it restarts, which it does when a client leaves without a word. */
   async function ask(url: string, signal: AbortSignal): Promise<WorkerFacts> {
+    const until = performance.now() + ANSWER_LIMIT
+    for (;;) {
+      try {
+        return await askOnce(url, signal)
+      } catch (error) {
+        if (!(error instanceof Restarting) || performance.now() > until) throw error
+        await sleep(100, undefined, { signal })
+      }
+    }
+  }
+
+  async function askOnce(url: string, signal: AbortSignal): Promise<WorkerFacts> {
     const limited = AbortSignal.any([signal, abortAfter(ANSWER_LIMIT)])
     const { statusCode, body } = await get(url, limited)
-    if (statusCode === 503) throw new Error('its ggml-rpc-server is restarting')
+    if (statusCode === 503) throw new Restarting('its ggml-rpc-server is restarting')
     let text = ''
     for await (const piece of body.setEncoding('utf8')) {
       text += piece
