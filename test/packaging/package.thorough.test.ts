@@ -155,7 +155,7 @@ t.test('the packed file is small and installs a command on the PATH', async t =>
   t.equal(status, 0, stderr)
   t.same(complaints(stderr), [])
   t.match(stdout, /^corral +0\.1\.0$/m, 'corral version')
-  t.ok(statSync(tarball).size < 6_000_000, `${statSync(tarball).size} bytes are packed`)
+  t.ok(statSync(tarball).size < 6_500_000, `${statSync(tarball).size} bytes are packed`)
   const own = join(prefix, 'lib', 'node_modules', 'corral')
   const built = readdirSync(join(own, 'dist'), { recursive: true, encoding: 'utf8' })
   t.same(
@@ -278,7 +278,7 @@ t.test('npx runs the packed file on each Node.js version', async t => {
     t.same(complaints(stderr), [], bin ?? process.version)
     const service = run(line.replace(/ run .*/, ' service install --user --dry-run'), { cwd: empty, env })
     t.equal(service.status, 1)
-    t.match(service.stderr, /what npx keeps in its cache/)
+    t.match(service.stderr, /cannot run from npx's cache/)
   }
 })
 

@@ -226,7 +226,7 @@ t.test('a killed server loses only its own running requests', { skip }, async t 
   const port = await freePort()
   const [first, second] = await Promise.all([startNode(t, { home, port }), startNode(t)])
   const router = await startRouter(t, [first, second], 'round_robin')
-  const streams = [openStream(router, long(600)), openStream(router, long(600))]
+  const streams = [openStream(router, long(3000)), openStream(router, long(3000))]
   for (const node of [first, second]) await until('each server has a stream', async () => (await running(node)) === 1)
   await until('both have started', () => streams.every(({ events }) => events.length > 3))
   await first.end('SIGKILL')

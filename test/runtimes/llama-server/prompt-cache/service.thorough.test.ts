@@ -70,11 +70,15 @@ async function strays(home: string): Promise<string[]> {
   const found: string[] = []
   const known = new Set<string>()
   for (const path of list(roots.disk).filter(path => path.endsWith('.json'))) {
+    // A state that the next turn replaces meanwhile is neither damaged nor left over.
+    if (!existsSync(join(roots.disk, path))) continue
     const { tier, bytes, crc32 } = JSON.parse(readFileSync(join(roots.disk, path), 'utf8'))
     const file = join(roots[tier as 'disk' | 'memory'], path.replace('.json', '.slot'))
     known.add(file)
-    const sum = await computeChecksum(file, NEVER)
-    if (sum.size !== bytes || sum.crc32 !== crc32) found.push(`${file} is damaged`)
+    const sum = await computeChecksum(file, NEVER).catch(() => undefined)
+    if (!sum) {
+      if (existsSync(join(roots.disk, path))) found.push(`${file} is missing`)
+    } else if (sum.size !== bytes || sum.crc32 !== crc32) found.push(`${file} is damaged`)
   }
   for (const root of Object.values(roots)) {
     for (const path of list(root)) if (path.endsWith('.slot') && !known.has(join(root, path))) found.push(path)
