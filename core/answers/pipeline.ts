@@ -16,6 +16,7 @@ import type { Catalog, Model } from '../contracts/models.ts'
 import { type Progress, progressText } from '../contracts/progress.ts'
 import { CorralError } from '../errors.ts'
 import { clientSignal } from '../http/client-disconnect.ts'
+import { isSaidBackground } from '../http/forwarded-headers.ts'
 import { toCorralError } from '../http/native-error.ts'
 import {
   endWithFailure,
@@ -449,6 +450,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
     stopText,
     native,
     owner: reply.request.caller.owner,
+    background: isSaidBackground(reply.request.headers),
     requestId: reply.request.id,
     ...(controlled && { controlled }),
     ...(record.trace && { traceParent: formatTraceParent(record.trace) }),

@@ -96,6 +96,8 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly whole?: boolean
   /** `Caller.owner`; the server itself if absent. No owner may find out what another one has asked. */
   readonly owner?: string
+  /** Whether it should not displace a conversation: a title or a summary that nobody waits for. */
+  readonly background?: boolean
   /** Id of the request, for logs. */
   readonly requestId?: string
   /** The header `traceparent` of W3C Trace Context, for engines that forward the request. */

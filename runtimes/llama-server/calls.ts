@@ -80,7 +80,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   const stream = (
     path: string,
     given: EngineFields,
-    sink: Pick<AnswerSink, 'signal' | 'owner' | 'requestId' | 'controlled'>,
+    sink: Pick<AnswerSink, 'signal' | 'owner' | 'background' | 'requestId' | 'controlled'>,
     take: (chunk: Buffer, ticket: Ticket) => Promise<void> | undefined
   ): Promise<void> =>
     guard.run(given, sink.signal, ticket => {
@@ -109,11 +109,11 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     ticket: Ticket,
     path: string,
     body: EngineFields,
-    { signal, owner, requestId }: Pick<AnswerSink, 'signal' | 'owner' | 'requestId'>,
+    { signal, owner, background, requestId }: Pick<AnswerSink, 'signal' | 'owner' | 'background' | 'requestId'>,
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
     if (isConstrained(body)) await requirePlainBeginning(body, signal)
-    const slot = await promptSlots.take(owner, body, signal)
+    const slot = await promptSlots.take({ owner, background, signal }, body)
     const ask = async () => {
       const answer = await open(path, body, slot)
       ticket.answered = true

@@ -1,6 +1,6 @@
 /**
  * Request fields that llama-server reads in chat completions and completions, from its server-schema.cpp and
- * server-common.cpp and those of older builds. Fields missing from this list are passed on all the same, and only
+ * server-common.cpp and those of older builds, and corral's `cache` (see PromptSlots). Fields missing from this list are passed on all the same, and only
  * reported as unknown.
  */
 export const KNOWN_OPTIONS: readonly string[] = `
@@ -8,7 +8,7 @@ export const KNOWN_OPTIONS: readonly string[] = `
   json_schema grammar grammar_type grammar_lazy grammar_triggers preserved_tokens stop n n_cmpl logprobs top_logprobs
   echo suffix input_prefix input_suffix input_extra
 
-  max_tokens max_completion_tokens max_output_tokens n_predict n_indent n_keep n_discard n_cache_reuse cache_prompt
+  max_tokens max_completion_tokens max_output_tokens n_predict n_indent n_keep n_discard n_cache_reuse cache cache_prompt
   t_max_predict_ms t_max_prompt_ms id_slot slot_id verbose timings_per_token return_tokens return_progress
   sse_ping_interval response_fields n_probs post_sampling_probs
 

@@ -4,6 +4,7 @@ import { toDelta } from '../../core/answers/openai-events.ts'
 import { SseParser } from '../../core/answers/sse-parser.ts'
 import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
+import { forwardedHeaders } from '../../core/http/forwarded-headers.ts'
 import { withAnySignal } from '../../core/system/abort-signals.ts'
 import type { RemoteServers } from './remote-servers.ts'
 import type { ServerKind } from './server-kinds.ts'
@@ -35,7 +36,7 @@ export function createRemoteEngine(
       await sink.take(deltas)
     }
     const read = (reply: Dispatcher.ResponseData['body']) => readAnswer(spec.alias, reply, take)
-    const more = { begun: () => begun, traceParent: sink.traceParent }
+    const more = { begun: () => begun, headers: forwardedHeaders(sink) }
     await untilStopped(sink.signal, signal => servers.ask(path, body, signal, read, more))
   }
 

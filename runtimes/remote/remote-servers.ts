@@ -87,7 +87,7 @@ export function createRemoteServers(
     body: object,
     signal: AbortSignal,
     read: Reader<Reply>,
-    traceParent: string | undefined
+    headers: Record<string, string> | undefined
   ): Promise<Reply> {
     server.running++
     try {
@@ -97,7 +97,7 @@ export function createRemoteServers(
         headers: {
           ...headersOf(server),
           'content-type': 'application/json',
-          ...(traceParent !== undefined && { traceparent: traceParent })
+          ...headers
         },
         body: JSON.stringify(body),
         signal
@@ -134,7 +134,7 @@ export function createRemoteServers(
       body: object,
       signal: AbortSignal,
       read: Reader<Reply>,
-      { begun = () => false, traceParent }: { begun?: () => boolean; traceParent?: string | undefined } = {}
+      { begun = () => false, headers }: { begun?: () => boolean; headers?: Record<string, string> } = {}
     ): Promise<Reply> {
       const left = new Set(servers)
       let last: ServerFault | undefined
@@ -143,7 +143,7 @@ export function createRemoteServers(
         const [server] = [...left].sort((a, b) => Number(b.healthy) - Number(a.healthy) || a.running - b.running)
         left.delete(server!)
         try {
-          const reply = await askOne(server!, path, body, signal, read, traceParent)
+          const reply = await askOne(server!, path, body, signal, read, headers)
           setHealth(server!, true)
           return reply
         } catch (error) {

@@ -14,6 +14,7 @@ import type {
 import type { LeaseRequest } from '../../../core/contracts/leases.ts'
 import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { forwardedHeaders } from '../../../core/http/forwarded-headers.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { withAnySignal } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
@@ -178,7 +179,7 @@ export function createClusterEngine(
         const asking: Asking = {
           ...toAsking({ call, request: asked, ...more, ...(control !== undefined && { control }) }),
           tried,
-          traceParent: sink.traceParent,
+          headers: forwardedHeaders(sink),
           owner: sink.owner ?? by.owner
         }
         try {

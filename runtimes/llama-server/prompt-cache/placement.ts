@@ -1,3 +1,4 @@
+import type { EngineFields } from '../../../core/contracts/engines.ts'
 import type { SavedState } from './saved-state.ts'
 import { commonLength, continues, type Trail } from './trail.ts'
 
@@ -15,11 +16,15 @@ export interface SlotState {
   trail: Trail | undefined
   /** Increases with each use. 0 before the first one. */
   usedAt: number
+  /** Whether its latest request was a background one. */
+  background: boolean
 }
 
 export interface PlacedPrompt {
   owner: string
   trail: Trail
+  /** Whether it should not displace a long conversation (`isBackground`). */
+  background: boolean
   /** States that were saved for this owner by engines like this one. */
   saved: readonly SavedState[]
   /** Whether a saved state can only be continued from its very end: models with sliding windows or recurrent layers. */
@@ -41,8 +46,31 @@ const KEPT_SHARE = 0.5
 const FOUND_SHARE = 0.5
 /** Processing fewer tokens than this again is faster than restoring them. */
 export const MIN_TOKENS = 64
-/** Bytes of a prompt that is not worth the slot of a long conversation: a title, a summary, a test of the connection. */
+/** Bytes of a prompt that is not worth the slot of a long conversation: a title, a test of the connection. */
 const SHORT_PROMPT = 2048
+/** The most tokens of an answer that is not worth it either. */
+const SHORT_ANSWER = 32
+
+/**
+ * Whether a request should not displace a long conversation: it says so itself, or its prompt or its answer is short.
+ */
+export function isBackground(body: EngineFields, trail: Trail, said = false): boolean {
+  const most = body.max_tokens ?? body.max_completion_tokens ?? body.n_predict
+  return said || trail.length < SHORT_PROMPT || (typeof most === 'number' && most > 0 && most <= SHORT_ANSWER)
+}
+
+/** Whether a slot holds a conversation that a background request should not displace. */
+const isSpared = ({ background, usedAt }: SlotState) => usedAt > 0 && !background
+
+/**
+ * Whether a background request should wait for a slot that another background request is using, because it would
+ * displace a long conversation now.
+ */
+export function shouldWait(slots: Iterable<SlotState>, free: ReadonlySet<SlotState>, prompt: PlacedPrompt): boolean {
+  if (!prompt.background || ![...slots].some(slot => slot.background && !free.has(slot))) return false
+  const { slot } = choosePlacement(free, prompt)
+  return isSpared(slot) && !(slot.owner === prompt.owner && slot.trail && continues(prompt.trail, slot.trail))
+}
 
 /**
  * Chooses a slot for a prompt among the free ones (at least one):
@@ -50,26 +78,24 @@ const SHORT_PROMPT = 2048
  * 1. The owner's slot whose conversation continues, unless restoring a saved state with more of the prompt is faster.
  * 2. With a saved state that has most of the prompt: an unused slot, otherwise the least recently used one.
  * 3. If another slot of the owner has at least half of the prompt, such as instructions that all conversations share: an
- *    unused slot with a copy of that state, otherwise that slot itself.
- * 4. An unused slot, otherwise the least recently used one. A short prompt spares long conversations if it can take a slot
- *    with a short prompt that is not the latest one.
+ *    unused slot with a copy of that state (a background request may also copy it into the slot of another one),
+ *    otherwise that slot itself.
+ * 4. An unused slot, otherwise the least recently used one. A background request spares long conversations if it can take
+ *    the slot of another background request.
  */
 export function choosePlacement<Slot extends SlotState>(
   free: Iterable<Slot>,
-  { owner, trail, saved, exact, pace, restoreSpeed }: PlacedPrompt
+  { owner, trail, background, saved, exact, pace, restoreSpeed }: PlacedPrompt
 ): Placement<Slot> {
   let continuing: Slot | undefined
   let similar: Slot | undefined
   let mostKept = 0
   let mostFound = 0
   let oldest: Slot | undefined
-  let latest: Slot | undefined
-  let oldestShort: Slot | undefined
+  let oldestBackground: Slot | undefined
   for (const slot of free) {
     if (!oldest || slot.usedAt < oldest.usedAt) oldest = slot
-    if (!latest || slot.usedAt > latest.usedAt) latest = slot
-    const isShort = slot.trail && slot.trail.length < SHORT_PROMPT
-    if (isShort && (!oldestShort || slot.usedAt < oldestShort.usedAt)) oldestShort = slot
+    if (slot.background && (!oldestBackground || slot.usedAt < oldestBackground.usedAt)) oldestBackground = slot
     if (slot.owner !== owner || !slot.trail) continue
     const common = commonLength(slot.trail, trail)
     if (common > mostKept && common >= KEPT_SHARE * slot.trail.length) {
@@ -82,8 +108,7 @@ export function choosePlacement<Slot extends SlotState>(
     }
   }
   const unused = oldest!.usedAt === 0 ? oldest : undefined
-  const spares = trail.length < SHORT_PROMPT && oldestShort !== latest
-  const victim = unused ?? ((spares && oldestShort) || oldest!)
+  const victim = unused ?? ((background && oldestBackground) || oldest!)
 
   const best = findBest(saved, trail, exact)
   if (best) {
@@ -95,7 +120,8 @@ export function choosePlacement<Slot extends SlotState>(
     }
   }
   if (continuing) return { slot: continuing }
-  if (similar && unused && !exact) return { slot: unused, source: { slot: similar } }
+  const copied = similar && similar !== victim && !exact
+  if (copied && (unused || (background && !isSpared(victim)))) return { slot: victim, source: { slot: similar! } }
   return { slot: unused ?? similar ?? victim }
 }
 

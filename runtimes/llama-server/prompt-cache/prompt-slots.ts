@@ -1,5 +1,7 @@
-import type { EngineFields } from '../../../core/contracts/engines.ts'
-import { choosePlacement, type SlotState } from './placement.ts'
+import type { AnswerSink, EngineFields } from '../../../core/contracts/engines.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { merged } from '../../../core/system/collections.ts'
+import { choosePlacement, isBackground, type PlacedPrompt, type SlotState, shouldWait } from './placement.ts'
 import { getSaveDelay, isWorthSaving } from './retention.ts'
 import type { SavedState } from './saved-state.ts'
 import type { SentRequest } from './slot-requests.ts'
@@ -53,6 +55,7 @@ class Slot implements SlotState {
   owner: string | undefined
   trail: Trail | undefined
   usedAt = 0
+  background = false
   /** Whether it has changed since it was last saved or restored. */
   changed = false
   /** Whether its last request allows that it is stored. */
@@ -75,6 +78,10 @@ class Slot implements SlotState {
 
 /** The owner of requests that no client sent. */
 const SERVER = ''
+/** Milliseconds that a background request waits rather than displace a long conversation. */
+const PATIENCE = 1000
+
+type Prompt = Pick<PlacedPrompt, 'owner' | 'trail' | 'background'>
 
 export class PromptSlots {
   readonly #slots: Slot[]
@@ -115,25 +122,35 @@ export class PromptSlots {
    * An answer that is disconnected before it reached its slot might reach it later, when the slot already belongs to
    * another owner. So the slot stays taken until llama-server has responded at all, which it does a moment after the
    * request, just before it processes the prompt.
-   * @param owner the server itself if absent
+   * @param sink its `owner` is the server itself if absent
+   * @param body with `cache_prompt: false` or `cache: false`, nothing is reused or stored
    * @throws the signal's reason
    */
-  async take(owner: string | undefined, body: EngineFields, signal: AbortSignal): Promise<SlotUse> {
-    const client = owner ?? SERVER
+  async take(sink: Pick<AnswerSink, 'owner' | 'background' | 'signal'>, body: EngineFields): Promise<SlotUse> {
+    const { owner: client = SERVER, signal } = sink
     const trail = getTrail(body)
+    const background = isBackground(body, trail, sink.background)
+    const mayStore = body.cache_prompt !== false && body.cache !== false
+    const prompt = { owner: client, trail, background }
+    let mayWait = background
     while (!signal.aborted) {
       const saving = this.#findSave(client, trail)
       if (saving) await saving
       else if (this.#free.size === 0) await this.#untilFree(signal)
-      else break
+      else if (mayWait && shouldWait(this.#slots, this.#free, this.#candidates(prompt, mayStore))) {
+        // Once only: this request may have been woken for a slot that others are waiting for too.
+        mayWait = false
+        await this.#untilFree(AbortSignal.any([signal, abortAfter(PATIENCE)])).catch(() => {
+          // The time is over, or the client has left.
+        })
+      } else break
     }
     if (signal.aborted) {
       // A caller that was woken for this slot but gave up passes it to the next.
       this.#waiting.shift()?.()
       throw signal.reason
     }
-    const mayStore = body.cache_prompt !== false
-    const slot = await this.#place(client, trail, mayStore)
+    const slot = await this.#place(prompt, mayStore)
     if (signal.aborted) {
       this.#release(slot)
       throw signal.reason
@@ -145,7 +162,7 @@ export class PromptSlots {
     slot.allowed = mayStore
     let request: SentRequest | undefined
     return {
-      fields: isOwn ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
+      fields: isOwn && mayStore ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
       sent: sent => {
         if (this.#states?.exact) request = sent
       },
@@ -180,24 +197,26 @@ export class PromptSlots {
     return undefined
   }
 
+  /** Completes a prompt with the states that it could start from. */
+  #candidates(prompt: Prompt, mayRestore: boolean): PlacedPrompt {
+    const { exact = true, pace = 0, restoreSpeed = 1 } = this.#states ?? {}
+    const saved = (mayRestore && this.#states?.find(prompt.owner)) || []
+    return merged(prompt, { saved, exact, pace, restoreSpeed })
+  }
+
   /** Takes the best free slot for a prompt, and restores the best state into it. */
-  async #place(owner: string, trail: Trail, mayRestore: boolean): Promise<Slot> {
+  async #place(prompt: Prompt, mayRestore: boolean): Promise<Slot> {
+    const { owner, trail, background } = prompt
     const states = this.#states
-    const { slot, source } = choosePlacement(this.#free, {
-      owner,
-      trail,
-      saved: (mayRestore && states?.find(owner)) || [],
-      exact: states?.exact ?? true,
-      pace: states?.pace ?? 0,
-      restoreSpeed: states?.restoreSpeed ?? 1
-    })
+    const { slot, source } = choosePlacement(this.#free, this.#candidates(prompt, mayRestore))
     this.#free.delete(slot)
     slot.usedAt = ++this.#uses
     clearTimeout(slot.timer)
+    let isFound = slot.owner === owner && slot.trail !== undefined && continues(trail, slot.trail)
+    slot.background = background && (slot.background || !isFound)
     if (!states) return slot
     // Otherwise llama-server might defer the save until the next answer has ended.
     await slot.saving
-    let isFound = slot.owner === owner && slot.trail !== undefined && continues(trail, slot.trail)
     if (!isFound) {
       if (this.#isWorthSaving(slot)) this.#displacedAt = performance.now()
       await this.#save(slot)

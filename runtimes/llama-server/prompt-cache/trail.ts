@@ -57,7 +57,9 @@ export function commonLength(one: Trail, other: Trail): number {
   return common
 }
 
-/** Whether a prompt begins with the whole of an earlier one, as far as the checksums show. */
+/** Whether a prompt begins with the whole of an earlier one, as far as the checksums show. Never for a few bytes. */
 export function continues(later: Trail, earlier: Trail): boolean {
-  return later.length >= earlier.length && earlier.sums.every((sum, at) => later.sums[at] === sum)
+  return (
+    earlier.sums.length > 0 && later.length >= earlier.length && earlier.sums.every((sum, at) => later.sums[at] === sum)
+  )
 }

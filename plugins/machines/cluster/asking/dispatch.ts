@@ -25,7 +25,8 @@ export interface Asking {
   session: string | undefined
   /** Called with the progress before a node is asked. */
   onProgress?: OnProgress | undefined
-  traceParent?: string | undefined
+  /** Of the client's request, to pass on. */
+  headers?: Record<string, string>
   /** Names of nodes where it has failed. Nodes that fail here are added. */
   tried?: Set<string>
 }
@@ -148,14 +149,13 @@ function nobody(members: ClusterNodes, { publicName }: Model, why: string): Corr
 /** Asks one node. @throws NodeFault, or the CorralError of a request that no other node would answer either */
 export async function askNode<Answer>(
   member: ClusterNode,
-  { name, variant, body, owner, turn, traceParent }: Asking & { name: string },
+  { name, variant, body, owner, turn, headers = {} }: Asking & { name: string },
   signal: AbortSignal,
   read: (reply: NodeReply, member: ClusterNode) => Promise<Answer>
 ): Promise<Answer> {
   const digest = (text: string | undefined) =>
     text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
   const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
-  const headers: Record<string, string> = traceParent === undefined ? {} : { traceparent: traceParent }
   try {
     return await withAnySignal([signal, member.presence], async signal => {
       const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })

@@ -3,6 +3,7 @@ import type { EngineFields } from '../../../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../../../core/contracts/models.ts'
 import {
   choosePlacement,
+  isBackground,
   type PlacedPrompt,
   type SlotState
 } from '../../../../runtimes/llama-server/prompt-cache/placement.ts'
@@ -160,7 +161,8 @@ const slot = (id: number, owner: string | undefined, body: EngineFields | undefi
   id,
   owner,
   trail: body && getTrail(body),
-  usedAt
+  usedAt,
+  background: body !== undefined && isBackground(body, getTrail(body))
 })
 const state = (id: string, body: EngineFields, more: Partial<SavedState> = {}): SavedState => {
   const trail = getTrail(body)
@@ -204,10 +206,20 @@ t.test('chooses the slot and the state for a prompt', t => {
       1
     ],
     [
-      'but not the latest one, so that short conversations do not displace each other',
+      'for a request that says so too, even if that slot is the latest one',
       [slot(0, 'b', said(LONG), 6), slot(1, 'b', said('Hello'), 7)],
-      said('What is this?'),
-      0
+      said('Summarize this', LONG),
+      1,
+      undefined,
+      { background: true }
+    ],
+    [
+      'for a background request with the same instructions a copy of them',
+      [slot(0, 'a', said(LONG, 'Yes.', 'x'.repeat(9000)), 6), slot(1, 'b', said('Hello'), 7)],
+      said(LONG, 'Make a title.'),
+      1,
+      0,
+      { background: true }
     ],
     ['a saved state in an unused slot', [slot(1, 'b', said('Hi'), 4), empty], grown, 0, 's', { saved: [saved] }],
     [
@@ -268,7 +280,9 @@ t.test('chooses the slot and the state for a prompt', t => {
     ]
   ]
   for (const [what, free, body, wanted, from, more] of table) {
-    const prompt = { owner: 'a', trail: getTrail(body), saved: [], exact: false, pace: 1, restoreSpeed: 1e5, ...more }
+    const trail = getTrail(body)
+    const common = { owner: 'a', trail, background: isBackground(body, trail), saved: [] }
+    const prompt = { ...common, exact: false, pace: 1, restoreSpeed: 1e5, ...more }
     const { slot, source } = choosePlacement(free, prompt)
     t.equal(slot.id, wanted, what)
     t.equal(source && ('saved' in source ? source.saved.id : source.slot.id), from, `${what}: the source`)

@@ -48,6 +48,19 @@ for (const [architecture, capability] of [
 }
 
 for (const architecture of ['gemma3', 'lfm2'] as const) {
+  t.test(`${architecture}: a summary between two turns costs no turn`, async t => {
+    const spec = await specOf(t, architecture)
+    const { cache } = promptCacheIn(join(t.testdirName, 'states'))
+    const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
+    const history: Message[] = [{ role: 'user', content: TWO[0]! }]
+    history.push((await say(engine, history)).message)
+    const before = await say(engine, [...history, { role: 'user', content: 'Summarize this.' }])
+    t.ok(before.prompt - before.cached < MAX_NEW)
+    const next = await say(engine, [...history, { role: 'user', content: 'And then?' }])
+    t.ok(next.prompt - next.cached < MAX_NEW, `${next.prompt - next.cached} of ${next.prompt} tokens were processed`)
+    await engine.stop()
+  })
+
   t.test(`${architecture}: a state is not continued from its middle`, async t => {
     const spec = await specOf(t, architecture)
     const { cache } = promptCacheIn(join(t.testdirName, 'states'))

@@ -12,7 +12,7 @@ const long = (name: string) => `${name}: ${'the instructions of this agent. '.re
 
 /** Completes an answer and returns the fields that chose its slot. */
 async function ask(slots: PromptSlots, owner: string | undefined, body = said('Hi')) {
-  const use = await slots.take(owner, body, signal)
+  const use = await slots.take({ owner, signal }, body)
   use.begun()
   use.end()
   return use.fields
@@ -26,24 +26,24 @@ t.test("a slot with another owner's prompt is used without its cache", async t =
   t.strictSame(await ask(slots, undefined), { id_slot: 0, cache_prompt: false }, 'the server is an owner too')
   t.strictSame(await ask(slots, ''), { id_slot: 0 })
 
-  const failing = await slots.take('c', said('Hi'), signal)
+  const failing = await slots.take({ owner: 'c', signal }, said('Hi'))
   failing.end()
   t.equal(slots.getOwner(0), undefined, 'a failed request may have left the earlier prompt')
   t.strictSame(await ask(slots, 'c'), { id_slot: 0, cache_prompt: false })
 
-  const own = await slots.take('c', said('Hi'), signal)
+  const own = await slots.take({ owner: 'c', signal }, said('Hi'))
   own.end()
   t.strictSame(await ask(slots, 'c'), { id_slot: 0 }, 'which makes no difference if the slot was its own')
 })
 
 t.test('a request waits for a free slot', async t => {
   const slots = new PromptSlots(1)
-  const first = await slots.take('a', said('Hi'), signal)
+  const first = await slots.take({ owner: 'a', signal }, said('Hi'))
   const leaving = new AbortController()
-  const left = slots.take('b', said('Hi'), leaving.signal)
+  const left = slots.take({ owner: 'b', signal: leaving.signal }, said('Hi'))
   const order: string[] = []
   const waiting = ['b', 'c'].map(async owner => {
-    const use = await slots.take(owner, said('Hi'), signal)
+    const use = await slots.take({ owner, signal }, said('Hi'))
     order.push(owner)
     return use
   })
@@ -57,9 +57,12 @@ t.test('a request waits for a free slot', async t => {
   third.end()
   t.same(order, ['b', 'c'])
 
-  const held = await slots.take('a', said('Hi'), signal)
+  const held = await slots.take({ owner: 'a', signal }, said('Hi'))
   const woken = new AbortController()
-  const both = [slots.take('b', said('Hi'), woken.signal), slots.take('c', said('Hi'), signal)]
+  const both = [
+    slots.take({ owner: 'b', signal: woken.signal }, said('Hi')),
+    slots.take({ owner: 'c', signal }, said('Hi'))
+  ]
   held.end()
   woken.abort(new Error('gone'))
   await t.rejects(both[0]!, { message: 'gone' })
@@ -110,7 +113,13 @@ t.test('a conversation that loses its slot is saved, and restored when it return
   done.length = 0
   await ask(slots, 'a', { ...said(long('third')), cache_prompt: false })
   await ask(slots, 'a', said('Hi'))
-  t.same(done, ['save a in 0', 'miss', 'miss'], 'neither a prompt that must not be stored nor a short one is saved')
+  await ask(slots, 'a', { ...said(long('fourth')), cache: false })
+  await ask(slots, 'a', said('Hi'))
+  t.same(
+    done,
+    ['save a in 0', 'miss', 'miss', 'miss', 'miss'],
+    'neither a prompt that must not be stored nor a short one is saved'
+  )
 })
 
 t.test('a state that was evicted is saved again before its slot is taken', async t => {
@@ -131,8 +140,8 @@ t.test('waits for a save in progress before another conversation takes the slot'
   slots.attach(states)
   await ask(slots, 'a', said(long('first')))
   const leaving = new AbortController()
-  const second = slots.take('b', said(long('second')), leaving.signal)
-  const third = slots.take('c', said('Hi'), signal)
+  const second = slots.take({ owner: 'b', signal: leaving.signal }, said(long('second')))
+  const third = slots.take({ owner: 'c', signal }, said('Hi'))
   leaving.abort(new Error('gone'))
   await new Promise(setImmediate)
   t.same(done, ['miss', 'save a in 0'])
@@ -147,17 +156,41 @@ t.test('a conversation whose slot was just taken waits until it is saved', async
   const { states, done } = fakeStates({ hold: new Promise<void>(resolve => (go = resolve)) })
   slots.attach(states)
   await ask(slots, 'a', said(long('first')))
-  const busy = await slots.take('a', said('Hi'), signal)
-  const taking = slots.take('b', said(long('second')), signal)
+  const busy = await slots.take({ owner: 'a', signal }, said('Hi'))
+  const taking = slots.take({ owner: 'b', signal }, said(long('second')))
   await new Promise(setImmediate)
   busy.end()
-  const returning = slots.take('a', said(long('first'), 'Yes.', 'And?'), signal)
+  const returning = slots.take({ owner: 'a', signal }, said(long('first'), 'Yes.', 'And?'))
   await new Promise(setImmediate)
   t.notOk(done.some(step => step.startsWith('restore')))
   go()
   t.strictSame((await returning).fields, { id_slot: 1 })
   await taking
   t.ok(done.includes('restore 1 of a in 1'), done.join(', '))
+})
+
+t.test('a background request waits a second rather than displace a long conversation', async t => {
+  // The wait alone does not keep the process running.
+  const alive = setInterval(() => {}, 1000)
+  t.teardown(() => clearInterval(alive))
+  const slots = new PromptSlots(2)
+  const [main, other] = [said(long('main')), said(long('other'))]
+  await ask(slots, 'a', main)
+  const title = await slots.take({ owner: 'a', signal }, said('Make a title.'))
+  const summary = slots.take({ owner: 'a', background: true, signal }, other)
+  await new Promise(setImmediate)
+  title.end()
+  t.equal((await summary).fields.id_slot, 1, 'it takes the slot of the other background request')
+  const impatient = await slots.take({ owner: 'a', signal }, { ...said(long('third')), max_tokens: 8 })
+  t.equal(impatient.fields.id_slot, 0, 'after a second it does not wait any longer')
+  impatient.end()
+
+  const next = await slots.take({ owner: 'b', signal }, other)
+  t.equal(next.fields.id_slot, 0, 'a conversation does not wait')
+  const left = new AbortController()
+  const leaving = slots.take({ owner: 'a', background: true, signal: left.signal }, other)
+  left.abort(new Error('gone'))
+  await t.rejects(leaving, { message: 'gone' })
 })
 
 t.test('a failed save or restore costs only a new prefill', async t => {
@@ -176,7 +209,7 @@ t.test('the request of a state that has no way back is kept for its save', async
   const slots = new PromptSlots(1)
   const { states, done } = fakeStates({ exact: true })
   slots.attach(states)
-  const use = await slots.take('a', said(long('first')), signal)
+  const use = await slots.take({ owner: 'a', signal }, said(long('first')))
   use.sent({ path: '/v1/chat/completions', fields: {} })
   use.begun()
   use.end()

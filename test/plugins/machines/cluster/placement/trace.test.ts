@@ -93,7 +93,7 @@ function replay(trace: readonly Turn[][], nodes: number, slots: number): Replay 
   for (let index = 0; index < nodes; index++) {
     const model: NodeModel = { state: 'loaded', size: 1, slots, context: 8192, running: 0, queued: 0 }
     const name = `node-${index + 1}`
-    const empty = { owner: undefined, trail: undefined, usedAt: 0, text: '' }
+    const empty = { owner: undefined, trail: undefined, usedAt: 0, background: false, text: '' }
     const own = Array.from({ length: slots }, (_, id) => ({ id, ...empty }))
     all.set(name, { name, model, slots: own, free: new Set(own), waiting: [], requests: 0 })
     cluster.set({ name, state: 'up', models: new Map([[MODEL, model]]), memory: [] })
@@ -117,7 +117,7 @@ function replay(trace: readonly Turn[][], nodes: number, slots: number): Replay 
         const trail = getTrail(request)
         const text = turn.messages.map(({ role, content }) => `<${role}>${content}`).join('\n')
         // Without saved states, since only the slots of nodes are simulated.
-        const prompt = { owner: 'owner', trail, saved: [], exact: true, pace: 1, restoreSpeed: 1 }
+        const prompt = { owner: 'owner', trail, background: false, saved: [], exact: true, pace: 1, restoreSpeed: 1 }
         const { slot } = choosePlacement(node.free, prompt)
         node.free.delete(slot)
         node.model.queued--
