@@ -8,7 +8,7 @@ import { CommandFailure, EXIT, interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 import { shorten } from './display-width.ts'
 import { formatTable, printable, relativeTime, wrapLines } from './output.ts'
-import { formatPercent, formatTimeLeft, measureSpeed, type ScreenSize } from './progress-display.ts'
+import { formatHits, formatPercent, formatTimeLeft, measureSpeed, type ScreenSize } from './progress-display.ts'
 import { type ServerClient, ServerRefusal } from './server-client.ts'
 import { withServer } from './server-connection.ts'
 
@@ -184,6 +184,7 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
         `${model.running}/${model.slots}`,
         String(model.queued),
         (rates.of(model, now) ?? 0).toFixed(1),
+        formatHits(model.prompt_cache),
         formatBytes(model.size),
         relativeTime(model.expires_at, dateAt(now))
       ]),
@@ -193,10 +194,11 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
         String(queued),
         '',
         '',
+        '',
         status ?? state
       ])
     ]
-    const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>MEMORY', 'UNTIL']
+    const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>CACHE HITS', '>MEMORY', 'UNTIL']
     // Long names give way to the other columns.
     const others = formatTable(
       titles,

@@ -1,4 +1,4 @@
-import type { WorkStep } from '../core/contracts/native-records.ts'
+import type { RunningRecord, WorkStep } from '../core/contracts/native-records.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import { failure } from './command-failure.ts'
@@ -92,6 +92,12 @@ export function formatTimeLeft(remaining: number, speed: number | undefined): st
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`
   if (seconds < 2 * 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`
   return `${Math.round(seconds / 86_400)} days`
+}
+
+/** Formats the share of prompts whose conversation was in a slot or restored; empty before the first prompt. */
+export function formatHits(cache: RunningRecord['prompt_cache']): string {
+  const prompts = (cache?.hits ?? 0) + (cache?.misses ?? 0)
+  return prompts === 0 ? '' : formatPercent(cache!.hits, prompts)
 }
 
 /** Whole percent, 100 only when complete. Empty while the total is unknown. */

@@ -3,6 +3,7 @@ import { CommandFailure, EXIT } from '../command-failure.ts'
 import { type CommandContext, modelArgument } from '../context.ts'
 import type { PsReply } from '../live-view.ts'
 import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { formatHits } from '../progress-display.ts'
 import { ask } from '../server-connection.ts'
 
 const NOTHING_LOADED = { whenNone: 'fail', without: 'No models are loaded.' } as const
@@ -32,20 +33,22 @@ export function formatRunning({ models, loading }: PsReply, now: Date): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
   const memberCell = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
   return formatTable(
-    ['NAME', ...(hasMembers ? ['MEMBER'] : []), 'ID', '>MEMORY', 'PROCESSOR', '>CONTEXT', 'UNTIL'],
+    ['NAME', ...(hasMembers ? ['MEMBER'] : []), 'ID', '>MEMORY', 'PROCESSOR', '>CONTEXT', '>CACHE HITS', 'UNTIL'],
     [
-      ...models.map(({ name, member, digest, size, size_vram, context_length, expires_at }) => [
+      ...models.map(({ name, member, digest, size, size_vram, context_length, prompt_cache, expires_at }) => [
         name,
         ...memberCell({ member }),
         digest.slice(0, 12),
         formatBytes(size),
         formatProcessor(size, size_vram),
         String(context_length),
+        formatHits(prompt_cache),
         relativeTime(expires_at, now)
       ]),
       ...loading.map(({ name, member, state, status }) => [
         name,
         ...memberCell({ member }),
+        '',
         '',
         '',
         '',

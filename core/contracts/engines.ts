@@ -165,6 +165,8 @@ export interface Engine {
   /** Bytes to reserve for it in each pool, with its process and possible growth. If absent, the estimate. */
   readonly reserved?: MemoryUse
   readonly pid?: number | undefined
+  /** What is stored of the conversations with its model; absent if nothing can be. */
+  readonly storedConversations?: Omit<StoredConversations, 'model'> | undefined
   /** Resolves when the engine has ended for any reason. Never rejects. */
   readonly exited: Promise<EngineExit>
   /** Answers a conversation (`messages`). Resolves once every choice has ended. */

@@ -114,6 +114,20 @@ const mode = Type.Enum(['chat', 'embedding', 'rerank'], { description: 'What its
 const queued = Count('Queued requests')
 const member = Type.Optional(Text('The node of the cluster where it is; absent for this server itself'))
 
+/** The stored conversations with a model. */
+export const PromptCacheProperties = {
+  conversations: Count('Stored conversations'),
+  tokens: Count('Their tokens'),
+  memory: Bytes('Their bytes in main memory'),
+  disk: Bytes('Their bytes on disk'),
+  hits: Count('Prompts since the start of the server whose conversation was in a slot or restored'),
+  misses: Count('Other prompts'),
+  restored_tokens: Count('Tokens that were restored instead of processed again'),
+  restore_ms: Count('Milliseconds that this took')
+}
+export const PromptCacheSchema = Titled('PromptCache', PromptCacheProperties)
+export type PromptCacheRecord = Static<typeof PromptCacheSchema>
+
 export const RunningModelSchema = Described('RunningModel', 'A model in memory', {
   ...names,
   size: Bytes('Memory reserved for it, in all pools together; the size of its files if it uses none here'),
@@ -131,6 +145,7 @@ export const RunningModelSchema = Described('RunningModel', 'A model in memory',
   generated_tokens: Count(
     'Tokens generated since it was loaded, including answers in progress: to get a speed, ask twice'
   ),
+  prompt_cache: Type.Optional(PromptCacheSchema),
   memory: Type.Optional(
     Type.Record(Type.String(), Bytes(), {
       description: 'Bytes reserved for it by memory pool, such as host or CUDA0'

@@ -304,6 +304,9 @@ async function startEngine(
       marks
     }),
     promptSlots,
+    get storedConversations() {
+      return promptSlots.summary
+    },
     id,
     provider: 'llama-server',
     spec,

@@ -197,6 +197,11 @@ t.test('stored conversations are listed by size only, and deleted on request and
   const report = async () => (await corral.json('/api/cache', undefined, as(admin))).body.models
   for (const text of [LONG_SECRET, LONG_OTHER]) await ask(user, '/v1/chat/completions', chat(text))
   await ask(admin, '/v1/chat/completions', chat(LONG_OTHER))
+  t.match((await corral.json('/api/ps', undefined, as(user))).body.models[0].prompt_cache, {
+    hits: 0,
+    misses: 3,
+    restored_tokens: 0
+  })
   await ask(admin, '/api/stop', { model: DEMO })
   t.match(await report(), [{ model: DEMO, conversations: 3, misses: 3 }])
   t.notMatch(JSON.stringify(await report()), /vault|cat who/)

@@ -58,9 +58,9 @@ t.test('formatModels and formatRunning format tables', async t => {
   t.equal(
     formatRunning({ models: [running], loading: [loading] }, NOW),
     [
-      'NAME    ID              MEMORY    PROCESSOR    CONTEXT    UNTIL',
-      'a/b     da5b44900113    4.1 MB    100% CPU        4096    in 4 minutes',
-      'c/d                                                       loading 42%'
+      'NAME    ID              MEMORY    PROCESSOR    CONTEXT    CACHE HITS    UNTIL',
+      'a/b     da5b44900113    4.1 MB    100% CPU        4096           75%    in 4 minutes',
+      'c/d                                                                     loading 42%'
     ].join('\n')
   )
   t.match(formatModels([{ ...model, size: 0 }], NOW), / unknown +gguf/, 'unknown size')

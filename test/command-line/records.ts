@@ -57,7 +57,17 @@ export function runningModel(name: string): RunningRecord {
     running: 0,
     queued: 0,
     slots: 4,
-    generated_tokens: 0
+    generated_tokens: 0,
+    prompt_cache: {
+      conversations: 2,
+      tokens: 900,
+      memory: 5_000_000,
+      disk: 0,
+      hits: 3,
+      misses: 1,
+      restored_tokens: 600,
+      restore_ms: 20
+    }
   }
 }
 

@@ -1,30 +1,16 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { Named } from '../../../core/contracts/native-records.ts'
+import { Named, PromptCacheProperties } from '../../../core/contracts/native-records.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
 import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
+import { promptCacheRecord } from './records.ts'
 
-const Count = Type.Integer({ minimum: 0 })
 const TAG = 'Prompt cache'
 
-const CachedModelSchema = Loose({
-  model: Type.String(),
-  conversations: Count,
-  tokens: Count,
-  memory: Type.Integer({ minimum: 0, description: 'Bytes in main memory' }),
-  disk: Type.Integer({ minimum: 0, description: 'Bytes on disk' }),
-  hits: Type.Integer({
-    minimum: 0,
-    description: 'Prompts since the start whose conversation was in a slot or restored'
-  }),
-  misses: Type.Integer({ minimum: 0, description: 'Other prompts' }),
-  restored_tokens: Type.Integer({ minimum: 0, description: 'Tokens that were restored instead of processed again' }),
-  restore_ms: Type.Integer({ minimum: 0, description: 'Milliseconds that this took' })
-})
-const CacheReportSchema = Loose({ models: Type.Array(CachedModelSchema) })
+const CacheReportSchema = Loose({ models: Type.Array(Loose({ model: Type.String(), ...PromptCacheProperties })) })
 export type CacheReport = Static<typeof CacheReportSchema>
 const ClearedSchema = Loose({ deleted: Type.Integer({ minimum: 0, description: 'Conversations that were deleted' }) })
 export type ClearedCache = Static<typeof ClearedSchema>
@@ -43,11 +29,9 @@ export function cacheRoutes({ engines, catalog, naming }: NativeDependencies): F
       const stored = await engines.storedConversations()
       return {
         // A model that was just deleted has counts but no name.
-        models: stored.flatMap(({ model, restoredTokens, restoreTime, ...others }) => {
+        models: stored.flatMap(({ model, ...counts }) => {
           const name = names.get(model)
-          if (name === undefined) return []
-          const restored = { restored_tokens: restoredTokens, restore_ms: Math.round(restoreTime) }
-          return [{ model: name, ...others, ...restored }]
+          return name === undefined ? [] : [{ model: name, ...promptCacheRecord(counts) }]
         })
       }
     })

@@ -1,7 +1,7 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
 import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
-import type { Engines } from '../../../core/contracts/engines.ts'
+import type { Engines, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../../core/contracts/models.ts'
 import type { ModelNaming } from '../../../core/contracts/native-api.ts'
@@ -11,6 +11,7 @@ import type {
   ModelDetails,
   OllamaShownModel,
   PoolRecord,
+  PromptCacheRecord,
   RunningRecord,
   ShownModel
 } from '../../../core/contracts/native-records.ts'
@@ -113,6 +114,14 @@ export const isHere =
   ({ variant, mode }: Pick<RunningModel, 'variant' | 'mode'>) =>
     engines.providerOf(variant, mode)?.elsewhere === undefined
 
+export function promptCacheRecord({
+  restoredTokens,
+  restoreTime,
+  ...others
+}: Omit<StoredConversations, 'model'>): PromptCacheRecord {
+  return { ...others, restored_tokens: restoredTokens, restore_ms: Math.round(restoreTime) }
+}
+
 export function runningRecord(
   { variant, mode, engine, reserved, options, expiresAt, running, queued }: RunningModel,
   naming: ModelNaming
@@ -137,6 +146,7 @@ export function runningRecord(
     queued,
     slots: engine.slots,
     generated_tokens: generatedBy(engine),
+    ...(engine.storedConversations && { prompt_cache: promptCacheRecord(engine.storedConversations) }),
     ...(pools.length > 0 && { memory: { ...reserved } })
   }
 }

@@ -101,6 +101,18 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     return fresh
   }
 
+  function summarize(variant: string, states: readonly SavedState[]): Omit<StoredConversations, 'model'> {
+    const own = states.filter(state => state.variant === variant)
+    const getBytes = (wanted: Tier) => own.reduce((sum, { tier, bytes }) => sum + (tier === wanted ? bytes : 0), 0)
+    return {
+      conversations: own.length,
+      tokens: own.reduce((sum, { tokens }) => sum + tokens, 0),
+      memory: getBytes('memory'),
+      disk: getBytes('disk'),
+      ...getCounts(variant)
+    }
+  }
+
   async function toKey(engine: LlamaServerEngine): Promise<string> {
     const stamps = await Promise.all(
       outsideFiles(engine.spec).map(async path => {
@@ -265,6 +277,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       has: store.has,
       save,
       restore,
+      summary: () => summarize(variant.key, store.list()),
       count: isFound => void (isFound ? count.hits++ : count.misses++)
     }
   }
@@ -316,18 +329,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     async summaries(): Promise<StoredConversations[]> {
       const states = (await open())?.list() ?? []
       const variants = new Set([...counts.keys(), ...states.map(state => state.variant)])
-      return [...variants].map(model => {
-        const own = states.filter(state => state.variant === model)
-        const getBytes = (wanted: Tier) => own.reduce((sum, { tier, bytes }) => sum + (tier === wanted ? bytes : 0), 0)
-        return {
-          model,
-          conversations: own.length,
-          tokens: own.reduce((sum, { tokens }) => sum + tokens, 0),
-          memory: getBytes('memory'),
-          disk: getBytes('disk'),
-          ...getCounts(model)
-        }
-      })
+      return [...variants].map(model => ({ model, ...summarize(model, states) }))
     },
     /** Bytes of main memory that can be given up for a model. */
     memoryUse: () => store?.getUse('memory') ?? 0,

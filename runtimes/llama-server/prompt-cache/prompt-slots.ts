@@ -1,4 +1,4 @@
-import type { AnswerSink, EngineFields } from '../../../core/contracts/engines.ts'
+import type { AnswerSink, EngineFields, StoredConversations } from '../../../core/contracts/engines.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
 import { choosePlacement, isBackground, type PlacedPrompt, type SlotState, shouldWait } from './placement.ts'
@@ -45,6 +45,8 @@ export interface SlotStates {
   }): Promise<SavedState | undefined>
   /** Resolves with whether the slot now has this state. Otherwise it is empty. */
   restore(slot: number, state: SavedState): Promise<boolean>
+  /** What is stored of the conversations with the engine's model. */
+  summary(): Omit<StoredConversations, 'model'>
   /** Counts a prompt, and whether its conversation was found. */
   count(isFound: boolean): void
 }
@@ -178,6 +180,11 @@ export class PromptSlots {
         this.#saveLater(slot)
       }
     }
+  }
+
+  /** What is stored of the conversations with the engine's model. Undefined if nothing can be. */
+  get summary(): Omit<StoredConversations, 'model'> | undefined {
+    return this.#states?.summary()
   }
 
   /** Saves what has changed. Call it when the engine is idle. */

@@ -1,5 +1,6 @@
 import { useEffect } from 'preact/hooks'
 import type { RuntimesReport } from '../../../../core/contracts/builds.ts'
+import type { PromptCacheRecord } from '../../../../core/contracts/native-records.ts'
 import { formatAgo, formatNumber, formatSize } from '../parts/formats.ts'
 import { Facts, Fault, Table } from '../parts/layout.tsx'
 import { useReply } from '../parts/view-hooks.ts'
@@ -52,11 +53,12 @@ export function OverviewTab() {
       {loaded.length === 0 && <p class="quiet">{t.nothingLoaded}</p>}
       {loaded.length > 0 && (
         <Table
-          head={[t.model, t.slotsBusy, t.waiting, t.memory]}
-          rows={loaded.map(({ name, running, slots, queued, memory, size }) => [
+          head={[t.model, t.slotsBusy, t.waiting, t.cacheHits, t.memory]}
+          rows={loaded.map(({ name, running, slots, queued, prompt_cache: cache, memory, size }) => [
             name,
             `${running} / ${slots}`,
             queued,
+            cache && formatHits(cache),
             memory && formatSize(size)
           ])}
         />
@@ -66,6 +68,12 @@ export function OverviewTab() {
       {may('operator') && <Hardware />}
     </>
   )
+}
+
+/** Formats the share of prompts whose conversation was stored, and the size of what is stored. */
+function formatHits({ hits, misses, memory, disk }: PromptCacheRecord): string {
+  const share = hits + misses > 0 ? `${Math.round((100 * hits) / (hits + misses))} % · ` : ''
+  return share + formatSize(memory + disk)
 }
 
 /** The hardware, the builds that fit it, and what is missing for a better build. */

@@ -94,7 +94,17 @@ function fakeStates({ exact = false, hold = Promise.resolve() as Promise<unknown
       await hold
       return !fails
     },
-    count: isFound => void done.push(isFound ? 'hit' : 'miss')
+    count: isFound => void done.push(isFound ? 'hit' : 'miss'),
+    summary: () => ({
+      conversations: 0,
+      tokens: 0,
+      memory: 0,
+      disk: 0,
+      hits: 0,
+      misses: 0,
+      restoredTokens: 0,
+      restoreTime: 0
+    })
   }
   return { states, done, saved }
 }
