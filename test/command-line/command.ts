@@ -7,7 +7,8 @@ import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
 
-export const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
+/** The bundle: it starts in half the time of the compiled files. Stack traces need `NODE_OPTIONS=--enable-source-maps`. */
+export const MAIN = join(packageRoot, 'dist', 'bundle', 'main.js')
 
 export interface Ended {
   code: number | null

@@ -3,6 +3,7 @@ import { cpSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { MAIN } from '../command-line/command.ts'
 import {
   alive,
   CAPITAL_ANSWER,
@@ -65,11 +66,12 @@ t.test('a request is retried once when its engine is killed before the first out
 })
 
 t.test('a second server on the same data directory is refused with the process id of the first', async t => {
-  const { status, stderr, stdout } = spawnSync(
-    process.execPath,
-    [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', '--port', '0'],
-    { cwd: corral.home, env: { ...process.env, CORRAL_HOME: corral.home }, encoding: 'utf8', timeout: 30_000 }
-  )
+  const { status, stderr, stdout } = spawnSync(process.execPath, [MAIN, 'serve', '--port', '0'], {
+    cwd: corral.home,
+    env: { ...process.env, CORRAL_HOME: corral.home },
+    encoding: 'utf8',
+    timeout: 30_000
+  })
   t.equal(status, 1)
   t.match(stderr + stdout, new RegExp(`${corral.process.pid}`))
   t.equal((await corral.json('/api/health')).body.status, 'ok')
@@ -78,7 +80,7 @@ t.test('a second server on the same data directory is refused with the process i
 t.test('a taken port and an invalid config.yaml stop the start with advice', async t => {
   const run = (env: Record<string, string>, args: string[]) => {
     const home = newFolder(t)
-    return spawnSync(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), 'serve', ...args], {
+    return spawnSync(process.execPath, [MAIN, 'serve', ...args], {
       cwd: home,
       env: { ...process.env, CORRAL_HOME: home, ...env },
       encoding: 'utf8',

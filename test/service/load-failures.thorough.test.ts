@@ -3,6 +3,7 @@ import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, rmdirSync, rm
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { MAIN } from '../command-line/command.ts'
 import {
   CAPITAL_ANSWER,
   CAPITAL_QUESTION,
@@ -19,7 +20,6 @@ import { faultyBuild } from '../support/faulty-build.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
 const TINY = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
-const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
 
 const ask = (model: string, options: object = {}) => ({
   model,

@@ -1,11 +1,9 @@
 import { execFile } from 'node:child_process'
-import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { packageRoot } from '../../core/system/package-info.ts'
+import { MAIN } from '../command-line/command.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 
-const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
 const lines = (corral: Corral): any[] =>
   corral
     .log()

@@ -9,10 +9,10 @@ import { Agent, type Dispatcher, fetch } from 'undici'
 import { SseParser } from '../../core/answers/sse-parser.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { getMemoryPath } from '../../runtimes/llama-server/prompt-cache/state-store.ts'
+import { MAIN } from '../command-line/command.ts'
 import { engineBuildFolder } from './engine-build.ts'
 
-const MAIN = join(packageRoot, 'dist', 'command-line', 'main.js')
-/** The bundle, which `npm start` and the installed command run. */
+/** The program that `npm start` and the installed command run. */
 export const COMMAND = join(packageRoot, 'scripts', 'corral.mjs')
 export const DEMO = 'corral/tiny-chat'
 export const CAPITAL_QUESTION = { role: 'user', content: 'What is the capital of France?' }
@@ -60,7 +60,7 @@ export interface CorralOptions {
    * cores mostly wait for each other.
    */
   threads?: number
-  /** The program to start. Defaults to the compiled files, so that stack traces name them. */
+  /** The program to start, by default the bundle. */
   program?: string
   /** A certificate that the test trusts. */
   ca?: string

@@ -1,7 +1,6 @@
 import type { AddressInfo } from 'node:net'
 import { connect } from 'node:net'
 import { hostname } from 'node:os'
-import { join } from 'node:path'
 import { execa } from 'execa'
 import fp from 'fastify-plugin'
 import pino from 'pino'
@@ -11,9 +10,9 @@ import type { CoreConfig } from '../../../../core/config/core-schema.ts'
 import { createApplication } from '../../../../core/http/application.ts'
 import { openReplyStream } from '../../../../core/http/reply-stream.ts'
 import type { PluginContext } from '../../../../core/plugins/plugin.ts'
-import { packageRoot } from '../../../../core/system/package-info.ts'
 import { openaiRoutes } from '../../../../plugins/apis/openai/routes.ts'
 import security from '../../../../plugins/people/security/index.ts'
+import { MAIN } from '../../../command-line/command.ts'
 
 interface Setting {
   host?: string
@@ -242,7 +241,7 @@ t.test('keys are marked as secret in the schema', async t => {
 t.test('server refuses to start when it would be open, and never prints keys', async t => {
   const home = t.testdir({})
   const run = (args: string[], env: Record<string, string>) =>
-    execa(process.execPath, [join(packageRoot, 'dist', 'command-line', 'main.js'), ...args], {
+    execa(process.execPath, [MAIN, ...args], {
       env: { ...env, CORRAL_HOME: home },
       cwd: home,
       reject: false,
