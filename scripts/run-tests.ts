@@ -5,14 +5,14 @@
  *                                   [FILE OR FOLDER…]
  *
  * Without paths it runs the everyday tests. --all also runs the thorough tests and ten times as many random trials.
- * --thorough runs only the thorough tests. With --within, it starts no file after that time and lists the files left
+ * --thorough runs only the files with thorough tests. With --within, it starts no file after that time and lists the files left
  * out. --turn=N then starts at another tenth of the files for each N, so that ten runs in a row run every file. The `tap`
  * command can run single files too, but it makes every Node.js process of a test record the modules that it loads, which
  * doubles corral's start time.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { basename, join, relative, resolve, sep } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -65,7 +65,10 @@ function filesAt(path: string): string[] {
 function chosenFiles(): string[] {
   if (paths.length > 0) return paths.flatMap(filesAt)
   const files = filesIn(tests).filter(file => !file.startsWith(join(tests, 'long')))
-  return flags.all ? files : files.filter(file => file.endsWith('.thorough.test.js') === flags.thorough)
+  if (flags.all) return files
+  const isThorough = (file: string) => file.endsWith('.thorough.test.js')
+  if (!flags.thorough) return files.filter(file => !isThorough(file))
+  return files.filter(file => isThorough(file) || readFileSync(file, 'utf8').includes('support/thorough.js'))
 }
 
 interface Result {
@@ -105,7 +108,8 @@ async function runFile(file: string): Promise<Result> {
       TAP_TIMEOUT: flags.timeout,
       // tap would remove them before the test's teardowns, while servers still write to them.
       TAP_SAVE_FIXTURE: '1',
-      ...(flags.all || flags.thorough ? { CORRAL_TEST_TRIALS: process.env.CORRAL_TEST_TRIALS ?? '10' } : {})
+      ...(flags.all || flags.thorough ? { CORRAL_TEST_TRIALS: process.env.CORRAL_TEST_TRIALS ?? '10' } : {}),
+      ...(flags.all || flags.thorough || paths.length > 0 ? {} : { CORRAL_TEST_EVERYDAY: '1' })
     },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true
@@ -133,7 +137,7 @@ async function runFile(file: string): Promise<Result> {
     assertions:
       lines.filter(line => /^ *(not )?ok \d/.test(line)).length -
       lines.filter(line => /^ *# Subtest/.test(line)).length,
-    skipped: lines.flatMap(line => / # SKIP (.*)/.exec(line)?.[1] ?? []),
+    skipped: lines.flatMap(line => / # SKIP (?!thorough)(.*)/.exec(line)?.[1] ?? []),
     output,
     milliseconds: performance.now() - begun
   }
