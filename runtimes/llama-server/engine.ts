@@ -5,6 +5,7 @@ import type { Build } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
+import { shardNames } from '../../core/models/gguf-file-name.ts'
 import { engineCalls } from './calls.ts'
 import { createEngineLogs, type EngineLogs, isQuoted, markAsClientText } from './engine-logs.ts'
 import { createOutputReader } from './engine-output.ts'
@@ -32,6 +33,7 @@ import {
 import type { LaunchSpec } from './launch-spec.ts'
 import { followLoad, type LoadedFacts, loadWarnings, MemoryReport } from './loading.ts'
 import { PromptSlots } from './prompt-cache/prompt-slots.ts'
+import { readAhead } from './read-ahead.ts'
 import { RequestLogCorrelation } from './request-log-correlation.ts'
 import { inWorkerPools, lostWorkerFailure, type RpcWorkers } from './rpc-workers.ts'
 import { createUpstream, type EngineRequest, type EngineResponse } from './upstream.ts'
@@ -263,7 +265,11 @@ async function startEngine(
   })
 
   let facts: LoadedFacts
+  const reading = new AbortController()
   try {
+    void readAhead(shardNames(spec.modelPath), reading.signal).then(bytes => {
+      log.debug({ ...names, bytes }, 'read the model ahead of the engine')
+    })
     const startError = await running.startError
     if (startError) throw startFailure(basename(build.executables.server), startError)
     void cleaned.then(failure => loading.fail(failure))
@@ -274,6 +280,7 @@ async function startEngine(
     await cleaned
     throw error
   } finally {
+    reading.abort()
     loading.close()
   }
   for (const sentence of loadWarnings(page.all(), { gpuLayers: spec.options.n_gpu_layers })) warn(sentence)

@@ -1,0 +1,48 @@
+import { open, stat } from 'node:fs/promises'
+import { freemem } from 'node:os'
+
+/** Bytes of a part of a file. The time for its beginning shows whether the rest is in memory too. */
+const PART = 32 * 2 ** 20
+const BEGINNING = 2 ** 20
+/** Bytes that are read at a time. */
+const BLOCK = 4 * 2 ** 20
+/** Milliseconds within which a beginning comes from memory and not from a disk. */
+const FROM_MEMORY = 0.4
+
+/**
+ * Reads files in order, so that they are in the system's memory before llama-server needs them. It maps them and reads
+ * what it touches in small pieces, which took 1.7 times as long on a disk with 150 MB/s and 800 reads per second. Skips
+ * parts that are in memory already, and does nothing if the files do not fit into the free memory.
+ * @param fromMemory see `FROM_MEMORY`
+ * @returns bytes that were read. Never rejects: llama-server reports files that cannot be read
+ */
+export async function readAhead(
+  paths: readonly string[],
+  signal: AbortSignal,
+  { free = freemem(), fromMemory = FROM_MEMORY } = {}
+): Promise<number> {
+  let read = 0
+  const buffer = Buffer.allocUnsafe(BLOCK)
+  try {
+    const sizes = await Promise.all(paths.map(async path => (await stat(path)).size))
+    if (sizes.reduce((sum, size) => sum + size, 0) > free) return 0
+    for (const [index, path] of paths.entries()) {
+      const file = await open(path)
+      try {
+        for (let part = 0; part < sizes[index]! && !signal.aborted; part += PART) {
+          const began = performance.now()
+          read += (await file.read(buffer, 0, BEGINNING, part)).bytesRead
+          const end = performance.now() - began < fromMemory ? 0 : part + PART
+          for (let at = part + BEGINNING; at < end && !signal.aborted; at += BLOCK) {
+            read += (await file.read(buffer, 0, Math.min(BLOCK, end - at), at)).bytesRead
+          }
+        }
+      } finally {
+        await file.close()
+      }
+    }
+  } catch {
+    // llama-server reports it.
+  }
+  return read
+}
