@@ -225,17 +225,14 @@ export class PromptSlots {
     // Otherwise llama-server might defer the save until the next answer has ended.
     await slot.saving
     if (!isFound) {
-      if (this.#isWorthSaving(slot)) this.#displacedAt = performance.now()
+      if (isWorthSaving({ ...slot, changed: true })) this.#displacedAt = performance.now()
       await this.#save(slot)
     }
     const saved = source && ('saved' in source ? source.saved : await this.#saveSource(source.slot))
     if (saved) {
       isFound = await states.restore(slot.id, saved)
       slot.clear()
-      if (isFound) {
-        Object.assign(slot, { owner, trail: saved.trail, saved })
-        this.#displacedAt = performance.now()
-      }
+      if (isFound) Object.assign(slot, { owner, trail: saved.trail, saved })
     }
     states.count(isFound)
     return slot
