@@ -110,8 +110,12 @@ export async function dispatch<Answer>(
     tried.add(member.name)
     const model = member.view.models.get(key)
     if (model && isRead(body.call)) {
-      const { slots, context } = model
-      members.prefixes.read({ member: member.name, model: key, slots, context }, prompt, performance.now())
+      const { slots, context, storedTokens } = model
+      members.prefixes.read(
+        { member: member.name, model: key, slots, context, storedTokens },
+        prompt,
+        performance.now()
+      )
     }
     const end = member.begin(key)
     try {

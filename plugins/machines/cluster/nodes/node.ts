@@ -398,6 +398,7 @@ export class ClusterNode {
           size: engine.size,
           slots: engine.slots,
           context: engine.context_length,
+          ...(engine.prompt_cache && { storedTokens: engine.prompt_cache.tokens }),
           expires: engine.expires_at.startsWith(NEVER_PREFIX) ? Number.POSITIVE_INFINITY : momentAt(engine.expires_at),
           options: { num_ctx: engine.options.num_ctx, num_parallel: engine.options.num_parallel },
           ...(engine.running > 0 && { usedAt: performance.now() })

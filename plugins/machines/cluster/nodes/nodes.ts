@@ -134,8 +134,9 @@ export class ClusterNodes {
           settings,
           {
             changed: (member, what) => this.#changed(member, what),
-            unloaded: ({ name }, model) => {
-              this.prefixes.forget(name, model)
+            unloaded: ({ name, view }, model) => {
+              if (view.models.get(model)?.storedTokens) this.prefixes.emptySlots(name, model)
+              else this.prefixes.forget(name, model)
               this.#options.unloaded(name, model)
             },
             findTwin: (member, id) => this.all().find(other => other !== member && other.id === id)

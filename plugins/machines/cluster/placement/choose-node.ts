@@ -54,7 +54,8 @@ const HALF_LIFE_MS = 5 * 60_000
  *    unnecessarily.
  * 2. Otherwise nodes that have it in memory or are loading it, chosen likewise, if their queue is at most one round of
  *    their slots longer than the shortest.
- * 3. Otherwise, of the nodes that have it on disk, the node that evicts least for it (`getLoss`).
+ * 3. Otherwise, of the nodes that have it on disk, the node that evicts least for it (`getLoss`), then the node that has
+ *    stored the conversation.
  * 4. Otherwise the node that evicts least for it, after copying the files from another node.
  *
  * Ties are decided by rendezvous hashing, so that several gateways choose alike. Nothing is changed here: the caller
@@ -80,18 +81,20 @@ export function chooseNode(wanted: Wanted, cluster: ClusterView, prefixes: Prefi
     return placeAmong(near.length ? near : busy.filter(isBearable), place)
   }
 
-  return chooseLoad(wanted, cluster, now)
+  return chooseLoad(wanted, cluster, now, place.matches.common)
 }
 
 /**
  * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`. Also used for one more replica: never where it
  * is loaded or loading.
  * @param evicts whether others may be evicted for it
+ * @param common how many characters of the prompt a node has stored. Decides between nodes that evict equally much
  */
 export function chooseLoad(
   { model, tried, unread, evicts = true }: Pick<Wanted, 'model' | 'tried' | 'unread'> & { evicts?: boolean },
   cluster: ClusterView,
-  now: number
+  now: number,
+  common: PrefixMatches['common'] = () => 0
 ): Choice {
   const hosts = cluster.hosts(model)
   const isOpen = (member: NodeView) => member.state === 'up' && !tried?.has(member.name)
@@ -103,7 +106,13 @@ export function chooseLoad(
     members
       .map(member => ({ member, ...getLoss(member, size, now), rank: rendezvous(hashOfName(member.name), key) }))
       .filter(({ loss }) => loss === 0 || (evicts && loss !== undefined))
-      .sort((a, b) => a.loss! - b.loss! || compare(b.left, a.left) || b.rank - a.rank)[0]?.member
+      .sort(
+        (a, b) =>
+          a.loss! - b.loss! ||
+          common(b.member.name) - common(a.member.name) ||
+          compare(b.left, a.left) ||
+          b.rank - a.rank
+      )[0]?.member
 
   const having = hosts.all
     .filter(host => host.model.state === 'stored' && isOpen(host.member))

@@ -23,6 +23,8 @@ export interface NodeModel {
   slots: number
   /** Tokens of context of each slot; 0 if unknown. */
   context: number
+  /** Tokens of conversations that it has stored beside its slots; absent if it stores none. Also while unloaded. */
+  storedTokens?: number
   running: number
   /**
    * Requests that wait there. Requests from this gateway count at once, in `running` or here, before the node reports

@@ -19,13 +19,13 @@ interface Sequence {
 /** What the slots of a model at one node have read. */
 interface SlotMemory {
   slots: number
-  /** Characters that its slots can hold together. */
+  /** Characters that its slots can hold together, and that are stored beside them. */
   capacity: number
   /** Characters of all sequences. */
   length: number
   /** In its slots, least recently used first; at most one per slot. */
   readonly inSlots: Set<Sequence>
-  /** Evicted from its slots, but perhaps still in the engine's cache; oldest first. */
+  /** Evicted from its slots, but perhaps stored beside them; oldest first. */
   readonly beside: Set<Sequence>
 }
 
@@ -43,15 +43,17 @@ export interface Reader {
   model: string
   slots: number
   context: number
+  /** Tokens of conversations that it has stored beside its slots; absent if it stores none. */
+  storedTokens?: number | undefined
 }
 
 /** What nodes have read of a prompt. */
 export type PrefixMatches = ReturnType<PrefixMemory['find']>
 
 /**
- * Remembers which node's slots have read what, as digests of prefixes. Bounded twice: a node cannot hold more than its
- * slots can (slots × context), and all nodes share a maximum number of conversations. It is only an estimate, since
- * other gateways send requests there as well.
+ * Remembers what each node has read, as digests of prefixes. Bounded twice: a node cannot hold more than its slots can
+ * (slots × context) and what it reports as stored, and all nodes share a maximum number of conversations. It is only an
+ * estimate, since other gateways send requests there as well.
  */
 export class PrefixMemory {
   readonly #most: number
@@ -72,10 +74,13 @@ export class PrefixMemory {
   }
 
   /** Records that a node reads this prompt now. */
-  read({ member, model, slots, context }: Reader, prompt: PromptBlocks, now: number): void {
+  read({ member, model, slots, context, storedTokens }: Reader, prompt: PromptBlocks, now: number): void {
     const memory = this.#getMemory(member, model)
     memory.slots = Math.max(1, slots)
-    memory.capacity = memory.slots * (context || 4096) * CHARACTERS_PER_TOKEN
+    const inSlots = memory.slots * (context || 4096)
+    // The conversation that leaves a slot now is stored too.
+    const beside = storedTokens === undefined ? 0 : storedTokens + (context || 4096)
+    memory.capacity = (inSlots + beside) * CHARACTERS_PER_TOKEN
     const before = this.#match(prompt).find(({ holding }) => of(holding, member))
     const earlier = before && findContinued(of(before.holding, member)!, before.end)
     if (earlier) this.#drop(member, memory, earlier)
@@ -90,6 +95,17 @@ export class PrefixMemory {
     if (this.#sequences <= this.#most) return
     // Each node's share has become smaller.
     for (const [name, models] of this.#members) for (const other of models.values()) this.#shrink(name, other)
+  }
+
+  /** Records that an engine was unloaded whose conversations are stored. */
+  emptySlots(member: string, model: string): void {
+    const memory = this.#members.get(member)?.get(model)
+    if (!memory) return
+    for (const sequence of memory.inSlots) {
+      sequence.inSlot = false
+      memory.beside.add(sequence)
+    }
+    memory.inSlots.clear()
   }
 
   /** Forgets an engine, or a node with all its engines. */

@@ -81,3 +81,15 @@ t.test('conversations find their cached prompts as they would at one node', asyn
   t.ok(clustered > turns, `${clustered}, and ${turns} by round robin`)
   t.ok(spread <= 1.5, `spread ${spread}`)
 })
+
+t.test('more conversations than slots are found where they are stored', async t => {
+  const { nodes, members } = await startNodes(t, 2, engines(1))
+  const gateway = await startReadyGateway(t, members)
+  await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))
+  await until('all have it', async () => (await getNodes(gateway)).every(({ loaded }) => loaded.length === 1))
+  const share = shareOf(await converse('a crowd', asker(gateway)))
+  // Of each prompt, all but the last answer and question: what one node finds that has all conversations.
+  const single = shareOf(await converse('the same crowd', asker(nodes[0]!)))
+  t.comment(`hits: one node ${single.toFixed(3)}, two nodes with a slot each ${share.toFixed(3)}`)
+  t.ok(share >= 0.9 * single, `${share} of ${single}`)
+})

@@ -106,6 +106,17 @@ t.test('chooseLoad places a replica where there is none yet', async t => {
   t.equal(next('c', 'd'), 'nobody away')
 })
 
+t.test('a model that is in no memory is loaded where the conversation is stored', async t => {
+  const members = ['a', 'b', 'c', 'd'].map(name => member(name, stored({ storedTokens: 1000 })))
+  for (const { name } of members) {
+    const prefixes = new PrefixMemory()
+    prefixes.read({ member: name, model: MODEL, slots: 1, context: 4096 }, digestsOf(talk(text(3000))), 0)
+    prefixes.emptySlots(name, MODEL)
+    const wanted = { model: MODEL, prompt: digestsOf(talk(text(3000), 'yes', 'on')) }
+    t.equal(say(chooseNode(wanted, clusterOf(...members), prefixes, 0)), `${name} load`)
+  }
+})
+
 t.test('a free node is found among a thousand', async t => {
   const members = Array.from({ length: 1000 }, (_, index) => member(`m${index}`, model({ running: 4, queued: 2 })))
   members[617] = member('m617', model({ running: 3 }))

@@ -54,6 +54,22 @@ t.test('a member is not believed to hold more than its slots can', async t => {
   t.ok(memory.find(prompts[28]!).goesOn('a'), 'in a slot')
 })
 
+t.test('a member that stores conversations holds more, also after an unload', async t => {
+  const memory = new PrefixMemory()
+  const prompts = Array.from({ length: 30 }, (_, index) => digestsOf(talk(text(4000, index + 1))))
+  // Each has about 1000 tokens.
+  for (const [index, prompt] of prompts.entries())
+    memory.read(reader('a', { storedTokens: Math.max(0, index - 2) * 1000 }), prompt, index)
+  t.equal(memory.held('a', MODEL), 30)
+  t.equal(memory.find(prompts[0]!).common('a'), prompts[0]!.length)
+  memory.emptySlots('a', MODEL)
+  memory.emptySlots('nobody', MODEL)
+  t.equal(memory.find(prompts[29]!).common('a'), prompts[29]!.length)
+  t.notOk(memory.find(prompts[29]!).goesOn('a'), 'it is in no slot')
+  memory.forget('a')
+  t.same(memory.size, { sequences: 0, digests: 0 })
+})
+
 t.test('all members share the memory, and forget leaves nothing behind', async t => {
   const memory = new PrefixMemory(40)
   const large = { slots: 8, context: 1e6 }
