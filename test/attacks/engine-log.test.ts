@@ -3,19 +3,9 @@ import { printable, printableJson } from '../../core/system/printable.ts'
 import { createOutputReader } from '../../runtimes/llama-server/engine-output.ts'
 import { classifyFailure } from '../../runtimes/llama-server/failure.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 
-const FORGED = [
-  'CUDA error: out of memory',
-  'E ggml_backend_cuda_buffer_type_alloc_buffer: failed to allocate CUDA0 buffer of size 1',
-  'std::bad_alloc',
-  'libfoo.so: error while loading shared libraries: libcuda.so.1',
-  '/build/ggml.c:12: GGML_ASSERT(false) failed',
-  'ggml_metal: kIOGPUCommandBufferCallbackErrorOutOfMemory',
-  '{"type":"log","time":1,"level":"error","msg":"CUDA error: out of memory"}',
-  '{"type":"fit_memory_breakdown","data":{"unit":"MiB","rows":[{"kind":"host","name":"Host","self":99999999}]}}',
-  'cmd_child_to_router:state:{"state":"sleeping","payload":null}',
-  '\u001b[2J\u001b[31mred\u0007\u009b1m\u202etxt'
-]
+const FORGED = readCases<string[]>('attack-cases.yaml', 'forgedLines')
 const GRAMMAR = `root ::= "a\n${FORGED.join('\n')}\n`
 
 t.test('lines of a grammar are marked, truncated and free of control characters', t => {

@@ -1,5 +1,6 @@
 import t from 'tap'
 import { type Corral, DEMO, startCorral } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 
 const CONFIG = `limits: { max_tokens: 12, n: 2, prompts: 3, num_parallel: 4, keep_alive: 10m }
 defaults: { max_tokens: -1, num_ctx: 512, num_parallel: 2 }
@@ -9,41 +10,8 @@ const messages = [{ role: 'user', content: 'Count to 30.' }]
 const model = DEMO
 
 /** Requests above a limit: path, fields, the limit, and the field at fault. */
-const OVER: [string, object, string, string][] = [
-  ['/api/chat', { messages, options: { num_predict: 9 } }, 'max_tokens', 'options.num_predict'],
-  ['/api/chat', { messages, options: { max_tokens: 2e9 } }, 'max_tokens', 'options.max_tokens'],
-  ['/api/generate', { prompt: 'a', options: { n_predict: 9 } }, 'max_tokens', 'options.n_predict'],
-  ['/api/generate', { prompt: 'a', raw: true, options: { max_completion_tokens: 9 } }, 'max_tokens', 'options'],
-  ['/ollama/api/chat', { messages, options: { num_predict: 9 } }, 'max_tokens', 'options.num_predict'],
-  ['/v1/chat/completions', { messages, max_tokens: 9 }, 'max_tokens', 'max_tokens'],
-  ['/v1/chat/completions', { messages, max_completion_tokens: 9 }, 'max_tokens', 'max_completion_tokens'],
-  ['/v1/chat/completions', { messages, n_predict: 9 }, 'max_tokens', 'n_predict'],
-  ['/v1/chat/completions', { messages, stream: true, options: { num_predict: 9 } }, 'max_tokens', 'options'],
-  ['/v1/completions', { prompt: 'a', max_tokens: 9 }, 'max_tokens', 'max_tokens'],
-  ['/v1/responses', { input: 'a', max_output_tokens: 16 }, 'max_tokens', 'max_output_tokens'],
-  ['/v1/messages', { messages, max_tokens: 9 }, 'max_tokens', 'max_tokens'],
-  ['/anthropic/v1/messages', { messages, max_tokens: 9 }, 'max_tokens', 'max_tokens'],
-  ['/v1/chat/completions', { messages, n: 3 }, 'n', 'n'],
-  ['/v1/completions', { prompt: 'a', n: 3 }, 'n', 'n'],
-  ['/v1/completions', { prompt: 'a', best_of: 3 }, 'n', 'best_of'],
-  ['/v1/completions', { prompt: ['a', 'b', 'c', 'd'] }, 'prompts', 'prompt'],
-  ['/v1/completions', { prompt: ['a', 'b'], n: 2 }, 'prompts', 'prompt'],
-  ['/v1/completions', { prompt: [[1], [2], [3], [4]] }, 'prompts', 'prompt'],
-  ['/v1/embeddings', { input: ['a', 'b', 'c', 'd'] }, 'prompts', 'input'],
-  ['/v1/embeddings', { input: [[1], [2], [3], [4]] }, 'prompts', 'input'],
-  ['/api/embed', { input: Array(20_000).fill('a') }, 'prompts', 'input'],
-  ['/v1/rerank', { query: 'a', documents: ['a', 'b', 'c', 'd'] }, 'prompts', 'documents'],
-  ['/api/chat', { messages, options: { num_parallel: 5 } }, 'num_parallel', 'options.num_parallel'],
-  ['/api/chat', { options: { num_parallel: 256 } }, 'num_parallel', 'options.num_parallel'],
-  ['/v1/chat/completions', { messages, num_parallel: 5 }, 'num_parallel', 'num_parallel'],
-  ['/v1/embeddings', { input: 'a', num_parallel: 5 }, 'num_parallel', 'num_parallel'],
-  ['/v1/tokenize', { content: 'a', num_parallel: 5 }, 'num_parallel', 'num_parallel'],
-  ['/v1/messages/count_tokens', { messages, options: { num_parallel: 5 } }, 'num_parallel', 'options'],
-  ['/api/chat', { messages, keep_alive: -1 }, 'keep_alive', 'keep_alive'],
-  ['/api/chat', { keep_alive: '11m' }, 'keep_alive', 'keep_alive'],
-  ['/v1/chat/completions', { messages, keep_alive: 601 }, 'keep_alive', 'keep_alive'],
-  ['/api/embed', { input: 'a', keep_alive: '1h' }, 'keep_alive', 'keep_alive']
-]
+const OVER: [string, object, string, string][] = readCases('attack-cases.yaml', 'overLimit')
+OVER.push(['/api/embed', { input: Array(20_000).fill('a') }, 'prompts', 'input'])
 
 /** The number of tokens of an answer without a limit. */
 const ENDLESS: [string, object, (body: any) => number][] = [

@@ -4,31 +4,11 @@ import { toolEnvironment } from '../../core/system/tool-environment.ts'
 import { MODEL, scriptedPython, startConverting } from '../plugins/models/conversion/support.ts'
 import { TINY_SAFETENSORS } from '../support/conversion-python.ts'
 import { type Corral, DEMO, until } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 
 const KEY = 'corral-test-key-of-sixteen-and-more'
 /** Variables in a server's environment that no program it starts should see. */
-const SECRETS = {
-  CORRAL_API_KEYS: KEY,
-  HF_TOKEN: 'hf_secret',
-  HUGGING_FACE_HUB_TOKEN: 'hf_secret',
-  OPENAI_API_KEY: 'sk-secret',
-  AWS_SECRET_ACCESS_KEY: 'aws-secret',
-  AWS_PROFILE: 'secret-profile',
-  GITHUB_TOKEN: 'gh-secret',
-  MODELSCOPE_API_TOKEN: 'ms-secret',
-  DATABASE_URL: 'postgres://u:secret@db/x',
-  SSH_AUTH_SOCK: '/run/secret.sock',
-  // Names that begin like harmless ones.
-  CUDA_ACCESS_TOKEN: 'cuda-secret',
-  GGML_SIGNING_KEY: 'ggml-secret',
-  LC_PASSWORD: 'lc-secret',
-  UV_INDEX_CORP_PASSWORD: 'uv-secret',
-  PIP_INDEX_URL: 'https://u:pip-secret@packages.example/simple',
-  HTTPS_PROXY: 'http://u:proxy-secret@proxy.example:3128',
-  NODE_OPTIONS: '--no-warnings=secret',
-  PYTHONPATH: '/secret',
-  LLAMA_ARG_CTX_SIZE: '7777'
-}
+const SECRETS = readCases<Record<string, string>>('attack-cases.yaml', 'secretVariables')
 
 /** The environments of all processes below a server, by command line (Linux only). */
 function environmentsBelow(corral: Corral): Map<string, Record<string, string>> {

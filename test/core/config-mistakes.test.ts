@@ -6,79 +6,11 @@ import { loadConfig } from '../../core/config/load.ts'
 import { nearest } from '../../core/config/suggestion.ts'
 import type { PluginDefinition } from '../../core/plugins/plugin.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
+import { readCases } from '../support/fixture.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
 
 t.test('mistakes name place, setting, value and what is allowed', async t => {
-  const table: [yaml: string, where: string, message: string | RegExp][] = [
-    ['port: abc', '1:7', 'port must be a whole number from 0 to 65535; got "abc".'],
-    ['\nport:   70000', '2:9', 'port must be a whole number from 0 to 65535; got 70000.'],
-    ['port: 1.5', '1:7', /got 1\.5/],
-    ['port: [1]', '1:7', /got a list\./],
-    ['port: {a: 1}', '1:7', /got a group\./],
-    ['host: ""', '1:7', 'host must be a host name or an address, without a port; got "".'],
-    ['host: 5', '1:7', 'host must be a host name or an address, without a port; got 5.'],
-    [
-      'log_level: loud',
-      '1:12',
-      'log_level must be "trace", "debug", "info", "warn", "error", "fatal" or "silent"; got "loud".'
-    ],
-    ['body_limit: much', '1:13', /an amount of bytes such as 64MiB.*got "much"/],
-    ['body_limit: -5', '1:13', /an amount of bytes.*got -5/],
-    ['body_limit: .inf', '1:13', /got Infinity/],
-    ['shutdown_grace: soon', '1:17', /a duration such as 30s.*got "soon"/],
-    ['shutdown_grace: .nan', '1:17', /got NaN/],
-    ['shutdown_grace: true', '1:17', /got true/],
-    ['security:\n  insecure: yes', '2:13', 'security.insecure must be true or false; got "yes".'],
-    ['security:\n  origins: https://a.b', '2:12', /security\.origins must be a list, each entry text.*got "https/],
-    ['security:\n  origins:\n    - ok\n    - 7', '4:7', /security\.origins\.1 must be text that is not empty; got 7/],
-    ['security: yes', '1:11', /security must be a group of settings.*got a text, which is not shown/],
-    ['extra: {inner: {depth: 0}}', '1:24', 'extra.inner.depth must be a whole number, at least 1; got 0.'],
-    ['extra:\n  colour: blue', '2:11', 'extra.colour must be a colour such as a1; got "blue".'],
-    ['extra:\n  enabled: maybe', '2:12', 'extra.enabled must be true or false; got "maybe".'],
-    ['security:\n  enabled: false', '2:3', /security has no setting "enabled"/],
-    ['- port: 1', '1:1', /The configuration must be a group of settings.*got a list/],
-    ['prot: 1', '1:1', 'There is no setting "prot"; did you mean port?'],
-    ['prot:', '1:1', 'There is no setting "prot"; did you mean port?'],
-    ['Log-Level: info', '1:1', 'There is no setting "Log-Level"; did you mean log_level?'],
-    ['num_ctx: 1', '1:1', 'There is no setting "num_ctx"; did you mean defaults.num_ctx or limits.num_ctx?'],
-    ['api_keys: [hush-hush]', '1:1', 'There is no setting "api_keys"; did you mean security.api_keys?'],
-    ['home: /x', '1:1', /home cannot be set in the file.*CORRAL_HOME or --home/],
-    ['zzzzzz: 1', '1:1', /There is no setting "zzzzzz"; known are host, port/],
-    ['security:\n  api_key: [hush-hush]', '2:3', 'security has no setting "api_key"; did you mean security.api_keys?'],
-    ['models:\n  tiny: {}', '2:3', /"tiny" is not a model name: the owner is missing/],
-    ['models:\n  "../x": {}', '2:3', /is not a model name/],
-    ['models:\n  a/b: {}\n  A/B:latest: {}', '3:3', '"A/B:latest" and "a/b" are the same model; keep one of them.'],
-    ['models:\n  a/b: {pim: true}', '2:9', 'models."a/b" has no setting "pim"; did you mean models."a/b".pin?'],
-    ['models:\n  a/b:\n    keep_alive: ages', '3:17', /models\."a\/b"\.keep_alive must be a duration/],
-    [
-      'models:\n  a/b:\n    options:\n      num_ctx: 0',
-      '4:16',
-      /models\."a\/b"\.options\.num_ctx must be a whole number/
-    ],
-    ['models:\n  a/b:\n    aliases: [c d]', '3:15', /"c d" is not a model name/],
-    ['models:\n  a/b:\n    aliases: ["gpt-4o:Q8_0"]', '3:15', /names a variant/],
-    ['models:\n  a/b: {aliases: [gpt-4o]}\n  e/f: {aliases: [GPT-4o]}', '3:19', /already an alias of "a\/b"/],
-    ['models:\n  a/b:\n    aliases: ["c/d:Q8_0"]', '3:15', /names a variant; an alias is a name, or <owner>\/<name>/],
-    [
-      'models:\n  a/b: {aliases: [c/d]}\n  e/f: {aliases: [C/D]}',
-      '3:19',
-      /"C\/D" is already an alias of "a\/b"; keep one of them/
-    ],
-    ['models:\n  a/b:\n    draft: {model: "../x"}', '3:20', /is not a model name/],
-    ['default_model: ../x', '1:16', /"\.\.\/x" is not a model name/],
-    ['models:\n  a/b:\n    draft: {max_tokens: 3}', '3:12', /models\."a\/b"\.draft\.model is missing\. It must be /],
-    ['models:\n  a/b:\n    lora: [{scale: 2}]', '3:12', /lora\.0\.path is missing\. It must be a path\./],
-    ['defaults:\n  num_predict: lots', '2:16', /Option "num_predict" must be a whole number/],
-    ['defaults:\n  cache_type_k: q9', '2:17', /must be "f32", "f16", "bf16", .* or "q5_1"; got "q9"\.$/],
-    ['port: 1\nport: 2', '2:1', /set twice/],
-    ['security:\n\tinsecure: true', '2:1', /tab/],
-    ['host: "x', '1:9', /not valid YAML: Missing closing/],
-    ['host: a: b', '1:7', /share a line/],
-    ['host: !x y', '1:7', /Tags/],
-    ['host: *nope', '1:7', /alias.*is undefined/],
-    ['port: 1\n---\nport: 2', '2:1', /second document/],
-    ['port: &x [*x]', '1:1', /contain themselves/]
-  ]
+  const table: [yaml: string, where: string, message: string | RegExp][] = readCases('config-cases.yaml', 'mistakes')
   for (const [yaml, where, message] of table) {
     const problems = await problemsOf(t, { yaml })
     t.match(problems, [{ where: `config.yaml:${where}`, message }], JSON.stringify(yaml))
@@ -198,49 +130,12 @@ t.test('plugins with unusable names or options are refused', async t => {
 
 t.test('nearest suggests the setting that was probably meant', async t => {
   const names = ['port', 'host', 'log_level', 'models_directory']
-  for (const [typed, expected] of [
-    ['prot', 'port'],
-    ['PORT', 'port'],
-    ['loglevel', 'log_level'],
-    ['log-levle', 'log_level'],
-    ['model_directory', 'models_directory'],
-    ['colour', undefined],
-    ['', undefined],
-    ['x'.repeat(5000), undefined]
-  ] as const) {
-    t.equal(nearest(typed, names), expected, typed.slice(0, 20))
+  for (const [typed, expected] of readCases<[string, string | undefined][]>('config-cases.yaml', 'nearestSettings')) {
+    t.equal(nearest(typed, names), expected, typed)
   }
-  const commands = [
-    'serve',
-    'run',
-    'pull',
-    'pulls',
-    'list',
-    'ps',
-    'top',
-    'rm',
-    'show',
-    'config',
-    'completion',
-    'search'
-  ]
-  for (const [typed, expected] of [
-    ['rum', 'run'],
-    ['rn', 'rm'],
-    ['rune', 'run'],
-    ['searhc', 'search'],
-    ['serach', 'search'],
-    ['srve', 'serve'],
-    ['pul', 'pull'],
-    ['pulss', 'pulls'],
-    ['lst', 'list'],
-    ['tpo', 'top'],
-    ['conf', 'config'],
-    ['compl', 'completion'],
-    ['x', undefined],
-    ['zz', undefined],
-    ['delete', undefined]
-  ] as const) {
+  t.equal(nearest('x'.repeat(5000), names), undefined, 'a long name')
+  const commands = readCases<string[]>('config-cases.yaml', 'commands')
+  for (const [typed, expected] of readCases<[string, string | undefined][]>('config-cases.yaml', 'nearestCommands')) {
     t.equal(nearest(typed, commands), expected, typed)
   }
   t.equal(nearest('search', commands.slice(0, -1)), undefined, 'nothing is similar')

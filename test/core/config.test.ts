@@ -10,6 +10,7 @@ import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { composeConfigSchema } from '../../core/config/setting-schema.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
+import { readCases } from '../support/fixture.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
 
 t.test('loadConfig without sources returns the defaults', async t => {
@@ -118,22 +119,7 @@ t.test('settings of the built-in plugins are checked', async t => {
     )
     return found.map(({ message }) => message)
   }
-  for (const [yaml, message] of [
-    ['runtimes: {load_timeout: 0}', /load_timeout must be a duration .*, longer than 0 and at most 500h; got 0\.$/],
-    ['runtimes: {load_timeout: 0s}', /longer than 0 and at most 500h; got "0s"\.$/],
-    ['runtimes: {hang_timeout: -1s}', /hang_timeout must be a duration .*, from 0 to 500h; got "-1s"\.$/],
-    ['runtimes: {load_timeout: 9999h}', /at most 500h; got "9999h"\.$/],
-    ['runtimes: {load_timeout: 9999999}', /at most 500h; got 9999999\.$/],
-    ['downloads: {pause_after: -1}', /pause_after must be .*, from 0 to 500h; got -1\.$/],
-    ['api-native: {heartbeat: 0}', /api-native\.heartbeat must be .*, longer than 0 and at most 500h; got 0\.$/],
-    ['huggingface: {connect_timeout: -1s}', /longer than 0 and at most 500h; got "-1s"\.$/],
-    ['scheduler: {keep_alive: ages}', /keep_alive must be a duration .*; negative means forever; got "ages"\.$/],
-    ['security: {hosts: ["http://my.host:80"]}', /hosts\.0 must be a host name without scheme and port; got "http:/],
-    ['security: {hosts: ["my.host:80"]}', /hosts\.0 must be a host name/],
-    ['runtimes: {release: {api_url: mirror}}', /api_url must be an address such as https:.*; got "mirror"\.$/],
-    ['conversion: {python: 3}', /conversion\.python must be a path or the name of a program; got 3\.$/],
-    ['api-native: {enabled: false}', 'api-native has no setting "enabled"; known are negotiate, heartbeat.']
-  ] as const) {
+  for (const [yaml, message] of readCases<[string, string | RegExp][]>('config-cases.yaml', 'pluginMistakes')) {
     t.match(await problems(yaml), [message], yaml)
   }
   for (const yaml of [
@@ -159,22 +145,7 @@ t.test('paths of folders and programs of the built-in plugins are resolved', asy
 
 t.test('secrets are never printed', async t => {
   const secret = 'hush-hush'
-  for (const yaml of [
-    `security:\n  api_keys: ${secret}`,
-    `security:\n  api_keys: {${secret}: 1}`,
-    `security:\n  api_keys: [[${secret}]]`,
-    `security: ${secret}`,
-    `extra:\n  secrets: ${secret}`,
-    `extra:\n  secrets: [[${secret}]]`,
-    `security:\n  api_keys: ["${secret}]`,
-    `security:\n  api_keys: [*${secret}]`,
-    `security:\n  api_keys: [!${secret} x]`,
-    `security:\n  api_keys: [@${secret}]`,
-    `security:\n  api_keys:\n  - x\n ${secret}`,
-    `security:\n  api_keys: ${secret}: ${secret}`,
-    `security:\n  api_keys: | ${secret}\n  x`,
-    `api_key: ${secret}`
-  ]) {
+  for (const yaml of readCases<string[]>('config-cases.yaml', 'secrets')) {
     const text = formatProblems(await problemsOf(t, { yaml }))
     t.match(text, 'config.yaml:', JSON.stringify(yaml))
     t.notMatch(text, secret, JSON.stringify(yaml))

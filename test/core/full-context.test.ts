@@ -13,6 +13,7 @@ import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
 import { RequestRecord } from '../../core/http/request-record.ts'
 import type { OverflowPolicy } from '../../core/models/options.ts'
+import { readCases } from '../support/fixture.ts'
 
 type Message = { role: string; content?: string; tool_calls?: object[] }
 
@@ -29,27 +30,7 @@ const roles = (messages: Message[] | undefined) =>
 
 t.test('dropOldest drops the oldest turns that fit the room', async t => {
   // The conversation, its tokens, the room, and what is left.
-  const cases: [string, number, number, string | undefined][] = [
-    ['suauau', 600, 400, 'suau'],
-    ['suauau', 600, 399, 'su'],
-    ['suauau', 600, 1, 'su'],
-    ['uauau', 500, 499, 'uau'],
-    ['u', 500, 100, undefined],
-    ['su', 500, 100, undefined],
-    ['sua', 500, 100, undefined],
-    ['', 500, 100, undefined],
-    ['ucttau', 600, 100, 'u'],
-    // Of the last turn, older rounds of tool calls are dropped with their results.
-    ['suctctct', 800, 600, 'suctct'],
-    ['suctctct', 800, 100, 'suct'],
-    ['suctct', 600, 100, 'suct'],
-    ['suct', 400, 100, undefined],
-    ['uauctctt', 800, 400, 'uctt'],
-    // A system message in the middle applies to what follows.
-    ['usadu', 500, 100, 'sdu'],
-    // Without a user message there are no turns.
-    ['saa', 300, 100, undefined]
-  ]
+  const cases: [string, number, number, string | undefined][] = readCases('core-cases.yaml', 'dropOldest')
   for (const [given, tokens, room, left] of cases) {
     t.equal(roles(dropOldest(conversation(given), tokens, room)), left, `${given}, ${tokens} tokens into ${room}`)
   }

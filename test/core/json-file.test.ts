@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { Type } from 'typebox'
 import { parseJson, readJsonFile, readJsonFileSync, writeJsonFile } from '../../core/system/json-file.ts'
+import { readCases } from '../support/fixture.ts'
 
 const Schema = Type.Object({ version: Type.Literal(1), names: Type.Array(Type.String({ minLength: 1 })) })
 
@@ -31,15 +32,7 @@ t.test('writeJsonFile and readJsonFile round-trip and check a file', async t => 
 })
 
 t.test('parseJson refuses JSON that does not match the schema', async t => {
-  for (const [text, fault] of [
-    ['', /^it is not JSON/],
-    ['null', /^it must be an object$/],
-    ['[]', /^it must be an object$/],
-    ['{"version":2,"more":1}', /^a newer corral wrote it \(version 2; this one reads 1\)$/],
-    ['{"version":0,"names":[]}', /^"version" must be 1$/],
-    ['{"version":1}', /^"names" is missing\. It must be a list of texts$/],
-    ['{"version":1,"names":["a",""]}', /^"names\[1\]" must be text that is not empty$/]
-  ] as const) {
+  for (const [text, fault] of readCases<[string, RegExp][]>('core-cases.yaml', 'jsonFaults')) {
     t.match(parseJson(text, Schema), { value: undefined, fault }, text)
   }
   t.same(parseJson('{"version":1,"names":[],"more":1}', Schema).value, { version: 1, names: [], more: 1 })

@@ -1,5 +1,6 @@
 import t from 'tap'
 import { type JsonExcess, JsonScan } from '../../core/system/json-scan.ts'
+import { readCases } from '../support/fixture.ts'
 import { trialCount } from '../support/trial-count.ts'
 
 /** Scans in slices of a few characters, as for long texts. */
@@ -18,19 +19,7 @@ const hasMoreValues = (text: string, values: number) => {
 }
 
 t.test('JsonScan counts values outside of strings', async t => {
-  const cases: [string, number, boolean][] = [
-    ['[1,2,3]', 2, false],
-    ['[1,2,3]', 1, true],
-    ['["a,b,c,d"]', 0, false],
-    ['["a\\",b,c",1]', 1, false],
-    ['["a\\\\",b,c]', 1, true],
-    ['["a\\\\\\",b,c"]', 0, false],
-    ['{"a":1,"b,":",,,"}', 1, false],
-    ['["', 0, false],
-    ['["\\', 0, false],
-    ['', 0, false],
-    ['"",""', 0, true]
-  ]
+  const cases: [string, number, boolean][] = readCases('core-cases.yaml', 'jsonValues')
   for (const [text, most, more] of cases) t.equal(hasMoreValues(text, most), more, `${text} more than ${most}`)
 
   // Whatever the JSON, the count is never lower than the number of its values.
@@ -57,20 +46,10 @@ t.test('JsonScan counts values outside of strings', async t => {
 })
 
 t.test('JsonScan counts levels, lists, objects and keys outside of strings', async t => {
-  const cases: [string, { depth?: number; members?: number }, JsonExcess | undefined][] = [
-    ['[[[]]]', { depth: 3 }, undefined],
-    ['[[[]]]', { depth: 2 }, 'depth'],
-    ['[[],[],[[]]]', { depth: 3 }, undefined],
-    ['{"a":{"a":{}}}', { depth: 2 }, 'depth'],
-    ['["[[[[{{{{"]', { depth: 1 }, undefined],
-    ['["\\"[[[["]', { depth: 1 }, undefined],
-    ['["\\\\",[[]]]', { depth: 2 }, 'depth'],
-    ['[[[[[[', { depth: 5 }, 'depth'],
-    ['{"a":1,"b":2}', { members: 3 }, undefined],
-    ['{"a":1,"b":2}', { members: 2 }, 'members'],
-    ['[[],[],[]]', { members: 3 }, 'members'],
-    ['{"a":"1:2:3:4"}', { members: 2 }, undefined]
-  ]
+  const cases: [string, { depth?: number; members?: number }, JsonExcess | undefined][] = readCases(
+    'core-cases.yaml',
+    'jsonLevels'
+  )
   for (const [text, most, excess] of cases) {
     for (const slice of [1, 2, 3, 5, 100]) t.equal(scanned(text, most, slice), excess, `${text} by ${slice}`)
   }

@@ -11,6 +11,7 @@ import { planPlugins } from '../../core/plugins/plugin-order.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { corral as command } from '../command-line/command.ts'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 
 /** A folder with these files, away from other packages. */
 function folderOf(t: Pick<Test, 'teardown'>, files: Record<string, string | object>): string {
@@ -29,19 +30,7 @@ const esm = (name: string) => `export default { name: '${name}', api: 1, setup: 
 const find = (folder: string) => outsidePlugins({ flags: {}, env: { CORRAL_HOME: folder }, cwd: folder })
 
 t.test('entryOf finds the file of a package', async t => {
-  const cases: [object, string][] = [
-    [{}, 'index.js'],
-    [{ main: 'lib/a.js' }, 'lib/a.js'],
-    [{ main: '' }, 'index.js'],
-    [{ main: 'old.js', exports: './new.js' }, './new.js'],
-    [{ exports: { '.': './a.js', './b': './b.js' } }, './a.js'],
-    [{ exports: { require: './a.cjs', import: './a.mjs' } }, './a.mjs'],
-    [{ exports: { '.': { browser: './web.js', node: { import: './node.js' }, default: './a.js' } } }, './node.js'],
-    [{ exports: { '.': { node: { require: './a.cjs' }, default: './a.js' } } }, './a.js'],
-    [{ exports: { '.': [{ browser: './web.js' }, './a.js'] } }, './a.js'],
-    [{ exports: { './only': './only.js' }, main: 'a.js' }, 'a.js'],
-    [{ exports: 7, main: {} }, 'index.js']
-  ]
+  const cases: [object, string][] = readCases('plugin-cases.yaml', 'entries')
   for (const [description, file] of cases) t.equal(entryOf(description), file, JSON.stringify(description))
 })
 

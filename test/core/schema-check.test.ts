@@ -1,6 +1,7 @@
 import t from 'tap'
 import { Type } from 'typebox'
 import { allowedBy, faultSentence, findFault } from '../../core/system/schema-check.ts'
+import { readCases } from '../support/fixture.ts'
 
 t.test('faultSentence explains the first error of a value', async t => {
   const Item = Type.Object({ type: Type.Enum(['a', 'b']), size: Type.Optional(Type.Integer({ minimum: 1 })) })
@@ -12,18 +13,7 @@ t.test('faultSentence explains the first error of a value', async t => {
     },
     { additionalProperties: false }
   )
-  for (const [value, sentence] of [
-    [null, 'The record must be an object.'],
-    [{}, '"items" is missing. It must be a list of objects.'],
-    [{ items: 'x' }, '"items" must be a list of objects.'],
-    [{ items: [{ type: 'a' }, 5] }, '"items[1]" must be an object.'],
-    [{ items: [{ type: 'c' }] }, '"items[0].type" must be "a" or "b".'],
-    [{ items: [{ type: 'a', size: 0 }] }, '"items[0].size" must be a whole number, at least 1.'],
-    [{ items: [], name: '' }, '"name" must be text that is not empty.'],
-    [{ items: [], name: 5 }, '"name" must be text that is not empty.'],
-    [{ items: [], more: { x: 'y' } }, '"more.x" must be a number.'],
-    [{ items: [], other: 1 }, '"other" is unknown here.']
-  ] as const) {
+  for (const [value, sentence] of readCases<[unknown, string][]>('core-cases.yaml', 'schemaFaults')) {
     const fault = findFault(schema, value)
     t.equal(fault && faultSentence(fault, 'The record'), sentence)
   }
