@@ -42,7 +42,7 @@ t.test('a pull stores a model', async t => {
   const weights = stored.files.find(file => file.role === 'model')!
   t.equal(sha256(readFileSync(join(stored.directory, weights.path))), weights.sha256)
 
-  const again = await downloads.plan({ model: 'hf:acme/tiny-gguf' }, {})
+  const again = await at.plan('hf:acme/tiny-gguf')
   t.equal(again.present, true, 'in any spelling')
   t.equal(await downloads.pull(again, { detached: false }), undefined)
   t.equal(transfers.fetched.length, plan.files.length, 'nothing is downloaded twice')
@@ -158,7 +158,7 @@ t.test('a pull can be paused, resumed and cancelled', async t => {
 
   // A pull that is requested while it is being cancelled starts again.
   const going = await at.pull('Acme/Tiny-GGUF')
-  const plan = await downloads.plan({ model: 'Acme/Tiny-GGUF' }, {})
+  const plan = await at.plan('Acme/Tiny-GGUF')
   const [, fresh] = await Promise.all([
     downloads.cancel(going.pull.record().id),
     downloads.pull(plan, { detached: false })
@@ -204,7 +204,7 @@ t.test('a failure is reported and recorded, and can be continued', async t => {
 t.test('a detached pull is retried until its hub answers', async t => {
   const at = await setting(t, { retryPauses: [60, 120] })
   at.hub.failure = undefined
-  const plan = await at.downloads.plan({ model: 'Acme/Tiny-GGUF' }, {})
+  const plan = await at.plan('Acme/Tiny-GGUF')
   at.hub.failure = unreachable()
   const pull = await at.downloads.pull(plan, { detached: true })
   await until('it waits', () => only(at).state === 'paused')
@@ -217,7 +217,7 @@ t.test('a detached pull is retried until its hub answers', async t => {
   t.equal(pull?.record().model, 'Acme/Tiny-GGUF:Q4_K_M')
 
   at.transfers.failAt = { path: /gguf/, error: new CorralError('hub_forbidden', 'Agree to its terms first.') }
-  const q2 = await at.downloads.plan({ model: 'Acme/Tiny-GGUF:Q2_K' }, {})
+  const q2 = await at.plan('Acme/Tiny-GGUF:Q2_K')
   await at.downloads.pull(q2, { detached: true })
   await until('a permanent failure is not retried', () => only(at).state === 'failed')
   t.match(only(at), { reason: 'Agree to its terms first.' })
@@ -225,9 +225,7 @@ t.test('a detached pull is retried until its hub answers', async t => {
 })
 
 t.test('a pull of another revision keeps unchanged files', async t => {
-  const contents = {
-    'Acme/Seer-GGUF': { 'seer-Q4_K_M.gguf': model(1), LICENSE: Buffer.from('as is') }
-  }
+  const contents = { 'Acme/Seer-GGUF': { 'seer-Q4_K_M.gguf': model(1), LICENSE: Buffer.from('as is') } }
   const at = await setting(t, { contents })
   at.transfers.holdAt = /LICENSE/
   const first = await at.pull('Acme/Seer-GGUF')

@@ -13,14 +13,12 @@ import { PullProgress } from '../../../../../plugins/models/download/pulls/pull-
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { downloadsFolder, model, setting, watching } from './support.ts'
 
-const plan = (model: string, as?: string) => ({ model, ...(as === undefined ? {} : { as }) })
-
 t.test('hubs are searched in order', async t => {
   const at = await setting(t)
   const { downloads, hub, other } = at
   other.contents = { 'acme/Else-GGUF': { 'else-F16.gguf': model(1) }, 'Acme/Tiny-GGUF': { 'tiny-Q2_K.gguf': model(2) } }
   t.match(
-    await downloads.plan(plan('acme/tiny-gguf'), {}),
+    await at.plan('acme/tiny-gguf'),
     {
       name: { owner: 'Acme', name: 'Tiny-GGUF' },
       repository: { hub: 'huggingface', address: 'https://huggingface.test/Acme/Tiny-GGUF' }
@@ -28,42 +26,32 @@ t.test('hubs are searched in order', async t => {
     'the first hub that has it, in its spelling'
   )
   t.same(other.requested, [])
-  t.match(await downloads.plan(plan('acme/else-gguf'), {}), { repository: { hub: 'modelscope' } }, 'otherwise the next')
-  t.match(await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), { label: 'Q2_K' }, 'the named hub')
-  t.match(await downloads.plan(plan('hf:Acme/Tiny-GGUF:Q2_K@v1', 'me/mine'), {}), {
+  t.match(await at.plan('acme/else-gguf'), { repository: { hub: 'modelscope' } }, 'otherwise the next')
+  t.match(await at.plan('modelscope:Acme/Tiny-GGUF'), { label: 'Q2_K' }, 'the named hub')
+  t.match(await at.plan('hf:Acme/Tiny-GGUF:Q2_K@v1', { as: 'me/mine' }), {
     name: { owner: 'me', name: 'mine' },
     label: 'Q2_K',
     repository: { revision: 'v1' }
   })
-  t.match(await downloads.plan(plan('Acme/Tiny-GGUF', 'me/mine:Small'), {}), { label: 'Small' })
-  await t.rejects(downloads.plan(plan('acme/none'), {}), {
-    code: 'repo_not_found',
-    message: /huggingface, nor at modelscope/
-  })
-  await t.rejects(downloads.plan(plan('hf:acme/none'), {}), {
-    code: 'repo_not_found',
-    message: 'huggingface has no acme/none.'
-  })
+  t.match(await at.plan('Acme/Tiny-GGUF', { as: 'me/mine:Small' }), { label: 'Small' })
+  await t.rejects(at.plan('acme/none'), { code: 'repo_not_found', message: /huggingface, nor at modelscope/ })
+  await t.rejects(at.plan('hf:acme/none'), { code: 'repo_not_found', message: 'huggingface has no acme/none.' })
 
   hub.failure = new CorralError('hub_unreachable', 'It is down.')
-  t.match(
-    await downloads.plan(plan('acme/else-gguf'), {}),
-    { repository: { hub: 'modelscope' } },
-    'a hub that is down is skipped'
-  )
-  await t.rejects(downloads.plan(plan('acme/none'), {}), { code: 'hub_unreachable', message: 'It is down.' })
+  t.match(await at.plan('acme/else-gguf'), { repository: { hub: 'modelscope' } }, 'a hub that is down is skipped')
+  await t.rejects(at.plan('acme/none'), { code: 'hub_unreachable', message: 'It is down.' })
   for (const bad of ['', 'hf:tiny', 'a/b/c/d', '../x', 'ftp:acme/x', 'acme/x:']) {
-    await t.rejects(downloads.plan(plan(bad), {}), { code: /invalid_(model_name|request)/ }, bad)
+    await t.rejects(at.plan(bad), { code: /invalid_(model_name|request)/ }, bad)
   }
-  await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF', 'no name'), {}), { code: 'invalid_model_name' })
+  await t.rejects(at.plan('Acme/Tiny-GGUF', { as: 'no name' }), { code: 'invalid_model_name' })
   t.throws(() => downloads.addHub(hub), /already/)
 
   const gone = new AbortController()
   gone.abort(new Error('left'))
-  await t.rejects(downloads.plan(plan('acme/tiny-gguf'), { signal: gone.signal }), /left/)
+  await t.rejects(at.plan('acme/tiny-gguf', { signal: gone.signal }), /left/)
   const none = await setting(t, { search: ['nowhere'] })
   t.match(none.log.join(''), /names hubs that are not enabled: nowhere/)
-  await t.rejects(none.downloads.plan(plan('Acme/Tiny-GGUF'), {}), { code: 'repo_not_found', message: /hf:/ })
+  await t.rejects(none.plan('Acme/Tiny-GGUF'), { code: 'repo_not_found', message: /hf:/ })
 })
 
 t.test('short names mean installed models or known publishers', async t => {
@@ -73,8 +61,8 @@ t.test('short names mean installed models or known publishers', async t => {
       'Qwen/Qwen3-8B-GGUF': { 'Qwen3-8B-Q4_K_M.gguf': model(1), 'Qwen3-8B-Q8_0.gguf': model(2) }
     }
   })
-  const { downloads, hub, store } = at
-  const known = await downloads.plan(plan('qwen3:8b'), {})
+  const { hub, store } = at
+  const known = await at.plan('qwen3:8b')
   t.match(known, {
     name: { owner: 'Qwen', name: 'Qwen3-8B-GGUF' },
     label: 'Q8_0',
@@ -82,40 +70,37 @@ t.test('short names mean installed models or known publishers', async t => {
     reason:
       /^qwen3:8b is Qwen\/Qwen3-8B-GGUF at Hugging Face, published by Qwen \(source: https:\/\/huggingface\.co\/Qwen\/Qwen3-8B-GGUF\)\. \S/
   })
-  t.match(await downloads.plan(plan('qwen3:8b-q4_K_M'), {}), { label: 'Q4_K_M' })
-  t.match(await downloads.plan(plan('qwen3:8b', 'me/mine'), {}), { name: { owner: 'me', name: 'mine' } })
+  t.match(await at.plan('qwen3:8b-q4_K_M'), { label: 'Q4_K_M' })
+  t.match(await at.plan('qwen3:8b', { as: 'me/mine' }), { name: { owner: 'me', name: 'mine' } })
   const requested = hub.requested.length
-  await t.rejects(downloads.plan(plan('llama3.2'), {}), {
+  await t.rejects(at.plan('llama3.2'), {
     code: 'repo_not_found',
     message: /"llama3\.2" is not here, and no publisher's own .*"corral search llama3\.2".*<owner>\/<name>/
   })
-  await t.rejects(downloads.plan(plan('quen3:8b'), {}), { code: 'repo_not_found', message: /Did you mean "qwen3"\?/ })
-  await t.rejects(downloads.plan(plan('tiny-gguf'), {}), { code: 'repo_not_found' })
+  await t.rejects(at.plan('quen3:8b'), { code: 'repo_not_found', message: /Did you mean "qwen3"\?/ })
+  await t.rejects(at.plan('tiny-gguf'), { code: 'repo_not_found' })
   t.equal(hub.requested.length, requested, 'no hub is asked for an impossible name')
 
   const { pull } = await at.pull('Acme/Tiny-GGUF')
   await watching(pull).result
-  t.match(await downloads.plan(plan('TINY-gguf'), {}), { name: { owner: 'Acme' }, label: 'Q4_K_M', present: true })
+  t.match(await at.plan('TINY-gguf'), { name: { owner: 'Acme' }, label: 'Q4_K_M', present: true })
   t.match(
-    await downloads.plan(plan('tiny-gguf:Q2_K'), {}),
+    await at.plan('tiny-gguf:Q2_K'),
     { name: { owner: 'Acme' }, label: 'Q2_K', present: false },
     'another variant of the installed model'
   )
   const file = join(at.home, 'x-F16.gguf')
   writeFileSync(file, model(3))
   await store.import({ path: file, name: parseModelName('me/own') })
-  t.match(await downloads.plan(plan('own'), {}), { present: true, reason: /was imported from/ }, 'no hub has it')
+  t.match(await at.plan('own'), { present: true, reason: /was imported from/ }, 'no hub has it')
   await store.import({ path: file, name: parseModelName('library/qwen3:30b') })
   t.match(
-    await downloads.plan(plan('qwen3:8b'), {}),
+    await at.plan('qwen3:8b'),
     { name: { owner: 'Qwen' }, present: false },
     'a model from no hub is not another variant of its name'
   )
   await store.import({ path: file, name: parseModelName('other/tiny-gguf') })
-  await t.rejects(downloads.plan(plan('tiny-gguf'), {}), {
-    code: 'model_not_found',
-    message: /Acme\/Tiny-GGUF or other\/tiny-gguf/
-  })
+  await t.rejects(at.plan('tiny-gguf'), { code: 'model_not_found', message: /Acme\/Tiny-GGUF or other\/tiny-gguf/ })
 })
 
 t.test('models that are already stored are not downloaded', async t => {
@@ -131,50 +116,46 @@ t.test('models that are already stored are not downloaded', async t => {
     { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false }
   )
   hub.failure = new CorralError('hub_unreachable', 'It is down.')
-  t.match(
-    await downloads.plan(plan('corral/tiny'), {}),
-    { present: true, label: 'Q4_K_M' },
-    'no request for a bundled model'
-  )
-  t.equal(await downloads.pull(await downloads.plan(plan('corral/tiny'), {}), { detached: false }), undefined)
-  await t.rejects(downloads.plan(plan('corral/tiny:Q2_K'), {}), { code: 'hub_unreachable' })
+  t.match(await at.plan('corral/tiny'), { present: true, label: 'Q4_K_M' }, 'no request for a bundled model')
+  t.equal(await downloads.pull(await at.plan('corral/tiny'), { detached: false }), undefined)
+  await t.rejects(at.plan('corral/tiny:Q2_K'), { code: 'hub_unreachable' })
   hub.failure = undefined
-  await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF:Q2_K', 'corral/tiny'), {}), {
+  await t.rejects(at.plan('Acme/Tiny-GGUF:Q2_K', { as: 'corral/tiny' }), {
     code: 'model_exists',
     message: /came with corral/
   })
 
   await store.import({ path: q4, name: parseModelName('Acme/Tiny-GGUF') })
-  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: true }, 'the same files, whatever their origin')
-  await t.rejects(downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}), { code: 'model_exists', message: /imported from/ })
+  t.match(await at.plan('Acme/Tiny-GGUF'), { present: true }, 'the same files, whatever their origin')
+  await t.rejects(at.plan('Acme/Tiny-GGUF:Q2_K'), { code: 'model_exists', message: /imported from/ })
   t.equal(transfers.fetched.length, 0)
   await store.import({ path: q4, name: parseModelName('me/own') })
-  t.match(await downloads.plan(plan('me/own'), {}), { present: true, warnings: [/no "?me\/own/] }, 'no hub has it')
+  t.match(await at.plan('me/own'), { present: true, warnings: [/no "?me\/own/] }, 'no hub has it')
   hub.failure = new CorralError('hub_unreachable', 'It is down.')
-  t.match(await downloads.plan(plan('ME/own:q4_k_m'), {}), { present: true, warnings: ['It is down.'] })
+  t.match(await at.plan('ME/own:q4_k_m'), { present: true, warnings: ['It is down.'] })
   hub.failure = undefined
-  await t.rejects(downloads.plan(plan('hf:me/own'), {}), { code: 'repo_not_found' }, 'a named hub must have it')
+  await t.rejects(at.plan('hf:me/own'), { code: 'repo_not_found' }, 'a named hub must have it')
   await store.remove(parseModelName('Acme/Tiny-GGUF'))
 
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
   const stored = await watching((await at.pull('Acme/Tiny-GGUF')).pull).result
   at.other.contents = { 'Acme/Tiny-GGUF': { 'tiny-Q2_K.gguf': model(22) } }
-  await t.rejects(downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {}), {
+  await t.rejects(at.plan('modelscope:Acme/Tiny-GGUF'), {
     code: 'model_exists',
     message: /downloaded from huggingface:Acme/
   })
-  t.match(await downloads.plan(plan('Acme/Tiny-GGUF@another'), {}), { present: true }, 'git digests are compared too')
+  t.match(await at.plan('Acme/Tiny-GGUF@another'), { present: true }, 'git digests are compared too')
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = Buffer.from(readme.toString().toUpperCase())
-  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false })
+  t.match(await at.plan('Acme/Tiny-GGUF'), { present: false })
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
   rmSync(join(stored.directory, 'tiny-Q4_K_M.gguf'))
-  t.match(await downloads.plan(plan('Acme/Tiny-GGUF'), {}), { present: false }, 'files deleted by hand are restored')
+  t.match(await at.plan('Acme/Tiny-GGUF'), { present: false }, 'files deleted by hand are restored')
   t.equal((await watching((await at.pull('Acme/Tiny-GGUF')).pull).result).publicName, 'Acme/Tiny-GGUF')
 
   at.transfers.holdAt = /gguf/
   const going = await at.pull('Acme/Tiny-GGUF:Q2_K')
   await store.remove(parseModelName('Acme/Tiny-GGUF'))
-  const elsewhere = await downloads.plan(plan('modelscope:Acme/Tiny-GGUF'), {})
+  const elsewhere = await at.plan('modelscope:Acme/Tiny-GGUF')
   await t.rejects(downloads.pull(elsewhere, { detached: false }), {
     code: 'model_exists',
     message: /being pulled from/
@@ -215,10 +196,7 @@ t.test('SafeTensors models are planned from their config and index', async t => 
   const stored = await watching(pull).result
   t.match(stored, { format: 'safetensors', label: 'F16' })
   t.same(stored.metadata.capabilities, ['completion', 'base', 'vision', 'audio'])
-  await t.rejects(at.downloads.plan(plan('acme/bad'), {}), {
-    code: 'unsupported_capability',
-    message: /config.json.*not JSON/
-  })
+  await t.rejects(at.plan('acme/bad'), { code: 'unsupported_capability', message: /config.json.*not JSON/ })
   t.same(at.folders(), [])
 })
 
@@ -229,11 +207,11 @@ t.test('sizes missing from the listing are requested', async t => {
   t.equal(made.files[0]?.size, model(4).length)
   const stored = await watching(pull).result
   t.equal(stored.files[0]?.size, model(4).length)
-  t.match(await at.downloads.plan(plan('Acme/Tiny-GGUF:Q4_K_M'), {}), { present: true })
+  t.match(await at.plan('Acme/Tiny-GGUF:Q4_K_M'), { present: true })
   at.hub.locate = async () => {
     throw new CorralError('hub_forbidden', 'Agree to its terms first.')
   }
-  const gated = at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {})
+  const gated = at.plan('Acme/Tiny-GGUF:Q2_K')
   await t.rejects(gated, { code: 'hub_forbidden' }, 'a refused file is reported before the pull starts')
 })
 
@@ -244,7 +222,7 @@ t.test('a plan checks the disk space', async t => {
     const found = await repository(request, waiting)
     return { ...found, files: found.files.map(file => (file.path.endsWith('.gguf') ? { ...file, size: 1e17 } : file)) }
   }
-  const huge = await at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {})
+  const huge = await at.plan('Acme/Tiny-GGUF:Q2_K')
   t.match(huge, { disk: { fits: false }, memory: { fits: false } })
   t.match(huge.warnings.join(' '), /on the disk of/)
   await t.rejects(at.downloads.pull(huge, { detached: false }), {
@@ -254,11 +232,7 @@ t.test('a plan checks the disk space', async t => {
   })
   t.same([at.downloads.list(), at.folders()], [[], []])
   rmSync(downloadsFolder(at.home), { recursive: true })
-  t.match(
-    await at.downloads.plan(plan('Acme/Tiny-GGUF:Q2_K'), {}),
-    { present: false },
-    'a folder that was deleted by hand'
-  )
+  t.match(await at.plan('Acme/Tiny-GGUF:Q2_K'), { present: false }, 'a folder that was deleted by hand')
 
   const room = await diskRoom(at.home, 1e9)
   t.ok(room.required > 1e9 && room.required <= 1e9 + 256 * 2 ** 20)

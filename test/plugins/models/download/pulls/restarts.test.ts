@@ -84,7 +84,7 @@ t.test('an orderly stop pauses pulls and keeps detached ones for the next start'
   await until('both are running', () => at.downloads.list().every(({ completed }) => completed > 0))
   await at.downloads.stop()
   await t.rejects(watched.result, { code: 'shutting_down' })
-  await t.rejects(at.downloads.plan({ model: 'Acme/Tiny-GGUF' }, {}), { code: 'shutting_down' })
+  await t.rejects(at.plan('Acme/Tiny-GGUF'), { code: 'shutting_down' })
 
   const next = await setting(t, { home: at.home })
   t.match(states(next), ['Acme/Tiny-GGUF:Q4_K_M paused', /Q2_K/])

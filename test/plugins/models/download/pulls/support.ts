@@ -1,29 +1,18 @@
 import { createHash } from 'node:crypto'
+import { once } from 'node:events'
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import pino from 'pino'
 import type { Test } from 'tap'
-import type {
-  FileProgress,
-  Pull,
-  PullCaller,
-  PullPlan,
-  PullRecord,
-  PullRequest
-} from '../../../../../core/contracts/downloads.ts'
+import type { FileProgress, Pull, PullCaller, PullPlan } from '../../../../../core/contracts/downloads.ts'
 import type { PullEvent } from '../../../../../core/contracts/hooks.ts'
-import type { Hub, HubFile, HubRepository } from '../../../../../core/contracts/hubs.ts'
+import type { FileLocation, HubFile, HubRepository, HubRequest } from '../../../../../core/contracts/hubs.ts'
 import type { Waiting } from '../../../../../core/contracts/progress.ts'
-import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { dataPaths } from '../../../../../core/system/data-paths.ts'
-import { createDownloads, type DownloadsService } from '../../../../../plugins/models/download/index.ts'
+import { createDownloads } from '../../../../../plugins/models/download/index.ts'
 import { PulledNames } from '../../../../../plugins/models/download/pulled-names.ts'
-import type {
-  TransferRequest,
-  TransferredFile,
-  Transfers
-} from '../../../../../plugins/models/download/transfer/transfers.ts'
+import type { TransferRequest, TransferredFile } from '../../../../../plugins/models/download/transfer/transfers.ts'
 import { createCatalog } from '../../../../../plugins/models/storage/catalog.ts'
 import { ModelStore } from '../../../../../plugins/models/storage/model-store.ts'
 import { ggufBytes } from '../../../../support/gguf-writer.ts'
@@ -41,27 +30,20 @@ export function model(seed = 1): Buffer {
 /** Repositories by id, each with its files' bytes. */
 export type Contents = Record<string, Record<string, Buffer>>
 
-export interface ScriptedHub extends Hub {
-  contents: Contents
-  /** Thrown by all requests while set. */
-  failure: CorralError | undefined
-  /** Ids and paths of requests. */
-  requested: string[]
-  /** Files of which only the path is listed. */
-  withoutSizes: Set<string>
-}
-
 /** Creates a hub. Large files have a SHA-256, small ones git's digest, like real hubs. */
-export function scriptedHub(name: string, contents: Contents, prefixes: string[] = [`${name}:`]): ScriptedHub {
-  const hub: ScriptedHub = {
+function scriptedHub(name: string, contents: Contents, prefixes = [`${name}:`]) {
+  const hub = {
     name,
     title: name,
     prefixes,
     contents,
-    failure: undefined,
-    requested: [],
-    withoutSizes: new Set(),
-    async repository({ id, revision }) {
+    /** Thrown by all requests while set. */
+    failure: undefined as CorralError | undefined,
+    /** Ids and paths of requests. */
+    requested: [] as string[],
+    /** Files of which only the path is listed. */
+    withoutSizes: new Set<string>(),
+    async repository({ id, revision }: HubRequest, _: Waiting): Promise<HubRepository> {
       hub.requested.push(id)
       if (hub.failure) throw hub.failure
       const found = Object.keys(hub.contents).find(key => key.toLowerCase() === id.toLowerCase())
@@ -81,55 +63,41 @@ export function scriptedHub(name: string, contents: Contents, prefixes: string[]
         files
       }
     },
-    async locate(repository: HubRepository, file: HubFile) {
-      hub.requested.push(`${repository.id}/${file.path}`)
+    async locate({ id }: HubRepository, { path }: HubFile): Promise<FileLocation> {
+      hub.requested.push(`${id}/${path}`)
       if (hub.failure) throw hub.failure
-      const bytes = hub.contents[repository.id]![file.path]!
-      return {
-        url: `https://${name}.test/${repository.id}/${file.path}?signature=secret`,
-        headers: {},
-        size: bytes.length
-      }
+      const size = hub.contents[id]![path]!.length
+      return { url: `https://${name}.test/${id}/${path}?signature=secret`, headers: {}, size }
     }
   }
   return hub
 }
 
-export interface ScriptedTransfers extends Transfers {
-  /** Paths of the files downloaded from the start, in order. */
-  fetched: string[]
-  /** Paths whose partial data was continued. */
-  continued: string[]
-  /** Matching files stop in the middle until `release` is called. */
-  holdAt: RegExp | undefined
-  release(): void
-  /** Thrown in the middle of the next matching file. */
-  failAt: { path: RegExp; error: unknown } | undefined
-  requests: TransferRequest[]
-}
-
 /** Downloads from the hubs' own contents: half of a file, then the rest. */
-export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfers {
-  const waiting = new Set<() => void>()
+function scriptedTransfers(hubs: readonly ReturnType<typeof scriptedHub>[]) {
+  let released = new AbortController()
   const bytesAt = (url: string) => {
     const { hostname, pathname } = new URL(url)
     const [, owner, name, ...path] = pathname.split('/')
     return hubs.find(hub => `${hub.name}.test` === hostname)!.contents[`${owner}/${name}`]![path.join('/')]!
   }
-  const transfers: ScriptedTransfers = {
-    fetched: [],
-    continued: [],
-    requests: [],
-    holdAt: undefined,
-    failAt: undefined,
+  const transfers = {
+    /** Paths of the files downloaded from the start, in order. */
+    fetched: [] as string[],
+    /** Paths whose partial data was continued. */
+    continued: [] as string[],
+    requests: [] as TransferRequest[],
+    /** Matching files stop in the middle until `release` is called. */
+    holdAt: undefined as RegExp | undefined,
+    /** Thrown in the middle of the next matching file. */
+    failAt: undefined as { path: RegExp; error: unknown } | undefined,
     release() {
       transfers.holdAt = undefined
-      for (const go of [...waiting]) go()
+      released.abort()
+      released = new AbortController()
     },
-    prepare() {
-      // Nothing here takes time to start.
-    },
-    async run(request) {
+    prepare() {},
+    async run(request: TransferRequest) {
       transfers.requests.push(request)
       const { files, signal, onProgress } = request
       const done: TransferredFile[] = []
@@ -149,20 +117,8 @@ export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfe
             throw error
           }
           if (transfers.holdAt?.test(path)) {
-            await new Promise<void>((resolve, reject) => {
-              const go = () => {
-                waiting.delete(go)
-                signal.removeEventListener('abort', stop)
-                resolve()
-              }
-              const stop = () => {
-                waiting.delete(go)
-                reject(signal.reason)
-              }
-              waiting.add(go)
-              signal.addEventListener('abort', stop)
-              if (signal.aborted) stop()
-            })
+            const going = AbortSignal.any([signal, released.signal])
+            if (!going.aborted) await once(going, 'abort')
           }
           signal.throwIfAborted()
           writeFileSync(part, bytes)
@@ -179,41 +135,11 @@ export function scriptedTransfers(hubs: readonly ScriptedHub[]): ScriptedTransfe
   return transfers
 }
 
-/** The service, as used by one client over TCP unless a test says otherwise. */
-export type TestedDownloads = Omit<DownloadsService, 'plan' | 'pull' | 'resume'> & {
-  plan(request: Omit<PullRequest, 'caller'> & { caller?: PullCaller }, waiting: Waiting): Promise<PullPlan>
-  pull(plan: PullPlan, options: { detached: boolean; caller?: PullCaller }): Promise<Pull | undefined>
-  resume(id: string, caller?: PullCaller): Promise<PullRecord>
-}
-
 const CALLER: PullCaller = { turn: 'one' }
 
-function asClient(service: DownloadsService): TestedDownloads {
-  return {
-    ...service,
-    plan: (request, waiting) => service.plan({ caller: CALLER, ...request }, waiting),
-    pull: (plan, options) => service.pull(plan, { caller: CALLER, ...options }),
-    resume: (id, caller = CALLER) => service.resume(id, caller)
-  }
-}
+export type Setting = Awaited<ReturnType<typeof setting>>
 
-export interface Setting {
-  store: ModelStore
-  downloads: TestedDownloads
-  transfers: ScriptedTransfers
-  hub: ScriptedHub
-  other: ScriptedHub
-  home: string
-  /** Events passed to hooks. */
-  finished: PullEvent[]
-  /** Folders of unfinished pulls. */
-  folders(): string[]
-  log: string[]
-  /** Starts pulling, by name. */
-  pull(model: string, options?: { detached?: boolean; caller?: PullCaller }): Promise<{ pull: Pull; plan: PullPlan }>
-}
-
-export interface SettingOptions {
+interface SettingOptions {
   home?: string
   contents?: Contents
   pauseAfter?: number
@@ -226,15 +152,11 @@ export interface SettingOptions {
 
 /** Q4_K_M and Q2_K of one model. */
 export const TINY: Contents = {
-  'Acme/Tiny-GGUF': {
-    'README.md': Buffer.from('# Tiny\n'),
-    'tiny-Q4_K_M.gguf': model(4),
-    'tiny-Q2_K.gguf': model(8)
-  }
+  'Acme/Tiny-GGUF': { 'README.md': Buffer.from('# Tiny\n'), 'tiny-Q4_K_M.gguf': model(4), 'tiny-Q2_K.gguf': model(8) }
 }
 
 /** Creates a downloads service on real folders, with the test's hubs and transfers. */
-export async function setting(t: Test, options: SettingOptions = {}): Promise<Setting> {
+export async function setting(t: Test, options: SettingOptions = {}) {
   const home = options.home ?? t.testdir()
   const log: string[] = []
   const logger = pino({ level: 'debug' }, { write: line => void log.push(line) })
@@ -267,7 +189,15 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     hooks: { pullFinished: event => void finished.push(event), pullFailed: () => {}, stateChanged: () => {} },
     log: logger
   })
-  const downloads = asClient(service)
+  /** As used by one client over TCP unless a test says otherwise. */
+  const downloads = {
+    ...service,
+    pull: (plan: PullPlan, options: { detached: boolean; caller?: PullCaller }) =>
+      service.pull(plan, { caller: CALLER, ...options }),
+    resume: (id: string) => service.resume(id, CALLER)
+  }
+  const plan = (model: string, { caller = CALLER, ...more }: { as?: string; caller?: PullCaller } & Waiting = {}) =>
+    service.plan({ model, caller, ...(more.as !== undefined && { as: more.as }) }, more)
   downloads.addHub(hub)
   downloads.addHub(other)
   downloads.checkSearch()
@@ -283,24 +213,24 @@ export async function setting(t: Test, options: SettingOptions = {}): Promise<Se
     hub,
     other,
     home,
+    /** Events passed to hooks. */
     finished,
     log,
+    /** Folders of unfinished pulls. */
     folders: () => readdirSync(paths.downloads),
-    async pull(name, { detached = false, caller = CALLER } = {}) {
-      const plan = await downloads.plan({ model: name, caller }, {})
-      const pull = await downloads.pull(plan, { detached, caller })
+    plan,
+    /** Starts pulling, by name. */
+    async pull(name: string, { detached = false, caller = CALLER }: { detached?: boolean; caller?: PullCaller } = {}) {
+      const planned = await plan(name, { caller })
+      const pull = await downloads.pull(planned, { detached, caller })
       if (!pull) throw new Error(`${name} already exists`)
-      return { pull, plan }
+      return { pull, plan: planned }
     }
   }
 }
 
 /** Watches a pull and collects its events. */
-export function watching(pull: Pull): {
-  result: Promise<StoredVariant>
-  events: FileProgress[]
-  leave(): void
-} {
+export function watching(pull: Pull) {
   const events: FileProgress[] = []
   const client = new AbortController()
   const result = pull.watch(files => void events.push(...files), client.signal)
