@@ -4,6 +4,7 @@ import t from 'tap'
 import { contextAdvice } from '../../core/answers/full-context.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
 import { demoWithContext } from '../support/demo-variants.ts'
+import { refusedWith } from '../support/failure.ts'
 
 const file = join(t.testdir(), 'ctx.gguf')
 writeFileSync(file, demoWithContext(256))
@@ -117,10 +118,10 @@ t.test('drop_oldest can be set for a model and overridden by a request', async t
   const ask = { model: DEMO, messages: long }
   t.equal(joined(await other.events('/api/chat', ask)), '7 + 8 = 15.')
   t.equal(joined(await other.events('/v1/chat/completions', { ...ask, stream: true })), '7 + 8 = 15.')
-  t.match(await other.json('/api/chat', { ...ask, options: { context_overflow: 'error' } }), {
-    status: 400,
-    body: { code: 'context_exceeded' }
-  })
+  t.match(
+    await other.json('/api/chat', { ...ask, options: { context_overflow: 'error' } }),
+    refusedWith(400, 'context_exceeded')
+  )
   t.match(other.log(), /oldest messages of a conversation were dropped/)
 })
 

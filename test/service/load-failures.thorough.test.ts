@@ -16,6 +16,7 @@ import {
   until
 } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { refusedWith } from '../support/failure.ts'
 import { faultyBuild } from '../support/faulty-build.ts'
 import { writeGguf } from '../support/gguf-writer.ts'
 
@@ -130,11 +131,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
   writeGguf(join(seeing, 'mmproj-tiny.gguf'), { metadata: { 'general.architecture': 'clip' } })
   const withEyes = await importModel(corral, 'test/seeing', join(seeing, 'tiny.gguf'))
   const projector = readdirSync(withEyes).find(name => name.includes('mmproj'))!
-  await fails(t, corral, 'test/seeing', {
-    ...load_failed,
-    cause: 'projector_mismatch',
-    advice: /belongs to the model/
-  })
+  await fails(t, corral, 'test/seeing', { ...load_failed, cause: 'projector_mismatch', advice: /belongs to the model/ })
   rmSync(join(withEyes, projector))
   await until('its failure is reported', async () => {
     const { body } = await corral.json('/api/chat', ask('test/seeing'))
@@ -144,11 +141,7 @@ t.test('a damaged, missing or mismatched model file is reported with its cause',
 
 t.test('an unknown flag, a bad value or a conflict of options is reported with its cause', async t => {
   const home = newFolder(t)
-  const settings = {
-    'test/flag': '[--no-such-flag]',
-    'test/value': '[--ctx-size, many]',
-    'test/flash': '[-fa, "off"]'
-  }
+  const settings = { 'test/flag': '[--no-such-flag]', 'test/value': '[--ctx-size, many]', 'test/flash': '[-fa, "off"]' }
   const config = `models:\n${Object.entries(settings)
     .map(([model, list]) => `  ${model}: {arguments: ${list}}\n`)
     .join('')}`
@@ -330,18 +323,12 @@ t.test('the logs of a model are listed and read', async t => {
   })
   t.same(few.lines, whole.lines.slice(-2))
   t.equal(few.dropped, whole.lines.length - 2)
-  t.match(await corral.json('/api/logs/no/such', undefined, { local: true }), {
-    status: 404,
-    body: { code: 'model_not_found' }
-  })
-  t.match(await corral.json('/api/logs/nonsense', undefined, { local: true }), {
-    status: 404,
-    body: { code: 'model_not_found' }
-  })
-  t.match(await corral.json(`/api/logs/${model}?lines=-1`, undefined, { local: true }), {
-    status: 400,
-    body: { code: 'invalid_request' }
-  })
+  t.match(await corral.json('/api/logs/no/such', undefined, { local: true }), refusedWith(404, 'model_not_found'))
+  t.match(await corral.json('/api/logs/nonsense', undefined, { local: true }), refusedWith(404, 'model_not_found'))
+  t.match(
+    await corral.json(`/api/logs/${model}?lines=-1`, undefined, { local: true }),
+    refusedWith(400, 'invalid_request')
+  )
 
   const run = (...words: string[]) =>
     spawnSync(process.execPath, [MAIN, 'logs', ...words], {

@@ -10,6 +10,7 @@ import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral } from '../support/corral.ts'
 import { engineBuildFolder } from '../support/engine-build.ts'
+import { refusedWith } from '../support/failure.ts'
 
 // Settings of one model, read from the configuration file and written to it.
 
@@ -134,10 +135,7 @@ t.test('a file that cannot be changed stays as it is', async t => {
   t.equal(readConfig(corral), good)
   chmodSync(configPath(corral), 0o640)
   writeFileSync(configPath(corral), `${good}\nprot: [\n`)
-  t.match(await send(corral, settings, revision), {
-    status: 409,
-    body: { code: 'invalid_config', error: /config\.yaml:\d/ }
-  })
+  t.match(await send(corral, settings, revision), refusedWith(409, 'invalid_config', /config\.yaml:\d/))
   const shared = good
     .replace('  # the small one\n', '  me/base: &base { preload: false }\n')
     .replace(`  ${DEMO}:\n`, `  ${DEMO}:\n    <<: *base\n`)
@@ -145,10 +143,7 @@ t.test('a file that cannot be changed stays as it is', async t => {
   const merged = await read(corral)
   t.equal(merged.settings.preload, false)
   const { preload, ...others } = merged.settings
-  t.match(await send(corral, others, merged.revision), {
-    status: 409,
-    body: { code: 'config_not_editable', error: /anchor/ }
-  })
+  t.match(await send(corral, others, merged.revision), refusedWith(409, 'config_not_editable', /anchor/))
   t.equal(readConfig(corral), shared)
   writeFileSync(configPath(corral), good)
   t.equal((await send(corral, { ...settings, pin: true }, revision)).status, 200)

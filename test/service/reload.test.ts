@@ -11,6 +11,7 @@ import type { JsonSchema } from '../../core/system/schema-check.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { startTestCorral } from '../../testing/test-corral.ts'
 import { alive, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { refusedWith } from '../support/failure.ts'
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
 
@@ -232,20 +233,14 @@ t.test('outside plugins take, refuse or fail on new options', async t => {
   t.same(taken, [{ enabled: true, size: 2, fixed: 1 }])
 
   const refused = await reloadWith('takes: { size: 3 }\nwary: { size: 9 }')
-  t.match(refused, {
-    status: 500,
-    body: { code: 'reload_failed', error: /"wary" does not accept .*: 8 is the maximum/ }
-  })
+  t.match(refused, refusedWith(500, 'reload_failed', /"wary" does not accept .*: 8 is the maximum/))
   t.equal(taken.length, 1, 'no plugin gets new options')
 
   says = size => {
     if (size === 7) throw new Error('seven')
   }
   const failed = await reloadWith('takes: { size: 4 }\nwary: { size: 7 }')
-  t.match(failed, {
-    status: 500,
-    body: { code: 'reload_failed', error: /seven.*The previous settings are in effect again/ }
-  })
+  t.match(failed, refusedWith(500, 'reload_failed', /seven.*The previous settings are in effect again/))
   t.match(taken.slice(1), [{ size: 4 }, { size: 2 }], 'the others keep their options')
 
   says = size => {

@@ -12,6 +12,7 @@ import {
   startCorral,
   until
 } from '../support/corral.ts'
+import { refusedWith } from '../support/failure.ts'
 import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
 
@@ -108,10 +109,10 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   corral = await startCorral(t, options)
   t.equal(await capital(corral), CAPITAL_ANSWER)
   t.match(await states(corral), { [id('b100')]: 'in use', [id('b200')]: 'installed' }, 'the choice survives a restart')
-  t.match(await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }), {
-    status: 409,
-    body: { code: 'runtime_in_use' }
-  })
+  t.match(
+    await corral.json(`/api/runtimes/${id('b100')}`, undefined, { method: 'DELETE', local: true }),
+    refusedWith(409, 'runtime_in_use')
+  )
   t.match((await corral.json('/api/runtimes/use', { runtime: id('b200') }, { local: true })).body, {
     status: 'success'
   })

@@ -9,3 +9,12 @@ export async function failure(promise: PromiseLike<unknown>): Promise<any> {
     error => error
   )
 }
+
+/** What a rejection with a CorralError must match. */
+export const failing = (code: string | RegExp, message: string | RegExp) => ({ code, message })
+
+/** What a refusal of the native API must match, as `Corral.json` returns it. */
+export const refusedWith = (status: number, code: string | RegExp, error: string | RegExp = /./) => ({
+  status,
+  body: { code, error }
+})

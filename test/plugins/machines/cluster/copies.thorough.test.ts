@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { freePort } from '../../../../scripts/free-port.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { refusedWith } from '../../../support/failure.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { listen } from '../../../support/listen.ts'
@@ -191,10 +192,7 @@ t.test('copies over HTTPS need a trusted certificate', async t => {
   t.equal(contentOf(answer), CAPITAL_ANSWER)
   t.same(await digestsAt(lacking), [DIGEST])
   const refused = await copied('')
-  t.match(refused.answer, {
-    status: 502,
-    body: { error: { code: 'copy_failed', message: /its log says why/ } }
-  })
+  t.match(refused.answer, { status: 502, body: { error: { code: 'copy_failed', message: /its log says why/ } } })
   t.match(refused.lacking.log(), /certificate is not trusted here.*cluster\.ca/)
   t.same(storedAt(refused.lacking), [])
 })
@@ -268,8 +266,8 @@ t.test('pulls of a gateway use files of its members, and the hub if these are mi
   t.match(await gateway.json('/api/cluster/pull', { member: 'nobody', model: 'a/b' }), {
     body: { code: 'member_not_found' }
   })
-  t.match(await gateway.json('/api/cluster/pull', { member: 'other', model: 'hf:test/none', stream: false }), {
-    status: 404,
-    body: { code: 'repo_not_found' }
-  })
+  t.match(
+    await gateway.json('/api/cluster/pull', { member: 'other', model: 'hf:test/none', stream: false }),
+    refusedWith(404, 'repo_not_found')
+  )
 })

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { TINY_SAFETENSORS } from '../../../support/conversion-python.ts'
 import { alive, CAPITAL_ANSWER, type Corral, lastEvent, until } from '../../../support/corral.ts'
+import { refusedWith } from '../../../support/failure.ts'
 import {
   capital,
   convertedFolders,
@@ -172,10 +173,7 @@ t.test('conversion failures are reported with the cause', async t => {
   const convert = () => corral.json('/api/convert', { model: MODEL, dtype: 'f16', stream: false })
 
   python.failWith('Traceback (most recent call last):\n  File "x.py", line 1\nMemoryError\n')
-  t.match(await convert(), {
-    status: 500,
-    body: { code: 'conversion_failed', error: /could not be converted to f16.*memory/i }
-  })
+  t.match(await convert(), refusedWith(500, 'conversion_failed', /could not be converted to f16.*memory/i))
   python.failWith('Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n')
   t.match(await convert(), { status: 507, body: { code: 'insufficient_storage', error: /disk is full/ } })
   python.failWith('Traceback (most recent call last):\nValueError: something nobody has met\n')
@@ -198,15 +196,12 @@ t.test('conversion failures are reported with the cause', async t => {
     t.match(await corral.json('/api/convert', body), { status: 400, body: { code: 'invalid_option', error } })
   }
   t.match(await capital(corral, { dtype: 'banana' }), { status: 400, body: { code: 'invalid_option' } })
-  t.match(await corral.json('/api/convert', { model: 'corral/tiny-chat', dtype: 'f16' }), {
-    status: 400,
-    body: { code: 'invalid_request', error: /is already a GGUF \(F16\)/ }
-  })
+  t.match(
+    await corral.json('/api/convert', { model: 'corral/tiny-chat', dtype: 'f16' }),
+    refusedWith(400, 'invalid_request', /is already a GGUF \(F16\)/)
+  )
   t.match(await corral.json('/api/convert', { model: 'test/none', dtype: 'f16' }), { status: 404 })
-  t.match(await corral.json('/api/convert', { model: MODEL, dtype: 7 }), {
-    status: 400,
-    body: { code: 'invalid_request' }
-  })
+  t.match(await corral.json('/api/convert', { model: MODEL, dtype: 7 }), refusedWith(400, 'invalid_request'))
   t.equal(python.runs().length, 4, 'none of these was attempted')
 })
 
@@ -226,10 +221,10 @@ t.test('missing tools are reported', async t => {
   writeFileSync(empty, `#!/bin/sh\necho "ModuleNotFoundError: No module named 'torch'" >&2\nexit 1\n`, { mode: 0o755 })
   await nowhere.end()
   const without = await startConverting(t, empty, { home: nowhere.home })
-  t.match(await convert(without, 'f16'), {
-    status: 500,
-    body: { code: 'conversion_failed', error: /cannot run llama\.cpp's converter.*\(torch\).*requirements/ }
-  })
+  t.match(
+    await convert(without, 'f16'),
+    refusedWith(500, 'conversion_failed', /cannot run llama\.cpp's converter.*\(torch\).*requirements/)
+  )
   t.notOk(existsSync(join(without.home, 'python')), 'a configured Python is never changed or replaced')
 })
 

@@ -10,6 +10,7 @@ import { findOllama } from '../../../../plugins/models/discovery/ollama-cache.ts
 import { createToolImports, type Tool } from '../../../../plugins/models/discovery/tool-imports.ts'
 import { corral as runCommand } from '../../../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../../../support/corral.ts'
+import { failing } from '../../../support/failure.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
 import { findFaults, name, openStore, tree } from '../storage/support.ts'
 import { layOutFiles, layOutOllama, layOutSnapshot, sha256 } from './cache-layouts.ts'
@@ -150,23 +151,23 @@ t.test('models that are damaged, unknown or unsupported are refused', async t =>
     { kind: 'model', bytes: gguf(2) },
     { kind: 'adapter', bytes: 'x' }
   ])
-  await t.rejects(adoption.adopt('ollama', 'bad:latest', undefined, {}), {
-    code: 'invalid_request',
-    message: /is damaged: its SHA-256 is not the one/
-  })
-  await t.rejects(adoption.adopt('ollama', 'lora:latest', undefined, {}), {
-    code: 'invalid_request',
-    message: /^lora:latest cannot be imported\. It is a LoRA adapter/
-  })
-  await t.rejects(adoption.adopt('ollama', 'none:latest', undefined, {}), {
-    code: 'model_not_found',
-    message: /There is no model "none:latest" in .*corral import --from ollama --list/
-  })
+  await t.rejects(
+    adoption.adopt('ollama', 'bad:latest', undefined, {}),
+    failing('invalid_request', /is damaged: its SHA-256 is not the one/)
+  )
+  await t.rejects(
+    adoption.adopt('ollama', 'lora:latest', undefined, {}),
+    failing('invalid_request', /^lora:latest cannot be imported\. It is a LoRA adapter/)
+  )
+  await t.rejects(
+    adoption.adopt('ollama', 'none:latest', undefined, {}),
+    failing('model_not_found', /There is no model "none:latest" in .*corral import --from ollama --list/)
+  )
   for (const call of [() => adoption.find('gpt4all'), () => adoption.adopt('gpt4all', 'x', undefined, {})]) {
-    await t.rejects(async () => void (await call()), {
-      code: 'invalid_request',
-      message: /"gpt4all".* one of huggingface, ollama, lm-studio/
-    })
+    await t.rejects(
+      async () => void (await call()),
+      failing('invalid_request', /"gpt4all".* one of huggingface, ollama, lm-studio/)
+    )
   }
   t.same(store.list(), [])
   t.same(tree(join(dir, 'models')), [], 'nothing remains')
@@ -215,10 +216,10 @@ t.test('files without read permission are explained', { skip: process.platform =
   const found = await adoption.find('lm-studio')
   t.match(found, { models: [{ name: 'me/open:Q8_0' }], unreadable: [/corral may not read .*shut\. Let its user/] })
   t.equal(found.models.length, 1)
-  await t.rejects(adoption.find('ollama'), {
-    code: 'invalid_request',
-    message: /may not read .*manifests\. .*adoption\.ollama_folder in config\.yaml/
-  })
+  await t.rejects(
+    adoption.find('ollama'),
+    failing('invalid_request', /may not read .*manifests\. .*adoption\.ollama_folder in config\.yaml/)
+  )
 })
 
 const GO_TEMPLATE = { kind: 'template', bytes: '{{ .System }}{{ .Prompt }}' }

@@ -1,5 +1,6 @@
 import t from 'tap'
 import type { Corral } from '../../../support/corral.ts'
+import { refusedWith } from '../../../support/failure.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import { corralWithHub } from './support.ts'
 
@@ -88,10 +89,10 @@ t.test('invalid searches are refused', async t => {
       JSON.stringify(query)
     )
   }
-  t.match(await search(corral, { q: 'a', hub: 'nowhere' }), {
-    status: 400,
-    body: { code: 'invalid_request', error: /No hub called "nowhere".*huggingface, csghub, modelscope; "all"/ }
-  })
+  t.match(
+    await search(corral, { q: 'a', hub: 'nowhere' }),
+    refusedWith(400, 'invalid_request', /No hub called "nowhere".*huggingface, csghub, modelscope; "all"/)
+  )
 })
 
 t.test('failing hubs are reported, alone and beside others', async t => {
@@ -136,26 +137,23 @@ t.test('failing hubs are reported, alone and beside others', async t => {
   )
 
   hub.fault({ kind: 'rate-limit', form: 'retry-after', seconds: 30, on: 'search' })
-  t.match(await search(corral, { q: 'bird' }), {
-    status: 503,
-    body: { code: 'hub_rate_limited', error: /Try again in 30 s/ }
-  })
+  t.match(await search(corral, { q: 'bird' }), refusedWith(503, 'hub_rate_limited', /Try again in 30 s/))
   const beside = await search(corral, { q: 'bird', hub: 'all' })
   t.equal(beside.status, 200)
   t.equal(beside.body.models.length, 2)
   t.match(beside.body.errors, [{ hub: 'huggingface', code: 'hub_rate_limited', error: /too many requests/ }])
   hub.clearFaults()
   hub.fault({ kind: 'html', on: 'search' })
-  t.match(await search(corral, { q: 'bird' }), {
-    status: 502,
-    body: { code: 'hub_unreachable', error: /answers with HTML, .*login page answered instead of the hub \(title "/ }
-  })
+  t.match(
+    await search(corral, { q: 'bird' }),
+    refusedWith(502, 'hub_unreachable', /answers with HTML, .*login page answered instead of the hub \(title "/)
+  )
   hub.clearFaults()
   hub.fault({ kind: 'status', status: 404, on: 'search' })
-  t.match(await search(corral, { q: 'bird' }), {
-    status: 502,
-    body: { code: 'hub_unreachable', error: /has no search at this address \(status 404\)\. Check HF_ENDPOINT/ }
-  })
+  t.match(
+    await search(corral, { q: 'bird' }),
+    refusedWith(502, 'hub_unreachable', /has no search at this address \(status 404\)\. Check HF_ENDPOINT/)
+  )
   hub.clearFaults()
   hub.fault({ kind: 'rate-limit', form: 'retry-after', seconds: 30, on: 'info' })
   const unlisted = await search(corral, { q: 'bird', limit: '1' })
@@ -177,10 +175,7 @@ t.test('search reports an offline Hugging Face, and finds models of another corr
     env: { HF_HUB_OFFLINE: '1' },
     config: `corral-hub: { endpoint: "${far.url}" }\n`
   })
-  t.match(await search(corral, { q: 'bird' }), {
-    status: 502,
-    body: { code: 'hub_unreachable', error: /HF_HUB_OFFLINE is set to 1/ }
-  })
+  t.match(await search(corral, { q: 'bird' }), refusedWith(502, 'hub_unreachable', /HF_HUB_OFFLINE is set to 1/))
   const { body } = await search(corral, { q: 'whale', hub: 'corral-hub' })
   t.match(body, { hubs: ['corral-hub'], errors: [] })
   t.equal(hub.traffic.requests.filter(({ kind }) => kind === 'search').length, 0)
@@ -221,8 +216,5 @@ t.test('malicious answers are ignored or cleaned', async t => {
   t.match(await search(corral, { q: 'x' }), { status: 502, body: { code: 'hub_unreachable' } })
   hub.clearFaults()
   hub.fault({ kind: 'status', status: 200, body: '{"error":1}', on: 'search' })
-  t.match(await search(corral, { q: 'x' }), {
-    status: 502,
-    body: { code: 'hub_unreachable', error: /invalid answer to a search/ }
-  })
+  t.match(await search(corral, { q: 'x' }), refusedWith(502, 'hub_unreachable', /invalid answer to a search/))
 })

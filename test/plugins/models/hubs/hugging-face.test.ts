@@ -4,14 +4,12 @@ import { createServer, request as onwards } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import type { HubFile, HubRepository } from '../../../../core/contracts/hubs.ts'
+import type { Hub, HubFile, HubRepository } from '../../../../core/contracts/hubs.ts'
 import csghub from '../../../../plugins/models/hubs/csghub.ts'
 import huggingface from '../../../../plugins/models/hubs/huggingface.ts'
-import { failure } from '../../../support/failure.ts'
-import { createTestHub, type Reply, type Seen, serve, type TestServer } from './support.ts'
+import { failing, failure } from '../../../support/failure.ts'
+import { createTestHub, type Reply, type Seen, SHA1, SHA256, serve } from './support.ts'
 
-const SHA256 = 'ab'.repeat(32)
-const SHA1 = 'cd'.repeat(20)
 const COMMIT = '12'.repeat(20)
 const FILE: HubFile = { path: 'Q4/a b.gguf', size: undefined }
 const never = new AbortController().signal
@@ -19,7 +17,7 @@ const never = new AbortController().signal
 type Routes = Record<string, Reply | ((seen: Seen) => Reply | undefined)>
 
 /** Starts a server with these answers, by path without query. A method may precede the path. */
-async function serveRoutes(t: Test, routes: Routes): Promise<TestServer> {
+async function serveRoutes(t: Test, routes: Routes) {
   return await serve(t, seen => {
     const path = seen.url.split('?')[0]!
     const route = routes[`${seen.method} ${path}`] ?? routes[path]
@@ -49,14 +47,21 @@ const repository = (more: Partial<HubRepository> = {}): HubRepository => ({
   more: { ref: 'main' },
   ...more
 })
-const questions = (server: TestServer) => server.seen.map(({ method, url }) => `${method} ${url}`)
+const questions = (server: { seen: Seen[] }) => server.seen.map(({ method, url }) => `${method} ${url}`)
+
+/** Starts a server with these answers, and a hub that uses it. */
+async function hubWith(t: Test, routes: Routes | ((seen: Seen) => Reply | undefined), env = {}) {
+  const server = typeof routes === 'function' ? await serve(t, routes) : await serveRoutes(t, routes)
+  return { server, hub: await createTestHub(t, huggingface, { endpoint: server.url }, env) }
+}
+const list = (hub: Hub, id = 'acme/Tiny', revision?: string) =>
+  hub.repository({ id, ...(revision && { revision }) }, {})
+const LISTING = '/api/models/acme/Tiny/revision/main'
 
 t.test('one request lists a repository with sizes and digests', async t => {
-  const server = await serveRoutes(t, {
-    '/api/models/acme/Tiny/revision/main': info({ id: 'Acme/tiny', gated: 'auto' })
-  })
+  const server = await serveRoutes(t, { [LISTING]: info({ id: 'Acme/tiny', gated: 'auto' }) })
   const hub = await createTestHub(t, huggingface, {}, { HF_ENDPOINT: `${server.url}/` })
-  t.strictSame(await hub.repository({ id: 'acme/Tiny' }, {}), {
+  t.strictSame(await list(hub), {
     hub: 'huggingface',
     id: 'Acme/tiny',
     revision: COMMIT,
@@ -74,32 +79,26 @@ t.test('one request lists a repository with sizes and digests', async t => {
 })
 
 t.test('resolves revisions', async t => {
-  const server = await serveRoutes(t, {
+  const { server, hub } = await hubWith(t, {
     '/api/models/acme/Tiny/revision/refs%2Fpr%2F1': info(),
     '/api/models/acme/Tiny': info()
   })
-  const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-  const found = await hub.repository({ id: 'acme/Tiny', revision: 'refs/pr/1' }, {})
+  const found = await list(hub, 'acme/Tiny', 'refs/pr/1')
   t.strictSame(found.more, { ref: 'refs/pr/1' })
-  const error = await failure(hub.repository({ id: 'acme/Tiny', revision: 'v9' }, {}))
-  t.equal(error.code, 'repo_not_found')
-  t.match(error.message, /no revision "v9"/)
-  t.equal((await failure(hub.repository({ id: 'acme/Tiny', revision: '..' }, {}))).code, 'repo_not_found')
+  await t.rejects(list(hub, 'acme/Tiny', 'v9'), failing('repo_not_found', /no revision "v9"/))
+  await t.rejects(list(hub, 'acme/Tiny', '..'), { code: 'repo_not_found' })
   t.notOk(server.seen.some(({ url }) => url.includes('..')))
 })
 
 t.test('lists repositories on servers with only part of the API', async t => {
   t.test('without an address for revisions', async t => {
-    const server = await serveRoutes(t, { '/api/models/acme/Tiny': info() })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).files.length, 2)
+    const { hub } = await hubWith(t, { '/api/models/acme/Tiny': info() })
+    t.equal((await list(hub)).files.length, 2)
   })
   t.test('listing without sizes, the rest in pages of the tree under another host', async t => {
     const tree = `/api/models/acme/Tiny/tree/${COMMIT}`
-    const server = await serveRoutes(t, {
-      '/api/models/acme/Tiny/revision/main': info({
-        siblings: [{ rfilename: 'a.gguf' }, { rfilename: 'b.json' }, { rfilename: 'c' }]
-      }),
+    const { hub } = await hubWith(t, {
+      [LISTING]: info({ siblings: [{ rfilename: 'a.gguf' }, { rfilename: 'b.json' }, { rfilename: 'c' }] }),
       [tree]: ({ url }) =>
         url.includes('cursor=2')
           ? { body: [{ type: 'file', path: 'b.json', size: 3, oid: SHA1 }] }
@@ -111,46 +110,40 @@ t.test('lists repositories on servers with only part of the API', async t => {
               ]
             }
     })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    t.strictSame((await hub.repository({ id: 'acme/Tiny' }, {})).files, [
+    t.strictSame((await list(hub)).files, [
       { path: 'a.gguf', size: 9, sha256: SHA256 },
       { path: 'b.json', size: 3, gitSha1: SHA1 },
       { path: 'c', size: undefined }
     ])
   })
   t.test('listing without sizes, and no tree', async t => {
-    const server = await serveRoutes(t, {
-      '/api/models/acme/Tiny/revision/main': info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] })
-    })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const found = await hub.repository({ id: 'acme/Tiny' }, {})
+    const { hub } = await hubWith(t, { [LISTING]: info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] }) })
+    const found = await list(hub)
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
     t.match(found.revision, /^listing-[0-9a-f]{40}$/)
   })
   t.test('a tree but no listing', async t => {
-    const server = await serveRoutes(t, {
+    const { hub } = await hubWith(t, {
       '/api/models/acme/Tiny/tree/main': {
         headers: { 'x-repo-commit': COMMIT },
         body: [{ type: 'file', path: 'a.gguf', size: 9, lfs: { oid: SHA256 } }]
       }
     })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    t.match(await hub.repository({ id: 'acme/Tiny' }, {}), {
+    t.match(await list(hub), {
       id: 'acme/Tiny',
       revision: COMMIT,
       files: [{ path: 'a.gguf', size: 9, sha256: SHA256 }]
     })
   })
   t.test('follows a renamed repository', async t => {
-    const server = await serveRoutes(t, {
+    const { hub } = await hubWith(t, {
       '/api/models/old/Tiny/revision/main': {
         status: 307,
         headers: { location: '/api/models/acme/Tiny/revision/main?blobs=true' }
       },
-      '/api/models/acme/Tiny/revision/main': info()
+      [LISTING]: info()
     })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    t.equal((await hub.repository({ id: 'old/Tiny' }, {})).id, 'acme/Tiny')
+    t.equal((await list(hub, 'old/Tiny')).id, 'acme/Tiny')
   })
 })
 
@@ -229,12 +222,12 @@ t.test('locates files', async t => {
     const hubServer: { url?: string } = {}
     const away = await serve(t, () => ({ status: 302, headers: { location: `${hubServer.url}/leak` } }))
     const server = await serveRoutes(t, {
-      '/api/models/acme/Tiny/revision/main': () => ({ status: 302, headers: { location: `${away.url}/x` } }),
+      [LISTING]: () => ({ status: 302, headers: { location: `${away.url}/x` } }),
       '/leak': info()
     })
     hubServer.url = server.url
     const hub = await createTestHub(t, huggingface, { endpoint: server.url, token: 'hf_secret' })
-    await hub.repository({ id: 'acme/Tiny' }, {})
+    await list(hub)
     t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
     t.equal(away.seen[0]!.headers.authorization, undefined)
     t.equal(server.seen[1]!.headers.authorization, undefined)
@@ -249,7 +242,7 @@ t.test('only trusted hosts get the token', async t => {
   writeFileSync(file, 'hf_file\n')
   const sent = async (t: Test, options: object, env: Record<string, string>) => {
     const hub = await createTestHub(t, huggingface, { endpoint: own.url, ...options }, env)
-    await hub.repository({ id: 'acme/Tiny' }, {})
+    await list(hub)
     return own.seen.at(-1)!.headers.authorization
   }
   await t.test('token sources are tried in order', async t => {
@@ -263,8 +256,8 @@ t.test('only trusted hosts get the token', async t => {
     await gone.close()
     const options = { endpoint: gone.url, mirrors: [`${mirror.url}/`], token: 'hf_secret' }
     const hub = await createTestHub(t, huggingface, options)
-    t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
-    await hub.repository({ id: 'acme/Tiny' }, {})
+    t.equal((await list(hub)).id, 'acme/Tiny')
+    await list(hub)
     t.equal(mirror.seen.length, 2)
     for (const { headers } of mirror.seen) t.equal(headers.authorization, undefined)
   })
@@ -272,77 +265,68 @@ t.test('only trusted hosts get the token', async t => {
 
 t.test('refusals are explained', async t => {
   t.test('suggests a name in another case', async t => {
-    const server = await serveRoutes(t, {
+    const { server, hub } = await hubWith(t, {
       '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
       '/api/models': { body: [{ id: 'acme/Tiny-2' }, { id: 'acme/Tiny' }] }
     })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const error = await failure(hub.repository({ id: 'acme/tiny' }, {}))
-    t.equal(error.code, 'repo_not_found')
-    t.match(error.message, /no repository "acme\/tiny", but it has "acme\/Tiny"/)
+    await t.rejects(
+      list(hub, 'acme/tiny'),
+      failing('repo_not_found', /no repository "acme\/tiny", but it has "acme\/Tiny"/)
+    )
     t.match(questions(server), ['GET /api/models/acme/tiny/revision/main?blobs=true', /search=tiny&author=acme/])
   })
   t.test('an unknown name, when the search fails', async t => {
     for (const search of [{ status: 500 }, { body: '<html>' }, { cut: true }, { body: [] }]) {
-      const server = await serveRoutes(t, { '/api/models': search })
-      const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-      const error = await failure(hub.repository({ id: 'acme/none' }, {}))
+      const { hub } = await hubWith(t, { '/api/models': search })
+      const error = await failure(list(hub, 'acme/none'))
       t.equal(error.code, 'repo_not_found', JSON.stringify(search))
       t.match(error.message, /does not exist, is private, or is spelled in another case/)
     }
   })
   t.test('a gated repository that is listed', async t => {
-    const server = await serveRoutes(t, {
-      '/api/models/acme/Tiny/revision/main': info({ gated: 'manual' }),
+    const { hub } = await hubWith(t, {
+      [LISTING]: info({ gated: 'manual' }),
       [`GET /acme/Tiny/resolve/${COMMIT}/a.gguf`]: { status: 401, body: 'no' }
     })
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const found = await hub.repository({ id: 'acme/Tiny' }, {})
+    const found = await list(hub)
     t.equal(found.gated, true)
-    const error = await failure(hub.locate(found, found.files[1]!, never))
-    t.equal(error.code, 'hub_forbidden')
-    t.match(error.message, /Agree at .*acme\/Tiny, then set HF_TOKEN/)
+    await t.rejects(
+      hub.locate(found, found.files[1]!, never),
+      failing('hub_forbidden', /Agree at .*acme\/Tiny, then set HF_TOKEN/)
+    )
   })
   t.test('sends no requests when offline', async t => {
-    const server = await serve(t, () => info())
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url }, { HF_HUB_OFFLINE: '1' })
-    for (const request of [hub.repository({ id: 'acme/Tiny' }, {}), hub.locate(repository(), FILE, never)]) {
-      const error = await failure(request)
-      t.equal(error.code, 'hub_unreachable')
-      t.match(error.message, /HF_HUB_OFFLINE is set to 1/)
+    const { server, hub } = await hubWith(t, () => info(), { HF_HUB_OFFLINE: '1' })
+    for (const request of [list(hub), hub.locate(repository(), FILE, never)] as Promise<unknown>[]) {
+      await t.rejects(request, failing('hub_unreachable', /HF_HUB_OFFLINE is set to 1/))
     }
     t.equal(server.seen.length, 0)
   })
   t.test('a web page instead of JSON', async t => {
-    const server = await serve(t, () => ({
+    const { hub } = await hubWith(t, () => ({
       headers: { 'content-type': 'text/html' },
       body: '<!doctype html><p>Log in'
     }))
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
-    t.equal(error.code, 'hub_unreachable')
-    t.match(error.message, /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/)
+    await t.rejects(
+      list(hub),
+      failing('hub_unreachable', /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/)
+    )
   })
   t.test('too many requests', async t => {
-    const server = await serve(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
+    const { server, hub } = await hubWith(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
+    const error = await failure(list(hub))
     t.equal(error.code, 'hub_rate_limited')
     t.equal(error.retryAfter, 300)
     t.equal(server.seen.length, 1, 'no request before the time is up')
   })
   t.test('no server at the endpoint', async t => {
-    const server = await serve(t, () => undefined)
+    const { server, hub } = await hubWith(t, () => undefined)
     await server.close()
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
-    t.equal(error.code, 'hub_unreachable')
-    t.match(error.message, /nothing listens at 127.0.0.1/)
+    await t.rejects(list(hub), failing('hub_unreachable', /nothing listens at 127.0.0.1/))
   })
   t.test('endless redirects', async t => {
-    const server = await serve(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
-    const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-    const error = await failure(hub.repository({ id: 'acme/Tiny' }, {}))
+    const { server, hub } = await hubWith(t, ({ url }) => ({ status: 302, headers: { location: `${url}x` } }))
+    const error = await failure(list(hub))
     t.match(error.message, /redirects more than 5 times/)
     t.equal(server.seen.length, 6)
   })
@@ -350,9 +334,8 @@ t.test('refusals are explained', async t => {
 
 t.test('temporary failures are retried', async t => {
   const troubles: Reply[] = [{ status: 503 }, { cut: true }, { status: 429, headers: { 'retry-after': '0' } }]
-  const server = await serve(t, () => troubles.shift() ?? info())
-  const hub = await createTestHub(t, huggingface, { endpoint: server.url })
-  t.equal((await hub.repository({ id: 'acme/Tiny' }, {})).id, 'acme/Tiny')
+  const { server, hub } = await hubWith(t, () => troubles.shift() ?? info())
+  t.equal((await list(hub)).id, 'acme/Tiny')
   t.equal(server.seen.length, 4)
 
   t.test('no retry after an abort', async t => {
@@ -388,20 +371,18 @@ t.test('requests go through a proxy', async t => {
   const host = new URL(server.url).host
 
   const named = await createTestHub(t, huggingface, { endpoint: server.url, proxy: address })
-  const found = await named.repository({ id: 'acme/Tiny' }, {})
+  const found = await list(named)
   t.ok(hosts.length > 0 && hosts.every(to => to === host), hosts.join())
   t.equal((await named.locate(found, found.files[1]!, never)).proxy, address)
 
   hosts.length = 0
   const surrounding = await createTestHub(t, huggingface, { endpoint: server.url }, { HTTP_PROXY: address })
-  await surrounding.repository({ id: 'acme/Tiny' }, {})
+  await list(surrounding)
   t.equal((await surrounding.locate(found, found.files[1]!, never)).proxy, '')
   t.strictSame(hosts, [], "the environment's proxy is not used for this machine")
 
   const none = await createTestHub(t, huggingface, { endpoint: server.url, proxy: 'http://127.0.0.1:1' })
-  const error = await failure(none.repository({ id: 'acme/Tiny' }, {}))
-  t.equal(error.code, 'hub_unreachable')
-  t.match(error.message, /through the proxy of its settings/)
+  await t.rejects(list(none), failing('hub_unreachable', /through the proxy of its settings/))
 })
 
 t.test('CSGHub lists, locates and refuses files', async t => {
@@ -416,7 +397,7 @@ t.test('CSGHub lists, locates and refuses files', async t => {
     [`GET ${path}/${COMMIT}/b.gguf`]: { status: 403, body: { code: 'AUTH-ERR-2', msg: 'no' } }
   })
   const hub = await createTestHub(t, csghub, {}, { CSGHUB_DOMAIN: server.url, CSGHUB_TOKEN: 'csg_secret' })
-  const found = await hub.repository({ id: 'acme/Tiny' }, {})
+  const found = await list(hub)
   t.match(found, { hub: 'csghub', revision: COMMIT, gated: false, files: [{ path: 'README.md' }, { sha256: SHA256 }] })
   const location = await hub.locate(found, found.files[1]!, never)
   t.equal(location.url, cdn)
@@ -426,8 +407,8 @@ t.test('CSGHub lists, locates and refuses files', async t => {
   t.ok(server.seen.every(({ headers }) => headers.authorization === 'Bearer csg_secret'))
 
   const before = server.seen.length
-  t.equal((await failure(hub.repository({ id: 'acme/None' }, {}))).code, 'repo_not_found')
-  t.equal((await failure(hub.repository({ id: 'acme/Private' }, {}))).code, 'hub_forbidden')
+  await t.rejects(list(hub, 'acme/None'), { code: 'repo_not_found' })
+  await t.rejects(list(hub, 'acme/Private'), { code: 'hub_forbidden' })
   t.equal(server.seen.length, before + 2, 'a refusal with status 500 is not retried')
-  t.equal((await failure(hub.locate(found, { path: 'b.gguf', size: 1 }, never))).code, 'hub_forbidden')
+  await t.rejects(hub.locate(found, { path: 'b.gguf', size: 1 }, never), { code: 'hub_forbidden' })
 })

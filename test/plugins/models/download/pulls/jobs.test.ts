@@ -6,6 +6,7 @@ import type { PullRecord } from '../../../../../core/contracts/downloads.ts'
 import { CorralError } from '../../../../../core/errors.ts'
 import { parseModelName } from '../../../../../core/models/model-name.ts'
 import { until } from '../../../../support/corral.ts'
+import { failing } from '../../../../support/failure.ts'
 import { downloadsFolder, model, type Setting, setting, sha256, watching } from './support.ts'
 
 const NAME = parseModelName('Acme/Tiny-GGUF')
@@ -190,10 +191,13 @@ t.test('a failure is reported and recorded, and can be continued', async t => {
     const at = await setting(t, {
       contents: { 'Acme/Bad-GGUF': { 'bad-Q4_K_M.gguf': Buffer.from('this is no GGUF file') } }
     })
-    await t.rejects(watching((await at.pull('Acme/Bad-GGUF')).pull).result, {
-      code: 'unsupported_capability',
-      message: /^The model "Acme\/Bad-GGUF" at .* cannot be run: bad-Q4_K_M\.gguf is not a GGUF file/
-    })
+    await t.rejects(
+      watching((await at.pull('Acme/Bad-GGUF')).pull).result,
+      failing(
+        'unsupported_capability',
+        /^The model "Acme\/Bad-GGUF" at .* cannot be run: bad-Q4_K_M\.gguf is not a GGUF file/
+      )
+    )
     t.same(at.store.list(), [])
     t.match(only(at), { state: 'failed' })
     await at.downloads.cancel('Acme/Bad-GGUF')

@@ -10,6 +10,7 @@ import { memoryBudget } from '../../../../../plugins/models/download/choice/choi
 import { sameFiles } from '../../../../../plugins/models/download/pulls/pull-files.ts'
 import { diskRoom, machineMemory } from '../../../../../plugins/models/download/pulls/pull-planner.ts'
 import { PullProgress } from '../../../../../plugins/models/download/pulls/pull-progress.ts'
+import { failing } from '../../../../support/failure.ts'
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { downloadsFolder, model, setting, watching } from './support.ts'
 
@@ -73,10 +74,13 @@ t.test('short names mean installed models or known publishers', async t => {
   t.match(await at.plan('qwen3:8b-q4_K_M'), { label: 'Q4_K_M' })
   t.match(await at.plan('qwen3:8b', { as: 'me/mine' }), { name: { owner: 'me', name: 'mine' } })
   const requested = hub.requested.length
-  await t.rejects(at.plan('llama3.2'), {
-    code: 'repo_not_found',
-    message: /"llama3\.2" is not here, and no publisher's own .*"corral search llama3\.2".*<owner>\/<name>/
-  })
+  await t.rejects(
+    at.plan('llama3.2'),
+    failing(
+      'repo_not_found',
+      /"llama3\.2" is not here, and no publisher's own .*"corral search llama3\.2".*<owner>\/<name>/
+    )
+  )
   await t.rejects(at.plan('quen3:8b'), { code: 'repo_not_found', message: /Did you mean "qwen3"\?/ })
   await t.rejects(at.plan('tiny-gguf'), { code: 'repo_not_found' })
   t.equal(hub.requested.length, requested, 'no hub is asked for an impossible name')
@@ -120,10 +124,7 @@ t.test('models that are already stored are not downloaded', async t => {
   t.equal(await downloads.pull(await at.plan('corral/tiny'), { detached: false }), undefined)
   await t.rejects(at.plan('corral/tiny:Q2_K'), { code: 'hub_unreachable' })
   hub.failure = undefined
-  await t.rejects(at.plan('Acme/Tiny-GGUF:Q2_K', { as: 'corral/tiny' }), {
-    code: 'model_exists',
-    message: /came with corral/
-  })
+  await t.rejects(at.plan('Acme/Tiny-GGUF:Q2_K', { as: 'corral/tiny' }), failing('model_exists', /came with corral/))
 
   await store.import({ path: q4, name: parseModelName('Acme/Tiny-GGUF') })
   t.match(await at.plan('Acme/Tiny-GGUF'), { present: true }, 'the same files, whatever their origin')
@@ -140,10 +141,7 @@ t.test('models that are already stored are not downloaded', async t => {
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = readme
   const stored = await watching((await at.pull('Acme/Tiny-GGUF')).pull).result
   at.other.contents = { 'Acme/Tiny-GGUF': { 'tiny-Q2_K.gguf': model(22) } }
-  await t.rejects(at.plan('modelscope:Acme/Tiny-GGUF'), {
-    code: 'model_exists',
-    message: /downloaded from huggingface:Acme/
-  })
+  await t.rejects(at.plan('modelscope:Acme/Tiny-GGUF'), failing('model_exists', /downloaded from huggingface:Acme/))
   t.match(await at.plan('Acme/Tiny-GGUF@another'), { present: true }, 'git digests are compared too')
   hub.contents['Acme/Tiny-GGUF']!['README.md'] = Buffer.from(readme.toString().toUpperCase())
   t.match(await at.plan('Acme/Tiny-GGUF'), { present: false })
@@ -156,10 +154,7 @@ t.test('models that are already stored are not downloaded', async t => {
   const going = await at.pull('Acme/Tiny-GGUF:Q2_K')
   await store.remove(parseModelName('Acme/Tiny-GGUF'))
   const elsewhere = await at.plan('modelscope:Acme/Tiny-GGUF')
-  await t.rejects(downloads.pull(elsewhere, { detached: false }), {
-    code: 'model_exists',
-    message: /being pulled from/
-  })
+  await t.rejects(downloads.pull(elsewhere, { detached: false }), failing('model_exists', /being pulled from/))
   t.equal(going.pull.record().state, 'downloading')
 })
 

@@ -8,6 +8,7 @@ import type { ResponseHead } from '../../../../../plugins/models/download/transf
 import { ConnectionFailure } from '../../../../../plugins/models/download/transfer/http-socket.ts'
 import { TransferEngine } from '../../../../../plugins/models/download/transfer/transfer-engine.ts'
 import { sampleBytes, sha256, startByteServer } from '../../../../support/byte-server.ts'
+import { failing } from '../../../../support/failure.ts'
 
 const content = sampleBytes(9_000_001)
 
@@ -112,10 +113,7 @@ t.test('transfers over TLS', async t => {
   await t.test('fails if the proxy refuses the credentials', async t => {
     const { port } = await startProxy(t, 'user:other')
     const failed = fetchFile(t, server.url, `http://user:secret@127.0.0.1:${port}`)
-    await t.rejects(failed, {
-      code: 'hub_unreachable',
-      message: /the proxy does not accept the user name and password \(407\)/
-    })
+    await t.rejects(failed, failing('hub_unreachable', /the proxy does not accept the user name and password \(407\)/))
     await t.rejects(failed, { message: /^(?!.*secret)/ })
   })
 })
