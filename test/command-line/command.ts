@@ -19,6 +19,8 @@ export interface Ended {
 
 export interface CommandOptions {
   home: string
+  /** The program to start, by default the bundle. */
+  program?: string
   env?: Record<string, string>
   /** Text for standard input (default: none). */
   input?: string
@@ -45,7 +47,7 @@ export function commandEnvironment({ home, env }: Pick<CommandOptions, 'home' | 
 
 /** Runs the built command line in its own process and waits for its end. */
 export async function corral(args: string[], options: CommandOptions): Promise<Ended> {
-  const child = spawn(process.execPath, [MAIN, ...args], {
+  const child = spawn(process.execPath, [options.program ?? MAIN, ...args], {
     cwd: options.home,
     env: commandEnvironment(options),
     stdio: ['pipe', 'pipe', 'pipe'],

@@ -1,6 +1,7 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { DEMO, startCorral, until } from '../support/corral.ts'
 import { corral, newHome } from './command.ts'
 
@@ -47,6 +48,8 @@ export async function load(url, context, next) {
 // The cost of a command is mostly the modules that it loads. With all of typebox it takes three times as long.
 t.test('a command with a running server loads no plugins, no configuration and few packages', async t => {
   const server = await startCorral(t, { config: 'log_level: info' })
+  // A bundle does not show which modules a command needs.
+  const program = join(packageRoot, 'dist', 'command-line', 'main.js')
   const loaded = join(server.home, 'loaded')
   const env = {
     LOADED: loaded,
@@ -56,7 +59,7 @@ t.test('a command with a running server loads no plugins, no configuration and f
   }
   for (const command of [['ps'], ['list'], ['show', DEMO], ['pulls'], ['__complete', 'run', '']]) {
     writeFileSync(loaded, '')
-    t.match(await corral(command, { home: server.home, env }), { code: 0, stderr: '' }, command.join(' '))
+    t.match(await corral(command, { home: server.home, program, env }), { code: 0, stderr: '' }, command.join(' '))
     const urls = readFileSync(loaded, 'utf8').trim().split(' ')
     const packages = new Set(urls.flatMap(url => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(url)?.[1] ?? []))
     t.same([...packages].sort(), ['commander', 'eventsource-parser', 'get-east-asian-width'], `${command[0]}: packages`)
