@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { begin, line, openai, reaches, results, sendFile } from '../plugins/apis/batches/support.ts'
 import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {
   return (await corral.json('/api/keys', { name, ...more }, { local: true })).body.key
@@ -93,7 +94,7 @@ t.test('oversized, too many and malformed files are refused', async t => {
   }
 })
 
-t.test('a hundred thousand lines of invalid JSON block no other client', async t => {
+t.test('a hundred thousand lines of invalid JSON block no other client', thorough, async t => {
   const corral = await startCorral(t)
   const client = openai(corral)
   const bad = Array.from({ length: 100_000 }, (_, n) => `{"custom_id": ${n}, no JSON`)

@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from '../../core/http/body-memory.ts'
 import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 const MIB = 2 ** 20
 const ATTACKER = 'key-of-the-attacker'
@@ -145,7 +146,7 @@ t.test("unfinished bodies take only one client's share, and other clients are an
   }
 })
 
-t.test('body memory is released when clients disconnect', async t => {
+t.test('body memory is released when clients disconnect', thorough, async t => {
   const corral = await startCorral(t, {
     config: `body_limit: 16MiB\nlimits: { body_memory: 180MiB, body_memory_per_client: 180MiB }\nsecurity: { api_keys: [${ATTACKER}] }`
   })

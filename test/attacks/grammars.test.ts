@@ -1,5 +1,6 @@
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 const model = DEMO
 const messages = [{ role: 'user', content: 'aaaaaaaaaaaaaaaa' }]
@@ -58,7 +59,7 @@ t.test('no grammar or schema freezes a model', async t => {
   }
 })
 
-t.test('the configuration raises and lowers the grammar limit', async t => {
+t.test('the configuration raises and lowers the grammar limit', thorough, async t => {
   const corral = await startCorral(t, {
     config: 'limits: { grammar_size: 100, grammar_repetition: 500 }\ndefaults: { max_tokens: 8 }'
   })

@@ -2,6 +2,7 @@ import t from 'tap'
 import { alive, CAPITAL_QUESTION, DEMO, startCorral, until } from '../support/corral.ts'
 import { clientFrom } from '../support/other-client.ts'
 import { NEVER_READY, scriptedBuild } from '../support/scripted-build.ts'
+import { thorough } from '../support/thorough.ts'
 
 /* Loads that are started and abandoned would occupy memory and processors for nobody. */
 
@@ -57,7 +58,7 @@ t.test('a client that retries joins the running load', async t => {
   t.equal(loads(), 1, 'one load for all attempts')
 })
 
-t.test('an abandoned reload costs other clients nothing', async t => {
+t.test('an abandoned reload costs other clients nothing', thorough, async t => {
   const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
   const greedy = clientFrom(t, corral, '127.0.0.2')
   const honest = clientFrom(t, corral, '127.0.0.3')

@@ -4,6 +4,7 @@ import t from 'tap'
 import { SseParser } from '../../core/answers/sse-parser.ts'
 import { randomEncoder } from '../../scripts/random-models.ts'
 import { type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 import { corral } from './command.ts'
 import { onTerminal } from './terminal.ts'
 
@@ -55,7 +56,7 @@ t.test('bench measures a loaded model and restores it', async t => {
   t.match(await corral(['bench', 'no/model'], { home }), { code: 4, stderr: /no\/model/ })
 })
 
-t.test('bench measures an embedding model on a narrow terminal', async t => {
+t.test('bench measures an embedding model on a narrow terminal', thorough, async t => {
   const server = await startCorral(t)
   const { home } = server
   writeFileSync(join(home, 'encoder.gguf'), randomEncoder('embedding'))

@@ -4,6 +4,7 @@ import t, { type Test } from 'tap'
 import { wayToOpen } from '../../command-line/commands/open.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
+import { thorough } from '../support/thorough.ts'
 import { corral, newHome, writeScript } from './command.ts'
 import { tables } from './tables.ts'
 
@@ -83,7 +84,7 @@ t.test('corral open prints or opens a link that works once', async t => {
   t.match(await corral(['open'], { home: other }), { code: 3, stderr: /corral serve/ })
 })
 
-t.test('corral open uses TLS and a name that the certificate has', async t => {
+t.test('corral open uses TLS and a name that the certificate has', thorough, async t => {
   const folder = t.testdir({ 'cert.pem': localhostCertificate.cert, 'key.pem': localhostCertificate.key })
   const tls = `tls:\n  certificate: ${join(folder, 'cert.pem')}\n  key: ${join(folder, 'key.pem')}\n`
   const server = await startCorral(t, { config: `${tls}web:\n  path: /chat\n`, ca: localhostCertificate.cert })

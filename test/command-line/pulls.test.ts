@@ -2,6 +2,7 @@ import type { ServerResponse } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 import { corral, newHome } from './command.ts'
 import { planReply, pullReply } from './records.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
@@ -93,7 +94,7 @@ t.test('pull reports success, refusals and broken downloads', async t => {
   t.notMatch((await pull()).stderr, /is kept/, 'the message does not claim that a removed part is kept')
 })
 
-t.test('pull pauses the download at Ctrl-C', async t => {
+t.test('pull pauses the download at Ctrl-C', thorough, async t => {
   const server = await scriptedServer(t, {
     'POST /api/pull': reply => {
       reply.write(event(PULLING) + file('q8.gguf', 300, 600))

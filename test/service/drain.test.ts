@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { corral as command } from '../command-line/command.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, endless, newFolder, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 const chat = (more: object = {}) => ({
   model: DEMO,
@@ -86,7 +87,7 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   t.equal(await corral.end('SIGTERM'), 0)
 })
 
-t.test('an engine that dies during a drain is replaced for its running request', async t => {
+t.test('an engine that dies during a drain is replaced for its running request', thorough, async t => {
   const corral = await startCorral(t, { config: ONE_SLOT })
   const running = corral.events('/api/chat', holding)
   await until('it runs', async () => (await corral.json('/api/ps')).body.models[0]?.running === 1)

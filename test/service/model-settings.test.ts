@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral } from '../support/corral.ts'
 import { ggufBytes } from '../support/gguf-writer.ts'
+import { thorough } from '../support/thorough.ts'
 
 const QUESTION = { messages: [CAPITAL_QUESTION], stream: false, options: { temperature: 0 } }
 
@@ -42,7 +43,7 @@ t.test('settings of a model in config.yaml reach its engine', async t => {
   t.equal((await corral.json('/api/show', { model: 'my/helper' })).status, 200)
 })
 
-t.test('a LoRA adapter is loaded with its scale', async t => {
+t.test('a LoRA adapter is loaded with its scale', thorough, async t => {
   const folder = t.testdir()
   // Every weight is about 0.75, so that the model's answers change visibly when the adapter is active.
   const adapter = ggufBytes({

@@ -12,6 +12,7 @@ import { builtInPlugins } from '../../plugins/built-in.ts'
 import { startTestCorral } from '../../testing/test-corral.ts'
 import { alive, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 import { refusedWith } from '../support/failure.ts'
+import { thorough } from '../support/thorough.ts'
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], stream: false }
 
@@ -182,7 +183,7 @@ t.test('a reload applies aliases, keep_alive, memory and log levels', async t =>
   t.match(await answered(corral), { done: true })
 })
 
-t.test('a model whose settings change during its load is loaded with the new ones', async t => {
+t.test('a model whose settings change during its load is loaded with the new ones', thorough, async t => {
   const corral = await startCorral(t)
   const answer = answered(corral)
   await until('it loads', () => /loading corral\/tiny-chat/.test(corral.log()))

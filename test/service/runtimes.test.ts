@@ -15,6 +15,7 @@ import {
 import { refusedWith } from '../support/failure.ts'
 import { archiveName, BAD_SERVERS, engineArchive, releaseFiles } from '../support/release-archives.ts'
 import { type ReleaseEmulator, startReleaseServer } from '../support/release-server.ts'
+import { thorough } from '../support/thorough.ts'
 
 /** One archive of the real engine serves for all good releases. */
 let good: Buffer
@@ -127,7 +128,7 @@ t.test('a release is downloaded, verified, used, upgraded and rolled back', asyn
   t.notOk(existsSync(join(home, 'runtimes', id('b100'))))
 })
 
-t.test('bad archives leave nothing behind', async t => {
+t.test('bad archives leave nothing behind', thorough, async t => {
   const server = await startReleaseServer(t)
   const home = newFolder(t)
   const corral = await startCorral(t, { home, runtimes: releaseOnly(server) })

@@ -20,6 +20,7 @@ import {
 } from '../support/corral.ts'
 import { localhostCertificate } from '../support/localhost-certificate.ts'
 import { makeCertificate, whyNoCertificates } from '../support/make-certificate.ts'
+import { thorough } from '../support/thorough.ts'
 
 const { cert: ca } = localhostCertificate
 
@@ -116,7 +117,7 @@ t.test('with a certificate all network addresses speak only TLS, and the private
   waiting.destroy()
 })
 
-t.test('connection limits apply to encrypted connections', async t => {
+t.test('connection limits apply to encrypted connections', thorough, async t => {
   const folder = place(newFolder(t), localhostCertificate)
   const limits = 'limits: { connections: 12, reader_stall: 500ms }\ndefaults: { num_parallel: 1 }'
   const corral = await startCorral(t, { config: settings(folder, limits), ca })
@@ -231,7 +232,7 @@ t.test('a start with an unusable certificate reports the cause', async t => {
   t.match(stderr, /--host .*a host name or an address/s)
 })
 
-t.test('an unencrypted public address is reported once', async t => {
+t.test('an unencrypted public address is reported once', thorough, async t => {
   const hint = /are sent to 0\.0\.0\.0:0 without encryption/g
   const flags = ['--host', '0.0.0.0']
   const key = 'api_keys: [a-key-that-is-long-enough-for-this]'

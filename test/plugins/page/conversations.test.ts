@@ -6,6 +6,7 @@ import t from 'tap'
 import { ConversationStore } from '../../../plugins/page/conversation-store.ts'
 import { residentMemory } from '../../../scripts/bench/measuring.ts'
 import { type Corral, startCorral } from '../../support/corral.ts'
+import { thorough } from '../../support/thorough.ts'
 
 const NEVER = new AbortController().signal
 
@@ -152,7 +153,7 @@ t.test('conversations are separate for each key and survive a kill', async t => 
   t.equal((await again.list()).body.total, 0, 'a new key with the same name starts empty')
 })
 
-t.test('searches and replies of large conversations need little memory', async t => {
+t.test('searches and replies of large conversations need little memory', thorough, async t => {
   const corral = await startCorral(t, { config: 'web:\n  conversations: server\n' })
   const { put } = client(corral)
   const MIB = 2 ** 20

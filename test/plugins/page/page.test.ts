@@ -4,6 +4,7 @@ import t from 'tap'
 import { packageRoot } from '../../../core/system/package-info.ts'
 import { accessibilityFaults, screenshot } from '../../support/browser.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, startCorral } from '../../support/corral.ts'
+import { thorough } from '../../support/thorough.ts'
 import { answersOf, deleteChat, messageField, pageTests } from './support.ts'
 
 const QUESTION = CAPITAL_QUESTION.content
@@ -47,7 +48,7 @@ t.test('each file is cached for ever and has the same content in every encoding'
   }
 })
 
-t.test('the configuration moves the page or turns it off', async t => {
+t.test('the configuration moves the page or turns it off', thorough, async t => {
   const accept = { headers: { accept: 'text/html' } }
   const moved = await startCorral(t, { config: 'web:\n  path: /team/chat\n' })
   const links = await (await fetch(moved.url, accept)).text()

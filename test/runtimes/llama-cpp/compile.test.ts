@@ -21,6 +21,7 @@ import {
 } from '../../../runtimes/llama-cpp/sources/compile.ts'
 import { compiledSource, prebuiltPackage, type SourceOptions } from '../../../runtimes/llama-cpp/sources/compiled.ts'
 import { fetchConverter } from '../../../runtimes/llama-cpp/sources/llama-source.ts'
+import { thorough } from '../../support/thorough.ts'
 import { fakeServer, gpuMachine, H100, memoryLog, plainMachine, writePrograms } from './fake-build.ts'
 
 t.test('parses build progress', async t => {
@@ -268,7 +269,7 @@ t.test('compiles everything when prebuilt libraries cannot be used', async t => 
   t.test('if the build fails verification', full({ trial: once }, /against the libraries.*answered nonsense/))
 })
 
-t.test('compiles GPU builds', async t => {
+t.test('compiles GPU builds', thorough, async t => {
   const nvcc = (version: string) => `#!/bin/sh\necho "Cuda compilation tools, release ${version}, V${version}.1"\n`
   const amd = { ...plainMachine, gpus: [{ ...H100, vendor: 'amd' as const, architecture: 'gfx1100' }] }
 

@@ -22,6 +22,7 @@ import { KNOWN_OPTIONS } from '../../../runtimes/llama-server/known-options.ts'
 import type { LaunchSpec } from '../../../runtimes/llama-server/launch-spec.ts'
 import { readJson, readText } from '../../../runtimes/llama-server/response-body.ts'
 import { failure } from '../../support/failure.ts'
+import { thorough } from '../../support/thorough.ts'
 import { buildOf, engineDeps, engineSpec, MODEL, realBuild } from './support.ts'
 
 // Settings that an engine must ignore, see "surroundings" below.
@@ -245,7 +246,7 @@ t.test('a stream reports that its engine was killed', async t => {
   t.same(readdirSync(run), [])
 })
 
-t.test('a stopped process is reported as hanging, but a long prefill is not', async t => {
+t.test('a stopped process is reported as hanging, but a long prefill is not', thorough, async t => {
   const run = t.testdir({})
   const spec = engineSpec({ options: { ...engineSpec().options, num_ctx: 8192, num_parallel: 1 } })
   const extraArguments = ['--threads', '1', '--threads-batch', '1']

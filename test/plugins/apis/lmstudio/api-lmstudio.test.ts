@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { randomEncoder } from '../../../../scripts/random-models.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../../../support/corral.ts'
+import { thorough } from '../../../support/thorough.ts'
 
 const ENCODER = 'team/encoder'
 const file = join(t.testdir(), 'encoder.gguf')
@@ -140,7 +141,7 @@ t.test('a key sees and uses only its own models', async t => {
   t.match(await corral.json('/api/v0/chat/completions', chat), missing)
 })
 
-t.test('the API can be disabled', async t => {
+t.test('the API can be disabled', thorough, async t => {
   const without = await startCorral(t, { config: 'api-lmstudio:\n  enabled: false\n' })
   t.equal((await without.json('/api/v0/models')).status, 404)
 })

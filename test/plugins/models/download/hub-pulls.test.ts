@@ -5,6 +5,7 @@ import { CAPITAL_ANSWER } from '../../../support/corral.ts'
 import { ggufBytes } from '../../../support/gguf-writer.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
 import type { HuggingFaceManners } from '../../../support/hub-emulator/hugging-face.ts'
+import { thorough } from '../../../support/thorough.ts'
 import {
   answer,
   contractFaults,
@@ -131,7 +132,7 @@ t.test('pull requests can take several forms', async t => {
   })
 })
 
-t.test('progress is reported at most ten times per second and file', async t => {
+t.test('progress is reported at most ten times per second and file', thorough, async t => {
   const hub = await startHubEmulator(t, {
     repositories: { 'test/big-GGUF': { files: { 'big-Q8_0.gguf': largeGguf(24 * MIB) } } },
     bandwidth: { total: 8 * MIB }

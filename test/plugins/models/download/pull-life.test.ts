@@ -7,6 +7,7 @@ import { CTRL_C, onTerminal } from '../../../command-line/terminal.ts'
 import { type Corral, until } from '../../../support/corral.ts'
 import { sha256Of } from '../../../support/hub-emulator/contents.ts'
 import { type HubEmulator, startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { thorough } from '../../../support/thorough.ts'
 import {
   contractFaults,
   corralWithHub,
@@ -269,7 +270,7 @@ t.test('other requests work during a pull', async t => {
   t.same(contractFaults(await watched, model), [])
 })
 
-t.test('two variants are pulled at the same time', async t => {
+t.test('two variants are pulled at the same time', thorough, async t => {
   const slow = await slowModel()
   const { hub, corral, name, model } = slow
   const before = hub.traffic.bytes()

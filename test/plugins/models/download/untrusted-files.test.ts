@@ -5,6 +5,7 @@ import t from 'tap'
 import { ggufText, safetensorsBytes, u32, u64 } from '../../../support/gguf-writer.ts'
 import type { EmulatedFile } from '../../../support/hub-emulator/contents.ts'
 import { startHubEmulator } from '../../../support/hub-emulator/hub-emulator.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { answer, corralWithHub, listed, MIB, refusal, TINY_CHAT, TINY_SAFETENSORS } from './support.ts'
 
 /** A GGUF whose header is one list of numbers. */
@@ -72,7 +73,7 @@ t.test('unreadable files of a hub are refused with the reason', { timeout: 240_0
   t.same(await listed(corral), [])
 })
 
-t.test('a model is found in a listing of 40,000 files', { timeout: 240_000 }, async t => {
+t.test('a model is found in a listing of 40,000 files', { ...thorough, timeout: 240_000 }, async t => {
   const files = many(40_000, { 'tiny-F16.gguf': readFileSync(TINY_CHAT) })
   const hub = await startHubEmulator(t, { repositories: { 'o/many': { files } } })
   const corral = await corralWithHub(t, hub)
@@ -104,7 +105,7 @@ t.test('weights that the converter does not support are refused before the downl
   t.equal(hub.traffic.bytes('model.safetensors'), 0)
 })
 
-t.test('SafeTensors with Infinity in their config.json are pulled', async t => {
+t.test('SafeTensors with Infinity in their config.json are pulled', thorough, async t => {
   const folder = mkdtempSync(join(tmpdir(), 'corral-test-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))
   cpSync(TINY_SAFETENSORS, folder, { recursive: true })

@@ -19,6 +19,7 @@ import { transferFile } from '../../../../plugins/models/storage/staging.ts'
 import { failing } from '../../../support/failure.ts'
 import { readCases } from '../../../support/fixture.ts'
 import { ggufBytes, safetensorsBytes, u64, writeGguf } from '../../../support/gguf-writer.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { findFaults, name, openStore, tree } from './support.ts'
 
 const DEMO = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
@@ -188,7 +189,7 @@ t.test('a SafeTensors folder is imported', async t => {
   t.same(store.list().length, 1)
 })
 
-t.test('a malformed SafeTensors header is refused without blocking other work', async t => {
+t.test('a malformed SafeTensors header is refused without blocking other work', thorough, async t => {
   const dir = t.testdir({ 'config.json': '{}', 'tokenizer.json': '{}' })
   const { store } = await openStore(join(dir, 'models'))
   const header = (text: string, length: number | bigint = Buffer.byteLength(text)) =>

@@ -6,6 +6,7 @@ import t from 'tap'
 import { corral as command } from '../../../command-line/command.ts'
 import { type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { bearer } from '../support.ts'
 import { ADMIN, config, newKey, usageOf } from './clients.ts'
 
@@ -105,7 +106,7 @@ t.test('clients that disconnect early are charged for the prompt', async t => {
   t.pass('the unfinished prompt of a list is counted')
 })
 
-t.test('interrupted embeddings are counted', async t => {
+t.test('interrupted embeddings are counted', thorough, async t => {
   const corral = await startCorral(t, { config: config('', DEFAULTS) })
   const key = await newKey(corral, 'alice')
   const count = async () => (await rowOf(corral, 'alice')).tokens_in
@@ -164,7 +165,7 @@ t.test('usage survives a restart and a kill', async t => {
   )
 })
 
-t.test('usage stays correct when the engine or the server is killed during answers', async t => {
+t.test('usage stays correct when the engine or the server is killed during answers', thorough, async t => {
   const text = config('', DEFAULTS)
   const first = await startCorral(t, { config: text })
   const { home } = first

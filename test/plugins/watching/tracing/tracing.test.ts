@@ -2,6 +2,7 @@ import { createServer, type IncomingHttpHeaders } from 'node:http'
 import t, { type Test } from 'tap'
 import { CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { listen } from '../../../support/listen.ts'
+import { thorough } from '../../../support/thorough.ts'
 
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 const SPAN = '00f067aa0ba902b7'
@@ -101,7 +102,7 @@ t.test('each request to a model has a span below the span of its caller', async 
   t.notMatch(text(), '127.0.0.1', 'no addresses')
 })
 
-t.test('an unreachable collector is logged once and does not delay requests or shutdown', async t => {
+t.test('an unreachable collector is logged once and does not delay requests or shutdown', thorough, async t => {
   const corral = await startCorral(t, { env: { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:9' } })
   for (let count = 0; count < 3; count++) t.equal((await corral.json('/api/chat', chat())).status, 200)
   await until('the log says so', () => corral.log().includes('Traces cannot be sent'))

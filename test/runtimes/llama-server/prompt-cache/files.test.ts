@@ -21,6 +21,7 @@ import {
 } from '../../../../runtimes/llama-server/prompt-cache/state-file.ts'
 import { openStateStore } from '../../../../runtimes/llama-server/prompt-cache/state-store.ts'
 import { getTrail } from '../../../../runtimes/llama-server/prompt-cache/trail.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { NEVER } from './support.ts'
 
 const words = (...values: number[]) => Buffer.from(Int32Array.from(values).buffer)
@@ -289,7 +290,7 @@ t.test('several engines use a file on disk at once, and deleted folders are made
   writeFileSync(room!.path, '')
 })
 
-t.test('a thousand conversations of ten owners stay within the budgets', async t => {
+t.test('a thousand conversations of ten owners stay within the budgets', thorough, async t => {
   const root = t.testdir()
   const { store, put } = await open(root, { memory: 3000, disk: 5000 })
   const kept = await put('x/a', 100, 'quiet')

@@ -14,6 +14,7 @@ import {
   TransferThread
 } from '../../../../../plugins/models/download/transfer/transfers.ts'
 import { sampleBytes, sha256, startByteServer } from '../../../../support/byte-server.ts'
+import { thorough } from '../../../../support/thorough.ts'
 
 const MiB = 1024 * 1024
 const content = sampleBytes(16 * MiB)
@@ -156,7 +157,7 @@ t.test('the bandwidth limit applies to all files together', async t => {
   t.ok((performance.now() - free) / 1000 < seconds, 'without a limit it is faster')
 })
 
-t.test("memory use does not grow with the file's size", async t => {
+t.test("memory use does not grow with the file's size", thorough, async t => {
   const program = fileURLToPath(new URL('../../../../support/byte-server-child.js', import.meta.url))
   const transfers = make(t)
   const folder = t.testdir()
