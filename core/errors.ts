@@ -1,6 +1,6 @@
 /**
- * All failures that a client or an admin can meet, with their stable codes. The HTTP status depends on the code, so
- * that it is the same in all APIs. Each API renders a CorralError in its own format.
+ * All failures that a client or an admin can see, with their stable codes. The HTTP status depends only on the code, so
+ * it is the same in all APIs. Each API renders a CorralError in its own format.
  */
 const CODES = [
   [400, 'invalid_json missing_body invalid_request invalid_model_name invalid_option context_exceeded'],
@@ -40,7 +40,7 @@ export const ERROR_STATUS = Object.fromEntries(
   CODES.flatMap(([status, codes]) => codes.split(' ').map(code => [code, status]))
 ) as Record<ErrorCode, number>
 
-/** 5xx codes for which sending the same request again may help; all others get `x-should-retry: false`. */
+/** 5xx codes for which a retry of the same request may help. All others get `x-should-retry: false`. */
 const RETRYABLE = new Set(
   errorCodes('queue_full too_busy hub_rate_limited engine_crashed hub_unreachable copy_failed draining')
 )
@@ -53,11 +53,14 @@ export interface ErrorOptions {
   retryAfter?: number
   /** The invalid request field. */
   param?: string
-  /** Whether sending the same request again may help, if this failure differs from others of its code. */
+  /** Whether a retry of the same request may help, if this failure differs from others with its code. */
   retryable?: boolean
 }
 
-/** A failure with a stable code and a sentence that says what happened, to what, and what the reader can do next. */
+/**
+ * A failure with a stable code and a sentence that says what happened, what it happened to, and what the reader can do
+ * next.
+ */
 export class CorralError extends Error {
   override readonly name = 'CorralError'
   readonly code: ErrorCode

@@ -5,7 +5,7 @@ import type { Lease } from '../contracts/leases.ts'
 import { errorMessage } from '../errors.ts'
 import { abortAfter } from '../system/abort-signals.ts'
 
-/* Counts prompts that were processed for clients that disconnected: they would otherwise be free. */
+/* Counts prompts that were processed for clients that then disconnected. Otherwise these prompts would be free. */
 
 const PATIENCE = 10_000
 
@@ -23,7 +23,7 @@ export function countAborted(
     .finally(() => record.release())
 }
 
-/** Tokens of one of the request's prompts, including a `suffix`; 0 if there is no such prompt. */
+/** Counts the tokens of one of the request's prompts, including a `suffix`. Returns 0 if there is no such prompt. */
 export async function promptTokens(
   engine: Pick<Engine, 'countTokens' | 'tokenize'>,
   operation: Operation,

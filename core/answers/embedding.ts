@@ -27,8 +27,8 @@ export function shortened(embedding: Vector, dimensions = embedding.length): num
 const PIECE = 8192
 
 /**
- * A reply with a list as its last field, or that is a list, with a row for each vector. Two thousand vectors are over
- * 10 MB of JSON. Making that in one step would stop all streams for 150 ms or more, so the JSON is made in pieces, as
+ * A reply that is a list, or whose last field is a list, with a row for each vector. Two thousand vectors are over 10
+ * MB of JSON. Writing them in one step would stop all streams for 150 ms or more, so the JSON is written in pieces, as
  * fast as the client reads.
  * @param rowOf must not throw, because the reply may have begun
  * @param around makes the reply around the list

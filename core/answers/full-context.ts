@@ -27,10 +27,9 @@ export function shorterConversation(
 }
 
 /**
- * Drops the oldest turns of a conversation: at least one, and as many as it seems to take, estimated by the length of
- * their text, until the rest has at most `room` tokens. A turn is a user's message with everything up to the next one.
- * Of the last turn, only rounds of tool calls with their results can be dropped, except the last round. System messages
- * stay.
+ * Drops the oldest turns of a conversation until the rest has at most `room` tokens, as estimated from the length of
+ * their text. It drops at least one turn. A turn is a user's message and everything up to the next one. In the last
+ * turn, only rounds of tool calls with their results can be dropped, except the last round. System messages stay.
  * @param promptTokens tokens of the whole conversation
  * @returns undefined if nothing can be dropped
  */

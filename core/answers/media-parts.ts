@@ -2,9 +2,9 @@ import type { EngineSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
-/** A kind of medium in messages, and the formats of it that corral accepts. */
+/** A kind of media in messages, and the formats that corral accepts for it. */
 interface Medium {
-  /** The capability that the model needs; undefined if metadata does not say. */
+  /** The capability that the model needs. Undefined if the metadata does not say. */
   capability?: 'vision' | 'audio'
   plural: string
   one: string
@@ -44,7 +44,7 @@ const PARTS: Record<string, { medium: Medium; fields: readonly string[]; plain: 
 
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
 const DATA_URL = /^data:[^,]*;base64,/
-/** Characters of base64 decoded to find format and size. JPEG files may have their size rather far into the file. */
+/** Characters of base64 decoded to find format and size. In JPEG files the size can come late. */
 const HEAD = 2 ** 20
 /** The engine stores an image with 3 bytes a pixel, twice while it decodes it. */
 const MAX_PIXELS = 100_000_000
@@ -59,7 +59,7 @@ const inContent: Place = (message, part) => `messages[${message}].content[${part
 /**
  * Checks the images, sounds and videos in chat messages before a model is loaded for them: whether the model
  * understands them, and whether the data is valid. URLs are refused, because an engine would fetch them from inside
- * this machine's network. So are formats in which the engine's tools would follow URLs.
+ * this machine's network. Formats in which the engine's tools would follow URLs are refused too.
  * @throws CorralError `unsupported_capability` or `invalid_request` with the place as `param`
  */
 export function checkMedia(
@@ -124,7 +124,7 @@ function checkData(data: unknown, medium: Medium, plain: boolean, param: string)
   }
 }
 
-/** Pixels of an image, read from its first bytes; zeros if they do not show it. */
+/** Reads the size of an image in pixels from its first bytes. Returns zeros if they do not contain it. */
 export function imageSize(head: Buffer): { width: number; height: number } {
   const signature = head.toString('latin1', 0, 4)
   if (signature.startsWith('\xff\xd8')) return jpegSize(head)

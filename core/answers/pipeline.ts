@@ -54,7 +54,7 @@ export interface AnswerDependencies {
   optionsAtTop?: boolean
 }
 
-/** What an API asks of a model, in OpenAI's format. */
+/** An API's request to a model, in OpenAI's format. */
 export interface Question {
   operation: 'chat' | 'completion' | 'transcribe'
   /** Absent to only load the model. */
@@ -79,7 +79,7 @@ export interface Question {
   check?(lease: Lease): void
 }
 
-/** What to lease. The model is named as in the request. */
+/** The lease to request. The model is named as in the request. */
 export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | keyof CallerLease> & {
   model: RequestedName
 }
@@ -92,7 +92,7 @@ type CallerLease = Pick<
 
 /** Writes one answer in the format of an API. Each attempt gets a new writer. */
 export interface AnswerWriter {
-  /** Takes the engine's deltas. @returns what to send; nothing if empty or undefined */
+  /** Converts the engine's deltas to text to send. Nothing is sent if it is empty or undefined. */
   add(deltas: readonly Delta[]): string | undefined
   /** The end of the stream. */
   end(): string
@@ -102,7 +102,7 @@ export interface AnswerWriter {
 export interface Channel extends ReplyStreamOptions {
   /** The last frame of a stream that failed after it had begun. */
   failure(error: CorralError): string
-  /** Rewrites the bytes of an OpenAI stream. If the engine offers bytes, no writer is created. */
+  /** Rewrites the bytes of an OpenAI stream. If the engine provides bytes, no writer is created. */
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
 }
 
@@ -282,7 +282,8 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   }
   // The name is resolved once, so that a change in between cannot switch the request's model.
   const lease = merged(asked.lease, { model: publicModelName(variant) })
-  // How long a model stays loaded affects everybody. Clients send it out of habit, so it is ignored instead of refused.
+  // How long a model stays loaded affects all clients. Many clients send the field by default, so it is ignored instead
+  // of refused.
   if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
   return merged(asked, { body, lease })
 }
@@ -361,7 +362,7 @@ function hookedRequest(
   return { surface, operation, model: formatModelName(model), body, caller, reply, signal }
 }
 
-/** Does everything that may still change the status code or headers. @throws as `bounded`, and errors of hooks */
+/** Completes all steps that may still change the status code or headers. @throws as `bounded`, and errors of hooks */
 async function prepare(
   deps: AnswerDependencies,
   reply: FastifyReply,
@@ -380,7 +381,7 @@ async function prepare(
 
 /** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
-/** The earlier name is sent too, until 0.3.0. */
+/** The old header name is also sent until 0.3.0. */
 const unenforcedHeaders = (pointers: string) => ({
   [UNENFORCED_SCHEMA]: pointers,
   'x-corral-unheeded-schema': pointers

@@ -21,7 +21,10 @@ export interface Asked<Body extends EngineFields = EngineFields> {
 /** The last result for each key's limits: clients mostly ask for the same model again. */
 const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
 
-/** The limits of a caller's requests: those of its key come first, then the model's, then `limits`. */
+/**
+ * Returns the limits of a caller's requests. The limits of its key take precedence over the model's, and those over
+ * `limits`.
+ */
 export function getRequestLimits(
   config: CoreConfig,
   variant: Model,
@@ -114,10 +117,10 @@ function requireKeepAlive(wanted: number | undefined, bounds: RequestBounds, sen
   throw overLimit('keep_alive', 'keep_alive', String(given).slice(0, 60), bounds.keep_alive)
 }
 
-/** OpenAI's Responses API has its own name for it. */
+/** OpenAI's Responses API uses another name. */
 const OTHER_NAMES: Record<string, string> = { max_output_tokens: 'max_tokens' }
 
-/** The field of a request, or of its options, that sets an option to this value, if any. */
+/** Returns the field of a request, or of its options, that sets an option to this value, if there is one. */
 function fieldOf(sent: unknown, option: string, value: number): string | undefined {
   if (!isObject(sent)) return undefined
   const sets = ([name, given]: [string, unknown]) =>

@@ -33,7 +33,7 @@ export class RunningAnswers {
     // Answers that have not started and engines without controls have none.
     const controls = isMeant ? answer.controls : []
     if (controls.length === 0) return { success: false, message: 'no active completion for this id' }
-    // The controls of an engine that was replaced fail. Each choice may have its own controls.
+    // Controls fail if their engine was replaced. Each choice may have its own controls.
     const results = await Promise.allSettled(controls.map(one => one.endThought({ signal })))
     const replies = results.flatMap(result => (result.status === 'fulfilled' ? [result.value] : []))
     const reply = replies.find(({ success }) => success) ?? replies[0]

@@ -1,6 +1,6 @@
 /** A mistake in the configuration. */
 export interface ConfigProblem {
-  /** Its place: `config.yaml:12:3`, `env CORRAL_PORT` or `flag --port`. */
+  /** Place of the mistake: `config.yaml:12:3`, `env CORRAL_PORT` or `flag --port`. */
   where: string
   /** Path of the file, with the place in it, counted from 1. */
   file?: string
@@ -10,7 +10,7 @@ export interface ConfigProblem {
   setting?: string
   /** What is wrong and what is allowed. Never contains a secret. */
   message: string
-  /** It is an unknown option of requests, which engines get anyway. Other unknown settings are ignored. */
+  /** The setting is an unknown request option, which engines get anyway. Other unknown settings are ignored. */
   passedOn?: true
 }
 

@@ -23,7 +23,7 @@ export interface ConfigFile {
   /** The file's name in messages: relative to the working directory if it is inside. */
   shownAs: string
   bytes: Buffer
-  /** Where it was found if it was not named. */
+  /** Where it was found if the user did not name it. */
   foundIn: string | undefined
 }
 
@@ -37,7 +37,10 @@ export function expandPath(text: string, base: string): string {
 export const isNamed = ({ flags, env }: ConfigPlaces) =>
   flags.config !== undefined || Boolean(env.CORRAL_CONFIG?.trim())
 
-/** The configuration file: `--config`, else CORRAL_CONFIG, else config.yaml in the working or the data directory. */
+/**
+ * The configuration file: `--config`, otherwise CORRAL_CONFIG, otherwise config.yaml in the working directory or the
+ * data directory.
+ */
 export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
   const { flags, env, cwd, file: known, text } = places
   const named = known === undefined ? (flags.config ?? (env.CORRAL_CONFIG?.trim() || undefined)) : undefined
@@ -55,7 +58,7 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
     if (known !== undefined && text !== undefined) return { path, shownAs, bytes: Buffer.from(text), foundIn }
     try {
-      // Reading a pipe again would wait forever.
+      // A second read of a pipe would wait forever.
       if (known !== undefined && (await stat(path)).isFIFO())
         throw new Error('it is a pipe, which can be read only once')
       return { path, shownAs, bytes: await readFile(path), foundIn }

@@ -57,7 +57,7 @@ function wrapped(text: string, indent: string): string[] {
   return lines
 }
 
-/** Lines of settings with their comments in one column. A comment too long for its line goes above it. */
+/** Aligns the comments of settings in one column. If a comment is too long for its line, it goes above the setting. */
 function withComments(rows: { text: string; comment: string }[], indent?: string): string[] {
   const short = rows.filter(({ text, comment }) => text.length + comment.length + 4 <= WIDTH)
   const column = Math.max(0, ...short.map(({ text }) => text.length)) + 2
@@ -78,7 +78,7 @@ function example(name: string, schema: JsonSchema, indent: string): string[] {
   return text.split('\n').map(line => `${indent}# ${line}`)
 }
 
-/** A commented-out entry of a group whose entries people name, with all its possible settings. */
+/** A commented-out example entry of a group with user-chosen names, with all possible settings. */
 function entryExample(
   name: string,
   settings: Record<string, JsonSchema>,

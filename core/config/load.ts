@@ -100,7 +100,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
   for (const { path, atKey, unknown, message } of findMistakes(schema, values)) {
     const problem = problemAt(atKey ? yaml.keyPlace(path) : yaml.valuePlace(path), message, settingName(path))
     if (unknown === 'option') layer.unknown.push({ ...problem, passedOn: true })
-    // An unknown setting of corral's own may belong to another version. Plugins know all of their settings.
+    // An unknown setting outside plugins may belong to another version. Plugins know all of their settings.
     else if (unknown && !(path.length > 1 && outside.has(path[0]!))) {
       layer.unknown.push(problem)
       delete (valueAt(values, path.slice(0, -1)) as Values)[path.at(-1)!]
@@ -171,7 +171,7 @@ export function freeze<T>(value: T): T {
 
 /**
  * Loads the configuration from flags, environment, one file and the schema's defaults, in this precedence.
- * @throws ConfigError with every mistake that was found; PluginError if a plugin's own schema is unusable.
+ * @throws ConfigError with all mistakes; PluginError if a plugin's own schema is unusable
  */
 export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
   const schema = composeConfigSchema(sources.definitions)

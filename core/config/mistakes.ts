@@ -31,12 +31,12 @@ const FORMATS: Record<string, string> = {
   'corral-private-address': 'a host name, an address, a network such as 10.0.0.0/8, or "*" for all'
 }
 
-/** A phrase that says what a setting accepts, if its schema says more than the schemas of requests do. */
+/** Describes what a setting accepts, if its schema says more than the schemas of requests do. */
 function settingPhrase(schema: JsonSchema): string | undefined {
   if (schema.title) return schema.title
   if (schema.format) return FORMATS[schema.format] ?? `text in the format "${schema.format}"`
   if (schema.type === 'object') return 'a group of settings ("name: value" lines)'
-  // A regular expression would not help users. Each entry that does not match is reported separately.
+  // A regular expression would not help users. Each invalid entry is reported separately.
   if (schema.type !== 'array' || !schema.items || schema.items.pattern) return undefined
   return `a list, each entry ${allowedBy(schema.items, settingPhrase)}`
 }
@@ -65,7 +65,7 @@ export function setAt(values: Record<string, unknown>, path: readonly string[], 
   }
 }
 
-/** The paths of all names in the schema, without names that people choose. */
+/** The paths of all names in the schema, except names that users choose. */
 function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   return Object.entries(schema.properties ?? {}).flatMap(([key, inner]) => [
     [...path, key],
@@ -86,7 +86,7 @@ function unknownKey(root: JsonSchema, path: string[]): string {
   }
   const siblings = Object.keys(schemaAt(root, parent)?.properties ?? {})
   const near = nearest(key, siblings)
-  // A name that many sections have does not show which one was meant.
+  // If many sections have this name, it is unclear which one was meant.
   const elsewhere = knownPaths(root).filter(known => known.at(-1) === key.toLowerCase())
   const guesses = near ? [[...parent, near]] : elsewhere.length <= 2 ? elsewhere : []
   const within = parent.length === 0 ? 'There is no setting' : `${settingName(parent)} has no setting`
@@ -101,7 +101,7 @@ const pointerKeys = (pointer: string) =>
     .slice(1)
     .map(key => key.replaceAll('~1', '/').replaceAll('~0', '~'))
 
-/** Keywords for which the message is "must be <what is allowed>; got <value>". */
+/** Keywords whose message is "must be <what is allowed>; got <value>". */
 const EXPLAINED = new Set(
   'type enum const format pattern minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength anyOf oneOf'.split(
     ' '

@@ -6,7 +6,8 @@ export interface Override {
   path: string[]
   env: string
   /**
-   * Without the dashes; `loadConfig` gets flags in camel case. Secrets have no flag, because command lines are public.
+   * Without the dashes. `loadConfig` gets flags in camel case. Secrets have no flag, because other users can see
+   * command lines.
    */
   flag?: string
 }

@@ -24,8 +24,8 @@ function viewOf<Values extends object>(keys: string[], current: () => Values, fi
 }
 
 /**
- * The current configuration of a running server. Code that keeps a reference to `view` sees the current settings each
- * time it reads them. The groups are replaced as a whole, and their values are frozen.
+ * The current configuration of a running server. Code that keeps a reference to `view` always sees the current
+ * settings. The groups are replaced as a whole, and their values are frozen.
  */
 export class LiveConfig {
   /** A snapshot of the current configuration. */
@@ -113,7 +113,10 @@ export interface ReloaderOptions {
   plugins: Reloadable
   /** Applies settings of the core that are not read each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
-  /** Reads the configuration again, from `file` if there was one; with `text`, as if the file contained that. */
+  /**
+   * Reads the configuration again, from `file` if there was one. If `text` is given, it replaces the content of the
+   * file.
+   */
   load(file: string | undefined, text?: string): Promise<LoadedConfig>
   log: FastifyBaseLogger
   /** Aborted when the server begins to shut down. */
@@ -153,8 +156,8 @@ export class Reloader {
   }
 
   /**
-   * Changes the configuration file and reloads it: all of it, or nothing. The new text is checked before it is written,
-   * and if it cannot be applied, the file is restored. Runs one at a time, also with reloads.
+   * Changes the configuration file and reloads it, or changes nothing. The new text is checked before it is written,
+   * and if it cannot be applied, the file is restored. Never runs at the same time as another change or reload.
    * @param change returns the new text; it gets an empty text if there is no file yet
    * @throws CorralError as `reload`; `config_not_editable`; `settings_changed` if something else changed the file in
    * between; the errors of `change`
@@ -222,7 +225,7 @@ export class Reloader {
       isDeepStrictEqual(this.#read.overridden[setting], value) ? [] : [{ setting, by: loaded.origins[setting]! }]
     )
     if (changes.some(({ restart }) => !restart)) await this.#apply(before, next)
-    // The unknown settings and all origins come from the current file.
+    // Unknown settings and origins come from the current file.
     else live.current = next
     this.#read = loaded
     const records = (restart: boolean) => changes.filter(change => change.restart === restart).map(recordOf)
@@ -235,7 +238,10 @@ export class Reloader {
     }
   }
 
-  /** The changes by a configuration, and what applies without a restart. @throws CorralError `shutting_down` */
+  /**
+   * The changes that a configuration makes, and its parts that apply without a restart. @throws CorralError
+   * `shutting_down`
+   */
   #plan(loaded: LoadedConfig) {
     const { live, definitions, plugins, signal } = this.#options
     if (signal.aborted) {
@@ -306,7 +312,7 @@ function refused(file: string | undefined, { problems }: ConfigError): CorralErr
   })
 }
 
-/** A file without write permission is left alone, though its folder would allow replacing it. */
+/** A file without write permission is never replaced, even if the permissions of its folder would allow that. */
 async function requireWritable(path: string, exists: boolean): Promise<void> {
   if (!exists) return
   try {
@@ -314,7 +320,7 @@ async function requireWritable(path: string, exists: boolean): Promise<void> {
   } catch (error) {
     throw notWritable(path, errorMessage(error))
   }
-  // Root may write anything, but a file that nobody can write was made so on purpose.
+  // Root can write anything, but a file without any write permission is protected on purpose.
   if (((await stat(path)).mode & 0o222) === 0) throw notWritable(path, 'the file is read-only')
 }
 

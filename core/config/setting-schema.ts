@@ -15,8 +15,8 @@ import { CoreConfigSchema, isDuration } from './core-schema.ts'
 const RESERVED = new Set([...Object.keys(CoreConfigSchema.properties), 'home', 'config'])
 
 /**
- * Completes a schema: unknown keys are mistakes, and a group that is left out gets its settings' defaults.
- * @param chosen whether people decide to create the group; it may then have required settings
+ * Completes a schema: unknown keys are mistakes, and an omitted group gets the defaults of its settings.
+ * @param chosen whether users create the group themselves; it may then have required settings
  */
 function complete(schema: JsonSchema, path: string, chosen = false): JsonSchema {
   const { properties, patternProperties, items } = schema
@@ -71,7 +71,7 @@ function newAjv(proven: boolean): Ajv {
     strictTuples: false,
     strictRequired: false,
     addUsedSchema: false,
-    // Optimizing code that runs once takes longer than it saves.
+    // The code runs once, so optimizing it would take longer than it saves.
     code: { optimize: false },
     // Compiling the meta-schema takes longer than compiling a typical configuration.
     ...(proven && { meta: false, validateSchema: false })
@@ -123,9 +123,10 @@ const errorsOf = (validate: ValidateFunction, value: unknown, place: string): Er
   validate(value) ? [] : validate.errors!.map(error => ({ ...error, instancePath: place + error.instancePath }))
 
 /**
- * The mistakes in given settings, each checked by its part of the schema, which Ajv compiles once. Compiling everything
- * would take a sixth of the start, and most configurations set only a few. A test checks the defaults.
- * @param value what was given, with its defaults
+ * Finds the mistakes in the given settings. Each setting is checked by its part of the schema, which Ajv compiles once.
+ * Compiling everything would take a sixth of the start, and most configurations set only a few. A test checks the
+ * defaults.
+ * @param value the given settings with defaults
  */
 function errorsIn(ajv: Ajv, schema: JsonSchema, given: unknown, value: unknown, place: string): ErrorObject[] {
   if (isDeepStrictEqual(value, schema.default)) return []
@@ -153,7 +154,7 @@ export interface ConfigSchema {
   root: JsonSchema
   /** The options that engines know; empty if no plugin lists any. */
   engineOptions: ReadonlySet<string>
-  /** Names, in lower case, of the models in these values whose engines may know other options. */
+  /** Names, in lower case, of the models in these values whose engines may have additional options. */
   openModels(values: unknown): ReadonlySet<string>
   /** Fills in defaults, in place, and returns the mistakes. */
   check(value: unknown): ErrorObject[]

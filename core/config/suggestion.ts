@@ -38,7 +38,7 @@ export function nearest(typed: string, candidates: readonly string[]): string | 
   const limit = Math.max(1, Math.floor(typed.length / 3))
   const ranked = candidates
     .map(candidate => ({ candidate, given: plain(candidate) }))
-    // With such a difference in length, no candidate is close, but it may still begin with the typed text.
+    // With such a difference in length, no candidate is similar, but one may still begin with the typed text.
     .filter(({ given }) => Math.abs(given.length - wanted.length) <= limit || given.startsWith(wanted))
     .map(({ candidate, given }) => {
       const lengthens = Math.abs(given.length - wanted.length)

@@ -39,9 +39,9 @@ export class UntrustedConfig extends ConfigError {
 }
 
 /**
- * The reason why a file's settings that need trust are not accepted; undefined if they are. A file is trusted if only
- * the user and administrators can write it, and it was named explicitly, is in the data directory or corral's own
- * checkout, or its current content was trusted.
+ * Explains why a file's settings that need trust are not accepted. Undefined if they are. A file is trusted if only the
+ * user and administrators can write it and one of these is true: it was named explicitly, it is in the data directory
+ * or in corral's own checkout, or its current content was trusted.
  * @param problems the settings in question
  */
 export async function distrust(
@@ -78,7 +78,7 @@ export async function trustedFiles(home: string): Promise<Record<string, string>
   return read?.value.files ?? {}
 }
 
-/** Trusts a file as long as it contains these bytes; without bytes, it is no longer trusted. */
+/** Trusts a file as long as it contains these bytes. Without bytes, the file is no longer trusted. */
 export async function setTrust(home: string, path: string, bytes: Buffer | string | undefined): Promise<void> {
   const { [await realPath(path)]: _, ...others } = await trustedFiles(home)
   const files = bytes === undefined ? others : { ...others, [await realPath(path)]: digestOf(bytes) }

@@ -53,7 +53,7 @@ const defined = (values: Values) =>
   Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined))
 
 /**
- * The name of the section for a variant's settings, as it is spelled in these values: the name with its label, or its
+ * Finds the name of the section for a variant's settings, as spelled in these values: the name with its label, or its
  * public name, which may not exist yet.
  * @param model its public name
  */

@@ -19,7 +19,7 @@ export interface AdoptedFile {
 
 export type OnCopied = (file: { path: string; role: StoredFile['role'] }) => void
 
-/** Files to make a model of. Their roles are known, so their names need not show them. */
+/** Files that become a model. Their roles are given, so file names do not matter. */
 export interface AdoptRequest {
   name: ModelName
   format: 'gguf' | 'safetensors'
@@ -28,9 +28,12 @@ export interface AdoptRequest {
   origin: Origin
   /** Model files first, in the order of their shards. */
   files: AdoptedFile[]
-  /** Equal files with other defaults are another model. If absent, a replaced variant's defaults are kept. */
+  /** The same files with other defaults are another model. If absent, a replaced variant's defaults are kept. */
   defaults?: ModelDefaults
-  /** Whether the bare name refers to it from now on; otherwise only if it is the model's first variant. */
+  /**
+   * Whether the bare name refers to this variant from now on. Otherwise it does only if the variant is the model's
+   * first.
+   */
   becomesDefault?: boolean
   /** As in an `ImportRequest`. */
   caller?: Caller
@@ -39,10 +42,10 @@ export interface AdoptRequest {
 declare module './storage.ts' {
   interface Storage {
     /**
-     * Turns files into a variant, by link if possible; the files stay where they are. Their headers are read, so that a
-     * damaged file never becomes a model. Calls `onCopied` for each file that was copied. The variant replaces an
-     * existing one of its name, and a model with the same files, whose origin it keeps. Awaits `onRead` when the
-     * headers have been read.
+     * Turns files into a variant, by link if possible. The files stay in their place. Their headers are read, so that a
+     * damaged file never becomes a model. Calls `onCopied` for each copied file. The variant replaces an existing
+     * variant of the same name, and a model with the same files, whose origin it keeps. Awaits `onRead` after reading
+     * the headers.
      * @throws CorralError `invalid_request` that says what is wrong with the files, `model_exists`,
      * `insufficient_storage`, `path_not_allowed`
      */

@@ -58,11 +58,11 @@ export interface BuildCandidate extends Omit<Build, 'version' | 'commit' | 'dige
 
 /** How well a kind of build fits a machine. */
 export interface Fit {
-  /** 0 if it cannot work; the highest is tried first. */
+  /** Higher scores are tried first. 0 if it cannot work. */
   score: number
   /** Why it has this score, in sentences. */
   reasons: string[]
-  /** What prevents it from working or from working better, and how to fix that. */
+  /** Problems that prevent it from working or slow it down, and how to fix them. */
   missing: { what: string; fix?: string }[]
   /** Ids of the GPUs that it would use. */
   gpus: string[]
@@ -72,11 +72,11 @@ export interface Fit {
 export interface ArchivePattern {
   platform: NodeJS.Platform
   arch: string
-  /** Its groups may capture the version of the toolkit; higher ones are preferred. */
+  /** Its groups may capture the version of the toolkit, of which higher ones are preferred. */
   archive: RegExp
   /** The archive of libraries for the same folder, by the match of `archive`. */
   companion?: (match: RegExpExecArray) => RegExp
-  /** Lowest glibc that its programs need; other C libraries cannot run them. Linux only. */
+  /** Minimum glibc version that its programs need. They do not run with other C libraries. Linux only. */
   glibc?: string
 }
 
@@ -88,13 +88,13 @@ export interface RuntimeDescriptor {
   /** Human-readable, such as `CUDA 13 (NVIDIA)`. */
   title: string
   fit(hardware: Hardware): Fit
-  /** Preferred ones first; empty if only other sources provide it. */
+  /** In order of preference. Empty if only other sources provide it. */
   archives: readonly ArchivePattern[]
   /** Whether the driver supports the archive's toolkit. The highest supported version is used, or the lowest. */
   accepts?(match: RegExpExecArray, hardware: Hardware): boolean
   /** Environment variables for its processes, such as which of several GPUs to use. */
   environment?(hardware: Hardware): Record<string, string>
-  /** Whether a listed device is one that this kind is made for. */
+  /** Whether this kind can use a listed device. */
   usesDevice(device: BuildDevice, gpus: readonly Gpu[]): boolean
 }
 
@@ -134,9 +134,15 @@ export interface BuildSource {
   readonly name: string
   /** One line on what it looks for and where. */
   readonly description: string
-  /** Whether it needs neither network nor long work and has one build for any kind: it is checked at each start. */
+  /**
+   * Whether it needs no network and no long work, and has one build for any kind. Such sources are checked at each
+   * start.
+   */
   readonly instant?: boolean
-  /** Whether an earlier build still matches its settings. Others are used only if nothing better is available. */
+  /**
+   * Whether an earlier build still matches its settings. Builds that do not are used only if nothing better is
+   * available.
+   */
   wants?(build: Build): boolean
   /** Finds or makes an unverified build. Undefined, after `explain`, if it has none. @throws Error worth reporting */
   provide(request: BuildRequest): Promise<BuildCandidate | undefined>
@@ -224,7 +230,7 @@ export interface EngineRunSettings {
   extraArguments: readonly string[]
   /** Milliseconds without a sign of progress after which a load is aborted. */
   loadTimeout: number
-  /** Milliseconds without a sign of life after which a busy engine is stopped; 0 is never. */
+  /** A busy engine without a sign of life is stopped after this time in milliseconds. 0 means never. */
   hangTimeout: number
   /** Where running engines are recorded. */
   runDirectory: string
@@ -253,7 +259,10 @@ export interface Runtimes {
   readonly engineSettings: EngineRunSettings
   /** The engine's own converter if possible, otherwise the pinned one. @throws CorralError `runtime_missing` */
   conversionTools(waiting: Waiting): Promise<ConversionTools>
-  /** The folder of the converter that belongs to the build for new engines; undefined if either is not here yet. */
+  /**
+   * The folder of the converter for the build for new engines. Undefined if the build or the converter is not
+   * installed.
+   */
   presentConverter(): string | undefined
   /** Fetches, verifies and keeps a build without using it. @throws CorralError `runtime_missing` */
   install(request: InstallRequest, waiting: Waiting): Promise<Build>
@@ -267,10 +276,10 @@ export interface Runtimes {
   current(): Build | undefined
   /** The progress of the search for it; see RuntimesReport. */
   state(): RuntimesReport['state']
-  /** What is being found, fetched or made now. */
+  /** The build that is being found, fetched or compiled. */
   working(): Progress | undefined
   /** Detects the hardware and ranks the kinds, without searching for a build. */
   rank(waiting?: Waiting): Promise<void>
-  /** The state of everything, with a fresh ranking and the records of builds. */
+  /** The state of all builds, with a fresh ranking. */
   report(): RuntimesReport
 }

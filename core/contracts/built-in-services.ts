@@ -63,7 +63,7 @@ export interface EngineStats {
   readonly model: string
   readonly mode: EngineMode
   readonly isLoaded: boolean
-  /** Maximum concurrent requests; 0 if it is not loaded. */
+  /** Maximum concurrent requests. 0 if the model is not loaded. */
   readonly slots: number
   readonly freeSlots: number
   /** Requests in progress. */
@@ -84,7 +84,7 @@ export interface SchedulerStats {
   readonly requests: number
   /** Maximum number of models in memory. */
   readonly maxLoaded: number
-  /** Bytes by pool: what all engines together use, and may use. A pool without a budget has no limit. */
+  /** Bytes by pool that all engines together use and may use. A pool without a budget has no limit. */
   readonly memory: { readonly reserved: MemoryUse; readonly budget: MemoryUse }
 }
 
@@ -136,7 +136,7 @@ declare module './hooks.ts' {
   interface PluginHooks {
     /** Runs after a model failed to load. Not awaited; errors are logged. */
     loadFailed?(event: LoadFailure): Promise<void> | void
-    /** Runs after a pull failed, also if it will be retried. Not awaited; errors are logged. */
+    /** Runs after a pull failed, even if it will be retried. Not awaited; errors are logged. */
     pullFailed?(event: PullFailure): Promise<void> | void
     /** Runs after something changed that `GET /api/events` shows. It runs often, so it must do very little. */
     stateChanged?(topic: StateTopic): void
@@ -175,7 +175,7 @@ declare module './engines.ts' {
   }
 
   interface EngineProvider {
-    /** Models in the memory of other servers, which the scheduler shows instead of its own records. */
+    /** Models in the memory of other servers. The scheduler shows these instead of its own records. */
     elsewhere?(): Elsewhere
     /** Unloads a model on all other servers. @returns whether any server had it loaded */
     unload?(model: Model): Promise<boolean>
@@ -209,11 +209,11 @@ declare module './engines.ts' {
     readonly settings: {
       /** Bytes of disk for the states of conversations; 0 stores none, also in memory. */
       readonly promptCache: number
-      /** Bytes of RAM for them; undefined is a share of what is free. */
+      /** Bytes of RAM for these states. Undefined means a share of the free memory. */
       readonly promptCacheMemory: number | undefined
-      /** Bytes of RAM for all engines together; undefined is all that the machine can spare. */
+      /** Bytes of RAM for all engines together. Undefined means all that the machine can spare. */
       readonly memory: number | undefined
-      /** Bytes of each GPU's memory for all engines together; undefined is all that the GPU can spare. */
+      /** Bytes of each GPU's memory for all engines together. Undefined means all that the GPU can spare. */
       readonly gpuMemory: number | undefined
     }
     /** Bytes of RAM that all engines together may use now. */

@@ -26,7 +26,7 @@ export interface Caller {
 
 /** Limits of one request. */
 export interface RequestBounds {
-  /** Tokens; 0 is what the model was trained for. */
+  /** Tokens. 0 means the context length that the model was trained with. */
   num_ctx: number
   num_parallel: number
   /** Tokens. */
@@ -39,7 +39,7 @@ export interface RequestBounds {
   n: number
 }
 
-/** What a budget counts: requests to models, prompt and generated tokens together, or one of the two. */
+/** What a budget counts: requests to models, prompt tokens, generated tokens, or both kinds of tokens together. */
 export type BudgetKind = 'requests' | 'tokens' | 'tokens_in' | 'tokens_out'
 export type BudgetName = `${BudgetKind}_per_${'minute' | 'day'}`
 /** Maximum amounts per minute or day; 0 is unlimited. */

@@ -17,7 +17,7 @@ export interface ConvertedModel {
   converter: string
 }
 
-/** Conversions since the start, without those whose result existed already. */
+/** Conversions since the start. Calls that found an existing result do not count. */
 export interface ConversionCounts {
   readonly running: number
   readonly finished: number
@@ -54,7 +54,7 @@ export interface Conversion {
     dtype: string,
     waiting: Waiting
   ): Promise<void>
-  /** Whether the converter supports a parsed config.json; undefined if either is missing. */
+  /** Whether the converter supports a parsed config.json. Undefined if the file or the converter is missing. */
   supports(config: unknown): Promise<{ architecture: string | undefined; supported: boolean | undefined }>
   /** Installs the packages for conversions once. @throws CorralError `conversion_failed`, `runtime_missing`, … */
   install(waiting: Waiting): Promise<void>
@@ -63,6 +63,6 @@ export interface Conversion {
   running(): RunningConversion[]
   /** The conversions of a variant, by type. */
   list(variant: StoredVariant): Promise<ConvertedModel[]>
-  /** Deletes one of them. @throws CorralError `model_not_found` if there is none of this type */
+  /** Deletes one conversion. @throws CorralError `model_not_found` if there is no conversion to this type */
   remove(variant: StoredVariant, dtype: string): Promise<void>
 }

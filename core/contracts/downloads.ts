@@ -24,7 +24,7 @@ export type PullCaller = Pick<Caller, 'turn' | 'isLocal'>
 /** A search at hubs. */
 export interface SearchRequest {
   words: string
-  /** Name of the hub, or `all`; undefined to search the hubs that are tried for names without a prefix. */
+  /** Name of the hub, or `all`. If undefined, searches the hubs that names without a prefix use. */
   hub?: string | undefined
   /** Maximum number of repositories per hub. */
   limit: number
@@ -44,14 +44,14 @@ export interface PlannedDownload {
   gitSha1?: string | undefined
 }
 
-/** What a pull would download, and why. */
+/** The planned download and the reasons for its choices. */
 export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'files'> {
   name: ModelName
   repository: Omit<HubRepository, 'files'>
   files: PlannedDownload[]
   /** The requested name of Ollama's library, with its tag. */
   libraryName?: string
-  /** The origin and defaults to record, if the files come from another server that has the model. */
+  /** The origin and defaults to record if the files come from another server that has the model. */
   origin?: Origin
   defaults?: ModelDefaults
   /** Whether it was requested through the private socket: the requested addresses may be private ones. */
@@ -69,7 +69,7 @@ export type OnPullEvent = (files: FileProgress[]) => void
 /** One pull, shared by all clients that requested it. */
 export interface Pull {
   readonly plan: PullPlan
-  /** What the stored model lacks, such as a README that could not be fetched. Known when it is stored. */
+  /** Missing parts of the stored model, such as a README that could not be fetched. Known once the model is stored. */
   readonly warnings: readonly string[]
   record(): PullRecord
   /**

@@ -86,7 +86,7 @@ export interface AnswerControls {
 export interface AnswerSink<Piece = readonly Delta[]> {
   /** Aborted when the client disconnects or the engine is taken away. The engine then stops generating. */
   readonly signal: AbortSignal
-  /** Whether each delta should have `usage`, for APIs that report usage as they stream. */
+  /** Whether each delta should have `usage`, for APIs that report usage while streaming. */
   readonly countEach?: boolean
   /** Whether to set `stopSequence`. */
   readonly stopText?: boolean
@@ -94,7 +94,7 @@ export interface AnswerSink<Piece = readonly Delta[]> {
   readonly native?: boolean
   /** Whether nothing is sent before the answer is complete, so that it may come in one delta. */
   readonly whole?: boolean
-  /** `Caller.owner`; the server itself if absent. No owner may find out what another one has asked. */
+  /** `Caller.owner`. The server itself if absent. An owner can never find out what others asked. */
   readonly owner?: string
   /** Whether it should not displace a conversation: a title or a summary that nobody waits for. */
   readonly background?: boolean
@@ -111,7 +111,7 @@ export interface AnswerSink<Piece = readonly Delta[]> {
 }
 
 export interface EmbeddingsReply {
-  /** One for each input, in the same order. 32-bit numbers may come as a Float32Array. */
+  /** One vector for each input, in the same order. 32-bit numbers may come as a Float32Array. */
   vectors: (number[] | Float32Array)[]
   promptTokens: number
 }
@@ -127,7 +127,7 @@ export interface RankingReply {
 /** Bytes by memory pool: `host`, or a GPU such as `CUDA0`. */
 export type MemoryUse = Record<string, number>
 
-/** What an engine is started for. */
+/** The model, mode and settings of an engine to start. */
 export interface EngineSpec {
   /** The model name that the engine reports. */
   alias: string
@@ -147,9 +147,10 @@ export interface EngineExit {
 }
 
 /**
- * A running engine. Its optional methods show what it can do: if an API needs a missing one, it answers
+ * A running engine. Its optional methods show its abilities: if an API needs a missing one, it answers
  * `unsupported_capability`. All methods reject with a CorralError: `context_exceeded` (with `n_prompt_tokens` and
- * `n_ctx` in its details) before anything was taken, `invalid_request`, `engine_crashed`; or with the signal's reason.
+ * `n_ctx` in its details) before they passed on any output, `invalid_request`, `engine_crashed`. If aborted, they
+ * reject with the signal's reason.
  */
 export interface Engine {
   readonly id: string
@@ -165,7 +166,7 @@ export interface Engine {
   /** Bytes to reserve for it in each pool, with its process and possible growth. If absent, the estimate. */
   readonly reserved?: MemoryUse
   readonly pid?: number | undefined
-  /** What is stored of the conversations with its model; absent if nothing can be. */
+  /** The stored conversations with its model. Absent if it cannot store any. */
   readonly storedConversations?: Omit<StoredConversations, 'model'> | undefined
   /** Resolves when the engine has ended for any reason. Never rejects. */
   readonly exited: Promise<EngineExit>
@@ -182,7 +183,9 @@ export interface Engine {
   chatBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
   /** As `chatBytes`, for `completion`. */
   completionBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
-  /** Items that it embeds or ranks together. Other clients get their turn between batches. If absent, all. */
+  /**
+   * Maximum items that it embeds or ranks together. Other clients get their turn between batches. Unlimited if absent.
+   */
   readonly batch?: number
   /**
    * Embeds texts, or lists of tokens. `truncate` shortens inputs to the context, or to `most` tokens if that is less.
@@ -220,7 +223,7 @@ export interface MemoryEstimate {
   use: MemoryUse
   /** False for a cautious guess: if a load then fails for lack of memory, it is retried with more room. */
   certain: boolean
-  /** A sentence with the numbers and what would help, for a load that exceeds the budget. */
+  /** Returns a sentence with the numbers and possible remedies, for a load that exceeds the budget. */
   explain(budget: MemoryUse): string
 }
 
@@ -253,11 +256,11 @@ export interface EngineProvider {
    * @throws CorralError `load_failed`, `insufficient_memory`, `runtime_missing`, `load_timeout`
    */
   start(spec: EngineSpec, waiting: Waiting, estimate?: MemoryEstimate): Promise<Engine>
-  /** Bytes that engines may use of each of its pools, such as GPUs. `held` is what engines use by their account. */
+  /** Bytes that engines may use of each of its pools, such as GPUs. `held` is the memory that engines reserve. */
   budgets?(held: MemoryUse): Promise<MemoryUse>
   /** Bytes of main memory that it uses but gives up as soon as an engine needs them. */
   reclaimable?(): number
-  /** What it has stored of the conversations with each model. */
+  /** The conversations that it has stored for each model. */
   storedConversations?(): Promise<StoredConversations[]>
   /** Deletes the stored conversations with a model (`Model.key`), of an owner, or all. @returns how many */
   forgetConversations?(of: { model?: string; owner?: string }): Promise<number>
@@ -271,7 +274,7 @@ export interface EngineProvider {
   unenforced?(request: EngineFields): string[]
 }
 
-/** What a provider has stored of the conversations with a model, and how useful that was since the start. */
+/** Conversations that a provider has stored for a model, and how often they were useful since the start. */
 export interface StoredConversations {
   /** `Model.key` */
   model: string
@@ -280,7 +283,7 @@ export interface StoredConversations {
   /** Bytes in main memory and on disk. */
   memory: number
   disk: number
-  /** Prompts whose conversation was found in a slot or restored, and others. */
+  /** Prompts whose conversation was found in a slot or restored, and all other prompts. */
   hits: number
   misses: number
   /** Tokens that were restored instead of processed again, and the milliseconds that took. */

@@ -29,7 +29,7 @@ export interface ModelEvent {
 
 /**
  * Why a model was unloaded: it was idle, another model needed its memory, it is reloaded with other options, it was
- * stopped (by an admin, its removal or the shutdown), or its engine ended by itself.
+ * stopped (by an admin, its removal or the shutdown), or its engine ended unexpectedly.
  */
 export type UnloadReason = 'idle' | 'evicted' | 'reload' | 'stopped' | 'failed'
 
@@ -69,7 +69,7 @@ export interface CaptureRecord {
   readonly model: string
   /** As `HookedRequest.body`, with the changes of earlier hooks. */
   body: unknown
-  /** The choices of an answer in text; empty for vectors and scores. */
+  /** The choices of an answer in text. Empty for vectors and scores. */
   answer: CapturedChoice[]
   readonly status: number
   /** The error's code. */
@@ -87,7 +87,7 @@ export interface AdminEvent {
   readonly target: string
   /** The source of the change, such as `keys.json`. */
   readonly by: string
-  /** For changes of a key: the owner (`Caller.owner`) of everything that was made with it. */
+  /** For changes of a key: its owner (`Caller.owner`), which has everything that was made with the key. */
   readonly owner?: string
 }
 
@@ -99,7 +99,7 @@ export interface AdminEvent {
 export interface PluginHooks {
   /** Runs before a request. It may change `body`, or refuse with `context.error(…)`. Other errors are `internal`. */
   request?(request: HookedRequest): Promise<void> | void
-  /** Runs once the request has its engine, which may take long after `request`. It may refuse the request too. */
+  /** Runs once the request has its engine, which may be long after `request`. It may refuse the request too. */
   leased?(request: HookedRequest): Promise<void> | void
   /**
    * Runs for each event of an answer to `chat` and `completion` before it is sent; the answer waits for it. It may
@@ -122,7 +122,7 @@ export interface PluginHooks {
   modelUnloaded?(event: UnloadEvent): Promise<void> | void
   /** Runs after a pulled model was stored. Not awaited; errors are logged. */
   pullFinished?(event: PullEvent): Promise<void> | void
-  /** Runs after a change outside of requests. Not awaited; errors are logged. */
+  /** Runs after an admin's change outside of requests. Not awaited; errors are logged. */
   administered?(event: AdminEvent): Promise<void> | void
 }
 

@@ -4,7 +4,7 @@ import type { Waiting } from './progress.ts'
 export interface HubFile {
   /** In the repository, with forward slashes. Checked: relative, without `..`, control characters or reserved names. */
   path: string
-  /** Bytes; undefined if the hub reports it only with the location. */
+  /** Bytes. Undefined if the hub reports the size only with the location. */
   size: number | undefined
   /** 64 hex digits in lower case. */
   sha256?: string | undefined
@@ -85,7 +85,10 @@ export interface Hub {
   readonly prefixes: readonly string[]
   /** Lists a repository. @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable`, … */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
-  /** Popular repositories with these words in their names, those with GGUF files first. @throws as `repository` */
+  /**
+   * Finds popular repositories with these words in their names. Repositories with GGUF files come first. @throws as
+   * `repository`
+   */
   search?(words: string, limit: number, waiting: Waiting): Promise<HubMatch[]>
   /** A new location of a file: the first one, or when that stops working. @throws as `repository` */
   locate(

@@ -26,7 +26,7 @@ export interface LeaseRequest extends Waiting {
   options: Partial<LoadOptions>
   /** Whether the stream is resumable: if another server answers and becomes unreachable, a third one takes over. */
   resumable?: boolean
-  /** Milliseconds; negative is forever, 0 unloads once it is idle; absent keeps the current value. */
+  /** Milliseconds. Negative means forever. 0 unloads the model once it is idle. If absent, the current value stays. */
   keepAlive?: number
   signal: AbortSignal
 }
@@ -52,7 +52,7 @@ export interface RunningModel {
   /** Bytes reserved for it in each memory pool; empty if it uses no memory of this machine. */
   reserved: MemoryUse
   options: LoadOptions
-  /** When it is unloaded if no request comes or is in progress; undefined is never. */
+  /** Time at which it is unloaded unless it gets requests. Undefined means never. */
   expiresAt: Date | undefined
   running: number
   queued: number
@@ -61,7 +61,7 @@ export interface RunningModel {
 export interface LoadingModel {
   variant: Model
   mode: EngineMode
-  /** waiting: for memory that other models use; whose, its progress says. */
+  /** "waiting" means for memory that other models use. Its progress names these models. */
   state: 'queued' | 'waiting' | 'converting' | 'loading' | 'draining' | 'stopping'
   progress: Progress | undefined
   queued: number
@@ -71,9 +71,9 @@ export interface Scheduler {
   /** Waits for a slot of an engine that serves this model. Loads it first if needed. */
   lease(request: LeaseRequest): Promise<Lease>
   /**
-   * Leases, runs `use`, and releases. If the engine dies before the request has sent anything (`mayRetry` returns
-   * true), it is retried once on a fresh engine, unless the request caused it (`retryable` is false). If the engine had
-   * not been asked yet (`details.sent` is false), that attempt does not count.
+   * Leases an engine, runs `use`, and releases the engine. If the engine dies before the request has sent anything
+   * (`mayRetry` returns true), it is retried once on a fresh engine, unless the request caused the death (`retryable`
+   * is false). Attempts that did not reach the engine (`details.sent` is false) do not count.
    */
   withLease<T>(request: LeaseRequest & { mayRetry?: () => boolean }, use: (lease: Lease) => Promise<T>): Promise<T>
   /** Unloads a variant; its requests end with `model_stopped`. @throws `model_not_found`, `model_not_loaded` */

@@ -34,7 +34,7 @@ export interface ModelDefaults {
   options?: Record<string, unknown>
   /** System message for conversations without one. */
   system?: string
-  /** Messages that every conversation begins with. */
+  /** Messages at the start of every conversation. */
   messages?: { role: string; content: string }[]
   /** Jinja chat template that replaces the model's own. */
   template?: string
@@ -65,7 +65,7 @@ export interface Model {
   publicName: string
   /** `owner/name:label` in lower case: the same for all revisions of this variant. */
   key: string
-  /** Identifies exactly these files; another import under the same name gets another revision. */
+  /** Identifies exactly these files. Another import under the same name gets another revision. */
   revision: string
   /** `gguf`, `safetensors`, or the name of the plugin that provides it. */
   format: string
@@ -97,13 +97,16 @@ export interface BroughtModel {
 export interface ModelSource {
   /** The plugin's name, unique among sources. */
   readonly name: string
-  /** The current models, from memory. A frozen list is read once: return it as long as nothing changes. */
+  /**
+   * Returns the current models from memory. A frozen list is read once, so return the same list as long as nothing
+   * changes.
+   */
   models(): readonly BroughtModel[]
 }
 
 /** A list of models that can be searched by name. */
 export interface ModelList<Listed extends Model = Model> {
-  /** All variants of all models, the default one of each first. Answered from memory. */
+  /** Lists all variants of all models, the default variant of each model first. Answered from memory. */
   list(): Listed[]
   /** The variants of one model, the default one first; empty if there is no such model. */
   variants(name: ModelName): Listed[]
@@ -115,12 +118,12 @@ export interface ModelList<Listed extends Model = Model> {
 
 /** Another name of a model, from `config.yaml` or from its pull or import. */
 export interface ModelAlias {
-  /** As it was written: `owner/name`, or only a name; `name:tag` if it was pulled by that name. */
+  /** As written: `owner/name`, or only a name. `name:tag` if it was pulled by that name. */
   alias: string
   model: Model
 }
 
-/** A resolver of additional names: what a short name refers to if no local model has it. */
+/** Resolves additional names: the model that a short name refers to if no local model has it. */
 export type KnownNames = (name: RequestedName) => ModelName | undefined
 
 /** All models. A stored model's name wins over a plugin's. `catalogFor` contains what a caller may use. */
@@ -131,7 +134,7 @@ export interface Catalog extends ModelList {
    * @throws CorralError `forbidden_model` for a name with an owner that the key does not allow
    */
   find(name: RequestedName, allowed?: readonly string[]): Model | undefined
-  /** As `find`. @throws CorralError `model_not_found`, with what may have been meant and what to do next */
+  /** As `find`. @throws CorralError `model_not_found`, with similar names and the next step */
   get(name: RequestedName, allowed?: readonly string[]): Model
   /** The aliases of local models and the listed names, except names that a model really has. */
   aliases(allowed?: readonly string[]): ModelAlias[]

@@ -4,19 +4,22 @@ import type { Model } from './models.ts'
 
 export type Framing = 'sse' | 'ndjson'
 
-/** How one mount writes the names and details of models, and names new ones. The catalog resolves names. */
+/** How one mount writes the names and details of models, and names new models. The catalog resolves names. */
 export interface ModelNaming {
   /** The name in records. */
   shown(variant: Model): string
   /** The name of an alias's record in lists of models; absent to list no aliases. */
   shownAlias?(alias: string): string
-  /** Whether `details` in records have only Ollama's own fields: some of its clients refuse a reply that has more. */
+  /**
+   * Whether `details` in records have only Ollama's own fields. Some of Ollama's clients refuse a reply with additional
+   * fields.
+   */
   plainDetails?: boolean
   /** The name for a new model. @throws CorralError `invalid_model_name` */
   toCreate(requested: unknown): ModelName
   /** The name to delete, if it is not the requested one. @throws CorralError `model_not_found` */
   toDelete?(name: ModelName): ModelName
-  /** The name for hubs if it differs; undefined for a model without hub. @throws CorralError `repo_not_found` */
+  /** The name for hubs, if it differs. Undefined for a model without a hub. @throws CorralError `repo_not_found` */
   atHub?(requested: string): string | undefined
 }
 
@@ -49,7 +52,10 @@ export interface EventStream {
 export interface EventStreams {
   /** The supported content types of streams, the default first. */
   types: readonly ('text/event-stream' | 'application/x-ndjson')[]
-  /** Streams what `work` sends, then its result. An early failure is an error status, a later one the last event. */
+  /**
+   * Streams the events that `work` sends, then its result. An early failure is sent as an error status, a later failure
+   * as the last event.
+   */
   reply(request: FastifyRequest, reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>): Promise<void>
 }
 

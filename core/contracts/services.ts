@@ -22,9 +22,9 @@ export interface KnownMember {
 export interface MemberSource {
   readonly name: string
   /**
-   * Calls `changed` with all nodes, now and whenever they change. If it cannot know them, it calls `fault` with the
-   * reason (undefined once it knows them again); the known nodes stay until then.
-   * @returns stops that
+   * Calls `changed` with all nodes, first immediately and then whenever they change. If it cannot list them, it calls
+   * `fault` with the reason, and with undefined once it can again. The known nodes stay until then.
+   * @returns stops following
    */
   follow(told: {
     changed(members: readonly KnownMember[]): void

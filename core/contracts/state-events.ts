@@ -104,7 +104,7 @@ export type StateValue<Topic extends StateTopic = StateTopic> = Static<(typeof S
 
 /** The current state of one object. */
 export type StateRecord = { [T in StateTopic]: { topic: T; key: string; value: StateValue<T> } }[StateTopic]
-/** All fields of a new record, or the changed fields, with `null` for removed ones. */
+/** All fields of a new record. In a change, only the changed fields, with `null` for removed ones. */
 export type StatePatch = {
   [T in StateTopic]: { topic: T; key: string; value: { [F in keyof StateValue<T>]?: StateValue<T>[F] | null } }
 }[StateTopic]
@@ -142,7 +142,7 @@ export interface StateFollower {
   topics?: ReadonlySet<StateTopic>
   /** Id of the last event that it got on an earlier connection. */
   lastId?: string | undefined
-  /** Gets the events in order. While a promise that it returned is pending, it gets none. */
+  /** Gets the events in order. While a promise that it returned is pending, it gets no further events. */
   take(event: StateEvent): Promise<void> | undefined
   /** Called at the end of the stream. */
   end(): void

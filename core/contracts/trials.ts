@@ -7,7 +7,7 @@ import type { Model } from './models.ts'
 import { Nanoseconds } from './native-records.ts'
 import type { Waiting } from './progress.ts'
 
-/* A model is loaded with other settings while a client holds a connection open, for `corral bench`. */
+/* For `corral bench`: a model is loaded with other settings while a client holds a connection open. */
 
 const { arguments: flags, draft, ngram } = ModelSettingsSchema.properties
 

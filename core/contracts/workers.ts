@@ -18,13 +18,13 @@ export interface WorkerOptions {
   port: number
   /** Whether it may listen beyond loopback and private networks. */
   insecure: boolean
-  /** Bytes that clients may use of each device; undefined is what the machine can spare. */
+  /** Bytes that clients may use of each device. Undefined means all that the machine can spare. */
   memory?: number | undefined
   /** Devices to offer, such as CUDA0; if absent, all GPUs, or the processor if there is no GPU. */
   devices?: readonly string[] | undefined
   /** Threads of the processor; undefined is one for each core. */
   threads?: number | undefined
-  /** Bytes of weights cached on the disk, so that they need not be sent again; 0 is none. */
+  /** Bytes of weights cached on disk, so that they need not be sent again. 0 disables the cache. */
   cache: number
   /** Called with a sentence when something happens to its `ggml-rpc-server`. */
   notice?: (message: string) => void

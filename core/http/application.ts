@@ -41,7 +41,7 @@ declare module 'fastify' {
      * @param prefix beginning of the API's paths, such as `/v1/`
      */
     wordErrors(prefix: string, body: ErrorBody): void
-    /** Folders of this machine whose paths other machines do not get to see. */
+    /** Folders whose paths are hidden from other machines. */
     folders: readonly ServerFolder[]
   }
 
@@ -99,7 +99,7 @@ export async function createApplication(
     // Requests are refused below instead, in the format of each API.
     return503OnClosing: false,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1000 },
-    // Runs before anything else reads the path.
+    // This must run before other code reads the path.
     rewriteUrl: ({ url }) => withSingleSlashes(url!),
     // Schemas of outside plugins are checked when they are registered. Loading the meta-schema would delay the first
     // request.

@@ -6,7 +6,7 @@ import { formatDuration } from '../system/duration.ts'
 import { ClientDisconnected } from './client-disconnect.ts'
 import { sendContinue } from './long-upload.ts'
 
-/* Bodies that are read as they arrive. */
+/* Reads bodies as they arrive. */
 
 /** An upload that `paced` watches. */
 export interface ArrivingUpload {
@@ -23,8 +23,8 @@ export interface ArrivingUpload {
 const MIN_PACE = 1000
 
 /**
- * Passes on the pieces of a body as long as they keep coming. A client may be silent for `stall` milliseconds in total,
- * and each byte gains time. The time that corral itself takes for a piece does not count.
+ * Passes on the pieces of a body as long as they arrive in time. A client may be silent for `stall` milliseconds in
+ * total, and each byte adds time. Corral's own processing time does not count.
  * @param stall 0 is unlimited
  * @throws CorralError `over_limit` that names the limit; the reason of `upload.ended`
  */
@@ -77,7 +77,8 @@ function stalled(stall: number, received: number): CorralError {
 const REFUSAL_LINGER = 2000
 
 /**
- * Ends the connection of a request that was answered before its body was complete. Otherwise the rest would be awaited.
+ * Ends the connection of a request that was answered before its body was complete. Otherwise the server would wait for
+ * the rest.
  */
 export function endUpload(request: IncomingMessage): void {
   if (request.complete) return

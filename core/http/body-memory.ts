@@ -25,8 +25,8 @@ const MAX_PUBLIC_BODY_BYTES = 4096
 /** Maximum body of a route that takes names and settings. */
 const MAX_SMALL_BODY_BYTES = 256 * 1024
 /**
- * Bytes of each body that are not counted, so that a client whose share is used up can still send short requests, and
- * so can others at its address. `limits.connections` limits how many there are.
+ * Uncounted bytes of each body. They allow a client whose share is used up, and others at its address, to send short
+ * requests. `limits.connections` limits their number.
  */
 const UNCOUNTED_BYTES = 128 * 1024
 /** Seconds after which a client that was refused for lack of memory may retry. */

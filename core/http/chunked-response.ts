@@ -41,7 +41,7 @@ export class ChunkedResponse {
     raw.writeHead(200, Object.assign({}, reply.getHeaders() as Record<string, string>, headers, NOT_HELD_BACK))
     if (!raw.chunkedEncoding || !(raw.socket instanceof Socket)) return
     this.#socket = raw.socket
-    // Chunks are encoded here until `end`, where Node takes over again.
+    // This class encodes chunks until `end`, when Node takes over again.
     raw.chunkedEncoding = false
     // Corked, so that the headers and the first chunk are one write.
     raw.socket.cork()

@@ -2,7 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { OpenSet } from '../system/open-tables.ts'
 import { onReaderStall } from './connection-guard.ts'
 
-/** The reason of a signal whose client disconnected: there is nobody to answer. */
+/** The abort reason if the client disconnected, so nobody needs an answer. */
 export class ClientDisconnected extends Error {
   override readonly name = 'ClientDisconnected'
   constructor() {
@@ -10,7 +10,7 @@ export class ClientDisconnected extends Error {
   }
 }
 
-/** Whether a request failed because its client disconnected, perhaps in the middle of its body. */
+/** Whether a request failed because its client disconnected, possibly in the middle of its body. */
 export function isDisconnect(error: unknown, { raw }: FastifyRequest): boolean {
   return error instanceof ClientDisconnected || (error !== null && error === raw.errored)
 }
@@ -67,13 +67,14 @@ const PROBES = [0, 10, 30, 100, 300, 1000]
 const LATER = 5000
 
 /**
- * Calls `probe`, which sends something harmless, once the client has closed its side of the connection. A client that
- * has disconnected looks the same until something is written to it. Its connection closes then, and so does the reply.
+ * Calls `probe`, which sends something harmless, once the client has closed its side of the connection. A half-closed
+ * client and a disconnected one look the same until something is written. If the client has disconnected, the write
+ * closes the connection and the reply.
  */
 export function probeHalfClosed({ raw, request }: FastifyReply, probe: () => void): void {
   const { socket } = raw
   if (!socket) return
-  // Nothing can be sent to a client of HTTP/1.0 before its answer, so it counts as disconnected.
+  // Nothing can be sent to an HTTP/1.0 client before its answer, so it counts as disconnected.
   const isOld = request.raw.httpVersion === '1.0'
   let timer: NodeJS.Timeout | undefined
   const send = (count: number) => {

@@ -30,7 +30,7 @@ interface Connection {
   /** The socket of requests: the same, or the TLS socket around it after the handshake. */
   inner: Socket
   address: string
-  /** Its client's network, by which it is counted. */
+  /** Network of its client, for the limits per client. */
   network: string
   /** Whether it counts: connections of the private socket do not. */
   counted: boolean
@@ -40,7 +40,7 @@ interface Connection {
   client?: string | undefined
   /** Bytes that the client had read at the last check. */
   taken: number
-  /** When that changed, or when there was something to read for the first time. */
+  /** Time of the last change, or when there was something to read for the first time. */
   since: number
   /** Whether its request was already ended because nobody read the answer. */
   stalled: boolean
@@ -139,7 +139,8 @@ export class ConnectionGuard {
   }
 
   /**
-   * Ends connections that are still in the TLS handshake. Their servers do not know them, but would wait for their end.
+   * Ends connections that are still in the TLS handshake. Their servers do not know them, but would wait for them to
+   * end.
    */
   endHandshakes(): void {
     if (!this.#certificate) return
@@ -194,8 +195,8 @@ export class ConnectionGuard {
 
   /**
    * Assigns a connection's current request to a client.
-   * @throws CorralError `queue_full` if half of all connections already have requests of this client: the others are
-   * for other clients
+   * @throws CorralError `queue_full` if this client already has requests on half of all connections. The other half is
+   * reserved for other clients.
    */
   takeFor(client: string, socket: Socket): void {
     const connection = connections.get(socket)
@@ -259,7 +260,7 @@ export class ConnectionGuard {
   #closeWaiting(): void {
     const [oldest = this.#slowest()] = this.#waiting
     if (!oldest) return
-    // Its end is reported later, but its place is needed now.
+    // The end of the connection is reported later, but its place is needed now.
     this.#forget(oldest)
     oldest.socket.destroy()
   }
@@ -341,13 +342,13 @@ function isLoopback(address: string): boolean {
   return address === '::1' || /^(::ffff:)?127\./i.test(address)
 }
 
-/** How many files this process may open; infinity if unknown. */
+/** Returns how many files this process may open, or infinity if unknown. */
 function mostOpenFiles(): number {
   try {
     const [, soft = ''] = /^Max open files\s+(\S+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []
     return /^\d+$/.test(soft) ? Number(soft) : Number.POSITIVE_INFINITY
   } catch {
-    // Not Linux.
+    // Systems other than Linux.
     const { userLimits } = process.report.getReport() as { userLimits?: { open_files?: { soft: unknown } } }
     const soft = userLimits?.open_files?.soft
     return typeof soft === 'number' ? soft : Number.POSITIVE_INFINITY

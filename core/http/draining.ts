@@ -19,7 +19,8 @@ const RETRY_AFTER = 5
 export class Drain {
   #since: Date | undefined
   /**
-   * Accepted requests for models that are not over. A count rather than a Set, because a grown Set keeps its memory.
+   * Accepted requests for models that have not ended. A count is used instead of a Set, because a Set that has grown
+   * keeps its memory.
    */
   #open = 0
 
@@ -72,7 +73,7 @@ export function drainingError(): CorralError {
   )
 }
 
-/** The refusal of a request that arrives on an open connection during shutdown. Nothing of it was done. */
+/** The error for a request that arrives on an open connection during shutdown. None of the request was processed. */
 export function closingError(): CorralError {
   return new CorralError('shutting_down', 'corral is shutting down. Send the request again once it is back.', {
     retryAfter: 1,

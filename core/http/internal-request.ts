@@ -106,7 +106,7 @@ class InnerResponse extends ServerResponse {
   override write(...given: any[]): boolean {
     this.#keep(given[0], given[1])
     ;(super.write as (...all: unknown[]) => boolean)(...given)
-    // Node.js's server tells a response when its connection has drained. Here nothing would, and nothing needs to wait.
+    // Node.js's server tells a response when its connection has drained. Here nothing does, and no write needs to wait.
     return true
   }
 

@@ -19,7 +19,8 @@ export interface ListRows {
   /** Whether rows stay the same as long as all models and aliases do. */
   followNames?: boolean
   /**
-   * Everything that a row depends on besides the model itself, as one value: the row is rendered again if it changes.
+   * Returns one value for everything else that the row depends on besides the model. The row is rendered again if the
+   * value changes.
    */
   factOf(model: Model, alias?: string): string | number
   /** The JSON of a row, if there is one. */
@@ -36,7 +37,7 @@ export class ListBody {
   /** Aliases of the last rows; undefined for models. */
   #names: (string | undefined)[] = []
   #facts: (string | number)[] = []
-  /** The end of each row. An omitted row ends where the previous one does. */
+  /** The end of each row. The end of an omitted row is the end of the previous row. */
   #ends: number[] = []
   #bytes: Buffer | undefined
   #tag = ''
@@ -45,7 +46,7 @@ export class ListBody {
 
   /**
    * Sends the list, or 304 if the client already has it.
-   * @param models all models: a caller who may see only some of them must not use this
+   * @param models all models. Do not use this for callers who may see only some of them.
    */
   send(reply: FastifyReply, models: readonly Model[], aliases: readonly ModelAlias[], rows: ListRows): FastifyReply {
     const bytes = this.#bytesOf(models, aliases, rows)

@@ -87,7 +87,7 @@ export async function openListener(
 export interface ListenSetting {
   /** Its path, such as `api-ollama.listen`. */
   setting: string
-  /** What is served there, as the beginning of a sentence: `Ollama's clients are`. */
+  /** The purpose of the address, as the beginning of a sentence: `Ollama's clients are`. */
   served: string
   /** The path that serves the same at the server's own address. */
   path: string

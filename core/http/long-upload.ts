@@ -39,7 +39,7 @@ export function holdContinue(server: Server): void {
   })
 }
 
-/** Asks a client that waits for it to send the body of its request. */
+/** Asks a client that waits for `100 Continue` to send the body of its request. */
 export function sendContinue(request: IncomingMessage): void {
   const response = waiting.get(request)
   waiting.delete(request)

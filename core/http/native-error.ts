@@ -19,7 +19,7 @@ const FRAMEWORK_CODES: Record<string, ErrorCode> = {
 
 /** The first error of Fastify's validation, explained by its schema. */
 function fromValidation(error: FastifyError): CorralError {
-  // For alternatives, Ajv lists the errors of each one before the error that none matches.
+  // For alternatives, Ajv first lists the errors of each alternative, then the error that none matches.
   const found = error.validation!.at(-1)! as FastifySchemaValidationError & { parentSchema?: TSchema; data?: unknown }
   const keys = found.instancePath.split('/').slice(1)
   const path = keys.map(key => (/^\d+$/.test(key) ? Number(key) : key.replaceAll('~1', '/').replaceAll('~0', '~')))
@@ -59,14 +59,14 @@ export function toCorralError(error: unknown): CorralError {
   if (/^(Z_|ZSTD_|ERR__ERROR_FORMAT)/.test(failure?.code ?? '')) {
     return new CorralError('invalid_request', 'The request body does not match its Content-Encoding, or ends early.')
   }
-  // For other errors of Fastify, its message gives the cause.
+  // Other errors of Fastify have the cause in their message.
   if (code || (failure?.code?.startsWith('FST_') && failure.statusCode === 400)) {
     return new CorralError(code ?? 'invalid_request', `The request is not valid: ${errorMessage(error)}.`)
   }
   if (error instanceof RangeError && /call stack/i.test(error.message)) {
     return new CorralError('invalid_request', 'The request is nested too deeply.')
   }
-  // A file that must not be read has these codes too.
+  // The codes can also mean that a file must not be read.
   const refusal = isSystemError(error, 'EACCES', 'EPERM') ? undefined : diskRefusal(error, 'The request failed')
   if (refusal) return refusal
   return new CorralError(

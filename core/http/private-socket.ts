@@ -59,7 +59,8 @@ async function openAt(app: FastifyInstance, place: Place | undefined, ended: Abo
   const path = folder === undefined ? pipeName() : join(folder, NAME)
   if (folder !== undefined) await rm(path, { force: true })
   const listener = await openListener(app, { path }, { ended, prepare: request => void requests.add(request) })
-  // Until here the folder's permissions protect the socket. This protects it if someone opens the folder later.
+  // Until here, the permissions of the folder protect the socket. The mode of the socket protects it if someone opens
+  // the folder later.
   if (folder !== undefined) await chmod(path, 0o600)
   return {
     path,
@@ -89,7 +90,7 @@ function placesFor(home: string): Place[] {
   const roots = new Set([process.env.XDG_RUNTIME_DIR, tmpdir(), '/tmp'].filter(root => root && isAbsolute(root)))
   const elsewhere = [...(roots as Set<string>)].flatMap(root => [
     { path: join(root, name), temporary: true },
-    // Another user may have taken that name.
+    // Another user may already use that name.
     { path: join(root, 'corral-'), temporary: true, unique: true }
   ])
   return [own, ...elsewhere]

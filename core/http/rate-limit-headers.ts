@@ -9,7 +9,7 @@ export interface BudgetState {
   /** The model, if it is for one model. */
   readonly model?: string | undefined
   readonly limit: number
-  /** May exceed the limit: answers that began within it are completed. */
+  /** May exceed the limit, because answers that began within it are completed. */
   readonly used: number
   /** Milliseconds until it is refilled. */
   readonly reset: number

@@ -19,7 +19,7 @@ declare module 'fastify' {
  * @throws the error of a hook
  */
 export function runSendHooks({ request }: FastifyReply): Promise<void> | undefined {
-  // In tests a reply may have no request.
+  // Some tests create a reply without a request.
   const hooks = request?.sendHooks
   if (!hooks) return undefined
   request.sendHooks = null
@@ -123,7 +123,7 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
         commit().end(lastChunk)
         return
       }
-      // The route may have ended by then, and only this stream can answer.
+      // If the route has already ended, only this stream can answer.
       reply.hijack()
       pending.then(
         () => stream.end(lastChunk),

@@ -58,7 +58,7 @@ export class RequestRecord {
   use: ModelUse | undefined
   /** When it began to wait for an engine, including the load and the queue. */
   waitBegan: number | undefined
-  /** When it got its engine; after a retry, the last one. */
+  /** When it got its engine. After a retry, when it got the last one. */
   leased: number | undefined
   /** Milliseconds that it waited for the model to load; 0 if the model was loaded. */
   loadDuration = 0
@@ -92,13 +92,13 @@ export class RequestRecord {
   }
 
   /**
-   * Milliseconds that corral itself took: everything except receiving the body, waiting for the engine, and the
-   * engine's work. Work of corral during the answer is not included.
+   * Milliseconds that corral itself took: all time except receiving the body, waiting for the engine, and the engine's
+   * work. Excludes corral's work during the answer.
    */
   get overhead(): number {
     const { ended, waitBegan, leased } = this
     const began = this.received ?? this.began
-    // If the client has disconnected, the engine may have continued for a moment.
+    // If the client has disconnected, the engine may have run a little longer.
     const answered = Math.min(this.answered ?? ended, ended)
     const waited = waitBegan === undefined ? 0 : (leased ?? ended) - waitBegan
     const engine = leased === undefined ? 0 : answered - leased
@@ -178,7 +178,7 @@ export class TokenTally {
     return Math.floor(choice / this.choicesPerPrompt)
   }
 
-  /** Resets the counts for a retry of an answer of which nothing was delivered. */
+  /** Resets the counts for a retry. Nothing of the answer was delivered yet. */
   reset(): void {
     this.unread = undefined
     this.#finished = 0

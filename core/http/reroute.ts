@@ -4,15 +4,15 @@ import type { FastifyInstance, FastifyReply, FastifyRequest, RouteShorthandOptio
 /** A route that is an alias of another one. */
 export interface ReroutedRoute extends Pick<RouteShorthandOptions, 'config' | 'schema'> {
   method: 'GET' | 'POST'
-  /** Its own path. */
+  /** The path of the route itself. */
   url: string
   /** The path of the route that answers. */
   as: string
 }
 
 /**
- * Adds a route whose requests are routed again to another path after its own role and limits were checked. The second
- * routing logs, checks and answers.
+ * Adds a route whose requests are routed to another path after its own role and limits were checked. The second route
+ * logs, checks and answers.
  * @param mark called with each request before that, to recognize it later
  */
 export function reroute(

@@ -131,7 +131,7 @@ export interface RouteSchema extends FastifySchema {
   bodySize?: FastifyContextConfig['bodySize']
 }
 
-/** Routes that use a model take prompts, images and sounds; others take names and settings. */
+/** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
 /**

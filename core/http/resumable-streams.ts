@@ -34,10 +34,10 @@ const MAX_TOTAL_BYTES = 64 * 2 ** 20
 /** Maximum answers of one client that continue without a reader. */
 const MAX_DETACHED = 8
 
-/** Where to resume: after the event of this number, the first one being 1, or at this byte. */
+/** Where to resume: after the event with this number (the first event is 1), or at this byte. */
 export type StreamPosition = { after: number } | { from: number }
 
-/** The resumable streams: those in progress, and those that ended a moment ago. */
+/** The resumable streams: active streams, and streams that ended a moment ago. */
 export class ResumableStreams {
   readonly #linger: () => string | number
   /** By id, oldest first. */
@@ -225,7 +225,7 @@ export class ResumableStream implements ReplyStream {
     this.#unfinished += typeof chunk === 'string' ? chunk : this.#decoder.decode(chunk, { stream: true })
     this.#keepEvents()
     this.#send()
-    // Without a reader the answer continues as long as all of it can be stored.
+    // Without a reader, the answer continues as long as its whole output can be stored.
     const mayGoOn = this.#reader ? !this.#reader.full : this.bytes < MAX_BYTES
     if (mayGoOn) return undefined
     return new Promise(resolve => this.#waiting.push(resolve))
@@ -234,7 +234,7 @@ export class ResumableStream implements ReplyStream {
   end(lastChunk?: string): void {
     if (this.ended) return
     if (this.#over) {
-      // A reader of a cancelled stream gets the reason and an end.
+      // A reader of a cancelled stream gets the reason, and its stream ends.
       if (!this.committed || !this.#reader) return
       this.#unfinished = lastChunk ?? ''
       this.#keepEvents()
@@ -260,7 +260,7 @@ export class ResumableStream implements ReplyStream {
     this.#send()
   }
 
-  /** Ends the answer and forgets it. A reader is told the reason. */
+  /** Ends the answer and forgets it. A reader gets the reason. */
   cancel(): void {
     this.#cancel(
       new CorralError('stream_cancelled', 'The answer was cancelled. To get a new answer, send the request again.')
@@ -359,7 +359,7 @@ export class ResumableStream implements ReplyStream {
     }
   }
 
-  /** Sends the reader everything that it has not got yet. */
+  /** Sends the reader everything that it has not received yet. */
   #send(): void {
     const reader = this.#reader
     const response = reader?.response
@@ -441,7 +441,7 @@ export class ResumableStream implements ReplyStream {
     this.#streams.remove(this)
     this.#controller.abort(reason)
     this.#goOn()
-    // If the stream continues, the reader gets everything so far, the reason (from `end`), and an end.
+    // If the stream survives, the reader gets everything so far, the reason (from `end`), and the end of its stream.
     if (this.committed && reason instanceof ClientDisconnected) this.#reader?.raw.destroy()
   }
 }

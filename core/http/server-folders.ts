@@ -37,7 +37,7 @@ export function withoutServerPaths<Value>(value: Value, folders: readonly Server
 
 /** An error for the client: only admins, including users of the private socket, see paths of the server's folders. */
 export function clientError(error: CorralError, { caller, server }: FastifyRequest): CorralError {
-  // A request without a caller counts as not an admin.
+  // A request without a caller is not an admin's.
   if (caller?.role === 'admin') return error
   const message = withoutServerPaths(error.message, server.folders)
   const details = error.details && withoutServerPaths(error.details, server.folders)

@@ -15,8 +15,8 @@ const PLAIN_HTTP = refusalText(
 )
 
 /**
- * Encrypts the connection of a client. A client that is too slow or does not speak TLS is disconnected, and a plain
- * HTTP request gets an explanation.
+ * Encrypts the connection of a client. Disconnects a client that is too slow or does not speak TLS, and explains the
+ * problem if it sent a plain HTTP request.
  * @param ready gets the encrypted connection after the handshake
  */
 export function encrypt(raw: Socket, certificate: ServerCertificate, ready: (socket: TLSSocket) => void): void {

@@ -10,11 +10,11 @@ export interface TraceParent {
 
 const FORMAT = /^([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/
 
-/** Parses a `traceparent`; undefined if it is absent or invalid, which is the same. */
+/** Parses a `traceparent`. Returns undefined if it is absent or invalid, since both are treated alike. */
 export function parseTraceParent(header: unknown): TraceParent | undefined {
   if (typeof header !== 'string' || header.length > 512) return undefined
   const [, version, traceId, spanId, flags, more] = FORMAT.exec(header) ?? []
-  // Later versions may add fields; version 00 has none.
+  // Later versions may add fields. Version 00 has no other fields.
   if (version === undefined || version === 'ff' || (version === '00' && more !== undefined)) return undefined
   return { traceId: traceId!, spanId: spanId!, sampled: (Number.parseInt(flags!, 16) & 1) === 1 }
 }

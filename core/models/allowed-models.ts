@@ -35,8 +35,8 @@ export function isAllowed(allowed: readonly string[] | undefined, { key }: Pick<
 }
 
 /**
- * Refuses a model that the caller's key does not allow. It also refuses names of missing models that are not in the
- * key's list, so that nobody can find out which other models exist. An alias in the list is allowed like its model.
+ * Refuses a model that the caller's key does not allow. Also refuses names of missing models that are not in the key's
+ * list. Otherwise a caller could find out which other models exist. An alias in the list is allowed like its model.
  * @param name as it was requested
  * @param model the model with that name
  * @throws CorralError `forbidden_model`

@@ -17,7 +17,9 @@ export type FileRole =
 
 export interface GgufFileName {
   role: FileRole
-  /** Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`; from the folder if the name has none. */
+  /**
+   * Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`. Taken from the folder if the name has none.
+   */
   label: string | undefined
   /** The same for all quantizations of a model: in lower case, without folder, shard number and label. */
   base: string
@@ -31,15 +33,15 @@ const QUANTIZED =
   '|Q[1-8]_K(?:_(?:XXL|XL|XXS|XS|[SMLP]))?(?:_R[48])?|Q[1-8]_[01](?:_[48]_[48]|_L|_R[48])?' +
   '|TQ[12]_0|I2_S|MXFP4(?:_MOE)?|NVFP4)'
 const LABEL = new RegExp(`(?<![A-Za-z0-9])(?:${QUANTIZED}|${FLOAT})(?![A-Za-z0-9])`, 'gi')
-/** Embeddings and output in another type than the rest make it another file. */
+/** If embeddings and output have another type than the rest, it is another file. */
 const COMPOSITE = new RegExp(`(?<![A-Za-z0-9])(?:(${QUANTIZED})[-._](${FLOAT}|Q[2-8])|(${FLOAT})[-._](Q[2-8]))$`, 'i')
-/** `phi-3-q4.gguf`: only at the very end, because names such as `Q3-30B` begin like this. */
+/** `phi-3-q4.gguf`: matched only at the end, because names such as `Q3-30B` begin like this. */
 const BARE = /(?<![A-Za-z0-9])Q[2-8]$/i
 const RAW_SPLIT = /(\.gguf)(?:\.part-?\d+of\d+|-split-[a-z]|\.part-?[a-z]{1,2})$/i
 /** Maximum shards of a model. The largest models have about 200. */
 const MAX_SHARDS = 1000
 const SHARD = /^(.*)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$/i
-/** Added by those who quantize; not part of the model's name. */
+/** Added by publishers of quantized models. Not part of the model's name. */
 const MAKERS_MARK = /[-._](?:i1|imat|imatrix|pure|ud|gguf|\d+(?:\.\d+)?bpw)(?=[-._]|$)|(?<=MXFP4)_MOE\d+/gi
 /** Prefixes by which llama.cpp recognizes draft models, and marks that publishers put elsewhere in the name. */
 const DRAFT = /^mtp-|[-._]mtp$|(?:^|[-._])(?:eagle3|dflash|dspark|draft|drafter|speculator)(?:[-._]|$)/i
@@ -48,7 +50,7 @@ const ADAPTER = /(?:^|[-._])(?:lora|adapter)$/i
 /** Parts of speech and image models, and vocabularies that llama.cpp tests with. */
 const NO_MODEL =
   /^(?:ggml-vocab|tokenizer|audiodecoder|ae|t5xxl|clip[-_][lgh]|text[-_]encoder)(?:[-._]|$)|(?:^|[-._])(?:vocoder|wavtokenizer|vae|tokenizer-\d+hz)(?:[-._]|$)|[-._]vocab$/i
-/** Image and video models whose names are not also those of language models. */
+/** Image and video models whose names differ from those of language models. */
 const IMAGE_MODEL =
   /^(?:flux[-._]?[12]|sd(?:xl|[-_]?3)|stable[-_]diffusion|hidream|(?:qwen|z)[-_]image|wan[-_]?2|hunyuan[-_]?video|ltx[-_]?v|cogvideo|aura[-_]?flow)/i
 /** Preferred precisions of a projector. */
@@ -128,13 +130,13 @@ export function shardNames(path: string): string[] {
   )
 }
 
-/** Maximum models and projectors of a listing that are compared with each other; real ones have a few dozen. */
+/** Maximum models and projectors of a listing that are compared with each other. Real listings have a few dozen. */
 const MAX_COMPARED = 500
 
 /**
- * Finds the projector of a model. Among the projectors that share most folders with it, the best is the one with its
- * name, or, if there is only this model, one that does not name another model. If there are several precisions, the most
- * compatible one is chosen. The function returns undefined if this is ambiguous.
+ * Finds the projector of a model. Considers the projectors that share most folders with the model. Prefers a projector
+ * with the model's name or, if there is only this model, one that does not name another model. If there are several
+ * precisions, the most compatible one is chosen. Returns undefined if the choice is ambiguous.
  * @param paths all files in the listing
  */
 export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {
@@ -181,11 +183,11 @@ export function projectorFor(modelPath: string, paths: readonly string[]): strin
   return projectorFinder(paths)(modelPath)
 }
 
-/** Whether these bases belong to one model whose quantizations have unusual names: most of each name is the same. */
+/** Whether these bases belong to one model whose quantizations have unusual names: their names are mostly the same. */
 function areAkin(bases: ReadonlySet<string>): boolean {
   if (bases.size <= 1) return true
   const sorted = [...bases].sort()
-  // All sorted names share what the first and the last share.
+  // The common prefix of the first and the last sorted name is common to all.
   const [first, last] = [sorted[0]!, sorted.at(-1)!]
   const parting = [...first].findIndex((letter, index) => letter !== last[index])
   const longest = Math.max(...sorted.map(base => base.length))

@@ -11,7 +11,7 @@ export interface GgufHeader {
   hasToken: boolean
   /** `bytes` is 0 for an unknown type. */
   tensors: { name: string; shape: number[]; bytes: number }[]
-  /** Bytes that the file must have to contain all of its tensors. */
+  /** Minimum file size in bytes to contain all tensors. */
   fileSize: number
 }
 
@@ -70,10 +70,10 @@ const SCALARS: Record<number, [width: number, read: (bytes: Buffer, at: number) 
   12: [8, (bytes, at) => bytes.readDoubleLE(at)]
 }
 
-/** llama.cpp's names of the layers of a classification head; the second may be absent. */
+/** llama.cpp's names of the layers of a classification head. The second layer may be absent. */
 const CLASSIFIER = /^cls(\.output)?\.weight$/
 
-/** The header cannot be used. The message is a clause that says why. */
+/** The header cannot be used. The message is a clause that explains why. */
 class Unreadable extends Error {}
 
 function scalarOf(type: number) {
@@ -82,7 +82,7 @@ function scalarOf(type: number) {
   return scalar
 }
 
-/** A file, or the part of one that was fetched. */
+/** A file, or a fetched part of a file. */
 interface Source {
   read(into: Buffer, offset: number, length: number, position: number): Promise<{ bytesRead: number }>
 }
@@ -180,7 +180,7 @@ class HeaderReader {
     return read(this.#bytes, this.#take(width))
   }
 
-  /** A value; undefined for a text that is too long. */
+  /** Reads a value. Returns undefined for a text that is too long. */
   async value(type: number): Promise<unknown> {
     if (type !== STRING && type !== ARRAY) return await this.scalar(type)
     if (type === ARRAY) return await this.#list(await this.int(), await this.long())

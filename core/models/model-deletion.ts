@@ -6,8 +6,9 @@ import type { VisibleCatalog } from './allowed-models.ts'
 import { bareName, formatModelName, type ModelName, parseRequestedName, type RequestedName } from './model-name.ts'
 
 /**
- * The model to delete, which may exist only as a pull. A short name must match one model. The name that a variant was
- * pulled by stands for this variant, but an alias is refused, since it does not show what would be deleted.
+ * Finds the model to delete, which may exist only as a pull. A short name must match exactly one model. The name by
+ * which a variant was pulled refers to this variant. An alias is refused, because it does not show what would be
+ * deleted.
  * @throws CorralError `model_not_found`, `forbidden_model`, `unsupported_capability` for a model without files
  */
 export function nameToDelete(models: VisibleCatalog, name: RequestedName): ModelName {
@@ -39,6 +40,6 @@ export async function deleteModel(
 ): Promise<void> {
   const message = `"${bareName(name)}" was deleted while it was being pulled. Pull it again to get it.`
   const cancelled = await downloads.cancelModel(name, new CorralError('pull_cancelled', message, { param: 'model' }))
-  // It may exist only as a pull.
+  // The model may exist only as a pull.
   if (cancelled === 0 || storage.find(name)) await storage.remove(name)
 }

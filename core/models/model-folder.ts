@@ -13,7 +13,7 @@ export interface FolderModel {
   label?: string | undefined
   /** Its existing files: weights in the order of their shards, then the other files. */
   files: { path: string; role: StoredFile['role'] }[]
-  /** Why it cannot be used: a sentence about "it", and one with advice. */
+  /** Why the model cannot be used: a sentence about "it", and a sentence with advice. */
   problem?: string | undefined
 }
 
@@ -93,7 +93,7 @@ export async function readFolderTexts(read: (name: string) => Promise<string | u
   return { config: await parsed('config.json'), index: await parsed('model.safetensors.index.json') }
 }
 
-/** The SafeTensors model of a folder with these paths, including those of subfolders. */
+/** Describes the SafeTensors model in a folder with these paths, including those of subfolders. */
 export function safetensorsModel(paths: readonly string[], texts: FolderTexts): FolderModel | undefined {
   const present = paths.filter(path => /^[^/]+\.safetensors$/i.test(path))
   if (texts.index === undefined && present.length === 0) return undefined

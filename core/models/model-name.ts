@@ -72,7 +72,7 @@ function parsedName(text: unknown, mayBeShort: boolean): RequestedName {
   return isDefault ? { owner, name } : { owner, name, variant }
 }
 
-/** `owner/name` in the given case, without the variant; a short name unchanged. */
+/** Returns `owner/name` as written, without the variant. A short name stays unchanged. */
 export function bareName({ owner, name }: RequestedName): string {
   return owner === undefined ? name : `${owner}/${name}`
 }

@@ -86,7 +86,7 @@ export function requireJinja(template: string): void {
       'unsupported_capability'
     )
   }
-  // One search between the first and the last brace. Searching from each brace on would take hours for a malicious
+  // A single search between the first and the last brace. Searching from each brace would take hours for a malicious
   // text.
   const end = Math.max(template.lastIndexOf('%}'), template.lastIndexOf('}}'))
   if (/\bmessages\b/.test(template.slice(template.search(/\{[{%]/), end))) return

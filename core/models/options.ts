@@ -140,7 +140,9 @@ export interface ParsedOptions {
   overflow?: OverflowPolicy
 }
 
-/** Parses options. `null` is not set; unknown names are the engine's. @throws CorralError `invalid_option` */
+/**
+ * Parses options. `null` means not set. Unknown names are passed to the engine. @throws CorralError `invalid_option`
+ */
 export function parseOptions(given: unknown): ParsedOptions {
   const parsed: ParsedOptions = { load: {}, sampling: {} }
   if (given === undefined || given === null) return parsed
@@ -172,7 +174,7 @@ const OLLAMA_OPTIONS = [
 ]
 const KNOWN_OPTIONS = new Set([...OWN_OPTIONS, ...OLLAMA_OPTIONS])
 
-/** All options that are known for any engine, corral's own first. */
+/** All known options of all engines. Corral's own options come first. */
 export const knownOptionNames: readonly string[] = [...KNOWN_OPTIONS]
 
 /** Whether an option is known for any engine: it is corral's own, or one of Ollama's. */

@@ -16,7 +16,7 @@ export function isTokenizer(path: string): boolean {
   return !path.includes('/') && TOKENIZER.test(path)
 }
 
-/** The label of SafeTensors weights, from transformers' or the file format's name of their type. */
+/** Converts the name that transformers or the file format uses for the weights' type to a label. */
 export function dtypeLabel(dtype: string | undefined): string {
   const name = (dtype ?? '').toLowerCase().replace(/^torch\./, '')
   if (name === 'bfloat16' || name === 'bf16') return 'BF16'

@@ -23,8 +23,8 @@ const CONDITIONS = new Set(['node', 'import', 'module-sync', 'default'])
 const isPath = (name: string) => /^(?:\.{1,2}|~)(?:[/\\]|$)/.test(name) || isAbsolute(name)
 
 /**
- * Loads the plugins that the configuration's file lists under `plugins`, in its order; none if the file is malformed or
- * not trusted, which is reported when the configuration is loaded.
+ * Loads the plugins listed under `plugins` in the configuration file, in this order. Loads none if the file is
+ * malformed or not trusted, which is reported when the configuration is loaded.
  * @param builtIn the built-in plugins, whose names are taken
  * @param beforeFirst called before the first plugin is loaded
  * @throws ConfigError with each plugin that cannot be loaded, except plugins that declare themselves optional
@@ -148,7 +148,7 @@ async function entryIn(folder: string): Promise<string | undefined> {
   }
   const description: unknown = JSON.parse(text)
   const content = isObject(description) ? description : {}
-  // A package may declare the version of its contract, so that it is not even loaded under another one.
+  // A package may declare its contract version. If the version does not match, the package is not even loaded.
   const api = isObject(content.corral) ? content.corral.api : undefined
   if (api !== undefined && api !== PLUGIN_API) throw new Error(wrongApi(api))
   return join(folder, entryOf(content))

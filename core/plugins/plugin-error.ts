@@ -43,7 +43,7 @@ export async function within<T>(deadline: number, work: () => T | Promise<T>): P
   let timer: NodeJS.Timeout | undefined
   const expired = new Promise<never>((_, reject) => {
     const late = () => reject(new DeadlineError(`it took longer than ${formatDuration(deadline)}`))
-    // Timers beyond 2^31 ms fire immediately, so such a deadline means none.
+    // Timers beyond 2^31 ms fire immediately, so such a deadline means no deadline.
     if (deadline < 2 ** 31) timer = setTimeout(late, deadline)
   })
   try {

@@ -42,7 +42,7 @@ const VERBS = {
   plugin_start_failed: 'could not be started'
 } as const
 
-/** The configuration asks for something that is not available: corral does not start without it. */
+/** The configuration asks for something unavailable, so corral does not start. */
 const refusesStart = (error: unknown) => error instanceof ConfigError || error instanceof ListenError
 
 function pluginError(entry: PluginEntry, code: keyof typeof VERBS, error: unknown): Error {
@@ -288,7 +288,7 @@ export class PluginHost {
     } catch (error) {
       controller.abort(error)
       if (error instanceof DeadlineError) {
-        // A late offer is stopped immediately, because nothing else will.
+        // A late offer is stopped immediately, because nothing would stop it later.
         const stopLate = (late: PluginOffer) => {
           entry.offer = late
           return this.#stop(entry)

@@ -9,7 +9,7 @@ export interface LeftOut {
 }
 
 export interface PluginPlan {
-  /** Every plugin after the plugins whose services it needs. It does not depend on the order of the list. */
+  /** All plugins, each after the plugins whose services it needs. The order of the list does not matter. */
   order: FoundPlugin[]
   leftOut: LeftOut[]
 }
@@ -18,8 +18,8 @@ const quoted = (name: string) => `"${name}"`
 
 /**
  * Decides which plugins are active, and the order of their start. Optional plugins that cannot run are left out.
- * @throws PluginError for two plugins with one name or one service, a cycle of needs, and a required plugin with
- * another contract version or an unmet need.
+ * @throws PluginError if two plugins have the same name or offer the same service, if needs form a cycle, or if a
+ * required plugin has another contract version or an unmet need
  */
 export function planPlugins(
   definitions: readonly FoundPlugin[],

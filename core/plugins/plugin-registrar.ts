@@ -28,7 +28,7 @@ export interface PluginEntry {
   /** Set once its setup has ended. */
   offer?: PluginOffer
   readonly routes: RouteOptions[]
-  /** What it has added to the services of others. */
+  /** Additions to the services of other plugins. */
   readonly added: Registrations
   /** Aborted when the plugin is left out, to end what its setup began. */
   readonly controller: AbortController
@@ -56,9 +56,9 @@ interface Deadlines {
 }
 
 /**
- * Registers what plugins offer with the application, one plugin at a time. Nothing can be removed from a Fastify
- * application, and any error that reaches its boot ends it. Errors are therefore caught after each plugin, before the
- * next one is registered, and the routes and hooks of a failed plugin check its state and do nothing.
+ * Registers the offers of plugins with the application, one plugin at a time. Nothing can be removed from a Fastify
+ * application, and any error that reaches its boot stops the boot. Errors are therefore caught after each plugin,
+ * before the next one is registered. The routes and hooks of a failed plugin check its state and do nothing.
  */
 export class PluginRegistrar {
   readonly #app: FastifyInstance
@@ -123,8 +123,8 @@ export class PluginRegistrar {
   }
 
   /**
-   * Offers the plugin's services to others. What other plugins add to a service through a decorator is recorded for the
-   * plugin whose code runs.
+   * Offers the plugin's services to other plugins. If another plugin adds something to a service through a decorator,
+   * the addition is recorded for the plugin whose code runs.
    * @throws if the application cannot have the services under their names
    */
   addServices(entry: PluginEntry): void {
@@ -177,7 +177,7 @@ export class PluginRegistrar {
     if (web && !entry.routes.some(isPage)) throw noSuchPage(web.path)
   }
 
-  /** Removes a plugin's routes from the API document, and keeps Fastify from compiling their schemas. */
+  /** Removes a plugin's routes from the API document, and prevents Fastify from compiling their schemas. */
   retire({ routes }: PluginEntry): void {
     for (const route of routes) {
       delete route.schema
@@ -194,7 +194,7 @@ export class PluginRegistrar {
     const before = entry.routes.length
     let failure: unknown
     await this.during(entry, async () => {
-      // If Fastify saw the error, incomplete routes would stay, and a request to one would end the process.
+      // If Fastify saw the error, incomplete routes would stay, and a request to such a route would end the process.
       const caught = async (scope: FastifyInstance) => {
         try {
           await plugin(scope)
@@ -203,7 +203,7 @@ export class PluginRegistrar {
         }
       }
       void this.#app.register(Object.assign(caught, plugin))
-      // Handling the error here keeps it from the boot.
+      // Handling the error here hides it from the boot.
       void this.#app.after(error => {
         failure ??= error
       })
@@ -237,7 +237,8 @@ const sharedMethods = (one: RouteOptions, other: RouteOptions) => {
 }
 
 /**
- * Compiles the schemas for requests, as Fastify does at the end of its boot, where an unusable schema would end it.
+ * Compiles the schemas of requests. Fastify does the same at the end of its boot, and an unusable schema would stop
+ * that.
  * @throws Error that names the route
  */
 function checkSchemas({ method, url, schema = {}, validatorCompiler }: RouteOptions, scope: FastifyInstance): void {
@@ -297,7 +298,7 @@ function guardedHook(
 ): AnyFunction {
   const onReady = name === 'onReady'
   if (typeof hook !== 'function' || !(onReady || REQUEST_HOOKS.has(name))) return hook
-  // As in Fastify, a hook calls `done` or returns a promise. A hook that sends the reply itself may do neither.
+  // As in Fastify, a hook calls `done` or returns a promise. A hook that sends the reply itself need not do either.
   const call = (self: unknown, values: unknown[]) =>
     new Promise((resolve, reject) => {
       const done = (error?: unknown, value?: unknown) => (error ? reject(error) : resolve(value))

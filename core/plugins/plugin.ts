@@ -19,7 +19,7 @@ declare module 'fastify' {
     consumes?: readonly string[]
     /** Whether the body may be omitted. */
     bodyOptional?: boolean
-    /** The credentials that it needs, instead of the usual ones; an empty list for none. */
+    /** The required credentials, if they differ from the usual ones. An empty list means none. */
     security?: readonly Record<string, string[]>[]
     /** Not in the document. */
     hide?: boolean
@@ -76,31 +76,31 @@ export interface PluginOffer {
   hooks?: FastifyPluginAsync
   /** Hooks to observe or change requests, events of answers, loads, and pulls. */
   on?: PluginHooks
-  /** Registered as an encapsulated Fastify plugin; must only register routes, hooks and handlers. */
+  /** Registered as an encapsulated Fastify plugin. It must only register routes, hooks and handlers. */
   routes?: FastifyPluginAsync
   /**
    * A page that the server's page links to, and shows in a frame without any permissions: `path` is one of its `routes`
    * (GET). It gets no key.
    */
   web?: { title: string; path: string }
-  /** Runs after all plugins are registered and before the server listens; must not do long work. */
+  /** Runs after all plugins are registered and before the server listens. It must not do long work. */
   start?(): Promise<void> | void
   /**
-   * Runs before `reload`, for all plugins before the `reload` of any. If it throws because these options cannot be
-   * used, nothing changes anywhere. It must not change anything itself.
+   * Runs before `reload`, for all plugins before the `reload` of any plugin. If it throws because these options cannot
+   * be used, nothing changes anywhere. It must not change anything itself.
    */
   // biome-ignore lint/suspicious/noExplicitAny: what a plugin's own schema says
   check?(options: any): Promise<void> | void
   /**
-   * Takes the section's new options, validated like those of `setup`, while the server runs. Runs at each reload of the
-   * configuration in which its section or settings of the core have changed; must not do long work. If it throws, it
-   * gets the previous options. Without it, a changed section needs a restart. So do single settings whose schema says
-   * `restart: true`, which keep their values here.
+   * Takes the section's new options, validated like those of `setup`, while the server runs. Runs at each configuration
+   * reload that changed its section or settings of the core. It must not do long work. If it throws, it gets the
+   * previous options. Without this method, a changed section needs a restart. So do single settings whose schema says
+   * `restart: true`. They keep their values here.
    */
   // biome-ignore lint/suspicious/noExplicitAny: what a plugin's own schema says
   reload?(options: any): Promise<void> | void
   /**
-   * Runs once at shutdown, in reverse order of start, when no more requests come in. It also runs when the plugin is
+   * Runs once at shutdown, in reverse order of start, when no more requests arrive. It also runs when the plugin is
    * left out or the start ends early, before `start` ran.
    */
   stop?(): Promise<void> | void
@@ -130,8 +130,8 @@ export interface PluginDefinition<Options extends TObject = TObject> {
    */
   engineOptions?: readonly string[]
   /**
-   * Names of the models that a section of this plugin adds, as they are in the file. Their options are not checked,
-   * because engines on other servers may know any.
+   * Names of the models that a section of this plugin adds, as written in the file. Their options are not checked,
+   * because engines on other servers may have any options.
    */
   models?(section: Readonly<Record<string, unknown>>): readonly string[]
   setup(context: PluginContext, options: Static<Options>): Promise<PluginOffer> | PluginOffer

@@ -1,4 +1,4 @@
-/** What one plugin has added to the services of others, so that it can be removed. */
+/** Everything that one plugin has added to the services of others, so that it can be removed. */
 export class Registrations {
   readonly #undos: (() => void)[] = []
   readonly #views = new Map<object, object>()

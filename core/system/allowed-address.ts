@@ -37,8 +37,8 @@ function namesHost(host: string, allowed: readonly string[]): boolean {
 }
 
 /**
- * Refuses a host that can be refused without a lookup: an address that is neither public nor listed, and a name that
- * only private networks have. Call it before every request, whatever connection the request will use.
+ * Refuses a host that can be refused without a lookup: an address that is neither public nor listed, or a name that
+ * exists only in private networks. Call it before every request, whatever connection the request will use.
  * @param allowed private hosts, addresses and networks that may be reached
  * @param isLookedUp whether the name will be looked up here, not by a proxy
  * @throws CorralError `address_not_allowed`

@@ -1,7 +1,7 @@
 /** Powers of 1000 or 1024, by the first letter of a unit. */
 const POWERS = ['', 'k', 'm', 'g', 't']
 
-/** Parses `64MiB`, `1.5 GB` or a number of bytes; undefined if it is neither or negative. */
+/** Parses `64MiB`, `1.5 GB` or a number of bytes. Returns undefined if it is malformed or negative. */
 export function parseBytes(value: unknown): number | undefined {
   if (typeof value === 'number') return Number.isFinite(value) && value >= 0 ? Math.round(value) : undefined
   if (typeof value !== 'string') return undefined

@@ -17,9 +17,9 @@ const MEMORY_INTERVAL = 100
 
 /**
  * Runs a tool so that it cannot outlive corral. The shell leads a process group. A helper in the group waits for the
- * end of standard input, which comes when corral closes it or dies, even by `kill -9`. The helper asks the group to end
- * first, and the shell waits for the tool to do so: ninja puts its compilers into their own groups, and only ninja can
- * end those.
+ * end of standard input, which comes when corral closes it or dies, even by `kill -9`. The helper first asks the group
+ * to end, and the shell waits for the tool to end. This matters for ninja, which puts its compilers into their own
+ * groups, so only ninja can end those.
  */
 const WATCHDOG = `
 exec 3<&0 </dev/null
@@ -63,7 +63,7 @@ export interface ToolOptions {
   maxMemory?: number
   /** Called with each line as it arrives; a progress display that rewrites its line gives a line each time. */
   onLine?: (line: string, stream: 'stdout' | 'stderr') => void
-  /** Gets every line too. */
+  /** Also gets every line. */
   log?: ToolLog
 }
 
@@ -107,7 +107,7 @@ export function lineSplitter(onLine: (line: string) => void): { push(text: strin
         halfEnd = rest.endsWith('\r')
         for (const line of lines) onLine(line)
       } else {
-        // Only new text is searched: a long line in small pieces would take forever.
+        // Searches only the new text. Otherwise a long line in small pieces would take forever.
         rest += text
       }
       if (rest.length > MAX_LINE_LENGTH) {
@@ -159,8 +159,8 @@ function signalName(exitCode: number): string | undefined {
 }
 
 /**
- * Runs a tool to its end, without input. If `signal` is aborted or corral dies, the tool and everything it started end;
- * on Windows the death of corral is not noticed.
+ * Runs a tool to its end, without input. If `signal` is aborted or corral dies, the tool and everything it started end.
+ * On Windows they survive corral's death.
  * @throws ToolError if it cannot be started, fails or takes too long; the signal's reason if that was aborted
  */
 export async function runTool(
@@ -266,7 +266,7 @@ export async function runTool(
   throw new ToolError(command, `failed with exit code ${result.exitCode}.`, { exitCode: result.exitCode, tail })
 }
 
-/** Bytes of memory that a watchdog's tool has for itself; 0 if unknown. */
+/** Returns the bytes of memory that a watchdog's tool uses for itself, or 0 if unknown. */
 async function memoryBelow(watchdog: number | undefined): Promise<number> {
   const children = await readFile(`/proc/${watchdog}/task/${watchdog}/children`, 'utf8').catch(() => '')
   let sum = 0

@@ -1,4 +1,4 @@
-/** Milliseconds between the system's clock and the monotonic one from which the former counts as set. */
+/** If the system's clock and the monotonic clock differ by more milliseconds than this, the system's clock was set. */
 const TOLERANCE = 1000
 
 let epoch = performance.timeOrigin

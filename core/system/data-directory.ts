@@ -181,7 +181,7 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
       version: String(version ?? '')
     }
   } catch {
-    // It is written atomically, so malformed JSON was not written by a running server.
+    // The file is written atomically, so a running server never writes malformed JSON.
     return undefined
   }
 }

@@ -50,7 +50,10 @@ export async function foreignWriter(path: string): Promise<ForeignWriter | undef
   return undefined
 }
 
-/** Finds out who can write this file, or replace files in this folder, except what `foreignWriter` allows. */
+/**
+ * Finds out who else can write this file, or replace files in this folder. Ignores the accounts that `foreignWriter`
+ * allows.
+ */
 export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWriter | undefined {
   const { path, uid, gid, mode } = node
   const people = records(accounts.passwd).map(([name, , id, primary]) => ({ name, id: Number(id), primary }))
@@ -87,7 +90,7 @@ export async function otherOwner(path: string): Promise<string | undefined> {
   return records(await textOf('/etc/passwd')).find(([, , id]) => id === String(uid))?.[0] ?? String(uid)
 }
 
-/** Linux hides access control lists in the mode's group bits; `ls` marks a file that has one. */
+/** Linux includes access control lists in the mode's group bits. `ls` marks files that have one. */
 async function listedWriter({ path, mode }: PosixNode): Promise<ForeignWriter | undefined> {
   if (process.platform !== 'linux' || (mode & 0o1020) !== 0o020) return undefined
   const { stdout } = await runTool('/bin/ls', ['-ld', '--', path])
@@ -105,7 +108,10 @@ async function textOf(path: string): Promise<string> {
   }
 }
 
-/** The file, then every link and folder that decides where the path leads; a pipe or an open file alone. */
+/**
+ * Returns the file, then every link and folder that decides where the path leads. For a pipe or an open file, returns
+ * only the file.
+ */
 async function nodesOnTheWay(path: string): Promise<PosixNode[]> {
   const file = await stat(path)
   if (!file.isFile() || /^\/(dev|proc)\//.test(path)) return [{ path, uid: file.uid, gid: file.gid, mode: file.mode }]
@@ -115,7 +121,7 @@ async function nodesOnTheWay(path: string): Promise<PosixNode[]> {
   for (let at = parse(target).root, rest = target.slice(at.length).split(sep); ; at = join(at, rest.shift()!)) {
     const { uid, gid, mode } = await lstat(at)
     const isLink = (mode & constants.S_IFMT) === constants.S_IFLNK
-    // A link's permissions mean nothing. Its owner, and anyone who can write its folder, decide where it leads.
+    // A link's permissions have no effect. Its owner, and anyone who can write its folder, decide where it leads.
     nodes.unshift({ path: at, uid, gid, mode: isLink ? 0 : mode })
     if (isLink) {
       if (++links > MAX_LINKS) throw new Error(`${path} leads through too many links`)

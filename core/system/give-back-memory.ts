@@ -2,7 +2,7 @@ import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { FastifyBaseLogger } from 'fastify'
 
-/** Milliseconds between two checks of V8's young generation, and its size in bytes that is worth a collection. */
+/** Milliseconds between two checks of V8's young generation, and the minimum size in bytes for a collection. */
 const LOOK_EVERY = 5000
 const WORTH_SHRINKING = 4 * 1024 * 1024
 /** Collections of the small young generation before its memory must be returned. Node.js 26 needs two. */
@@ -29,8 +29,9 @@ export async function giveBackMemory(log: Pick<FastifyBaseLogger, 'warn'>): Prom
 
 /**
  * Makes an idle server return V8's young generation, which grows to 32 MiB and more under load. V8 shrinks it only at
- * collections, and an idle server produces too little garbage for one. So it is collected every few seconds while it is
- * large, which takes 1 to 4 ms. V8 of Node.js 22 and 24 may keep its pages until `giveBackMemory`.
+ * collections, and an idle server produces too little garbage to trigger one. So this function collects every few
+ * seconds while the generation is large, which takes 1 to 4 ms. V8 of Node.js 22 and 24 may keep its pages until
+ * `giveBackMemory`.
  * @param isAtRest whether nothing urgent is in progress
  */
 export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyBaseLogger, 'warn'>): void {

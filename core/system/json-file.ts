@@ -31,7 +31,7 @@ export function checkJson<Schema extends TSchema>(value: unknown, schema: Schema
   return fault ? { fault: faultSentence(fault, 'it').replace(/\.$/, '') } : { value: value as Static<Schema> }
 }
 
-/** Reads a JSON file; undefined if there is none. @throws errors of the disk */
+/** Reads a JSON file. Returns undefined if it does not exist. @throws errors of the disk */
 export async function readJsonFile<Schema extends TSchema>(
   path: string,
   schema: Schema

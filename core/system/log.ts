@@ -15,7 +15,7 @@ export function createLogger(
 ): pino.Logger {
   const options: pino.LoggerOptions = {
     level,
-    // JSON escapes most control characters, but a terminal gets them parsed.
+    // JSON escapes most control characters, but a terminal shows the parsed text.
     hooks: { streamWrite: show ? printableJson : line => `${printable(line.slice(0, -1))}\n` },
     base: undefined,
     // Request headers and bodies are never logged, because they contain keys and prompts.

@@ -1,11 +1,11 @@
 /*
- * Tables whose entries come and go with each request. A plain Map or Set would keep most of what requests use for
- * minutes: V8 moves a long-lived table into its old generation. When the table is full of deleted entries it is
- * replaced, but the old one refers to the new one and everything in it until V8 collects the old generation. So a Map
- * is replaced here before it fills up, while nothing refers to it.
+ * Tables whose entries come and go with each request. A plain Map or Set would retain most of the memory of requests
+ * for minutes. V8 moves a long-lived table into its old generation. When the table is full of deleted entries, V8
+ * replaces it, but the old table refers to the new one and everything in it until V8 collects the old generation. So
+ * these tables replace their Map before it fills up, while nothing refers to it.
  */
 
-/** How many more entries than are left may have been deleted from a Map before it is replaced. */
+/** A Map is replaced when its deleted entries outnumber the remaining ones by this many. */
 const SLACK = 8
 
 /** A Map whose entries come and go with requests. Iterating while others delete may still return deleted entries. */

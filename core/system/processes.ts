@@ -75,7 +75,7 @@ async function ask(program: string, args: string[]): Promise<string> {
 
 /** Bytes of RAM that a process uses. */
 interface ProcessMemory {
-  /** All of it, including mapped files in memory; shared memory is divided among its users. */
+  /** All resident memory, including mapped files. Shared memory is divided among its users. */
   resident: number
   /** Without mapped files. */
   own: number

@@ -11,7 +11,7 @@ export function isRedirect(status: number): boolean {
 /**
  * Checks a redirect. A `foreign` address gets no credentials. `refused` continues a sentence about the server.
  * @param request where it was first sent, and the address that redirected. `trustedHosts` get the credentials too, over
- * https. `mayBePrivate`: settings name the server, or the next connection checks it
+ * https. `mayBePrivate`: the settings name the server, or the next connection checks the address
  */
 export function checkRedirect(
   location: string | undefined,

@@ -8,7 +8,7 @@ export interface FileIdentity {
   ino: bigint
 }
 
-/** Does not wait for the writer of a pipe, nor follow a link that replaced the file. Windows has neither flag. */
+/** Do not wait for the writer of a pipe, and do not follow a link that replaced the file. Windows has neither flag. */
 const FLAGS = constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
 
 /**
@@ -38,7 +38,10 @@ export function isSameFile(one: FileIdentity, other: FileIdentity): boolean {
   return one.dev === other.dev && one.ino === other.ino
 }
 
-/** A path of the open file itself, if the system has such paths; otherwise the path by which it was opened. */
+/**
+ * Returns a path of the open file itself, if the system has such paths. Otherwise returns the path by which it was
+ * opened.
+ */
 export function pathOfOpened(file: FileHandle, path: string): string {
   return process.platform === 'linux' ? `/proc/self/fd/${file.fd}` : path
 }

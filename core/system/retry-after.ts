@@ -1,6 +1,6 @@
 /** Seconds that a server asks clients to wait, rounded up. Names of headers are in lower case. */
 export function retryAfterSeconds(headers: Record<string, string | undefined>, now: number): number | undefined {
-  // The header of the draft standard, as Hugging Face sends it: `"api";r=0;t=55`. Only exhausted limits (r=0) count.
+  // The header of the draft standard, as Hugging Face sends it: `"api";r=0;t=55`. Only exhausted limits (r=0) matter.
   const waits = (headers.ratelimit ?? '')
     .split(',')
     .filter(policy => /;\s*r=0\s*(;|$)/.test(policy))

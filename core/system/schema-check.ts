@@ -6,7 +6,7 @@ import { isObject } from './json-object.ts'
 export interface JsonSchema {
   type?: string | string[]
   description?: string
-  /** What is allowed, for people, if the keywords do not say it well: "an origin such as https://a.org". */
+  /** Describes the allowed values if the keywords do not describe them well: "an origin such as https://a.org". */
   title?: string
   default?: unknown
   examples?: unknown[]
@@ -70,7 +70,7 @@ function isValid(schema: JsonSchema, value: unknown): boolean {
   return validate(value) as boolean
 }
 
-/** Where a value violates its schema: as deep as it is clear which alternative was meant. */
+/** Finds where a value violates its schema. Descends as long as it is clear which alternative was meant. */
 export function findFault(schema: TSchema, value: unknown): SchemaFault | undefined {
   return faultAt(schema as JsonSchema, value, [])
 }
@@ -118,7 +118,7 @@ function faultInObject(
   return undefined
 }
 
-/** The alternatives of a value, including those of inner unions. */
+/** Returns the alternatives of a value, including those of inner unions. */
 function formsOf(schema: JsonSchema): JsonSchema[] {
   return schema.anyOf ? schema.anyOf.flatMap(formsOf) : [schema]
 }
@@ -151,7 +151,7 @@ const PLURALS: Record<string, string> = {
   object: 'objects'
 }
 
-/** What a schema allows, after "must be". `special` has better phrases for some schemas. */
+/** Describes what a schema allows, for use after "must be". `special` has better phrases for some schemas. */
 export function allowedBy(
   schema: JsonSchema,
   special: (schema: JsonSchema) => string | undefined = () => undefined

@@ -1,4 +1,4 @@
 import { randomUUID } from 'node:crypto'
 
-/** Identifies this server, whatever its address; a new one after each start. */
+/** Identifies this server independently of its address. It changes at each start. */
 export const serverId = randomUUID()

@@ -8,9 +8,9 @@ const PATIENCE = 12_000
 const PAUSE = 50
 
 /**
- * Runs a short piece of work while no other process does the same for this file (which need not exist). A lock does not
- * mean that a server runs.
- * @throws the errors of `work`; an error with code `ELOCKED` if others hold the lock all the time; an error with code
+ * Runs a short piece of work while no other process does the same for this file (which need not exist). The lock does
+ * not mean that a server runs.
+ * @throws the errors of `work`; an error with code `ELOCKED` if others hold the lock for too long; an error with code
  * `ECOMPROMISED` if this process was blocked so long that another one may have worked at the same time
  */
 export async function withShortLock<T>(file: string, work: () => Promise<T>): Promise<T> {

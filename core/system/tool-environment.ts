@@ -1,6 +1,6 @@
 /** The listed parts of corral's environment that programs inherit. No key or token is passed on. */
 
-/** For every program: the system, drivers and libraries, but nothing that configures llama.cpp or Python. */
+/** For every program: variables of the system, drivers and libraries, but none that configure llama.cpp or Python. */
 const NAMES = new Set(
   `PATH HOME USER LOGNAME TMPDIR TMP TEMP LANG LANGUAGE TZ LD_LIBRARY_PATH XDG_CACHE_HOME XDG_RUNTIME_DIR XDG_DATA_DIRS
   XDG_CONFIG_DIRS DRI_PRIME SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATHEXT USERPROFILE LOCALAPPDATA PROGRAMFILES
@@ -21,10 +21,13 @@ const PURPOSES = {
 } as const
 export type ToolPurpose = keyof typeof PURPOSES
 
-/** Never, whatever list the name is on. */
+/** Never inherited, even if a list has the name. */
 const SECRET = /KEY(?!RING)|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|^AWS_|^AZURE_|^GOOGLE_/
 
-/** What a program may inherit. Names are case-insensitive on Windows, and names of proxies everywhere. */
+/**
+ * Returns the variables that a program may inherit. Names are case-insensitive on Windows, and names of proxies
+ * everywhere.
+ */
 export function toolEnvironment(ambient: NodeJS.ProcessEnv, purpose?: ToolPurpose): Record<string, string> {
   const isAllowed = (name: string) => {
     const upper = name.toUpperCase()

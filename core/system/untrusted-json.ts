@@ -57,7 +57,10 @@ interface Frame {
   value: unknown[] | Record<string, unknown>
   /** Its key in the object around it. */
   key?: string
-  /** Start of its remaining text: after its bracket, at a comma, or after a list or object that was a frame. */
+  /**
+   * Start of its unparsed text: after its opening bracket, at a comma, or after a list or object that had its own
+   * frame.
+   */
   rest: number
   isEmpty: boolean
 }
@@ -98,7 +101,7 @@ class SlicedParser {
       const comma = commas[level] ?? -1
       if (comma > frame.rest) this.#take(frame, comma)
     }
-    // Everything else has been parsed or has a frame.
+    // All other text has been parsed or has a frame.
     if (at - (this.#frames.at(-1)?.rest ?? 0) > SLICE_LENGTH + MAX_STRING_LENGTH) {
       throw new Fault(`it has a string of more than ${MAX_STRING_LENGTH / 2 ** 20} MiB`)
     }
@@ -195,7 +198,7 @@ class SlicedParser {
   }
 }
 
-/** Adds the items of a list to a list, or those of an object to an object. */
+/** Appends the items of a list to a list, or those of an object to an object. */
 function add({ value }: Frame, items: object): void {
   if (Array.isArray(value)) for (const item of items as unknown[]) value.push(item)
   // An assignment to `__proto__` would change the object's prototype.

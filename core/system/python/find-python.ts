@@ -34,7 +34,7 @@ const QUESTION =
 /** Milliseconds in which a Python must report its version. */
 const ANSWER_LIMIT = 20_000
 
-/** Why a Python cannot have the packages; undefined if it can. */
+/** Explains why the packages cannot be installed for a Python. Undefined if they can. */
 export function shortcomingOf({ version: [major, minor], bits }: PythonFacts): string | undefined {
   if (major !== 3 || minor < OLDEST) return `it is ${major}.${minor}, which is too old`
   if (minor > NEWEST) return `it is ${major}.${minor}, which is too new for the packages`

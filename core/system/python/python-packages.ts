@@ -10,7 +10,7 @@ import { writeJsonFile } from '../json-file.ts'
 import { findPython, type PythonUse, UV_PYTHON, UV_PYTHON_MINOR } from './find-python.ts'
 import { installFailure } from './install-failure.ts'
 
-/** Written when an environment has been verified; an environment without it is made again. */
+/** Written when an environment has been verified. An environment without it is created again. */
 const MARK = 'complete.json'
 
 /** Variables for Python tools: ignore the user's own packages, and never ask questions. */
@@ -43,7 +43,9 @@ export interface NewPythonEnvironment {
   log: FastifyBaseLogger
   /** Its contents for Python 3.`minor`. */
   packages(minor: number): PythonPackages | Promise<PythonPackages>
-  /** Verifies it and returns the versions of its packages. @throws ToolError if something cannot be used */
+  /**
+   * Verifies the environment and returns the versions of its packages. @throws ToolError if something cannot be used
+   */
   prove(executable: string, signal?: AbortSignal): Promise<Record<string, string>>
   /** Why it cannot be used, as a sentence. */
   faultOf(error: ToolError): string
@@ -54,7 +56,7 @@ export function executableIn(environment: string): string {
   return process.platform === 'win32' ? join(environment, 'Scripts', 'python.exe') : join(environment, 'bin', 'python')
 }
 
-/** Whether an environment was completed, and nobody has distrusted it since. */
+/** Whether an environment was completed and has not been found broken since. */
 export function isComplete(environment: string): boolean {
   return existsSync(join(environment, MARK)) && existsSync(executableIn(environment))
 }
@@ -102,7 +104,7 @@ export async function makePythonEnvironment(
       await runTool(command, args, {
         env,
         purpose: 'packages',
-        // Unpacked packages must be on the disk whose free space was checked.
+        // Packages must be unpacked on the disk whose free space was checked.
         variables: { ...PYTHON_VARIABLES, TMPDIR: temporary, TEMP: temporary, TMP: temporary },
         signal,
         log,
@@ -130,7 +132,8 @@ export async function makePythonEnvironment(
     const executable = executableIn(environment)
     if (uv) {
       await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
-      // The best version of all indexes, as pip chooses. Otherwise the second index would win with any version.
+      // Takes the best version of all indexes, as pip does. Otherwise the second index would have priority for any
+      // version.
       const strategy = ['--index-strategy', 'unsafe-best-match']
       const checked = ['--require-hashes', '--no-build']
       await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy, ...checked])
