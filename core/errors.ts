@@ -28,7 +28,6 @@ const CODES = [
   [507, 'insufficient_storage storage_not_writable']
 ] as const
 
-/** The words of a text, as a type. */
 type Words<Text extends string> = Text extends `${infer Word} ${infer Others}` ? Word | Words<Others> : Text
 export type ErrorCode = Words<(typeof CODES)[number][1]>
 
@@ -51,7 +50,6 @@ export interface ErrorOptions {
   details?: Record<string, unknown>
   /** Seconds after which a retry makes sense. */
   retryAfter?: number
-  /** The invalid request field. */
   param?: string
   /** Whether a retry of the same request may help, if this failure differs from others with its code. */
   retryable?: boolean

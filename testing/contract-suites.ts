@@ -13,7 +13,6 @@ import { type Added, watchedPlugin } from './watched-plugin.ts'
 const DEMO = 'corral/tiny-chat'
 const MODES: readonly EngineMode[] = ['chat', 'embedding', 'rerank']
 
-/** Options of all contracts. */
 interface ContractOptions {
   /** Additional text for the config.yaml of the test. */
   config?: string | undefined

@@ -7,7 +7,6 @@ const isCount = (value: unknown) => Number.isSafeInteger(value) && (value as num
 /** Pieces that an engine may still send after its request was aborted, because they were already on their way. */
 const MAX_LATE_PIECES = 2
 
-/** Checks an engine's properties. */
 export function checkFacts(engine: Engine, provider: EngineProvider): void {
   assert.ok(typeof engine.id === 'string' && engine.id !== '', 'an engine has an id')
   assert.equal(engine.provider, provider.name, 'an engine names its provider')

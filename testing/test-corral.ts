@@ -24,7 +24,6 @@ export interface TestCorralOptions {
 export interface TestCorral {
   /** Such as `http://127.0.0.1:40123`. */
   readonly url: string
-  /** Its data directory. */
   readonly home: string
   /** Sends a request, a POST if there is a body, and parses the reply as JSON. */
   json(path: string, body?: unknown, headers?: Record<string, string>): Promise<{ status: number; body: any }>
@@ -32,7 +31,6 @@ export interface TestCorral {
   events(path: string, body: unknown, headers?: Record<string, string>): Promise<any[]>
   /** The state of the plugin with this name, and what it offers. */
   plugin(name: string): Promise<PluginReport | undefined>
-  /** Its whole log, one JSON object per line. */
   log(): string
   close(): Promise<void>
 }

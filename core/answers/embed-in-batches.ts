@@ -24,7 +24,6 @@ export async function embedChunked(
   return { vectors, promptTokens }
 }
 
-/** Scores all documents. */
 export async function rerankChunked(
   lease: Lease,
   { query, documents }: { query: string; documents: readonly string[] },

@@ -12,10 +12,8 @@ export function shortened(embedding: Vector, dimensions = embedding.length): num
   let sum = 0
   for (const value of kept) {
     if (!Number.isFinite(value)) {
-      throw new CorralError(
-        'internal',
-        'The model returned an embedding with values that are not numbers. Send another text.'
-      )
+      const message = 'The model returned an embedding with values that are not numbers. Send another text.'
+      throw new CorralError('internal', message)
     }
     sum += value * value
   }

@@ -87,11 +87,8 @@ function requireSense(variant: Model, { capability, plural }: Medium, switchedOf
   const why = switchedOff
     ? 'its projector is switched off in config.yaml'
     : `it has no projector (mmproj) file for ${plural}`
-  throw new CorralError(
-    'unsupported_capability',
-    `Model "${variant.publicName}" cannot understand ${plural}: ${why}. Use a model that can, or import it together with its projector.`,
-    { param }
-  )
+  const message = `Model "${variant.publicName}" cannot understand ${plural}: ${why}. Use a model that can, or import it together with its projector.`
+  throw new CorralError('unsupported_capability', message, { param })
 }
 
 /** The data of a part: `{ type, [type]: { url } }`, or the same with a string instead of the object. */

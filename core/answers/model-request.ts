@@ -17,7 +17,6 @@ import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { AnswerDependencies, ModelLease } from './pipeline.ts'
 
-/** Dependencies of an API's routes. */
 export interface ApiDependencies extends AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
@@ -49,7 +48,6 @@ export interface ModelRequest {
   requested: string
   variant: Model
   settings: EffectiveSettings
-  /** The request's own options. */
   options: ParsedOptions
   /** The request's options merged over `settings`, under the engine's names. */
   sampling: Record<string, unknown>

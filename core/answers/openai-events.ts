@@ -19,7 +19,6 @@ export interface OpenAiEvent {
   }[]
 }
 
-/** Converts an event of an OpenAI stream to a delta. */
 export function toDelta(event: OpenAiEvent): Delta {
   const choice = event.choices?.[0]
   const message = choice?.delta ?? choice?.message

@@ -41,7 +41,6 @@ import { reportUnknownOptions } from './unknown-options.ts'
 
 /* Runs requests to models: an API describes what it asks (Question) and how it writes deltas (AnswerWriter). */
 
-/** The dependencies of an API's answers. */
 export interface AnswerDependencies {
   catalog: Catalog
   config: CoreConfig
@@ -63,17 +62,13 @@ export interface Question {
   variant: Model
   /** How to handle a conversation that is longer than the context. */
   overflow: OverflowPolicy
-  /** As `AnswerSink.whole`. `wholeAnswer` sets it. */
   whole?: boolean
-  /** Whether each delta has `usage`. */
   countEach?: boolean
   /** Whether the API reports which `stop` text ended the answer. */
   stopText?: boolean
   /** Whether the API returns the fields of llama-server's own API (`Delta.native`). */
   native?: boolean
-  /** As `AnswerSink.controlled`. */
   controlled?(controls: AnswerControls): void
-  /** As `AnswerSink.used`. */
   used?(usage: TokenUsage, choice: number): void
   /** Called with the lease before the engine is asked. @throws CorralError if the engine cannot answer */
   check?(lease: Lease): void
@@ -94,11 +89,9 @@ type CallerLease = Pick<
 export interface AnswerWriter {
   /** Converts the engine's deltas to text to send. Nothing is sent if it is empty or undefined. */
   add(deltas: readonly Delta[]): string | undefined
-  /** The end of the stream. */
   end(): string
 }
 
-/** How an API streams. */
 export interface Channel extends ReplyStreamOptions {
   /** The last frame of a stream that failed after it had begun. */
   failure(error: CorralError): string
@@ -337,11 +330,8 @@ export function requireCall<Name extends Exclude<Call, ByteCall>>(
 ): NonNullable<Engine[Name]> {
   const call = engine[name]
   if (call) return (call as unknown as { bind(engine: Engine): NonNullable<Engine[Name]> }).bind(engine)
-  throw new CorralError(
-    'unsupported_capability',
-    `The engine of model "${variant.publicName}" (${engine.provider}) cannot ${PURPOSES[name]}. Use a model that can.`,
-    { param: 'model' }
-  )
+  const message = `The engine of model "${variant.publicName}" (${engine.provider}) cannot ${PURPOSES[name]}. Use a model that can.`
+  throw new CorralError('unsupported_capability', message, { param: 'model' })
 }
 
 /** The engine's call that returns bytes, if it has one. Engines offer it for a single answer. */
@@ -547,10 +537,8 @@ function reasonOf(
       allowed: getRequestLimits(config, variant, request.caller).num_ctx
     })
   }
-  return new CorralError(
-    'internal',
+  const message =
     `Something went wrong while the engine "${engine.provider}" answered for the model "${variant.publicName}". ` +
-      "The server's log has the details under this request id.",
-    { cause: error }
-  )
+    "The server's log has the details under this request id."
+  return new CorralError('internal', message, { cause: error })
 }

@@ -10,7 +10,6 @@ import { type AnswerDependencies, passedAnswer } from './pipeline.ts'
 /** Fields that choose the model or the form of the reply, and that engines do not get. */
 const NOT_FOR_ENGINES = ['model', 'name', 'stream', 'stream_options', 'keep_alive', 'options']
 
-/** Implements `PluginContext.answer`. */
 export async function answerForPlugin(
   deps: AnswerDependencies,
   reply: FastifyReply,

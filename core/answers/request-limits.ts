@@ -11,7 +11,6 @@ import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
 
-/** The parts of a request that are checked. */
 export interface Asked<Body extends EngineFields = EngineFields> {
   operation: Operation
   body?: Body | undefined
@@ -82,11 +81,8 @@ export function enforceRequestLimits<Body extends EngineFields>(
 
 /** The error for a value over a limit. @param bound its name below `limits` */
 function overLimit(param: string, bound: string, given: number | string, most: number | string): CorralError {
-  return new CorralError(
-    'over_limit',
-    `"${param}" is ${given}, and "limits.${bound}" allows ${most} at most. Ask for less, or have the admin raise the limit.`,
-    { param, details: { limit: `limits.${bound}`, value: most, given } }
-  )
+  const message = `"${param}" is ${given}, and "limits.${bound}" allows ${most} at most. Ask for less, or have the admin raise the limit.`
+  return new CorralError('over_limit', message, { param, details: { limit: `limits.${bound}`, value: most, given } })
 }
 
 /** The field of a body that holds its prompts, and how many there are. */

@@ -2,7 +2,6 @@ import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 
-/** A tool in OpenAI's format. */
 interface EngineTool {
   type: 'function'
   function: { name: string }
@@ -39,9 +38,6 @@ export function requireToolSupport(
 ): void {
   if (!Array.isArray(tools) || tools.length === 0 || metadata.capabilities.includes('tools')) return
   if (setsTemplate(engine)) return
-  throw new CorralError(
-    'unsupported_capability',
-    `Model "${publicName}" does not support tools: its chat template does not describe them. Send no "tools", or use a model with the capability "tools".`,
-    { param: 'tools' }
-  )
+  const message = `Model "${publicName}" does not support tools: its chat template does not describe them. Send no "tools", or use a model with the capability "tools".`
+  throw new CorralError('unsupported_capability', message, { param: 'tools' })
 }

@@ -8,7 +8,6 @@ import { CorralError } from '../errors.ts'
 import { isKnownOption, knownOptionNames } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
 
-/** The header that lists a request's unknown options. */
 export const UNKNOWN_OPTIONS_HEADER = 'x-corral-unknown-options'
 
 /** Limits of the names in the header, since clients accept headers of about 8 KiB. */
@@ -20,7 +19,6 @@ const LONE_SURROGATE = /\p{Surrogate}/gu
 
 const NONE: ReadonlySet<string> = new Set()
 
-/** An unknown option: its name, and its place in the request. */
 interface UnknownOption {
   name: string
   param: string
@@ -120,9 +118,6 @@ function refusal([first, ...others]: readonly UnknownOption[], known: readonly s
   const guess = near === undefined || near === name ? '' : ` Did you mean ${JSON.stringify(near)}?`
   const misplaced = knownOptionNames.includes(name) || known.includes(name) ? ' Options belong in "options".' : ''
   const more = others.length > 0 ? ` ${others.length} more ${others.length === 1 ? 'is' : 'are'} unknown too.` : ''
-  return new CorralError(
-    'invalid_option',
-    `The option ${JSON.stringify(cut(param))} is unknown, and "limits.strict_options" refuses unknown options.${guess}${misplaced}${more}`,
-    { param: cut(param) }
-  )
+  const message = `The option ${JSON.stringify(cut(param))} is unknown, and "limits.strict_options" refuses unknown options.${guess}${misplaced}${more}`
+  return new CorralError('invalid_option', message, { param: cut(param) })
 }

@@ -1,4 +1,3 @@
-/** A mistake in the configuration. */
 export interface ConfigProblem {
   /** Place of the mistake: `config.yaml:12:3`, `env CORRAL_PORT` or `flag --port`. */
   where: string
@@ -31,7 +30,6 @@ export class ConfigError extends Error {
   }
 }
 
-/** The mistakes as human-readable lines. */
 export function formatProblems(problems: readonly ConfigProblem[], named?: string): string {
   const title = named ?? `The configuration has ${problems.length === 1 ? 'a mistake' : `${problems.length} mistakes`}:`
   const width = Math.min(40, Math.max(...problems.map(({ where }) => where.length)))

@@ -5,7 +5,6 @@ import { errorMessage, isSystemError } from '../errors.ts'
 import { ConfigError } from './config-error.ts'
 import type { ConfigFlags } from './overrides.ts'
 
-/** Where to look for the configuration. */
 export interface ConfigPlaces {
   flags: ConfigFlags
   env: NodeJS.ProcessEnv
@@ -33,7 +32,6 @@ export function expandPath(text: string, base: string): string {
   return text === '~' || /^~[/\\]/.test(text) ? join(homedir(), text.slice(1)) : resolve(base, text)
 }
 
-/** Whether a flag or the environment names the file. */
 export const isNamed = ({ flags, env }: ConfigPlaces) =>
   flags.config !== undefined || Boolean(env.CORRAL_CONFIG?.trim())
 

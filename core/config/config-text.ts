@@ -142,14 +142,12 @@ export function renderDefaultConfig(definitions: readonly PluginDefinition[]): s
   return [HEAD, ...environmentTable(), '', ...lines, ''].join('\n')
 }
 
-/** A value as YAML on one line. */
 export function inlineYaml(value: unknown): string {
   return stringify(value, { collectionStyle: 'flow', flowCollectionPadding: false, lineWidth: 0 }).trim()
 }
 
 /** The current configuration, for `corral config show --json`. Secrets are masked. */
 export interface ConfigDescription {
-  /** Absolute path of the file that was read; null if there was none. */
   file: string | null
   settings: { name: string; value: unknown; origin: string }[]
 }

@@ -25,7 +25,6 @@ const MAX_LENGTH = 500
 /** A duration as people write it: `30s`, `5m`, `1h30m` or seconds. It cannot be negative. */
 export const Duration = measure('corral-duration', { minimum: 0, maximum: MAX_LENGTH * 3600 })
 
-/** A duration longer than 0, for timeouts that cannot be switched off. */
 export const Timeout = measure('corral-timeout', { exclusiveMinimum: 0, maximum: MAX_LENGTH * 3600 })
 
 /** How long a model stays loaded; negative means forever. */
@@ -34,7 +33,6 @@ export const KeepAlive = measure('corral-keep-alive')
 /** An amount of bytes as people write it: `64MiB`, `1.5GB` or a number. */
 export const Bytes = measure('corral-bytes', { minimum: 0 })
 
-/** Whether a text is a duration that `Duration` allows. */
 export function isDuration(text: string): boolean {
   const length = parseDuration(text)
   return length !== undefined && length >= 0 && length <= MAX_LENGTH * 3_600_000
@@ -54,11 +52,9 @@ export const Program = (options: SettingText) => Type.String({ format: 'corral-p
 const Group = <Properties extends TProperties>(properties: Properties, description?: string) =>
   Type.Object(properties, { additionalProperties: false, ...(description && { description }) })
 
-/** Settings that may be absent. */
 const optional = <Properties extends TProperties>(properties: Properties) =>
   Type.Partial(Type.Object(properties)).properties
 
-/** A whole number. */
 const Count = (fallback: number, minimum: number, description: string, more?: { restart: boolean }) =>
   Type.Integer({ default: fallback, minimum, description, ...more })
 
@@ -77,7 +73,6 @@ const contextOverflow = {
     'What to do with a conversation longer than the context: report an error, or leave out its oldest messages (drop_oldest)'
 }
 
-/** Limits of one request; see `RequestBounds`. */
 const requestBounds = {
   num_ctx: Type.Integer({
     minimum: 0,
@@ -94,12 +89,10 @@ const requestBounds = {
 }
 export const RequestBoundsSchema = Type.Object(optional(requestBounds))
 
-/** The largest number that headers of replies may contain. */
 const MAX_COUNT = 999_999_999_999_999
 
 const amount = (description: string) => Type.Integer({ minimum: 0, maximum: MAX_COUNT, description })
 
-/** Rate limits per minute or day; see `Budgets`. */
 const budgets = {
   requests_per_minute: amount(
     'Requests to models that a client may send per minute; 0 is unlimited, as for the other budgets'

@@ -20,7 +20,6 @@ export interface LoadedConfig {
   /** Each plugin's options by its name. Options of optional plugins include `enabled`. */
   sections: Readonly<Record<string, Readonly<Record<string, unknown>>>>
   paths: DataPaths
-  /** Absolute path of the file that was read, if any. */
   file: string | undefined
   /** The origin of each setting by name: `default`, `config.yaml:12:3`, `env CORRAL_PORT`, `flag --port`. */
   origins: Readonly<Record<string, string>>
@@ -52,7 +51,6 @@ function canonicalOptions(values: Values, note: (group: string[], canonical: str
   }
 }
 
-/** Makes the paths in the values absolute. */
 function resolvePaths(schema: ConfigSchema, values: Values, base: string): void {
   for (const setting of listSettings(schema.root, values)) {
     const resolved = withPaths(setting.schema, setting.value, base)
@@ -160,7 +158,6 @@ export function splitValues(values: Values, isSection: (name: string) => boolean
   return { core: pick(false) as unknown as CoreConfig, sections: pick(true) as Record<string, Values> }
 }
 
-/** Freezes a value deeply. */
 export function freeze<T>(value: T): T {
   if (typeof value === 'object' && value !== null) {
     for (const inner of Object.values(value)) freeze(inner)

@@ -8,10 +8,8 @@ import { CoreConfigSchema } from './core-schema.ts'
 import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
-/** A mistake in a configuration's values. */
 export interface Mistake {
   path: string[]
-  /** Whether the key is wrong rather than its value. */
   atKey: boolean
   /** The setting, or the option of requests, is unknown. corral can ignore it. */
   unknown?: 'setting' | 'option'
@@ -20,7 +18,6 @@ export interface Mistake {
 
 const LENGTH_OF_TIME = 'a duration such as 30s, 5m or 1h30m, or a number of seconds'
 
-/** What the formats of settings allow. */
 const FORMATS: Record<string, string> = {
   'corral-timeout': `${LENGTH_OF_TIME}, longer than 0 and at most 500h`,
   'corral-duration': `${LENGTH_OF_TIME}, from 0 to 500h`,
@@ -50,7 +47,6 @@ function shown(value: unknown, secret: boolean): string {
   return text.length > 80 ? `${text.slice(0, 80)}…` : text
 }
 
-/** The value at a path, if any. */
 export function valueAt(value: unknown, path: readonly string[]): unknown {
   return path.reduce<unknown>((inner, key) => (inner as Record<string, unknown> | undefined)?.[key], value)
 }

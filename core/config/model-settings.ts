@@ -6,9 +6,7 @@ import { type OverflowPolicy, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 
-/** Settings of speculative decoding. */
 interface Speculation {
-  /** Whether to guess from the conversation's own text. */
   ngram: boolean
   /** The small model that guesses. */
   draft?: {
@@ -29,11 +27,9 @@ interface Speculation {
 export interface EngineSettings {
   /** Kind of build or id of an installed one. */
   runtime?: string
-  /** Flags of the engine, after corral's own. */
   arguments: readonly string[]
   environment: Readonly<Record<string, string>>
   speculation: Speculation
-  /** Absolute paths. */
   loras: readonly { path: string; scale: number }[]
   /** Absolute path. If null, no projector is loaded. If absent, the model's own is. */
   projector?: string | null

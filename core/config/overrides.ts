@@ -1,7 +1,6 @@
 import type { JsonSchema } from '../system/schema-check.ts'
 import { schemaAt } from './setting-schema.ts'
 
-/** A setting that the environment or a flag can set. */
 export interface Override {
   path: string[]
   env: string
@@ -25,9 +24,7 @@ export const OVERRIDES: readonly Override[] = [
 
 /** Flags of the command line, as commander names them. Values may still be text. */
 export interface ConfigFlags {
-  /** Path of the configuration file. */
   config?: string
-  /** The data directory. */
   home?: string
   models?: string
   host?: string
@@ -37,7 +34,6 @@ export interface ConfigFlags {
   llamaCpp?: string
 }
 
-/** A setting from the environment or a flag. */
 export interface OverriddenSetting {
   path: string[]
   value: unknown
@@ -70,7 +66,6 @@ export function fromEnvironment(root: JsonSchema, env: NodeJS.ProcessEnv): Overr
   })
 }
 
-/** The settings from flags. */
 export function fromFlags(root: JsonSchema, flags: ConfigFlags): OverriddenSetting[] {
   return OVERRIDES.flatMap(({ path, flag }) => {
     const key = flag?.replace(/-./g, dashed => dashed[1]!.toUpperCase())

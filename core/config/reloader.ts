@@ -28,7 +28,6 @@ function viewOf<Values extends object>(keys: string[], current: () => Values, fi
  * settings. The groups are replaced as a whole, and their values are frozen.
  */
 export class LiveConfig {
-  /** A snapshot of the current configuration. */
   current: LoadedConfig
   readonly view: LoadedConfig
 
@@ -40,17 +39,12 @@ export class LiveConfig {
   }
 }
 
-/** A setting whose value changed. */
 interface SettingChange {
   path: string[]
-  /** As in messages: `limits.max_tokens`. */
   name: string
-  /** Undefined if the setting was, or is, absent. */
   from: unknown
   to: unknown
-  /** Whether its values must not be shown. */
   isSecret: boolean
-  /** Whether it takes effect only after a restart. */
   restart: boolean
 }
 
@@ -95,7 +89,6 @@ export function withoutRestarts(after: LoadedConfig, changes: readonly SettingCh
 
 /** The parts of a server that take changed settings. */
 export interface Reloadable {
-  /** Whether the plugin of this name takes new options while it runs. */
   canReload(plugin: string): boolean
   /** @throws a plugin's objection; nothing has changed then */
   check(next: LoadedConfig): Promise<void>
@@ -193,10 +186,8 @@ export class Reloader {
     await this.#check(next)
     await requireWritable(path, before !== undefined)
     if ((await textOf(path)) !== before) {
-      throw new CorralError(
-        'settings_changed',
-        `${path} was just changed by someone else, so nothing was written. Read the settings again.`
-      )
+      const message = `${path} was just changed by someone else, so nothing was written. Read the settings again.`
+      throw new CorralError('settings_changed', message)
     }
     const { home } = this.#options.live.current.paths
     await written(path, text, before === undefined)
@@ -333,7 +324,6 @@ async function written(path: string, text: string, isNew: boolean): Promise<void
   }
 }
 
-/** The error for a configuration that cannot be used. */
 function invalid(error: unknown): unknown {
   if (!(error instanceof ConfigError)) return error
   return new CorralError('invalid_config', `${error.message}\nThe settings stay as they were.`, {

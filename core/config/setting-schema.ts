@@ -230,12 +230,10 @@ function childSchema(schema: JsonSchema | undefined, key: string): JsonSchema | 
   return typeof schema.additionalProperties === 'object' ? schema.additionalProperties : undefined
 }
 
-/** The schema of a setting, if it exists. */
 export function schemaAt(root: JsonSchema, path: readonly string[]): JsonSchema | undefined {
   return path.reduce<JsonSchema | undefined>(childSchema, root)
 }
 
-/** Whether the schema describes a group of settings rather than a single one. */
 export function isGroup(schema: JsonSchema | undefined): boolean {
   return schema?.properties !== undefined || schema?.patternProperties !== undefined
 }

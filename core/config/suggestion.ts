@@ -17,7 +17,6 @@ function distance(a: string, b: string): number {
   return rows[a.length]![b.length]!
 }
 
-/** The length of the common prefix of two texts. */
 function commonStart(a: string, b: string): number {
   let count = 0
   while (count < a.length && a[count] === b[count]) count++

@@ -67,7 +67,6 @@ export function sectionName(values: unknown, model: string, label: string): stri
   return model
 }
 
-/** Replaces the part under `models` in the text. */
 function spliced(text: string, eol: string, model: string, section: Values, settings: Values): string | undefined {
   const document = parseDocument(text, { merge: true })
   const own = pairOf(document.contents, 'models')
@@ -138,7 +137,6 @@ function set(document: Document, models: YAMLMap, model: string, section: Values
   else put(map, 'options', defined({ ...(isObject(section.options) ? section.options : {}), ...options }))
 }
 
-/** Writes lists on one line, as in the shipped file. */
 function compact(node: unknown): void {
   const items = (node as { items?: unknown[] } | null)?.items
   if (!items) return
@@ -154,7 +152,6 @@ function pairOf(map: unknown, key: string): Pair | undefined {
 const isEmpty = (value: unknown) =>
   value === null || (isScalar(value) && value.value === null) || (isMap(value) && value.items.length === 0)
 
-/** The range from a key to the end of its value. */
 function rangeOf({ key, value }: Pair): [number, number] | undefined {
   const start = (key as { range?: number[] } | null)?.range?.[0]
   const end = (value as { range?: number[] } | null)?.range?.[2]
@@ -167,7 +164,6 @@ function lineEnd(text: string, from: number): number {
   return end < 0 ? text.length : end + 1
 }
 
-/** Spaces that indent the models. */
 function indentOf(text: string, models: Pair): number {
   const first = isMap(models.value)
     ? (models.value.items[0]?.key as { range?: number[] } | undefined)?.range?.[0]

@@ -1,7 +1,6 @@
 import { type Document, isAlias, isMap, isScalar, LineCounter, type Node, type Pair, parseDocument, visit } from 'yaml'
 import { errorMessage } from '../errors.ts'
 
-/** A place in a text, counted from 1. */
 export interface Place {
   line: number
   column: number

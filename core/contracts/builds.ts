@@ -85,7 +85,6 @@ export interface RuntimeDescriptor {
   /** Such as `cuda-13`. */
   name: string
   kind: BuildKind
-  /** Human-readable, such as `CUDA 13 (NVIDIA)`. */
   title: string
   fit(hardware: Hardware): Fit
   /** In order of preference. Empty if only other sources provide it. */
@@ -224,7 +223,6 @@ export type InstallRequest =
       runtime?: string
     }
 
-/** How engines are run, by the `runtimes` section of `config.yaml`. */
 export interface EngineRunSettings {
   /** Flags after corral's own. */
   extraArguments: readonly string[]
@@ -274,11 +272,9 @@ export interface Runtimes {
   remove(id: string): Promise<void>
   /** The build for new engines, if it has been found already. */
   current(): Build | undefined
-  /** The progress of the search for it; see RuntimesReport. */
   state(): RuntimesReport['state']
   /** The build that is being found, fetched or compiled. */
   working(): Progress | undefined
-  /** Detects the hardware and ranks the kinds, without searching for a build. */
   rank(waiting?: Waiting): Promise<void>
   /** The state of all builds, with a fresh ranking. */
   report(): RuntimesReport

@@ -49,28 +49,21 @@ export interface Usage {
   budgetsOf(caller: Caller): Promise<BudgetState[]>
 }
 
-/** The web page. */
 export interface WebPage {
-  /** Its path, such as `/`. */
   readonly path: string
-  /** Sends the page. */
   sendPage(reply: FastifyReply): FastifyReply
 }
 
 /** The state of a model in one mode, for models that are loaded, requested or blocked. */
 export interface EngineStats {
-  /** Public name of the model. */
   readonly model: string
   readonly mode: EngineMode
   readonly isLoaded: boolean
   /** Maximum concurrent requests. 0 if the model is not loaded. */
   readonly slots: number
   readonly freeSlots: number
-  /** Requests in progress. */
   readonly running: number
-  /** Queued requests. */
   readonly waiting: number
-  /** Milliseconds that the oldest queued request has waited. */
   readonly longestWait: number
   /** Whether its loads failed repeatedly, so that requests are refused for a while. */
   readonly isBlocked: boolean
@@ -80,9 +73,7 @@ export interface EngineStats {
 
 export interface SchedulerStats {
   readonly engines: readonly EngineStats[]
-  /** Requests so far, including loads. */
   readonly requests: number
-  /** Maximum number of models in memory. */
   readonly maxLoaded: number
   /** Bytes by pool that all engines together use and may use. A pool without a budget has no limit. */
   readonly memory: { readonly reserved: MemoryUse; readonly budget: MemoryUse }
@@ -111,7 +102,6 @@ declare module '../plugins/plugin.ts' {
   interface CoreSettings extends CoreConfig {}
 
   interface PluginContext {
-    /** The log level of each part. */
     readonly logLevels: LogLevels
   }
 }
@@ -230,7 +220,6 @@ declare module './leases.ts' {
   }
 
   interface Scheduler {
-    /** A snapshot of figures, for monitoring. */
     stats(): SchedulerStats
     /** Why a model could not be loaded, if the last attempt failed. */
     loadFailure(model: Model): CorralError | undefined

@@ -14,7 +14,6 @@ export interface Caller {
   readonly name?: string
   /** Whether it came through the private socket, which only the user who runs the server can open. */
   readonly isLocal?: boolean
-  /** Names of the models that it may use; absent for all. */
   readonly models?: readonly string[]
   /** Limits of its key, which replace `limits`. */
   readonly bounds?: Partial<RequestBounds>
@@ -24,7 +23,6 @@ export interface Caller {
   readonly revoked?: AbortSignal
 }
 
-/** Limits of one request. */
 export interface RequestBounds {
   /** Tokens. 0 means the context length that the model was trained with. */
   num_ctx: number

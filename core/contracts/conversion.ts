@@ -59,9 +59,7 @@ export interface Conversion {
   /** Installs the packages for conversions once. @throws CorralError `conversion_failed`, `runtime_missing`, … */
   install(waiting: Waiting): Promise<void>
   counts(): ConversionCounts
-  /** Conversions in progress. */
   running(): RunningConversion[]
-  /** The conversions of a variant, by type. */
   list(variant: StoredVariant): Promise<ConvertedModel[]>
   /** Deletes one conversion. @throws CorralError `model_not_found` if there is no conversion to this type */
   remove(variant: StoredVariant, dtype: string): Promise<void>

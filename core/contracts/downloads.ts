@@ -9,7 +9,6 @@ import type { StoredVariant } from './storage.ts'
 
 export type { Downloads } from './hubs.ts'
 
-/** The model that a client requests. */
 export interface PullRequest {
   /** As the client wrote it: `[hf:|csghub:|modelscope:|…]owner/name[:variant][@revision]`, or an address. */
   model: string
@@ -26,7 +25,6 @@ export interface SearchRequest {
   words: string
   /** Name of the hub, or `all`. If undefined, searches the hubs that names without a prefix use. */
   hub?: string | undefined
-  /** Maximum number of repositories per hub. */
   limit: number
   caller: PullCaller
 }
@@ -58,7 +56,6 @@ export interface PullPlan extends Omit<PlanReply, 'model' | 'repository' | 'file
   isLocal: boolean
 }
 
-/** An unfinished pull, as the native API lists it. */
 export type PullRecord = PullReply
 /** Progress of one file, in bytes. */
 export type FileProgress = PullRecord['files'][number]
@@ -108,7 +105,6 @@ declare module './hubs.ts' {
     pull(plan: PullPlan, options: { detached: boolean; caller: PullCaller }): Promise<Pull | undefined>
     /** @returns removes it */
     addMirror(mirror: FileMirror): () => void
-    /** All unfinished pulls, oldest first. */
     list(): PullRecord[]
     /** Bytes of files that pulls have received since the start, including files that another model had on the disk. */
     received(): number

@@ -6,7 +6,6 @@ export type Framing = 'sse' | 'ndjson'
 
 /** How one mount writes the names and details of models, and names new models. The catalog resolves names. */
 export interface ModelNaming {
-  /** The name in records. */
   shown(variant: Model): string
   /** The name of an alias's record in lists of models; absent to list no aliases. */
   shownAlias?(alias: string): string
@@ -26,7 +25,6 @@ export interface ModelNaming {
 /** Names as in the native API: always with their owner, the default variant without a tag. */
 export const NATIVE_NAMING: ModelNaming = { shown: ({ publicName }) => publicName, toCreate: parseModelName }
 
-/** The properties of one mount of the native API. */
 export interface NativeMount {
   defaultFraming: Framing
   naming?: ModelNaming

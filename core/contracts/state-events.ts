@@ -108,7 +108,6 @@ export type StateRecord = { [T in StateTopic]: { topic: T; key: string; value: S
 export type StatePatch = {
   [T in StateTopic]: { topic: T; key: string; value: { [F in keyof StateValue<T>]?: StateValue<T>[F] | null } }
 }[StateTopic]
-/** Identifies a record. */
 export type StateKey = { [T in StateTopic]: { topic: T; key: string } }[StateTopic]
 
 /** The data of `event: snapshot`: the whole state, which replaces any earlier state. */
@@ -124,7 +123,6 @@ export interface StateChange {
 
 /** A record for subscribers within the server. */
 export type FedRecord = StateRecord & {
-  /** The record as JSON; in a change only the changed fields. */
   readonly json: string
 }
 
@@ -144,7 +142,6 @@ export interface StateFollower {
   lastId?: string | undefined
   /** Gets the events in order. While a promise that it returned is pending, it gets no further events. */
   take(event: StateEvent): Promise<void> | undefined
-  /** Called at the end of the stream. */
   end(): void
 }
 

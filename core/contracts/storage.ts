@@ -31,12 +31,10 @@ export function hasFiles(model: Model): model is StoredVariant {
 /** @throws CorralError `unsupported_capability` for a model that a plugin provides without files */
 export function requireFiles(model: Model): StoredVariant {
   if (hasFiles(model)) return model
-  throw new CorralError(
-    'unsupported_capability',
+  const message =
     `Model "${model.publicName}" has no files here: the plugin "${model.origin.from}" provides it. ` +
-      'Use a model that is stored on this machine.',
-    { param: 'model' }
-  )
+    'Use a model that is stored on this machine.'
+  throw new CorralError('unsupported_capability', message, { param: 'model' })
 }
 
 export interface ImportRequest {

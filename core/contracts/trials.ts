@@ -31,7 +31,6 @@ export const TunableSchema = Type.Object(
 )
 export type Tunable = Static<typeof TunableSchema>
 
-/** The result of loading a model for a trial. */
 export const TrialRecordSchema = Type.Object(
   {
     status: Type.Literal('ready'),
@@ -49,7 +48,6 @@ export const TrialRecordSchema = Type.Object(
 )
 export type TrialRecord = Static<typeof TrialRecordSchema>
 
-/** Why a model could not be loaded for a trial. */
 export const TrialFailureSchema = Type.Object(
   {
     status: Type.Literal('failed'),
@@ -73,6 +71,5 @@ export interface TrialRequest extends Waiting {
 export interface RunningTrial {
   variant: Model
   mode: TrialRecord['mode']
-  /** Milliseconds. */
   loadTime: number
 }

@@ -30,14 +30,12 @@ export interface WorkerOptions {
   notice?: (message: string) => void
 }
 
-/** A running worker. */
 export interface Worker {
   /** `host:port`, for `rpc` in `config.yaml`. */
   readonly address: string
   /** Folder of its cache; absent without one. */
   readonly cacheDirectory?: string
   facts(): Promise<WorkerFacts>
-  /** Stops it and its `ggml-rpc-server`. */
   stop(): Promise<void>
 }
 

@@ -46,7 +46,6 @@ declare module 'fastify' {
   }
 
   interface FastifyContextConfig {
-    /** The route belongs to a plugin that failed, and does not answer. */
     leftOut?: boolean
   }
 }
@@ -190,7 +189,6 @@ function severalHosts(): CorralError {
   return new CorralError('invalid_request', 'The request has more than one Host header. Send it with one.')
 }
 
-/** Logs one line per request. */
 function logRequest({ method, url, caller, log, record }: FastifyRequest): void {
   const { status, began, ended, failure } = record
   // The code that refuses callers logs it, and limits how often.
@@ -247,7 +245,6 @@ function rememberRoutes(app: FastifyInstance): (path: string) => string[] {
   }
 }
 
-/** The format of an API's errors, and its additional headers. */
 type ErrorFormat = [body: ErrorBody, headers?: (request: FastifyRequest) => Record<string, string>]
 
 /** Sends errors in the format of an API. */

@@ -10,7 +10,6 @@ import { sendContinue } from './long-upload.ts'
 
 /** An upload that `paced` watches. */
 export interface ArrivingUpload {
-  /** Bytes that have arrived. */
   received: number
   /** Aborted with the reason if it must end, for example to make room for another client. */
   readonly ended: AbortSignal

@@ -42,7 +42,6 @@ export function routeBodyLimit(
   return config?.bodySize === 'small' ? Math.min(MAX_SMALL_BODY_BYTES, most) : most
 }
 
-/** Bytes for the bodies of all clients together, and of each client. */
 export interface BodyMemoryLimits {
   total: number
   perClient: number
@@ -78,7 +77,6 @@ export class BodyMemory {
     this.#limits = limits
   }
 
-  /** The bytes that are currently counted. */
   get total(): number {
     return this.#total
   }
@@ -119,7 +117,6 @@ export class BodyMemory {
     this.take(request, bytes)
   }
 
-  /** Releases the memory of a request's body. */
   release(record: Pick<RequestRecord, 'body'>): void {
     const { body } = record
     record.body = undefined
@@ -134,24 +131,16 @@ export class BodyMemory {
     const options = { retryAfter: RETRY_AFTER }
     const own = `one client, which is ${formatBytes(perClient)} (limits.body_memory_per_client)`
     if (body > perClient) {
-      return new CorralError(
-        'body_too_large',
-        `The request body exceeds the memory for the bodies of ${own}. Send a smaller one, or have the admin raise the limit.`
-      )
+      const message = `The request body exceeds the memory for the bodies of ${own}. Send a smaller one, or have the admin raise the limit.`
+      return new CorralError('body_too_large', message)
     }
     if (client > perClient) {
-      return new CorralError(
-        'too_busy',
-        `The bodies of your unanswered requests use all the memory for ${own}. Wait until some have been answered, then send this one again.`,
-        options
-      )
+      const message = `The bodies of your unanswered requests use all the memory for ${own}. Wait until some have been answered, then send this one again.`
+      return new CorralError('too_busy', message, options)
     }
     if (all <= total) return undefined
-    return new CorralError(
-      'too_busy',
-      `The bodies of all unanswered requests use all the memory for them, which is ${formatBytes(total)} (limits.body_memory). Send this one again in a moment.`,
-      options
-    )
+    const message = `The bodies of all unanswered requests use all the memory for them, which is ${formatBytes(total)} (limits.body_memory). Send this one again in a moment.`
+    return new CorralError('too_busy', message, options)
   }
 }
 

@@ -23,7 +23,6 @@ interface Loaded {
   context: SecureContext
   /** The texts of both files, to detect changes. */
   text: string
-  /** When it expires, in epoch milliseconds. */
   ends: number
 }
 
@@ -62,12 +61,10 @@ export class ServerCertificate {
     this.#timer = setInterval(() => this.check(), parseDuration(options.check_interval)!).unref()
   }
 
-  /** For the next handshake. */
   get context(): SecureContext {
     return this.#current.context
   }
 
-  /** Reads the files, and uses a new pair if there is one. */
   check(): void {
     let text: string | undefined
     try {
@@ -94,7 +91,6 @@ export class ServerCertificate {
     this.#warn()
   }
 
-  /** Stops polling the files. */
   close(): void {
     clearInterval(this.#timer)
   }

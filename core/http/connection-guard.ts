@@ -17,7 +17,6 @@ declare module 'fastify' {
   }
 }
 
-/** Limits of connections. */
 export interface ConnectionLimits {
   connections: number
   connections_per_address: number
@@ -25,7 +24,6 @@ export interface ConnectionLimits {
 }
 
 interface Connection {
-  /** The TCP connection. */
   readonly socket: Socket
   /** The socket of requests: the same, or the TLS socket around it after the handshake. */
   inner: Socket
@@ -34,9 +32,7 @@ interface Connection {
   network: string
   /** Whether it counts: connections of the private socket do not. */
   counted: boolean
-  /** Its current request. */
   request?: IncomingMessage | undefined
-  /** The client of the current request, once known. */
   client?: string | undefined
   /** Bytes that the client had read at the last check. */
   taken: number
@@ -76,7 +72,6 @@ export class ConnectionGuard {
   #most = 0
   #mostPerAddress = 0
   #stall = 0
-  /** The limits that were asked for. */
   #asked = ''
   readonly #openFiles: number
   readonly #log: FastifyBaseLogger
@@ -127,12 +122,10 @@ export class ConnectionGuard {
     if (this.#stall > 0) this.#timer = setInterval(() => this.#sweep(), Math.min(this.#stall / 4, 15_000)).unref()
   }
 
-  /** Whether clients must use TLS. */
   get encrypts(): boolean {
     return this.#certificate !== undefined
   }
 
-  /** Stops checking connections. */
   close(): void {
     clearInterval(this.#timer)
     this.#certificate?.close()
@@ -204,11 +197,8 @@ export class ConnectionGuard {
     const busy = this.#busy.get(client) ?? 0
     const most = Math.ceil(this.#most / 2)
     if (busy >= most) {
-      throw new CorralError(
-        'queue_full',
-        `You have ${busy} open requests, and one client may have ${most}: half of all connections (limits.connections). Wait until some have been answered.`,
-        { retryAfter: 1 }
-      )
+      const message = `You have ${busy} open requests, and one client may have ${most}: half of all connections (limits.connections). Wait until some have been answered.`
+      throw new CorralError('queue_full', message, { retryAfter: 1 })
     }
     this.#leave(connection)
     connection.client = client
@@ -314,10 +304,8 @@ export class ConnectionGuard {
     connection.stalled = true
     const seconds = Math.round(this.#stall / 1000)
     this.#log.info({ address }, `A client read nothing of its answer for ${seconds} s; the answer was ended.`)
-    const error = new CorralError(
-      'reader_stalled',
-      `The answer was ended because nothing of it was read for ${seconds} s (limits.reader_stall). Send the request again, and read its answer as it arrives.`
-    )
+    const message = `The answer was ended because nothing of it was read for ${seconds} s (limits.reader_stall). Send the request again, and read its answer as it arrives.`
+    const error = new CorralError('reader_stalled', message)
     for (const listener of [...listeners]) listener(error)
   }
 }

@@ -58,19 +58,16 @@ export class Drain {
     this.#open++
   }
 
-  /** Records that a request is over. */
   leave(record: RequestRecord): void {
     if (record.admitted) this.#open--
   }
 }
 
 export function drainingError(): CorralError {
-  return new CorralError(
-    'draining',
+  const message =
     'This server does not accept new requests, because it is about to be stopped ("corral drain"). Try again in a moment; ' +
-      '"corral drain --undo" ends this.',
-    { retryAfter: RETRY_AFTER }
-  )
+    '"corral drain --undo" ends this.'
+  return new CorralError('draining', message, { retryAfter: RETRY_AFTER })
 }
 
 /** The error for a request that arrives on an open connection during shutdown. None of the request was processed. */

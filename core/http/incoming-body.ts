@@ -104,25 +104,18 @@ function counted(
 function unsupportedEncoding(reply: FastifyReply, accepted: readonly string[]): CorralError {
   reply.header('accept-encoding', accepted.join(', ') || 'identity')
   const advice = accepted.length === 0 ? 'Send it without one.' : `Send it as ${accepted.join(', ')}, or without one.`
-  return new CorralError(
-    'unsupported_encoding',
-    `The request body has a Content-Encoding that this server does not support here. ${advice}`,
-    { details: { accepted } }
-  )
+  const message = `The request body has a Content-Encoding that this server does not support here. ${advice}`
+  return new CorralError('unsupported_encoding', message, { details: { accepted } })
 }
 
 function tooLarge({ routeOptions, server }: FastifyRequest): CorralError {
   const { bodyLimit } = routeOptions
   const isServers = bodyLimit === server.initialConfig.bodyLimit
-  return new CorralError(
-    'body_too_large',
-    `The request body is larger than ${isServers ? 'body_limit in config.yaml allows, which is ' : ''}${formatBytes(bodyLimit)}${isServers ? '' : ', the maximum of this route'}. Send a smaller one.`
-  )
+  const message = `The request body is larger than ${isServers ? 'body_limit in config.yaml allows, which is ' : ''}${formatBytes(bodyLimit)}${isServers ? '' : ', the maximum of this route'}. Send a smaller one.`
+  return new CorralError('body_too_large', message)
 }
 
 function tooCompressed(): CorralError {
-  return new CorralError(
-    'body_too_large',
-    `The request body is more than ${MAX_EXPANSION} times as long as its compressed form. Send it without a Content-Encoding.`
-  )
+  const message = `The request body is more than ${MAX_EXPANSION} times as long as its compressed form. Send it without a Content-Encoding.`
+  return new CorralError('body_too_large', message)
 }

@@ -68,11 +68,8 @@ async function inSlices(scan: JsonScan, length: number): Promise<JsonExcess | un
 
 function refusal(excess: JsonExcess, depth: number): CorralError {
   if (excess === 'depth') {
-    return new CorralError(
-      'over_limit',
-      `The request body has lists and objects more than ${depth} levels deep, which "limits.body_depth" does not allow. Send one that is nested less deeply, or have the admin raise the limit.`,
-      { details: { limit: 'limits.body_depth', value: depth } }
-    )
+    const message = `The request body has lists and objects more than ${depth} levels deep, which "limits.body_depth" does not allow. Send one that is nested less deeply, or have the admin raise the limit.`
+    return new CorralError('over_limit', message, { details: { limit: 'limits.body_depth', value: depth } })
   }
   const what = excess === 'values' ? `${MAX_JSON_VALUES} values` : `${MAX_JSON_MEMBERS} lists, objects and keys`
   return new CorralError('body_too_large', `The request body has more than ${what}.`)

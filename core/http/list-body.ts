@@ -10,7 +10,6 @@ export const LIST_HEADERS = Type.Object({
 })
 export const NOT_MODIFIED = Type.Unsafe<FastifyReply>({ description: 'The client already has the current list' })
 
-/** How to render the rows of a list of models. */
 export interface ListRows {
   /** JSON before the rows; constant. */
   head: string

@@ -68,12 +68,10 @@ export async function openListener(
   return {
     /** A path, or an address with the actual port. */
     address: server.address() as AddressInfo | string,
-    /** Accepts no more connections. Requests in progress continue. */
     stopAccepting() {
       server.close()
       server.closeIdleConnections()
     },
-    /** Resolves when the last connection has ended. */
     async closed() {
       const cut = () => void setTimeout(() => server.closeAllConnections(), CLOSE_LINGER).unref()
       if (ended.aborted) cut()
@@ -85,7 +83,6 @@ export async function openListener(
 
 /** A setting with an additional address to listen on. */
 export interface ListenSetting {
-  /** Its path, such as `api-ollama.listen`. */
   setting: string
   /** The purpose of the address, as the beginning of a sentence: `Ollama's clients are`. */
   served: string

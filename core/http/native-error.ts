@@ -30,11 +30,8 @@ function fromValidation(error: FastifyError): CorralError {
     : `${path.length === 0 ? 'The request' : `"${faultPlace(fault)}"`} ${found.message}.`
   const param = fault.path.join('.')
   if (param !== 'model' && param !== 'name') return new CorralError('invalid_request', sentence, { param })
-  return new CorralError(
-    'invalid_model_name',
-    `The model name is not valid: ${sentence} Names have the form <owner>/<name>.`,
-    { param }
-  )
+  const message = `The model name is not valid: ${sentence} Names have the form <owner>/<name>.`
+  return new CorralError('invalid_model_name', message, { param })
 }
 
 /** Undefined if only the plugin with this kind of schema can explain it, such as a schema with references. */
@@ -69,13 +66,8 @@ export function toCorralError(error: unknown): CorralError {
   // The codes can also mean that a file must not be read.
   const refusal = isSystemError(error, 'EACCES', 'EPERM') ? undefined : diskRefusal(error, 'The request failed')
   if (refusal) return refusal
-  return new CorralError(
-    'internal',
-    "Something went wrong inside corral. The server's log has the details under this request id.",
-    {
-      cause: error
-    }
-  )
+  const message = "Something went wrong inside corral. The server's log has the details under this request id."
+  return new CorralError('internal', message, { cause: error })
 }
 
 /** Logs failures of the server, but not mistakes of clients. */
@@ -84,7 +76,6 @@ export function logFailure(failure: CorralError, log: FastifyBaseLogger): void {
   else if (failure.status >= 500) log.warn({ code: failure.code }, failure.message)
 }
 
-/** An error in the native API's format. */
 export function nativeErrorBody(error: CorralError, request: FastifyRequest): Record<string, unknown> {
   return { ...error.details, error: error.message, errorCode: error.status, code: error.code, requestId: request.id }
 }

@@ -15,7 +15,6 @@ function typeOf({ code, status }: CorralError): string {
   return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
 }
 
-/** An error in OpenAI's format. */
 export function openaiErrorBody(error: CorralError): { error: Record<string, unknown> } {
   const { message, param = null, code } = error
   return { error: { ...error.details, message, type: typeOf(error), param, code } }
@@ -35,11 +34,8 @@ const OpenaiError = Titled('OpenAIError', {
   })
 })
 
-/** OpenAI's error format, for the API document. */
 export const openaiErrors = errorsWithin(OpenaiError)
 
-/** The options of a route of OpenAI's API. */
 export const openaiRoute = routesWith(openaiErrors)
 
-/** Creates a router of OpenAI's API. */
 export const openaiRouter = routerWith(openaiErrors)

@@ -73,7 +73,6 @@ async function openAt(app: FastifyInstance, place: Place | undefined, ended: Abo
   }
 }
 
-/** A folder for the socket. */
 interface Place {
   path: string
   /** Whether to remove it with the socket. */
@@ -82,7 +81,6 @@ interface Place {
   unique?: boolean
 }
 
-/** Candidate folders for the socket, in order. */
 function placesFor(home: string): Place[] {
   const own = { path: join(home, 'private'), temporary: false }
   // The same name at each start, so that the folder of a killed server is reused.

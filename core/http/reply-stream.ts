@@ -42,7 +42,6 @@ export interface ReplyStream {
   readonly committed: boolean
   /** Whether anything but heartbeats has been sent. */
   readonly written: boolean
-  /** The text of heartbeats. */
   status: string
   /**
    * Sends text or bytes. Wait for the promise before sending more, so that nothing is buffered for a slow reader.

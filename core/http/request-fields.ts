@@ -5,7 +5,6 @@ import { parseMoment } from '../system/duration.ts'
 
 /* Fields that requests and replies of several APIs share. */
 
-/** For objects that may have additional fields. */
 export const loose = { additionalProperties: true }
 
 /** An object that may have additional fields. */
@@ -16,7 +15,6 @@ export const Loose = <Properties extends TProperties>(properties: Properties, op
 export const Titled = <Properties extends TProperties>(title: string, properties: Properties) =>
   Loose(properties, { title })
 
-/** The same with a description. */
 export const Described = <Properties extends TProperties>(title: string, description: string, properties: Properties) =>
   Loose(properties, { title, description })
 
@@ -28,7 +26,6 @@ export const ListOf = <Properties extends TProperties>(properties: Properties, o
 export const Items = <Properties extends TProperties>(description: string, properties: Properties) =>
   ListOf(properties, { description })
 
-/** A described object. */
 export const Group = <Properties extends TProperties>(description: string, properties: Properties) =>
   Type.Object(properties, { description })
 
@@ -75,9 +72,6 @@ export function ignored<Name extends string>(...names: Name[]) {
 export function parseSince(text: string, now: number): number {
   const moment = parseMoment(text, now, 'past')
   if (moment !== undefined && moment <= now) return moment
-  throw new CorralError(
-    'invalid_request',
-    `"since" cannot be ${JSON.stringify(text.slice(0, 40))}: it must be a duration, or a date or time in the past. Write 1h, 7d, 2w, a date such as 2025-12-31 or a time such as 2025-12-31T12:00:00Z.`,
-    { param: 'since' }
-  )
+  const message = `"since" cannot be ${JSON.stringify(text.slice(0, 40))}: it must be a duration, or a date or time in the past. Write 1h, 7d, 2w, a date such as 2025-12-31 or a time such as 2025-12-31T12:00:00Z.`
+  throw new CorralError('invalid_request', message, { param: 'since' })
 }

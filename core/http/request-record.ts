@@ -18,9 +18,7 @@ declare module 'fastify' {
 
 export type RequestObserver = (request: FastifyRequest, reply: FastifyReply) => void
 
-/** The use of a model by a request. */
 export interface ModelUse {
-  /** Plugin whose API received it, such as `api-openai`. */
   readonly surface: string
   readonly operation: Operation
   /** Public name of the model, such as `corral/tiny-chat`. */
@@ -50,7 +48,6 @@ export class RequestRecord {
   body: BodyHold | undefined
   /** Status code of the reply, `CLIENT_LEFT`, or the status of the failure that ended its stream. */
   status = 0
-  /** The error that it was refused or failed with. */
   failure: CorralError | undefined
   /** Whether it counts as an accepted request for a model (`draining.ts`). */
   admitted = false
@@ -114,7 +111,6 @@ export class TokenTally {
   unread: readonly (string | readonly number[])[] | undefined
   readonly #prompts: { tokens: number; cached: number }[] = []
   readonly #completions: number[] = []
-  /** Number of complete choices. */
   #finished = 0
 
   /** Tokens of all prompts, including cached ones; 0 if unknown. */
@@ -157,7 +153,6 @@ export class TokenTally {
     }
   }
 
-  /** Records that a choice is complete. */
   finish(): void {
     this.#finished++
   }
@@ -178,7 +173,6 @@ export class TokenTally {
     return Math.floor(choice / this.choicesPerPrompt)
   }
 
-  /** Resets the counts for a retry. Nothing of the answer was delivered yet. */
   reset(): void {
     this.unread = undefined
     this.#finished = 0

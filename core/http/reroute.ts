@@ -6,7 +6,6 @@ export interface ReroutedRoute extends Pick<RouteShorthandOptions, 'config' | 's
   method: 'GET' | 'POST'
   /** The path of the route itself. */
   url: string
-  /** The path of the route that answers. */
   as: string
 }
 

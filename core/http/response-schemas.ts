@@ -36,15 +36,12 @@ const ALWAYS = errorCodes(
 )
 /** Error codes of routes that check keys. */
 const OF_KEYS = errorCodes('unauthorized forbidden_role rate_limited')
-/** Error codes of routes with a body. */
 export const WITH_BODY = errorCodes(
   'invalid_json missing_body invalid_request body_too_large too_busy unsupported_encoding'
 )
 /** Error codes of finding a model that must have files. */
 export const FILE_ERRORS = errorCodes('invalid_model_name model_not_found unsupported_capability')
-/** Error codes of writing to disk. */
 export const DISK_ERRORS = errorCodes('insufficient_storage storage_not_writable')
-/** Error codes of downloads. */
 export const DOWNLOAD_ERRORS = [...errorCodes('hub_unreachable checksum_mismatch hub_rate_limited'), ...DISK_ERRORS]
 /** Error codes of finding and loading a model. */
 export const MODEL_ERRORS = [
@@ -94,7 +91,6 @@ export const errorsWithin =
   codes =>
     Type.Intersect([schema, Type.Object({ error: Type.Object({ [code]: Type.Enum([...codes]) }) })])
 
-/** The native API's errors. */
 export const nativeErrors: ErrorShape = codes =>
   Type.Intersect([NativeErrorSchema, Type.Object({ code: Type.Enum([...codes]) })])
 
@@ -114,11 +110,8 @@ export function errorResponses(
   )
 }
 
-/** The schema of a route's request and replies. */
 export interface RouteSchema extends FastifySchema {
-  /** Its replies by status, without errors. */
   response?: Record<number, ResponseSchema | TSchema>
-  /** The route's own error codes. */
   errors?: readonly ErrorCode[]
   /** The role that it needs; `user` if absent. */
   role?: Role | 'anyone'
@@ -160,7 +153,6 @@ export const routesWith =
     }
   }
 
-/** The options of a route with the native API's errors. */
 export const nativeRoute = routesWith(nativeErrors)
 
 /** A route's schema and its handler, whose request has the types of the schema. */
@@ -212,10 +204,8 @@ export const routerWith =
     } as RouteOptions)
   }
 
-/** Creates a router of the native API. */
 export const nativeRouter = routerWith(nativeErrors)
 
-/** A reply of one JSON value. */
 export function json(description: string, schema: TSchema): ResponseSchema {
   return { description, content: { 'application/json': { schema } } }
 }

@@ -74,10 +74,8 @@ export class ResumableStreams {
   get({ caller }: FastifyRequest, id: string): ResumableStream {
     const stream = this.#streams.get(id)
     if (stream && stream.owner === caller.owner) return stream
-    throw new CorralError(
-      'stream_not_found',
-      `There is no stream with this id that can be resumed: it has ended, had no reader for longer than limits.resume (${this.#linger()}), or never existed. Send the request again.`
-    )
+    const message = `There is no stream with this id that can be resumed: it has ended, had no reader for longer than limits.resume (${this.#linger()}), or never existed. Send the request again.`
+    throw new CorralError('stream_not_found', message)
   }
 
   /** The latest stream that a request of this caller's owner named with `X-Conversation-Id`. */
@@ -124,7 +122,6 @@ export class ResumableStreams {
   }
 }
 
-/** A connection that reads the stream. */
 interface Reader {
   readonly raw: FastifyReply['raw']
   /** Undefined until its headers are sent. */
@@ -195,7 +192,6 @@ export class ResumableStream implements ReplyStream {
     return this.endedAt !== undefined
   }
 
-  /** Total bytes so far. */
   get length(): number {
     return this.#end
   }
@@ -204,7 +200,6 @@ export class ResumableStream implements ReplyStream {
     return this.#reader !== undefined
   }
 
-  /** Stored bytes. */
   get bytes(): number {
     return this.#end - this.#start
   }
@@ -277,17 +272,13 @@ export class ResumableStream implements ReplyStream {
     const [what, asked, reached] =
       'after' in position ? ['event', position.after, last] : ['byte', position.from, this.#end]
     if (asked > reached) {
-      throw new CorralError(
-        'invalid_request',
-        `The stream has not reached ${what} ${asked} yet; its last one is ${reached}.`
-      )
+      const message = `The stream has not reached ${what} ${asked} yet; its last one is ${reached}.`
+      throw new CorralError('invalid_request', message)
     }
     const isKept = 'after' in position ? asked >= this.#firstEvent - 1 : asked >= this.#start
     if (!isKept) {
-      throw new CorralError(
-        'stream_not_found',
-        `The stream after ${what} ${asked} is no longer stored. Send the request again.`
-      )
+      const message = `The stream after ${what} ${asked} is no longer stored. Send the request again.`
+      throw new CorralError('stream_not_found', message)
     }
     if ('from' in position) return position.from
     return asked === this.#firstEvent - 1 ? this.#start : this.#eventEnds[asked - this.#firstEvent]!

@@ -6,7 +6,6 @@ export const ROLES = ['user', 'operator', 'admin'] as const
 /** `user` uses models, `operator` also manages them, `admin` may also run code and see other people's data. */
 export type Role = (typeof ROLES)[number]
 
-/** Whether a role includes the permissions of another one. */
 export function hasRole(role: Role, needed: Role): boolean {
   return ROLES.indexOf(role) >= ROLES.indexOf(needed)
 }
@@ -15,13 +14,8 @@ export function hasRole(role: Role, needed: Role): boolean {
 export function requireRole(caller: { role: Role; name?: string }, needed: Role | 'anyone'): void {
   if (needed === 'anyone' || hasRole(caller.role, needed)) return
   const who = caller.name === undefined ? 'callers without a key have' : `the key "${caller.name}" has`
-  throw new CorralError(
-    'forbidden_role',
-    `This needs the role "${needed}", and ${who} the role "${caller.role}". ${howToGetRole(caller, needed)}`,
-    {
-      details: { role: caller.role, neededRole: needed }
-    }
-  )
+  const message = `This needs the role "${needed}", and ${who} the role "${caller.role}". ${howToGetRole(caller, needed)}`
+  throw new CorralError('forbidden_role', message, { details: { role: caller.role, neededRole: needed } })
 }
 
 /** A sentence that tells a caller how to get a missing role. */

@@ -3,7 +3,6 @@ import type { FastifyRequest } from 'fastify'
 import { CorralError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
 
-/** A folder of this machine, and the placeholder for its path. */
 export interface ServerFolder {
   path: string
   shown: string

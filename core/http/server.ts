@@ -18,7 +18,6 @@ import { openPrivateSocket, type PrivateSocket } from './private-socket.ts'
 import { serverFolders } from './server-folders.ts'
 
 export interface RunningServer {
-  /** Base address such as `http://127.0.0.1:11435`. */
   address: string
   /** Path of the socket that only this user can open, if any. */
   socket: string | undefined
@@ -42,11 +41,9 @@ export interface ServerOptions {
 
 declare module 'fastify' {
   interface FastifyInstance {
-    /** Reloads the configuration. */
     reloadConfig: RunningServer['reload']
     /** The current configuration file, absolute; undefined if there is none. */
     configFile: () => string | undefined
-    /** Reads and changes the configuration file. */
     configEditor: Pick<Reloader, 'file' | 'rewrite'>
   }
 }
@@ -148,10 +145,8 @@ export async function startServer({
 }
 
 async function notReloadable(): Promise<never> {
-  throw new CorralError(
-    'not_implemented',
-    'This server was started by a command and stops with it; it reads its settings only at the start.'
-  )
+  const message = 'This server was started by a command and stops with it; it reads its settings only at the start.'
+  throw new CorralError('not_implemented', message)
 }
 
 async function listen(app: FastifyInstance, host: string, port: number): Promise<string> {

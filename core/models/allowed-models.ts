@@ -45,17 +45,13 @@ export function requireAllowed(allowed: readonly string[] | undefined, name: Req
   if (allowed === undefined || (model && isAllowed(allowed, model))) return
   const asked = formatModelName(name)
   if (isAllowed(allowed, { key: asked.toLowerCase() })) return
-  throw new CorralError(
-    'forbidden_model',
-    `Your key may not use the model "${asked}", only ${list(allowed)}. Ask the admin of this server for a key that may.`,
-    { param: 'model' }
-  )
+  const message = `Your key may not use the model "${asked}", only ${list(allowed)}. Ask the admin of this server for a key that may.`
+  throw new CorralError('forbidden_model', message, { param: 'model' })
 }
 
 const list = (allowed: readonly string[]) =>
   allowed.length <= 10 ? allowed.join(', ') : `${allowed.slice(0, 10).join(', ')} and ${allowed.length - 10} more`
 
-/** Returns the aliases of each model, by its key. */
 export function aliasesByModel(aliases: readonly ModelAlias[]): Map<string, string[]> {
   const names = new Map<string, string[]>()
   for (const { alias, model } of aliases) {

@@ -20,10 +20,8 @@ export function listLength(value: unknown): number | undefined {
   return typeof value === 'object' && value !== null && 'length' in value ? Number(value.length) : undefined
 }
 
-/** Facts about a GGUF file that an import uses. */
 export interface GgufFile {
   metadata: Record<string, unknown>
-  /** Whether the vocabulary has one of the requested tokens. */
   hasToken: boolean
   tensorCount: number
   /** Weights in this file. */
@@ -138,7 +136,6 @@ class HeaderReader {
     this.#bytes = Buffer.alloc(0)
   }
 
-  /** Advances over available bytes. @returns their offset */
   #take(length: number): number {
     this.#at += length
     return this.#at - length

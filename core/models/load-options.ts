@@ -1,12 +1,10 @@
 import { type Static, Type } from 'typebox'
 
-/** Types of the KV cache. */
 const CACHE_TYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'iq4_nl', 'q5_0', 'q5_1'] as const
 
 /** The largest number that engines accept. */
 export const MAX_INT = 2 ** 31 - 1
 
-/** The options with which an engine is started. */
 export const LoadOptionsSchema = Type.Object({
   num_ctx: Type.Integer({ minimum: 1, maximum: MAX_INT, description: 'Context window of one conversation, in tokens' }),
   num_parallel: Type.Integer({ minimum: 1, maximum: 256, description: 'Parallel slots in the inference server' }),

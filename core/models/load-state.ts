@@ -3,7 +3,6 @@ import type { Model } from '../contracts/models.ts'
 import type { Progress } from '../contracts/progress.ts'
 import type { CorralError } from '../errors.ts'
 
-/** The state of a model between disk and memory. */
 export interface LoadState {
   value: 'unloaded' | 'loading' | 'loaded'
   /** Set while it is being loaded, if known. */

@@ -21,11 +21,8 @@ export function nameToDelete(models: VisibleCatalog, name: RequestedName): Model
     formatModelName(parseRequestedName(listed)).toLowerCase() === formatModelName(name).toLowerCase()
   if (models.listedNames(present).some(isPulledBy)) return present.model
   const full = bareName(present.model)
-  throw new CorralError(
-    'model_not_found',
-    `"${bareName(name)}" is only another name of "${full}". Delete "${full}" itself.`,
-    { param: 'model' }
-  )
+  const message = `"${bareName(name)}" is only another name of "${full}". Delete "${full}" itself.`
+  throw new CorralError('model_not_found', message, { param: 'model' })
 }
 
 /** For APIs whose lists have a row for each variant: a bare name stands for the default variant only. */

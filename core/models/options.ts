@@ -87,7 +87,6 @@ const ALIASES: Record<string, string> = {
   num_gpu: 'n_gpu_layers'
 }
 
-/** The canonical name of an option. */
 export function optionName(spelled: string): string {
   return ALIASES[spelled] ?? spelled
 }
@@ -131,12 +130,10 @@ function engineSeed(seed: number): number {
 /** Engines may take minutes for a hundred thousand. */
 const MAX_OPTIONS = 1000
 
-/** Parsed options of one source, by purpose. */
 export interface ParsedOptions {
   load: Partial<LoadOptions>
   /** corral's own sampling options and all other options for the engine, under the engine's names. */
   sampling: Record<string, unknown>
-  /** `context_overflow`, if set. */
   overflow?: OverflowPolicy
 }
 

@@ -9,7 +9,6 @@ import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
 type HookName = keyof PluginHooks
 type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
 
-/** The hooks of all active plugins. */
 export class HookRegistry implements Hooks {
   readonly #hooks = new Map<string, PluginHooks>()
   readonly #log: FastifyBaseLogger

@@ -14,7 +14,6 @@ import { packageRoot } from '../system/package-info.ts'
 import { type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
 import { definitionKeyFaults } from './plugin-keys.ts'
 
-/** A package name as npm allows it. */
 const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
 
 /** Conditions under which a package names a file for `import` in Node.js. */
@@ -64,7 +63,6 @@ export async function outsidePlugins(
   return [...found.values()]
 }
 
-/** Why a plugin cannot have its own section in the configuration. */
 function settingsFault(plugin: PluginDefinition, others: readonly PluginDefinition[]): string | undefined {
   try {
     composeConfigSchema([...others.filter(({ name }) => name === plugin.name), plugin])

@@ -20,7 +20,6 @@ export type PluginErrorCode =
 export class PluginError extends Error {
   override readonly name = 'PluginError'
   readonly code: PluginErrorCode
-  /** Name of the plugin. */
   readonly plugin: string
 
   constructor(code: PluginErrorCode, plugin: string, message: string, cause?: unknown) {

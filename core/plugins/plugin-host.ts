@@ -20,7 +20,6 @@ export interface PluginHostOptions {
   definitions: readonly FoundPlugin[]
   config: LoadedConfig
   logs: LogLevels
-  /** Aborted when corral shuts down. */
   signal: AbortSignal
   /** Maximum milliseconds that one plugin may take for each step. */
   deadlines?: Partial<typeof DEADLINES>
@@ -118,7 +117,6 @@ export class PluginHost {
     return this.#starting
   }
 
-  /** Whether the plugin of this name takes new options while it runs. */
   canReload(name: string): boolean {
     return this.#reloadable().some(({ definition }) => definition.name === name)
   }

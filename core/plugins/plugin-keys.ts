@@ -1,7 +1,6 @@
 import { nearest } from '../config/suggestion.ts'
 import { isObject } from '../system/json-object.ts'
 
-/** The members of an object: which are functions, and the others. */
 interface Members {
   functions: string[]
   others: string[]
@@ -38,10 +37,8 @@ function memberFaults(value: object, { functions, others }: Members, place: stri
   })
 }
 
-/** What is wrong with the keys of a definition. */
 export const definitionKeyFaults = (definition: object) => memberFaults(definition, DEFINITION, 'the definition')
 
-/** What is wrong with the result of `setup`. */
 export function offerFaults(offer: unknown): string[] {
   if (!isObject(offer)) return ['its "setup" did not return an object']
   const { on } = offer

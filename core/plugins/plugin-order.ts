@@ -1,7 +1,6 @@
 import { type FoundPlugin, PLUGIN_API } from './plugin.ts'
 import { PluginError, type PluginErrorCode } from './plugin-error.ts'
 
-/** A plugin that is left out, and why. */
 export interface LeftOut {
   definition: FoundPlugin
   state: 'disabled' | 'failed'

@@ -19,11 +19,9 @@ declare module 'fastify' {
   }
 }
 
-/** An active plugin. */
 export interface PluginEntry {
   readonly definition: FoundPlugin
   state: PluginReport['state']
-  /** Why it failed. */
   reason?: string
   /** Set once its setup has ended. */
   offer?: PluginOffer
@@ -63,11 +61,9 @@ interface Deadlines {
 export class PluginRegistrar {
   readonly #app: FastifyInstance
   readonly #deadlines: Deadlines
-  /** Fastify's own `addHook`. */
   readonly #addHook: AnyFunction
   /** The plugin that is being registered: Fastify loads one after another. */
   #current: PluginEntry | undefined
-  /** All routes of the application. */
   readonly #routes: RouteOptions[] = []
   /** The scope of each of the current plugin's routes, in the order of `routes`. */
   #scopes: FastifyInstance[] = []
@@ -165,10 +161,8 @@ export class PluginRegistrar {
       if (optional) {
         this.#addHook.call(scope, 'onRequest', async (request: FastifyRequest) => {
           if (entry.state !== 'failed') return
-          throw new CorralError(
-            'route_not_found',
-            `${request.url.split('?')[0]} belongs to the plugin "${name}", which failed; the server's log says why.`
-          )
+          const message = `${request.url.split('?')[0]} belongs to the plugin "${name}", which failed; the server's log says why.`
+          throw new CorralError('route_not_found', message)
         })
       }
       await this.#run(entry, () => routes(scope, {}))

@@ -14,7 +14,6 @@ export function isAllowedEntry(text: string): boolean {
   return isIP(text) !== 0 || (/^[^\s:/?#@[\]\\*]+$/.test(text) && !/^[\d.]+$/.test(text))
 }
 
-/** Whether an address is public or listed. */
 function isAllowed(address: string, allowed: readonly string[]): boolean {
   if (allowed.includes(EVERY_ADDRESS) || isPublicAddress(address)) return true
   const meant = meantAddress(address)
@@ -72,11 +71,9 @@ export function allowedLookup(allowed: readonly string[], resolve: typeof lookup
 
 /** The error is the same for every refused address, so that it does not reveal what is there. */
 function addressNotAllowed(hostname: string): CorralError {
-  return new CorralError(
-    'address_not_allowed',
+  const message =
     `"${hostname}" is not at a public address, and this server fetches from private addresses only if its settings name them. ` +
-      'An admin may add it to "downloads.private_addresses" in config.yaml. The user who runs the server can use ' +
-      '"corral pull" on its machine without a setting.',
-    { param: 'model' }
-  )
+    'An admin may add it to "downloads.private_addresses" in config.yaml. The user who runs the server can use ' +
+    '"corral pull" on its machine without a setting.'
+  return new CorralError('address_not_allowed', message, { param: 'model' })
 }

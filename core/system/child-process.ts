@@ -55,7 +55,6 @@ export interface ToolOptions {
   purpose?: ToolPurpose
   /** Variables that it always gets; they take precedence. */
   variables?: Readonly<Record<string, string>>
-  /** Ends the tool and everything it started. */
   signal?: AbortSignal
   /** Milliseconds after which the tool is ended. */
   timeout?: number
@@ -67,7 +66,6 @@ export interface ToolOptions {
   log?: ToolLog
 }
 
-/** The last lines of a tool's output, oldest first. */
 export interface ToolOutput {
   stdout: string[]
   stderr: string[]
@@ -277,7 +275,6 @@ async function memoryBelow(watchdog: number | undefined): Promise<number> {
   return sum
 }
 
-/** Ends the rest of a tool's process group. */
 function killGroup(leader: number): void {
   try {
     process.kill(-leader, 'SIGKILL')

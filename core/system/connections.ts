@@ -15,7 +15,6 @@ export interface ConnectionLimits {
 /** Pooled connections to servers. */
 export interface ServerConnections {
   to(url: URL): Dispatcher
-  /** Closes all connections immediately. */
   close(): Promise<void>
 }
 

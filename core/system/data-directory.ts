@@ -16,7 +16,6 @@ export interface Owner {
   address: string
   /** The socket that only the user who runs it can open; absent until it listens, and if there is none. */
   socket?: string
-  /** corral's version. */
   version: string
 }
 
@@ -142,12 +141,10 @@ async function claimFile(file: string, self: Owner): Promise<void> {
   } catch (error) {
     if (error instanceof DataDirectoryError) throw error
     if (!isSystemError(error, 'ELOCKED')) throw await unusable(dirname(file), error)
-    throw new DataDirectoryError(
-      'held',
+    const message =
       `Another corral is starting on ${dirname(file)} and has not finished. Wait a moment and start again; ` +
-        `if corral is not running, delete ${file}.lock.`,
-      { cause: error }
-    )
+      `if corral is not running, delete ${file}.lock.`
+    throw new DataDirectoryError('held', message, { cause: error })
   }
 }
 
@@ -210,12 +207,10 @@ async function usable(path: string, work: () => Promise<unknown>): Promise<void>
 function heldError(directory: string, owner: Owner, self: Owner): DataDirectoryError {
   const here = owner.host === self.host
   const stop = here ? `stop it (process ${owner.pid})` : 'stop it there'
-  return new DataDirectoryError(
-    'held',
+  const message =
     `Another corral (process ${owner.pid}${here ? '' : ` on ${owner.host}`}, ${owner.address}) uses ${directory}. ` +
-      `Use that server, ${stop}, or choose another directory with CORRAL_HOME.`,
-    { owner }
-  )
+    `Use that server, ${stop}, or choose another directory with CORRAL_HOME.`
+  return new DataDirectoryError('held', message, { owner })
 }
 
 async function unusable(path: string, cause: unknown): Promise<DataDirectoryError> {

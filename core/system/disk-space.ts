@@ -22,12 +22,10 @@ export async function requireSpace(folder: string, required: number, what: strin
   const available = await freeSpace(folder)
   if (available >= required) return
   const { name, variable } = PLACES[place]
-  throw new CorralError(
-    'insufficient_storage',
+  const message =
     `${what} ${formatBytes(required)} on the disk of ${name}, which has ${formatBytes(available)} free. ` +
-      `Free some space, or choose another disk with ${variable}.`,
-    { details: { required, available } }
-  )
+    `Free some space, or choose another disk with ${variable}.`
+  throw new CorralError('insufficient_storage', message, { details: { required, available } })
 }
 
 /**

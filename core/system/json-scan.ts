@@ -3,7 +3,6 @@ export const MAX_JSON_VALUES = 2_000_000
 /** Maximum lists, objects and keys of a request body, which cost ten times as much as other values. */
 export const MAX_JSON_MEMBERS = 150_000
 
-/** The limit that a JSON text exceeds. */
 export type JsonExcess = 'depth' | 'values' | 'members'
 
 const QUOTE = 34

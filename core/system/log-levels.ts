@@ -29,7 +29,6 @@ export class LogLevels {
     for (const part of CORE_PARTS) this.part(part)
   }
 
-  /** The logger of a part. */
   part(name: string): Logger {
     let logger = this.#loggers.get(name)
     if (!logger) {

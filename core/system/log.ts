@@ -5,7 +5,6 @@ import type { CoreConfig } from '../config/core-schema.ts'
 import { isSystemError, reasonOf } from '../errors.ts'
 import { printable, printableJson } from './printable.ts'
 
-/** The fields of a log line, for formatting. */
 export type LogRecord = Record<string, unknown> & { level: number; msg?: string }
 
 /** The process's logger: JSON lines on standard output, or in `file`. `show` gets the fields of each line instead. */

@@ -58,7 +58,6 @@ export class OpenMap<Key, Value> {
   }
 }
 
-/** A Set of the same kind. */
 export class OpenSet<Thing> {
   readonly #things = new OpenMap<Thing, true>()
 

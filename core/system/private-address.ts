@@ -23,7 +23,6 @@ export function meantAddress(text: string) {
   return isTranslated ? ipaddr.fromByteArray(bytes.slice(12)) : address
 }
 
-/** Whether an address is a loopback address. */
 function isLoopbackAddress(host: string): boolean {
   return isIP(host) !== 0 && meantAddress(host).range() === 'loopback'
 }

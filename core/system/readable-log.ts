@@ -1,7 +1,6 @@
 import pretty from 'pino-pretty'
 import type { LogRecord } from './log.ts'
 
-/** Formats log records for people. */
 export function lineFormat(): (record: LogRecord) => string {
   const format = pretty.prettyFactory({
     colorize: process.stdout.hasColors?.() ?? false,

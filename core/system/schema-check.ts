@@ -36,7 +36,6 @@ export interface JsonSchema {
 
 /** The first error in a value. */
 export interface SchemaFault {
-  /** Keys and indices that lead to it; empty for the value itself. */
   path: (string | number)[]
   kind: 'missing' | 'unknown' | 'wrong'
   /** The schema of the expected value. */
@@ -55,7 +54,6 @@ const ajv = new Ajv({
 })
 const compiled = new WeakMap<object, ValidateFunction>()
 
-/** Whether a value matches a schema. */
 export function fits<Schema extends TSchema>(schema: Schema, value: unknown): value is Static<Schema> {
   return isValid(schema as JsonSchema, value)
 }

@@ -1,7 +1,6 @@
 import type { ErrorCode } from '../../errors.ts'
 import type { PythonUse } from './find-python.ts'
 
-/** Explains a line of a tool's output. */
 export interface FailureRule {
   /** The default of its list if absent. */
   code?: ErrorCode
@@ -13,7 +12,6 @@ export interface FailureRule {
 export const DISK_FULL = /No space left on device|Errno 28\b|Disk quota exceeded/
 const CHECK_NETWORK = 'Check the network and its proxy'
 
-/** Failures of pip, uv and venv. */
 function rulesFor(section: string): FailureRule[] {
   const instead = `or set ${section}.python in config.yaml to a Python that has the packages`
   return [

@@ -23,7 +23,6 @@ export const PYTHON_VARIABLES = {
   PYTHONUNBUFFERED: '1'
 }
 
-/** The packages of an environment. */
 export interface PythonPackages {
   /** A requirements file with the hashes of all wheels. */
   text: string
@@ -51,7 +50,6 @@ export interface NewPythonEnvironment {
   faultOf(error: ToolError): string
 }
 
-/** The Python of a virtual environment. */
 export function executableIn(environment: string): string {
   return process.platform === 'win32' ? join(environment, 'Scripts', 'python.exe') : join(environment, 'bin', 'python')
 }

@@ -13,7 +13,6 @@ export interface AuditOptions extends LineLogLimits {
   reads: boolean
 }
 
-/** Writes the audit log and notifies followers. */
 export class AuditTrail {
   readonly lines: LineLog
   readonly #refusals = new RefusalLimit(omitted => this.note({ event: 'refusals_omitted', ...omitted }))

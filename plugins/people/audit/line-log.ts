@@ -121,7 +121,6 @@ export class LineLog {
     await this.#release()
   }
 
-  /** Paths of all files, newest first. */
   async files(): Promise<string[]> {
     const full = await this.#full()
     return [this.#path, ...full.reverse().map(file => join(this.#folder, file))]

@@ -32,7 +32,6 @@ export class RefusalLimit {
     return false
   }
 
-  /** Ends the minute. */
   end(): void {
     clearTimeout(this.#timer)
     this.#timer = undefined

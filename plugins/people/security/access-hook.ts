@@ -48,25 +48,20 @@ export function addAccessHooks(app: FastifyInstance, rules: AccessRules): void {
     }
     const check = isLocal ? 'none' : rules.hostCheck(request)
     if (check !== 'none' && !hostAllowed(host, rules.hostNames(), { addresses: check === 'names and addresses' })) {
-      throw new CorralError(
-        'host_not_allowed',
-        `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
-      )
+      const message = `${quoted(host)} is not a name of this server. Call it as localhost or 127.0.0.1, or add the name to security.hosts in config.yaml.`
+      throw new CorralError('host_not_allowed', message)
     }
     reply.header('vary', 'Origin')
     if (!originAllowed(origin, host, rules.origins())) {
-      throw new CorralError(
-        'origin_not_allowed',
-        `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
-      )
+      const message = `Pages from ${quoted(origin)} may not use this server. Add it to security.origins in config.yaml (or CORRAL_ORIGINS) to allow it.`
+      throw new CorralError('origin_not_allowed', message)
     }
     const role = request.routeOptions.config?.role ?? 'user'
     const isPublic = role === 'anyone' && (method === 'GET' || method === 'HEAD')
     if (origin === undefined && !siteAllowed([headers['sec-fetch-site']].flat()[0], isPublic)) {
-      throw new CorralError(
-        'origin_not_allowed',
+      const message =
         'A page of another site sent this request without its origin, as links and images do. Enter the address in the browser, or call it from a page in security.origins with fetch().'
-      )
+      throw new CorralError('origin_not_allowed', message)
     }
     if (origin !== undefined) {
       reply.header('access-control-allow-origin', origin)

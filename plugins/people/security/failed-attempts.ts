@@ -64,11 +64,8 @@ export class FailedAttempts {
       this.#say({ address }, message, now)
     }
     const retryAfter = Math.ceil((entry.count - BURST) / FORGIVEN)
-    return new CorralError(
-      'rate_limited',
-      `Too many requests with wrong API keys came from ${address}. Wait ${retryAfter} s, or send a valid key: requests with a valid key are not delayed.`,
-      { retryAfter }
-    )
+    const message = `Too many requests with wrong API keys came from ${address}. Wait ${retryAfter} s, or send a valid key: requests with a valid key are not delayed.`
+    return new CorralError('rate_limited', message, { retryAfter })
   }
 
   /**

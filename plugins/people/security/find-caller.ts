@@ -22,7 +22,6 @@ interface CallerRules {
   proxies(address: string, hop: number): boolean
 }
 
-/** The sender of a request, and the key or session that identified it. */
 interface Found {
   caller: Caller
   key?: KnownCredential

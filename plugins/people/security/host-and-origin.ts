@@ -125,10 +125,8 @@ function isSameOrigin(origin: string, host: string | undefined): boolean {
  */
 export function requireSameOrigin(origin: string, host: string | undefined): void {
   if (isSameOrigin(origin, host)) return
-  throw new CorralError(
-    'origin_not_allowed',
-    `Pages from ${quoted(origin)} cannot have a session here: sessions are for the server's own page. Use an API key there. A proxy must pass on the Host header.`
-  )
+  const message = `Pages from ${quoted(origin)} cannot have a session here: sessions are for the server's own page. Use an API key there. A proxy must pass on the Host header.`
+  throw new CorralError('origin_not_allowed', message)
 }
 
 /** Quotes a header for an error message and truncates it if it is long. */

@@ -29,7 +29,6 @@ const Moment = Type.String({
   title: 'a time in ISO 8601'
 })
 
-/** The public fields of a key. */
 const about = {
   name: Type.String({ pattern: KEY_NAME_PATTERN, title: 'a name of at most 64 letters, digits and . _ @ -' }),
   role: Type.Enum([...ROLES]),
@@ -109,7 +108,6 @@ async function changeKeys<Result>(
   }
 }
 
-/** Fields for a new key. Only the name is required. */
 export const NewKeySchema = Type.Object(
   {
     name: about.name,
@@ -138,11 +136,8 @@ export async function createKey(path: string, wanted: object): Promise<MadeKey> 
   const { name, role = 'user', models, limits, expires } = wanted
   return await changeKeys(path, keys => {
     if (keys.some(key => sameName(key.name, name))) {
-      throw new CorralError(
-        'key_exists',
-        `A key named "${name}" already exists. Choose another name, or replace that key with: corral key rotate ${name}`,
-        { param: 'name' }
-      )
+      const message = `A key named "${name}" already exists. Choose another name, or replace that key with: corral key rotate ${name}`
+      throw new CorralError('key_exists', message, { param: 'name' })
     }
     const { secret, ...hashed } = newSecret()
     const entry: KeyEntry = {

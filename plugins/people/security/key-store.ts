@@ -278,10 +278,8 @@ function storedKey(entry: KeyEntry): StoredKey {
 const expiredKey = ({ caller, entry }: StoredKey) => endedKey(caller.name, `valid until ${entry.expires}`)
 
 function endedKey(name: string, how: string): CorralError {
-  return new CorralError(
-    'unauthorized',
-    `The API key "${name}" was ${how}. Ask the admin of this server for a new one (corral key create, corral key rotate).`
-  )
+  const message = `The API key "${name}" was ${how}. Ask the admin of this server for a new one (corral key create, corral key rotate).`
+  return new CorralError('unauthorized', message)
 }
 
 /** Watches the file if the system can. Otherwise the interval has to do. */

@@ -23,7 +23,6 @@ interface SessionRules {
   attempts: FailedAttempts
 }
 
-/** Links that open the page, and the browser sessions they start. */
 export function sessionRoutes({ sessions, host, names, attempts }: SessionRules): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -109,10 +108,8 @@ export function sessionRoutes({ sessions, host, names, attempts }: SessionRules)
     })
     app.delete('/api/sessions/current', endOwn, async ({ caller }) => {
       if (!caller.session) {
-        throw new CorralError(
-          'session_not_found',
-          'This request does not belong to a session, so there is none to end.'
-        )
+        const message = 'This request does not belong to a session, so there is none to end.'
+        throw new CorralError('session_not_found', message)
       }
       return { status: 'ended' as const, session: sessions.end(caller.session.id, 'its browser') }
     })

@@ -63,7 +63,6 @@ interface Session extends KnownCredential {
 export interface LinkUser {
   address: string
   userAgent: string | undefined
-  /** The local user running the program, or undefined if unknown. */
   uid(): Promise<number | undefined>
 }
 
@@ -110,23 +109,19 @@ export class SessionStore {
           { uid, address: user.address },
           'A program of another user tried to use a link of "corral open".'
         )
-        throw new CorralError(
-          'link_refused',
+        const message =
           'This link is for a browser of the user who ran "corral open", on the same machine, and this browser is not known to be one. For another browser, use the link of: corral open --print'
-        )
+        throw new CorralError('link_refused', message)
       }
     }
     const isWhole = link !== undefined && this.#links.delete(place) && link.ends > performance.now()
     if (!isWhole || link.maker.revoked?.aborted) {
-      throw new CorralError(
-        'link_ended',
-        `This link was already used, or is older than ${LINK_LIFE / 1000} s. Each link works once. Run "corral open" again.`
-      )
+      const message = `This link was already used, or is older than ${LINK_LIFE / 1000} s. Each link works once. Run "corral open" again.`
+      throw new CorralError('link_ended', message)
     }
     return this.#begin(link.maker, user)
   }
 
-  /** Returns the session of a credential, or undefined if it is unknown. */
   find(text: string): KnownCredential | undefined {
     const [, id, secret] = SESSION_TEXT.exec(text) ?? []
     const session = id === undefined ? undefined : this.#sessions.get(id)
@@ -137,7 +132,6 @@ export class SessionStore {
     return session
   }
 
-  /** The sessions, newest first. */
   list(): SessionRecord[] {
     return [...this.#sessions.values()].reverse().map(({ record }) => record)
   }
@@ -150,10 +144,8 @@ export class SessionStore {
   end(id: string, by: string): SessionRecord {
     const session = this.#sessions.get(id)
     if (!session) {
-      throw new CorralError(
-        'session_not_found',
-        'There is no such session. It may have ended. GET /api/sessions lists the sessions.'
-      )
+      const message = 'There is no such session. It may have ended. GET /api/sessions lists the sessions.'
+      throw new CorralError('session_not_found', message)
     }
     this.#end(session, by)
     return session.record
@@ -222,9 +214,7 @@ const digestOf = (text: string) => createHash('sha256').update(text).digest()
 
 /** The error for a session that has ended. The `session` detail tells it apart from a wrong key. */
 export function endedSession(): CorralError {
-  return new CorralError(
-    'unauthorized',
-    'This session has ended: sessions last 12 hours at most, and end with the server. Run "corral open" again, or send an API key.',
-    { details: { session: 'ended' } }
-  )
+  const message =
+    'This session has ended: sessions last 12 hours at most, and end with the server. Run "corral open" again, or send an API key.'
+  return new CorralError('unauthorized', message, { details: { session: 'ended' } })
 }

@@ -12,7 +12,6 @@ export interface Budget {
   readonly owner: string
   /** The model it applies to. Absent for all models together. */
   readonly model?: string | undefined
-  /** Name of the counter, without the date. */
   readonly place: string
 }
 
@@ -100,9 +99,6 @@ export function rateLimited(
   const of = state.model === undefined ? '' : ` ${state.kind === 'requests' ? 'to' : 'with'} the model "${state.model}"`
   const span = state.window === DAY ? 'day' : 'minute'
   const when = state.window === DAY ? `at ${moment(now + state.reset)}` : `in ${wait} s`
-  return new CorralError(
-    'rate_limited',
-    `${who} may${together} ${TAKES[state.kind](state.limit)}${of} per ${span}, and this budget is used up. It is refilled ${when}: wait until then, or ask the admin of this server for a higher limit (${limit}).`,
-    { retryAfter: wait, details: { limit, value: state.limit } }
-  )
+  const message = `${who} may${together} ${TAKES[state.kind](state.limit)}${of} per ${span}, and this budget is used up. It is refilled ${when}: wait until then, or ask the admin of this server for a higher limit (${limit}).`
+  return new CorralError('rate_limited', message, { retryAfter: wait, details: { limit, value: state.limit } })
 }

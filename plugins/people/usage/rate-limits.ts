@@ -12,12 +12,10 @@ import { type Account, addTo, type Taken, taken, type UsageRecords } from './usa
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Set for accepted requests that have budgets. */
     admission: Admission | undefined
   }
 }
 
-/** What an accepted request used. */
 interface Admission {
   budgets: readonly Budget[]
   /** When each budget is refilled, in milliseconds since the epoch. Nothing is given back after that. */

@@ -17,7 +17,6 @@ export interface Taken {
 
 /** Who is charged. */
 export interface Account {
-  /** `Caller.owner`. */
   readonly owner: string
   readonly name: string
 }
@@ -63,7 +62,6 @@ export function addTo(sum: Taken, more: Taken): Taken {
   return sum
 }
 
-/** Usage by account and model. */
 class Sums {
   readonly #accounts = new Map<string, { total: Taken; models: Map<string, UsageRow> }>()
 
@@ -134,7 +132,6 @@ export class UsageRecords {
     this.#timer ??= setTimeout(() => void this.flush(), BATCH_DELAY).unref()
   }
 
-  /** Returns what an account used today, of one model or of all. */
   today(owner: string, model?: string): Readonly<Taken> {
     return this.#now().totals.get(owner, model)
   }
@@ -159,7 +156,6 @@ export class UsageRecords {
     await reading
   }
 
-  /** Writes unsaved usage. Resolves when it is written or could not be written. */
   async flush(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined

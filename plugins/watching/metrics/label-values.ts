@@ -15,7 +15,6 @@ export class LabelValues {
   readonly #pairs = new Map<string, Set<string>>()
   #count = 0
 
-  /** The label of an existing model. */
   model(name: string): string {
     if (this.#models.has(name)) return name
     if (this.#models.size >= MAX_MODELS) return OTHER

@@ -7,7 +7,6 @@ import { modelMetrics, type Sources, stateMetrics } from './server-metrics.ts'
 /** How often a native timer measures the delay of the event loop, in milliseconds. */
 const LAG_PRECISION = 20
 
-/** All metrics of this server, in their own registry. */
 export function createMetrics(sources: Sources) {
   const registry = new Registry()
   const values = new LabelValues()

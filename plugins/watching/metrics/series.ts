@@ -8,7 +8,6 @@ import type { Metric, Registry } from 'prom-client'
 
 type Labels = Readonly<Record<string, string>>
 
-/** One sample in the output of the registry. */
 interface Value {
   metricName?: string
   labels: Record<string, string | number>
@@ -103,7 +102,6 @@ class SeriesMetric<Of extends Series> {
     return series
   }
 
-  /** Called by the registry. */
   async get(): Promise<object> {
     const { name, help, type } = this
     const values = [...this.#series.values()].flatMap(series => series.print(name))

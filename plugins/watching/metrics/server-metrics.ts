@@ -7,7 +7,6 @@ import type { PluginHooks } from '../../../core/contracts/hooks.ts'
 import { version } from '../../../core/system/package-info.ts'
 import type { LabelValues } from './label-values.ts'
 
-/** The state of a model in one mode, here or on the nodes of a cluster. */
 export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
   /** Undefined if the nodes do not report it. */
   readonly longestWait: number | undefined
@@ -17,18 +16,15 @@ export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
 export interface Sources {
   scheduler(): Omit<SchedulerStats, 'engines'> & { readonly engines: readonly MeasuredEngine[] }
   pulls(): readonly Pick<PullRecord, 'state'>[]
-  /** Bytes. */
   received(): number
   conversions(): ConversionCounts
   storedConversations(): Promise<readonly StoredConversations[]>
-  /** Free bytes on the disk of the models, or undefined if unknown. */
   freeSpace(): Promise<number | undefined>
 }
 
 const LOAD = [0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
 const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
 
-/** Counts what happens to models. @returns the hooks for it */
 export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
   const counter = <Label extends string>(name: string, help: string, ...labelNames: Label[]) =>
     new Counter({ name, help, labelNames, registers: [registry] })

@@ -7,7 +7,6 @@ const DATA = /^(?:data:[^,]{0,200},|[A-Za-z0-9+/_-]{4096})/
 /** How many more characters may be copied. */
 export interface CopyBudget {
   left: number
-  /** Whether anything was left out. */
   cut: boolean
 }
 

@@ -32,7 +32,6 @@ interface ActiveCapture {
   timer: NodeJS.Timeout | undefined
 }
 
-/** A captured request that has not ended yet. */
 interface CapturedRequest {
   by: ActiveCapture[]
   hooked: HookedRequest
@@ -55,7 +54,6 @@ export interface NewCapture {
   /** Owner of that key. */
   owner: string | undefined
   model?: string | undefined
-  /** Duration in milliseconds. */
   time: number
   maxBytes: number
   by: string
@@ -126,7 +124,6 @@ export class Captures {
     return capture
   }
 
-  /** Newest first. */
   list(): Capture[] {
     const all = [...this.#all.values()].map(({ capture }) => capture)
     return all.sort((a, b) => (a.startedAt < b.startedAt ? 1 : -1))
