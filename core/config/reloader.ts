@@ -6,6 +6,7 @@ import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
 import { CorralError, errorMessage, isSystemError } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
+import type { PluginHost } from '../plugins/plugin-host.ts'
 import { isObject } from '../system/json-object.ts'
 import type { JsonSchema } from '../system/schema-check.ts'
 import { ConfigError, unknownWarning } from './config-error.ts'
@@ -87,23 +88,12 @@ export function withoutRestarts(after: LoadedConfig, changes: readonly SettingCh
   return freeze({ ...after, ...splitValues(values, name => name in after.sections) })
 }
 
-/** The parts of a server that take changed settings. */
-export interface Reloadable {
-  canReload(plugin: string): boolean
-  /** @throws a plugin's objection; nothing has changed then */
-  check(next: LoadedConfig): Promise<void>
-  /** Gives each plugin its new options. @throws the error of a plugin that failed */
-  reload(next: LoadedConfig): Promise<void>
-  /** Gives the plugins their previous options. @returns the names of plugins that did not accept them */
-  restore(before: LoadedConfig): Promise<string[]>
-}
-
 export interface ReloaderOptions {
   live: LiveConfig
   /** Settles when the start has succeeded or failed. Reloads wait for it. */
   begun: Promise<void>
   definitions: readonly PluginDefinition[]
-  plugins: Reloadable
+  plugins: Pick<PluginHost, 'canReload' | 'check' | 'reload' | 'restore'>
   /** Applies settings of the core that are not read each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
   /**

@@ -34,15 +34,10 @@ const CONVERSION_RULES: Rule[] = [
   {
     cause: 'disk-full',
     code: 'insufficient_storage',
-    pattern: new RegExp(`${DISK_FULL.source}|\\d+ requested and \\d+ written|iostream error`),
+    pattern: `${DISK_FULL}|\\d+ requested and \\d+ written|iostream error`,
     sentence: 'The disk is full. Remove models that are not needed, then try again.'
   },
-  ...FAILURES.map(({ pattern, sentence, ...rule }) => ({
-    ...(rule as Pick<Rule, 'cause' | 'inCode'>),
-    pattern: new RegExp(pattern),
-    // Brackets around what was found are left out if nothing was found.
-    sentence: (found: string) => sentence.replace(/ \(\$1\)|\$1/, text => found && text.replace('$1', () => found))
-  }))
+  ...(FAILURES as Rule[])
 ]
 
 export function classifyFailure({ tail: lines, exitSignal }: Pick<ToolError, 'tail' | 'exitSignal'>): FailureCause {

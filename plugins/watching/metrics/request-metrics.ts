@@ -2,6 +2,7 @@ import type { FastifyRequest } from 'fastify'
 import type { Registry } from 'prom-client'
 import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { RequestObserver, RequestRecord } from '../../../core/http/request-record.ts'
+import HELP from './help-texts.json' with { type: 'json' }
 import type { LabelValues } from './label-values.ts'
 import { seriesCounter, seriesHistogram } from './series.ts'
 
@@ -37,45 +38,18 @@ interface Kind {
 
 /** Counts requests when they end. @returns the observer, which never throws */
 export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
-  const counter = (name: string, help: string) => seriesCounter(registry, name, help)
-  const histogram = (name: string, buckets: readonly number[], help: string) =>
-    seriesHistogram(registry, name, help, buckets)
-  const requests = counter(
-    'corral_requests_total',
-    'Finished requests by API, model, name of the key, status (499: the client disconnected) and error code'
-  )
-  const tokens = counter(
-    'corral_tokens_total',
-    'Tokens of finished requests by model, name of the key and type: input (including cached), cached, output'
-  )
-  const wait = histogram(
-    'corral_queue_wait_seconds',
-    WAIT,
-    'Time that requests waited for an engine, including its load and waits that ended without an engine'
-  )
-  const overhead = histogram(
-    'corral_overhead_seconds',
-    OVERHEAD,
-    "Time that corral itself added to requests: without receiving the body, the wait for an engine and the engine's work"
-  )
-  const duration = histogram(
-    'gen_ai_server_request_duration_seconds',
-    DURATION,
-    'Time from a request to the end of its answer; error_type is the error code of failed requests'
-  )
-  const firstToken = histogram(
-    'gen_ai_server_time_to_first_token_seconds',
-    FIRST_TOKEN,
-    'Time from a request to the first token of its answer, including the wait, of successful answers'
-  )
-  const perToken = histogram(
-    'gen_ai_server_time_per_output_token_seconds',
-    PER_TOKEN,
-    'Time per token after the first one, of successful answers'
-  )
-  const usage = histogram('gen_ai_client_token_usage', TOKENS, 'Tokens of finished requests by type: input or output')
+  const counter = (name: keyof typeof HELP) => seriesCounter(registry, name, HELP[name])
+  const histogram = (name: keyof typeof HELP, buckets: readonly number[]) =>
+    seriesHistogram(registry, name, HELP[name], buckets)
+  const requests = counter('corral_requests_total')
+  const tokens = counter('corral_tokens_total')
+  const wait = histogram('corral_queue_wait_seconds', WAIT)
+  const overhead = histogram('corral_overhead_seconds', OVERHEAD)
+  const duration = histogram('gen_ai_server_request_duration_seconds', DURATION)
+  const firstToken = histogram('gen_ai_server_time_to_first_token_seconds', FIRST_TOKEN)
+  const perToken = histogram('gen_ai_server_time_per_output_token_seconds', PER_TOKEN)
+  const usage = histogram('gen_ai_client_token_usage', TOKENS)
 
-  /** The series of requests to a model. */
   function seriesOf({ surface, operation, model, key, status, code }: Kind) {
     const of = {
       gen_ai_operation_name: OPERATIONS[operation] ?? operation,
@@ -101,11 +75,8 @@ export function requestMetrics(registry: Registry, values: LabelValues): Request
 
   function observeUse(record: RequestRecord, kind: Kind): void {
     const place = `${kind.surface} ${kind.operation} ${kind.model} ${kind.status} ${kind.code} ${kind.key}`
-    let series = known.get(place)
-    if (!series) {
-      series = seriesOf(kind)
-      known.set(place, series)
-    }
+    const series = known.get(place) ?? seriesOf(kind)
+    known.set(place, series)
     const { began, ended, waitBegan, leased, firstPiece, answered, status } = record
     const { prompt, cached, completion } = record.tokens
     series.requests.value++

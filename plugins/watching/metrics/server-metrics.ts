@@ -5,6 +5,7 @@ import type { PullRecord } from '../../../core/contracts/downloads.ts'
 import type { EngineMode, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { PluginHooks } from '../../../core/contracts/hooks.ts'
 import { version } from '../../../core/system/package-info.ts'
+import HELP from './help-texts.json' with { type: 'json' }
 import type { LabelValues } from './label-values.ts'
 
 export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
@@ -22,44 +23,20 @@ export interface Sources {
   freeSpace(): Promise<number | undefined>
 }
 
+type MetricName = keyof typeof HELP
+
 const LOAD = [0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
 const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
 
 export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
-  const counter = <Label extends string>(name: string, help: string, ...labelNames: Label[]) =>
-    new Counter({ name, help, labelNames, registers: [registry] })
-  const loads = new Histogram({
-    name: 'corral_load_seconds',
-    help: 'Time that model loads took, from available memory to an engine that answers',
-    labelNames: ['model'] as const,
-    buckets: LOAD,
-    registers: [registry]
-  })
-  const loadFailures = counter(
-    'corral_load_failures_total',
-    'Failed loads by error code and cause (docs/failures.md)',
-    'model',
-    'code',
-    'cause'
-  )
-  const unloads = counter(
-    'corral_unloads_total',
-    'Stopped engines by reason: idle, evicted, reload, stopped or failed',
-    'model',
-    'reason'
-  )
-  const engineFailures = counter(
-    'corral_engine_failures_total',
-    'Engines that failed while serving, by cause such as stuck, hung or over_memory (docs/failures.md)',
-    'model',
-    'cause'
-  )
-  const pulls = counter(
-    'corral_downloads_total',
-    'Downloads that were stored or failed; code says why',
-    'outcome',
-    'code'
-  )
+  const about = <Label extends string>(name: MetricName, ...labelNames: Label[]) => {
+    return { name, help: HELP[name], labelNames, registers: [registry] }
+  }
+  const loads = new Histogram({ ...about('corral_load_seconds', 'model'), buckets: LOAD })
+  const loadFailures = new Counter(about('corral_load_failures_total', 'model', 'code', 'cause'))
+  const unloads = new Counter(about('corral_unloads_total', 'model', 'reason'))
+  const engineFailures = new Counter(about('corral_engine_failures_total', 'model', 'cause'))
+  const pulls = new Counter(about('corral_downloads_total', 'outcome', 'code'))
   return {
     modelLoaded({ model, milliseconds }) {
       loads.observe({ model: values.model(model) }, milliseconds / 1000)
@@ -137,7 +114,7 @@ interface Snapshot {
   engines: readonly MeasuredEngine[]
   memory: SchedulerStats['memory']
   /** Pulls by state. */
-  pulls: ReadonlyMap<string, number>
+  pulls: Record<string, number>
   received: number
   conversions: ConversionCounts
   /** Sums over all models. */
@@ -148,30 +125,27 @@ interface Snapshot {
 type Sample = readonly [labels: Record<string, string>, value: number]
 
 interface Family {
-  name: string
-  help: string
-  labels?: readonly string[]
-  isCounter?: true
+  name: MetricName
+  labels: readonly string[]
   read(snapshot: Snapshot): readonly Sample[]
 }
 
 /** A gauge for each model in each mode. */
-function perEngine(name: string, help: string, value: (engine: MeasuredEngine) => number | undefined): Family {
+function perEngine(name: MetricName, value: (engine: MeasuredEngine) => number | undefined): Family {
   const read = ({ engines }: Snapshot) =>
     engines.flatMap(engine => {
       const known = value(engine)
       return known === undefined ? [] : [[{ model: engine.model, mode: engine.mode }, known] as const]
     })
-  return { name, help, labels: ['model', 'mode'], read }
+  return { name, labels: ['model', 'mode'], read }
 }
 
 /**
  * A gauge for each model under the name that vLLM uses, which load balancers such as the Gateway API extension read.
  */
-function perModel(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
+function perModel(name: MetricName, value: (engines: readonly MeasuredEngine[]) => number): Family {
   return {
-    name: `vllm:${name}`,
-    help,
+    name,
     labels: ['model_name'],
     read({ engines }) {
       // Before its first load the server has free capacity. Without any sample, load balancers would treat it as
@@ -184,21 +158,26 @@ function perModel(name: string, help: string, value: (engines: readonly Measured
   }
 }
 
-function byPool(name: string, help: string, read: (memory: Snapshot['memory']) => Record<string, number>): Family {
-  const samples = ({ memory }: Snapshot) =>
-    Object.entries(read(memory)).map(([pool, value]) => [{ pool }, value] as const)
-  return { name, help, labels: ['pool'], read: samples }
+/** A metric with one sample for each value of its only label. */
+function by(label: string, name: MetricName, read: (snapshot: Snapshot) => Record<string, number>): Family {
+  const samples = (snapshot: Snapshot) =>
+    Object.entries(read(snapshot)).map(([key, value]) => [{ [label]: key }, value] as const)
+  return { name, labels: [label], read: samples }
 }
 
-/** A gauge of the whole server, for load balancers that read a single value. */
-function ofServer(name: string, help: string, value: (engines: readonly MeasuredEngine[]) => number): Family {
-  return { name, help, read: ({ engines }) => [[{}, value(engines)]] }
+/** A metric without labels. */
+function single(name: MetricName, read: (snapshot: Snapshot) => number | undefined): Family {
+  const samples = (snapshot: Snapshot) => {
+    const value = read(snapshot)
+    return value === undefined ? [] : [[{}, value] as const]
+  }
+  return { name, labels: [], read: samples }
 }
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
 
-const allRunning = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ running }) => running))
-const allWaiting = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ waiting }) => waiting))
+const runningIn = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ running }) => running))
+const waitingIn = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ waiting }) => waiting))
 
 /** The share of slots in use, from 0 to 1, or 0 if nothing is loaded. */
 function usedSlots(engines: readonly MeasuredEngine[]): number {
@@ -209,117 +188,47 @@ function usedSlots(engines: readonly MeasuredEngine[]): number {
 const FAMILIES: readonly Family[] = [
   {
     name: 'corral_build_info',
-    help: 'The versions of corral and of Node',
     labels: ['version', 'node'],
     read: () => [[{ version, node: process.versions.node }, 1]]
   },
-  perEngine('corral_model_loaded', '1 while the model is loaded', ({ isLoaded }) => Number(isLoaded)),
-  perEngine(
-    'corral_model_blocked',
-    '1 while requests for the model are refused because its loads failed repeatedly',
-    ({ isBlocked }) => Number(isBlocked)
-  ),
-  perEngine('corral_slots', 'Requests that the loaded model can answer at the same time', ({ slots }) => slots),
-  perEngine('corral_slots_free', 'Free slots', ({ freeSlots }) => freeSlots),
-  perEngine('corral_requests_running', 'Requests that the model is answering', ({ running }) => running),
-  perEngine('corral_requests_waiting', 'Requests waiting for the model or one of its slots', ({ waiting }) => waiting),
-  perEngine('corral_queue_oldest_seconds', 'Longest time that a waiting request has waited', ({ longestWait }) =>
-    longestWait === undefined ? undefined : longestWait / 1000
-  ),
+  perEngine('corral_model_loaded', ({ isLoaded }) => Number(isLoaded)),
+  perEngine('corral_model_blocked', ({ isBlocked }) => Number(isBlocked)),
+  perEngine('corral_slots', ({ slots }) => slots),
+  perEngine('corral_slots_free', ({ freeSlots }) => freeSlots),
+  perEngine('corral_requests_running', ({ running }) => running),
+  perEngine('corral_requests_waiting', ({ waiting }) => waiting),
+  perEngine('corral_queue_oldest_seconds', ({ longestWait: wait }) => (wait === undefined ? undefined : wait / 1000)),
   {
     name: 'corral_model_memory_bytes',
-    help: 'Memory reserved for the model, by pool: host or a GPU',
     labels: ['model', 'mode', 'pool'],
     read: ({ engines }) =>
       engines.flatMap(({ model, mode, reserved }) =>
         Object.entries(reserved).map(([pool, bytes]) => [{ model, mode, pool }, bytes] as const)
       )
   },
-  byPool('corral_memory_reserved_bytes', 'Memory reserved for all models, by pool', ({ reserved, budget }) => ({
+  by('pool', 'corral_memory_reserved_bytes', ({ memory: { reserved, budget } }) => ({
     ...Object.fromEntries(Object.keys(budget).map(pool => [pool, 0])),
     ...reserved
   })),
-  byPool('corral_memory_budget_bytes', 'Memory that all models together may use, by pool', ({ budget }) => budget),
-  ofServer('corral_server_requests_running', 'Requests that models of the server are answering', allRunning),
-  ofServer('corral_server_requests_waiting', 'Requests waiting for models of the server', allWaiting),
-  ofServer(
-    'corral_server_slots_used_ratio',
-    'Share of the slots of all loaded models that are in use; 1 is all',
-    usedSlots
-  ),
+  by('pool', 'corral_memory_budget_bytes', ({ memory }) => memory.budget),
+  single('corral_server_requests_running', ({ engines }) => runningIn(engines)),
+  single('corral_server_requests_waiting', ({ engines }) => waitingIn(engines)),
+  single('corral_server_slots_used_ratio', ({ engines }) => usedSlots(engines)),
   // Under the names that llama-server uses.
-  ofServer('llamacpp:requests_processing', 'Requests that models of the server are answering', allRunning),
-  ofServer('llamacpp:requests_deferred', 'Requests waiting for models of the server', allWaiting),
-  perModel('num_requests_running', 'Requests that the model is answering', allRunning),
-  perModel('num_requests_waiting', 'Requests waiting for the model', allWaiting),
-  perModel(
-    'kv_cache_usage_perc',
-    "Share of the model's slots in use, each with its part of the KV cache; 1 is all",
-    usedSlots
-  ),
-  {
-    name: 'corral_downloads_unfinished',
-    help: 'Unfinished downloads, by state',
-    labels: ['state'],
-    read: ({ pulls }) => PULL_STATES.map(state => [{ state }, pulls.get(state) ?? 0])
-  },
-  {
-    name: 'corral_download_bytes_total',
-    help: 'Bytes of files received by downloads',
-    isCounter: true,
-    read: ({ received }) => [[{}, received]]
-  },
-  {
-    name: 'corral_conversions_running',
-    help: 'Running conversions of SafeTensors models',
-    read: ({ conversions }) => [[{}, conversions.running]]
-  },
-  {
-    name: 'corral_conversions_total',
-    help: 'Finished conversions, by outcome',
-    labels: ['outcome'],
-    isCounter: true,
-    read: ({ conversions: { finished, failed } }) => [
-      [{ outcome: 'finished' }, finished],
-      [{ outcome: 'failed' }, failed]
-    ]
-  },
-  {
-    name: 'corral_prompt_cache_bytes',
-    help: 'Bytes of stored conversations, in memory and on disk',
-    labels: ['tier'],
-    read: ({ stored: { memory, disk } }) => [
-      [{ tier: 'memory' }, memory],
-      [{ tier: 'disk' }, disk]
-    ]
-  },
-  {
-    name: 'corral_prompt_cache_prompts_total',
-    help: 'Prompts by whether their conversation was in a slot or restored: hit or miss',
-    labels: ['outcome'],
-    isCounter: true,
-    read: ({ stored: { hits, misses } }) => [
-      [{ outcome: 'hit' }, hits],
-      [{ outcome: 'miss' }, misses]
-    ]
-  },
-  {
-    name: 'corral_prompt_cache_restored_tokens_total',
-    help: 'Prompt tokens that were restored instead of processed again',
-    isCounter: true,
-    read: ({ stored }) => [[{}, stored.restoredTokens]]
-  },
-  {
-    name: 'corral_prompt_cache_restore_seconds_total',
-    help: 'Time that restoring them took',
-    isCounter: true,
-    read: ({ stored }) => [[{}, stored.restoreTime / 1000]]
-  },
-  {
-    name: 'corral_disk_free_bytes',
-    help: 'Free bytes on the disk of the models',
-    read: ({ freeSpace }) => (freeSpace === undefined ? [] : [[{}, freeSpace]])
-  }
+  single('llamacpp:requests_processing', ({ engines }) => runningIn(engines)),
+  single('llamacpp:requests_deferred', ({ engines }) => waitingIn(engines)),
+  perModel('vllm:num_requests_running', runningIn),
+  perModel('vllm:num_requests_waiting', waitingIn),
+  perModel('vllm:kv_cache_usage_perc', usedSlots),
+  by('state', 'corral_downloads_unfinished', ({ pulls }) => pulls),
+  single('corral_download_bytes_total', ({ received }) => received),
+  single('corral_conversions_running', ({ conversions }) => conversions.running),
+  by('outcome', 'corral_conversions_total', ({ conversions: { finished, failed } }) => ({ finished, failed })),
+  by('tier', 'corral_prompt_cache_bytes', ({ stored: { memory, disk } }) => ({ memory, disk })),
+  by('outcome', 'corral_prompt_cache_prompts_total', ({ stored: { hits, misses } }) => ({ hit: hits, miss: misses })),
+  single('corral_prompt_cache_restored_tokens_total', ({ stored }) => stored.restoredTokens),
+  single('corral_prompt_cache_restore_seconds_total', ({ stored }) => stored.restoreTime / 1000),
+  single('corral_disk_free_bytes', ({ freeSpace }) => freeSpace)
 ]
 
 /**
@@ -327,15 +236,15 @@ const FAMILIES: readonly Family[] = [
  * @returns a function that reads the state, to be called before the registry is printed
  */
 export function stateMetrics(registry: Registry, values: LabelValues, sources: Sources): () => Promise<void> {
-  const metrics = FAMILIES.map(({ name, help, labels = [], isCounter, read }) => {
-    const configuration = { name, help, labelNames: labels, registers: [registry] }
-    return { metric: isCounter ? new Counter(configuration) : new Gauge(configuration), read }
+  const metrics = FAMILIES.map(({ name, labels, read }) => {
+    const configuration = { name, help: HELP[name], labelNames: labels, registers: [registry] }
+    return { metric: name.endsWith('_total') ? new Counter(configuration) : new Gauge(configuration), read }
   })
   return async () => {
     const [freeSpace, conversations] = await Promise.all([sources.freeSpace(), sources.storedConversations()])
     const { engines, memory } = sources.scheduler()
-    const pulls = new Map<string, number>()
-    for (const { state } of sources.pulls()) pulls.set(state, (pulls.get(state) ?? 0) + 1)
+    const pulls: Snapshot['pulls'] = Object.fromEntries(PULL_STATES.map(state => [state, 0]))
+    for (const { state } of sources.pulls()) pulls[state]!++
     // Models without their own label are added up.
     const labelled = new Map<string, MeasuredEngine>()
     for (const engine of engines) addEngine(labelled, { ...engine, model: values.model(engine.model) })
