@@ -8,6 +8,7 @@ import { json } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { ConnectionGuard } from '../../core/http/connection-guard.ts'
 import { type Corral, DEMO, endlessHosted, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 /** A connection that has sent `text`, and what it has received. */
 async function open(t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<Socket & { got: string }> {
@@ -98,7 +99,7 @@ t.test('one client gets at most half of the connections, and others are answered
   await until('it is answered again', async () => (await corral.json('/api/ps', undefined, attacker)).status === 200)
 })
 
-t.test('one address gets only a share of the connections', async t => {
+t.test('one address gets only a share of the connections', thorough, async t => {
   const own = Object.values(networkInterfaces())
     .flat()
     .find(found => found?.family === 'IPv4' && !found.internal)?.address

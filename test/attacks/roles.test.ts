@@ -180,14 +180,16 @@ t.test("requests of another site's page without an Origin reach only public rout
     await reply.body?.cancel()
     return reply.status
   }
+  // Each route is tried with one of these.
+  const sites = ['cross-site', 'same-site', 'same-origin, cross-site', '']
+  let tried = 0
   for (const [role, routes] of Object.entries(ROUTES_BY_ROLE)) {
     for (const { methods, path } of routes.map(harmless)) {
       const isRefused = role !== 'anyone' || path.startsWith('/ollama/v1/') || methods[0] === 'POST'
       for (const method of methods) {
-        for (const site of ['cross-site', 'same-site', 'same-origin, cross-site', '']) {
-          const got = await status(method, path, { 'sec-fetch-site': site, 'sec-fetch-mode': 'navigate' })
-          t.equal(got === 403, isRefused, `${method} ${path} from ${site || 'nowhere'}: ${got}`)
-        }
+        const site = sites[tried++ % sites.length]!
+        const got = await status(method, path, { 'sec-fetch-site': site, 'sec-fetch-mode': 'navigate' })
+        t.equal(got === 403, isRefused, `${method} ${path} from ${site || 'nowhere'}: ${got}`)
       }
     }
   }

@@ -7,6 +7,7 @@ import t, { type Test } from 'tap'
 import { UploadSlots } from '../../plugins/apis/ollama/models/blobs.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { failure } from '../support/failure.ts'
+import { thorough } from '../support/thorough.ts'
 
 const sha256 = (content: Buffer | string) => createHash('sha256').update(content).digest('hex')
 const listBlobs = (corral: Corral) => {
@@ -110,7 +111,7 @@ t.test('a trickling upload is given up, and a slow one is not', async t => {
   t.same(listBlobs(corral), [`sha256-${sha256(slow)}`], 'nothing of the others remains')
 })
 
-t.test('unused files take a limited part of the disk', async t => {
+t.test('unused files take a limited part of the disk', thorough, async t => {
   const corral = await startCorral(t, { config: 'limits:\n  uploads_size: 1000' })
   const text = (letter: string, length: number) => letter.repeat(length)
   const declared = begin(t, corral, { length: 2000 })

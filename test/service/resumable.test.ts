@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { activeRequests, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
+import { thorough } from '../support/thorough.ts'
 
 const RESUMABLE = { 'x-corral-resumable': 'true' }
 const STORY = { role: 'user', content: 'Tell me a story about a fox.' }
@@ -171,7 +172,7 @@ t.test('a client that comes back takes the stream over', async t => {
   await corral.json(`/api/streams/${id}`, undefined, { method: 'DELETE' })
 })
 
-t.test('a client that never comes back loses its slot, and cannot occupy all slots by leaving', async t => {
+t.test('a client that never comes back loses its slot, and cannot occupy all slots by leaving', thorough, async t => {
   const short = await startCorral(t, {
     config: 'limits: { resume: 1s }\nmodels:\n  corral/tiny-chat:\n    options: { num_parallel: 2 }\n'
   })

@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import { serverKind } from '../../../runtimes/remote/server-kinds.ts'
 import { startTestCorral } from '../../../testing/index.ts'
 import { until } from '../../support/corral.ts'
+import { thorough } from '../../support/thorough.ts'
 
 const model = 'far/tiny'
 const messages = [{ role: 'user', content: 'hello there' }]
@@ -239,7 +240,7 @@ t.test('an ejected server gets no requests until a health check succeeds', async
   t.equal(unsteady.asked.length, before + 1, 'it gets requests again')
 })
 
-t.test('two corrals can be the servers of a third', async t => {
+t.test('two corrals can be the servers of a third', thorough, async t => {
   const far = await Promise.all([startTestCorral(), startTestCorral()])
   for (const each of far) t.teardown(() => each.close())
   const servers = far.map(({ url }) => ({ url: `${url}/v1` }))

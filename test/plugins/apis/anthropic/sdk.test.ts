@@ -7,6 +7,7 @@ import t from 'tap'
 import { demoModelFile, randomProjector } from '../../../../scripts/random-models.ts'
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { pngBytes } from '../openai/media/support.ts'
 
 // Runs the official client against a real server with an engine of one slot.
@@ -385,7 +386,7 @@ t.test('the SDK throws the right error class', async t => {
   t.match(await corral.json('/v1/messages'), { status: 405, body: { type: 'error' } })
 })
 
-t.test('drops the oldest messages on request', async t => {
+t.test('drops the oldest messages on request', thorough, async t => {
   const messages: Anthropic.MessageParam[] = []
   for (let turn = 0; turn < 30; turn++) {
     messages.push({ role: 'user', content: 'hello there '.repeat(60) }, { role: 'assistant', content: 'Hello!' })

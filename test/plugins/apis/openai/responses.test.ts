@@ -5,6 +5,7 @@ import t from 'tap'
 import { z } from 'zod'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
 import { checkEvents, collectEvents } from './response-events.ts'
 
@@ -313,7 +314,7 @@ t.test('the SDK throws the right error class', async t => {
   await idle()
 })
 
-t.test('truncation drops the oldest messages of a long conversation', async t => {
+t.test('truncation drops the oldest messages of a long conversation', thorough, async t => {
   const turns = Array.from({ length: 8 }, (_, index) => [
     { role: 'user' as const, content: `${index} ${'word '.repeat(200)}` },
     { role: 'assistant' as const, content: 'Yes.' }

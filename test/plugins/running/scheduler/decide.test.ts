@@ -475,8 +475,8 @@ function simulate(seed: number): string[] {
   return faults
 }
 
-t.test('a thousand random histories keep the invariants', t => {
-  for (let seed = 1; seed <= trialCount(200); seed++) {
+t.test('random histories keep the invariants', t => {
+  for (let seed = 1; seed <= trialCount(50); seed++) {
     const faults = simulate(seed)
     if (faults.length) t.fail(`seed ${seed}: ${faults.slice(0, 3).join('; ')}`)
   }

@@ -2,7 +2,7 @@ import t from 'tap'
 import { trialCount } from '../../../support/trial-count.ts'
 import { simulateMany } from './simulation.ts'
 
-const WORLDS = trialCount(200)
+const WORLDS = trialCount(60)
 
 t.test(`the scheduler keeps its invariants in ${WORLDS} random simulations`, t => {
   const { report, counts, longestWait } = simulateMany(1, WORLDS)

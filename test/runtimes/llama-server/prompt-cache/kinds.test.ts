@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { architectureKeys, writeRandomArchitecture } from '../../../../scripts/random-models.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { engineSpec } from '../support.ts'
 import { longText, type Message, promptCacheIn, say, startWith, takeTurns } from './support.ts'
 
@@ -28,23 +29,29 @@ for (const [architecture, capability] of [
   ['lfm2', 'completion'],
   ['lfm2', 'thinking']
 ] as const) {
-  t.test(`${architecture}, ${capability}: conversations on one slot continue from their last prompt`, async t => {
-    const spec = await specOf(t, architecture, capability)
-    const alone = await startWith(t, undefined, { num_parallel: 2, num_ctx: 2048 }, spec)
-    const expected = await takeTurns(alone, TWO, 3)
-    const { cache, said: log } = promptCacheIn(join(t.testdirName, 'states'))
-    const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
-    const said = await takeTurns(engine, TWO, 3)
-    for (const [at, turns] of said.entries()) {
-      for (const [turn, { prompt, cached, message }] of turns.entries()) {
-        const what = `conversation ${at}, turn ${turn}`
-        t.same(message, expected[at]![turn]!.message, `${what}: the answer of an undisturbed engine`)
-        if (turn > 0) t.ok(prompt - cached < MAX_NEW, `${what}: ${prompt - cached} of ${prompt} tokens were processed`)
+  const options = capability === 'thinking' ? thorough : {}
+  t.test(
+    `${architecture}, ${capability}: conversations on one slot continue from their last prompt`,
+    options,
+    async t => {
+      const spec = await specOf(t, architecture, capability)
+      const alone = await startWith(t, undefined, { num_parallel: 2, num_ctx: 2048 }, spec)
+      const expected = await takeTurns(alone, TWO, 3)
+      const { cache, said: log } = promptCacheIn(join(t.testdirName, 'states'))
+      const engine = await startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, spec)
+      const said = await takeTurns(engine, TWO, 3)
+      for (const [at, turns] of said.entries()) {
+        for (const [turn, { prompt, cached, message }] of turns.entries()) {
+          const what = `conversation ${at}, turn ${turn}`
+          t.same(message, expected[at]![turn]!.message, `${what}: the answer of an undisturbed engine`)
+          if (turn > 0)
+            t.ok(prompt - cached < MAX_NEW, `${what}: ${prompt - cached} of ${prompt} tokens were processed`)
+        }
       }
+      t.notMatch(log.join('\n'), /not saved|useless/)
+      await engine.stop()
     }
-    t.notMatch(log.join('\n'), /not saved|useless/)
-    await engine.stop()
-  })
+  )
 }
 
 for (const architecture of ['gemma3', 'lfm2'] as const) {

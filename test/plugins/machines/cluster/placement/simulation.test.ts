@@ -2,7 +2,7 @@ import t from 'tap'
 import { trialCount } from '../../../../support/trial-count.ts'
 import { simulateMany } from './simulation.ts'
 
-const HISTORIES = trialCount(200)
+const HISTORIES = trialCount(60)
 
 t.test(`placement keeps its invariants in ${HISTORIES} random histories of a cluster`, async t => {
   const { report, counts } = simulateMany(1, HISTORIES)
