@@ -213,6 +213,10 @@ t.test('stored conversations are listed by size only, and deleted on request and
   const path = `/api/cache?model=${encodeURIComponent(DEMO)}`
   t.match((await corral.json(path, undefined, { method: 'DELETE', ...as(admin) })).body, { deleted: 1 })
   t.match(await report(), [{ conversations: 0, memory: 0, disk: 0 }])
+  await ask(admin, '/v1/chat/completions', chat(LONG_SECRET))
+  await corral.json('/api/cache', undefined, { method: 'DELETE', ...as(admin) })
+  await ask(admin, '/api/stop', { model: DEMO })
+  t.match(await report(), [{ conversations: 0, memory: 0, disk: 0 }], 'what slots held is not stored later')
   const missing = await corral.json('/api/cache?model=no/such', undefined, { method: 'DELETE', ...as(admin) })
   t.match([missing.status, missing.body.code], [404, 'model_not_found'])
 })

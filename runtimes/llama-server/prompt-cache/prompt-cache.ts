@@ -53,6 +53,10 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   const counts = new Map<string, CacheCounts>()
   /** Owners whose key was revoked. Their slots may still hold prompts, which must not be saved again. */
   const revoked = new Set<string>()
+  /** Engines whose slots may hold prompts that are stored later. */
+  const engines = new Set<LlamaServerEngine>()
+  /** How often states were deleted on request. A save in progress meanwhile is discarded. */
+  let deletions = 0
   /** States that do not survive a restart yet. */
   const unsealed = new Map<SavedState, StateStore>()
   let sealing: Promise<void> = Promise.resolve()
@@ -165,6 +169,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       })
       if (!room) return undefined
       const { id, tier, path } = room
+      const before = deletions
       const limit = timeLimit(guess)
       const discardFile = async () => void (await rm(path, { force: true }).catch(() => undefined))
       let link: Awaited<ReturnType<StateStore['link']>> | undefined
@@ -173,7 +178,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         link = await store.link(variant.key, tier, `${id}.slot`)
         const { tokens, bytes } = await slotAction(engine, slot.id, 'save', link.name, limit)
         const streams = tokens < MIN_TOKENS ? null : await finish(path, tokens, bytes, limit)
-        if (streams === null || revoked.has(slot.owner)) {
+        if (streams === null) {
           await discardFile()
           return undefined
         }
@@ -196,6 +201,10 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
           usedAt: Date.now()
         }
         await store.add(state)
+        if (before !== deletions) {
+          await store.remove([state])
+          return undefined
+        }
         sealLater(store, state)
         log.debug({ model: alias, tokens, bytes: size, tier }, 'saved a prompt cache')
         return state
@@ -307,17 +316,28 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         const stale = store.list().filter(state => state.variant === variant.key && state.revision !== variant.revision)
         if (stale.length > 0) await store.remove(stale)
         engine.promptSlots.attach(createStates(store, engine, key))
-        void engine.exited.then(() => engine.promptSlots.detach())
+        engines.add(engine)
+        void engine.exited.then(() => {
+          engines.delete(engine)
+          engine.promptSlots.detach()
+        })
       } catch (error) {
         log.warn({ model: alias }, `prompt caches cannot be saved: ${errorMessage(error)}`)
       }
     },
     /** Resolves once all saved states survive a restart. */
     sealed: sealAll,
-    /** Deletes the states of a variant (`StoredVariant.key`), of an owner whose key was revoked, or all. Resolves with how many. Never rejects. */
+    /**
+     * Deletes the states of a variant (`StoredVariant.key`), of an owner whose key was revoked, or all. What slots hold
+     * now is not stored either. Resolves with how many were deleted. Never rejects.
+     */
     async forget({ variant, owner }: { variant?: string | undefined; owner?: string | undefined }): Promise<number> {
       const store = await open()
       if (owner !== undefined) revoked.add(owner)
+      deletions++
+      for (const engine of engines) {
+        if ((variant ?? engine.spec.variant.key) === engine.spec.variant.key) engine.promptSlots.forget(owner)
+      }
       if (!store) return 0
       const states = store
         .list()

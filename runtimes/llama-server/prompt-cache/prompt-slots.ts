@@ -187,6 +187,11 @@ export class PromptSlots {
     return this.#states?.summary()
   }
 
+  /** Keeps the current prompts of an owner, or of all, from being stored. */
+  forget(owner: string | undefined): void {
+    for (const slot of this.#slots) if (owner === undefined || slot.owner === owner) slot.allowed = false
+  }
+
   /** Saves what has changed. Call it when the engine is idle. */
   async saveAll(): Promise<void> {
     for (const slot of this.#slots) {
