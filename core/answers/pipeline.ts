@@ -35,6 +35,7 @@ import { merged } from '../system/collections.ts'
 import { countAborted, promptTokens, tokensIn } from './aborted-answers.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
+import { ContextGrowth } from './grow-context.ts'
 import { type Asked, enforceRequestLimits, getRequestLimits } from './request-limits.ts'
 import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
@@ -69,6 +70,7 @@ export interface Question {
   /** Whether the API returns the fields of llama-server's own API (`Delta.native`). */
   native?: boolean
   controlled?(controls: AnswerControls): void
+  growth?: ContextGrowth | undefined
   used?(usage: TokenUsage, choice: number): void
   /** Called with the lease before the engine is asked. @throws CorralError if the engine cannot answer */
   check?(lease: Lease): void
@@ -239,20 +241,56 @@ interface Prepared<Request = Question> {
 async function withGrantedLease<Result>(
   { scheduler, hooks }: AnswerDependencies,
   reply: FastifyReply,
-  { question, hooked, signal }: Prepared<{ lease: ModelLease & { model: ModelName } }>,
+  {
+    question,
+    hooked,
+    signal
+  }: Prepared<{ lease: ModelLease & { model: ModelName }; growth: ContextGrowth | undefined }>,
   more: Partial<LeaseRequest> & { mayRetry?: () => boolean },
   use: (lease: Lease) => Promise<Result>
 ): Promise<Result> {
   const { record } = reply.request
   record.waitBegan = performance.now()
   const request = merged(merged(merged(question.lease, callerLease(reply)), more), { signal })
-  return await scheduler.withLease(request, async lease => {
-    record.leased = performance.now()
-    record.loadDuration = lease.loadDuration
-    record.tokens.reset()
-    if (hooked) await hooks.leased(hooked)
-    return await use(lease)
-  })
+  const { growth } = question
+  for (;;) {
+    const grown = growth?.options.num_ctx
+    const options = grown === undefined ? request.options : { ...request.options, ...growth!.options }
+    try {
+      return await scheduler.withLease(
+        merged(request, { options, fewerSlots: growth?.options.num_parallel !== undefined }),
+        async lease => {
+          record.leased = performance.now()
+          record.loadDuration = lease.loadDuration
+          record.tokens.reset()
+          if (grown !== undefined) reply.header('x-corral-context', `${lease.engine.contextSize}`)
+          if (hooked) await hooks.leased(hooked)
+          return await use(lease)
+        }
+      )
+    } catch (error) {
+      if (!growth || signal.aborted) throw error
+      growth.next(error)
+    }
+  }
+}
+
+/** Returns how the context of a request grows. Undefined if somebody has set its size, or another server decides it. */
+function contextGrowth(
+  { config, engines }: AnswerDependencies,
+  { caller }: FastifyRequest,
+  { lease: { mode = 'chat', options }, body }: Asked & { lease: ModelLease },
+  variant: Model
+): ContextGrowth | undefined {
+  const { load, growsContext } = settingsFor(config, variant)
+  const { contextLength: trained } = variant.metadata
+  const isLocal = engines.providerOf(variant, mode)?.estimate !== undefined
+  if (!growsContext || !isLocal || options.num_ctx !== undefined || trained === undefined) return undefined
+  const { num_ctx: allowed } = getRequestLimits(config, variant, caller)
+  const most = allowed > 0 ? Math.min(trained, allowed) : trained
+  const usual = { ...load, ...options, num_ctx: Math.min(load.num_ctx, most) }
+  const { max_tokens: answer } = body ?? {}
+  return new ContextGrowth({ usual, most, answer: typeof answer === 'number' && answer > 0 ? answer : undefined }, body)
 }
 
 /** Applies limits, and lists unknown options in a header. @throws CorralError `over_limit`, `invalid_option`, … */
@@ -261,7 +299,7 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   reply: FastifyReply,
   asked: Request,
   variant: Model
-): Promise<Request & { lease: { model: ModelName } }> {
+): Promise<Request & { lease: { model: ModelName }; growth: ContextGrowth | undefined }> {
   const { config, engines, surface } = deps
   const { caller, body: sent, record } = reply.request
   record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
@@ -278,7 +316,7 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   // How long a model stays loaded affects all clients. Many clients send the field by default, so it is ignored instead
   // of refused.
   if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
-  return merged(asked, { body, lease })
+  return merged(asked, { body, lease, growth: contextGrowth(deps, reply.request, merged(asked, { body }), variant) })
 }
 
 /** The lease fields of the caller of a request. The reply lists clamped options in a header. */
@@ -358,7 +396,7 @@ async function prepare(
   reply: FastifyReply,
   asked: Question,
   signal: AbortSignal
-): Promise<Prepared<Question & { lease: { model: ModelName } }>> {
+): Promise<Prepared<Question & { lease: { model: ModelName }; growth: ContextGrowth | undefined }>> {
   const question = await bounded(deps, reply, asked, asked.variant)
   const { operation, body, lease, variant } = question
   if (!body) return { question, hooked: undefined, signal }
@@ -469,7 +507,8 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
       try {
         return await call(body, sink)
       } catch (error) {
-        const shorter = !begun && overflow === 'drop_oldest' ? shorterConversation(body, error) : undefined
+        const mayDrop = !begun && overflow === 'drop_oldest' && !question.growth?.canGrow(error)
+        const shorter = mayDrop ? shorterConversation(body, error) : undefined
         if (!shorter) throw reasonOf(deps, reply, lease, error)
         dropped += shorter.dropped
         body = shorter.body

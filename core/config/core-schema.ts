@@ -349,6 +349,11 @@ export const CoreConfigSchema = Group({
     {
       ...withDefaults(SamplingOptionsSchema.properties, DEFAULT_SAMPLING_OPTIONS),
       ...withDefaults(LoadOptionsSchema.properties, DEFAULT_LOAD_OPTIONS),
+      context: Type.Enum(['grow', 'fixed'], {
+        default: 'grow',
+        description:
+          'Whether a model is reloaded with a larger context if a prompt does not fit and neither the request nor the model sets num_ctx; num_ctx other than 4096 also means fixed'
+      }),
       context_overflow: { ...contextOverflow, default: 'error' }
     },
     { additionalProperties: true, description: 'Options for requests and models that set none' }

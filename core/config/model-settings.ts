@@ -1,7 +1,7 @@
 import type { Budgets, RequestBounds } from '../contracts/callers.ts'
 import type { RunningModel } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
-import type { LoadOptions } from '../models/load-options.ts'
+import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../models/load-options.ts'
 import { type OverflowPolicy, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
@@ -60,6 +60,8 @@ export interface EffectiveSettings {
   /** How many nodes of a cluster have it in memory; a `max` of 0 is unlimited. */
   replicas: { min?: number; max?: number }
   overflow: OverflowPolicy
+  /** Whether a longer prompt gets a larger context, because nobody has set one. */
+  growsContext: boolean
   /** Limits of one request, unless its key sets others. */
   bounds: RequestBounds
   /** Budgets of each client for this model, in addition to the budgets for all models. */
@@ -100,9 +102,9 @@ export function readSettings(
   const sections = [...sectionsOf(config, variant), ...(trial ? [trial] : [])]
   const section: ModelSettings = Object.assign({}, ...sections)
   const limits: Partial<RequestBounds> & Budgets = Object.assign({}, ...sections.map(({ limits }) => limits))
-  const layers = [config.defaults, variant.defaults?.options, ...sections.map(({ options }) => options)].map(
-    parseOptions
-  )
+  const { context, ...defaults } = config.defaults
+  const layers = [defaults, variant.defaults?.options, ...sections.map(({ options }) => options)].map(parseOptions)
+  const [first, ...others] = layers.map(({ load }) => load.num_ctx)
   return {
     load: Object.assign({}, ...layers.map(({ load }) => load)),
     sampling: Object.assign({}, ...layers.map(({ sampling }) => sampling)),
@@ -113,6 +115,8 @@ export function readSettings(
     maxConcurrent: section.max_concurrent,
     replicas: Object.assign({}, ...sections.map(({ replicas }) => replicas)),
     overflow: layers.findLast(({ overflow }) => overflow)?.overflow ?? 'error',
+    growsContext:
+      context === 'grow' && first === DEFAULT_LOAD_OPTIONS.num_ctx && others.every(given => given === undefined),
     bounds: { ...config.limits, ...limits },
     budgets: limits,
     engine: engineSettings(section, Object.assign({}, ...sections.map(({ environment }) => environment)))

@@ -24,6 +24,8 @@ export interface LeaseRequest extends Waiting {
   slots?: number
   /** Only the request's own options. */
   options: Partial<LoadOptions>
+  /** Whether a reload gives the model no more slots than `options` say, to save memory for a larger context. */
+  fewerSlots?: boolean
   /** Whether the stream is resumable: if another server answers and becomes unreachable, a third one takes over. */
   resumable?: boolean
   /** Milliseconds. Negative means forever. 0 unloads the model once it is idle. If absent, the current value stays. */

@@ -141,3 +141,71 @@ t.test('model lists show the current context length', async t => {
   await corral.json('/api/load', { model: DEMO, options: { num_ctx: 512 } })
   t.same(await listedContext(), [512], 'the context that it was loaded with')
 })
+
+/** A prompt of about 5,500 tokens, and a question that tiny-chat knows. */
+const far: Message[] = [
+  { role: 'system', content: 'You are Leo.' },
+  { role: 'user', content: 'one two three four five six seven eight nine ten '.repeat(250) },
+  { role: 'assistant', content: 'Yes.' },
+  CAPITAL_QUESTION
+]
+const farText = far.map(message => message.content).join(' ')
+
+t.test('a context that nobody has set grows for a prompt that does not fit', async t => {
+  const growing = await startCorral(t)
+  const shown = async () => (await growing.json('/api/ps')).body.models[0]?.context_length
+  const short = await growing.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
+  t.same([short.status, short.headers.get('x-corral-context'), await shown()], [200, null, 4096])
+  for (const { path, body } of ways) {
+    for (const stream of [false, true]) {
+      await growing.json('/api/stop', { model: DEMO })
+      await growing.json('/api/load', { model: DEMO })
+      const ask = { model: DEMO, stream, max_tokens: 20, options: { max_tokens: 20 }, ...body(far, farText) }
+      const reply = await growing.send(path, ask)
+      const text = await reply.text()
+      t.same([reply.status, reply.headers.get('x-corral-context')], [200, '8192'], `${path}: ${text.slice(0, 300)}`)
+      t.notMatch(text, /"error":\{|event: error/, path)
+    }
+  }
+  t.equal(await shown(), 8192)
+  const later = await growing.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
+  t.match(await later.json(), { message: { content: CAPITAL_ANSWER } })
+  t.equal(await shown(), 8192, 'it stays for others')
+  const fixed = { model: DEMO, messages: far, options: { num_ctx: 4096 }, stream: false }
+  await growing.json('/api/stop', { model: DEMO })
+  t.match(await growing.json('/api/chat', fixed), { status: 400, body: { code: 'context_exceeded', n_ctx: 4096 } })
+  const endless = [{ role: 'user', content: farText.repeat(9) }]
+  const { status, body } = await growing.json('/api/chat', { model: DEMO, messages: endless })
+  t.match({ status, body }, { status: 400, body: { code: 'context_exceeded', error: /was trained for 32768 tokens/ } })
+  t.equal(growing.enginePids().length, 1)
+})
+
+t.test('a context does not grow if an admin has set or limited it', async t => {
+  for (const [config, advice] of [
+    ['defaults: { context: fixed }', /num_ctx/],
+    ['defaults: { num_ctx: 3000 }', /num_ctx/],
+    [`models: { ${DEMO}: { options: { num_ctx: 4096 } } }`, /num_ctx/],
+    ['limits: { num_ctx: 4096 }', /limits\.num_ctx does not allow/]
+  ] as const) {
+    const set = await startCorral(t, { config })
+    const { status, body } = await set.json('/api/chat', { model: DEMO, messages: far, stream: false })
+    t.match({ status, body }, { status: 400, body: { code: 'context_exceeded', error: advice } }, config)
+    await set.end()
+  }
+})
+
+t.test('a growing context takes fewer slots if there is not enough memory', async t => {
+  const measuring = await startCorral(t)
+  const sizes: number[] = []
+  for (const num_parallel of [4, 1]) {
+    await measuring.json('/api/load', { model: DEMO, options: { num_ctx: 8192, num_parallel } })
+    sizes.push((await measuring.json('/api/ps')).body.models[0].size)
+  }
+  await measuring.end()
+  const memory = Math.round((sizes[0]! + sizes[1]!) / 2)
+  const tight = await startCorral(t, { config: `scheduler: { memory: ${memory} }` })
+  const options = { max_tokens: 20 }
+  const reply = await tight.send('/api/chat', { model: DEMO, messages: far, options, stream: false })
+  t.same([reply.status, reply.headers.get('x-corral-context')], [200, '8192'])
+  t.equal((await tight.json('/api/ps')).body.models[0].slots, 1)
+})

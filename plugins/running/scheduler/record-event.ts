@@ -111,7 +111,7 @@ function recordSettings(step: Step, engine: EngineState, event: Extract<Event, {
 
 function recordRequest(step: Step, engine: EngineState, event: RequestEvent): void {
   const { state, now, effects } = step
-  const { id, clientId, options, loadOnly, slots, background } = event
+  const { id, clientId, options, fewerSlots, loadOnly, slots, background } = event
   // (1) corral is shutting down.
   if (state.closing) {
     effects.push({ type: 'refuse', id, error: shuttingDown() })
@@ -136,7 +136,17 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
   }
   // (5) Queue it.
   if (!background && onlyBackgroundWaits(engine)) takeOver(step, engine)
-  engine.queue.add({ id, clientId, options, loadOnly, slots, arrivedAt: now, isCounted: background, background })
+  engine.queue.add({
+    id,
+    clientId,
+    options,
+    fewerSlots,
+    loadOnly,
+    slots,
+    arrivedAt: now,
+    isCounted: background,
+    background
+  })
 }
 
 function leaveQueue({ queue }: EngineState, id: number): void {

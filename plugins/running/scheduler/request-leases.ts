@@ -115,6 +115,7 @@ export function createLeases(core: SchedulerCore) {
         clientId: request.turn ?? '',
         ...models.getFacts(variant, settings, provider),
         options,
+        fewerSlots: request.fewerSlots,
         loadOnly: request.loadOnly ?? false,
         slots: request.slots ?? 1,
         background: request.idle ?? false,

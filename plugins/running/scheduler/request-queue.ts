@@ -7,6 +7,8 @@ export interface QueuedRequest {
   clientId: string
   /** The options that the request itself asks for. */
   options: Partial<LoadOptions>
+  /** As `LeaseRequest.fewerSlots`. */
+  fewerSlots?: boolean | undefined
   /** Takes no slot: it is granted when the engine is ready. */
   loadOnly: boolean
   /** How many slots it takes at once, or all slots if the engine has fewer. */

@@ -284,6 +284,7 @@ export type Event =
       key: string
       clientId: string
       options: Partial<LoadOptions>
+      fewerSlots?: boolean | undefined
       loadOnly: boolean
       slots: number
       background: boolean

@@ -178,7 +178,9 @@ function drain(step: Step, engine: EngineInPhase<'ready'>, request: QueuedReques
   const isRestoring = satisfies(previous, request.options)
   if (!request.isCounted && !isRestoring) countForcedReload(state, request.clientId, now)
   request.isCounted = true
-  const plan = newPlan(union(previous, getWantedOptions(engine, engine.phase, request)), request.clientId)
+  const wanted = getWantedOptions(engine, engine.phase, request)
+  const options = union(previous, wanted)
+  const plan = newPlan(request.fewerSlots ? { ...options, ...wanted } : options, request.clientId)
   const paidBy = request.background ? '' : isRestoring ? previouslyBy : request.clientId
   plan.reload = { previous, previouslyBy, requester: request.id, paidBy, since: now }
   become(engine, { ...engine.phase, keptFor: undefined, name: 'draining', plan })

@@ -1,0 +1,105 @@
+import type { EngineFields } from '../contracts/engines.ts'
+import { CorralError } from '../errors.ts'
+import type { LoadOptions } from '../models/load-options.ts'
+import { isObject } from '../system/json-object.ts'
+
+/*
+ * Decides with which context a model is loaded for a prompt that is longer than the usual one, if nobody has set
+ * `num_ctx`.
+ */
+
+/** What limits the context that a request may get. */
+export interface ContextLimits {
+  /** The usual options. */
+  usual: Readonly<LoadOptions>
+  /** Tokens: what the model was trained for, and what `limits.num_ctx` allows. */
+  most: number
+  /** Tokens that the answer may have, if the request says so. */
+  answer: number | undefined
+}
+
+type Step = Partial<LoadOptions>
+
+/** Tokens for an answer whose length the request does not limit, and for any answer if memory is short. */
+const USUAL_ANSWER = 1024
+/** Bytes of text that are at least one token. */
+const MAX_BYTES_PER_TOKEN = 6
+/** The type of a smaller cache. */
+const SMALL_CACHE = 'q8_0'
+
+/** Returns the smallest power of two of the usual context that holds these tokens, at most `most`. */
+function findSize(tokens: number, { usual, most }: ContextLimits): number {
+  let size = usual.num_ctx
+  while (size < tokens && size < most) size *= 2
+  return Math.min(size, most)
+}
+
+/**
+ * Returns the options with which a prompt of this many tokens may fit, in the order in which they should be tried: with
+ * the usual number of slots, with one slot, and with a smaller cache. Empty if nothing larger than `size` can hold it.
+ * @param size the context in tokens that was too small
+ */
+export function growthSteps(promptTokens: number, size: number, limits: ContextLimits): Step[] {
+  const { usual, answer = USUAL_ANSWER } = limits
+  const wanted = [answer, Math.min(answer, USUAL_ANSWER)].map(tokens => findSize(promptTokens + tokens, limits))
+  const sizes = [...new Set(wanted)].filter(wide => wide > size && wide > promptTokens)
+  const single = usual.num_parallel > 1 ? [{ num_parallel: 1 }] : []
+  const isPlain = usual.cache_type_k === 'f16' && usual.cache_type_v === 'f16'
+  const small = isPlain ? [{ num_parallel: 1, cache_type_k: SMALL_CACHE, cache_type_v: SMALL_CACHE } as const] : []
+  return sizes.flatMap(num_ctx => [{}, ...single, ...small].map(more => ({ num_ctx, ...more })))
+}
+
+/** Returns the options for a prompt that certainly does not fit, judging by its length, or none. */
+export function guessStep(body: EngineFields | undefined, limits: ContextLimits): Step {
+  const tokens = body ? countText([body.messages, body.prompt, body.tools]) / MAX_BYTES_PER_TOKEN : 0
+  return tokens > limits.usual.num_ctx ? (growthSteps(Math.ceil(tokens), limits.usual.num_ctx, limits)[0] ?? {}) : {}
+}
+
+/** Counts the characters of texts, without images and other data. */
+function countText(value: unknown): number {
+  if (typeof value === 'string') return value.startsWith('data:') ? 0 : value.length
+  if (Array.isArray(value)) return value.reduce((sum: number, each) => sum + countText(each), 0)
+  if (!isObject(value)) return 0
+  return Object.entries(value).reduce((sum, [name, each]) => sum + (name === 'data' ? 0 : countText(each)), 0)
+}
+
+/** The growing context of one request. */
+export class ContextGrowth {
+  readonly #limits: ContextLimits
+  /** Load options for the next attempt. */
+  options: Step
+  /** The steps that are left, once the context was too small. */
+  #steps: Step[] | undefined
+  #full: CorralError | undefined
+
+  constructor(limits: ContextLimits, body: EngineFields | undefined) {
+    this.#limits = limits
+    this.options = guessStep(body, limits)
+  }
+
+  /** Whether a larger context could help against this error. */
+  canGrow(error: unknown): boolean {
+    const { n_prompt_tokens: tokens, n_ctx: size } = isFull(error) ? (error.details ?? {}) : {}
+    if (typeof tokens !== 'number' || typeof size !== 'number') return false
+    this.#steps ??= growthSteps(tokens, size, this.#limits)
+    return this.#steps.length > 0
+  }
+
+  /**
+   * Prepares the next attempt after this error. If there is too little memory for every step, the last attempt has the
+   * usual options again, so that the oldest messages can be dropped.
+   * @throws the error, or that of the full context, if there is no other attempt
+   */
+  next(error: unknown): void {
+    if (this.canGrow(error)) this.#full = error as CorralError
+    else if (!isNoRoom(error) || this.options.num_ctx === undefined) throw isFull(error) ? error : (this.#full ?? error)
+    this.options = this.#steps?.shift() ?? {}
+  }
+}
+
+const isFull = (error: unknown): error is CorralError =>
+  error instanceof CorralError && error.code === 'context_exceeded'
+
+/** Whether a load was refused that would need more memory, or one reload too many. */
+const isNoRoom = (error: unknown): boolean =>
+  error instanceof CorralError && (error.code === 'insufficient_memory' || error.details?.limit === 'limits.reloads')
