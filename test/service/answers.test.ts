@@ -52,13 +52,8 @@ t.test('chat and generate return one object when stream is false', async t => {
   const events = await corral.events('/api/generate', generate)
   t.equal(joined(events), CAPITAL_ANSWER)
   t.match(events.at(-1), { response: '', done: true })
-  t.match(
-    (await corral.json('/api/generate', { ...generate, system: 'You are Leo.', prompt: 'Who are you?', stream: false }))
-      .body,
-    {
-      response: 'I am Leo.'
-    }
-  )
+  const leo = { ...generate, system: 'You are Leo.', prompt: 'Who are you?', stream: false }
+  t.match((await corral.json('/api/generate', leo)).body, { response: 'I am Leo.' })
 })
 
 t.test('NDJSON is sent to clients that do not accept events, and to all clients under /ollama', async t => {
@@ -159,10 +154,8 @@ t.test('tools are called with arguments, and their results are used', async t =>
   const ask = { role: 'user', content: 'What is the weather in Paris?' }
   const call = { function: { name: 'get_weather', arguments: { city: 'Paris' } } }
   const events = await corral.events('/api/chat', { ...chat, messages: [ask], tools })
-  t.match(
-    events.flatMap(event => event.message?.tool_calls ?? []),
-    [call]
-  )
+  const called = events.flatMap(event => event.message?.tool_calls ?? [])
+  t.match(called, [call])
   const { body } = await corral.json('/api/chat', { ...chat, messages: [ask], tools, stream: false })
   t.match(body.message.tool_calls, [call])
   const second = await corral.json('/api/chat', {

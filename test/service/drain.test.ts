@@ -29,11 +29,7 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   await until('the other one waits', async () => (await corral.json('/api/drain')).body.open === 2)
 
   const early = await command(['drain', '--wait', '--timeout', '1ms'], { home })
-  t.match(early, {
-    code: 1,
-    stdout: '',
-    stderr: /2 requests are open.*\n?.*The server still accepts no new requests/
-  })
+  t.match(early, { code: 1, stdout: '', stderr: /2 requests are open.*\n?.*The server still accepts no new requests/ })
   t.match((await corral.json('/api/drain')).body, { draining: true, since: String, open: 2 })
 
   const messages = [CAPITAL_QUESTION]
@@ -72,11 +68,7 @@ t.test('a draining server finishes accepted requests and refuses new ones on eve
   controller.abort()
   await running.text().catch(() => {})
   t.match((await queued).at(-1), { done: true, done_reason: 'length' }, 'waiting requests are answered')
-  t.match(
-    await waiting,
-    { code: 0, stderr: /All requests have finished/ },
-    'clients that have disconnected are not waited for'
-  )
+  t.match(await waiting, { code: 0, stderr: /All requests have finished/ }, 'disconnected clients are not waited for')
   t.match((await corral.json('/api/drain')).body, { draining: true, open: 0 })
 
   t.match(await command(['drain', '--undo'], { home }), { code: 0 })

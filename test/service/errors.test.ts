@@ -154,10 +154,8 @@ t.test('a full queue answers 503 with Retry-After on both APIs', async t => {
     const replies = await Promise.all(Array.from({ length: 12 }, () => corral.send(path, body)))
     const full = replies.filter(reply => reply.status === 503)
     t.ok(full.length > 0, 'some were refused')
-    t.ok(
-      replies.some(reply => reply.status === 200),
-      'some were answered'
-    )
+    const answered = replies.filter(reply => reply.status === 200)
+    t.ok(answered.length > 0, 'some were answered')
     t.equal(full[0]!.headers.get('retry-after'), '1')
     t.equal(full[0]!.headers.get('x-should-retry'), null)
     const refused = (await full[0]!.json()) as any

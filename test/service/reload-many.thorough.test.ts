@@ -25,11 +25,7 @@ t.test('a hundred reloads under load break no answer, leak no descriptor, and al
   t.notMatch(corral.log(), /MaxListenersExceeded/)
   t.same(corral.enginePids(), [engine])
   const both = await Promise.all([reload(1), reload(2)])
-  t.same(
-    both.map(({ status }) => status),
-    [200, 200],
-    'two at once'
-  )
+  t.match(both, [{ status: 200 }, { status: 200 }], 'two at once')
   void reload(3).catch(() => undefined)
   t.equal(await corral.end('SIGTERM'), 0)
   t.notOk(alive(engine!))

@@ -38,22 +38,14 @@ t.test('a reload applies changes immediately and names settings that need a rest
     { setting: 'limits.n', from: 128, to: 2 }
   ])
   t.strictSame(changed.body.restart, [{ setting: 'host', from: '127.0.0.1', to: '127.0.0.9' }])
-  t.strictSame(
-    changed.body.overridden,
-    [{ setting: 'port', by: 'flag --port' }],
-    'a flag takes precedence over the file'
-  )
+  t.strictSame(changed.body.overridden, [{ setting: 'port', by: 'flag --port' }], 'a flag overrides the file')
   t.match(changed.body.unknown, [{ where: /config\.yaml:5:1$/, message: /no setting "hub"/ }])
   t.match(await answered(corral), { eval_count: 4 })
   const many = await corral.json('/v1/chat/completions', { ...chat, n: 3 })
   t.match(many, { status: 400, body: { error: { code: 'over_limit' } } })
 
   const again = await reload(corral, `defaults: { max_tokens: 4, temperature: 0 }\nport: 9\nhost: 127.0.0.9\n`)
-  t.strictSame(
-    again.body.applied,
-    [{ setting: 'limits.n', from: 2, to: 128 }],
-    'a removed setting has its default again'
-  )
+  t.strictSame(again.body.applied, [{ setting: 'limits.n', from: 2, to: 128 }], 'a removed setting has its default')
   t.strictSame(again.body.restart.length, 1, 'settings that need a restart are still listed')
   t.strictSame(again.body.overridden, [], 'settings without effect are reported once')
   const back = await reload(corral, `defaults: { max_tokens: 4, temperature: 0 }\n`)
@@ -121,10 +113,8 @@ t.test('a reload under load breaks no answer, and reloads only models whose sett
   t.equal(after[second], before[second], 'the untouched one')
   t.not(after[DEMO], before[DEMO], 'the one with other settings')
   const running = (await corral.json('/api/ps', undefined, { local: true })).body.models
-  t.match(
-    running.find(({ name }: { name: string }) => name === DEMO),
-    { context_length: 512 }
-  )
+  const loaded = running.find(({ name }: { name: string }) => name === DEMO)
+  t.match(loaded, { context_length: 512 })
 })
 
 t.test('a reload applies keys, origins and hosts', async t => {
@@ -323,9 +313,5 @@ t.test('the default model answers only requests that name no model', async t => 
   t.equal(body.model, DEMO, 'the answer names the model')
   const missing = await corral.json('/v1/chat/completions', { messages, model: 'gpt-4o' })
   t.match(missing, { status: 404, body: { error: { code: 'model_not_found' } } })
-  t.equal(
-    (await corral.send('/v1/chat/completions', { messages, model: '' })).status,
-    400,
-    'an empty name is a mistake'
-  )
+  t.equal((await corral.send('/v1/chat/completions', { messages, model: '' })).status, 400, 'a name is required')
 })

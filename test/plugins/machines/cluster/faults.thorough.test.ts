@@ -60,20 +60,15 @@ t.test('a killed gateway leaves its members running, and two gateways share memb
   await Promise.all([first, second].map(gateway => untilStates(gateway, { 'node-1': 'up', 'node-2': 'up' })))
   const ends = await Promise.all(Array.from({ length: 16 }, (_, index) => streamed(index % 2 ? first : second, short)))
   t.same([...new Set(ends.map(({ end }) => end))], ['whole'])
-  const before = nodes.flatMap(node => node.enginePids())
+  const enginePids = () => nodes.flatMap(node => node.enginePids())
+  const before = enginePids()
   const other = streamed(second, { ...short, max_tokens: 300, ignore_eos: true })
   await first.end('SIGKILL')
   t.equal((await other).end, 'whole')
-  t.same(
-    nodes.flatMap(node => node.enginePids()),
-    before
-  )
+  t.same(enginePids(), before)
   const again = await startReadyGateway(t, members)
   t.equal((await streamed(again, short)).end, 'whole')
-  t.same(
-    nodes.flatMap(node => node.enginePids()),
-    before
-  )
+  t.same(enginePids(), before)
 })
 
 t.test('joining, draining and leaving under load interrupt nothing', async t => {
@@ -105,10 +100,8 @@ t.test('joining, draining and leaving under load interrupt nothing', async t => 
   isOver = true
   await Promise.all(clients)
   t.same([...ends.keys()], ['whole'])
-  t.same(
-    (await getNodes(gateway)).map(({ name }) => name),
-    ['node-3']
-  )
+  const left = await getNodes(gateway)
+  t.strictSame([left.length, left[0]?.name], [1, 'node-3'])
 })
 
 t.test('a hanging member is lost after its silence and used again when it returns', async t => {
@@ -152,10 +145,8 @@ t.test('members that cannot be used are reported with the reason', async t => {
     nobody: /nothing listens/i
   })
   t.same([reasons.good, reasons.twin].filter(reason => reason === 'up').length, 1)
-  t.match(
-    [reasons.good, reasons.twin].find(reason => reason !== 'up'),
-    /same server as member/
-  )
+  const refusal = [reasons.good, reasons.twin].find(reason => reason !== 'up')
+  t.match(refusal, /same server as member/)
   t.notMatch(JSON.stringify(await getNodes(gateway)) + gateway.log(), /corral-wrong/, 'no key is shown or logged')
   t.equal((await streamed(gateway, short)).end, 'whole')
   const asUser = { headers: { authorization: `Bearer ${user}` } }

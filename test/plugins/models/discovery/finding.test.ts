@@ -221,11 +221,7 @@ t.test("Ollama's manifests become models with their settings", async t => {
   )
   const go = '{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}'
   t.match(settings(['template', go]), { defaults: undefined, hasGoTemplate: true })
-  t.match(
-    settings(['template', ' {{ .Prompt }}\n']),
-    { hasGoTemplate: undefined },
-    'the template only repeats the prompt'
-  )
+  t.match(settings(['template', ' {{ .Prompt }}\n']), { hasGoTemplate: undefined }, 'it only repeats the prompt')
   t.match(settings(['params', '{"num_ctx":0,"top_k":7}'], ['messages', 'x'], ['template', 'hello']), {
     defaults: { options: { top_k: 7 } },
     notes: [/parameter num_ctx .* must be/, /messages .* not JSON/, /template .* not a chat template/]
@@ -323,11 +319,7 @@ t.test("models are found in a Hugging Face client's cache", async t => {
     'a/xet:Q8_0',
     'huggingface/gpt-first:Q8_0'
   ])
-  t.equal(
-    byName.get('Qwen/Qwen3-GGUF:Q8_0')?.files[0]?.claimedSha256,
-    sha256(gguf(3)),
-    'the commit of main comes first'
-  )
+  t.equal(byName.get('Qwen/Qwen3-GGUF:Q8_0')?.files[0]?.claimedSha256, sha256(gguf(3)), "main's commit comes first")
   t.equal(byName.get('Qwen/Qwen3-GGUF:Q4_K_M')?.files[0]?.claimedSha256, sha256(gguf(1)))
   t.match(byName.get('Qwen/Qwen3-GGUF:F16'), {
     found: 'Qwen/Qwen3-GGUF/sub/q-F16.gguf',

@@ -151,18 +151,12 @@ t.test('models that are damaged, unknown or unsupported are refused', async t =>
     { kind: 'model', bytes: gguf(2) },
     { kind: 'adapter', bytes: 'x' }
   ])
-  await t.rejects(
-    adoption.adopt('ollama', 'bad:latest', undefined, {}),
-    failing('invalid_request', /is damaged: its SHA-256 is not the one/)
-  )
-  await t.rejects(
-    adoption.adopt('ollama', 'lora:latest', undefined, {}),
-    failing('invalid_request', /^lora:latest cannot be imported\. It is a LoRA adapter/)
-  )
-  await t.rejects(
-    adoption.adopt('ollama', 'none:latest', undefined, {}),
-    failing('model_not_found', /There is no model "none:latest" in .*corral import --from ollama --list/)
-  )
+  const refusal = failing('invalid_request', /is damaged: its SHA-256 is not the one/)
+  await t.rejects(adoption.adopt('ollama', 'bad:latest', undefined, {}), refusal)
+  const adapter = failing('invalid_request', /^lora:latest cannot be imported\. It is a LoRA adapter/)
+  await t.rejects(adoption.adopt('ollama', 'lora:latest', undefined, {}), adapter)
+  const missing = /There is no model "none:latest" in .*corral import --from ollama --list/
+  await t.rejects(adoption.adopt('ollama', 'none:latest', undefined, {}), failing('model_not_found', missing))
   for (const call of [() => adoption.find('gpt4all'), () => adoption.adopt('gpt4all', 'x', undefined, {})]) {
     await t.rejects(
       async () => void (await call()),
@@ -216,10 +210,8 @@ t.test('files without read permission are explained', { skip: process.platform =
   const found = await adoption.find('lm-studio')
   t.match(found, { models: [{ name: 'me/open:Q8_0' }], unreadable: [/corral may not read .*shut\. Let its user/] })
   t.equal(found.models.length, 1)
-  await t.rejects(
-    adoption.find('ollama'),
-    failing('invalid_request', /may not read .*manifests\. .*adoption\.ollama_folder in config\.yaml/)
-  )
+  const unreadable = /may not read .*manifests\. .*adoption\.ollama_folder in config\.yaml/
+  await t.rejects(adoption.find('ollama'), failing('invalid_request', unreadable))
 })
 
 const GO_TEMPLATE = { kind: 'template', bytes: '{{ .System }}{{ .Prompt }}' }

@@ -99,11 +99,8 @@ t.test('pull requests can take several forms', async t => {
   await corral.json('/api/delete', { model: 'test/tiny-GGUF' }, { method: 'DELETE' })
 
   const revised = await corral.events('/api/pull', { model: 'hf.co/test/tiny-GGUF:Q4_K_M@v1/old' })
-  t.same(
-    filesOf(revised).filter(path => path.endsWith('.gguf')),
-    ['old-Q4_K_M.gguf'],
-    'a revision'
-  )
+  const revisedFiles = filesOf(revised).filter(path => path.endsWith('.gguf'))
+  t.same(revisedFiles, ['old-Q4_K_M.gguf'], 'a revision')
   t.same(contractFaults(revised, 'hf.co/test/tiny-GGUF:Q4_K_M@v1/old'), [])
   const commit = (await hub.repository('test/tiny-GGUF').at('v1/old'))!.id
   const shown = await corral.json('/api/show', { model: 'test/tiny-GGUF' })
@@ -116,13 +113,8 @@ t.test('pull requests can take several forms', async t => {
     const path = '/ollama/api/pull'
     const { events, type, text } = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { path })
     t.match(type, /^application\/x-ndjson/)
-    t.same(
-      contractFaults(
-        events.map(({ event }) => event),
-        'test/tiny-GGUF:Q8_0'
-      ),
-      []
-    )
+    const sent = events.map(({ event }) => event)
+    t.same(contractFaults(sent, 'test/tiny-GGUF:Q8_0'), [])
     t.notMatch(text, /^data:/m)
     const json = await timedPull(corral, { model: 'test/tiny-GGUF:Q8_0' }, { headers: { accept: 'application/json' } })
     t.match(json.type, /^application\/x-ndjson/)
@@ -165,10 +157,8 @@ t.test('projectors and licences are pulled with the model', async t => {
     'the projector is included, the imatrix is not'
   )
   const folders = await plan('test/folders-GGUF:q8_0')
-  t.match(
-    folders.files.filter((file: any) => file.role === 'model'),
-    [{ path: 'Q8_0/tiny.gguf' }]
-  )
+  const weights = folders.files.filter((file: any) => file.role === 'model')
+  t.match(weights, [{ path: 'Q8_0/tiny.gguf' }])
   t.equal((await corral.events('/api/pull', { model: 'test/folders-GGUF:UD-Q4_K_XL' })).at(-1).status, 'success')
   t.equal(await answer(corral, 'test/folders-GGUF'), CAPITAL_ANSWER)
 })
@@ -258,11 +248,7 @@ t.test('headers distinguish several models in a repository, or the client is ask
     { label: 'm-8b-Q4_K_M', size: gguf({ ...m, 'llama.block_count': 4 }).length, model: 'hf:o/two:m-8b-Q4_K_M' }
   ])
   const failed = await corral.json('/api/pull', { model: 'o/two@main' })
-  t.match(
-    failed.body,
-    { code: 'invalid_request', choices: [{ model: 'hf:o/two:m-0.5b-Q8_0@main' }] },
-    'in a stream too'
-  )
+  t.match(failed.body, { code: 'invalid_request', choices: [{ model: 'hf:o/two:m-0.5b-Q8_0@main' }] }, 'in a stream')
   t.match((await plan(body.choices[1].model)).body, { label: 'm-8b-Q4_K_M' }, 'each choice can be pulled by its name')
   t.match((await plan('o/image')).body, { code: 'unsupported_capability', error: /makes images or videos/ })
   t.match((await corral.events('/api/pull', { model: 'o/hidden' })).at(-1), {

@@ -60,11 +60,8 @@ t.test('pulls without a token are refused with advice', async t => {
     const dry = await corral.json('/api/pull', { model, dry_run: true })
     t.equal(dry.status, got.status, `the same for a dry run of ${JSON.stringify(model)}`)
   }
-  t.match(
-    (await refusal(corral, { model: 'test/TINY-gguf' })).error,
-    /test\/tiny-GGUF/,
-    'a hub with a search shows the right spelling'
-  )
+  const misspelt = await refusal(corral, { model: 'test/TINY-gguf' })
+  t.match(misspelt.error, /test\/tiny-GGUF/, 'a hub with a search shows the right spelling')
   hub.huggingFace.search = false
   t.match(await refusal(corral, { model: 'test/TINY-gguf' }), { status: 404, code: 'repo_not_found' })
   hub.huggingFace.search = true
@@ -138,11 +135,8 @@ t.test('endpoints that are not hubs are reported', async t => {
   t.ok(['hub_unreachable', 'checksum_mismatch'].includes(page.code), `a web page instead of bytes: ${page.code}`)
   t.same(await listed(corral), [])
   hub.clearFaults()
-  t.equal(
-    (await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })).at(-1).status,
-    'success',
-    'then it works'
-  )
+  const pulled = await corral.events('/api/pull', { model: 'test/tiny-GGUF:Q8_0' })
+  t.equal(pulled.at(-1).status, 'success', 'then it works')
   await cleanUp()
 })
 

@@ -269,10 +269,8 @@ t.test('refusals are explained', async t => {
       '/api/models/acme/tiny/revision/main': { status: 401, body: { error: 'Invalid username or password.' } },
       '/api/models': { body: [{ id: 'acme/Tiny-2' }, { id: 'acme/Tiny' }] }
     })
-    await t.rejects(
-      list(hub, 'acme/tiny'),
-      failing('repo_not_found', /no repository "acme\/tiny", but it has "acme\/Tiny"/)
-    )
+    const similar = /no repository "acme\/tiny", but it has "acme\/Tiny"/
+    await t.rejects(list(hub, 'acme/tiny'), failing('repo_not_found', similar))
     t.match(questions(server), ['GET /api/models/acme/tiny/revision/main?blobs=true', /search=tiny&author=acme/])
   })
   t.test('an unknown name, when the search fails', async t => {
@@ -290,10 +288,8 @@ t.test('refusals are explained', async t => {
     })
     const found = await list(hub)
     t.equal(found.gated, true)
-    await t.rejects(
-      hub.locate(found, found.files[1]!, never),
-      failing('hub_forbidden', /Agree at .*acme\/Tiny, then set HF_TOKEN/)
-    )
+    const terms = failing('hub_forbidden', /Agree at .*acme\/Tiny, then set HF_TOKEN/)
+    await t.rejects(hub.locate(found, found.files[1]!, never), terms)
   })
   t.test('sends no requests when offline', async t => {
     const { server, hub } = await hubWith(t, () => info(), { HF_HUB_OFFLINE: '1' })
@@ -307,10 +303,8 @@ t.test('refusals are explained', async t => {
       headers: { 'content-type': 'text/html' },
       body: '<!doctype html><p>Log in'
     }))
-    await t.rejects(
-      list(hub),
-      failing('hub_unreachable', /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/)
-    )
+    const page = /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/
+    await t.rejects(list(hub), failing('hub_unreachable', page))
   })
   t.test('too many requests', async t => {
     const { server, hub } = await hubWith(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))

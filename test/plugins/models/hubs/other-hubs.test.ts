@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { Hub } from '../../../../core/contracts/hubs.ts'
+import type { Hub, HubRepository } from '../../../../core/contracts/hubs.ts'
 import corralHub from '../../../../plugins/models/hubs/corral.ts'
 import modelscope from '../../../../plugins/models/hubs/modelscope.ts'
 import url from '../../../../plugins/models/hubs/url.ts'
@@ -127,10 +127,8 @@ t.test('a plain address is a repository with one file', async t => {
 
   t.test('finds all shards of a set', async t => {
     const { files, ...sharded } = await hub.repository({ id: `${server.url}/s-00002-of-00003.gguf` }, {})
-    t.strictSame(
-      files,
-      ['1', '2', '3'].map(n => ({ path: `s-0000${n}-of-00003.gguf`, size: 22 }))
-    )
+    const expected = ['1', '2', '3'].map(n => ({ path: `s-0000${n}-of-00003.gguf`, size: 22 }))
+    t.strictSame(files, expected)
     const { url } = await hub.locate({ ...sharded, files }, files[2]!, never)
     t.equal(url, `${server.url}/s-00003-of-00003.gguf`)
     const error = await failure(hub.repository({ id: `${server.url}/s-00001-of-00004.gguf` }, {}))
@@ -190,19 +188,14 @@ t.test('another corral lists and locates its files', async t => {
   const hub = await createTestHub(t, corralHub, { endpoint: server.url, token: 'key' })
   const found = await hub.repository({ id: 'acme/tiny' }, {})
   t.match(found, { hub: 'corral-hub', id: 'acme/Tiny', address: `${server.url}/api/files/acme/tiny`, gated: false })
-  t.strictSame(
-    found.files.map(({ path }) => path),
-    ['Q8_0/a b.gguf', 'F16/model.safetensors']
-  )
+  const paths = ({ files }: HubRepository) => files.map(({ path }) => path)
+  t.strictSame(paths(found), ['Q8_0/a b.gguf', 'F16/model.safetensors'])
   const location = await hub.locate(found, found.files[0]!, never)
   t.match(location, { url: `${server.url}/api/files/acme/Tiny/Q8_0/r%201/a%20b.gguf`, size: 5, sha256: SHA256 })
   t.equal(location.headers.authorization, 'Bearer key')
 
   const only = await hub.repository({ id: 'acme/tiny', revision: 'r2' }, {})
-  t.strictSame(
-    only.files.map(({ path }) => path),
-    ['F16/model.safetensors']
-  )
+  t.strictSame(paths(only), ['F16/model.safetensors'])
   t.equal((await failure(hub.repository({ id: 'acme/tiny', revision: 'r9' }, {}))).code, 'repo_not_found')
   t.equal((await failure(hub.repository({ id: 'acme/none' }, {}))).code, 'repo_not_found')
   t.equal((await failure(hub.repository({ id: 'acme/closed' }, {}))).code, 'hub_forbidden')

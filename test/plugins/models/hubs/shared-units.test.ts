@@ -117,15 +117,12 @@ t.test('explains connection errors', async t => {
   t.match(connectionErrorText(error('ENOTFOUND'), 'hub.example'), /"hub.example" is unknown/)
   t.match(connectionErrorText(error('ECONNREFUSED'), 'hub.example'), /nothing listens at hub.example/)
   t.match(connectionErrorText(new AggregateError([error('ECONNREFUSED')]), 'h'), /nothing listens/)
-  t.match(
-    connectionErrorText(new Error('x', { cause: error('CERT_HAS_EXPIRED') }), 'h'),
-    /certificate of h has expired/
-  )
+  const expired = new Error('x', { cause: error('CERT_HAS_EXPIRED') })
+  t.match(connectionErrorText(expired, 'h'), /certificate of h has expired/)
   t.match(connectionErrorText(error('DEPTH_ZERO_SELF_SIGNED_CERT'), 'h'), /NODE_EXTRA_CA_CERTS/)
-  t.match(
-    connectionErrorText(error('UND_ERR_ABORTED', 'Proxy response (407) !== 200 when HTTP Tunneling'), 'h'),
-    /proxy refuses to connect to h: it requires a user name and a password \(407\)/
-  )
+  const login = error('UND_ERR_ABORTED', 'Proxy response (407) !== 200 when HTTP Tunneling')
+  const explained = /proxy refuses to connect to h: it requires a user name and a password \(407\)/
+  t.match(connectionErrorText(login, 'h'), explained)
   t.equal(connectionErrorText(new Error('Strange.'), 'h'), 'h: Strange')
 })
 
@@ -141,11 +138,7 @@ t.test('reads file locations from responses', async t => {
     foreignLocation: `https://cdn.example.org/x?Expires=${NOW / 1000 + 60}`,
     ...WITH_TOKEN
   })
-  t.match(readLocation(foreign, '', 'a.gguf'), {
-    url: foreign.foreignLocation,
-    size: 1048576,
-    sha256: SHA256
-  })
+  t.match(readLocation(foreign, '', 'a.gguf'), { url: foreign.foreignLocation, size: 1048576, sha256: SHA256 })
   t.equal(readLocation(foreign, '', 'a.gguf').headers.authorization, undefined)
   t.equal(readLocation(foreign, '', 'a.gguf').identity, undefined)
   const bare = answer(302, { headers: { 'content-length': '913' }, foreignLocation: 'https://cdn.example.org/x' })
@@ -160,10 +153,8 @@ t.test('reads file locations from responses', async t => {
   t.equal(location.headers['accept-encoding'], 'identity')
   t.equal(location.sha256, undefined, 'an ETag is not a digest')
   t.equal(readLocation(answer(200, { headers: { 'content-length': '5' } }), '', 'a.gguf').size, 5)
-  t.equal(
-    readLocation(answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } }), '', 'a.gguf').size,
-    undefined
-  )
+  const packed = answer(200, { headers: { 'content-length': '5', 'content-encoding': 'gzip' } })
+  t.equal(readLocation(packed, '', 'a.gguf').size, undefined)
   for (const [headers, why] of [
     [{ 'x-linked-size': '-1' }, /size/],
     [{ 'x-linked-size': '1e9' }, /size/],

@@ -50,11 +50,8 @@ t.test('adopted files become a model in place', async t => {
   t.not(next.revision, first.revision, 'another revision of the same repository replaces it')
   t.equal(store.variants(NAME).length, 1)
   t.ok(statSync(source), 'adopted files stay in place')
-  t.match(
-    (await openStore(join(folder, 'models'))).store.find(NAME),
-    { origin: { revision: '3' } },
-    'origins are recorded'
-  )
+  const { store: reopened } = await openStore(join(folder, 'models'))
+  t.match(reopened.find(NAME), { origin: { revision: '3' } }, 'origins are recorded')
 })
 
 t.test('shards, projectors and descriptive files are stored together', async t => {
@@ -80,11 +77,8 @@ t.test('shards, projectors and descriptive files are stored together', async t =
   ]
   const request: AdoptRequest = { name: NAME, format: 'gguf', label: 'Q4_K_M', origin: HUB, files }
   const stored = await store.adopt(request)
-  t.same(
-    stored.files.map(({ path }) => path),
-    [shard(1), shard(2), 'README.md', 'mmproj.gguf'],
-    'weights first'
-  )
+  const paths = stored.files.map(({ path }) => path)
+  t.same(paths, [shard(1), shard(2), 'README.md', 'mmproj.gguf'], 'weights first')
   t.same(stored.metadata.capabilities, ['completion', 'base', 'vision'])
   t.equal(statSync(join(stored.directory, 'README.md')).ino, statSync(readme).ino)
 
@@ -186,19 +180,12 @@ t.test('made models keep their settings and labels beside models from elsewhere'
   t.match(leo, { label: 'Q8_0', origin: { kind: 'made' }, defaults: { system: 'You are Leo.' } })
   t.not(leo.digest, bare.digest, 'equal files with settings are another model')
   t.equal((await made('me/copy')).digest, bare.digest)
-  t.same(
-    await made('me/leo', { defaults: { options: { num_ctx: 512 }, system: 'You are Leo.' } }),
-    leo,
-    'the same again'
-  )
+  const same = await made('me/leo', { defaults: { options: { num_ctx: 512 }, system: 'You are Leo.' } })
+  t.same(same, leo, 'the same again')
   t.same((await openStore(models)).store.find(parseModelName('me/leo')), leo, 'it is kept')
 
   const again = await made('me/leo', { files: other, label: 'F16' })
-  t.match(
-    again,
-    { label: 'Q8_0', isDefault: true, defaults: undefined },
-    'the made model gives way, and keeps its label'
-  )
+  t.match(again, { label: 'Q8_0', isDefault: true, defaults: undefined }, 'the made model gives way, with its label')
   t.equal(store.variants(parseModelName('me/leo')).length, 1)
   t.strictSame(readdirSync(join(models, 'me', 'leo')).length, 2, 'its files are removed')
   t.match(await made('me/leo:v2'), { label: 'v2', isDefault: false, origin: { tag: 'v2' } })
@@ -210,10 +197,8 @@ t.test('made models keep their settings and labels beside models from elsewhere'
   t.match(await made('me/max', { files: other }), { label: 'Q8_0', isDefault: true })
   t.match(await made('me/one:q8_0'), { label: 'q8_0', isDefault: true })
   t.match(await made('me/one', { files: other, label: 'Q8_0' }), { label: 'Q8_0-2', isDefault: true })
-  t.strictSame(
-    store.variants(parseModelName('me/max')).map(({ label }) => label),
-    ['Q8_0', 'v1']
-  )
+  const variants = store.variants(parseModelName('me/max')).map(({ label }) => label)
+  t.strictSame(variants, ['Q8_0', 'v1'])
 
   await t.rejects(made('acme/tiny', { files: other }), { code: 'model_exists', message: /downloaded from huggingface/ })
   const laid = await made('acme/tiny', { defaults: { system: 'x', template: '{{ messages }}' } })

@@ -77,10 +77,8 @@ t.test('stored models and plugin models are listed alike, and stored names win',
   t.equal(catalog.find(parseModelName('my/alias')), far)
   t.equal(catalog.find(parseModelName('far/tiny:latest')), far)
   t.equal(catalog.find(parseModelName('far/tiny:LARGE'))?.isDefault, false)
-  t.throws(
-    () => catalog.get(parseModelName('far/tiny:small')),
-    failing('model_not_found', /latest \(the default\), large/)
-  )
+  const others = failing('model_not_found', /latest \(the default\), large/)
+  t.throws(() => catalog.get(parseModelName('far/tiny:small')), others)
   t.throws(() => catalog.add({ name: 'bad', models: () => [{ name: 'gee', capabilities: [] }] }), {
     code: 'invalid_model_name'
   })

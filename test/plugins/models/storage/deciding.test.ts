@@ -189,10 +189,8 @@ t.test('GGUF files get their shards and projector', t => {
   t.same(sources('a-Q4_0.gguf', ['a-Q4_0.gguf', 'b.gguf']), ['a-Q4_0.gguf'])
   const shards = ['m-00001-of-00003.gguf', 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf']
   t.same(sources(shards[1]!, [...shards].reverse()), shards, 'any shard names the model')
-  t.throws(
-    () => sources(shards[0]!, [shards[0]!, shards[2]!]),
-    failing('invalid_request', /m-00002-of-00003\.gguf is missing/)
-  )
+  const missing = failing('invalid_request', /m-00002-of-00003\.gguf is missing/)
+  t.throws(() => sources(shards[0]!, [shards[0]!, shards[2]!]), missing)
   t.same(sources('x-00001-of-00000.gguf', ['x-00001-of-00000.gguf']), ['x-00001-of-00000.gguf'], 'not a shard set')
 
   const projectors = readCases<[string, string[], string | undefined][]>('storage-cases.yaml', 'projectors')
@@ -276,11 +274,7 @@ t.test('manifests are read and changed', t => {
     ],
     'the label keeps its case and its place'
   )
-  t.equal(
-    withoutRevisions(two, new Set(['f16-1']))?.default,
-    'Q8_0',
-    'the oldest remaining variant becomes the default'
-  )
+  t.equal(withoutRevisions(two, new Set(['f16-1']))?.default, 'Q8_0', 'the oldest remaining one is the default')
   t.equal(withoutRevisions(two, new Set(['q8_0-1']))?.default, 'F16')
   t.equal(withoutRevisions(two, new Set(['f16-1', 'q8_0-1'])), undefined)
   const tagged = {
@@ -290,11 +284,7 @@ t.test('manifests are read and changed', t => {
     origin: { kind: 'made' as const, from: 'x', tag: 'v1' }
   }
   const three = { ...two, variants: [tagged, ...two.variants] }
-  t.equal(
-    withoutRevisions(three, new Set(['f16-1']))?.default,
-    'Q8_0',
-    'a variant made under a tag only if it is the last'
-  )
+  t.equal(withoutRevisions(three, new Set(['f16-1']))?.default, 'Q8_0', 'a tagged variant only if it is the last')
   t.equal(withoutRevisions(three, new Set(['f16-1', 'q8_0-1']))?.default, 'v1')
   const { metadata } = one.variants[0]!
   t.match(

@@ -76,10 +76,8 @@ t.test('shards, projectors and links are imported', async t => {
       seed: number
     })
   }
-  await t.rejects(
-    store.import({ path: shard(1), name: name('a/sharded') }),
-    failing('invalid_request', /m-Q8_0-00002-of-00003\.gguf is missing/)
-  )
+  const missing = failing('invalid_request', /m-Q8_0-00002-of-00003\.gguf is missing/)
+  await t.rejects(store.import({ path: shard(1), name: name('a/sharded') }), missing)
   writeGguf(shard(2), { tensors: [{ name: 't2', shape: [4, 4] }], seed: 2 })
   const sharded = await store.import({ path: shard(2), name: name('a/sharded') })
   t.same(
@@ -182,10 +180,8 @@ t.test('a SafeTensors folder is imported', async t => {
   t.equal(statSync(join(variant.directory, 'config.json')).nlink, 1, 'files that people edit are not links')
   await t.rejects(store.import({ path: second, name: name('a/part') }), { message: /Name its folder/ })
   writeFileSync(join(dir, 'model', 'config.json'), '{')
-  await t.rejects(
-    store.import({ ...request, name: name('a/bad') }),
-    failing('invalid_request', /config\.json is damaged/)
-  )
+  const damaged = failing('invalid_request', /config\.json is damaged/)
+  await t.rejects(store.import({ ...request, name: name('a/bad') }), damaged)
   t.same(store.list().length, 1)
 })
 

@@ -119,14 +119,10 @@ t.test('similar names are suggested', t => {
   const names = ['corral/tiny-chat', 'Qwen/Qwen3-8B-GGUF', 'Qwen/Qwen3-14B-GGUF', 'bartowski/Qwen3-8B-GGUF', 'gpt-4o']
   const table = readCases<[asked: string, similar: string[]][]>('storage-cases.yaml', 'similarNames')
   for (const [asked, similar] of table) t.same(similarNames(parseRequestedName(asked), names), similar, asked)
-  t.match(
-    meaning(testCatalog(HERE), 'corral/tiny-cht'),
-    /Did you mean "corral\/tiny-chat"\? "corral list".*"corral pull/
-  )
-  t.match(
-    meaning(testCatalog(HERE), 'zzz'),
-    /Here are "corral\/tiny-chat", .* and 3 more\. "corral list".*"corral search zzz"/
-  )
+  const tiny = meaning(testCatalog(HERE), 'corral/tiny-cht')
+  t.match(tiny, /Did you mean "corral\/tiny-chat"\? "corral list".*"corral pull/)
+  const unknown = meaning(testCatalog(HERE), 'zzz')
+  t.match(unknown, /Here are "corral\/tiny-chat", .* and 3 more\. "corral list".*"corral search zzz"/)
   t.match(meaning(testCatalog([]), 'zzz'), /There is no model "zzz" here\. "corral list"/)
   t.end()
 })

@@ -32,10 +32,8 @@ t.test('a model has several variants', async t => {
   await add('OWN/MODEL:mine', 3)
   await add('a/first', 4)
   t.same(names(store.list()), ['a/first', 'Own/Model', 'Own/Model:Q8_0', 'Own/Model:mine'], 'the first name stays')
-  t.same(
-    tree(models).filter(path => path.endsWith('manifest.json')),
-    ['Own/Model/manifest.json', 'a/first/manifest.json']
-  )
+  const manifests = tree(models).filter(path => path.endsWith('manifest.json'))
+  t.same(manifests, ['Own/Model/manifest.json', 'a/first/manifest.json'])
   t.equal(store.find(name('own/model'))?.label, 'F16')
   t.equal(store.find(name('own/model:latest'))?.label, 'F16')
   t.equal(store.find(name('own/model:q8_0'))?.label, 'Q8_0')
@@ -43,10 +41,8 @@ t.test('a model has several variants', async t => {
   t.equal(store.find(name('own/model:Q2_K')), undefined)
   t.same(store.variants(name('x/y')), [])
   t.throws(() => store.get(name('x/y')), { code: 'model_not_found', status: 404, message: /no model "x\/y"/ })
-  t.throws(
-    () => store.get(name('own/model:Q2_K')),
-    failing('model_not_found', /no variant "Q2_K"\. It has F16 \(the default\), Q8_0, mine\./)
-  )
+  const others = failing('model_not_found', /no variant "Q2_K"\. It has F16 \(the default\), Q8_0, mine\./)
+  t.throws(() => store.get(name('own/model:Q2_K')), others)
 
   t.match(await store.setDefault(name('own/model:q8_0')), { label: 'Q8_0', isDefault: true, publicName: 'Own/Model' })
   t.same(names(store.variants(name('own/model'))), ['Own/Model', 'Own/Model:F16', 'Own/Model:mine'])
@@ -131,11 +127,8 @@ t.test('a name keeps its origin', async t => {
   await t.rejects(commit('ms:a/b', 7), { code: 'model_exists' })
   const newer = await commit('hf:a/b', 8)
   t.same(store.list(), [newer])
-  t.same(
-    tree(models).filter(path => path.startsWith('.staging')),
-    [],
-    'refused imports leave nothing'
-  )
+  const staged = tree(models).filter(path => path.startsWith('.staging'))
+  t.same(staged, [], 'refused imports leave nothing')
 })
 
 t.test('a removal hides the model, then calls listeners, then deletes manifest and files', async t => {
@@ -159,10 +152,8 @@ t.test('a removal hides the model, then calls listeners, then deletes manifest a
   await until(() => told.length > 0)
   await new Promise(resolve => setTimeout(resolve, 50))
   t.same(told, ['a/b'])
-  t.ok(
-    existsSync(join(dirname(variant.directory), 'manifest.json')),
-    'nothing is deleted before the listeners have finished'
-  )
+  const isThere = existsSync(join(dirname(variant.directory), 'manifest.json'))
+  t.ok(isThere, 'nothing is deleted before the listeners have finished')
   t.same(findFaults(variant), [])
   open()
   t.same(await removal, [variant])
@@ -271,10 +262,8 @@ t.test('a start clears leftovers and skips unusable models', async t => {
     ['b/folder', 'not a regular file'],
     ['a/lost', 'are gone']
   ] as const) {
-    t.ok(
-      lines.some(line => line.includes(manifest(model)) && line.includes(why)),
-      `${model}: ${why}`
-    )
+    const isNamed = lines.some(line => line.includes(manifest(model)) && line.includes(why))
+    t.ok(isNamed, `${model}: ${why}`)
   }
   const left = tree(models)
   for (const path of [
@@ -296,10 +285,8 @@ t.test('a start clears leftovers and skips unusable models', async t => {
     t.ok(left.includes(path), `${path} is kept`)
   }
   const source = join(dir, 'source-1-m-F16.gguf')
-  await t.rejects(
-    later.import({ path: source, name: name('B/Cut') }),
-    failing('model_exists', /manifest\.json cannot be used.*delete the folder/s)
-  )
+  const unusable = failing('model_exists', /manifest\.json cannot be used.*delete the folder/s)
+  await t.rejects(later.import({ path: source, name: name('B/Cut') }), unusable)
   t.same(findFaults(await later.import({ path: source, name: name('d/own') })), [])
 
   t.test('two spellings of one name are one model', async t => {
@@ -336,10 +323,8 @@ t.test('the demo model is stored once', async t => {
   t.same((await start()).list(), [demo])
   const other = join(t.testdirName, 'other.gguf')
   writeGguf(other)
-  await t.rejects(
-    first.import({ path: other, name: name('corral/tiny-chat') }),
-    failing('model_exists', /came with corral/)
-  )
+  const bundled = failing('model_exists', /came with corral/)
+  await t.rejects(first.import({ path: other, name: name('corral/tiny-chat') }), bundled)
   await first.remove(name('corral/tiny-chat'))
   t.same((await start()).list(), [], 'not again after it was deleted')
   t.same(tree(paths.models), [])

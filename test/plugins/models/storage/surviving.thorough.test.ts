@@ -44,11 +44,8 @@ t.test('kill -9 during imports and removals leaves a consistent store', async t 
       for (const file of files) known.add(`${folder}/${file.path}`)
     }
     const after = tree(models)
-    t.same(
-      after.filter(path => !known.has(path)),
-      [],
-      'leftovers of a crash are removed'
-    )
+    const leftovers = after.filter(path => !known.has(path))
+    t.same(leftovers, [], 'leftovers of a crash are removed')
     leftOvers += before.length - after.length
   }
   t.comment(`${found} complete variants found, ${leftOvers} leftover paths removed`)

@@ -5,7 +5,8 @@ import { parseGgufFileName } from '../../../../../core/models/gguf-file-name.ts'
 import {
   type Choice,
   type ChoiceRequest,
-  requireFewModelFiles
+  requireFewModelFiles,
+  totalSize
 } from '../../../../../plugins/models/download/choice/choice.ts'
 import { chooseFiles, filesToRead } from '../../../../../plugins/models/download/choice/choose-files.ts'
 import { safetensorsLabel, weightsFromIndex } from '../../../../../plugins/models/download/choice/safetensors-choice.ts'
@@ -33,13 +34,14 @@ t.test('a long listing is reduced to files that may belong to a model', t => {
   const long = [...others(50_000, index => `data/${index}.txt`), ...one, ...others(50_000, index => `x/${index}.bin`)]
   t.same(requireFewModelFiles('a/b', long), one)
   t.same(requireFewModelFiles('a/b', others(2000, String)), others(2000, String), 'a short listing is used unchanged')
+  const tooMany = failing('unsupported_capability', /a\/b has 2001 files that could belong to a model/)
   t.throws(
     () =>
       requireFewModelFiles(
         'a/b',
         others(2001, index => `${index}.gguf`)
       ),
-    failing('unsupported_capability', /a\/b has 2001 files that could belong to a model/)
+    tooMany
   )
   t.end()
 })
@@ -96,35 +98,22 @@ function checkChoice(t: Test, title: string, choice: Choice) {
   const names = models.map(file => parseGgufFileName(file.path))
   t.ok(models.length > 0, `${title}: has weights`)
   t.equal(new Set(names.map(name => name.label)).size, 1, `${title}: one quantization`)
-  t.notOk(
-    choice.files.some(file => /\.(bin|pt|pth|py|onnx|h5)$/.test(file.path)),
-    `${title}: no executable or foreign files`
-  )
+  const foreign = choice.files.filter(file => /\.(bin|pt|pth|py|onnx|h5)$/.test(file.path))
+  t.same(foreign, [], `${title}: no executable or foreign files`)
   const extensions = new Set(models.map(file => file.path.slice(file.path.lastIndexOf('.'))))
   t.same([...extensions], [choice.format === 'gguf' ? '.gguf' : '.safetensors'], `${title}: one format`)
   if (choice.format === 'gguf') {
     t.equal(models.length, names[0]!.shard?.count ?? 1, `${title}: all shards`)
-    t.same(
-      names.map(name => name.shard?.index ?? 1),
-      names.map((_, index) => index + 1),
-      `${title}: in order`
-    )
+    for (const [index, name] of names.entries()) t.equal(name.shard?.index ?? 1, index + 1, `${title}: in order`)
   }
   t.ok(choice.files.filter(file => file.role === 'projector').length <= 1, `${title}: at most one projector`)
   const stored = choice.files.map(file => file.storedPath.toLowerCase())
   t.equal(new Set(stored).size, stored.length, `${title}: no duplicate names`)
   for (const name of stored) t.match(name, /^([a-z0-9_][a-z0-9._+-]*\/)?[a-z0-9_][a-z0-9._+-]*$/, `${title}: safe name`)
-  t.equal(
-    choice.size,
-    choice.files.reduce((sum, file) => sum + file.size!, 0),
-    `${title}: size`
-  )
+  t.equal(choice.size, totalSize(choice.files), `${title}: size`)
   t.match(choice.reason, /^[^\n]+\.$/, `${title}: a sentence`)
-  t.equal(
-    choice.warnings.some(text => /needs about/.test(text)),
-    !choice.memory.fits,
-    `${title}: tells a misfit`
-  )
+  const isReported = choice.warnings.some(text => /needs about/.test(text))
+  t.equal(isReported, !choice.memory.fits, `${title}: tells a misfit`)
 }
 
 t.test('the default quantization depends on the memory', t => {
@@ -142,16 +131,11 @@ t.test('the default quantization depends on the memory', t => {
     t.equal(choice.memory.fits, fits, `${title}: fits`)
     t.equal(choice.memory.required <= choice.memory.available, fits, `${title}: numbers`)
     t.match(choice.reason, reason, title)
-    t.notOk(
-      choice.choices.some(({ label }) => label === choice.label),
-      'the other choices'
-    )
+    for (const { label } of choice.choices) t.not(label, choice.label, 'the other choices')
   }
-  t.same(
-    choose({ files }).choices.map(({ label }) => label),
-    ['F16', 'UD-Q8_K_XL', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0_4_4', 'Q4_0', 'IQ4_XS', 'Q3_K_M', 'IQ2_M'],
-    'the best first'
-  )
+  const ordered = ['F16', 'UD-Q8_K_XL', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0_4_4', 'Q4_0', 'IQ4_XS', 'Q3_K_M', 'IQ2_M']
+  const labels = choose({ files }).choices.map(({ label }) => label)
+  t.same(labels, ordered, 'the best first')
   const projector = listing('m-{Q4_K_M:4.9,Q6_K:6.6}.gguf\nmmproj-F16.gguf 3')
   t.equal(choose({ files: projector, memory: { ram: 12 * GIB, gpu: 0 } }).label, 'Q4_K_M', 'the projector counts')
   t.end()
@@ -182,19 +166,15 @@ t.test('files can be named in any case', t => {
   t.throws(() => paths({ file: 'nowhere.gguf' }), { code: 'repo_not_found', message: /has no nowhere\.gguf/ })
   t.throws(() => paths({ file: 'README.md' }), { code: 'unsupported_capability', message: /is not a model file/ })
   const broken = listing('a-Q4_K_M.gguf 2\nb-Q8_0[3].gguf 9').filter(({ path }) => !path.includes('00003-of'))
-  t.throws(
-    () => choose({ files: broken, file: 'b-Q8_0-00002-of-00003.gguf' }),
-    failing('unsupported_capability', /lacks b-Q8_0-00003-of-00003\.gguf/)
-  )
+  const lacking = failing('unsupported_capability', /lacks b-Q8_0-00003-of-00003\.gguf/)
+  t.throws(() => choose({ files: broken, file: 'b-Q8_0-00002-of-00003.gguf' }), lacking)
   t.throws(() => choose({ files: broken, variant: 'q8_0' }), { message: /lacks b-Q8_0-00003/ })
   t.match(choose({ files: broken }).warnings, [/Not used: b-Q8_0-00001-of-00003\.gguf .* lacks b-Q8_0-00003/])
   t.match(choose({ files: listing('m-Q4_K_M.gguf 90'), variant: 'Q4_K_M' }).warnings, [/needs about 9\d\.\d GB/])
   t.match(choose({ files: listing('m-Q4_0_4_4.gguf 1'), variant: 'Q4_0_4_4' }).warnings, [/old versions/])
   const strange = choose({ files: listing('my model, v1: Q8_0.gguf 1\nAUX.jinja') })
-  t.same(
-    strange.files.map(file => file.storedPath),
-    ['my_model__v1__Q8_0.gguf', '_AUX.jinja']
-  )
+  const stored = strange.files.map(file => file.storedPath)
+  t.same(stored, ['my_model__v1__Q8_0.gguf', '_AUX.jinja'])
   t.match(choose({ files: listing('a-Q8_0.gguf 1\nmmproj-x-F16.gguf 1\nmmproj-y-F16.gguf 1') }), {
     files: { length: 1 },
     warnings: [/not clear which projector/]
@@ -273,15 +253,11 @@ t.test('SafeTensors weights are chosen with their files', t => {
     t.throws(() => weightsFromIndex({ weight_map }), refused, JSON.stringify(weight_map))
   }
   for (const index of [[], null]) t.throws(() => weightsFromIndex(index), { code: 'unsupported_capability' })
-  t.throws(
-    () => choose({ files, weightsInIndex: ['model-00001-of-00002.safetensors', 'gone.safetensors'] }),
-    failing('unsupported_capability', /lacks gone\.safetensors/)
-  )
-  t.same(
-    choose({ files: listing(`llama-7b.safetensors 8\n${rest}`) }).files[0]?.storedPath,
-    'model.safetensors',
-    'the name that the converter looks for'
-  )
+  const gone = ['model-00001-of-00002.safetensors', 'gone.safetensors']
+  const lacksIt = failing('unsupported_capability', /lacks gone\.safetensors/)
+  t.throws(() => choose({ files, weightsInIndex: gone }), lacksIt)
+  const renamed = choose({ files: listing(`llama-7b.safetensors 8\n${rest}`) })
+  t.equal(renamed.files[0]?.storedPath, 'model.safetensors', 'the name that the converter looks for')
   t.throws(() => choose({ files: listing(`a.safetensors 8\nb.safetensors 8\n${rest}`) }), {
     message: /2 SafeTensors files/
   })
@@ -290,10 +266,8 @@ t.test('SafeTensors weights are chosen with their files', t => {
   const plain = listing(`model.safetensors 8\n${rest}`)
   t.equal(choose({ files: plain, config }).label, 'BF16')
   t.equal(choose({ files: plain, config, variant: 'bf16' }).label, 'BF16')
-  t.throws(
-    () => choose({ files: plain, config, variant: 'F16' }),
-    failing('repo_not_found', /only SafeTensors weights in BF16/)
-  )
+  const otherType = failing('repo_not_found', /only SafeTensors weights in BF16/)
+  t.throws(() => choose({ files: plain, config, variant: 'F16' }), otherType)
   t.throws(() => choose({ files: plain, config, variant: 'Q8_0' }), { message: /--dtype q8_0/ })
   t.throws(() => choose({ files: plain, config, variant: 'nonsense' }), failing('repo_not_found', /has no nonsense/))
   t.throws(() => choose({ files: plain, config: { quantization: { bits: 4, group_size: 64 } } }), { message: /MLX/ })

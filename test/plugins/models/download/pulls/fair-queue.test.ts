@@ -100,10 +100,7 @@ t.test('pulls of two clients share the places', async t => {
   t.same(states(), ['downloading', 'waiting'])
   t.ok(waited > 0)
   await sleep(10)
-  t.same(
-    at.transfers.fetched.filter(path => path.includes('Q2')),
-    []
-  )
+  t.notOk(at.transfers.fetched.some(path => path.includes('Q2')))
   at.transfers.release()
   await Promise.all([watching(first.pull).result.catch(() => undefined), result])
   t.equal(at.store.list().length, 2)

@@ -58,11 +58,8 @@ t.test('decodes chunked bodies, however they are split', async t => {
     t.equal(got, 'Wikipedia in \r\n\r\nchunks.')
     t.ok(body.ended)
   }
-  t.equal(
-    new ChunkedBody().push(Buffer.from('0\r\n\r\nmore'), () => true),
-    5,
-    'bytes after the end are left over'
-  )
+  const used = new ChunkedBody().push(Buffer.from('0\r\n\r\nmore'), () => true)
+  t.equal(used, 5, 'bytes after the end are left over')
   for (const wrong of ['x\r\n', '\r\n', '1\r\nab\r\n', `${'1'.repeat(20_000)}`]) {
     t.throws(() => new ChunkedBody().push(Buffer.from(wrong), () => true), { name: 'InvalidResponse' })
   }
@@ -86,10 +83,8 @@ t.test('interprets responses to range requests', async t => {
 t.test('back-off doubles up to a limit', async t => {
   const most = Array.from({ length: 9 }, (_, failures) => backOff(failures, 500, () => 1))
   t.strictSame(most, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000])
-  t.equal(
-    backOff(3, 500, () => 0.25),
-    1000
-  )
+  const short = backOff(3, 500, () => 0.25)
+  t.equal(short, 1000)
 })
 
 t.test('a file is given up after repeated failures without progress', async t => {
@@ -98,43 +93,21 @@ t.test('a file is given up after repeated failures without progress', async t =>
     for (let i = 0; i < 1000; i++) if (!step(retries, i)) return i
     return undefined
   }
-  t.equal(
-    give((retries, i) => retries.failed(i, i, 0, undefined)),
-    6,
-    'failures without a byte'
-  )
-  t.equal(
-    give((retries, i) => retries.failed(i, 0, 0, undefined)),
-    undefined,
-    'connections that fail together count once'
-  )
-  t.equal(
-    give((retries, i) => retries.failed(i, i, i * MiB, undefined)),
-    undefined,
-    'failures with progress'
-  )
-  t.equal(
-    give((retries, i) => retries.failed(i, i, i, undefined)),
-    6,
-    'failures with hardly any progress'
-  )
-  t.equal(
-    give((retries, i) => retries.failed(i, i, i * 300_000, undefined)),
-    undefined,
-    'failures with a little progress each'
-  )
+  const failures: [what: string, tries: number | undefined, started: (i: number) => number, arrived: number][] = [
+    ['failures without a byte', 6, i => i, 0],
+    ['connections that fail together count once', undefined, () => 0, 0],
+    ['failures with progress', undefined, i => i, MiB],
+    ['failures with hardly any progress', 6, i => i, 1],
+    ['failures with a little progress each', undefined, i => i, 300_000]
+  ]
+  for (const [what, tries, started, arrived] of failures) {
+    const given = give((retries, i) => retries.failed(i, started(i), i * arrived, undefined))
+    t.equal(given, tries, what)
+  }
   t.equal(new Retries(0, 1).failed(0, 0, 0, 900), true)
   t.equal(new Retries(0, 1).failed(0, 0, 0, 901), false, 'a server that asks for too long a wait')
-  t.equal(
-    give((retries, i) => retries.refused(i, 0)),
-    2,
-    'new locations are refused too'
-  )
-  t.equal(
-    give((retries, i) => retries.refused(i, i * MiB)),
-    undefined,
-    'new locations that help'
-  )
+  const refusals = [0, MiB].map(arrived => give((retries, i) => retries.refused(i, i * arrived)))
+  t.strictSame(refusals, [2, undefined], 'new locations are refused too, or help')
 })
 
 t.test('spans cover missing chunks and can be split', async t => {
@@ -305,11 +278,8 @@ t.test('proxies come from settings, then from the environment', async t => {
   for (const [address, proxy] of cases) t.equal(proxyFor(new URL(address), undefined, env)?.href, proxy, address)
   t.equal(proxyFor(new URL('https://x/'), undefined, {}), undefined)
   t.equal(proxyFor(new URL('https://x/'), undefined, { ...env, NO_PROXY: '*' }), undefined)
-  t.equal(
-    proxyFor(new URL('http://localhost/'), 'http://own:1', env)?.href,
-    'http://own:1/',
-    'a configured proxy comes first'
-  )
+  const configured = proxyFor(new URL('http://localhost/'), 'http://own:1', env)
+  t.equal(configured?.href, 'http://own:1/', 'a configured proxy comes first')
   t.throws(() => proxyFor(new URL('https://x/'), 'socks5://secret@x', {}), /^(?!.*secret)/)
 })
 
