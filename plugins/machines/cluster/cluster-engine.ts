@@ -84,7 +84,6 @@ export function createClusterEngine(
     return Object.assign(Object.create(base) as Engine, asked.calls)
   }
 
-  /** Returns the engine's calls for one request. */
   function callsFor(by: Partial<LeaseRequest>) {
     const untilStopped = <T>(signal: AbortSignal, use: (signal: AbortSignal) => Promise<T>) =>
       withAnySignal([signal, stopped.signal], use)
@@ -322,7 +321,6 @@ export function createClusterEngine(
 
     return {
       calls,
-      /** Loads the model at a node and reports its progress. */
       async load({ onProgress }: Pick<LeaseRequest, 'onProgress'>, signal: AbortSignal): Promise<void> {
         await untilStopped(signal, signal =>
           dispatch({ members, copies }, toAsking({ call: 'load' }), signal, {

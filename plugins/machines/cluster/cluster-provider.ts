@@ -11,7 +11,6 @@ import type { ReplicaKeeper } from './replica-keeper.ts'
 /** The capability that a mode needs, if no node has described the model. */
 const NEEDED: Record<EngineMode, Capability> = { chat: 'completion', embedding: 'embedding', rerank: 'rerank' }
 
-/** Provides engines for the models that nodes have. */
 export function clusterProvider(
   members: ClusterNodes,
   copies: Copies,

@@ -116,7 +116,6 @@ export class ReplicaKeeper {
     this.#lookAt(performance.now() + DEBOUNCE_MS)
   }
 
-  /** An engine of a node is gone. */
   unloaded(member: string, model: string): void {
     const kept = this.#kept.get(model)
     kept?.own.delete(member)

@@ -30,7 +30,6 @@ const RecordSchema = Type.Object({
 /** The cluster that `corral cluster up` has started or found. */
 export type RayRecord = Static<typeof RecordSchema>
 
-/** Paths of files that belong to Ray. */
 export interface RayPlaces {
   folder: string
   /** Stores which cluster it is. */
@@ -118,7 +117,6 @@ export function headOptions(places: RayPlaces, { address }: RayRecord): object {
   return { address, temp: places.temp, folder: places.folder, name: hostname() }
 }
 
-/** Options for the program's `up` command. */
 export function upOptions(places: RayPlaces, { address, members }: RayRecord): object {
   return { address, temp: `${places.temp}-driver`, ...members }
 }

@@ -16,7 +16,6 @@ import {
   removeOtherEnvironments
 } from '../../../core/system/python/python-packages.ts'
 
-/** The Python program that talks to Ray. */
 export const RAY_SCRIPT = join(packageRoot, 'plugins', 'machines', 'ray', 'corral_ray.py')
 /** Ray and its dependencies with the hashes of all wheels, written by `npm run lock:packages`. */
 export const RAY_LOCK = join(packageRoot, 'plugins', 'machines', 'ray', 'packages', 'ray.lock')
@@ -120,7 +119,6 @@ export class RayFailure extends Error {
   }
 }
 
-/** How the program is run. */
 export interface RayCall {
   python: string
   variables: Readonly<Record<string, string>>

@@ -193,7 +193,6 @@ export class RaySource implements MemberSource {
     })
   }
 
-  /** Restarts this machine's head with its state, and the controller if that is gone. */
   async #restore(signal: AbortSignal): Promise<void> {
     const { settings, home, log, env = process.env } = this.#options
     const places = rayPlaces(home)

@@ -55,7 +55,6 @@ export async function findConverted(variant: Variant, dtype: string): Promise<Co
   return { dtype, modelPath, ...(projectorPath && { projectorPath }), size, createdAt, converter }
 }
 
-/** Lists all conversions of a variant, by type. */
 export async function listConverted(variant: Variant): Promise<ConvertedModel[]> {
   const dtypes = (await namesIn(root(variant))).filter(name => !name.startsWith('.')).sort()
   const found = await Promise.all(dtypes.map(dtype => findConverted(variant, dtype)))

@@ -68,7 +68,6 @@ const USE: PythonUse = {
 /** Disk size of a new environment: with CPU-only torch, or with torch's CUDA libraries. */
 const SIZE = { cpu: 2.5e9, cuda: 9e9 }
 
-/** Imports the converter's modules and prints their versions. */
 const IMPORT_CHECK = `
 import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + '/gguf-py']

@@ -153,7 +153,6 @@ export function withoutDuplicates(candidates: readonly Candidate[]): Candidate[]
   return [...byName.values()]
 }
 
-/** Explains why weights cannot be imported from this file. Undefined if they can. */
 export function fileProblem(
   { source, size, content, why }: CacheFile,
   format: Candidate['format']

@@ -100,7 +100,6 @@ interface CachedRepository {
   single?: ReadonlySet<string>
 }
 
-/** Plans the import of a repository: one model for each quantization, and one for the SafeTensors weights. */
 export function planRepository({ owner, name, folder, files, texts, single }: CachedRepository): Candidate[] {
   const byPath = new Map(files.map(file => [file.path, file]))
   const title = `${owner}/${name}`
@@ -145,7 +144,6 @@ function bareFileName(path: string): string {
     .replace(/-\d{5}-of-\d{5}$/, '')
 }
 
-/** Reads a folder with a model's files, and what is needed to choose among them. */
 async function readModelFolder(
   folder: string,
   { owner, name }: Pick<CachedRepository, 'owner' | 'name'>,

@@ -18,7 +18,6 @@ export interface Tool {
   models(folder: string, disk: CacheDisk): Promise<Candidate[]>
 }
 
-/** Imports models from the caches of these tools. */
 export function createToolImports(tools: readonly Tool[], storage: Storage): Adoption {
   function findTool(from: string): Tool {
     const tool = tools.find(tool => tool.name === from)

@@ -347,7 +347,6 @@ export function createDownloads(options: DownloadsOptions) {
   }
   return {
     ...service,
-    /** Applies other settings. Running transfers continue. */
     configure({
       limits,
       ...settings

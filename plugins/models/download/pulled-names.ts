@@ -48,13 +48,11 @@ export class PulledNames {
     this.#sort()
   }
 
-  /** Returns the variant that was pulled by a name. */
   meaning(name: RequestedName): ModelName | undefined {
     const found = name.owner === undefined ? this.#names.get(nameKey(name)) : undefined
     return found && parseModelName(found.model)
   }
 
-  /** Returns the names by the keys of their variants. */
   listed(): ReadonlyMap<string, readonly string[]> {
     return this.#listed
   }

@@ -52,7 +52,6 @@ interface SearchDialect {
 
 const MAX_PAGES = 500
 
-/** Creates a hub with Hugging Face's API, or most of it. */
 export function createHfLikeHub(options: HfLikeOptions): Hub {
   const { title, pathPrefix } = options
   const send: SendToHub = outgoing => options.send({ isFinal: isFinalRefusal, ...outgoing })
@@ -306,7 +305,6 @@ export async function filesFromTree(entries: readonly unknown[], withDigests: bo
   })
 }
 
-/** Returns whether the tree may add something. */
 export function isIncomplete(files: readonly HubFile[], treeHasDigests: boolean): boolean {
   return files.some(
     ({ size, sha256, gitSha1 }) =>

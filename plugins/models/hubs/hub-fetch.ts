@@ -309,7 +309,6 @@ function errorCode(error: unknown): string | undefined {
   return error.cause instanceof Error ? (errorCode(error.cause) ?? code) : code
 }
 
-/** Explains why a request to a server failed, without a full stop. @param host with its port, if any */
 export function connectionErrorText(error: unknown, host: string): string {
   const code = errorCode(error) ?? ''
   if (Object.hasOwn(EXPLANATIONS, code))

@@ -37,7 +37,6 @@ export function serverOptions(endpoint: string, token: string) {
 
 type ConnectionOptions = { [Name in keyof typeof connectionOptions]: Static<(typeof connectionOptions)[Name]> }
 
-/** Defines the plugin of one hub. */
 export function hubPlugin<Options extends TObject>(
   name: string,
   description: string,
@@ -62,7 +61,6 @@ export function hubFetch(title: string, options: ConnectionOptions, context: Plu
   return createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
 }
 
-/** Removes trailing slashes, so that paths can be appended. */
 export function withoutSlash(address: string): string {
   return address.replace(/\/+$/, '')
 }

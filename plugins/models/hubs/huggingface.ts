@@ -62,7 +62,6 @@ function expanded(path: string): string {
   return path.replace(/^~(?=$|[\\/])/, homedir())
 }
 
-/** Returns the token file of Hugging Face's own client. */
 export function tokenFile(env: NodeJS.ProcessEnv): string {
   if (env.HF_TOKEN_PATH) return expanded(env.HF_TOKEN_PATH)
   const cache = env.XDG_CACHE_HOME ? expanded(env.XDG_CACHE_HOME) : join(homedir(), '.cache')

@@ -51,7 +51,6 @@ export function readSize(value: unknown, file: string): number | undefined {
   throw invalidFact('size', value, file)
 }
 
-/** Returns a file of a listing, with the digests that are known. */
 export function hubFile(path: string, size: number | undefined, sha256?: string, gitSha1?: string): HubFile {
   return { path, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
 }
@@ -168,7 +167,6 @@ export function proxyForUrl(url: string, proxy: string): Pick<FileLocation, 'pro
   return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
 }
 
-/** Headers of each request for bytes. */
 export function locationHeaders(credentials: Headers | undefined): Headers {
   return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
 }
@@ -187,7 +185,6 @@ export async function requestLocation(
   return head && isLocation(head) ? { ...response, hops: [...head.hops, ...response.hops] } : response
 }
 
-/** Returns a hub's keyword, for example a licence or a task. Undefined for other text. */
 function toKeyword(value: unknown): string | undefined {
   return typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined
 }

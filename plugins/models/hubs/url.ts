@@ -178,7 +178,6 @@ function decoded(text: string): string | undefined {
 
 const usableName = (name: string | undefined) => (isUsablePath(name) && !name.includes('/') ? name : undefined)
 
-/** Returns the address of another file in the same folder. */
 function siblingUrl(id: string, name: string): string {
   const url = new URL(id)
   url.pathname = url.pathname.replace(/[^/]*$/, encodeURIComponent(name))

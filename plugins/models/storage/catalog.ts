@@ -21,7 +21,6 @@ import { type Aliases, createNameResolver } from './short-names.ts'
 /** The label of a plugin's model if the plugin gives none. */
 const LABEL = 'latest'
 
-/** Converts a plugin's model to what requests can name. */
 function toModel(source: string, brought: BroughtModel, isDefault: boolean, modifiedAt: string): Model {
   const { variant: label = LABEL, ...model } = parseModelName(brought.name)
   const digest = createHash('sha256')
@@ -138,7 +137,6 @@ export function createCatalog(
     return []
   }
 
-  /** Returns the variants of each model with this name, under any owner. */
   function namesakes(short: string): Model[][] {
     const groups: Model[][] = storage.namesakes(short)
     if (sources.length === 0) return groups

@@ -14,7 +14,6 @@ const MAX_LINKS = 40
 interface FoundFile extends FileIdentity {
   /** Absolute, without symbolic links. */
   source: string
-  /** Bytes. */
   size: number
 }
 

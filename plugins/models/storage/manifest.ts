@@ -83,7 +83,6 @@ export function parseManifest(text: string): ParsedJson<Manifest> {
   return parsed
 }
 
-/** Finds a variant by label, ignoring case. */
 export function findLabel<Variant extends { label: string }>(variants: Variant[], label: string): Variant | undefined {
   const wanted = label.toLowerCase()
   return variants.find(variant => variant.label.toLowerCase() === wanted)
@@ -97,7 +96,6 @@ export function variantNamed<Variant extends { label: string }>(
   return variant === undefined ? variants[0] : findLabel(variants, variant)
 }
 
-/** Returns the manifest with a variant added or replaced. */
 export function withVariant(
   manifest: Manifest | undefined,
   name: { owner: string; name: string },
@@ -154,7 +152,6 @@ interface UnreadManifest {
 }
 export type CachedManifest = UnreadManifest | (ShortManifest & { text?: undefined })
 
-/** Returns whether a model has SafeTensors variants. */
 export function hasSafetensors(kept: CachedManifest): boolean {
   return kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors
 }

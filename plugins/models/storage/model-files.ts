@@ -36,7 +36,6 @@ export interface ModelSource {
 /** Files that describe a model are read whole. No real one is this large. */
 const MAX_DESCRIPTION_BYTES = 64_000_000
 
-/** Returns the error for files that cannot become a model. */
 export const refuseSource = (message: string, cause?: unknown) =>
   new CorralError('invalid_request', message, { param: 'path', cause })
 
@@ -154,10 +153,8 @@ async function readSafetensorsModel(files: SourceFile[]): Promise<ModelMetadata>
   return safetensorsMetadata(description, weights)
 }
 
-/** Reads a GGUF file's header. @throws CorralError `invalid_request` */
 export const readHeader = (found: Found) => reading(found, opened => readGgufHeader(found.source, opened))
 
-/** Reads a JSON object that describes a model. @throws CorralError `invalid_request` */
 async function readJson(found: Found): Promise<Record<string, unknown>> {
   const path = found.source
   const text = await readDescription(found)
@@ -170,7 +167,6 @@ async function readJson(found: Found): Promise<Record<string, unknown>> {
   throw refuseSource(`${path} is damaged: it is not a JSON object. Download it again.`)
 }
 
-/** Reads a text file that describes a model. @throws CorralError `invalid_request` if it is too large */
 export async function readDescription(found: Found): Promise<string> {
   return await reading(found, async file => {
     const { size } = await file.stat()

@@ -86,7 +86,6 @@ export async function removeManifest(model: string): Promise<void> {
   await syncFolder(model)
 }
 
-/** Removes a model's folder and its owner's if they are empty. */
 export async function removeEmptyFolders(model: string): Promise<void> {
   for (const folder of [model, dirname(model)]) {
     try {

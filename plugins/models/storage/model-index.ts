@@ -90,7 +90,6 @@ export class ModelIndex {
     return variants.filter(({ format }) => format === 'safetensors')
   }
 
-  /** Records the manifest that is now on disk. */
   put(key: string, directory: string, manifest: CachedManifest): void {
     const metadata = known(this.#entries.get(key))
     this.#entries.set(key, { directory, manifest, variants: undefined, metadata })

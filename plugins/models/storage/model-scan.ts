@@ -226,7 +226,6 @@ export function openLastScan(file: string, models: string, now = Date.now()) {
     add(path: string, marks: ChangeMarks, manifest: ShortManifest): void {
       if (Math.max(marks[0], marks[1]) < now - MAX_TICK_MS) next.push({ path, marks, kept: manifest })
     },
-    /** Writes the file if its content has changed. */
     async save(log: Pick<FastifyBaseLogger, 'warn'>): Promise<void> {
       if (found < rows.size || found < next.length) {
         const texts = next.map(({ kept }) => kept.text ?? JSON.stringify(kept))

@@ -8,7 +8,6 @@ import { diskRefusal } from '../../../core/system/disk-space.ts'
 const modelError = (code: 'model_exists' | 'model_not_found', message: string) =>
   new CorralError(code, message, { param: 'model' })
 
-/** For a name that is taken by a model from elsewhere. */
 export function modelExists({ model, origin }: StoredVariant): CorralError {
   const name = bareName(model)
   return modelError(

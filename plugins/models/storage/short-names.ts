@@ -97,7 +97,6 @@ export function createNameResolver(
     return found
   }
 
-  /** Explains why a name matches no model. */
   function notFound(name: RequestedName, allowed: readonly string[] | undefined): Error {
     if (name.owner === undefined) {
       const several = meanings(name, allowed)

@@ -18,7 +18,6 @@ import { createStagingFolder, discardFolder, syncFolder } from './model-folders.
 import { templateCapabilities } from './model-metadata.ts'
 import { labelTaken, modelExists } from './refusals.ts'
 
-/** A revision whose files are complete in a staging folder. */
 export interface StagedRevision extends Omit<ModelSource, 'files'> {
   folder: string
   files: StoredFile[]
@@ -182,7 +181,6 @@ async function linkFile(
   return false
 }
 
-/** Reads a file once to compute its SHA-256, and writes it to `copy` if given. */
 async function readDigest(
   pieces: AsyncIterable<Buffer>,
   copy: FileHandle | undefined,

@@ -109,7 +109,6 @@ export async function* readLines(body: AsyncIterable<Buffer>): AsyncGenerator<st
   if (rest !== '') throw new WrongAnswer('its answer ends in the middle of a line')
 }
 
-/** Formats a failure as a trailer. */
 function formatFailure(error: CorralError): string {
   const details = JSON.stringify(error.details ?? {})
   const { code, retryAfter, param, retryable } = error
@@ -124,7 +123,6 @@ function formatFailure(error: CorralError): string {
   return encodeURIComponent(JSON.stringify(text))
 }
 
-/** Parses the failure in a trailer, or returns undefined. */
 export function parseFailure(text: string): CorralError | undefined {
   try {
     const { code, message, details, retryAfter, param, retryable } = JSON.parse(decodeURIComponent(text))
@@ -157,7 +155,6 @@ function toError(code: unknown, message: unknown, more: Record<string, unknown>)
   })
 }
 
-/** Returns a function that sets trailers of a reply. */
 export function trailersOf({ raw }: FastifyReply) {
   const trailers: Record<string, string> = {}
   const set = (name: string, value: string) => {
@@ -170,12 +167,10 @@ export function trailersOf({ raw }: FastifyReply) {
       set(FAILURE_TRAILER, formatFailure(error))
       return ''
     },
-    /** Sets the token counts of each choice. */
     used: (used: readonly (TokenUsage | undefined)[]) => set(USED_TRAILER, JSON.stringify(used))
   }
 }
 
-/** Parses the token counts of each choice. */
 export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
   try {
     const used = JSON.parse(String(text))

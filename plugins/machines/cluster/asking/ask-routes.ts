@@ -225,7 +225,6 @@ async function callOnce(lease: Lease, call: OnceCall, fields: EngineFields, tall
   }
 }
 
-/** Loads a model and reports its progress. */
 async function load(
   { scheduler }: AnswerDependencies,
   request: FastifyRequest,
@@ -249,7 +248,6 @@ async function load(
   })
 }
 
-/** Describes a model for a gateway. */
 export function described(
   { config, engines }: Pick<AnswerDependencies, 'config' | 'engines'>,
   variant: Model

@@ -75,7 +75,6 @@ export class ContinuedAnswer {
     this.#request = request
   }
 
-  /** All its text. */
   get text(): string {
     this.#readBytes()
     return this.#thinking + this.#content
@@ -275,7 +274,6 @@ export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
   )
 }
 
-/** The token limit of a request. */
 function getTokenLimit(request: EngineFields): number | undefined {
   const name = TOKEN_LIMITS.find(name => typeof request[name] === 'number' && request[name] >= 0)
   return name === undefined ? undefined : (request[name] as number)

@@ -191,7 +191,6 @@ export async function askNode<Answer>(
   }
 }
 
-/** Classifies a node's refusal: it concerns this node, or the request. */
 function getFault(member: ClusterNode, variant: Model, failure: CorralError | undefined): NodeFault | CorralError {
   if (!failure) return new NodeFault(wrong(member, variant))
   const { code } = failure

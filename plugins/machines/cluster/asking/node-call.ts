@@ -30,7 +30,6 @@ export async function* callLines<Line>(...call: Parameters<typeof callNode>): As
   if (failure !== undefined) throw parseFailure(failure) ?? new Error(failure)
 }
 
-/** Explains why a request to a node failed. */
 export function explainFailure(member: ClusterNode, error: unknown): string {
   return error instanceof CorralError ? error.message.replace(/\.$/, '') : member.explain(error)
 }

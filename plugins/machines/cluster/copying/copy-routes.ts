@@ -22,7 +22,6 @@ interface Dependencies {
   storage: Storage
   catalog: Catalog
   sources: SourceFiles
-  /** Describes a model for a gateway. */
   describe(variant: StoredVariant): DescribedModel
 }
 
@@ -90,11 +89,9 @@ const copy = nativeRoute('Cluster', 'copyFromMember', 'Copy a model from another
   errors: [...DOWNLOAD_ERRORS, 'copy_failed', 'model_exists', 'pull_cancelled', 'rate_limited']
 })
 
-/** Routes for both ends of a copy from one node to another. */
 export function copyRoutes({ storage, catalog, sources, describe }: Dependencies): FastifyPluginAsync {
   const tickets = new Tickets()
 
-  /** Returns the variant that was granted. @throws CorralError `model_not_found` */
   function granted({ key, revision }: Pick<StoredVariant, 'key' | 'revision'>): StoredVariant {
     const variant = storage.find(parseModelName(key))
     if (variant?.revision === revision) return variant

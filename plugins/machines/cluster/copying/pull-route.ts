@@ -61,7 +61,6 @@ const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', 
 
 /** Pulls at nodes, which need not use the internet for a model that another node has. */
 export function pullRoute({ members, copies, catalog, streams }: Dependencies): FastifyPluginAsync {
-  /** Finds the model among those of other nodes, as this server lists it. */
   function known(name: string, allowed: Parameters<typeof catalogFor>[1]): Model | undefined {
     try {
       const found = catalogFor(catalog, allowed).find(parseRequestedName(name))
@@ -141,7 +140,6 @@ async function asked(member: ClusterNode, body: object, signal: AbortSignal, hea
   })
 }
 
-/** Pulls a model from its hub at a node. @throws CorralError of the pull there */
 async function fromHub(member: ClusterNode, body: object, signal: AbortSignal): Promise<void> {
   const { statusCode, headers, body: reply } = await asked(member, body, signal)
   const text = await reply.text()

@@ -33,13 +33,11 @@ interface Offer {
   variant: Pick<StoredVariant, 'format' | 'digest' | 'origin' | 'files' | 'defaults' | 'revision'>
 }
 
-/** A model of another server whose files may be read. */
 export type OpenSource = Awaited<ReturnType<SourceFiles['open']>>
 
 interface SourceSettings extends ConnectionSettings {
   /** Milliseconds that another server may take to answer. */
   silence: number
-  /** The content of `ca`. */
   authority: string | undefined
 }
 

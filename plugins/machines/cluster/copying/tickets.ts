@@ -10,7 +10,6 @@ const GRANT_IDLE_MS = 6 * 60 * 60_000
 /** Maximum tickets and maximum tokens at a time. The oldest are dropped. */
 const MAX_COUNT = 1000
 
-/** Which files may be read: those of one revision of one model. */
 type Grant = Pick<StoredVariant, 'key' | 'revision'> & { until: number }
 
 /** Permissions to copy models of this server, in memory only. */
@@ -58,7 +57,6 @@ export class Tickets {
   }
 }
 
-/** Stores a grant under an unguessable name. */
 function keep(grants: Map<string, Grant>, grant: Grant): string {
   const now = performance.now()
   for (const [name, { until }] of grants) if (until < now || grants.size >= MAX_COUNT) grants.delete(name)

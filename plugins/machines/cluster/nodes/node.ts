@@ -170,7 +170,6 @@ export class ClusterNode {
     this.#touch('figures')
   }
 
-  /** It has answered properly. */
   trust(): void {
     this.#faults = 0
   }
@@ -234,7 +233,6 @@ export class ClusterNode {
     this.#first()
   }
 
-  /** Ends everything at once. */
   async close(): Promise<void> {
     this.leave()
     await this.connection.close()

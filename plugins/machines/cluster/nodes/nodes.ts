@@ -99,7 +99,6 @@ export class ClusterNodes {
     return model && formatModelName({ owner: model.owner, name: model.name, variant: model.label })
   }
 
-  /** Returns the nodes, and their models in memory. */
   elsewhere(): Omit<Elsewhere, 'replicas'> {
     const held = this.all().map(member => member.held(key => this.#names.get(key)))
     return {

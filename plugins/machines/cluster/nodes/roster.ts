@@ -39,7 +39,6 @@ export class Roster {
     this.#faulty = told.faulty
   }
 
-  /** The sources, with their faults. */
   get sources(): { name: string; fault: string | undefined; members: number }[] {
     return [...this.#sources].map(([name, { fault, members }]) => ({ name, fault, members: members.length }))
   }
@@ -63,7 +62,6 @@ export class Roster {
     if (this.#isOpen) this.#follow(followed)
   }
 
-  /** Removes a source and its nodes. */
   async remove(name: string): Promise<void> {
     const followed = this.#sources.get(name)
     if (!followed) return

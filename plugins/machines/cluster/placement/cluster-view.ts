@@ -44,7 +44,6 @@ export interface NodeModel {
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
-/** Names a model in one mode, in `NodeView.models`. */
 export function modelKey(variantKey: string, mode: EngineMode): string {
   return `${variantKey}#${mode}`
 }
@@ -73,7 +72,6 @@ export class ClusterView {
   readonly #members = new Map<string, { member: NodeView; hash: number; listed: readonly string[] }>()
   readonly #hosts = new Map<string, { all: Host[]; byName: Map<string, Host> }>()
 
-  /** Adds a node, or updates its models. */
   set(member: NodeView): void {
     const number = this.#members.get(member.name)?.hash ?? hashOfName(member.name)
     this.remove(member.name)
@@ -101,12 +99,10 @@ export class ClusterView {
     return this.#members.get(name)?.member
   }
 
-  /** All nodes, in order of arrival. */
   members(): NodeView[] {
     return [...this.#members.values()].map(({ member }) => member)
   }
 
-  /** Returns the nodes that have a model, by `modelKey`. */
   hosts(key: string): Hosts {
     const hosts = this.#hosts.get(key)
     return { all: hosts?.all ?? [], get: name => hosts?.byName.get(name) }

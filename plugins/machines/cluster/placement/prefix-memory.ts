@@ -47,7 +47,6 @@ export interface Reader {
   storedTokens?: number | undefined
 }
 
-/** What nodes have read of a prompt. */
 export type PrefixMatches = ReturnType<PrefixMemory['find']>
 
 /**
@@ -68,7 +67,6 @@ export class PrefixMemory {
     this.#most = most
   }
 
-  /** Numbers of remembered conversations and digests. */
   get size(): { sequences: number; digests: number } {
     return { sequences: this.#sequences, digests: this.#holdings.size }
   }
@@ -160,7 +158,6 @@ export class PrefixMemory {
     return Math.max(0, now - getFirst(memory.inSlots)!.usedAt)
   }
 
-  /** Number of conversations in the slots of this node. */
   held(member: string, model: string): number {
     const memory = this.#members.get(member)?.get(model)
     return memory ? memory.inSlots.size + memory.beside.size : 0

@@ -294,7 +294,6 @@ const KINDS: [RegExp, string][] = [
   [/\.safetensors$/, 'SafeTensors files that are not a language model by themselves']
 ]
 
-/** Creates the error for a repository with nothing to run. Says what it has instead. */
 function nothingToRun(
   id: string,
   allFiles: readonly HubFile[],

@@ -2,7 +2,6 @@ import { formatBytes } from '../../../../core/system/bytes.ts'
 import { type Budget, requiredMemory } from './choice.ts'
 import type { GgufCandidate } from './gguf-models.ts'
 
-/** Bytes of memory for a candidate with its projector. */
 export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
 
 /**

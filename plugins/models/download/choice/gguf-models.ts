@@ -272,7 +272,6 @@ export const hasTwins = (models: readonly GgufCandidate[]) => {
   return new Set(quantized).size < quantized.length
 }
 
-/** Returns whether a text is nothing but a label. */
 export function isLabel(text: string): boolean {
   const label = labelFromFileName(text)
   return label !== undefined && label.length >= text.replace(/FP(?=16|32)/gi, 'F').length

@@ -92,7 +92,6 @@ export class FairQueue {
     this.#options = { ...options }
   }
 
-  /** Applies other limits. Running work continues. */
   configure(options: Partial<FairQueueOptions>): void {
     Object.assign(this.#options, options)
     this.#settle()

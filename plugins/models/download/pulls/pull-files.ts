@@ -22,7 +22,6 @@ function contentByPath({ repository: { hub, id, revision }, files }: PullPlan): 
   )
 }
 
-/** Returns whether two plans download the same bytes under the same names. */
 export function sameFiles(one: PullPlan, other: PullPlan): boolean {
   const [left, right] = [contentByPath(one), contentByPath(other)]
   return left.size === right.size && [...left].every(([path, content]) => right.get(path) === content)
@@ -55,7 +54,6 @@ export async function fetchedBytes(folder: string, { files }: Pick<PullPlan, 'fi
 
 // ---- in storage ----------------------------------------------------------------------------------------------------
 
-/** The origin that is recorded with the model of a pull. */
 export const plannedOrigin = ({ origin, repository }: Pick<PullPlan, 'origin' | 'repository'>): Origin =>
   origin ?? hubOrigin(repository)
 

@@ -68,7 +68,6 @@ const JobSchema = Type.Object({
   })
 })
 
-/** The record of an unfinished pull, without locations and secrets. */
 export type JobRecord = Omit<Static<typeof JobSchema>, 'plan' | 'version'> & { plan: PullPlan }
 
 /** Reads a pull's record. @throws Error if it is unusable */

@@ -207,7 +207,6 @@ function unknownName(name: RequestedName): CorralError {
   )
 }
 
-/** Returns the plan for a stored model that is not at a hub. */
 function presentPlan(variant: StoredVariant, reason: string, warnings: string[] = []): PullPlan {
   const { model, label, format, files, size, origin, revision } = variant
   return {
@@ -268,7 +267,6 @@ function withReferences(error: unknown, { prefixes }: Hub, id: string, revision?
   return new CorralError(error.code, error.message, { ...error, details: { ...error.details, choices } })
 }
 
-/** Chooses the files, after reading the files that describe the others. */
 async function choose(
   context: PlannerContext,
   repository: HubRepository,
@@ -323,7 +321,6 @@ async function readHeaders(files: readonly HubFile[], paths: string[], locate: L
   return new Map(await Promise.all(wanted.map(read)))
 }
 
-/** Downloads, verifies and parses a JSON file of a repository. */
 async function readJson(
   { paths, transfers }: PlannerContext,
   repository: HubRepository,

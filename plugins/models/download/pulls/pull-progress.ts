@@ -39,7 +39,6 @@ export class PullProgress {
     this.#samples = []
   }
 
-  /** Records a file's progress. @returns by how many bytes it has grown */
   report(index: number, completed: number, total: number): number {
     const file = this.#files[index]!
     const grown = Math.max(0, completed - file.completed)

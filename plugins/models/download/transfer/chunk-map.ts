@@ -14,7 +14,6 @@ export class ChunkMap {
   readonly size: number
   readonly chunkSize: number
   readonly count: number
-  /** Bytes on disk of each chunk, from its start. */
   readonly have: Float64Array
   readonly crc: Uint32Array
   completed = 0
@@ -78,7 +77,6 @@ export function requestSize(map: ChunkMap, taken: readonly Span[], connections: 
   return Math.max(MIN_REQUEST_BYTES, Math.min(worthwhile, share))
 }
 
-/** Returns the bytes that a span still has to download. */
 export function spanBytes(map: ChunkMap, span: Span): number {
   if (span.at >= span.to) return 0
   return map.end(span.to - 1) - map.start(span.at) - map.have[span.at]!

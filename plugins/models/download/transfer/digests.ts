@@ -28,7 +28,6 @@ export function fileHashes(size: number, git: boolean) {
   return [createHash('sha256'), ...(git ? [createHash('sha1').update(`blob ${size}\0`)] : [])]
 }
 
-/** Computes the digests of a whole file. */
 export async function hashFile(path: string, size: number, git: boolean, signal?: AbortSignal) {
   const hashes = fileHashes(size, git)
   for await (const bytes of createReadStream(path, { signal, highWaterMark: 256 * 1024 })) {

@@ -48,7 +48,6 @@ const FAST_ENOUGH_BYTES_PER_SECOND = 64 * 1024
 /** Abort reason of requests that are cancelled here, which is not a failure. */
 class Cancelled extends Error {}
 
-/** Downloads one file over several connections, verifies it, and renames it to its target. */
 export class FileTransfer {
   readonly file: TransferFile
   readonly #shared: SharedResources

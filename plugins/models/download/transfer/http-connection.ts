@@ -405,7 +405,6 @@ interface RequestTarget extends SocketTarget {
 
 type GetOptions = Omit<Exchange, 'path' | 'headers'>
 
-/** Keeps connections open for the next request to the same server. */
 export class ConnectionPool {
   /** With keys that identify their servers and proxies, and the addresses that they were allowed to contact. */
   readonly #idle = new Map<Connection, string>()

@@ -20,7 +20,6 @@ export class ConnectionLimit {
     return this.#limit
   }
 
-  /** Called when the server refuses connections or requests as too many. */
   overloaded(now: number): void {
     if (now - this.#changedAt < SAME_REFUSAL_MS) return
     this.#limit = Math.max(1, Math.floor(this.current(now) / 2))
@@ -47,12 +46,10 @@ export class LineSpeed {
     this.#wait = Math.min(this.#wait, wait)
   }
 
-  /** Records how many bytes a request received in how many milliseconds. */
   received(bytes: number, time: number): void {
     if (bytes > 0 && time > 0) this.#speed = bytes / time
   }
 
-  /** Bytes that make a request worth its wait. */
   get worthwhile(): number {
     if (this.#speed === 0) return MIN_WORTHWHILE_BYTES
     return Math.min(MAX_WORTHWHILE_BYTES, Math.max(MIN_WORTHWHILE_BYTES, this.#wait * WAIT_FACTOR * this.#speed))

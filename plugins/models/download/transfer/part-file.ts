@@ -72,7 +72,6 @@ export function parseJournal(text: string): { subject: JournalSubject; map: Chun
   return { subject: { identity, path, size, sha256, gitSha1, place }, map }
 }
 
-/** Returns whether partial data belongs to the requested content. */
 export function continues(subject: JournalSubject, wanted: WantedSubject): boolean {
   return (
     subject.identity === wanted.identity &&
@@ -99,7 +98,6 @@ async function removeJournal(target: string): Promise<void> {
   await rm(`${journalPath(target)}.new`, { force: true })
 }
 
-/** Returns the bytes of a target that are on disk according to its journal. */
 export async function partialBytes(target: string): Promise<number> {
   return (await loadJournal(target))?.map.completed ?? 0
 }
@@ -117,7 +115,6 @@ const FLUSH_BYTES = 32 * 1024 * 1024
 export class PartFile {
   readonly descriptor: number
   map: ChunkMap | undefined
-  /** The identity of the content at its source, for files without a digest. */
   place: string | undefined
   readonly #target: string
   readonly #subject: WantedSubject
