@@ -257,17 +257,8 @@ export function described(
   const { sampling } = settingsFor(config, variant)
   const configured = Object.entries(sampling).filter(([name, value]) => value !== builtIn[name])
   return {
-    owner: model.owner,
-    name: model.name,
-    publicName,
-    key,
-    label,
-    isDefault,
-    digest,
-    size,
-    modifiedAt,
-    format,
-    metadata,
+    ...{ owner: model.owner, name: model.name, publicName, key, label, isDefault },
+    ...{ digest, size, modifiedAt, format, metadata },
     // This server's configuration applies behind a gateway too. The built-in defaults are the same there.
     defaults: { ...defaults, options: { ...defaults?.options, ...Object.fromEntries(configured) } },
     modes: MODES.filter(mode => engines.providerOf(variant, mode) !== undefined)

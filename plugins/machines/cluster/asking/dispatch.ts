@@ -2,7 +2,7 @@ import { createHmac } from 'node:crypto'
 import type { EngineFields, EngineMode } from '../../../../core/contracts/engines.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import type { OnProgress } from '../../../../core/contracts/progress.ts'
-import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
+import { CorralError, type ErrorCode, errorCodes } from '../../../../core/errors.ts'
 import { withAnySignal } from '../../../../core/system/abort-signals.ts'
 import type { Copies } from '../copying/copies.ts'
 import type { ClusterNode } from '../nodes/node.ts'
@@ -43,35 +43,17 @@ export class NodeFault extends Error {
 }
 
 /** Refusals caused by the gateway's relation to the node. Their text does not concern the client. */
-const GATEWAY_FAULT_CODES: readonly ErrorCode[] = [
-  'unauthorized',
-  'forbidden_role',
-  'forbidden_model',
-  'host_not_allowed',
-  'route_not_found',
-  'method_not_allowed'
-]
+const GATEWAY_FAULT_CODES: readonly ErrorCode[] = errorCodes(
+  'unauthorized forbidden_role forbidden_model host_not_allowed route_not_found method_not_allowed'
+)
 /** Refusals that do not concern other nodes, so another one may answer. */
 const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
   ...GATEWAY_FAULT_CODES,
-  'queue_full',
-  'too_busy',
-  'draining',
-  'shutting_down',
-  'rate_limited',
-  'insufficient_memory',
-  'insufficient_storage',
-  'storage_not_writable',
-  'load_failed',
-  'load_timeout',
-  'runtime_missing',
-  'conversion_failed',
-  'conversion_not_installed',
-  'engine_crashed',
-  'model_not_found',
-  'model_deleted',
-  'model_stopped',
-  'internal'
+  ...errorCodes(
+    'queue_full too_busy draining shutting_down rate_limited insufficient_memory insufficient_storage',
+    'storage_not_writable load_failed load_timeout runtime_missing conversion_failed conversion_not_installed',
+    'engine_crashed model_not_found model_deleted model_stopped internal'
+  )
 ])
 
 /**

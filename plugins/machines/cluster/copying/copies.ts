@@ -8,7 +8,7 @@ import type { DescribedModel } from '../asking/ask-protocol.ts'
 import { callLines, callNode, explainFailure } from '../asking/node-call.ts'
 import type { ClusterNode } from '../nodes/node.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
-import { COPY_PATH, TICKETS_PATH } from './copy-protocol.ts'
+import { COPY_PATH, TICKETS_PATH } from './source-files.ts'
 
 /** A node that lacks a model, and one that has it. */
 interface Way {

@@ -5,7 +5,7 @@ import type { Catalog, Model } from '../../../../core/contracts/models.ts'
 import type { EventStreams } from '../../../../core/contracts/native-api.ts'
 import { Done, PullEventSchema } from '../../../../core/contracts/native-records.ts'
 import { type Progress, progressText } from '../../../../core/contracts/progress.ts'
-import { CorralError } from '../../../../core/errors.ts'
+import { CorralError, errorCodes } from '../../../../core/errors.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { Given, Loose } from '../../../../core/http/request-fields.ts'
 import { DOWNLOAD_ERRORS, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
@@ -45,17 +45,10 @@ const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', 
   },
   errors: [
     ...DOWNLOAD_ERRORS,
-    'member_not_found',
-    'member_unreachable',
-    'copy_failed',
-    'invalid_model_name',
-    'repo_not_found',
-    'model_exists',
-    'hub_forbidden',
-    'pull_cancelled',
-    'address_not_allowed',
-    'unsupported_capability',
-    'forbidden_model'
+    ...errorCodes(
+      'member_not_found member_unreachable copy_failed invalid_model_name repo_not_found model_exists hub_forbidden',
+      'pull_cancelled address_not_allowed unsupported_capability forbidden_model'
+    )
   ]
 })
 

@@ -1,10 +1,13 @@
 import type { FastifyBaseLogger } from 'fastify'
+import { Type } from 'typebox'
 import type { PullCaller, PullPlan } from '../../../../core/contracts/downloads.ts'
 import type { FileLocation, Hub } from '../../../../core/contracts/hubs.ts'
+import { Format, Sha256 } from '../../../../core/contracts/native-records.ts'
 import type { Progress } from '../../../../core/contracts/progress.ts'
 import type { Services } from '../../../../core/contracts/services.ts'
 import type { StoredVariant } from '../../../../core/contracts/storage.ts'
-import { CorralError, errorMessage } from '../../../../core/errors.ts'
+import { CorralError, errorCodes, errorMessage } from '../../../../core/errors.ts'
+import { Titled } from '../../../../core/http/request-fields.ts'
 import { bareName, formatModelName, type ModelName, parseModelName } from '../../../../core/models/model-name.ts'
 import { conflictingVariant, originInWords } from '../../../../core/models/stored-variant.ts'
 import { abortAfter } from '../../../../core/system/abort-signals.ts'
@@ -12,7 +15,50 @@ import { parseJson } from '../../../../core/system/json-file.ts'
 import { bareHost } from '../../../../core/system/private-address.ts'
 import { isUsablePath } from '../../../../core/system/usable-path.ts'
 import { type ConnectionSettings, connectionFault, NodeConnection } from '../nodes/node-connection.ts'
-import { filePath, OfferSchema, REDEEM_PATH } from './copy-protocol.ts'
+
+/*
+ * How a node copies a model from another one. The gateway asks the node that has it for a ticket and passes the ticket
+ * to the node that lacks it, which redeems it for the list of files and permission to read them. So no node gets
+ * another node's key, and a ticket is useless once redeemed.
+ */
+
+export const TICKETS_PATH = '/api/cluster/tickets'
+const REDEEM_PATH = '/api/cluster/tickets/redeem'
+export const COPY_PATH = '/api/cluster/copy'
+const filePath = (sha256: string) => `/api/cluster/files/${sha256}`
+
+/** A model as the server that has it offers it. */
+export const OfferSchema = Titled('ModelOffer', {
+  owner: Type.String(),
+  name: Type.String(),
+  label: Type.String({ description: 'Variant, such as Q8_0' }),
+  revision: Type.String({ description: 'Identifies exactly these files at that server' }),
+  format: Format,
+  digest: Sha256("64 hex digits, derived from the files' digests"),
+  origin: Type.Object(
+    {
+      kind: Type.Enum(['bundled', 'import', 'hub', 'made']),
+      from: Type.String(),
+      revision: Type.Optional(Type.String()),
+      tag: Type.Optional(Type.String())
+    },
+    { additionalProperties: true, description: 'Where it came from; a copy keeps it' }
+  ),
+  defaults: Type.Optional(Type.Unsafe<NonNullable<StoredVariant['defaults']>>({ type: 'object' })),
+  files: Type.Array(
+    Type.Object(
+      {
+        path: Type.String(),
+        size: Type.Integer({ minimum: 0 }),
+        sha256: Sha256(),
+        role: Type.Enum(['model', 'projector', 'other'])
+      },
+      { additionalProperties: true }
+    ),
+    { minItems: 1 }
+  ),
+  token: Type.String({ description: 'For GET /api/cluster/files/{sha256}, as "Authorization: Bearer <token>"' })
+})
 
 /** The hub of copies, in the records of pulls. */
 const HUB = 'cluster'
@@ -201,14 +247,11 @@ export class SourceFiles {
 }
 
 /** Failures of the server that a model is copied from, or of the connection to it. */
-const SOURCE_FAULT_CODES = new Set([
-  'hub_unreachable',
-  'hub_forbidden',
-  'hub_rate_limited',
-  'checksum_mismatch',
-  'address_not_allowed',
-  'unsupported_capability'
-])
+const SOURCE_FAULT_CODES = new Set(
+  errorCodes(
+    'hub_unreachable hub_forbidden hub_rate_limited checksum_mismatch address_not_allowed unsupported_capability'
+  )
+)
 
 function explainFault(error: unknown): string {
   const { code, details } = error as CorralError

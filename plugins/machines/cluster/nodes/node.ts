@@ -3,13 +3,13 @@ import type { FastifyBaseLogger } from 'fastify'
 import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
+import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
 import { momentAt } from '../../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../../core/system/package-info.ts'
 import { serverId } from '../../../../core/system/server-id.ts'
 import { DESCRIBE_PATH, type DescribedModel } from '../asking/ask-protocol.ts'
 import { modelKey, type NodeModel, type NodeView } from '../placement/cluster-view.ts'
 import { type ConnectionSettings, connectionFault, NodeConnection } from './node-connection.ts'
-import { NodeRecords } from './node-records.ts'
 import type { ListedNode } from './roster.ts'
 
 /** Seconds after which a node's feed sends something. */
@@ -40,6 +40,44 @@ interface MemberEvents {
   unloaded(member: ClusterNode, model: string): void
   /** Returns another node that is the same server. */
   findTwin(member: ClusterNode, id: string): ClusterNode | undefined
+}
+
+type Fields = Record<string, unknown>
+
+/** The records of a node's event feed. */
+class NodeRecords {
+  readonly #topics = new Map<string, Map<string, Fields>>()
+
+  /** @returns topics with new or changed records */
+  apply(event: StateSnapshot | StateChange): Set<string> {
+    const isSnapshot = 'records' in event
+    const touched = new Set<string>(isSnapshot ? this.#topics.keys() : [])
+    if (isSnapshot) this.#topics.clear()
+    else {
+      for (const { topic, key } of event.removed) {
+        this.#of(topic).delete(key)
+        touched.add(topic)
+      }
+    }
+    for (const { topic, key, value } of isSnapshot ? event.records : event.set) {
+      const records = this.#of(topic)
+      const merged: Fields = { ...records.get(key), ...value }
+      if (!isSnapshot) for (const name of Object.keys(merged)) if (merged[name] === null) delete merged[name]
+      records.set(key, merged)
+      touched.add(topic)
+    }
+    return touched
+  }
+
+  all<Topic extends StateTopic>(topic: Topic): StateValue<Topic>[] {
+    return [...this.#of(topic).values()] as StateValue<Topic>[]
+  }
+
+  #of(topic: string): Map<string, Fields> {
+    const records = this.#topics.get(topic) ?? new Map<string, Fields>()
+    this.#topics.set(topic, records)
+    return records
+  }
 }
 
 /** Why a node cannot be used or reached. */
