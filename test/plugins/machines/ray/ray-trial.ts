@@ -1,4 +1,4 @@
-import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,7 +7,7 @@ import { lock } from 'proper-lockfile'
 import type { Test } from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 import { rayPlaces } from '../../../../plugins/machines/ray/ray-cluster.ts'
-import { alive, type Corral, startCorral, until } from '../../../support/corral.ts'
+import { alive, startCorral, until } from '../../../support/corral.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { rayPython } from '../../../support/ray-python.ts'
 
@@ -31,13 +31,6 @@ const QUICK = {
   RAY_health_check_failure_threshold: '4'
 }
 
-export interface ClusterNode {
-  home: string
-  url: string
-  join: ChildProcess
-  output(): string
-}
-
 export const homeOf = (name: string) => join(root, name)
 const environment = (home: string) => ({
   ...process.env,
@@ -55,7 +48,7 @@ export function run(home: string, ...args: string[]): Promise<{ code: number; st
   )
 }
 
-function joinCluster(name: string, last: number): ClusterNode {
+function joinCluster(name: string, last: number) {
   const home = homeOf(name)
   const token = join(homeOf('front'), 'cluster', 'token')
   const args = ['cluster', 'join', head, '--bind', addressOf(last), '--name', name, '--token-file', token]
@@ -66,15 +59,13 @@ function joinCluster(name: string, last: number): ClusterNode {
   })
   let output = ''
   for (const stream of [child.stdout, child.stderr]) {
-    stream.setEncoding('utf8').on('data', text => {
-      output += text
-    })
+    stream.setEncoding('utf8').on('data', text => (output += text))
   }
   return { home, url: `http://${addressOf(last)}:${MEMBER_PORT}`, join: child, output: () => output }
 }
 
 /** Returns the process of a node's corral when it answers. */
-export async function corralOf({ home, url, output }: ClusterNode, before = 0): Promise<number> {
+export async function corralOf({ home, url, output }: ReturnType<typeof joinCluster>, before = 0): Promise<number> {
   return await until(
     `a corral answers at ${url}; ${output()}`,
     async () => {
@@ -109,28 +100,14 @@ export const parentOf = (pid: number) => {
   return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1])
 }
 
-export interface Trial {
-  nodes: [b: ClusterNode, c: ClusterNode]
-  gateway: Corral
-  /** The output of `corral cluster up`. */
-  made: { code: number; stderr: string }
-  /** Runs the same command again. */
-  up(): ReturnType<typeof run>
-  /** The nodes that the gateway knows now, comma-separated. */
-  members(): Promise<string>
-  /** Folders that only processes of this trial name. */
-  mine: string[]
-  /** Ray's own files of the gateway and both nodes. */
-  temps: [gateway: string, b: string, c: string]
-  status(): Promise<any>
-}
-
 /** Starts a head with a gateway, and two nodes that the gateway knows. */
-export async function startTrial(t: Test): Promise<Trial> {
+export async function startTrial(t: Test) {
   const names = ['front', 'b', 'c']
-  const temps = names.map(name => rayPlaces(homeOf(name)).temp) as Trial['temps']
+  /** Ray's own files of the gateway and both nodes. */
+  const temps = names.map(name => rayPlaces(homeOf(name)).temp) as [gateway: string, b: string, c: string]
+  /** Folders that only processes of this trial name. */
   const mine = [root, ...temps]
-  const nodes: ClusterNode[] = []
+  const nodes: ReturnType<typeof joinCluster>[] = []
   // Ray's head listens on all addresses, so only one trial may run at a time.
   const release = await lock(tmpdir(), {
     lockfilePath: join(tmpdir(), 'corral-ray-trial.lock'),
@@ -157,17 +134,16 @@ export async function startTrial(t: Test): Promise<Trial> {
   const [b, c] = [joinCluster('b', 3), joinCluster('c', 4)]
   nodes.push(b, c)
   const gateway = await startCorral(t, { home: homeOf('front'), config: CONFIG, env: QUICK })
+  /** The nodes that the gateway knows now, comma-separated. */
   const members = async () => {
     const { body } = await gateway.json('/api/cluster', undefined, { local: true })
-    return body.members
-      .map(({ name }: any) => name)
-      .sort()
-      .join()
+    const known: string[] = body.members.map(({ name }: any) => name)
+    return known.sort().join()
   }
   await until('the gateway knows both', async () => (await members()) === 'b,c', LIMIT)
   const status = async () => {
     const { code, stdout, stderr } = await run(homeOf('front'), 'cluster', 'status', '--json')
     return code === 0 ? JSON.parse(stdout) : { stderr }
   }
-  return { nodes: [b, c], gateway, made, up, members, mine, temps, status }
+  return { nodes: [b, c] as const, gateway, made, up, members, mine, temps, status }
 }

@@ -8,18 +8,8 @@ t.test(`placement keeps its invariants in ${HISTORIES} random histories of a clu
   const { report, counts } = simulateMany(1, HISTORIES)
   t.equal(report, undefined)
   t.comment(JSON.stringify(counts))
-  for (const what of [
-    'answered',
-    'refused',
-    'prefix',
-    'least_busy',
-    'session',
-    'load',
-    'fetch',
-    'tried elsewhere',
-    'grow',
-    'shrink'
-  ]) {
+  const did = 'answered, refused, prefix, least_busy, session, load, fetch, tried elsewhere, grow, shrink'
+  for (const what of did.split(', ')) {
     t.ok(counts[what]! > HISTORIES / 20, `it did something: ${what} ${counts[what]}`)
   }
 })
