@@ -359,9 +359,8 @@ function clampedOptions(header: string): Partial<LoadOptions> {
 }
 
 /** Whether a piece has the progress of prompt processing, which must be shown at once. */
-function isProgress(piece: readonly Delta[] | Buffer): boolean {
-  return Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
-}
+const isProgress = (piece: readonly Delta[] | Buffer): boolean =>
+  Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
 
 const LINE_FEED = 10
 const DONE = 'data: [DONE]'

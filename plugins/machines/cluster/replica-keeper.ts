@@ -428,6 +428,5 @@ const REASONS: Record<ReplicaDecision['why'], string> = {
   enough: 'The number is right.'
 }
 
-function getReason({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string {
-  return wanted > present && obstacle !== '' ? `${REASONS[why]} ${obstacle}` : REASONS[why]
-}
+const getReason = ({ wanted, why }: ReplicaDecision, present: number, obstacle: string): string =>
+  wanted > present && obstacle !== '' ? `${REASONS[why]} ${obstacle}` : REASONS[why]

@@ -108,9 +108,8 @@ export function memberVariable(home: string, env: NodeJS.ProcessEnv): Record<str
 }
 
 /** Identifies this gateway to the cluster, also after a restart. */
-export function gatewayName(home: string): string {
-  return `${hostname()}-${createHash('sha256').update(home).digest('hex').slice(0, 10)}`
-}
+export const gatewayName = (home: string): string =>
+  `${hostname()}-${createHash('sha256').update(home).digest('hex').slice(0, 10)}`
 
 /** Options for the program's `head` command, which starts a head or keeps a running one. */
 export function headOptions(places: RayPlaces, { address }: RayRecord): object {

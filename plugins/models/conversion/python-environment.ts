@@ -253,9 +253,8 @@ export const LOCKS = {
 }
 
 /** The environment marker of a CPU-only torch wheel. */
-export function lockedFor(machine: string, pythonMinor: number): string {
-  return `sys_platform == 'linux' and platform_machine == '${machine}' and python_version == '3.${pythonMinor}'`
-}
+export const lockedFor = (machine: string, pythonMinor: number): string =>
+  `sys_platform == 'linux' and platform_machine == '${machine}' and python_version == '3.${pythonMinor}'`
 
 /**
  * Reads the locked packages for this machine's Python, as requirements.

@@ -101,6 +101,6 @@ export async function lmStudioFolders(
 }
 
 /** Returns each folder once, absolute, with `~` expanded. */
-function distinct(folders: string[], home: string): string[] {
-  return [...new Set(folders.map(folder => resolve(folder.replace(/^~(?=$|[\\/])/, () => home))))]
-}
+const distinct = (folders: string[], home: string): string[] => [
+  ...new Set(folders.map(folder => resolve(folder.replace(/^~(?=$|[\\/])/, () => home))))
+]

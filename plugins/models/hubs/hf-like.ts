@@ -386,6 +386,4 @@ export function refusalKind(response: HubResponse, isFile: boolean): RefusalKind
 }
 
 /** Returns whether a response with a temporary status is in fact final. */
-export function isFinalRefusal(response: HubResponse): boolean {
-  return csghubKind(response.text) !== undefined
-}
+export const isFinalRefusal = (response: HubResponse): boolean => csghubKind(response.text) !== undefined

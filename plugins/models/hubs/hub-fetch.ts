@@ -203,9 +203,8 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
 }
 export type HubFetch = ReturnType<typeof createHubFetch>
 
-function hasProxy(env: NodeJS.ProcessEnv): boolean {
-  return ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
-}
+const hasProxy = (env: NodeJS.ProcessEnv): boolean =>
+  ['https_proxy', 'HTTPS_PROXY', 'http_proxy', 'HTTP_PROXY'].some(name => env[name])
 
 /** Values of response headers by lower-case names. */
 export type Headers = Record<string, string>
@@ -214,9 +213,8 @@ const FIRST_DELAY_MS = 400
 const MAX_DELAY_MS = 8_000
 
 /** Returns whether the same request may succeed a moment later. */
-export function isTemporary(status: number): boolean {
-  return status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
-}
+export const isTemporary = (status: number): boolean =>
+  status === 408 || status === 425 || status === 429 || (status >= 500 && status !== 501 && status !== 505)
 
 /** Returns the milliseconds to wait before a retry. @param attempt 0 after the first failure */
 export function retryDelay(attempt: number, headers: Headers | undefined, now: number, random: number): number {

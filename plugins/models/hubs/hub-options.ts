@@ -57,13 +57,10 @@ export function hubPlugin<Options extends TObject>(
   })
 }
 
-export function hubFetch(title: string, options: ConnectionOptions, context: PluginContext): HubFetch {
-  return createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
-}
+export const hubFetch = (title: string, options: ConnectionOptions, context: PluginContext): HubFetch =>
+  createHubFetch(title, options.proxy, parseDuration(options.connect_timeout)!, context.signal)
 
-export function withoutSlash(address: string): string {
-  return address.replace(/\/+$/, '')
-}
+export const withoutSlash = (address: string): string => address.replace(/\/+$/, '')
 
 interface PublicHub {
   title: string
@@ -180,6 +177,4 @@ function checkToken(token: string, where: string): string {
   )
 }
 
-export function bearer(token: string): Headers {
-  return { authorization: `Bearer ${token}` }
-}
+export const bearer = (token: string): Headers => ({ authorization: `Bearer ${token}` })

@@ -54,13 +54,10 @@ export default hubPlugin(
 const isTrue = (value: string | undefined) => /^(1|on|yes|true)$/i.test(value ?? '')
 
 /** Returns the variable that forbids requests, as in Hugging Face's own client. */
-export function offlineVariable(env: NodeJS.ProcessEnv): string | undefined {
-  return ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
-}
+export const offlineVariable = (env: NodeJS.ProcessEnv): string | undefined =>
+  ['HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE'].find(name => isTrue(env[name]))
 
-function expanded(path: string): string {
-  return path.replace(/^~(?=$|[\\/])/, homedir())
-}
+const expanded = (path: string): string => path.replace(/^~(?=$|[\\/])/, homedir())
 
 export function tokenFile(env: NodeJS.ProcessEnv): string {
   if (env.HF_TOKEN_PATH) return expanded(env.HF_TOKEN_PATH)

@@ -6,9 +6,7 @@ import { printable } from '../../../core/system/printable.ts'
 import { isLoopback } from '../../../core/system/private-address.ts'
 import { type HubResponse, LOCATE_RETRY_MS, type OutgoingRequest, USER_AGENT } from './hub-fetch.ts'
 
-export function encodePath(path: string): string {
-  return path.split('/').map(encodeURIComponent).join('/')
-}
+export const encodePath = (path: string): string => path.split('/').map(encodeURIComponent).join('/')
 
 /** Maximum files of a repository in which corral looks for a model. */
 const MAX_FILES = 100_000
@@ -62,9 +60,7 @@ export function fingerprint(files: readonly HubFile[]): string {
 }
 
 /** Returns whether a revision is a fingerprint. The hub does not know fingerprints. */
-export function isFingerprint(revision: string): boolean {
-  return revision.startsWith('listing-')
-}
+export const isFingerprint = (revision: string): boolean => revision.startsWith('listing-')
 
 /** Parses an ETag, with or without quotes. */
 export function parseEtag(header: string | undefined): { value: string; weak: boolean } | undefined {
@@ -94,9 +90,8 @@ export function readSha256(value: unknown, file: string): string | undefined {
   return hex
 }
 
-export function sha1Hex(value: unknown): string | undefined {
-  return typeof value === 'string' && /^[0-9a-f]{40}$/i.test(value) ? value.toLowerCase() : undefined
-}
+export const sha1Hex = (value: unknown): string | undefined =>
+  typeof value === 'string' && /^[0-9a-f]{40}$/i.test(value) ? value.toLowerCase() : undefined
 
 function hexFromBase64(text: string | undefined): string | undefined {
   if (!text || !/^[A-Za-z0-9+/]{43}=$/.test(text)) return undefined
@@ -158,14 +153,12 @@ export function readLocation(response: HubResponse, proxy: string, file: string)
 }
 
 /** For files in git itself, hubs send git's SHA-1. */
-function linkedSha256(etag: string | undefined, file: string): string | undefined {
-  return sha1Hex(parseEtag(etag)?.value) ? undefined : readSha256(etag, file)
-}
+const linkedSha256 = (etag: string | undefined, file: string): string | undefined =>
+  sha1Hex(parseEtag(etag)?.value) ? undefined : readSha256(etag, file)
 
 /** Returns the proxy for an address: none for this machine, which a proxy cannot reach. */
-export function proxyForUrl(url: string, proxy: string): Pick<FileLocation, 'proxy'> {
-  return proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
-}
+export const proxyForUrl = (url: string, proxy: string): Pick<FileLocation, 'proxy'> =>
+  proxy || isLoopback(new URL(url).hostname) ? { proxy } : {}
 
 export function locationHeaders(credentials: Headers | undefined): Headers {
   return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
@@ -185,9 +178,7 @@ export async function requestLocation(
   return head && isLocation(head) ? { ...response, hops: [...head.hops, ...response.hops] } : response
 }
 
-function toKeyword(value: unknown): string | undefined {
-  return typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined
-}
+const toKeyword = (value: unknown) => (typeof value === 'string' && /^[\w.+:/-]{1,80}$/.test(value) ? value : undefined)
 
 const toCount = (value: unknown) =>
   Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined

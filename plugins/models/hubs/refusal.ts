@@ -79,13 +79,11 @@ export function hubRefusal(
 }
 
 /** The error for a model that a hub does not have, or that a reference does not name. */
-export function notAtHub(message: string, details?: Record<string, unknown>): CorralError {
-  return new CorralError('repo_not_found', message, { param: 'model', ...(details && { details }) })
-}
+export const notAtHub = (message: string, details?: Record<string, unknown>): CorralError =>
+  new CorralError('repo_not_found', message, { param: 'model', ...(details && { details }) })
 
-function isHtml(response: Pick<HubResponse, 'headers' | 'text'>): boolean {
-  return isWebPage(response.text) || /\btext\/html\b/.test(response.headers['content-type'] ?? '')
-}
+const isHtml = (response: Pick<HubResponse, 'headers' | 'text'>): boolean =>
+  isWebPage(response.text) || /\btext\/html\b/.test(response.headers['content-type'] ?? '')
 
 /**
  * Parses a response's JSON.

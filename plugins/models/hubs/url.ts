@@ -155,9 +155,8 @@ export function parseAddress(text: string): PlainAddress {
 }
 
 /** Returns the last part of an address's path. Undefined if that is not a file name. */
-export function fileNameFromUrl(id: string): string | undefined {
-  return usableName(decoded(new URL(id).pathname.split('/').at(-1)!))
-}
+export const fileNameFromUrl = (id: string): string | undefined =>
+  usableName(decoded(new URL(id).pathname.split('/').at(-1)!))
 
 /** Returns the file name in a `Content-Disposition` header. Undefined if there is no usable one. */
 export function fileNameFromDisposition(header: string | undefined): string | undefined {
@@ -185,6 +184,5 @@ function siblingUrl(id: string, name: string): string {
 }
 
 /** Returns an identifier for the content at addresses, from what their servers report about it. */
-function contentFingerprint(facts: readonly (string | number | undefined)[][]): string {
-  return `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`
-}
+const contentFingerprint = (facts: readonly (string | number | undefined)[][]): string =>
+  `content-${createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 40)}`

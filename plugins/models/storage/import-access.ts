@@ -32,9 +32,8 @@ export const EVERYWHERE: ImportAccess = {
 }
 
 /** Everything for the private socket and corral itself, otherwise only what is below `roots`. */
-export function importAccess(caller: Caller | undefined, roots: readonly string[]): ImportAccess {
-  return caller && !caller.isLocal ? within(roots) : EVERYWHERE
-}
+export const importAccess = (caller: Caller | undefined, roots: readonly string[]): ImportAccess =>
+  caller && !caller.isLocal ? within(roots) : EVERYWHERE
 
 function within(named: readonly string[]): ImportAccess {
   /** Follows links one by one, so that it never reveals whether something outside the roots exists. */

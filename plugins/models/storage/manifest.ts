@@ -152,9 +152,8 @@ interface UnreadManifest {
 }
 export type CachedManifest = UnreadManifest | (ShortManifest & { text?: undefined })
 
-export function hasSafetensors(kept: CachedManifest): boolean {
-  return kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors
-}
+export const hasSafetensors = (kept: CachedManifest): boolean =>
+  kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors
 
 /** Reads a model's whole manifest again. @param warn called if its details are lost */
 export function wholeManifest(

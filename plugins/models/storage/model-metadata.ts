@@ -175,9 +175,8 @@ export function labelFromFileType(fileType: unknown): string | undefined {
 }
 
 /** The file name takes precedence: the header does not know mixtures like `UD-Q4_K_XL`. */
-export function ggufLabel(fileName: string, fileType: unknown): string {
-  return labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'
-}
+export const ggufLabel = (fileName: string, fileType: unknown): string =>
+  labelFromFileName(fileName) ?? labelFromFileType(fileType) ?? 'GGUF'
 
 /** The folder's descriptive files. All but config.json are optional. */
 interface ModelDescription {

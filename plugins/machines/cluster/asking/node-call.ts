@@ -30,6 +30,5 @@ export async function* callLines<Line>(...call: Parameters<typeof callNode>): As
   if (failure !== undefined) throw parseFailure(failure) ?? new Error(failure)
 }
 
-export function explainFailure(member: ClusterNode, error: unknown): string {
-  return error instanceof CorralError ? error.message.replace(/\.$/, '') : member.explain(error)
-}
+export const explainFailure = (member: ClusterNode, error: unknown): string =>
+  error instanceof CorralError ? error.message.replace(/\.$/, '') : member.explain(error)

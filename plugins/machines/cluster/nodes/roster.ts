@@ -133,6 +133,4 @@ export class Roster {
   }
 }
 
-function isUsable({ url }: KnownMember): boolean {
-  return URL.canParse(url) && /^https?:$/.test(new URL(url).protocol)
-}
+const isUsable = ({ url }: KnownMember): boolean => URL.canParse(url) && /^https?:$/.test(new URL(url).protocol)

@@ -44,9 +44,7 @@ export interface NodeModel {
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
-export function modelKey(variantKey: string, mode: EngineMode): string {
-  return `${variantKey}#${mode}`
-}
+export const modelKey = (variantKey: string, mode: EngineMode): string => `${variantKey}#${mode}`
 
 /** A node that has a model. */
 export interface Host {
@@ -110,9 +108,7 @@ export class ClusterView {
 }
 
 /** Hashes a name to 32 bits, the same in every process, so that gateways decide alike. */
-export function hashOfName(name: string): number {
-  return Number.parseInt(hash('sha256', name).slice(0, 8), 16)
-}
+export const hashOfName = (name: string): number => Number.parseInt(hash('sha256', name).slice(0, 8), 16)
 
 /** Returns the index of the first host whose hash is at least this number. */
 export function findPlace(hosts: readonly Host[], number: number): number {

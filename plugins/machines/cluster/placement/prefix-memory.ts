@@ -247,10 +247,7 @@ function of(holding: Holding | Map<string, Holding>, member: string): Holding | 
 }
 
 /** Returns the sequence that this prompt continues, if enough of it is in the prompt. */
-function findContinued({ last }: Holding, common: number): Sequence | undefined {
-  return last && common >= MIN_CONTINUED_SHARE * last.length ? last : undefined
-}
+const findContinued = ({ last }: Holding, common: number): Sequence | undefined =>
+  last && common >= MIN_CONTINUED_SHARE * last.length ? last : undefined
 
-function getFirst<T>(set: ReadonlySet<T>): T | undefined {
-  return set.values().next().value
-}
+const getFirst = <T>(set: ReadonlySet<T>): T | undefined => set.values().next().value

@@ -91,9 +91,7 @@ const sha256 = (text: string) => hash('sha256', text)
 const toNumber = (digest: string) => Number.parseInt(digest.slice(0, 12), 16)
 
 /** Powers of two, and the middle between two of them. */
-function nextMark(mark: number): number {
-  return Number.isInteger(Math.log2(mark)) ? mark * 1.5 : (mark / 3) * 4
-}
+const nextMark = (mark: number): number => (Number.isInteger(Math.log2(mark)) ? mark * 1.5 : (mark / 3) * 4)
 
 const isSecondHalf = (unit: number) => unit >= 0xdc00 && unit <= 0xdfff
 

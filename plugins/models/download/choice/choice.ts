@@ -62,9 +62,8 @@ export const totalSize = (files: readonly { size: number | undefined }[]) =>
   files.reduce((sum, file) => sum + (file.size ?? 0), 0)
 
 /** Creates the error for a repository, or a part of it, that cannot be pulled. */
-export function refusal(code: ErrorCode, message: string, details?: Record<string, unknown>): CorralError {
-  return new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
-}
+export const refusal = (code: ErrorCode, message: string, details?: Record<string, unknown>): CorralError =>
+  new CorralError(code, message, { param: 'model', ...(details ? { details } : {}) })
 
 const GIB = 2 ** 30
 const MIN_GPU_BYTES = 4 * GIB
@@ -84,9 +83,8 @@ export function memoryBudget({ ram, most, gpu }: MemoryFacts): Budget {
 }
 
 /** Estimates the bytes of memory for a model with a context of usual length. */
-export function requiredMemory(weights: number, projector: number): number {
-  return Math.round(weights * 1.1 + 0.5 * GIB + projector)
-}
+export const requiredMemory = (weights: number, projector: number): number =>
+  Math.round(weights * 1.1 + 0.5 * GIB + projector)
 
 export function memoryCheck(required: number, budget: Budget): PullPlan['memory'] {
   const available = Math.round(required <= budget.best ? budget.best : budget.all)

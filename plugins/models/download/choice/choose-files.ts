@@ -244,9 +244,8 @@ function ambiguous(id: string, models: GgufModels, found: readonly GgufCandidate
   )
 }
 
-function incompleteSet(id: string, sets: readonly { path: string; missing: string[] }[]): CorralError {
-  return refusal('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)
-}
+const incompleteSet = (id: string, sets: readonly { path: string; missing: string[] }[]): CorralError =>
+  refusal('unsupported_capability', `${id} is not usable: ${sets.map(incompleteText).join('; ')}.`)
 
 const incompleteText = ({ path, missing }: { path: string; missing: string[] }) =>
   missing.includes(path) && shardNames(path).length === 1

@@ -86,9 +86,7 @@ function mainQuantization(label: string): string {
   return parts.find(part => !isFloat(part)) ?? parts[0]!
 }
 
-function isFloat(label: string): boolean {
-  return /^(?:B?F16|F32)$/.test(label)
-}
+const isFloat = (label: string): boolean => /^(?:B?F16|F32)$/.test(label)
 
 /** Ranks a label by quality: higher is better. Unknown labels rank just below the known label they begin with. */
 export function quality(label: string): number {
@@ -109,6 +107,4 @@ export function standInRank(label: string): number | undefined {
 }
 
 /** Types of other engines, and repacked types of old versions, which llama.cpp does not load. */
-export function isUnsupported(label: string): boolean {
-  return /_[48]_[48]$|_R[48]$|^(?:UD-)?IQ\d_K|^I2_S$/.test(label)
-}
+export const isUnsupported = (label: string): boolean => /_[48]_[48]$|_R[48]$|^(?:UD-)?IQ\d_K|^I2_S$/.test(label)

@@ -199,9 +199,7 @@ function labelAtEnd(id: string): string | undefined {
   return label && name.toUpperCase().endsWith(label) ? label : undefined
 }
 
-function withoutExtension(path: string): string {
-  return path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
-}
+const withoutExtension = (path: string) => path.replace(/\.gguf$/i, '').replace(/(?:-split)?-\d{5}-of-\d{5}$/, '')
 
 /** Converts a path to a label, with the characters and the length that labels may have. */
 export function asLabel(path: string): string {

@@ -11,9 +11,8 @@ import { partialBytes, removePartial } from '../transfer/part-file.ts'
 
 // ---- in the folder of a pull ---------------------------------------------------------------------------------------
 
-export function fileTarget(folder: string, { storedPath }: Pick<PlannedDownload, 'storedPath'>): string {
-  return join(folder, 'files', ...storedPath.split('/'))
-}
+export const fileTarget = (folder: string, { storedPath }: Pick<PlannedDownload, 'storedPath'>): string =>
+  join(folder, 'files', ...storedPath.split('/'))
 
 /** Identifies the content of each file by its stored path: its digest, otherwise its revision. */
 function contentByPath({ repository: { hub, id, revision }, files }: PullPlan): Map<string, string> {

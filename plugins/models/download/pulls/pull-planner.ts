@@ -55,9 +55,8 @@ export interface PlannerContext {
 /** Maximum size of a config or index file that is read before files are chosen. */
 const MAX_DESCRIPTION_BYTES = 64_000_000
 /** Returns the private addresses that a pull may contact. @param isLocal made over the private socket */
-export function allowedAddresses({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) {
-  return isLocal ? [EVERY_ADDRESS] : privateAddresses
-}
+export const allowedAddresses = ({ privateAddresses }: Pick<PlannerContext, 'privateAddresses'>, isLocal: boolean) =>
+  isLocal ? [EVERY_ADDRESS] : privateAddresses
 
 /** `owner/name:tag`, or parts of it. Never an address of a hub. */
 const PLAIN_NAME = /^[^/:@]+(?:\/[^/:@]+)?(?::[^/:@]+)?$/

@@ -89,6 +89,5 @@ export class PullProgress {
   }
 }
 
-function withTotals(files: readonly FileState[]): FileProgress[] {
-  return files.flatMap(({ path, completed, total }) => (total === undefined ? [] : [{ path, completed, total }]))
-}
+const withTotals = (files: readonly FileState[]): FileProgress[] =>
+  files.flatMap(({ path, completed, total }) => (total === undefined ? [] : [{ path, completed, total }]))

@@ -24,9 +24,10 @@ export type DigestReply =
   | { type: 'failed'; message: string; code: string | undefined }
 
 /** Creates the hashes of a file, to be updated with its bytes: SHA-256, and git's SHA-1 if needed. */
-export function fileHashes(size: number, git: boolean) {
-  return [createHash('sha256'), ...(git ? [createHash('sha1').update(`blob ${size}\0`)] : [])]
-}
+export const fileHashes = (size: number, git: boolean) => [
+  createHash('sha256'),
+  ...(git ? [createHash('sha1').update(`blob ${size}\0`)] : [])
+]
 
 export async function hashFile(path: string, size: number, git: boolean, signal?: AbortSignal) {
   const hashes = fileHashes(size, git)

@@ -391,9 +391,7 @@ export async function fetchBytes(
 const isWebPageAnswer = (answer: Answer) => answer.kind === 'unusable' && answer.why === WEB_PAGE
 
 /** Removes the queries of addresses in a text, since they may contain signatures. */
-export function withoutQueries(text: string): string {
-  return text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')
-}
+export const withoutQueries = (text: string): string => text.replace(/(https?:\/\/[^\s?"'<>#]+)\?[^\s"'<>]*/gi, '$1')
 
 /** Shorter than servers usually keep unused connections. */
 const IDLE_MS = 4000

@@ -83,9 +83,7 @@ function secure(
   }
 }
 
-function bareHostname(url: URL): string {
-  return url.hostname.replace(/^\[|\]$/g, '')
-}
+const bareHostname = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
 
 /** Waits for an event of a connection that is being made. @throws as `openSocket` */
 async function happened(

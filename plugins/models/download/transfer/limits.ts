@@ -151,6 +151,5 @@ export const FIRST_DELAY_MS = 500
 const MAX_DELAY_MS = 30_000
 
 /** Returns the milliseconds before the next attempt: random, up to a limit that doubles with each failure. */
-export function backOff(failures: number, first: number, random: () => number = Math.random): number {
-  return random() * Math.min(MAX_DELAY_MS, first * 2 ** Math.min(failures, 16))
-}
+export const backOff = (failures: number, first: number, random: () => number = Math.random): number =>
+  random() * Math.min(MAX_DELAY_MS, first * 2 ** Math.min(failures, 16))

@@ -98,9 +98,7 @@ async function removeJournal(target: string): Promise<void> {
   await rm(`${journalPath(target)}.new`, { force: true })
 }
 
-export async function partialBytes(target: string): Promise<number> {
-  return (await loadJournal(target))?.map.completed ?? 0
-}
+export const partialBytes = async (target: string): Promise<number> => (await loadJournal(target))?.map.completed ?? 0
 
 export async function removePartial(target: string): Promise<void> {
   await rm(partPath(target), { force: true })

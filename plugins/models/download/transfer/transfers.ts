@@ -187,6 +187,5 @@ export class TransferThread {
 
 const shuttingDown = () => new CorralError('shutting_down', 'corral is shutting down.')
 
-function toError(error: Extract<FromRun, { type: 'failed' }>['error']): Error {
-  return error instanceof Error ? error : new CorralError(error.code, error.message, error)
-}
+const toError = (error: Extract<FromRun, { type: 'failed' }>['error']): Error =>
+  error instanceof Error ? error : new CorralError(error.code, error.message, error)
