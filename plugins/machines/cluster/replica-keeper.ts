@@ -169,12 +169,7 @@ export class ReplicaKeeper {
   }
 
   /** Loads a model at more nodes, or unloads it at some. @returns how many nodes would have to be added */
-  #adjust(
-    kept: Kept,
-    bounds: ReplicaBounds,
-    chosen: Set<string>,
-    now: number
-  ): { record: ReplicasRecord | undefined; missing: number } {
+  #adjust(kept: Kept, bounds: ReplicaBounds, chosen: Set<string>, now: number) {
     const { members } = this.#options
     const { key } = kept
     for (const set of [kept.own, kept.failures, kept.renewed]) {

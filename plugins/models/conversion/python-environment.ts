@@ -76,11 +76,7 @@ names = {'torch': torch, 'numpy': numpy, 'transformers': transformers, 'sentence
 print(json.dumps({'python': sys.version.split()[0], **{name: str(module.__version__) for name, module in names.items()}}))
 `
 
-async function checkPython(
-  executable: string,
-  { converter, env, log }: EnvironmentOptions,
-  signal?: AbortSignal
-): Promise<Record<string, string>> {
+async function checkPython(executable: string, { converter, env, log }: EnvironmentOptions, signal?: AbortSignal) {
   const { stdout } = await runTool(executable, ['-c', IMPORT_CHECK, converter], {
     env,
     variables: { ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', HF_HUB_OFFLINE: '1' },

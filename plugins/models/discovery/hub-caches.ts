@@ -120,10 +120,7 @@ export function planRepository({ owner, name, folder, files, texts, single }: Ca
   return [...candidates, { found: title, name: validName(owner, name), path: folder, ...planFiles(weights, byPath) }]
 }
 
-function planFiles(
-  { format, files, problem }: FolderModel,
-  byPath: ReadonlyMap<string, CacheFile>
-): Pick<Candidate, 'format' | 'files' | 'problem'> {
+function planFiles({ format, files, problem }: FolderModel, byPath: ReadonlyMap<string, CacheFile>) {
   const isSingle = files.filter(({ role }) => role === 'model').length === 1
   // The store puts the shards of one model in a single folder.
   const ggufName = (path: string) => (isSingle ? withoutShardNumber(path) : path).slice(path.lastIndexOf('/') + 1)

@@ -112,10 +112,7 @@ const ParametersSchema = Type.Record(Type.String(), Type.Unknown())
 const MessagesSchema = Type.Array(Type.Object({ role: Type.String(), content: Type.Optional(Type.String()) }))
 
 /** Reads a model's settings. A setting that cannot be imported is named in the notes. The others are imported. */
-function readSettings(
-  layers: readonly Layer[],
-  texts: Blobs['texts']
-): Pick<Candidate, 'defaults' | 'hasGoTemplate' | 'notes'> {
+function readSettings(layers: readonly Layer[], texts: Blobs['texts']) {
   const notes: string[] = []
   const defaults: ModelDefaults = {}
   const licenses: string[] = []

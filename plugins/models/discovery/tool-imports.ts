@@ -111,11 +111,7 @@ function templateNotes({ hasGoTemplate }: Candidate, { metadata, defaults }: Sto
 }
 
 /** Chooses the files to import, from another model here if it has them. @returns `release` to call afterwards */
-async function shareFiles(
-  files: Candidate['files'],
-  storage: Storage,
-  caller: Caller | undefined
-): Promise<{ files: AdoptedFile[]; release: () => void }> {
+async function shareFiles(files: Candidate['files'], storage: Storage, caller: Caller | undefined) {
   const releases: (() => void)[] = []
   const shared = files.map(async ({ size, ...file }): Promise<AdoptedFile> => {
     for (const variant of file.claimedSha256 === undefined ? [] : storage.list()) {
@@ -134,11 +130,7 @@ async function shareFiles(
 const refuse = (param: string, message: string) => new CorralError('invalid_request', message, { param })
 
 /** Searches a tool's folders that the caller may read. @throws CorralError `path_not_allowed` if none */
-async function search(
-  tool: Tool,
-  storage: Storage,
-  caller: Caller | undefined
-): Promise<{ folders: string[]; candidates: Candidate[]; unreadable: string[] }> {
+async function search(tool: Tool, storage: Storage, caller: Caller | undefined) {
   const disk = new CacheDisk(path => storage.importPath(path, caller))
   const folders: string[] = []
   // The tool's own settings may name the folders. Reading them is not subject to the caller's rights.

@@ -102,12 +102,7 @@ function toRecord({ name, prefixes }: Hub, match: HubMatch, isFirst: boolean): F
 }
 
 /** Returns what a pull of the repository would choose, by its listing alone, or why that is unknown. */
-async function previewPull(
-  hub: Hub,
-  { id, formats }: HubMatch,
-  memory: MemoryFacts,
-  waiting: Waiting
-): Promise<Partial<FoundRepository>> {
+async function previewPull(hub: Hub, { id, formats }: HubMatch, memory: MemoryFacts, waiting: Waiting) {
   try {
     const { files, gated } = await hub.repository({ id }, waiting)
     const {

@@ -277,10 +277,7 @@ function file(path: string, size: unknown, oid: unknown, lfs: unknown): HubFile 
   return hubFile(path, readSize(linked?.size, path) ?? readSize(size, path), sha256, gitSha1)
 }
 
-async function toHubFiles(
-  entries: readonly unknown[],
-  read: (entry: Record<string, unknown>) => HubFile | undefined
-): Promise<HubFile[]> {
+async function toHubFiles(entries: readonly unknown[], read: (entry: Record<string, unknown>) => HubFile | undefined) {
   const distinct = new Map<string, HubFile>()
   await mapInSlices(entries, entry => {
     const listed = isObject(entry) ? read(entry) : undefined

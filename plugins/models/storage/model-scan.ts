@@ -244,10 +244,7 @@ export function openLastScan(file: string, models: string, now = Date.now()) {
 }
 
 /** Reads the file. Empty if it is damaged or belongs to another version or models folder. */
-function rowsIn(
-  file: string,
-  identity: string
-): { rows: Map<string, ListedRow>; manifestText(row: ListedRow): string } {
+function rowsIn(file: string, identity: string) {
   const rows = new Map<string, ListedRow>()
   let texts = ''
   const manifestText = (row: ListedRow) => texts.slice(row[6], row[6]! + row[5])

@@ -78,12 +78,7 @@ export class ModelStore implements Storage {
    * @param importRoots absolute folders that callers over the network may import from
    * @param last what the previous start read, and the record for the next one
    */
-  static async open(
-    models: string,
-    log: FastifyBaseLogger,
-    importRoots: readonly string[] = [],
-    last?: LastScan
-  ): Promise<ModelStore> {
+  static async open(models: string, log: FastifyBaseLogger, importRoots: readonly string[] = [], last?: LastScan) {
     const store = new ModelStore(models, log, importRoots)
     for (const { key, directory, manifest } of await store.#explained(() => scanModels(models, log, last))) {
       store.#index.put(key, directory, manifest)
@@ -285,12 +280,7 @@ export class ModelStore implements Storage {
   }
 
   /** Writes a variant into its manifest. Returns it as written, since a removal may follow at any moment. */
-  async #record(
-    name: ModelName,
-    directory: string,
-    variant: VariantRecord,
-    becomesDefault: boolean
-  ): Promise<StoredVariant> {
+  async #record(name: ModelName, directory: string, variant: VariantRecord, becomesDefault: boolean) {
     const key = modelKey(name)
     const before = this.#index.manifest(key)
     const replaced = before && findLabel(before.variants, variant.label)

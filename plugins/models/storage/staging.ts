@@ -150,12 +150,7 @@ export async function transferFile(source: string, target: string, options: Tran
   }
 }
 
-async function linkFile(
-  file: FileHandle,
-  source: string,
-  target: string,
-  { allowHardLink, sha256 }: TransferOptions
-): Promise<boolean> {
+async function linkFile(file: FileHandle, source: string, target: string, { allowHardLink, sha256 }: TransferOptions) {
   // Systems refuse a reflink with a dozen different codes.
   const reflink = () =>
     copyFile(pathOfOpened(file, source), target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
@@ -181,11 +176,7 @@ async function linkFile(
   return false
 }
 
-async function readDigest(
-  pieces: AsyncIterable<Buffer>,
-  copy: FileHandle | undefined,
-  options: TransferOptions
-): Promise<string> {
+async function readDigest(pieces: AsyncIterable<Buffer>, copy: FileHandle | undefined, options: TransferOptions) {
   const hash = createHash('sha256')
   for await (const piece of pieces) {
     options.signal?.throwIfAborted()

@@ -293,11 +293,7 @@ const KINDS: [RegExp, string][] = [
   [/\.safetensors$/, 'SafeTensors files that are not a language model by themselves']
 ]
 
-function nothingToRun(
-  id: string,
-  allFiles: readonly HubFile[],
-  { roles, incomplete, candidates }: GgufModels
-): CorralError {
+function nothingToRun(id: string, allFiles: readonly HubFile[], { roles, incomplete, candidates }: GgufModels) {
   const foreign = candidates.filter(({ quantization }) => quantization && isUnsupported(quantization))
   if (foreign.length > 0) {
     return refusal(

@@ -55,11 +55,7 @@ export function defaultQuantization(
   return { candidate, reason }
 }
 
-function reasonOfBest(
-  best: GgufCandidate,
-  next: GgufCandidate | undefined,
-  { best: usable, gpu, all }: Budget
-): string {
+function reasonOfBest(best: GgufCandidate, next: GgufCandidate | undefined, { best: usable, gpu, all }: Budget) {
   const need = requiredFor(best)
   const memory =
     need <= usable

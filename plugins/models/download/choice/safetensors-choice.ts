@@ -159,10 +159,7 @@ function damaged(path: string, why: string): CorralError {
  * otherwise `model.safetensors`, otherwise the only set of shards, otherwise the only other file.
  * @throws CorralError `unsupported_capability` if that is ambiguous
  */
-function safetensorsModel(
-  { id, files, weightsInIndex }: ChoiceRequest,
-  folder: string
-): { weights: HubFile[]; missing: string[] } {
+function safetensorsModel({ id, files, weightsInIndex }: ChoiceRequest, folder: string) {
   const byName = new Map(files.map(file => [file.path, file]))
   const names = files.filter(({ path }) => parentFolder(path) === folder && isWeights(path)).map(({ path }) => path)
   const expected = weightsInIndex?.map(name => folder + name) ?? withoutIndex(id, names, folder)

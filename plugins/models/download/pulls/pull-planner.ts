@@ -226,11 +226,7 @@ function presentPlan(variant: StoredVariant, reason: string, warnings: string[] 
 }
 
 /** Uses the first hub with the repository. A failed hub is reported only if no later hub has it. */
-async function findRepository(
-  hubs: readonly Hub[],
-  { id, revision, privateAddresses }: HubRequest,
-  waiting: Waiting
-): Promise<{ hub: Hub; repository: HubRepository }> {
+async function findRepository(hubs: readonly Hub[], { id, revision, privateAddresses }: HubRequest, waiting: Waiting) {
   const failures: CorralError[] = []
   const request = { id, ...(revision && { revision }), ...(privateAddresses && { privateAddresses }) }
   for (const hub of hubs) {
@@ -296,11 +292,7 @@ async function choose(
 }
 
 /** @throws CorralError `unsupported_capability` if llama.cpp's converter does not support the model */
-async function conversionDoubts(
-  { conversion }: PlannerContext,
-  { id, address }: HubRepository,
-  config: unknown
-): Promise<string[]> {
+async function conversionDoubts({ conversion }: PlannerContext, { id, address }: HubRepository, config: unknown) {
   const { architecture, supported } = await conversion.supports(config)
   const shown = architecture === undefined ? 'which config.json does not name' : printable(architecture, 100)
   if (supported) return []

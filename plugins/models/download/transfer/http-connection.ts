@@ -70,12 +70,7 @@ class Connection {
   private constructor() {}
 
   /** @throws ConnectionFailure, CorralError `address_not_allowed`, the signal's reason */
-  static async open(
-    target: SocketTarget,
-    proxy: URL | undefined,
-    timeout: number,
-    signal: AbortSignal
-  ): Promise<Connection> {
+  static async open(target: SocketTarget, proxy: URL | undefined, timeout: number, signal: AbortSignal) {
     const connection = new Connection()
     const onread = {
       buffer: () => connection.#room(),

@@ -1,7 +1,6 @@
 import { once } from 'node:events'
 import type { ClientRequest, IncomingMessage } from 'node:http'
 import { connect as connectPlain, isIP, type Socket } from 'node:net'
-import type { ConnectionOptions } from 'node:tls'
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { abortAfter } from '../../../../core/system/abort-signals.ts'
@@ -70,11 +69,7 @@ export async function openSocket(
   return { socket, direct: false }
 }
 
-function secure(
-  url: URL,
-  { ca, servername }: NonNullable<SocketTarget['tls']> = {},
-  roots: readonly string[]
-): ConnectionOptions {
+function secure(url: URL, { ca, servername }: NonNullable<SocketTarget['tls']> = {}, roots: readonly string[]) {
   const name = servername ?? (isIP(bareHostname(url)) ? undefined : bareHostname(url))
   return {
     ...(name !== undefined && { servername: name }),
@@ -86,12 +81,7 @@ function secure(
 const bareHostname = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
 
 /** Waits for an event of a connection that is being made. @throws as `openSocket` */
-async function happened(
-  source: Socket | ClientRequest,
-  event: string,
-  timeout: number,
-  signal: AbortSignal
-): Promise<unknown[]> {
+async function happened(source: Socket | ClientRequest, event: string, timeout: number, signal: AbortSignal) {
   const limit = abortAfter(timeout)
   try {
     return await once(source, event, { signal: AbortSignal.any([signal, limit]) })
