@@ -31,9 +31,8 @@ const storedAt = (node: Corral) =>
   filesBelow(join(node.home, 'models')).filter(path => path.endsWith('.gguf') && !path.startsWith('.downloads'))
 
 /** A server that keeps its address when it is restarted. */
-async function startAgain(t: Test, port: number, config: string, home?: string): Promise<Corral> {
-  return await startCorral(t, { config, flags: ['--port', String(port)], ...(home !== undefined && { home }) })
-}
+const startAgain = async (t: Test, port: number, config: string, home?: string): Promise<Corral> =>
+  await startCorral(t, { config, flags: ['--port', String(port)], ...(home !== undefined && { home }) })
 
 /** A gateway whose nodes with the model take no requests, so that the other node has to copy it. */
 async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = '') {

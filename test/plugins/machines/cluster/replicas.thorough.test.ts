@@ -10,9 +10,7 @@ const FEW_SLOTS = 'defaults:\n  num_parallel: 2\n'
 const LIMIT = 180_000
 
 /** @param more further configuration of a node */
-async function startNode(t: Test, more = ''): Promise<Corral> {
-  return await startCorral(t, { config: `${FEW_SLOTS}${more}` })
-}
+const startNode = async (t: Test, more = ''): Promise<Corral> => await startCorral(t, { config: `${FEW_SLOTS}${more}` })
 
 async function startAll(t: Test, nodes: readonly Promise<Corral>[], cluster: string, config = '') {
   const all = await Promise.all(nodes)

@@ -41,9 +41,7 @@ export async function startReadyGateway(...given: Parameters<typeof startGateway
 }
 
 /** The nodes as a gateway shows them. */
-export async function getNodes(gateway: Corral): Promise<any[]> {
-  return (await gateway.json('/api/cluster')).body.members
-}
+export const getNodes = async (gateway: Corral): Promise<any[]> => (await gateway.json('/api/cluster')).body.members
 
 /** Waits until nodes have these states. */
 export async function untilStates(gateway: Corral, states: Record<string, string>): Promise<void> {

@@ -168,9 +168,7 @@ export async function listed(corral: Corral): Promise<string[]> {
   return (await corral.json('/api/tags')).body.models.map((model: any) => model.name).sort()
 }
 
-export async function pulls(corral: Corral): Promise<any[]> {
-  return (await corral.json('/api/pulls')).body.pulls
-}
+export const pulls = async (corral: Corral): Promise<any[]> => (await corral.json('/api/pulls')).body.pulls
 
 export async function answer(corral: Corral, model: string): Promise<string> {
   const { status, body } = await corral.json('/api/chat', {
