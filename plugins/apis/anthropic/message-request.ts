@@ -176,8 +176,8 @@ interface Part {
 const ID_PREFIX = 'toolu_'
 
 /**
- * The header that Claude Code puts before its system message. It means nothing to a model, and because it differs in
- * every request, it would prevent prompt caching.
+ * A header that Claude Code puts before its system message. Models cannot use it, and because it differs in every
+ * request, it would prevent prompt caching.
  */
 const BILLING_HEADER = /^x-anthropic-billing-header:(\s*[\w.-]+=[^;\n]*;)+\s*/
 
@@ -341,7 +341,7 @@ function convertBlocks(content: unknown, place: string): Part[] {
   return readBlocks(content, place).flatMap(given => convertBlock(given, 'text, image, document and search_result'))
 }
 
-/** Converts a block into what the model reads. @param allowed types of blocks, for the error message */
+/** Converts a block to content parts for the model. @param allowed types of blocks, for the error message */
 function convertBlock(given: Block, allowed: string): Part[] {
   const { block, place } = given
   switch (block.type) {

@@ -23,8 +23,7 @@ function messageContent(text: string, images: string[] | null | undefined): stri
 }
 
 /**
- * Converts native messages to the OpenAI chat format. Tool calls get ids, and tool results get the id of the call they
- * answer.
+ * Converts native messages to the OpenAI chat format. Tool calls get ids, and tool results get the ids of their calls.
  */
 export function engineMessages(messages: Message[]): Record<string, unknown>[] {
   let calls = 0

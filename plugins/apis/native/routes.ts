@@ -48,7 +48,7 @@ export function nativeRoutes(deps: NativeDependencies, shownVersion = version): 
 
 const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
 
-/** The page for browsers if the web page is elsewhere or disabled. It links only to what exists. */
+/** The page for browsers if the web page is elsewhere or disabled. It has no dead links. */
 function links(hasDocs: boolean, page: string | undefined): string {
   const chat = page === undefined ? '' : ` <a href="${page}">Chat.</a>`
   const docs = hasDocs ? ' <a href="/docs">Read and try its API.</a>' : ''

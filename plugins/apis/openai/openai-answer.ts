@@ -222,7 +222,7 @@ function meanLogprob({ logprobs = [] }: Delta): number {
   return tokens.reduce((sum, { logprob }) => sum + logprob, 0) / Math.max(1, tokens.length)
 }
 
-/** End-of-text tokens have no text, and neither have tokens that the engine holds back until the next one. */
+/** End-of-text tokens have no text. The same is true of tokens that the engine holds back until the next one. */
 const hasBytes = ({ bytes }: TokenProbability) => bytes.length > 0
 
 /** Requests log probabilities from an engine. @param top number of alternatives per token */

@@ -37,13 +37,13 @@ import type { NodeReply } from './nodes/node-connection.ts'
 import type { ClusterNodes } from './nodes/nodes.ts'
 import { modelKey } from './placement/cluster-view.ts'
 
-/** Requests at once. Nodes have their own queues, which share their slots between clients. */
+/** Maximum concurrent requests. Nodes have their own queues, which share their slots between clients. */
 const SLOTS = 65_536
 
-/** Models whose nodes do not answer in bytes. */
+/** Models whose nodes do not send bytes. */
 export type WithoutBytes = Set<string>
 
-/** Creates an engine whose requests are answered by nodes, each by the best one. */
+/** Creates an engine that sends each request to the best node. */
 export function createClusterEngine(
   spec: EngineSpec,
   members: ClusterNodes,
@@ -221,7 +221,7 @@ export function createClusterEngine(
       try {
         return await once<Value>(call, request, signal, tried)
       } catch {
-        // If the client ended it, it gets the reason.
+        // If the client ended the request, it gets the reason.
         signal.throwIfAborted()
         return undefined
       }
@@ -365,7 +365,7 @@ const isProgress = (piece: readonly Delta[] | Buffer): boolean =>
 const LINE_FEED = 10
 const DONE = 'data: [DONE]'
 
-/** Splits a byte stream into whole events: half an event could be neither renamed nor continued. */
+/** Splits a byte stream into whole events, because half an event can be neither renamed nor continued. */
 class WholeEvents {
   #rest: Buffer | undefined
   #last: Buffer | undefined

@@ -30,7 +30,7 @@ export function clusterProvider(
           await reply.body.dump()
           return true
         } catch {
-          // It refused, or it is gone, and its models with it.
+          // The node refused, or it is gone with its models.
           return false
         }
       })

@@ -153,7 +153,7 @@ export default definePlugin({
       *minimums() {
         if (replicas.min > 0) for (const member of members.all()) yield* member.models.keys()
         for (const [name, { replicas }] of Object.entries(config.models)) {
-          // As with preload, a name without a variant means the default one.
+          // As with preload, a name without a variant means the default variant.
           const variant = replicas?.min ? catalog.find(parseModelName(name)) : undefined
           if (variant) yield variant.key
         }

@@ -51,14 +51,14 @@ interface Failure {
   retryAt: number
 }
 
-/** What this server has done for a model in one mode. The maps are by names of nodes. */
+/** This server's work for a model in one mode. The maps are by names of nodes. */
 interface Kept {
   /** As `modelKey` returns it. */
   readonly key: string
   readonly mode: EngineMode
   variant: Model
   state: ReplicaState
-  /** Nodes where this server loaded it on its own account. Only there it is unloaded again. */
+  /** Nodes on which this server loaded it as a replica. It is unloaded only there. */
   readonly own: Set<string>
   readonly loads: Set<string>
   readonly failures: Map<string, Failure>
@@ -67,12 +67,12 @@ interface Kept {
 }
 
 /**
- * Keeps each model in memory at as many nodes as `decideReplicas` says, and asks for machines if the nodes have no
- * room. It decides from the nodes' own reports, so that several gateways decide alike: a load that another gateway has
- * begun counts, and all choose the same of equal nodes.
+ * Keeps each model in memory on as many nodes as `decideReplicas` says, and asks for machines if the nodes have no
+ * room. It decides from the nodes' own reports, so that several gateways decide alike: loads started by other gateways
+ * count, and all gateways choose the same node among equal ones.
  *
- * Loads use only free memory: they are background requests, so a node evicts nothing for them that a client uses. Only
- * replicas that were loaded here are unloaded, when they are idle.
+ * Loads use only free memory: they are background requests, so a node evicts no model in use for them. Only replicas
+ * that were loaded by this server are unloaded, when they are idle.
  */
 export class ReplicaKeeper {
   readonly #options: ReplicaKeeperOptions
@@ -106,7 +106,7 @@ export class ReplicaKeeper {
     return this.#records
   }
 
-  /** How many nodes a source is asked for; undefined if it cannot add any. */
+  /** Returns how many nodes a source should have. Undefined if it cannot add any. */
   wanted(source: string): number | undefined {
     return this.#machines.get(source)?.wanted
   }
@@ -178,7 +178,7 @@ export class ReplicaKeeper {
     const up = members.view.hosts(key).all.filter(({ member }) => member.state === 'up')
     const loaded = up.filter(({ model }) => model.state === 'loaded')
     const loading = new Set(up.filter(({ model }) => model.state === 'loading').map(({ member }) => member.name))
-    // A node that was asked to load it may not have reported that yet, or copies it first.
+    // After a load request, a node may not have reported the load yet, or may copy the model first.
     for (const name of kept.loads) if (!loaded.some(({ member }) => member.name === name)) loading.add(name)
     const sum = (hosts: readonly Host[], number: (host: Host) => number) =>
       hosts.reduce((total, host) => total + number(host), 0)
@@ -233,7 +233,7 @@ export class ReplicaKeeper {
   #grow(kept: Kept, count: number, chosen: Set<string>, now: number) {
     const { members } = this.#options
     const resting = [...kept.failures].filter(([, { retryAt }]) => retryAt > now).map(([member]) => member)
-    // The memory of a load is known only after the node has reported it, so each node gets one load at a time.
+    // The memory of a load is unknown until the node reports it, so each node gets one load at a time.
     const busy = [...this.#kept.values()].flatMap(({ loads }) => [...loads])
     const tried = new Set([...resting, ...busy, ...chosen])
     let begun = 0
@@ -250,7 +250,7 @@ export class ReplicaKeeper {
       void this.#load(kept, choice)
     }
     if (begun < count) for (const member of resting) this.#lookAt(kept.failures.get(member)!.retryAt)
-    // Failed nodes, and nodes that load something else first, are no reason for more machines.
+    // Failed nodes, and nodes that load another model first, are not a reason for more machines.
     const others = tried.size - begun
     return { begun, obstacle, missing: Math.max(0, count - begun - others) }
   }
@@ -282,7 +282,7 @@ export class ReplicaKeeper {
       if (!Number.isFinite(expires)) continue
       const last = model.running > 0 ? now : (kept.renewed.get(member.name) ?? now)
       kept.renewed.set(member.name, last)
-      // Its clock may differ.
+      // The node's clock may differ.
       const at = last + Math.min(MAX_RENEWAL_MS, Math.max(MIN_RENEWAL_MS, (expires - last) / 2))
       if (now < at) {
         this.#lookAt(at)
@@ -339,7 +339,7 @@ export class ReplicaKeeper {
       waiting ??= setTimeout(() => ended.abort(new Error('it has no room for it now')), ROOM_TIMEOUT_MS)
     }
     const body: AskBody = { model, mode, call: 'load', idle: true, ...(alike && { options: alike }) }
-    // It waits until its node reports progress.
+    // The load waits until its node reports progress.
     wait()
     try {
       for await (const { phase } of callLines<Progress>(member, ASK_PATH, { body, signal })) {
@@ -360,7 +360,7 @@ export class ReplicaKeeper {
 
   async #unload({ variant }: Kept, name: string): Promise<void> {
     const { member, model } = this.#there(variant, name)
-    // Not POST /api/stop, which would cut off new requests.
+    // Not POST /api/stop, because that would abort new requests.
     const body = { model, keep_alive: 0, stream: false }
     const reply = await callNode(member, '/api/generate', { body, signal: this.#closed.signal })
     await reply.body.dump()

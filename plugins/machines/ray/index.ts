@@ -5,7 +5,7 @@ import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { rayPlaces } from './ray-cluster.ts'
 import { RaySource } from './ray-source.ts'
 
-/** Milliseconds between two checks which cluster it is. A new one takes longer than that to start. */
+/** Milliseconds between two checks for another cluster. A new cluster takes longer to start. */
 const RECORD_CHECK_MS = 3000
 
 const options = Type.Object(

@@ -7,10 +7,10 @@ import { type Static, Type } from 'typebox'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { packageRoot } from '../../../core/system/package-info.ts'
 
-/** What a node is started with, unless its machine overrides it. */
+/** Settings for starting a node. Its machine can override them. */
 const MemberSchema = Type.Object({
   port: Type.Integer(),
-  /** Its data directory on its machine. By default that of the user who runs Ray there. */
+  /** Its data directory on its machine. By default the one of the user who runs Ray there. */
   home: Type.Optional(Type.String()),
   /** Command that starts corral there. */
   command: Type.Array(Type.String())
@@ -19,7 +19,7 @@ export type MemberSettings = Static<typeof MemberSchema>
 
 const RecordSchema = Type.Object({
   version: Type.Literal(1),
-  /** Of Ray's head, such as `10.0.0.5:6379`. */
+  /** Address of Ray's head, such as `10.0.0.5:6379`. */
   address: Type.String(),
   /** Whether corral started the head on this machine. If so, the server of this data directory keeps it alive. */
   own: Type.Boolean(),

@@ -95,7 +95,7 @@ export class RaySource implements MemberSource {
       return this.#told?.fault(errorMessage(error))
     }
     const address = settings.address || record?.address
-    // This server does not manage a head elsewhere.
+    // This server manages only heads that it started.
     this.#record = record?.own && record.address === address ? record : undefined
     this.#hasCluster = address !== undefined
     this.#ending.abort()
@@ -143,12 +143,12 @@ export class RaySource implements MemberSource {
     const child = spawn(python, ['-I', RAY_SCRIPT, 'watch', watched], {
       cwd: places.folder,
       env: { ...toolEnvironment(env), ...PYTHON_VARIABLES, PYTHONDONTWRITEBYTECODE: '1', ...variables },
-      // It ends when its input closes, and so with this process.
+      // The program ends when its input closes, and therefore with this process.
       stdio: ['pipe', 'pipe', 'pipe', 'pipe']
     })
     this.#child = child
     child.stdin.on('error', () => {
-      // It has ended, which is noticed below.
+      // The program has ended, which is detected below.
     })
     this.#tellWanted()
     let last = ''

@@ -67,7 +67,7 @@ export async function createUnfinished(variant: StoredVariant): Promise<string> 
   return folder
 }
 
-/** Removes what killed conversions of a variant left. None may be running. */
+/** Removes the leftovers of killed conversions of a variant. No conversion may be running. */
 export async function clearUnfinished(variant: Variant): Promise<void> {
   for (const name of await namesIn(root(variant))) {
     if (name.startsWith(UNFINISHED)) await discard(join(root(variant), name))

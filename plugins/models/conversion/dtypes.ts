@@ -16,8 +16,8 @@ export interface DtypePlan {
 }
 
 /**
- * Types with their bits per weight: those that the converter writes itself, and those that llama-quantize produces. The
- * latter are generous, since the embedding stays finer.
+ * Types with their bits per weight: types that the converter writes itself, and types that llama-quantize produces. The
+ * latter are generous, because the embedding keeps a finer type.
  */
 const { direct: DIRECT, quantized: QUANTIZED } = TYPES
 

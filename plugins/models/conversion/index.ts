@@ -102,7 +102,7 @@ function createConversion(
     })
   }
 
-  /** Refuses to install gigabytes that nobody has agreed to, unless an installation is already running. */
+  /** Refuses to install gigabytes without consent, unless an installation is already running. */
   async function requireInstalled(publicName: string): Promise<void> {
     if (settings.install === 'auto' || environments.has('')) return
     const required = await missingPackages({ settings, directory })

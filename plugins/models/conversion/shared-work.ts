@@ -18,7 +18,7 @@ export class SharedWork<T> {
       waiting.signal?.throwIfAborted()
       const work = this.#works.get(key) ?? this.#begin(key, start)
       if (!work.controller.signal.aborted) return await this.#join(work, waiting)
-      // It is being cancelled. Start its successor after it has ended completely.
+      // The work is being cancelled. Start its successor after it has ended completely.
       await work.result.catch(() => undefined)
     }
   }

@@ -86,7 +86,7 @@ export class CacheDisk {
   async file(path: string, link: string): Promise<CacheFile> {
     try {
       const source = await this.#locate(link)
-      // Not a pipe or folder.
+      // Excludes pipes and folders.
       if (!(await lstat(source)).isFile()) return { path, source, size: 0, content: 'missing' }
       const file = await openRegularFile(source)
       try {
@@ -122,7 +122,7 @@ export interface CacheFile {
   size: number
   /** The kind of content by its first bytes, or why it could not be read. */
   content: 'gguf' | 'foreign' | 'other' | 'missing' | 'unreadable'
-  /** Why it is unreadable, or a sentence that says what a foreign file is. */
+  /** Why it is unreadable, or a sentence about a foreign file. */
   why?: string
   claimedSha256?: string
 }
@@ -138,7 +138,7 @@ export interface Candidate {
   tag?: string
   defaults?: ModelDefaults
   hasGoTemplate?: boolean
-  /** Sentences about what is lost, and why. */
+  /** Sentences about lost content, with the reasons. */
   notes?: string[]
   problem?: string
 }

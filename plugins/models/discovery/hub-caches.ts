@@ -64,7 +64,7 @@ async function findRepository(
   ]
 }
 
-/** Returns the commits whose files are there: first that of `main`, then other references, then the rest. */
+/** Returns the commits with downloaded files: first that of `main`, then other references, then the rest. */
 async function listCommits(folder: string, disk: CacheDisk): Promise<string[]> {
   const present = await disk.subfolders(join(folder, 'snapshots'))
   const refs = present.length > 1 ? await disk.files(join(folder, 'refs')) : []
@@ -83,7 +83,7 @@ async function readClaimedDigest(folder: string, { path }: CacheFile): Promise<P
     const isDigest = basename(dirname(target)) === 'blobs' && /^[0-9a-f]{64}$/.test(basename(target))
     return isDigest ? { claimedSha256: basename(target) } : {}
   } catch (error) {
-    // Not a link: systems without links get the file itself.
+    // This is not a link: systems without links get the file itself.
     if (isSystemError(error, 'EINVAL', 'UNKNOWN', 'ENOENT', 'EACCES')) return {}
     throw error
   }

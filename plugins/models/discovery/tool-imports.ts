@@ -36,7 +36,8 @@ export function createToolImports(tools: readonly Tool[], storage: Storage): Ado
       if (candidates.length === 0 && unreadable.length > 0) {
         throw refuse('from', `${unreadable[0]} Or name another folder with adoption.${tool.setting} in config.yaml.`)
       }
-      // Keep the order found, but put Ollama's tags before "latest", which then gets a label that is no tag.
+      // Keep the order found, but put Ollama's tags before "latest", which then gets a label that differs from all
+      // tags.
       const order = (candidate: Candidate) => `${formatModelName(candidate.name)}${isLatest(candidate) ? ':~' : ''}`
       candidates.sort((a, b) => (order(a) < order(b) ? -1 : Number(order(a) > order(b))))
       const models = candidates.map((candidate): FoundModel => {
@@ -183,8 +184,8 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
 }
 
 /**
- * Returns the variant that a candidate is already stored as. Ollama's models go by name: the same files under another
- * name do not count, nor does a model imported without its settings by an earlier version.
+ * Returns the variant under which a candidate is already stored. Ollama's models are compared by name: the same files
+ * under another name do not count, and neither does a model that an earlier version imported without its settings.
  */
 function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undefined {
   const { name, tag, path, defaults } = candidate

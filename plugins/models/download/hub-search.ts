@@ -20,7 +20,7 @@ type SearchingHub = Hub & Required<Pick<Hub, 'search'>>
 const MAX_LISTED = 20
 const LISTINGS_AT_ONCE = 6
 
-/** Searches hubs for models, and works out what a pull of each would choose. See `Downloads.search`. */
+/** Searches hubs for models, and predicts which files a pull of each would choose. See `Downloads.search`. */
 export async function searchHubs(
   context: SearchContext,
   request: Pick<SearchRequest, 'words' | 'hub' | 'limit'>,

@@ -135,7 +135,7 @@ interface DownloadsOptions
 
 /** After this time a transfer makes room for a client that has none. */
 const TURN_MS = 60_000
-/** Listings at once for each concurrent transfer. A listing mostly waits for hubs. */
+/** Concurrent listings for each concurrent transfer. A listing mostly waits for hubs. */
 const LISTINGS_PER_PULL = 4
 
 export type DownloadsService = ReturnType<typeof createDownloads>

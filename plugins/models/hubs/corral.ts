@@ -117,7 +117,7 @@ function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: 
           if (typeof name !== 'string' || !wanted.every(word => name.toLowerCase().includes(word))) continue
           const [id] = name.split(':') as [string]
           const formats = format === 'gguf' || format === 'safetensors' ? ([format] as const) : []
-          // Its variants have records of their own.
+          // Its variants have their own records.
           if (!found.has(id)) {
             found.set(id, { id, updatedAt: toTimestamp(modified_at), tasks: [], gated: false, formats: [...formats] })
           }
@@ -143,7 +143,7 @@ function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: 
   }
 }
 
-/** @param isQuoted whether to quote the server's own words: not those of a server that the client chose */
+/** @param isQuoted whether to quote the server's own words: false for a server that the client chose */
 function refusal(response: HubResponse, server: string, id: string, isQuoted: boolean): CorralError {
   const { status, text } = response
   const details = { hub: server, repository: id, hubStatus: status }

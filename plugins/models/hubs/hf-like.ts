@@ -239,7 +239,7 @@ export function sameButForCase(results: unknown, id: string): string | undefined
   return ids.find(isSame) as string | undefined
 }
 
-/** Searches for a name that differs only in case. It only improves an error message, so failures find nothing. */
+/** Searches for a name that differs only in case. This only improves an error message, so failures are ignored. */
 async function similarName(send: SendToHub, pathPrefix: string, id: string, signal: AbortSignal | undefined) {
   const [owner, name] = id.split('/') as [string, string]
   const limit = abortAfter(SIMILAR_NAME_TIMEOUT_MS)

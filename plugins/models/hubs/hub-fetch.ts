@@ -37,7 +37,7 @@ export interface OutgoingRequest {
   /** The settings name the address, so it may redirect into a private network. */
   redirectsAnywhere?: boolean
   signal?: AbortSignal | undefined
-  /** What to do at a redirect to a host that gets no credentials: follow it without them, or return its address. */
+  /** What to do on a redirect to a host that gets no credentials: follow it without them, or return its address. */
   foreign?: 'follow' | 'stop'
   headersOnly?: boolean
   retryTime?: number
@@ -49,7 +49,7 @@ export interface HubResponse {
   status: number
   url: string
   headers: Headers
-  /** Headers of all responses in order, redirects included. The last ones are `headers`. */
+  /** Headers of all responses in order, including redirects. The last ones are `headers`. */
   hops: Headers[]
   text: string
   credentials: Headers | undefined
@@ -174,7 +174,7 @@ export function createHubFetch(title: string, proxy: string, connectTimeout: num
     }
   }
 
-  /** Returns the response, whatever its status. @throws CorralError `hub_unreachable` if there is none */
+  /** Returns the response with any status. @throws CorralError `hub_unreachable` if there is none */
   return async function send(outgoing: OutgoingRequest): Promise<HubResponse> {
     const signal = outgoing.signal ? AbortSignal.any([ending, outgoing.signal]) : ending
     const last = performance.now() + (outgoing.retryTime ?? RETRY_MS)

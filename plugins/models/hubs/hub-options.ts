@@ -71,7 +71,7 @@ interface PublicHub {
   /** Its own hosts, which get the token. */
   hosts: readonly string[]
   tokens: TokenSources
-  /** Returns headers to send beside the usual one for tokens. */
+  /** Returns headers to send in addition to the usual token header. */
   moreHeaders?(token: string): Headers
 }
 

@@ -53,7 +53,7 @@ export function hubFile(path: string, size: number | undefined, sha256?: string,
   return { path, size, ...(sha256 ? { sha256 } : {}), ...(gitSha1 ? { gitSha1 } : {}) }
 }
 
-/** Identifies a listing's content, whatever its order, for hubs without commits. */
+/** Identifies a listing's content, regardless of its order, for hubs without commits. */
 export function fingerprint(files: readonly HubFile[]): string {
   const lines = files.map(({ path, size, sha256, gitSha1 }) => JSON.stringify([path, size, sha256 ?? gitSha1])).sort()
   return `listing-${createHash('sha256').update(lines.join('\n')).digest('hex').slice(0, 40)}`
@@ -164,7 +164,7 @@ export function locationHeaders(credentials: Headers | undefined): Headers {
   return { 'user-agent': USER_AGENT, 'accept-encoding': 'identity', ...credentials }
 }
 
-/** Uses HEAD if the hub redirects that, otherwise requests the first byte: some servers only redirect those. */
+/** Uses HEAD if the hub redirects it. Otherwise requests the first byte, because some servers redirect only GET. */
 export async function requestLocation(
   send: (outgoing: Partial<OutgoingRequest>) => Promise<HubResponse>,
   foreign: 'stop' | 'follow',

@@ -63,7 +63,7 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
     prefixes: ['modelscope:', `https://${site}/`, `https://www.${site}/`],
 
     async repository({ id, revision = DEFAULT_BRANCH }: HubRequest, { signal }: Waiting): Promise<HubRepository> {
-      // "True" with a capital letter: anything else silently lists only the top folder.
+      // "True" must have a capital letter. Any other spelling silently lists only the top folder.
       const query = new URLSearchParams({ Revision: revision, Recursive: 'True' })
       const response = await send({ path: `${api(id)}/repo/files?${query}`, signal })
       const subject = { title, id, page: pageUrl(id), revision }

@@ -7,7 +7,7 @@ import { isWebPage, pageTitle } from '../../../core/system/web-page.ts'
 import { type HubResponse, shownAddress } from './hub-fetch.ts'
 import REFUSALS from './refusals.json' with { type: 'json' }
 
-/** What was requested of a hub, and how messages name it. */
+/** The requested object of a hub, and its names in messages. */
 export interface Subject {
   /** For example `Hugging Face`, with its address if that is not the usual one. */
   title: string
@@ -125,7 +125,7 @@ export function serverMessage(response: Pick<HubResponse, 'headers' | 'text'>): 
         : String(body ?? '')
       if (isObject(message)) message = message.message
     } catch {
-      // Not JSON: the text itself is the message.
+      // If it is not JSON, the text itself is the message.
       message = text
     }
   }

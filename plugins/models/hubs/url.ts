@@ -17,9 +17,9 @@ export default hubPlugin(
   (context, options) => createUrlHub(hubFetch('The address', options, context), options.proxy)
 )
 
-/** More shards than this are a mistake. */
+/** A higher number of shards is a mistake. */
 const MAX_SHARDS = 500
-/** Maximum addresses whose secrets are remembered. There are never this many pulls at a time. */
+/** Maximum addresses whose secrets are remembered, far more than concurrent pulls. */
 const MAX_SECRETS = 1000
 
 type Secrets = Pick<PlainAddress, 'credentials' | 'secretQuery'>

@@ -64,7 +64,7 @@ interface SourceIndex {
 const same = (some: readonly unknown[], others: readonly unknown[]) =>
   some.length === others.length && some.every((each, at) => each === others[at])
 
-/** Lists the stored models, then the models that plugins bring. `short-names.ts` decides what a name means. */
+/** Lists the stored models, then the models of plugins. `short-names.ts` resolves names. */
 export function createCatalog(
   storage: Pick<ModelStore, 'list' | 'variants' | 'namesakes'>,
   aliases: () => Aliases,

@@ -17,7 +17,7 @@ interface FoundFile extends FileIdentity {
   size: number
 }
 
-/** What an import may read of the machine's disk. */
+/** The part of the machine's disk that an import may read. */
 export interface ImportAccess {
   /** Resolves symbolic links. @throws CorralError `path_not_allowed`, whether or not anything is there */
   locate(path: string): Promise<string>
@@ -25,7 +25,7 @@ export interface ImportAccess {
   find(path: string): Promise<FoundFile>
 }
 
-/** For the user who runs the server: everything that user may read. */
+/** For the user who runs the server: everything that this user can read. */
 export const EVERYWHERE: ImportAccess = {
   locate: path => realpath(path),
   find: async path => await identify(await realpath(path))

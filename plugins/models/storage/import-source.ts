@@ -122,7 +122,7 @@ async function leadsToFile(link: string, access: ImportAccess): Promise<boolean>
   try {
     return (await lstat(await access.locate(link))).isFile()
   } catch (error) {
-    // The link leads outside the roots: it counts as a file, and is refused if the model needs it.
+    // The link leads outside the roots. It counts as a file, and is refused if the model needs it.
     if (error instanceof CorralError) return error.code === 'path_not_allowed'
     // A dangling link is treated as missing. Planning reports missing files.
     if (isSystemError(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'EACCES')) return false

@@ -45,7 +45,7 @@ export default definePlugin({
       try {
         await installDemoModel(store, paths.home)
       } catch (error) {
-        // Everything else works without the demo model, and the next start tries again.
+        // Everything else works without the demo model. The next start tries again.
         log.error(error, 'The demo model corral/tiny-chat could not be stored')
       }
     }
@@ -65,7 +65,7 @@ async function installDemoModel(store: ModelStore, home: string): Promise<void> 
   if (existsSync(mark)) return
   const name = { owner: 'corral', name: 'tiny-chat' }
   if (!store.find(name)) {
-    // Not a link: an upgrade of corral may write into its own files.
+    // Linking is not possible: an upgrade of corral may write into its own files.
     const intake = { origin: { kind: 'bundled', from: 'corral' }, allowHardLink: false } as const
     await store.import({ path: DEMO_FILE, name }, intake)
   }

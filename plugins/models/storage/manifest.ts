@@ -72,7 +72,7 @@ const ManifestSchema = Type.Object({
 })
 
 export type VariantRecord = Static<typeof VariantSchema>
-/** The content of a model's `manifest.json`: the only truth about what is stored. */
+/** The content of a model's `manifest.json`, the only source of truth about stored files. */
 export type Manifest = Static<typeof ManifestSchema>
 
 export function parseManifest(text: string): ParsedJson<Manifest> {
@@ -114,7 +114,8 @@ export function withVariant(
 
 /**
  * Returns the manifest without some revisions, or undefined if none is left. If the default is removed, the oldest
- * remaining variant becomes the default; variants made under a tag do so only if nothing else is left.
+ * remaining variant becomes the default. A variant made under a tag becomes the default only if there is no other
+ * variant.
  */
 export function withoutRevisions<
   Kept extends { default: string; variants: Pick<VariantRecord, 'label' | 'revision' | 'origin'>[] }
@@ -132,7 +133,7 @@ type ShortMetadata = Omit<VariantRecord['metadata'], keyof Details> & {
   hasTemplate: boolean
 }
 type ShortVariant = Omit<VariantRecord, 'metadata'> & { metadata: ShortMetadata }
-/** A manifest without its variants' details: what is in memory for each model. */
+/** A manifest without its variants' details, which is in memory for each model. */
 export type ShortManifest = Omit<Manifest, 'variants'> & { variants: ShortVariant[] }
 
 export function shortManifest({ variants, ...manifest }: Manifest): ShortManifest {
@@ -145,7 +146,7 @@ export function shortManifest({ variants, ...manifest }: Manifest): ShortManifes
   }
 }
 
-/** A short manifest as the last start wrote it, not parsed yet. */
+/** A short manifest as written by the last start, not parsed yet. */
 interface UnreadManifest {
   text: string
   safetensors: boolean

@@ -25,7 +25,7 @@ async function reading<T>(found: Found, read: (file: FileHandle) => Promise<T>):
 }
 type Found = FileIdentity & { source: string }
 
-/** A model found on disk whose headers show that it is complete. */
+/** A model on disk whose headers show that it is complete. */
 export interface ModelSource {
   format: 'gguf' | 'safetensors'
   label: string

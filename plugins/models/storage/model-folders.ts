@@ -33,7 +33,7 @@ export async function discardFolder(models: string, folder: string): Promise<voi
       await rename(folder, aside)
       toDelete = aside
     } catch {
-      // It is gone, or open files on Windows or a full disk prevent the move: delete it in place.
+      // The folder is gone, or open files on Windows or a full disk prevent the move. Delete it in place.
     }
   }
   await rm(toDelete, { recursive: true, force: true, maxRetries: 3 })
@@ -104,7 +104,7 @@ export async function syncFolder(folder: string): Promise<void> {
   try {
     handle = await open(folder, 'r')
   } catch (error) {
-    // Deleted by hand: nothing to sync.
+    // The user deleted it, so there is nothing to sync.
     if (isSystemError(error, 'ENOENT')) return
     throw error
   }
@@ -159,7 +159,7 @@ export class RevisionFolders {
       await discardFolder(this.#models, directory)
       await removeEmptyFolders(join(directory, '..'))
     } catch (error) {
-      // The model is removed anyway; only its space is not free yet.
+      // The model is removed anyway. Only its disk space is not free yet.
       this.#log.warn(error, `The files in ${directory} cannot be deleted now; corral tries again at its next start`)
     }
   }

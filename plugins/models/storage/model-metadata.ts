@@ -47,7 +47,7 @@ const THINKING =
 export interface CapabilityFacts {
   architecture?: string
   poolingType?: number
-  /** False if tokens also attend to later tokens: such a model cannot generate text. */
+  /** False if tokens also attend to later tokens. Such a model cannot generate text. */
   isCausal?: boolean
   /** The model has a classification layer, with this many labels (0 if it names none). */
   classifier?: { labels: number }
@@ -95,7 +95,7 @@ export function templateCapabilities(template = ''): Capability[] {
   return capabilities
 }
 
-/** Limits on what a manifest stores of a file's header. */
+/** Limits on the parts of a file's header that a manifest stores. */
 const MAX_INFO_ENTRIES = 2_000
 const MAX_INFO_STRING = 1_024
 const MAX_TEMPLATE = 1_000_000
@@ -263,7 +263,7 @@ const ENCODER_CLASS =
   /^((Bert|Camembert|DistilBert|Roberta|XLMRoberta|NomicBert|ModernBert|JinaBert|EuroBert|T5Encoder|Llama|Mistral|Qwen2|Qwen3|Lfm2)(Model|ForMaskedLM)|JinaEmbeddings\w+|NeoBERT\w*|\w+BidirectionalModel|Gemma3TextModel)$/
 /** Models that llama-server cannot answer with: see `getCapabilities`. */
 const NOT_SERVED_CLASS = /^(U?MT5|T5(?!Encoder)|Dream|LLaDA|RND1|PocketTTS|WavTokenizer|Qwen3TTS)|(Draft|Speculator)/
-/** Like llama.cpp's converter, recognize Qwen3 rerankers by their page: nothing else shows it. */
+/** Like llama.cpp's converter, recognize Qwen3 rerankers by their page, because no file shows it. */
 const QWEN3_RERANKER = /# qwen3-(vl-)?reranker/i
 
 function capabilities(
@@ -324,7 +324,7 @@ export async function readSafetensors(path: string, file: FileHandle): Promise<S
 
 const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0
 
-/** Sums up all tensors' weights and where the last one ends, or names an invalid tensor. */
+/** Sums up the weights of all tensors and finds the end of the last one, or names an invalid tensor. */
 function summarizeTensors(tensors: Record<string, unknown>): (SafetensorsFile & { end: number }) | { wrong: string } {
   const weights = new Map<string, number>()
   let end = 0

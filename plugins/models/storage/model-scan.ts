@@ -30,16 +30,16 @@ import {
 import { discardFolder, REVISION_MARK, removeEmptyFolders, STAGING_FOLDER } from './model-folders.ts'
 
 /**
- * Reads all manifests, and clears away what a crash left: staging folders, revisions that no manifest names, and
+ * Reads all manifests, and removes the leftovers of crashes: staging folders, revisions that no manifest names, and
  * half-written manifests. An unusable manifest and its files stay as they are, and a warning is logged.
  *
  * It reads synchronously, since nothing is served yet: ten thousand manifests take 0.4 s this way, and 2.5 s with 32
  * asynchronous readers.
- * @param last what the previous start read: unchanged models are not read again
+ * @param last the models that the previous start read: unchanged models are not read again
  */
 export async function scanModels(models: string, log: FastifyBaseLogger, last?: LastScan) {
   mkdirSync(models, { recursive: true })
-  // An unreadable models folder is an error; an unreadable folder in it is only a warning.
+  // An unreadable models folder is an error, but an unreadable folder in it is only a warning.
   readdirSync(models)
   const found = new Map<string, { key: string; directory: string; manifest: CachedManifest }>()
   for (const owner of subfolders(models, log)) {
@@ -66,7 +66,7 @@ export async function scanModels(models: string, log: FastifyBaseLogger, last?: 
   return [...found.values()]
 }
 
-/** Reads a model's folder, and clears leftovers. @param onGood called if there was nothing to warn about */
+/** Reads a model's folder, and removes leftovers. @param onGood called if there was nothing to warn about */
 async function readModel(
   models: string,
   directory: string,
@@ -101,7 +101,7 @@ function subfolders(folder: string, log: FastifyBaseLogger): string[] {
   return names.sort()
 }
 
-/** Lists a folder, or warns and returns nothing: the other models are still served. */
+/** Lists a folder. If that fails, warns and returns nothing, since the other models are still served. */
 function listEntries(folder: string, log: FastifyBaseLogger): Dirent[] {
   try {
     return readdirSync(folder, { withFileTypes: true })
@@ -189,12 +189,12 @@ type ListedRow = [path: string, ...marks: ChangeMarks, safetensors: boolean, len
 export type LastScan = ReturnType<typeof openLastScan>
 
 /**
- * What the previous start read of each model, in a cache file. An entry is valid while the model's folder and manifest
+ * A cache file with each model as the previous start read it. An entry is valid while the model's folder and manifest
  * are unchanged. Checking that takes two system calls instead of five, a parser and a schema check. The folders remain
- * the only truth: the file may be deleted, damaged or outdated at any time.
+ * the only source of truth: the file may be deleted, damaged or outdated at any time.
  *
- * After a line with a checksum come a list of the models and their short manifests as one string. Each manifest is
- * sliced out, and parsed when it is first needed.
+ * The file has a line with a checksum, a list of the models, and their short manifests as one string. Each manifest is
+ * sliced out and parsed when it is first needed.
  * @param models absolute path of the models folder
  */
 export function openLastScan(file: string, models: string, now = Date.now()) {
@@ -210,7 +210,7 @@ export function openLastScan(file: string, models: string, now = Date.now()) {
         if (!manifest?.isFile()) return undefined
         return [statSync(directory).ctimeMs, manifest.ctimeMs, manifest.size]
       } catch {
-        // Reading the folder reports what is wrong.
+        // Reading the folder reports the problem.
         return undefined
       }
     },

@@ -74,9 +74,9 @@ export class ModelStore implements Storage {
   }
 
   /**
-   * Reads the models below `models` and clears away what a crash left.
+   * Reads the models below `models` and removes the leftovers of crashes.
    * @param importRoots absolute folders that callers over the network may import from
-   * @param last what the previous start read, and the record for the next one
+   * @param last the scan of the previous start, and the record for the next one
    */
   static async open(models: string, log: FastifyBaseLogger, importRoots: readonly string[] = [], last?: LastScan) {
     const store = new ModelStore(models, log, importRoots)
@@ -266,7 +266,7 @@ export class ModelStore implements Storage {
   async #folderFor(name: ModelName): Promise<string> {
     const known = this.#index.directory(modelKey(name))
     if (known !== undefined) {
-      // It may have been deleted by hand.
+      // The user may have deleted it.
       await mkdir(known, { recursive: true })
       return known
     }

@@ -39,11 +39,11 @@ export function aliasTable(models: CoreConfig['models']): Aliases {
 }
 
 /**
- * Decides what a name means, short names and aliases included, for every API and command:
+ * Resolves names, including short names and aliases, for every API and command:
  *
- * 1. A name with an owner: the model of that name, otherwise the model that has it as an alias.
+ * 1. A name with an owner: the model with that name, otherwise the model that has it as an alias.
  * 2. A short name: the model stored without an owner, otherwise the model that has it as an alias, otherwise the only
- *    model of that name and variant under any owner, otherwise the model that a plugin knows by that name.
+ *    model with that name and variant under any owner, otherwise the model that a plugin knows by that name.
  *
  * A model that the caller may not use does not exist for that caller. Only a name with an owner is refused as
  * forbidden, whether or not the model exists, so callers cannot discover other models.
@@ -135,7 +135,7 @@ export function createNameResolver(
 const MAX_COMPARED = 1000
 const MAX_SUGGESTIONS = 3
 
-/** Stems by name. They are slow to compute, and each request for a missing model needs those of all models. */
+/** Stems by name. They are slow to compute, and each request for a missing model needs the stems of all models. */
 const stems = new Map<string, string>()
 const MAX_STEMS = 50_000
 
@@ -158,8 +158,8 @@ function toStem(name: string): string {
 }
 
 /**
- * Returns names that a missing name may have meant, the likeliest first: names with the same stem, then names that
- * begin with it, then the nearest one by edit distance. Names of the same owner come first.
+ * Returns names that a missing name may have meant, most likely first: names with the same stem, then names that begin
+ * with it, then the nearest one by edit distance. Names of the same owner come first.
  * @param names `owner/name`, or only a name
  */
 export function similarNames({ owner, name, variant }: RequestedName, names: readonly string[]): string[] {

@@ -86,7 +86,7 @@ export async function stageFiles(
   }
 }
 
-/** Returns one digest (64 hex digits) for a set of files, whatever their names, and the model's defaults. */
+/** Returns one digest (64 hex digits) for a set of files, independent of their names, and the model's defaults. */
 export function contentDigest(files: StoredFile[], defaults?: ModelDefaults): string {
   const lines = [...files].sort((a, b) => (a.path < b.path ? -1 : 1)).map(file => `${file.role} ${file.sha256}\n`)
   // Sort object keys, so that equal defaults have equal JSON.
@@ -154,10 +154,10 @@ async function linkFile(file: FileHandle, source: string, target: string, { allo
   // Systems refuse a reflink with a dozen different codes.
   const reflink = () =>
     copyFile(pathOfOpened(file, source), target, constants.COPYFILE_FICLONE_FORCE | constants.COPYFILE_EXCL)
-  // This fails on another file system, one without links, or for another user's file. A copy still works.
+  // A hard link fails on another file system, on one without links, or for another user's file. A copy still works.
   const hardLink = async () => {
     await link(source, target)
-    // By name: another file may have taken its place since it was opened, and must not become part of a model.
+    // Linking by name: another file may have replaced it since it was opened, and must not become part of a model.
     if (isSameFile(await stat(target, { bigint: true }), await file.stat({ bigint: true }))) return
     throw new Error(`${source} is another file now`)
   }
@@ -188,7 +188,7 @@ async function readDigest(pieces: AsyncIterable<Buffer>, copy: FileHandle | unde
 }
 
 /**
- * Decides under which label files are stored, and with which defaults.
+ * Decides the label and the defaults under which files are stored.
  *
  * A model made by a client replaces the model made under the same name. It replaces a model from elsewhere only if the
  * files stay the same. Files from elsewhere keep the defaults of the variant that they replace, and never take a label
@@ -196,7 +196,8 @@ async function readDigest(pieces: AsyncIterable<Buffer>, copy: FileHandle | unde
  *
  * @param name its variant, if given, is the label
  * @param variants those of the model, the default one first
- * @returns `present` is the variant of this label, which it replaces. With `becomesDefault`, the bare name refers to it.
+ * @returns `present` is the variant of this label, which it replaces. With `becomesDefault`, the bare name refers to
+ * it.
  * @throws CorralError `model_exists` naming the existing model
  */
 export function decidePlacement(
@@ -225,7 +226,7 @@ export function decidePlacement(
   const replaced = replacedByMade(tag, variants)
   const isMade = replaced?.origin.kind === 'made'
   if (replaced && !isMade && !haveSameContent(replaced.files, files)) throw modelExists(replaced)
-  // This label has the model that was made without a tag, known by the bare name.
+  // This label belongs to the model that was made without a tag, known by the bare name.
   if (isMade && replaced.origin.tag === undefined && tag !== undefined) throw labelTaken(replaced)
   return {
     label: replaced?.label ?? tag ?? freeLabel(label, variants),

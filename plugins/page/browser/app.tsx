@@ -111,7 +111,7 @@ function skip(event: MouseEvent): void {
   field?.focus()
 }
 
-/** Asks for a key and covers the page, since nothing works without it. */
+/** Asks for a key and covers the page, which does not work without a key. */
 function KeyDialog() {
   const t = texts.value
   const [text, setText] = useState('')

@@ -36,7 +36,7 @@ for (const step of [() => formatNumber(0), ...MARKDOWN_STEPS]) {
   try {
     await step()
   } catch {
-    // It is tried again when it is needed.
+    // The next use tries again.
   }
 }
 // Visible in the browser's developer tools.

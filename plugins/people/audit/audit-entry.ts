@@ -72,7 +72,7 @@ export function tellingOf({ method, routeOptions, record }: FastifyRequest, read
   return status >= 400 && status !== CLIENT_LEFT && leased === undefined ? 'refusal' : 'yes'
 }
 
-/** Builds the audit entry for a finished request: who, what and how it ended, but no prompts or answers. */
+/** Builds the audit entry for a finished request: caller, action and result, but no prompts or answers. */
 export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
   const { id, method, caller, record, routeOptions } = request
   const { use, status, failure, began, ended, waitBegan, leased, tokens } = record
@@ -105,7 +105,8 @@ export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
 const TARGETS = [['model'], ['name'], ['source', 'destination'], ['part', 'level'], ['runtime', 'version'], ['id']]
 
 /**
- * Names the target of an action from its path or else its body. Query strings and credentials are removed from URLs.
+ * Names the target of an action from its path, otherwise from its body. Query strings and credentials are removed from
+ * URLs.
  */
 function targetOf({ params, body }: FastifyRequest): string | undefined {
   const inPath = Object.values((params ?? {}) as Record<string, unknown>).join('/')

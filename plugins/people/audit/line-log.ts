@@ -15,7 +15,7 @@ import { formatBytes } from '../../../core/system/bytes.ts'
 const BATCH_TIME = 200
 /** Retry interval while the files cannot be written, in milliseconds. */
 const RETRY_TIME = 1000
-/** Characters of lines held in memory during that time. Further lines are lost. */
+/** Maximum characters of lines in memory during that time. Further lines are lost. */
 const MAX_WAITING = 4 * 2 ** 20
 const DAY = 86_400_000
 /** The current file is `audit.jsonl`. Full files are renamed to `audit-<time>.jsonl`. */

@@ -5,7 +5,7 @@ const MINUTE = 60_000
 
 /**
  * Limits how many refusals are logged. Refusals cost a caller nothing, so a flood of them would push older entries out
- * of the log. Beyond the limit they are only counted.
+ * of the log. Further refusals are only counted.
  */
 export class RefusalLimit {
   readonly #omit: (refusals: { omitted: number; statuses: Record<string, number> }) => void

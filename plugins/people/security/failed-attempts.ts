@@ -13,7 +13,7 @@ const FORGIVEN = 0.5
  * either.
  */
 const REPEATED = 0.2
-/** Addresses that are remembered. The one that failed longest ago is forgotten first. */
+/** Maximum number of remembered addresses. The address that failed longest ago is forgotten first. */
 const MAX_ADDRESSES = 10_000
 /** Short keys remembered as valid for one address. */
 const MAX_GOOD_KEYS = 100
@@ -30,7 +30,7 @@ interface Failures {
 }
 
 /**
- * Counts wrong keys and links per address. Valid keys are always accepted from the same address, so that nobody can
+ * Counts wrong keys and links per address. Valid keys are always accepted from the same address, so that clients cannot
  * lock others out by sending wrong keys.
  */
 export class FailedAttempts {

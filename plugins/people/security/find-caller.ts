@@ -65,7 +65,7 @@ export function callerFinder({ keys, sessions, attempts, keyless, insecure, prox
       if (key) return { caller: callerAt(key, address), key }
       // Tell the owner of a session that it ended instead of treating the request as keyless.
       if (sent.some(isSessionText)) throw attempts.refuse(address, sent[0]!, endedSession())
-      // Behind a proxy nobody counts as local, whatever the forwarded address: clients can forge that header.
+      // Behind a proxy, no client counts as local, whatever the forwarded address: clients can forge that header.
       const isNear = isLoopbackHost(peer) && !isProxied
       if (isNear && sent.length === 0 && keyless.has(raw)) return { caller: keylessCaller(address) }
       if (!keys.required && (insecure() || isNear)) return { caller: keylessCaller(address) }
@@ -79,7 +79,7 @@ export function callerFinder({ keys, sessions, attempts, keyless, insecure, prox
       const wrongKey = 'This server does not know the API key of the request: it may be mistyped, revoked or expired.'
       throw attempts.refuse(address, sent[0]!, refusal(wrongKey))
     }
-    // Also while no key is required: the first one may have been created a moment ago.
+    // Check even if no key is required: the first key may have been created a moment ago.
     const key = rightKey(sent, address)
     return key instanceof Promise ? key.then(withKey) : withKey(key)
   }

@@ -57,8 +57,8 @@ export async function openKeyStore(
 ) {
   let own = configured.map(configuredKey)
   /**
-   * Configured keys, and keys from the file that were already used, by the digest of their text. Nobody can choose a
-   * digest, so lookup times reveal nothing.
+   * Configured keys, and keys from the file that were already used, by the digest of their text. Clients cannot choose
+   * a digest, so lookup times reveal nothing.
    */
   let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
@@ -106,12 +106,12 @@ export async function openKeyStore(
   let latest: Promise<void> = look()
   await latest
   let waiting: Promise<void> | undefined
-  /** Reloads one at a time. A call during a reload gets the next one, which sees the current file. */
+  /** Reloads one at a time. A call during a reload starts another reload after it, which sees the current file. */
   function refresh(): Promise<void> {
     waiting ??= latest = latest.then(async () => {
       waiting = undefined
       await look().catch(error => {
-        // Keep the current keys: a half-edited file must neither let anybody in nor lock anybody out.
+        // Keep the current keys, because a half-edited file must neither admit nor lock out anyone.
         if (fault !== errorMessage(error)) log.error(`${errorMessage(error)} Until then the keys stay unchanged.`)
         fault = errorMessage(error)
       })

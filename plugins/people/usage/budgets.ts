@@ -25,8 +25,8 @@ const ALL = KINDS.flatMap(kind => [
 ])
 
 /**
- * Returns the budgets that apply to a caller and a model. Over all models: the limits of the key, else `limits`. For
- * this model: the model's section. Callers without a key share one client.
+ * Returns the budgets that apply to a caller and a model. Over all models: the limits of the key, otherwise `limits`.
+ * For this model: the model's section. Callers without a key share one client.
  */
 export function budgetsFor(
   { owner, budgets: own }: Pick<Caller, 'owner' | 'budgets'>,
@@ -66,7 +66,7 @@ export function rememberedBudgets(): (...args: Parameters<typeof budgetsFor>) =>
 }
 
 /**
- * Returns the budget that a request exceeds. If there are several, it is the one that is refilled last. Requests are
+ * Returns the budget that a request exceeds. If it exceeds several, returns the one that is refilled last. Requests are
  * counted before this check, tokens after the answer.
  * @param reads whether the request uses tokens
  */

@@ -21,7 +21,7 @@ interface Admission {
   /** When each budget is refilled, in milliseconds since the epoch. Nothing is given back after that. */
   ends: readonly number[]
   tomorrow: number
-  /** What has been charged so far. */
+  /** The usage charged so far. */
   charged: Taken
 }
 

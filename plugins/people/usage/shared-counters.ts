@@ -6,11 +6,11 @@ import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { Count, Counters, localCounters } from './local-counters.ts'
 import { dateOf } from './usage-records.ts'
 
-/** How long to wait for an answer of Redis, in milliseconds. Requests are delayed by it. */
+/** How long to wait for an answer of Redis, in milliseconds. The wait delays requests. */
 const PATIENCE = 2000
 /** How often to retry a Redis that does not answer, in milliseconds. */
 const LOOK_INTERVAL = 1000
-/** How long daily counts outlive the day, since the clocks of several servers differ (seconds). */
+/** How long daily counts are kept after the day, since the clocks of several servers differ (seconds). */
 const SPARE = 600
 
 interface Debt {
@@ -23,9 +23,9 @@ interface Debt {
 /**
  * Counts budgets for all servers that share a Redis or Valkey.
  *
- * Requests continue while it does not answer, and each server counts on its own. Budgets share capacity among people
- * who have keys, and must not stop all of them. In that time each server allows at most one whole budget. The counts
- * are added to Redis when it answers again.
+ * Requests continue while Redis does not answer, and each server counts on its own. Budgets share capacity among people
+ * who have keys, and must not stop all of them. During that time each server allows at most one whole budget. The
+ * counts are added to Redis when it answers again.
  *
  * @param url as `redis://…` or `rediss://…`
  * @param local counters of this server

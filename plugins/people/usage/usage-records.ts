@@ -15,7 +15,7 @@ export interface Taken {
   tokens_out: number
 }
 
-/** Who is charged. */
+/** The account that is charged. */
 export interface Account {
   readonly owner: string
   readonly name: string
@@ -80,7 +80,7 @@ class Sums {
     return (model === undefined ? account?.total : account?.models.get(model)) ?? NOTHING
   }
 
-  /** The rows with usage. Refused requests are counted and given back, which adds up to nothing. */
+  /** The rows with usage. Refused requests are counted and then subtracted, which adds up to nothing. */
   *rows(): Generator<UsageRow> {
     for (const { models } of this.#accounts.values()) {
       for (const row of models.values())

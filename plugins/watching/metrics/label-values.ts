@@ -7,8 +7,8 @@ const MAX_MODELS = 100
 const MAX_PAIRS = 1000
 
 /**
- * Limits the number of series. The first names to be used get their own label until the restart. All further ones share
- * a label.
+ * Limits the number of series. The first used names get their own label until the restart. All further names share a
+ * label.
  */
 export class LabelValues {
   readonly #models = new Set<string>()

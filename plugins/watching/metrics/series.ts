@@ -2,8 +2,8 @@ import type { Metric, Registry } from 'prom-client'
 
 /*
  * Counters and histograms that are updated with each request. prom-client looks up series by all labels on each update,
- * and buckets by their numbers as text, which takes a microsecond per value. Here the caller holds the series. The
- * registry prints them like its own.
+ * and buckets by their numbers as text, which takes a microsecond per value. Here the caller keeps a reference to the
+ * series. The registry prints them like its own.
  */
 
 type Labels = Readonly<Record<string, string>>

@@ -13,7 +13,7 @@ export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
   readonly longestWait: number | undefined
 }
 
-/** Where the values of a scrape come from. */
+/** The sources of the values of a scrape. */
 export interface Sources {
   scheduler(): Omit<SchedulerStats, 'engines'> & { readonly engines: readonly MeasuredEngine[] }
   pulls(): readonly Pick<PullRecord, 'state'>[]
@@ -54,8 +54,8 @@ export function modelMetrics(registry: Registry, values: LabelValues): PluginHoo
 }
 
 /**
- * Adds the models on the nodes of a cluster, summed over all nodes and whoever called them. The local statistics of
- * such a model only count passed requests, so they are replaced.
+ * Adds the models on the nodes of a cluster, summed over all nodes and all callers. The local statistics of such a
+ * model only count passed requests, so they are replaced.
  * @param named the public name of a model here, or undefined if the nodes do not have it
  */
 export function withMembers(

@@ -8,8 +8,8 @@ import { Given, keep_alive, Loose, options } from '../../../../core/http/request
 import { isObject } from '../../../../core/system/json-object.ts'
 
 /*
- * How the gateway asks its nodes: the calls of an engine over HTTP, in the form that engines are asked here too. So
- * every API of the gateway answers as it would with an engine of its own.
+ * The protocol by which the gateway calls a node's engine over HTTP. Requests and answers have the form of the engine
+ * contract, so every API of the gateway answers as it would with a local engine.
  */
 
 export const ASK_PATH = '/api/cluster/ask'
@@ -69,7 +69,7 @@ export const AskSchema = Loose(
 )
 export type AskBody = Static<typeof AskSchema>
 
-/** What the gateway must know of a node's model to list it and to ask for it. */
+/** The gateway needs these facts about a node's model to list and use it. */
 export interface DescribedModel
   extends Pick<
     Model,
@@ -94,7 +94,7 @@ export const MEMBER_LINES = {
   heartbeat: () => '\n'
 }
 
-/** The answer is not one that a node sends. */
+/** No node would send such an answer. */
 export class WrongAnswer extends Error {}
 
 /** Yields the non-empty lines of a reply. @throws WrongAnswer if it ends in the middle of a line */

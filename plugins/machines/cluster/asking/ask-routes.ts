@@ -42,7 +42,7 @@ import {
 /** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
 
-/** What a server does for the gateways that it is a node of. */
+/** The routes of a node for its gateways. */
 export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
@@ -141,7 +141,7 @@ export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'p
 
 const isAnswer = (call: AskBody['call']): call is AnswerCall => ANSWER_CALLS.some(known => known === call)
 
-/** Models of this server's own nodes are not listed, so that no request runs in circles. */
+/** Models of this server's own nodes are not listed. Otherwise requests could run in circles. */
 const isOwn = ({ format }: Model) => format !== 'cluster'
 
 function requireOwn(variant: Model): void {
@@ -154,7 +154,7 @@ function requireOwn(variant: Model): void {
 }
 
 /**
- * From here on the request belongs to the gateway's client. Its ids are derived from the gateway's key, so no gateway
+ * From here on, the request belongs to the gateway's client. Its ids are derived from the gateway's key, so no gateway
  * can act as a client of another gateway or of this server.
  */
 function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
@@ -165,7 +165,7 @@ function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
     turn: `${caller.turn}>${turn ?? owner ?? ''}`,
     ...(idle && { idle })
   }
-  // The gateway has many clients. Each of them is limited to its share here too.
+  // The gateway has many clients. Here too, each of them is limited to its share.
   request.server.bodyMemory.takeAgain(request)
 }
 

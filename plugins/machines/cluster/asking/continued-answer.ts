@@ -3,8 +3,8 @@ import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
 
 /*
- * An answer that another node can continue. The text so far becomes the beginning of the assistant's message (or the
- * end of the prompt) for the next node, and what that generates is appended.
+ * An answer that another node can continue. For the next node, the text so far becomes the beginning of the assistant's
+ * message (or the end of the prompt). Its output is then appended.
  */
 
 /** Maximum characters stored of an answer. A longer one cannot be continued elsewhere. */
@@ -38,14 +38,14 @@ interface Continuation {
   ending: string
 }
 
-/** The end of an answer whose tokens have all come. */
+/** The end of an answer whose tokens have all arrived. */
 export interface Ending {
   completionTokens: number
   /** Undefined if no node has counted the prompt. */
   prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
 }
 
-/** Stores the answer so far, and joins to it what another node adds. */
+/** Stores the answer so far, and appends the output of the next node. */
 export class ContinuedAnswer {
   readonly #call: 'chat' | 'completion'
   readonly #request: EngineFields
@@ -134,7 +134,7 @@ export class ContinuedAnswer {
   continuation(tokens: readonly number[]): Continuation | undefined {
     this.#readBytes()
     if (this.#isFixed || !canBeContinued(this.#call, this.#request)) return undefined
-    // Some pieces hold several tokens, and some texts tokenize to fewer tokens than they were generated with.
+    // Some pieces contain several tokens, and some texts have fewer tokens than were generated.
     const sofar = Math.max(this.#pieces, tokens.length)
     const request: EngineFields = { ...this.#request }
     const limit = getTokenLimit(request)

@@ -25,7 +25,7 @@ export interface Asking {
   session: string | undefined
   /** Called with the progress before a node is asked. */
   onProgress?: OnProgress | undefined
-  /** Of the client's request, to pass on. */
+  /** Headers of the client's request to pass on. */
   headers?: Record<string, string>
   /** Names of nodes where it has failed. Nodes that fail here are added. */
   tried?: Set<string>
@@ -33,7 +33,7 @@ export interface Asking {
 
 /** The node failed or cannot answer now. Another one may. */
 export class NodeFault extends Error {
-  /** What the client gets if no other node helps. */
+  /** The error for the client if no other node can help. */
   readonly outcome: CorralError
 
   constructor(outcome: CorralError) {
@@ -57,7 +57,7 @@ const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
 ])
 
 /**
- * Asks the best node, and another one if that fails before anything of the answer has come.
+ * Asks the best node, and another node if that fails before any output.
  * @param begun whether something has reached the client
  * @param read reads the node's answer
  * @throws CorralError, or the NodeFault of a node whose answer had begun

@@ -9,7 +9,10 @@ interface NodeCall {
   signal?: AbortSignal
 }
 
-/** Sends a request to a node, until the node is lost. @throws CorralError of its refusal; the reason of the signal; Error */
+/**
+ * Sends a request to a node. Fails when the node is lost. @throws CorralError of its refusal; the reason of the signal;
+ * Error
+ */
 export async function callNode(
   { connection, presence }: ClusterNode,
   path: string,

@@ -10,13 +10,13 @@ import type { ClusterNode } from '../nodes/node.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
 import { COPY_PATH, TICKETS_PATH } from './source-files.ts'
 
-/** A node that lacks a model, and one that has it. */
+/** A node that lacks a model, and a node that has it. */
 interface Way {
   member: Pick<ClusterNode, 'name'>
   from: Pick<ClusterNode, 'name'>
 }
 
-/** Why a copy failed, and which node must not be tried again. None if part of it had come. */
+/** Why a copy failed, and the node to avoid. There is no such node if part of the copy had arrived. */
 export interface CopyFailure {
   error: CorralError
   member?: string
@@ -50,8 +50,8 @@ export class Copies {
   }
 
   /**
-   * Copies a model from one node to another. All requests that want it there wait for one copy. It continues as long as
-   * somebody waits and then pauses; the next copy resumes it.
+   * Copies a model from one node to another. All requests that want it there wait for one copy. The copy continues as
+   * long as a request waits for it and then pauses. The next copy resumes it.
    * @param isOpen whether it may be at a node
    * @returns undefined when the node has it
    * @throws the signal's reason

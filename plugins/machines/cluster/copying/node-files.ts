@@ -16,7 +16,7 @@ interface Found {
   given: Set<string>
 }
 
-/** Lets pulls of this server read files from nodes that have the same ones, since they are nearer than the hub. */
+/** Lets pulls of this server read files from nodes that have the same files, because nodes are closer than the hub. */
 export function nodeFiles(
   members: ClusterNodes,
   sources: SourceFiles,

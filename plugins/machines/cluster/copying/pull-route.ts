@@ -121,7 +121,7 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
   }
 }
 
-/** Repeats a pull at a node, whatever it answers. @throws CorralError `member_unreachable` */
+/** Repeats a pull at a node, and returns any answer. @throws CorralError `member_unreachable` */
 async function asked(member: ClusterNode, body: object, signal: AbortSignal, headers: Record<string, string> = {}) {
   const both = AbortSignal.any([signal, member.presence])
   return await member.connection.send('POST', '/api/pull', { body, signal: both, headers }).catch(error => {

@@ -64,7 +64,7 @@ export const OfferSchema = Titled('ModelOffer', {
 const HUB = 'cluster'
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
-/** Where a model is copied from. */
+/** The source of a copy. */
 export interface CopySource {
   /** The server's name, for messages. */
   name: string
@@ -165,7 +165,7 @@ export class SourceFiles {
       offer = readOffer(text)
     } catch (error) {
       signal.throwIfAborted()
-      // The exact fault of an address is logged for the administrator, not sent to whoever named the address.
+      // The exact fault of an address is only logged, so that clients cannot probe addresses with it.
       this.#log.warn({ source: name, url, reason: connectionFault(error) }, 'a model cannot be copied from a server')
       throw failed('The model', source, 'the member that lacks it cannot get it from there, and its log says why')
     } finally {
@@ -235,7 +235,7 @@ export class SourceFiles {
         for (const [source, located] of this.#open) {
           const location = source.locate(sha256)
           if (!location || sha256 === undefined) continue
-          // It was located there before and did not work.
+          // The file was located there before, and the location did not work.
           if (located.has(sha256) && !(await source.answers(sha256, signal))) continue
           located.add(sha256)
           return location
@@ -277,7 +277,7 @@ function readOffer(text: string): Offer & { token: string } {
   return { name: { ...parsed, variant: label }, variant: { ...variant, files }, token }
 }
 
-/** Plans a pull that copies a model from another server. It records where that server has the model from. */
+/** Plans a pull that copies a model from another server. It records that server's origin of the model. */
 function createPlan({ name, variant }: Offer, { name: source, url }: CopySource): PullPlan {
   const { files, format, origin, defaults, revision } = variant
   return {

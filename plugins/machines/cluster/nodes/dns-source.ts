@@ -26,7 +26,7 @@ export function dnsSource({ name, port, tls, key, interval }: DnsSettings): Memb
         ...more
       }))
     }
-    // By the system, so that search domains and the hosts file apply as for all programs.
+    // The system resolves the name, so that search domains and the hosts file apply as usual.
     return (await dns.lookup(name, { all: true })).map(({ address }) => {
       const host = `${isIPv6(address) ? `[${address}]` : address}:${port}`
       // The certificate is issued for the name, not for changing addresses.

@@ -68,7 +68,7 @@ export class NodeConnection {
   }
 }
 
-/** What the codes of failed connections mean. */
+/** Explanations for the error codes of failed connections. */
 const FAULTS: Record<string, string> = Object.fromEntries(
   (
     [

@@ -23,7 +23,7 @@ const FIRST_REST_MS = 1000
 const MAX_REST_MS = 60_000
 /** Start of `expires_at` of an engine that is never unloaded when idle. */
 const NEVER_PREFIX = '2999-'
-/** States of an engine that will be loaded only if somebody waits for it. */
+/** States of an engine that is loaded only if a request waits for it. */
 const UNLOADED_STATES = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
 /** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
@@ -83,7 +83,7 @@ class NodeRecords {
 /** Why a node cannot be used or reached. */
 class LinkFault extends Error {}
 
-/** A node's report of an engine, and how many requests of this server it includes. */
+/** A node's report of an engine, and the number of requests of this server that it includes. */
 interface Reported {
   running: number
   queued: number
@@ -96,7 +96,7 @@ export class ClusterNode {
   readonly source: string
   readonly known: ListedNode
   readonly connection: NodeConnection
-  /** What placement sees. Changed in place. */
+  /** The view for placement. Changed in place. */
   readonly view: NodeView & { models: Map<string, NodeModel> }
   readonly #settings: MemberSettings
   readonly #events: MemberEvents
@@ -105,13 +105,13 @@ export class ClusterNode {
   #records = new NodeRecords()
   /** The models that it has, by key. Only this class changes it. */
   models = new Map<string, DescribedModel>()
-  /** By its name there. */
+  /** Models by their names at the node. */
   #byName = new Map<string, DescribedModel>()
   /** Models that have the same files at all nodes, by key. Set by `refresh`. */
   #accepted: ReadonlyMap<string, string> = new Map()
   #reported: ReadonlyMap<string, Reported> = new Map()
   readonly #sent = new Map<string, number>()
-  /** This server sends nothing there, whatever the node itself says. */
+  /** This server sends nothing to the node, whatever state the node reports. */
   #isHeld = false
   #link: 'up' | 'away' = 'away'
   #reason = 'it has not been reached yet'
@@ -147,7 +147,7 @@ export class ClusterNode {
     void this.#follow()
   }
 
-  /** Its models in memory, loading or unloading, as `modelKey` names them. */
+  /** Keys (`modelKey`) of its models that are in memory, loading or unloading. */
   get engines(): Iterable<string> {
     return this.#reported.keys()
   }
@@ -190,7 +190,7 @@ export class ClusterNode {
     this.#attempt.abort()
   }
 
-  /** It answered as no node should: it gets no requests for a while, longer each time. */
+  /** The node answered incorrectly, so it gets no requests for a while, longer each time. */
   distrust(reason: string): void {
     this.#faults++
     this.#wrong = reason
@@ -212,13 +212,13 @@ export class ClusterNode {
     this.#faults = 0
   }
 
-  /** It reports that it lacks a model: it gets no requests for it until it reports otherwise. */
+  /** The node reported that it lacks a model, so it gets no requests for the model until it reports otherwise. */
   lacks(key: string): void {
     this.models.delete(key)
     this.#touch('models')
   }
 
-  /** It has this model now. Its own report may come a moment later. */
+  /** The node now has this model. Its own report may arrive a moment later. */
   learn(model: DescribedModel): void {
     this.models.set(model.key, model)
     this.#byName.set(model.publicName, model)
@@ -303,12 +303,12 @@ export class ClusterNode {
       this.#setLink('away', reason)
       this.#first()
       if (isSilent) {
-        // Its other requests are lost too. This is decided here for all of them.
+        // Its other requests are lost too. This line decides it for all of them.
         const lost = this.#presence
         this.#presence = new AbortController()
         lost.abort(new LinkFault(reason))
       }
-      // The first retry comes at once: only its feed may have been cut.
+      // The first retry is immediate, because perhaps only its feed was interrupted.
       const pause = wait === FIRST_WAIT_MS && !isSilent ? 20 : wait * (0.75 + Math.random() / 2)
       await sleep(pause, undefined, { signal: this.#closed.signal }).catch(() => {})
       wait = Math.min(MAX_WAIT_MS, wait * 2)
@@ -457,7 +457,7 @@ export class ClusterNode {
     this.#touch(isSame ? 'figures' : 'state')
   }
 
-  /** Computes a model's load there: the node's report plus what was sent since. */
+  /** Computes a model's load at the node: the node's report plus all later requests. */
   #count(id: string): void {
     const model = this.view.models.get(id)
     if (!model) return
@@ -553,7 +553,7 @@ export class ClusterNode {
 
 const sentence = (text: string) => `${text[0]?.toUpperCase()}${text.slice(1)}${text.endsWith('.') ? '' : '.'}`
 
-/** What a node means by a status, and what to do. */
+/** Explains a node's status code, and what to do. */
 const REFUSALS: Record<number, string> = {
   401: 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"',
   403: 'it refuses the key that this server uses. Make one there with "corral key create <name> --role operator"',

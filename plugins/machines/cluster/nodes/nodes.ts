@@ -15,14 +15,14 @@ interface MembersOptions {
   settings: MemberSettings
   /** Called when records of this topic may have changed. */
   stateChanged(topic: StateTopic): void
-  /** Called when what placement sees may have changed. */
+  /** Called when the input of placement may have changed. */
   changed(): void
   /** Called when an engine of a node is gone. `model` is as `modelKey` returns it. */
   unloaded(member: string, model: string): void
   log: FastifyBaseLogger
 }
 
-/** All nodes of this server: who they are, which models they have and what is sent there. */
+/** All nodes of this server, their models, and the requests sent to them. */
 export class ClusterNodes {
   readonly view = new ClusterView()
   readonly prefixes = new PrefixMemory()
@@ -34,7 +34,7 @@ export class ClusterNodes {
   /** The models for the catalog, rebuilt when a node's models have changed. */
   #brought: readonly BroughtModel[] = []
   readonly #known = new Map<string, { model: DescribedModel; isDefault: boolean; brought: BroughtModel }>()
-  /** By key: their names here. */
+  /** By key: the names of models on this server. */
   #names = new Map<string, string>()
   #isListed = false
 
@@ -69,7 +69,7 @@ export class ClusterNodes {
     return [...this.#members.values()]
   }
 
-  /** Returns the node of this name. @throws CorralError `member_not_found` */
+  /** Returns the node with this name. @throws CorralError `member_not_found` */
   require(name: string): ClusterNode {
     const member = this.#members.get(name)
     if (member) return member
@@ -78,7 +78,7 @@ export class ClusterNodes {
     throw new CorralError('member_not_found', `There is no member "${name}". ${known}`, { param: 'member' })
   }
 
-  /** Returns the models of all nodes for the catalog: the same objects until something changes. */
+  /** Returns the models of all nodes for the catalog. Returns the same objects until something changes. */
   brought(): readonly BroughtModel[] {
     if (!this.#isListed) this.#list()
     return this.#brought
@@ -153,7 +153,7 @@ export class ClusterNodes {
     this.#options.changed()
   }
 
-  /** Removes a node: it gets no more requests, and finishes those that it has. */
+  /** Removes a node. It gets no more requests, and finishes its current ones. */
   #remove(member: ClusterNode): void {
     this.#members.delete(member.name)
     this.view.remove(member.name)
@@ -183,7 +183,7 @@ export class ClusterNodes {
   #relist(): void {
     this.#isListed = false
     const models = this.all().flatMap(({ models }) => [...models.values()])
-    // If nodes differ, the majority counts; on a tie, the first.
+    // If nodes differ, the majority decides. Ties go to the first value.
     const accepted = mostFrequentBy(models.map(({ key, digest }) => [key, digest]))
     for (const member of this.#members.values()) member.refresh(accepted)
     this.#options.stateChanged('model')
@@ -226,7 +226,7 @@ const compare = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0)
 const isSame = (a: ListedNode, b: ListedNode | ClusterNode['known']) =>
   a.url === b.url && a.key === b.key && a.tlsName === b.tlsName
 
-/** Returns the most frequent value of each key; on a tie, the first. */
+/** Returns the most frequent value of each key. Ties go to the first value. */
 function mostFrequentBy(pairs: readonly (readonly string[])[]): Map<string, string> {
   const values = new Map<string, string[]>()
   for (const [key, value] of pairs as [string, string][]) {
@@ -237,7 +237,7 @@ function mostFrequentBy(pairs: readonly (readonly string[])[]): Map<string, stri
   return new Map([...values].map(([key, list]) => [key, mostFrequent(list)!]))
 }
 
-/** Returns the most frequent item of a list; on a tie, the first. */
+/** Returns the most frequent item of a list. Ties go to the first item. */
 function mostFrequent<Item>(items: readonly Item[]): Item | undefined {
   const counts = new Map<Item, number>()
   for (const item of items) counts.set(item, (counts.get(item) ?? 0) + 1)

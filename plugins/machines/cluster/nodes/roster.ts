@@ -50,7 +50,7 @@ export class Roster {
     return () => void this.remove(source.name).catch(error => this.#faulty(source.name, errorMessage(error)))
   }
 
-  /** Replaces the source of this name. Its nodes stay until the new one reports its own. */
+  /** Replaces the source with this name. The nodes of the old source stay until the new one reports its own. */
   async replace(source: MemberSource): Promise<void> {
     const before = this.#sources.get(source.name)
     this.#set(new FollowedSource(source, before?.members))

@@ -2,7 +2,7 @@ import { type ClusterView, findPlace, type Host, type Hosts, hashOfName, type No
 import type { PrefixMatches, PrefixMemory } from './prefix-memory.ts'
 import type { PromptBlocks } from './prompt-blocks.ts'
 
-/** What placement needs to know of a request. */
+/** Facts about a request that placement needs. */
 export interface Wanted {
   /** As `modelKey` returns it. */
   model: string
@@ -13,7 +13,7 @@ export interface Wanted {
   unread?: ReadonlySet<string> | undefined
 }
 
-/** Where a request goes and why, or why nowhere. */
+/** The chosen node and the reason, or the reason why there is none. */
 export type Choice =
   /**
    * prefix: the node has read most of the prompt. session: the client's conversation was there, or belongs there.
@@ -21,18 +21,23 @@ export type Choice =
    */
   | { member: NodeView; why: 'prefix' | 'session' | 'least_busy' | 'load'; from?: undefined }
   | { member: NodeView; why: 'fetch'; from: NodeView }
-  /** unknown: no node has it. away: the nodes that have it are not up, or were tried. too_large: it fits nowhere. */
+  /**
+   * unknown: no node has the model. away: the nodes with the model are down, or were tried. too_large: it fits nowhere.
+   */
   | { member: undefined; why: 'unknown' | 'away' | 'too_large' }
 
-/** Answering while all other slots are busy costs as much as reading this many characters (about 2,000 tokens). */
+/**
+ * Answering while all other slots are busy costs as much as processing this many prompt characters (about 2,000
+ * tokens).
+ */
 const BUSY_COST = 8192
-/** Evicting a conversation that has just been there from its slot costs as much as reading this many characters … */
+/** Evicting a conversation that was just active costs as much as processing this many prompt characters … */
 const EVICTED_CONVERSATION_COST = 8192
-/** … and half of it after it has been idle for this many milliseconds, since it may be over. */
+/** … and half as much after it has been idle for this many milliseconds, since it may be over. */
 const CONVERSATION_HALF_LIFE_MS = 30_000
 /**
- * Characters of extra reading that are accepted to start a conversation where other gateways look for it; less than one
- * more answer of four.
+ * Extra prompt characters to process that are acceptable to start a conversation at the node where other gateways look
+ * for it. Less than one more answer costs on four slots.
  */
 const HOME_BONUS = 2000
 /** Share of a prompt that a node must have read for a request to go there for its prefix. */
@@ -41,7 +46,7 @@ const PREFIX_SHARE = 0.5
 const MAX_COMPARED_NODES = 64
 /** Assumed slots of an engine that has not reported them yet. */
 const DEFAULT_SLOTS = 4
-/** How much more it costs to evict a model in use than one that was just used. */
+/** Evicting a model in use costs this many times as much as evicting a recently used one. */
 const IN_USE_FACTOR = 8
 /** Milliseconds after which an idle model is half as likely to be needed again. */
 const HALF_LIFE_MS = 5 * 60_000
@@ -85,10 +90,10 @@ export function chooseNode(wanted: Wanted, cluster: ClusterView, prefixes: Prefi
 }
 
 /**
- * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`. Also used for one more replica: never where it
- * is loaded or loading.
- * @param evicts whether others may be evicted for it
- * @param common how many characters of the prompt a node has stored. Decides between nodes that evict equally much
+ * Chooses where a model is loaded next, as in 3 and 4 of `chooseNode`. Also used for an additional replica, which is
+ * never placed where the model is loaded or loading.
+ * @param evicts whether other models may be evicted for it
+ * @param common how many characters of the prompt a node has stored. Decides between nodes with equal evictions
  */
 export function chooseLoad(
   { model, tried, unread, evicts = true }: Pick<Wanted, 'model' | 'tried' | 'unread'> & { evicts?: boolean },
@@ -142,8 +147,8 @@ interface Place {
 }
 
 /**
- * Returns the nodes to compare: all if there are few; otherwise those that know most of the prompt, and others next to
- * its place in their order.
+ * Returns the nodes to compare: all if there are few. Otherwise the nodes that know most of the prompt, and the nodes
+ * next to its place in their order.
  */
 function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Host[] {
   if (all.length <= MAX_COMPARED_NODES) return all
@@ -159,10 +164,10 @@ function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Hos
 }
 
 /**
- * Chooses among nodes that can answer (at least one):
+ * Chooses among at least one node that can answer:
  *
- * a. a node that has read all of an earlier prompt of the conversation; b. the node where the client's session was; c.
- * the home of a conversation that nobody here knows, since it began at another gateway or before a restart; d. the node
+ * a. a node that has processed all of an earlier prompt of the conversation; b. the node of the client's session; c.
+ * the home of a conversation that is unknown here, because it began at another gateway or before a restart; d. the node
  * with the least to do. Ties go to the node with the fewest conversations, then to the home node.
  */
 function placeAmong(hosts: readonly Host[], place: Place): Choice {
@@ -195,7 +200,7 @@ function getCost(host: Host, { wanted, prefixes, matches, now }: Place): number 
   return unread + pushedOut + (BUSY_COST * getLoad(host)) / getSlots(host)
 }
 
-/** Returns the host with the lowest first number; ties are decided by the second, and so on. */
+/** Returns the host with the lowest first number. The following numbers decide ties. */
 function lowest(hosts: readonly Host[], ...numbers: ((host: Host) => number)[]): Host {
   let rest = hosts
   for (const number of numbers) {
@@ -211,14 +216,14 @@ const getSlots = ({ model }: Host) => model.slots || DEFAULT_SLOTS
 
 const getLoad = ({ model }: Host) => model.running + model.queued
 
-/** How many answers in a row must end before another request is served. */
+/** Returns how many answers in a row must end before another request is served. */
 function getRounds(host: Host): number {
   const ahead = getLoad(host) + 1 - (host.model.state === 'loaded' ? getSlots(host) : 0)
   return Math.max(0, ahead) / getSlots(host)
 }
 
 /**
- * The loss if a model of this size is loaded at a node: bytes of evicted models, weighted by how soon they may be
+ * The loss from loading a model of this size at a node: bytes of evicted models, weighted by how soon they may be
  * needed again. Undefined if it can never be loaded. `left` is the memory that stays free.
  */
 function getLoss(member: NodeView, size: number, now: number): { loss: number | undefined; left: number } {
@@ -227,7 +232,7 @@ function getLoss(member: NodeView, size: number, now: number): { loss: number | 
     memory.reduce((total, pool) => total + bytes(pool), 0)
   const budget = sum(pool => pool.budget ?? Number.POSITIVE_INFINITY)
   const models = [...member.models.values()].filter(({ state }) => state !== 'stored')
-  // A load that has just begun is not reserved yet.
+  // A load that has just begun has no reservation yet.
   const taken = Math.max(
     sum(pool => pool.reserved),
     models.reduce((bytes, model) => bytes + model.size, 0)

@@ -2,10 +2,10 @@ import { hash } from 'node:crypto'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
 
-/** What the gateway knows of a node. */
+/** The gateway's view of a node. */
 export interface NodeView {
   readonly name: string
-  /** away: its connection is lost, or it answers wrongly. Only nodes that are up get new requests. */
+  /** away: its connection is lost, or it answers incorrectly. Only nodes that are up get new requests. */
   state: 'up' | 'draining' | 'away'
   /** Models that it has, by `modelKey`. */
   models: ReadonlyMap<string, NodeModel>
@@ -19,16 +19,16 @@ export interface NodeModel {
   state: 'stored' | 'loading' | 'loaded'
   /** Bytes of memory that it needs, or of its files if that is unknown. */
   size: number
-  /** Requests that it answers at once; 0 if unknown. */
+  /** Number of concurrent requests. 0 if unknown. */
   slots: number
   /** Tokens of context of each slot; 0 if unknown. */
   context: number
-  /** Tokens of conversations that it has stored beside its slots; absent if it stores none. Also while unloaded. */
+  /** Tokens of conversations stored beside its slots. Absent if it stores none. Also known while unloaded. */
   storedTokens?: number
   running: number
   /**
-   * Requests that wait there. Requests from this gateway count at once, in `running` or here, before the node reports
-   * them.
+   * Requests that wait there. Requests from this gateway count immediately, in `running` or here, before the node
+   * reports them.
    */
   queued: number
   /** It is not evicted for other models. */
@@ -40,7 +40,7 @@ export interface NodeModel {
    * Only if loaded.
    */
   expires?: number
-  /** What it was loaded with. Only if loaded. */
+  /** The options that it was loaded with. Only if loaded. */
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
@@ -50,7 +50,7 @@ export const modelKey = (variantKey: string, mode: EngineMode): string => `${var
 export interface Host {
   readonly member: NodeView
   readonly model: NodeModel
-  /** Of the node's name: 32 bits, the same in every process. */
+  /** 32-bit hash of the node's name, the same in every process. */
   readonly hash: number
 }
 

@@ -4,11 +4,11 @@ import type { PromptBlocks } from './prompt-blocks.ts'
 const CHARACTERS_PER_TOKEN = 4
 /**
  * Minimum share of a slot's cached prompt that a new prompt must repeat to count as the same conversation. Engines
- * choose their slots the same way.
+ * choose their slots in the same way.
  */
 const MIN_CONTINUED_SHARE = 0.5
 
-/** What one slot has read. */
+/** The tokens that one slot has processed. */
 interface Sequence {
   readonly digests: readonly number[]
   readonly length: number
@@ -16,10 +16,10 @@ interface Sequence {
   inSlot: boolean
 }
 
-/** What the slots of a model at one node have read. */
+/** The prompts that the slots of a model at one node have processed. */
 interface SlotMemory {
   slots: number
-  /** Characters that its slots can hold together, and that are stored beside them. */
+  /** Characters that fit in its slots together, and in the storage beside them. */
   capacity: number
   /** Characters of all sequences. */
   length: number
@@ -33,26 +33,26 @@ interface SlotMemory {
 interface Holding {
   readonly member: string
   count: number
-  /** The latest of them. */
+  /** The latest sequence. */
   last: Sequence | undefined
 }
 
-/** Who reads a prompt: the engine of a model (`modelKey`) at a node, with the figures of its `NodeModel`. */
+/** The engine that processes a prompt: a model (`modelKey`) at a node, with the figures of its `NodeModel`. */
 export interface Reader {
   member: string
   model: string
   slots: number
   context: number
-  /** Tokens of conversations that it has stored beside its slots; absent if it stores none. */
+  /** Tokens of conversations stored beside its slots. Absent if it stores none. */
   storedTokens?: number | undefined
 }
 
 export type PrefixMatches = ReturnType<PrefixMemory['find']>
 
 /**
- * Remembers what each node has read, as digests of prefixes. Bounded twice: a node cannot hold more than its slots can
- * (slots × context) and what it reports as stored, and all nodes share a maximum number of conversations. It is only an
- * estimate, since other gateways send requests there as well.
+ * Remembers the prompts that each node has processed, as digests of prefixes. There are two limits: a node cannot hold
+ * more than its slots (slots × context) and its reported storage, and all nodes share a maximum number of
+ * conversations. It is only an estimate, because other gateways send requests to the nodes too.
  */
 export class PrefixMemory {
   readonly #most: number
@@ -91,11 +91,11 @@ export class PrefixMemory {
     for (const digest of digests) this.#hold(digest, member, sequence)
     this.#shrink(member, memory)
     if (this.#sequences <= this.#most) return
-    // Each node's share has become smaller.
+    // The share of each node has become smaller.
     for (const [name, models] of this.#members) for (const other of models.values()) this.#shrink(name, other)
   }
 
-  /** Records that an engine was unloaded whose conversations are stored. */
+  /** Records that an engine with stored conversations was unloaded. */
   emptySlots(member: string, model: string): void {
     const memory = this.#members.get(member)?.get(model)
     if (!memory) return
@@ -124,7 +124,7 @@ export class PrefixMemory {
     const session = prompt.session === undefined ? undefined : this.#holdings.get(prompt.session)
     const first = (member: string) => matches.find(({ holding }) => of(holding, member))
     return {
-      /** Returns at most `most` nodes, those that have read most of it first. */
+      /** Returns at most `most` nodes, ordered by how much of the prompt they have processed. */
       longest(most: number): string[] {
         const found = new Set<string>()
         for (const { holding } of session ? [{ holding: session }, ...matches] : matches) {
@@ -149,8 +149,8 @@ export class PrefixMemory {
   }
 
   /**
-   * How many milliseconds the conversation has been idle that a new one would evict from this node's slots; infinite
-   * while a slot is empty.
+   * Returns how long the conversation that a new one would evict from this node's slots has been idle, in milliseconds.
+   * Infinite while a slot is empty.
    */
   oldest(member: string, model: string, now: number): number {
     const memory = this.#members.get(member)?.get(model)
@@ -163,7 +163,7 @@ export class PrefixMemory {
     return memory ? memory.inSlots.size + memory.beside.size : 0
   }
 
-  /** Returns who has read which part of the prompt, longest part first. */
+  /** Returns the nodes' processed parts of the prompt, longest first. */
   #match({ blocks }: PromptBlocks): { end: number; holding: Holding | Map<string, Holding> }[] {
     const found: { end: number; holding: Holding | Map<string, Holding> }[] = []
     for (let index = blocks.length - 1; index >= 0; index--) {

@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
 
-/** The prefixes of a prompt as digests, from which no text can be recovered. */
+/** The prefixes of a prompt as digests. The text cannot be recovered from them. */
 export interface PromptBlocks {
-  /** In order. Each digest stands for the whole prompt up to its end. At least one. */
+  /** In order. Each digest represents the whole prompt up to its end. At least one. */
   readonly blocks: readonly PromptBlock[]
-  /** Approximate characters of the prompt. An image counts as many as it takes to read. */
+  /** Approximate characters of the prompt. Images count by their processing cost. */
   readonly length: number
   /** The same for all requests of a conversation: derived from its first question, or from the client's name for it. */
   readonly key: number
@@ -20,7 +20,7 @@ export interface PromptBlock {
   readonly digest: number
   /** Characters up to its end. */
   readonly end: number
-  /** Worth remembering for other prompts with this prefix. The others only mark where an earlier prompt ended. */
+  /** Worth remembering for other prompts with this prefix. Other blocks only mark where an earlier prompt ended. */
   readonly kept: boolean
 }
 
@@ -45,7 +45,7 @@ const HEAD_FIELDS = [
 
 /** Longer strings in parts that are not text are media: images, sounds. */
 const MEDIA_FROM_LENGTH = 512
-/** Characters that an image or a sound counts as: some hundreds of tokens. */
+/** Assumed characters of an image or a sound: some hundreds of tokens. */
 const MEDIA_LENGTH = 2048
 
 /**

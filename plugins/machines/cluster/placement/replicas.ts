@@ -1,6 +1,6 @@
 /** How many nodes may have a model in memory. */
 export interface ReplicaBounds {
-  /** This many always have it, if there is room. 0: only on request. */
+  /** Minimum, if there is room. 0 loads it only on request. */
   min: number
   /** At least `min`. Infinite means no limit. */
   max: number
@@ -15,7 +15,7 @@ export interface ReplicaLoad {
   loading: number
   /** Slots of the nodes that have it loaded … */
   slots: number
-  /** … and the slots that a new request would get at once: free ones at nodes with no queue. */
+  /** … and the slots that a new request would get immediately: free slots of nodes without a queue. */
   free: number
   running: number
   queued: number
@@ -31,11 +31,14 @@ export interface ReplicaState {
 
 export interface ReplicaDecision {
   state: ReplicaState
-  /** How many nodes should have it. More than now means load it, fewer means unload it where it is idle. */
+  /**
+   * The number of nodes that should have it. If higher than now, load it on more nodes. If lower, unload it from idle
+   * ones.
+   */
   wanted: number
   /** Why there should be more or fewer, or why this number is right. */
   why: 'minimum' | 'queue' | 'idle' | 'maximum' | 'enough'
-  /** When to decide again if nothing changes before. */
+  /** The time of the next decision if nothing changes before. */
   at: number | undefined
 }
 
@@ -50,12 +53,12 @@ const LACKING_AFTER_MS = 30_000
  * Decides how many nodes should have a model in memory. Called whenever its load has changed, and at `at`.
  *
  * - More, when no slot is free and the queue is at least half as long as a node has slots: enough for the demand, but
- *   at most twice as many as there are, and none while one is loading.
+ *   at most twice as many as now, and none while one is loading.
  * - `min`, if there are fewer.
  * - One less, when half the slots of the others would be enough, until one is gone.
  * - Otherwise the current number: a model that its node unloads because it is unused is not loaded again.
  *
- * Demand must stay high or low for a while, so that nothing flaps. `max` always applies.
+ * Demand must stay high or low for a while, to prevent flapping. `max` always applies.
  */
 export function decideReplicas(
   before: ReplicaState,
@@ -105,31 +108,31 @@ export function decideReplicas(
 export interface MachineLoad {
   /** Nodes that it reports … */
   known: number
-  /** … those of them that are up … */
+  /** … the nodes among them that are up … */
   present: number
-  /** … and those of them with a model in memory or loading. */
+  /** … and the nodes among those with a model in memory or loading. */
   occupied: number
-  /** How many more nodes all models would need. */
+  /** How many additional nodes all models need. */
   lacking: number
 }
 
 export interface MachineState {
   wanted: number
-  /** Since when (milliseconds) there has been no room. */
+  /** Start of the current lack of room, in milliseconds. */
   lackingSince?: number | undefined
-  /** Since when fewer have been needed, and the maximum that was needed since. */
+  /** Since when fewer nodes have been needed, and the maximum needed since then. */
   low?: { since: number; peak: number } | undefined
 }
 
 /**
- * Decides how many nodes a source should have at least. Called whenever the load has changed, and at `at`.
+ * Decides the minimum number of a source's nodes. Called whenever the load has changed, and at `at`.
  *
  * - More, when room has been lacking for a while.
- * - Fewer, down to the maximum that had models in memory during the cooldown, so that neither a pause of the clients
- *   nor the restart of a node gives a machine back.
+ * - Fewer, down to the maximum number that had models in memory during the cooldown. So a pause of the clients or the
+ *   restart of a node does not release a machine.
  *
- * @param before undefined at first: the nodes that it reports then count as wanted
- * @param cooldown milliseconds for which fewer must be enough
+ * @param before undefined at first: the reported nodes then count as wanted
+ * @param cooldown milliseconds for which fewer nodes must be enough
  */
 export function decideMachines(
   before: MachineState | undefined,

@@ -3,7 +3,7 @@ import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
 import { describesSafetensors } from '../../../../core/models/safetensors-layout.ts'
 
-/** What was requested of a repository. Without any field, the default. */
+/** The requested part of a repository. Without any field, the default. */
 export interface Wanted {
   /** A label, a file's path or name with or without `.gguf`, or a folder. */
   variant?: string | undefined

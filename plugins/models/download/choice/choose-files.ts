@@ -231,7 +231,7 @@ function unknownVariant(
   })
 }
 
-/** Creates the error for a name that matches several models. Its choices show what to write after the colon. */
+/** Creates the error for a name that matches several models. Its choices show the names to write after the colon. */
 function ambiguous(id: string, models: GgufModels, found: readonly GgufCandidate[], wanted?: string): CorralError {
   // A label that is also a quantization may match other models too.
   const isClear = ({ label }: GgufCandidate) => !isLabel(label) || matchingGguf(models, label).length === 1

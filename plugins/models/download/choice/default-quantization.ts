@@ -5,9 +5,9 @@ import type { GgufCandidate } from './gguf-models.ts'
 export const requiredFor = ({ size, projector }: GgufCandidate) => requiredMemory(size, projector?.size ?? 0)
 
 /**
- * Chooses the best quantization that fits the memory, from the class of Q4_K_M up to Q8_0. Chooses a smaller one only
- * if none of those fits, and unquantized weights only if there is nothing else. Undefined if no candidate has a label
- * that llama.cpp loads.
+ * Chooses the best quantization that fits the memory, from the class of Q4_K_M up to Q8_0. Chooses a smaller
+ * quantization only if none of those fits, and unquantized weights only if there is nothing else. Undefined if no
+ * candidate has a label that llama.cpp loads.
  */
 export function defaultQuantization(
   candidates: readonly GgufCandidate[],

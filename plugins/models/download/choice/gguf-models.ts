@@ -80,8 +80,9 @@ function resolveRole(path: string, role: FileRole, headers: Headers): FileRole {
 }
 
 /**
- * Returns a function that gives the words which a folder adds to its models' names. A folder named by a quantization
- * adds none. Nor does a folder with a file of the same name as in such a folder: it is another variant.
+ * Returns a function for the words that a folder adds to its models' names. A folder named after a quantization adds
+ * none. The same applies to a folder with a file that has the same name as a file in such a folder: it is another
+ * variant.
  */
 function folderWords(paths: readonly string[]): (path: string) => string {
   const wordsInFolders = (path: string) => {
@@ -239,8 +240,8 @@ export function matchingGguf({ candidates }: Pick<GgufModels, 'candidates'>, wan
 }
 
 /**
- * Returns GGUF files whose headers would resolve ambiguous names, at most `MAX_HEADERS`: one of each model that a
- * request may mean, or, if the names show no model or only parts of others, the files that could be one.
+ * Returns GGUF files whose headers would resolve ambiguous names, at most `MAX_HEADERS`: one file of each model that a
+ * request may mean. If the names show no model, or only parts of models, returns the files that could be one.
  */
 export function ambiguousFiles({ candidates, roles }: GgufModels, wanted: string | undefined): string[] {
   const matching = wanted === undefined ? candidates : matchingGguf({ candidates }, wanted)

@@ -13,18 +13,18 @@ interface KnownFamily {
 }
 
 /**
- * Well-known names from Ollama's library. A name is a promise about whose files are downloaded, so this table has only
- * what the publisher itself offers, with a page of the publisher that says so. Other models are found with "corral
- * search".
+ * Well-known names from Ollama's library. A name is a promise about the publisher of the downloaded files, so this
+ * table contains only models that the publisher itself offers, each with a page that says so. Other models are found
+ * with "corral search".
  */
 export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = KNOWN
 
-/** Tags for instruction-tuned models, which add nothing: all of these are. */
+/** Tags for instruction-tuned models. All of these models are instruction-tuned, so the tags add nothing. */
 const INSTRUCTED = /-(?:instruct|it|chat)$/
 
 /**
- * Returns what a short name stands for, if its publisher is known. The size in its tag selects the repository, and a
- * quantization after it the variant (`qwen2.5:7b-instruct-q4_K_M`).
+ * Returns the model that a short name refers to, if its publisher is known. The size in its tag selects the repository,
+ * and a quantization after it the variant (`qwen2.5:7b-instruct-q4_K_M`).
  */
 export function knownName({ owner, name, variant = '' }: RequestedName) {
   if (owner !== undefined) return undefined

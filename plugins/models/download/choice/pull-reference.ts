@@ -10,7 +10,7 @@ export interface PullReference extends HubRequest, Wanted {
 }
 
 const NOT_MODELS = /^(?:api\/(?:v1\/)?)?(?:datasets|spaces|collections|buckets|papers|blog|docs)\//i
-/** What precedes the owner in addresses of hubs' pages. */
+/** Path segments before the owner in addresses of hubs' pages. */
 const BEFORE_OWNER = /^(?:api\/v1\/models|api\/models|csg\/api\/models|models|csg)\/(?=[^/]+\/[^/]+)/i
 const REVISION = /^(?!.*(?:\.\.|\/\/))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}(?<!\/)$/
 /** Relative, without control characters or backslashes (which separate folders on Windows). */

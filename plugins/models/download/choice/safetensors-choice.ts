@@ -79,7 +79,7 @@ export function chooseSafetensors(request: ChoiceRequest, folder: string): Choic
   }
 }
 
-/** Renames weights to what the converter looks for. With an index they keep their names. */
+/** Renames weights to the names that the converter expects. With an index they keep their names. */
 function convertibleName({ weightsInIndex }: ChoiceRequest, name: string, count: number): string {
   if (weightsInIndex || name.startsWith('model')) return name
   return count === 1 ? 'model.safetensors' : name.replace(/^.*(?=-\d{5}-of-\d{5}\.safetensors$)/, 'model')

@@ -29,8 +29,8 @@ function countBy(places: Iterable<Pick<Place, 'client'>>): (client: string) => n
 }
 
 /**
- * Chooses the next place to start: of the client with the fewest places, then the client served longest ago, then the
- * place that came first.
+ * Chooses the next place to start: from the client with the fewest places, then from the client served longest ago,
+ * then the place that arrived first.
  * @param served a counter value for when each client last got a place; absent means never
  */
 export function nextWaiting<P extends Pick<Place, 'client'>>(
@@ -109,7 +109,7 @@ export class FairQueue {
       begin = resolve
       refuse = reject
     })
-    // It may be refused before anyone awaits it, which must not be an unhandled rejection.
+    // It may be refused before it is awaited. Prevents an unhandled rejection.
     begun.catch(() => undefined)
     const yielding = new AbortController()
     const entry: Entry = {

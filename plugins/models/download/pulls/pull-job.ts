@@ -83,7 +83,7 @@ export interface PullContext extends Pick<PlannerContext, 'storage' | 'transfers
   queue: FairQueue
   /** Milliseconds after the last watcher has left. */
   pauseAfter: number
-  /** Minimum and maximum milliseconds before a detached pull is retried whose hub does not answer. */
+  /** Minimum and maximum milliseconds before a retry of a detached pull whose hub does not answer. */
   retryPauses: readonly [number, number]
   hooks: Pick<Hooks, 'pullFinished' | 'pullFailed' | 'stateChanged'>
   onReceived(bytes: number): void
@@ -390,7 +390,7 @@ export class PullJob implements Pull {
         `This pull comes from the hub "${repository.hub}", which is not enabled. Enable it in config.yaml, or cancel the pull.`
       )
     }
-    // A model made from another one shares its files, whatever the server.
+    // A model made from another model shares its files, whatever the server.
     const holders = this.plan.origin?.kind === 'made' ? storage.list() : storage.variants(this.plan.name)
     await linkStored(this.plan, this.folder, holders)
     // Files with digests may come from any revision.
@@ -535,7 +535,7 @@ export class PullJob implements Pull {
     this.#outcomes.emit('outcome', outcome)
   }
 
-  /** Removes the folder. The record goes first, so that a crash in between leaves nothing to continue. */
+  /** Removes the folder. The record is removed first, so that a crash in between leaves nothing to continue. */
   async #remove(): Promise<void> {
     await rm(join(this.folder, JOB_FILE), { force: true })
     await rm(this.folder, { recursive: true, force: true, maxRetries: 3 })

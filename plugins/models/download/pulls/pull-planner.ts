@@ -149,11 +149,11 @@ type Meaning = { here: StoredVariant } | { model: string; reason?: string }
 /**
  * Resolves an alias or short name that is not a hub's own name.
  *
- * 1. A model that is here is updated from its origin. A model that is not from a hub has no more variants there.
- * 2. A short name with a known publisher stands for the publisher's repository.
+ * 1. A stored model is updated from its origin. If it is not from a hub, its origin has no more variants.
+ * 2. A short name with a known publisher refers to the publisher's repository.
  *
  * @returns undefined for names and addresses of hubs
- * @throws CorralError `repo_not_found` for a short name that means nothing; `model_not_found` if it is ambiguous
+ * @throws CorralError `repo_not_found` for an unknown short name; `model_not_found` if it is ambiguous
  */
 function resolveName({ catalog, hubs }: PlannerContext, text: string): Meaning | undefined {
   const whole = text.trim()
@@ -365,7 +365,7 @@ async function withSizes(files: PullPlan['files'], locate: Locate): Promise<Pull
   return sized
 }
 
-/** @throws CorralError `model_exists` if a model of this name came from elsewhere */
+/** @throws CorralError `model_exists` if a model of this name has another origin */
 function refuseOtherOrigin(repository: HubRepository, variants: StoredVariant[], label: string): void {
   const other = conflictingVariant(variants, hubOrigin(repository), label)
   if (!other) return

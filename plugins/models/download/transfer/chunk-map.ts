@@ -64,12 +64,12 @@ export interface Span {
 }
 
 const MIN_REQUEST_BYTES = 8 * 1024 * 1024
-/** A second connection must be worth the data in flight on the first one, which is lost. */
+/** A second connection loses the data in flight on the first one, so it must download more than this. */
 const MIN_SHARED_BYTES = 4 * 1024 * 1024
 
 /**
  * Returns the bytes of a connection's next request: its fair share of the bytes that are neither on disk nor requested.
- * @param worthwhile how many bytes make a request worth its wait; more would only delay the digest
+ * @param worthwhile bytes from which a request is worth its wait; more would only delay the digest
  */
 export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number, worthwhile: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)

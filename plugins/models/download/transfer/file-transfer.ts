@@ -152,7 +152,7 @@ export class FileTransfer {
     if (this.#ended) return
     for (const fetch of this.#running) this.#flush(fetch)
     const failed = (error: unknown) => this.#fail(error)
-    // The journal does not wait for the disk: after a kill the system still has what was written.
+    // The journal does not wait for the disk, because the system keeps the written data even after a kill.
     void this.#part?.flush().catch(failed)
     await this.#part?.save().catch(failed)
   }
@@ -185,7 +185,7 @@ export class FileTransfer {
     this.#begin()
   }
 
-  /** Starts over, because nothing on disk can be used. */
+  /** Starts over if nothing on disk can be used. */
   #changed(what: Mismatch): void {
     if (this.#ended) return
     this.#changes += 1
@@ -193,7 +193,7 @@ export class FileTransfer {
       this.#giveUp(what)
       return
     }
-    // Drop what running requests have received.
+    // Drop the data that running requests have received.
     for (const fetch of this.#running) fetch.writer = undefined
     this.#cancelRequests()
     this.#ranges = 'unknown'
@@ -334,7 +334,7 @@ export class FileTransfer {
     const { signal } = fetch.controller
     const location = await unlessAborted(this.#source.current(), signal)
     if (location === undefined) return
-    // The location may report what the hub's listing did not.
+    // The location may report facts that are missing in the hub's listing.
     this.#verification.expected.sha256 ??= location.reported.sha256
     if (location.reported.size !== undefined && !this.#part!.map) this.#setSize(location.reported.size)
     const buffer = this.#shared.buffers.pop() ?? Buffer.allocUnsafeSlow(WRITE_BYTES)

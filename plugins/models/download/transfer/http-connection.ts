@@ -17,7 +17,7 @@ import { basicCredentials, ConnectionFailure, openSocket, proxyFor, type SocketT
 interface Receiver {
   /** @param wait milliseconds since the request @returns false if the body is not wanted */
   onHead(head: ResponseHead, wait: number): boolean
-  /** Returns where the next bytes of the body go: never empty, and unchanged until `onBytes` is called. */
+  /** Returns the buffer for the next bytes of the body. Never empty, and unchanged until `onBytes` is called. */
   room(): Buffer
   /** Called when bytes were read into the room. @returns false if the receiver needs no more */
   onBytes(length: number): boolean
@@ -332,7 +332,7 @@ interface FetchRequest {
   start: number
   end: number | undefined
   size: number | undefined
-  /** @param wait milliseconds until the answer came @returns the sink for the body; undefined if it is not wanted */
+  /** @param wait milliseconds until the answer arrived @returns the sink for the body; undefined if it is not wanted */
   onAnswer(answer: Answer, tag: string | undefined, wait: number): Sink | undefined
 }
 
@@ -361,7 +361,7 @@ export async function fetchBytes(
     onHead(head, wait) {
       const answer = readResponse(head, start, end, size)
       result = { answer, head }
-      // A strong ETag stands for exactly these bytes.
+      // A strong ETag identifies exactly these bytes.
       const { etag } = head.headers
       sink = onAnswer(answer, etag && !etag.startsWith('W/') ? etag : undefined, wait)
       const isFailure = ['refused', 'busy', 'unusable'].includes(answer.kind) && head.status >= 400

@@ -59,7 +59,7 @@ export function parseContentRange(value: string | undefined) {
   return last < first || last >= (size ?? Number.POSITIVE_INFINITY) ? undefined : { first, last, size }
 }
 
-/** What a response to a request for bytes from `start` on means. */
+/** The meaning of a response to a request for bytes from `start` on. */
 export type Answer =
   /** The bytes from `start` up to `end` (exclusive) follow. */
   | { kind: 'range'; end: number; size: number | undefined }
@@ -70,7 +70,7 @@ export type Answer =
   | { kind: 'redirect'; to: string | undefined }
   | { kind: 'empty' }
   | { kind: 'size'; size: number }
-  /** Not allowed, or no longer there. Another location may help. */
+  /** Not allowed, or deleted. Another location may help. */
   | { kind: 'refused' }
   | { kind: 'busy' }
   /** Anything else. Another attempt may help unless `isLasting`. */

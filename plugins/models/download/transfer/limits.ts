@@ -87,7 +87,7 @@ export class Bandwidth {
 /** A file is given up after this many failures or refusals in a row without significant progress. */
 const MAX_FAILURES = 6
 const MAX_REFUSALS = 2
-/** Bytes that count as progress. A server that keeps failing after a few bytes must not be retried for ever. */
+/** Minimum bytes of progress. A server that keeps failing after a few bytes must not be retried forever. */
 const PROGRESS_BYTES = 1024 * 1024
 const MAX_RETRY_AFTER_S = 15 * 60
 

@@ -286,7 +286,7 @@ export class PartWriter {
     return this.#position + this.#filled
   }
 
-  /** Where the next bytes go: up to the end of a chunk or of an aligned block. */
+  /** Returns the buffer for the next bytes: up to the end of a chunk or of an aligned block. */
   room(): Buffer {
     const { map, span, buffer, readSize } = this.#options
     const end = Math.min(map.end(span.at), this.#position + WRITE_BYTES - (this.#position % WRITE_BYTES))
@@ -308,7 +308,7 @@ export class PartWriter {
     return span.at < span.to
   }
 
-  /** Writes what has been collected, without moving the buffer: a read into it may be running. */
+  /** Writes the collected bytes, without moving the buffer, because a read into it may be running. */
   flush(): void {
     const { descriptor, map, span, buffer, onWritten } = this.#options
     while (this.#written < this.#filled) {

@@ -92,7 +92,7 @@ export class TransferThread {
 
   /**
    * Downloads and verifies files, and returns them in order. Existing files are verified and kept. After a failure or
-   * an abort, partial data stays, and the next run continues it. An optional file that fails is left out.
+   * an abort, partial data stays, and the next run continues with it. An optional file that fails is left out.
    * @throws CorralError `hub_unreachable`, `hub_forbidden`, `hub_rate_limited`, `checksum_mismatch`,
    * `insufficient_storage`; the signal's reason
    */

@@ -5,7 +5,7 @@ import type { ChunkMap } from './chunk-map.ts'
 import { type DigestReply, type Digests, type FileDigest, hashFile, type WrittenChunks } from './digests.ts'
 import type { TransferFile, TransferredFile } from './transfers.ts'
 
-/** Maximum chunks of a file that may read back differently from what was written. */
+/** Maximum chunks of a file that may differ when they are read back. */
 const MAX_DAMAGED_CHUNKS = 16
 /** Bytes that are downloaded again before the digest is computed again. */
 const REFETCH_BYTES = 8 * 1024 * 1024
@@ -30,9 +30,9 @@ interface VerificationEvents {
 
 /**
  * Verifies a file while its bytes arrive. Chunks from an earlier process are compared with the journal. New chunks are
- * compared only if the digest is wrong or the hub reports none. If the digest is wrong and all chunks are as they
- * arrived, it has them downloaded again, a few at a time in order, and recomputes the digest as soon as one differs
- * from before.
+ * compared only if the digest is wrong or the hub reports none. If the digest is wrong although all chunks are as they
+ * arrived, chunks are downloaded again, a few at a time in order. The digest is recomputed as soon as one of them
+ * differs from before.
  */
 export class Verification {
   /** The digests that the file must have, if the hub reports them. */
@@ -48,7 +48,7 @@ export class Verification {
   #found = new Set<number>()
   #careful = false
   #frontier = 0
-  /** The next chunk to download again, and the old checksums of those being downloaded again. */
+  /** The next chunk to download again, and the old checksums of the chunks that are being downloaded again. */
   #again = 0
   readonly #before = new Map<number, number>()
   #mismatch: Mismatch | undefined
@@ -118,7 +118,7 @@ export class Verification {
 
   #onDamaged(chunk: number): void {
     this.#damages += 1
-    // Every chunk from an earlier process may be damaged once. New chunks must not be.
+    // Every chunk from an earlier process may be damaged once, but new chunks must not be.
     if (this.#damages > Math.max(MAX_DAMAGED_CHUNKS, this.#map!.count)) {
       this.end()
       this.#events.onFailed(

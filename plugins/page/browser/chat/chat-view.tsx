@@ -191,7 +191,7 @@ function OldChat(props: {
   const section = useRef<HTMLElement>(null)
   useWindowEvents({
     keydown({ key, isComposing, target }) {
-      // Escape closes open dialogs first. With several chats side by side it stops the one with the focus.
+      // Escape closes open dialogs first. With several chats side by side, it stops the focused chat.
       if (key !== 'Escape' || isComposing || !busyWith.value || document.querySelector('dialog[open]')) return
       const focused = (target as Element).closest?.('section.chat') ?? section.current
       if (focused === section.current) stop(busyWith.value)

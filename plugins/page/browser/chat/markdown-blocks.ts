@@ -143,7 +143,7 @@ const UNFINISHED = 2
 const isBlank = ({ type }: Token) => type === 'space'
 /** Characters after which a part is full, about one screen. */
 const PART_SIZE = 1500
-/** A line that may define where `[links]` in other lines point. */
+/** A line that may define the targets of `[links]` in other lines. */
 const LINK_DEFINITION = /^[ \t>]*\[[^\]\n]+\]:/m
 
 /** Longer lists, tables and paragraphs are parsed only after they have grown by a share of their length. */
@@ -175,7 +175,7 @@ export class MarkdownBlocks {
   update(written: string, isComplete: boolean): readonly Part[] {
     const text = written.replace(/\r\n?/g, '\n')
     if (text === this.#text && isComplete === this.#isComplete) return this.#parts
-    // The last line may define where links point.
+    // The last line may define the targets of links.
     if (!text.startsWith(this.#text) || (isComplete && LINK_DEFINITION.test(text))) {
       this.#done = []
       this.#settled = []
@@ -213,7 +213,7 @@ export class MarkdownBlocks {
     let count = 0
     let at = this.#length
     const unfinished = this.#tail.filter(block => !isBlank(block)).at(-UNFINISHED)
-    // A block whose source differs from the text does not tell where the next one starts.
+    // If the source of a block differs from the text, the start of the next block is unknown.
     for (const block of unfinished ? this.#tail : []) {
       const { raw } = block
       if (block === unfinished) break

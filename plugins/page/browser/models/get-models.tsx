@@ -14,7 +14,7 @@ import { fill, labelFor, texts } from '../texts/texts.ts'
 export function GetModels({ wanted }: { wanted: string | undefined }) {
   const t = texts.value
   const [words, setWords] = useState(wanted ?? '')
-  /** The last search; its number makes the same words search again. */
+  /** The last search. Its number allows repeating a search with the same words. */
   const [search, setSearch] = useState({ words: '', number: 0 })
   const [chosen, setChosen] = useState(wanted)
   const given = words.trim()

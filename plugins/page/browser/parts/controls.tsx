@@ -90,7 +90,7 @@ export function Menu(props: {
   title?: string
   icon?: IconName
   class?: string
-  /** A function, so that nothing is rendered for a closed menu. */
+  /** A function, so that the items of a closed menu are not rendered. */
   children: () => ComponentChildren
 }) {
   const { title, icon } = props
@@ -198,7 +198,7 @@ export async function copyText(text: string): Promise<void> {
   const field = document.createElement('textarea')
   field.value = text
   field.className = 'visually-hidden'
-  // Inside an open dialog, since everything else is inert then.
+  // Inside an open dialog, because everything outside is inert.
   const parent = document.querySelector('dialog[open]') ?? document.body
   parent.append(field)
   field.select()

@@ -136,7 +136,7 @@ export function NumberFields(props: { options: readonly NumberOption[]; values: 
 export const numbersIn = (options: readonly NumberOption[], text: FieldText): Record<string, number> =>
   Object.fromEntries(options.flatMap(({ name }) => (text(name) === '' ? [] : [[name, Number(text(name))]])))
 
-/** Parses a JSON object; an empty text is an empty one. @throws SyntaxError */
+/** Parses a JSON object. An empty text means an empty object. @throws SyntaxError */
 export function parseObject(text: string): Record<string, unknown> {
   const value: unknown = text ? JSON.parse(text) : {}
   if (!isObject(value)) throw new SyntaxError('{ … }')

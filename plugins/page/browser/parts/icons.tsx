@@ -3,7 +3,7 @@ import paths from './icons.json'
 /** Icon paths with the same stroke, in a square of 24. */
 export type IconName = keyof typeof paths
 
-/** A decorative icon. The text or label beside it has the meaning. */
+/** A decorative icon. The text or label beside it carries the meaning. */
 export function Icon({ name, size = 18 }: { name: IconName; size?: number }) {
   return (
     <svg

@@ -33,7 +33,7 @@ export const key = signal(tabTexts.get(STORED_KEY) ?? '')
 /** Whether the server has asked for a key, or for another one. */
 export const isKeyWanted = signal(false)
 
-/** Sets the key of this tab; an empty one removes it. */
+/** Sets the key of this tab. An empty key removes it. */
 export function useKey(value: string): void {
   key.value = value
   isKeyWanted.value = false

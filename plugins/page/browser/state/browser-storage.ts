@@ -2,7 +2,7 @@ import { signal } from '@preact/signals'
 
 /* The browser's storage for the page. If it refuses to store something, the page keeps it in memory and warns. */
 
-/** Why the browser stores nothing more. Empty while it works. */
+/** Why the browser cannot store any more. Empty while it can. */
 export const storageFault = signal('')
 
 /** Records that the browser refused to store something. The first reason is kept. */

@@ -58,7 +58,7 @@ const fileName = (title: string) =>
 /** Maximum size of a file, and of its unpacked contents. */
 const MAX_FILE_BYTES = 512 * 2 ** 20
 
-/** Imports the chats of a file, or nothing if one is broken. Replaces chats with the same ids. @returns the count */
+/** Imports all chats of a file, or none if any is broken. Replaces chats with the same ids. @returns the count */
 export async function importChats(file: File): Promise<number> {
   const t = texts.peek()
   if (file.size > MAX_FILE_BYTES) throw new Error(fill(t.importTooLarge, { name: file.name }))

@@ -224,7 +224,7 @@ export async function deleteChat(id: string): Promise<void> {
 export async function readChat(id: string): Promise<ChatDocument | undefined> {
   await writeDirty()
   const messages = new Map((await storedMessages(id)).map(each => [each.id, each]))
-  // Messages in memory are newer than those read.
+  // Messages in memory are newer than the messages just read.
   for (const message of messagesOf(id).values()) messages.set(message.id, message)
   const chat = chats.peek().get(id)
   return chat && { chat, messages: [...messages.values()] }

@@ -124,7 +124,7 @@ async function fetchOne(id: string): Promise<number> {
   const { document, version } = await ask<{ document: ChatDocument; version: number }>('GET', `api/conversations/${id}`)
   const { checkedChats } = await import('./chat-check.ts')
   checkedChats([document.chat], document.messages, false)
-  // It may have been deleted here during the download.
+  // The chat may have been deleted during the download.
   if (readSeen()[id]?.isDeleted) return version
   const { chat, isSame } = await mergeIn(document)
   // Local changes that the server lacks still have to be uploaded.
@@ -150,7 +150,7 @@ async function deleteThere(id: string): Promise<void> {
 
 async function putOne(id: string, version: number): Promise<void> {
   const document = await readChat(id)
-  // Chats without messages are not stored, nor chats with an unfinished answer until it ends.
+  // Does not store chats without messages, or chats with an unfinished answer until it ends.
   if (!document || document.messages.length === 0 || document.messages.some(isUnderWay)) return
   const { chat, messages } = document
   const body = {

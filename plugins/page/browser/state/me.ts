@@ -38,7 +38,7 @@ export const may = (role: Role) => me.value !== undefined && ROLES.indexOf(me.va
 export async function redeemLink(): Promise<string> {
   const token = /^#open=(.+)$/.exec(location.hash)?.[1]
   if (token === undefined) return ''
-  // It works only once and must not stay in the history.
+  // The link works only once and must not stay in the history.
   history.replaceState(null, '', '#/')
   dispatchEvent(new HashChangeEvent('hashchange'))
   try {

@@ -75,7 +75,7 @@ function newerField(a: Chat, b: Chat, field: keyof Chat): unknown {
   return canonical(a[field]) >= canonical(b[field]) ? a[field] : b[field]
 }
 
-/** Returns the message that was edited later, or else the longer one, since answers grow. */
+/** Returns the message that was edited later. Otherwise returns the longer one, since answers grow. */
 function newerMessage(a: Message, b: Message): Message {
   const size = ({ content, thinking = '' }: Message) => content.length + thinking.length
   const isComplete = ({ state }: Message) => Number(state === undefined)

@@ -32,7 +32,7 @@ export const build = computed(() => all('build')[0])
 /** Models that can chat. */
 export const chatModels = computed(() => models.value.filter(({ capabilities }) => capabilities.includes('completion')))
 
-/** The model for new chats: the last used one, else one in memory, else the first. */
+/** The model for new chats: the last used model, otherwise a model in memory, otherwise the first one. */
 export const defaultModel = computed(() => {
   const names = chatModels.value.map(({ name }) => name)
   if (names.includes(lastModel.value)) return lastModel.value
@@ -77,7 +77,7 @@ const SIGN = 1000
 const ASK_AFTER = 2
 /** Missed heartbeats before a tab takes over the feed. */
 const READ_AFTER = 4
-/** How long another tab has to answer that it reads the feed, in milliseconds. */
+/** How long another tab may take to answer that it reads the feed, in milliseconds. */
 const ANSWER = 120
 /** Delay before the feed is opened again, in milliseconds. */
 const RETRY = 1000

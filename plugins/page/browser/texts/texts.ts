@@ -17,7 +17,7 @@ const loaders = { en: async () => en, zh: async () => (await import('./zh.json')
 /** The texts of the current language. */
 export const texts = signal<Texts>(en)
 
-/** The chosen language, else the first available language of the browser. */
+/** The chosen language, otherwise the first available language of the browser. */
 export const shownLanguage = signal<Language>('en')
 
 /** Loads the user's language. */

@@ -1,7 +1,7 @@
 import type { Delta } from '../../../../core/contracts/engines.ts'
 import type { CapturedChoice } from '../../../../core/contracts/hooks.ts'
 
-/** How text starts that is a file: a data URL, or base64. */
+/** The start of a text that is a file: a data URL, or base64. */
 const DATA = /^(?:data:[^,]{0,200},|[A-Za-z0-9+/_-]{4096})/
 
 /** How many more characters may be copied. */
@@ -11,7 +11,7 @@ export interface CopyBudget {
 }
 
 /**
- * Copies a JSON value within the budget, so that the cost depends on what is copied and not on the size of the value.
+ * Copies a JSON value within the budget, so that the cost depends on the copied part and not on the size of the value.
  * Files inside texts, such as images, are replaced by their length.
  */
 export function boundedCopy(value: unknown, budget: CopyBudget): unknown {

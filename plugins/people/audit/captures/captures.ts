@@ -204,7 +204,7 @@ export class Captures {
     const room = Math.min(MAX_LENGTH, (MAX_HELD - this.#held) / 2)
     const budget: CopyBudget = { left: room, cut: false }
     const copy = boundedCopy(body, budget)
-    // Reserves the same amount for the answer, which may not use what the request left over.
+    // Reserves the same amount for the answer, which must not depend on how much the request used.
     const held = 2 * room
     budget.left = room
     this.#held += held
