@@ -2,7 +2,6 @@ import { copyFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
-import { jsonSchemaOutputFormat } from '@anthropic-ai/sdk/helpers/json-schema'
 import t from 'tap'
 import { demoModelFile, randomProjector } from '../../../../scripts/random-models.ts'
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
@@ -10,7 +9,7 @@ import { failure } from '../../../support/failure.ts'
 import { thorough } from '../../../support/thorough.ts'
 import { pngBytes } from '../openai/media/support.ts'
 
-// Runs the official client against a real server with an engine of one slot.
+// Runs the official client against a real server with an engine of one slot. test/clients has the usual requests.
 const QUESTION = { role: 'user' as const, content: 'What is the capital of France?' }
 const ANSWER = 'The capital of France is Paris.'
 const WEATHER: Anthropic.Tool = {
@@ -57,25 +56,9 @@ t.test('answers as a whole and as a stream', async t => {
   })
   t.match(whole._request_id, /^[0-9a-f-]{36}$/)
   const stream = client.messages.stream({ ...ask, model: 'Corral/tiny-chat:latest' })
-  const texts: string[] = []
-  const types: string[] = []
   let begin: Anthropic.Message | undefined
-  stream.on('text', text => texts.push(text))
-  for await (const event of stream) {
-    if (types.at(-1) !== event.type) types.push(event.type)
-    if (event.type === 'message_start') begin = structuredClone(event.message)
-  }
+  for await (const event of stream) if (event.type === 'message_start') begin = structuredClone(event.message)
   const final = await stream.finalMessage()
-  t.strictSame(types, [
-    'message_start',
-    'content_block_start',
-    'content_block_delta',
-    'content_block_stop',
-    'message_delta',
-    'message_stop'
-  ])
-  t.ok(texts.length > 3, 'the text arrives in pieces')
-  t.equal(texts.join(''), ANSWER)
   t.match(final, { model: 'Corral/tiny-chat:latest', content: [{ text: ANSWER }], stop_reason: 'end_turn' })
   t.ok(final.usage.cache_read_input_tokens! > 0, 'the prompt is cached')
   t.equal(total(final.usage), 19)
@@ -87,13 +70,7 @@ t.test('answers as a whole and as a stream', async t => {
   t.match(content, [{ text: ANSWER }])
 })
 
-t.test('accepts several messages, system texts and a prefilled answer', async t => {
-  const turns = await client.messages.create({
-    ...ask,
-    system: [{ type: 'text', text: 'You are Leo.', cache_control: { type: 'ephemeral' } }],
-    messages: [{ role: 'user', content: [{ type: 'text', text: 'Who are you?' }] }]
-  })
-  t.match(turns.content, [{ text: 'I am Leo.' }])
+t.test('merges messages of the assistant and continues a prefilled answer', async t => {
   const named = await client.messages.create({
     ...ask,
     messages: [
@@ -109,68 +86,15 @@ t.test('accepts several messages, system texts and a prefilled answer', async t 
   t.equal(await client.messages.stream(begun).finalText(), ' France is Paris.')
 })
 
-t.test('reports why an answer ended', async t => {
-  const count = { ...ask, messages: [{ role: 'user' as const, content: 'Count to 12.' }] }
-  for (const send of [
-    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.create(params),
-    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.stream(params).finalMessage()
-  ]) {
-    const stopped = await send({ ...count, stop_sequences: ['nothing', '5,'] })
-    t.match(stopped, { stop_reason: 'stop_sequence', stop_sequence: '5,', content: [{ text: '1, 2, 3, 4, ' }] })
-    const ended = await send({ ...count, stop_sequences: ['nothing'] })
-    t.match(ended, { stop_reason: 'end_turn', stop_sequence: null })
-    const short = await send({ ...count, max_tokens: 3 })
-    t.match(short, { stop_reason: 'max_tokens', usage: { output_tokens: 3 } })
-  }
-})
-
-t.test('calls one or two tools and uses their results', async t => {
-  for (const send of [
-    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.create(params),
-    (params: Anthropic.MessageCreateParamsNonStreaming) => client.messages.stream(params).finalMessage()
-  ]) {
-    // The demo model mentions only one result.
-    for (const [cities, answer] of [
-      [['Paris'], 'The weather in Paris is sunny.'],
-      [['Paris', 'Rome'], /^The weather in (Paris|Rome) is sunny\.$/]
-    ] as const) {
-      const messages: Anthropic.MessageParam[] = [
-        { role: 'user', content: `What is the weather in ${cities.join(' and ')}?` }
-      ]
-      const asked = { ...ask, messages, tools: [WEATHER] }
-      const called = await send(asked)
-      t.equal(called.stop_reason, 'tool_use')
-      const calls = called.content.filter(block => block.type === 'tool_use')
-      t.match(
-        calls,
-        cities.map(city => ({ id: /^toolu_./, name: 'get_weather', input: { city } }))
-      )
-      t.equal(new Set(calls.map(({ id }) => id)).size, cities.length)
-      const results = calls.map(({ id }) => ({ type: 'tool_result' as const, tool_use_id: id, content: 'sunny' }))
-      messages.push({ role: 'assistant', content: called.content }, { role: 'user', content: results })
-      const told = await send({ ...asked, messages })
-      t.match(told, { stop_reason: 'end_turn', content: [{ type: 'text', text: answer }] })
-    }
-  }
-  const both = {
+t.test('calls one tool if parallel calls are disabled', async t => {
+  const one = await client.messages.create({
     ...ask,
     tools: [WEATHER],
-    messages: [{ role: 'user' as const, content: 'What is the weather in Paris and Rome?' }]
-  }
-  const one = await client.messages.create({
-    ...both,
+    messages: [{ role: 'user', content: 'What is the weather in Paris and Rome?' }],
     tool_choice: { type: 'auto', disable_parallel_tool_use: true }
   })
-  t.match(one.content, [{ name: 'get_weather', input: { city: 'Paris' } }])
+  t.match(one.content, [{ id: /^toolu_./, name: 'get_weather', input: { city: 'Paris' } }])
   t.equal(one.content.length, 1)
-  const must = await client.messages.create({
-    ...both,
-    tools: [{ ...WEATHER, name: 'other', description: 'Another' }, WEATHER],
-    tool_choice: { type: 'tool', name: 'get_weather' }
-  })
-  t.match(must.content, [{ name: 'get_weather' }])
-  const none = await client.messages.create({ ...both, tool_choice: { type: 'none' } })
-  t.ok(none.content.every(({ type }) => type === 'text'))
 })
 
 t.test('works with the tool runner and threads of the SDK', async t => {
@@ -224,19 +148,6 @@ t.test('accepts the requests of Claude Code', async t => {
   t.match(answered.content, [{ type: 'tool_use', name: 'get_weather', input: { city: 'Paris' } }])
   const reminded = [...request.messages, { role: 'system' as const, content: 'It is Monday.' }]
   t.match(await client.messages.create({ ...request, messages: reminded }), { type: 'message', role: 'assistant' })
-})
-
-t.test('returns structured answers', async t => {
-  const format = jsonSchemaOutputFormat({
-    type: 'object',
-    properties: { ok: { type: 'boolean' }, color: { enum: ['red', 'green', 'blue'] } },
-    required: ['ok', 'color'],
-    additionalProperties: false
-  })
-  const whole = await client.messages.parse({ ...ask, output_config: { format } })
-  t.match(whole.parsed_output, { ok: Boolean, color: /^(red|green|blue)$/ })
-  const streamed = await client.messages.stream({ ...ask, output_config: { format } }).finalMessage()
-  t.match(streamed.parsed_output, { ok: Boolean, color: /^(red|green|blue)$/ })
 })
 
 t.test('count_tokens matches the usage of answers', async t => {
@@ -306,9 +217,6 @@ t.test('accepts images in messages and in tool results', async t => {
 t.test('lists and shows models', async t => {
   for (const base of ['', '/anthropic']) {
     const { models } = clientOf(corral.url + base)
-    const ids: string[] = []
-    for await (const model of models.list()) ids.push(model.id)
-    t.ok(ids.includes(DEMO))
     const record = await models.retrieve(DEMO)
     t.match(record, { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 4096, max_tokens: 4096 })
     t.match(record, {
@@ -398,12 +306,7 @@ t.test('drops the oldest messages on request', thorough, async t => {
   t.equal(data.content[0]!.type, 'text')
 })
 
-t.test('a disconnecting client frees its slot immediately', async t => {
-  for (let round = 0; round < 3; round++) {
-    const stream = client.messages.stream(endless())
-    for await (const event of stream) if (event.type === 'content_block_delta') break
-    t.match((await client.messages.create(ask)).content, [{ text: ANSWER }])
-  }
+t.test('an aborted request without a stream frees its slot', async t => {
   const controller = new AbortController()
   const whole = failure(client.messages.create(endless(), { signal: controller.signal, timeout: 600_000 }))
   await until('the request runs', async () => (await running()) === 1)
@@ -433,13 +336,7 @@ t.test('reports a crash of the engine in the stream', async t => {
 t.test('requires keys, and sends pings while a stream waits', async t => {
   const config = `${DEFAULTS}security:\n  api_keys: [secret]\napi-anthropic:\n  heartbeat: 200ms\n`
   const { url, send } = await startCorral(t, { config })
-  for (const stream of [false, true]) {
-    const error = await failure(clientOf(url, 'wrong').messages.create({ ...ask, stream } as never))
-    t.ok(error instanceof Anthropic.AuthenticationError)
-    t.match(error, { type: 'authentication_error', errorCode: 'unauthorized', requestID: /./ })
-  }
   const keyed = clientOf(url, 'secret')
-  t.match((await keyed.models.list()).data, [{ id: DEMO }])
   const bearer = new Anthropic({ baseURL: url, apiKey: null, authToken: 'secret', maxRetries: 0 })
   t.match((await bearer.models.list()).data, [{ id: DEMO }])
 
