@@ -17,20 +17,7 @@ import { createLogger } from '../../core/system/log.ts'
 import { plural } from '../../core/system/plural.ts'
 import { isPrivateHost } from '../../core/system/private-address.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
-import {
-  ensureToken,
-  findToken,
-  headOptions,
-  makePlaces,
-  memberVariable,
-  ownCommand,
-  type RayRecord,
-  rayPlaces,
-  readRecord,
-  removeRecord,
-  upOptions,
-  writeRecord
-} from '../../plugins/machines/ray/ray-cluster.ts'
+import * as cluster from '../../plugins/machines/ray/ray-cluster.ts'
 import { askRay, prepareRay, type RayCall, RayFailure, rayVariables } from '../../plugins/machines/ray/ray-python.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
 import { type CommandContext, openConfig, usageFailure } from '../context.ts'
@@ -76,7 +63,7 @@ async function openRay({ env, ...context }: CommandContext) {
     'address' | 'token_file' | 'python' | 'package_index',
     string
   >
-  const places = rayPlaces(home)
+  const places = cluster.rayPlaces(home)
   const log = createLogger(config.core.log_level, { file: join(logs, 'corral.log') })
   const signal = interruption()
   let noted = ''
@@ -85,8 +72,8 @@ async function openRay({ env, ...context }: CommandContext) {
     places,
     settings,
     /** Installs Ray if necessary. */
-    async call(tokenFile = findToken(places, settings.token_file, env), more: Record<string, string> = {}) {
-      await makePlaces(places)
+    async call(tokenFile = cluster.findToken(places, settings.token_file, env), more: Record<string, string> = {}) {
+      await cluster.makePlaces(places)
       await mkdir(logs, { recursive: true, mode: 0o700 })
       const python = await prepareRay(
         { settings, directory: join(home, 'python'), env, log },
@@ -103,8 +90,8 @@ async function openRay({ env, ...context }: CommandContext) {
       return { python, variables, cwd: places.folder, env, log, signal, timeout: RAY_TIMEOUT_MS }
     },
     /** The cluster that the command applies to. @throws CommandFailure if there is none */
-    async current(): Promise<{ address: string; record?: RayRecord }> {
-      const record = await readRecord(places)
+    async current(): Promise<{ address: string; record?: cluster.RayRecord }> {
+      const record = await cluster.readRecord(places)
       const address = settings.address || record?.address
       if (address !== undefined) return { address, ...(record?.address === address && { record }) }
       throw new CommandFailure(
@@ -170,7 +157,7 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
   }
   const ray = await openRay(context)
   const { places, config } = ray
-  const before = await readRecord(places)
+  const before = await cluster.readRecord(places)
   const known = before?.own === isLocal && (isLocal || before.address === options.ray) ? before : undefined
   if (before && !known) {
     throw failure(`Another cluster is in use, at ${before.address}. End it first with "corral cluster down".`)
@@ -182,7 +169,7 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
     throw failure(`The head node is at ${known.address}. To move it, first end the cluster with "corral cluster down".`)
   }
   const home = options.memberHome ?? known?.members.home
-  const record: RayRecord = {
+  const record: cluster.RayRecord = {
     version: 1,
     address,
     own: isLocal,
@@ -190,21 +177,21 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
     members: {
       port: memberPort === undefined ? (known?.members.port ?? MEMBER_PORT) : parsePort(memberPort, '--member-port'),
       ...(home !== undefined && { home }),
-      command: ownCommand()
+      command: cluster.ownCommand()
     }
   }
   if (isLocal) {
     await mkdir(places.folder, { recursive: true, mode: 0o700 })
-    await ensureToken(places)
+    await cluster.ensureToken(places)
   }
-  const variables = record.member === undefined ? {} : memberVariable(record.member, context.env)
+  const variables = record.member === undefined ? {} : cluster.memberVariable(record.member, context.env)
   const call = await ray.call(isLocal ? places.token : undefined, variables)
   if (isLocal) {
-    const { started } = await tell<{ started: boolean }>('head', headOptions(places, record), call)
+    const { started } = await tell<{ started: boolean }>('head', cluster.headOptions(places, record), call)
     printNote(started ? `Ray's head node runs at ${address}.` : `Ray's head node already runs at ${address}.`)
   }
-  await tell('up', upOptions(places, record), call)
-  await writeRecord(places, record)
+  await tell('up', cluster.upOptions(places, record), call)
+  await cluster.writeRecord(places, record)
   const status = await tell<RayStatus>('status', { address }, call)
   warnAbout(status)
   const count = plural(status.nodes.filter(node => node.corral).length, 'node')
@@ -261,7 +248,7 @@ export async function clusterJoin(context: CommandContext, address: string, opti
       `${tokenFile} does not exist. Copy the token of the cluster there, or name its file with --token-file.`
     )
   }
-  const call = await ray.call(tokenFile || undefined, memberVariable(home, context.env))
+  const call = await ray.call(tokenFile || undefined, cluster.memberVariable(home, context.env))
   const node = { address, host, temp: places.temp, folder: places.folder, name: options.name ?? hostname() }
 
   const asked = interruption()
@@ -400,7 +387,7 @@ export async function clusterDown(context: CommandContext): Promise<void> {
   const { address, record } = await ray.current()
   const call = await ray.call()
   // Removed first so that the server does not restart the head node.
-  await removeRecord(places)
+  await cluster.removeRecord(places)
   try {
     const grace = Math.ceil(shutdownLimit(config) / 1000)
     await tell('down', { address, temp: `${places.temp}-driver`, grace }, call)

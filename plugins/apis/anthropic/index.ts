@@ -19,16 +19,7 @@ import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { MessageEvents, type MessageHead } from './message-events.ts'
 import { engineRequest } from './message-request.ts'
-import {
-  anthropicErrors,
-  CountRequest,
-  Message,
-  MessageEvent,
-  MessagesRequest,
-  ModelList,
-  ModelRecord,
-  TokenCount
-} from './schemas.ts'
+import * as schemas from './schemas.ts'
 
 export default definePlugin({
   name: 'api-anthropic',
@@ -54,7 +45,7 @@ export default definePlugin({
 })
 
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
-const anthropicRouter = routerWith(anthropicErrors)
+const anthropicRouter = routerWith(schemas.anthropicErrors)
 
 /** Serves the Messages API under /v1/messages and /anthropic/v1. The OpenAI API lists models at /v1/models. */
 function anthropicRoutes(deps: ApiDependencies): FastifyPluginAsync {
@@ -88,12 +79,12 @@ function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: stri
   app.addHook('preValidation', async request => void bodyObject(request.body))
   route('POST', `${prefix}CreateMessage`, 'Answer a conversation', {
     description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
-    body: MessagesRequest,
+    body: schemas.MessagesRequest,
     response: {
-      200: jsonOrStream('The message; with "stream" its events', Message, {
+      200: jsonOrStream('The message; with "stream" its events', schemas.Message, {
         event:
           'Named events: message_start, ping, content_block_start, content_block_delta, content_block_stop, message_delta, message_stop; or error if it fails',
-        item: Type.Union([MessageEvent, anthropicErrors(ANSWER_ERRORS)])
+        item: Type.Union([schemas.MessageEvent, schemas.anthropicErrors(ANSWER_ERRORS)])
       })
     },
     errors: ERRORS,
@@ -101,8 +92,8 @@ function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: stri
   })
   route('POST /count_tokens', `${prefix}CountTokens`, "Count a prompt's tokens", {
     description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
-    body: CountRequest,
-    response: { 200: json('Number of tokens in the prompt', TokenCount) },
+    body: schemas.CountRequest,
+    response: { 200: json('Number of tokens in the prompt', schemas.TokenCount) },
     errors: ERRORS,
     handler: (request, reply) => countTokens(deps, request.body, reply)
   })
@@ -110,12 +101,12 @@ function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: stri
 
 function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
   const route = anthropicRouter(app, 'Anthropic')
-  const record = (variant: Model, id = variant.publicName): ModelRecord => ({
+  const record = (variant: Model, id = variant.publicName): schemas.ModelRecord => ({
     id,
     ...anthropicRecord(variant, id, contextInForce(config, variant, scheduler.running()))
   })
   route('GET /v1/models', 'anthropicListModels', 'List models', {
-    response: { 200: json('All models, on one page', ModelList) },
+    response: { 200: json('All models, on one page', schemas.ModelList) },
     handler: async ({ caller }) => {
       const models = catalogFor(catalog, caller)
       const aliases = models.aliases().map(({ alias, model }) => record(model, alias))
@@ -127,7 +118,7 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDe
   // Model names contain a slash, which clients send as %2F.
   route('GET /v1/models/*', 'anthropicGetModel', 'Show a model', {
     params,
-    response: { 200: json('The model', ModelRecord) },
+    response: { 200: json('The model', schemas.ModelRecord) },
     errors: ['invalid_model_name', 'model_not_found'],
     handler: async request => record(catalogFor(catalog, request.caller).get(parseRequestedName(request.params['*'])))
   })
@@ -138,7 +129,11 @@ function frame(event: { type: string }): string {
 }
 
 /** Builds the engine's request. @throws CorralError naming the wrong field, before a model is loaded */
-function toQuestion(deps: ApiDependencies, request: CountRequest & Partial<MessagesRequest>, caller: Caller) {
+function toQuestion(
+  deps: ApiDependencies,
+  request: schemas.CountRequest & Partial<schemas.MessagesRequest>,
+  caller: Caller
+) {
   const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, caller)
   const { body, places } = engineRequest(request, sampling)
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
@@ -149,9 +144,9 @@ function toQuestion(deps: ApiDependencies, request: CountRequest & Partial<Messa
 
 async function answerMessage(
   deps: ApiDependencies,
-  request: FastifyRequest<{ Body: MessagesRequest }>,
+  request: FastifyRequest<{ Body: schemas.MessagesRequest }>,
   reply: FastifyReply
-): Promise<Message | undefined> {
+): Promise<schemas.Message | undefined> {
   const { body } = request
   const question = toQuestion(deps, body, request.caller)
   const head: MessageHead = {
@@ -179,7 +174,7 @@ async function answerMessage(
 
 export async function countTokens(
   deps: ApiDependencies,
-  request: CountRequest,
+  request: schemas.CountRequest,
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
   const question = toQuestion(deps, request, reply.request.caller)

@@ -13,16 +13,7 @@ import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../../core
 import { chatCall, earlierTurns, encodeContext, generateCall, type NativeCall, type Turn } from './engine-request.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { answerFailure, requestedName } from './records.ts'
-import {
-  ChatEventSchema,
-  ChatReplySchema,
-  type ChatRequest,
-  ChatRequestSchema,
-  GenerateEventSchema,
-  GenerateReplySchema,
-  type GenerateRequest,
-  GenerateRequestSchema
-} from './schemas.ts'
+import * as schemas from './schemas.ts'
 import { FRAMES } from './sse-and-ndjson.ts'
 
 interface ToolCall {
@@ -50,7 +41,7 @@ interface AnswerShape {
 }
 
 /** Reads Ollama's `truncate`. Returns undefined if the server's setting applies. */
-function truncation({ truncate }: ChatRequest | GenerateRequest): OverflowPolicy | undefined {
+function truncation({ truncate }: schemas.ChatRequest | schemas.GenerateRequest): OverflowPolicy | undefined {
   if (truncate === undefined || truncate === null) return undefined
   return truncate ? 'drop_oldest' : 'error'
 }
@@ -204,7 +195,7 @@ async function answer(
   deps: NativeDependencies,
   request: FastifyRequest,
   reply: FastifyReply,
-  body: ChatRequest | GenerateRequest,
+  body: schemas.ChatRequest | schemas.GenerateRequest,
   shape: AnswerShape,
   /** Builds the engine's request. Undefined means: only load the model, or unload it if keep_alive is 0. */
   callFor: (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) => NativeCall | undefined,
@@ -298,13 +289,13 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
     route('POST /chat', 'chat', 'Answer a conversation', {
       description:
         'Loads the model if necessary. Without messages the model is only loaded, or unloaded if `keep_alive` is 0.',
-      body: ChatRequestSchema,
+      body: schemas.ChatRequestSchema,
       response: {
         200: streams.eventsReply(
           'The answer; complete if `stream` is false',
-          ChatReplySchema,
+          schemas.ChatReplySchema,
           'Parts of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
-          ChatEventSchema
+          schemas.ChatEventSchema
         )
       },
       errors: ANSWER_ERRORS,
@@ -320,13 +311,13 @@ export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
       description:
         'The prompt is put into the chat template as one user message, unless `raw` is true, a `suffix` ' +
         'follows the text to fill in, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
-      body: GenerateRequestSchema,
+      body: schemas.GenerateRequestSchema,
       response: {
         200: streams.eventsReply(
           'The generated text; complete if `stream` is false',
-          GenerateReplySchema,
+          schemas.GenerateReplySchema,
           'Parts of the text; the last event has `done: true`',
-          GenerateEventSchema
+          schemas.GenerateEventSchema
         )
       },
       errors: ANSWER_ERRORS,

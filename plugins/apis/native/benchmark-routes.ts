@@ -4,14 +4,7 @@ import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { WorkStepSchema } from '../../../core/contracts/native-records.ts'
 import { progressText } from '../../../core/contracts/progress.ts'
-import {
-  type TrialFailure,
-  TrialFailureSchema,
-  type TrialRecord,
-  TrialRecordSchema,
-  TrialSettingsSchema,
-  TunableSchema
-} from '../../../core/contracts/trials.ts'
+import * as trials from '../../../core/contracts/trials.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Loose, named, Titled } from '../../../core/http/request-fields.ts'
@@ -34,7 +27,7 @@ const ActivitySchema = Loose(
 )
 export type Activity = Static<typeof ActivitySchema>
 
-const settings = Type.Optional(TrialSettingsSchema)
+const settings = Type.Optional(trials.TrialSettingsSchema)
 
 /** Errors in the request itself. Nothing was tried, so they end the stream. */
 const REQUEST_ERRORS: readonly ErrorCode[] = [
@@ -74,7 +67,7 @@ export function benchmarkRoutes({ catalog, scheduler, engines, streams }: Native
           content: Object.fromEntries(
             streams.types.map(type => [
               type,
-              { schema: Type.Union([TrialRecordSchema, TrialFailureSchema, WorkStepSchema]) }
+              { schema: Type.Union([trials.TrialRecordSchema, trials.TrialFailureSchema, WorkStepSchema]) }
             ])
           )
         }
@@ -100,7 +93,7 @@ export function benchmarkRoutes({ catalog, scheduler, engines, streams }: Native
             if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
             const { engine, options } = running
             const build = engines.logs(variant)[0]?.build
-            const record: TrialRecord = {
+            const record: trials.TrialRecord = {
               status: 'ready',
               model: variant.publicName,
               label: variant.label,
@@ -115,7 +108,7 @@ export function benchmarkRoutes({ catalog, scheduler, engines, streams }: Native
             await stream.send(record)
           } catch (error) {
             if (!(error instanceof CorralError) || REQUEST_ERRORS.includes(error.code) || signal.aborted) throw error
-            const failure: TrialFailure = { status: 'failed', reason: error.message, code: error.code }
+            const failure: trials.TrialFailure = { status: 'failed', reason: error.message, code: error.code }
             await stream.send(failure)
           }
           stream.status = 'holding'
@@ -132,7 +125,7 @@ export function benchmarkRoutes({ catalog, scheduler, engines, streams }: Native
         200: json(
           'Most important first',
           Loose({
-            tunables: Type.Array(TunableSchema),
+            tunables: Type.Array(trials.TunableSchema),
             file: Type.Union([Type.String(), Type.Null()], {
               description: "The server's configuration file; null if there is none"
             })

@@ -5,16 +5,7 @@ import type { Engines, StoredConversations } from '../../../core/contracts/engin
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../../core/contracts/models.ts'
 import type { ModelNaming } from '../../../core/contracts/native-api.ts'
-import type {
-  LoadingRecord,
-  LocalModel,
-  ModelDetails,
-  OllamaShownModel,
-  PoolRecord,
-  PromptCacheRecord,
-  RunningRecord,
-  ShownModel
-} from '../../../core/contracts/native-records.ts'
+import type * as contract from '../../../core/contracts/native-records.ts'
 import { progressText } from '../../../core/contracts/progress.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
 import type { CorralError } from '../../../core/errors.ts'
@@ -39,9 +30,9 @@ export function parameterSize(parameters: number | undefined): string {
   return String(parameters)
 }
 
-function modelDetails({ format, label, metadata }: Model, { plainDetails }: ModelNaming): ModelDetails {
+function modelDetails({ format, label, metadata }: Model, { plainDetails }: ModelNaming): contract.ModelDetails {
   const family = metadata.architecture ?? ''
-  const details: ModelDetails = {
+  const details: contract.ModelDetails = {
     parent_model: '',
     format,
     family,
@@ -55,7 +46,7 @@ function modelDetails({ format, label, metadata }: Model, { plainDetails }: Mode
   return details
 }
 
-export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): LocalModel | undefined {
+export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): contract.LocalModel | undefined {
   const name = naming.shownAlias?.(alias)
   if (name === undefined) return undefined
   const record = localRecord(model, naming)
@@ -64,10 +55,10 @@ export function aliasRecord({ alias, model }: ModelAlias, naming: ModelNaming): 
   return { ...record, name, model: name, details: { ...record.details, parent_model: record.name } }
 }
 
-export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): LocalModel {
+export function localRecord(variant: Model, naming: ModelNaming, aliases?: readonly string[]): contract.LocalModel {
   const name = naming.shown(variant)
   const others = aliases?.filter(alias => alias !== name)
-  const record: LocalModel = {
+  const record: contract.LocalModel = {
     name,
     model: name,
     size: variant.size,
@@ -87,7 +78,7 @@ export function showRecord(
   naming: ModelNaming,
   modelfile: string,
   role: Role
-): ShownModel | OllamaShownModel {
+): contract.ShownModel | contract.OllamaShownModel {
   const { kind, from, ...origin } = variant.origin
   const isPath = kind === 'import' && !hasRole(role, 'admin')
   const { options, system, messages, license } = variant.defaults ?? {}
@@ -118,14 +109,14 @@ export function promptCacheRecord({
   restoredTokens,
   restoreTime,
   ...others
-}: Omit<StoredConversations, 'model'>): PromptCacheRecord {
+}: Omit<StoredConversations, 'model'>): contract.PromptCacheRecord {
   return { ...others, restored_tokens: restoredTokens, restore_ms: Math.round(restoreTime) }
 }
 
 export function runningRecord(
   { variant, mode, engine, reserved, options, expiresAt, running, queued }: RunningModel,
   naming: ModelNaming
-): RunningRecord {
+): contract.RunningRecord {
   const pools = Object.entries(reserved)
   const sum = (list: typeof pools) => list.reduce((total, [, bytes]) => total + bytes, 0)
   const size = sum(pools) || variant.size
@@ -151,7 +142,7 @@ export function runningRecord(
   }
 }
 
-export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): PoolRecord[] {
+export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): contract.PoolRecord[] {
   const pools = new Set([...Object.keys(budget), ...Object.keys(reserved)])
   return [...pools].sort().map(pool => {
     const limit = budget[pool]
@@ -164,7 +155,7 @@ export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStat
 export function loadingRecord(
   { variant, mode, state, progress, queued }: LoadingModel,
   naming: ModelNaming
-): LoadingRecord {
+): contract.LoadingRecord {
   const name = naming.shown(variant)
   return {
     name,

@@ -19,26 +19,7 @@ import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
 import { schemaCompiler } from './request-validation.ts'
 import { responseRoutes } from './responses/routes.ts'
-import {
-  ChatChunk,
-  ChatCompletion,
-  ChatRequest,
-  Completion,
-  CompletionRequest,
-  ControlReply,
-  ControlRequest,
-  DetokenizeRequest,
-  EmbeddingRequest,
-  Embeddings,
-  Prompt,
-  PromptTokens,
-  Ranking,
-  RerankRequest,
-  Text,
-  TextRanking,
-  TokenizeRequest,
-  TokenList
-} from './schemas.ts'
+import * as schemas from './schemas.ts'
 
 export function openaiRoutes(deps: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
   return async app => {
@@ -72,12 +53,12 @@ function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): Fastif
     const route = openaiRouter(app, 'OpenAI chat')
     route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
       description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
-      body: ChatRequest,
+      body: schemas.ChatRequest,
       response: {
-        200: jsonOrStream('The answer', ChatCompletion, {
+        200: jsonOrStream('The answer', schemas.ChatCompletion, {
           event:
             'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-          item: Type.Union([ChatChunk, errors]),
+          item: Type.Union([schemas.ChatChunk, errors]),
           end: '[DONE]'
         })
       },
@@ -87,12 +68,12 @@ function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): Fastif
     route('POST /completions', 'createCompletion', 'Continue a text', {
       description:
         "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
-      body: CompletionRequest,
+      body: schemas.CompletionRequest,
       response: {
-        200: jsonOrStream('The texts', Completion, {
+        200: jsonOrStream('The texts', schemas.Completion, {
           event:
             'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-          item: Type.Union([Completion, errors]),
+          item: Type.Union([schemas.Completion, errors]),
           end: '[DONE]'
         })
       },
@@ -102,8 +83,8 @@ function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): Fastif
     route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
       description:
         "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
-      body: ControlRequest,
-      response: { 200: json('Whether the action succeeded', ControlReply) },
+      body: schemas.ControlRequest,
+      response: { 200: json('Whether the action succeeded', schemas.ControlReply) },
       errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
       handler: async ({ body: { id, model: named, name }, caller }, reply) => {
         const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
@@ -125,8 +106,8 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
     const tokenRoute = openaiRouter(app, 'OpenAI tokens')
     embeddingRoute('POST /embeddings', 'createEmbedding', 'Create embeddings of texts', {
       description: 'A model that generates text gets a separate engine in embedding mode.',
-      body: EmbeddingRequest,
-      response: { 200: json('The embeddings, in the order of the texts', Embeddings) },
+      body: schemas.EmbeddingRequest,
+      response: { 200: json('The embeddings, in the order of the texts', schemas.Embeddings) },
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => {
         const request = readModelRequest(deps, body, caller)
@@ -147,8 +128,8 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
     }
     tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
       description: "Like llama-server's /v1/chat/completions/input_tokens.",
-      body: ChatRequest,
-      response: { 200: json('The number of tokens', PromptTokens) },
+      body: schemas.ChatRequest,
+      response: { 200: json('The number of tokens', schemas.PromptTokens) },
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => ({
         object: 'response.input_tokens',
@@ -157,8 +138,8 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
     })
     tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
       description: "Applies the model's chat template, like llama-server's /apply-template.",
-      body: ChatRequest,
-      response: { 200: json('The prompt', Prompt) },
+      body: schemas.ChatRequest,
+      response: { 200: json('The prompt', schemas.Prompt) },
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => ({
         prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, caller))
@@ -166,15 +147,15 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
     })
     tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
       description: "Like llama-server's /tokenize.",
-      body: TokenizeRequest,
-      response: { 200: json('The tokens', TokenList) },
+      body: schemas.TokenizeRequest,
+      response: { 200: json('The tokens', schemas.TokenList) },
       errors: ANSWER_ERRORS,
       handler: ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
     })
     tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
       description: "Like llama-server's /detokenize.",
-      body: DetokenizeRequest,
-      response: { 200: json('The text', Text) },
+      body: schemas.DetokenizeRequest,
+      response: { 200: json('The text', schemas.Text) },
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => ({
         content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
@@ -192,8 +173,8 @@ function rankingRoutes(app: FastifyInstance, deps: ApiDependencies, paths: Recor
     embeddingRoute(`POST ${path}`, operationId, 'Rank documents by relevance to a query', {
       description:
         "Like Jina's and Cohere's rerank; with `texts`, like Text Embeddings Inference. Needs a reranking model.",
-      body: RerankRequest,
-      response: { 200: json('The documents, sorted by relevance', Type.Union([Ranking, TextRanking])) },
+      body: schemas.RerankRequest,
+      response: { 200: json('The documents, sorted by relevance', Type.Union([schemas.Ranking, schemas.TextRanking])) },
       errors: ANSWER_ERRORS,
       handler: async ({ body, caller }, reply) => {
         const request = readModelRequest(deps, body, caller)

@@ -3,26 +3,13 @@ import Anthropic from '@anthropic-ai/sdk'
 import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod'
 import { countingFetch, failure } from '../asserting.ts'
 import { leavesInTheMiddle } from '../leaving.ts'
-import {
-  ANSWER,
-  ASK_TWO,
-  ASK_WEATHER,
-  type Client,
-  ENDLESS,
-  LONG,
-  MODEL,
-  type Place,
-  PNG,
-  QUESTION,
-  SAY_WEATHER,
-  WEATHER
-} from '../trials.ts'
+import * as trials from '../trials.ts'
 import { CityReport } from './city-report.ts'
 
-const open = ({ address }: Place) => new Anthropic({ baseURL: address, apiKey: 'any' })
-const greedy = { model: MODEL, temperature: 0, max_tokens: 200 }
-const question: Anthropic.MessageParam[] = [{ role: 'user', content: QUESTION }]
-const { parameters: input_schema, ...described } = WEATHER
+const open = ({ address }: trials.Place) => new Anthropic({ baseURL: address, apiKey: 'any' })
+const greedy = { model: trials.MODEL, temperature: 0, max_tokens: 200 }
+const question: Anthropic.MessageParam[] = [{ role: 'user', content: trials.QUESTION }]
+const { parameters: input_schema, ...described } = trials.WEATHER
 const tools = [{ ...described, input_schema }]
 
 const joinText = (message: Anthropic.Message) =>
@@ -30,7 +17,7 @@ const joinText = (message: Anthropic.Message) =>
 const toolUses = ({ content }: Anthropic.Message) => content.filter(block => block.type === 'tool_use')
 const weatherAsked = (content: string) => ({ ...greedy, tools, messages: [{ role: 'user' as const, content }] })
 
-async function fails(place: Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
+async function fails(place: trials.Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
   const create = (stream: boolean) => open(place).messages.create({ ...greedy, messages: question, ...fields, stream })
   const error = await failure(create(false), type)
   const streamed = await failure(create(true), type)
@@ -39,20 +26,20 @@ async function fails(place: Place, type: new (...args: never[]) => Error, fields
   return `${type.name}, ${error.error.error.type}`
 }
 
-export const anthropic: Client = {
+export const anthropic: trials.Client = {
   packages: ['@anthropic-ai/sdk'],
   trials: {
     async models(place) {
       const client = open(place)
       const ids: string[] = []
       for await (const { id } of client.models.list()) ids.push(id)
-      assert.ok(ids.includes(MODEL), ids.join())
-      assert.deepEqual((await client.models.retrieve(MODEL)).type, 'model')
+      assert.ok(ids.includes(trials.MODEL), ids.join())
+      assert.deepEqual((await client.models.retrieve(trials.MODEL)).type, 'model')
       return 'and one by its id'
     },
     async chat(place) {
       const message = await open(place).messages.create({ ...greedy, messages: question })
-      assert.deepEqual([joinText(message), message.stop_reason, message.role], [ANSWER, 'end_turn', 'assistant'])
+      assert.deepEqual([joinText(message), message.stop_reason, message.role], [trials.ANSWER, 'end_turn', 'assistant'])
       return ''
     },
     async system(place) {
@@ -77,8 +64,8 @@ export const anthropic: Client = {
       stream.on('streamEvent', ({ type }) => {
         if (type !== 'content_block_delta' || events.at(-1) !== type) events.push(type)
       })
-      assert.equal(await stream.finalText(), ANSWER)
-      assert.equal(pieces.join(''), ANSWER)
+      assert.equal(await stream.finalText(), trials.ANSWER)
+      assert.equal(pieces.join(''), trials.ANSWER)
       assert.ok(pieces.length > 4)
       assert.deepEqual(events, [
         'message_start',
@@ -110,7 +97,7 @@ export const anthropic: Client = {
     },
     async tools(place) {
       const client = open(place)
-      const first = await client.messages.create(weatherAsked(ASK_WEATHER))
+      const first = await client.messages.create(weatherAsked(trials.ASK_WEATHER))
       assert.equal(first.stop_reason, 'tool_use')
       const uses = toolUses(first)
       assert.deepEqual(
@@ -121,16 +108,16 @@ export const anthropic: Client = {
         ...greedy,
         tools,
         messages: [
-          { role: 'user', content: ASK_WEATHER },
+          { role: 'user', content: trials.ASK_WEATHER },
           { role: 'assistant', content: first.content },
           { role: 'user', content: [{ type: 'tool_result', tool_use_id: uses[0]!.id, content: 'sunny' }] }
         ]
       })
-      assert.equal(joinText(second), SAY_WEATHER)
-      return SAY_WEATHER
+      assert.equal(joinText(second), trials.SAY_WEATHER)
+      return trials.SAY_WEATHER
     },
     async two_tools(place) {
-      const uses = toolUses(await open(place).messages.create(weatherAsked(ASK_TWO)))
+      const uses = toolUses(await open(place).messages.create(weatherAsked(trials.ASK_TWO)))
       assert.deepEqual(
         uses.map(({ input }) => input),
         [{ city: 'Paris' }, { city: 'Rome' }]
@@ -139,7 +126,7 @@ export const anthropic: Client = {
       return 'Paris and Rome, each with its own id'
     },
     async streamed_tools(place) {
-      const message = await open(place).messages.stream(weatherAsked(ASK_TWO)).finalMessage()
+      const message = await open(place).messages.stream(weatherAsked(trials.ASK_TWO)).finalMessage()
       assert.deepEqual(
         toolUses(message).map(({ input }) => input),
         [{ city: 'Paris' }, { city: 'Rome' }]
@@ -149,14 +136,14 @@ export const anthropic: Client = {
     async forced_tool(place) {
       const { messages } = open(place)
       const named = await messages.create({
-        ...weatherAsked(ASK_WEATHER),
+        ...weatherAsked(trials.ASK_WEATHER),
         tool_choice: { type: 'tool', name: 'get_weather' }
       })
       assert.deepEqual(
         toolUses(named).map(({ input }) => input),
         [{ city: 'Paris' }]
       )
-      const none = await messages.create({ ...weatherAsked(ASK_WEATHER), tool_choice: { type: 'none' } })
+      const none = await messages.create({ ...weatherAsked(trials.ASK_WEATHER), tool_choice: { type: 'none' } })
       assert.equal(toolUses(none).length, 0)
       return 'by name; none if tool_choice is none'
     },
@@ -171,7 +158,7 @@ export const anthropic: Client = {
     },
     async count_tokens(place) {
       const { messages } = open(place)
-      assert.equal((await messages.countTokens({ model: MODEL, messages: question })).input_tokens, 19)
+      assert.equal((await messages.countTokens({ model: trials.MODEL, messages: question })).input_tokens, 19)
       return '19 tokens, as in the answer'
     },
     images: place =>
@@ -179,13 +166,13 @@ export const anthropic: Client = {
         messages: [
           {
             role: 'user',
-            content: [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: PNG } }]
+            content: [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: trials.PNG } }]
           }
         ]
       }),
     not_found: place => fails(place, Anthropic.NotFoundError, { model: 'no/such' }),
     bad_request: place => fails(place, Anthropic.BadRequestError, { max_tokens: 'many' }),
-    context: place => fails(place, Anthropic.BadRequestError, { messages: [{ role: 'user', content: LONG }] }),
+    context: place => fails(place, Anthropic.BadRequestError, { messages: [{ role: 'user', content: trials.LONG }] }),
     async wrong_key({ strict }) {
       const at = (apiKey: string) => new Anthropic({ baseURL: strict!.address, apiKey })
       await failure(at('wrong').models.list(), Anthropic.AuthenticationError)
@@ -204,7 +191,7 @@ export const anthropic: Client = {
     },
     cancel: place =>
       leavesInTheMiddle(place, async () => {
-        const ask = { model: ENDLESS, max_tokens: 3_500, messages: question, stream: true as const }
+        const ask = { model: trials.ENDLESS, max_tokens: 3_500, messages: question, stream: true as const }
         const pieces = await open(place).messages.create(ask)
         return { pieces, leave: () => pieces.controller.abort() }
       })

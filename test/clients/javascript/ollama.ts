@@ -3,47 +3,32 @@ import { Ollama } from 'ollama'
 import { z } from 'zod'
 import { failure, sameVectors } from '../asserting.ts'
 import { leavesInTheMiddle } from '../leaving.ts'
-import {
-  ANSWER,
-  ASK_TWO,
-  ASK_WEATHER,
-  type Client,
-  ENDLESS,
-  JSON_ANSWER,
-  JSON_SYSTEM,
-  LONG,
-  MODEL,
-  type Place,
-  PNG,
-  QUESTION,
-  SAY_WEATHER,
-  WEATHER
-} from '../trials.ts'
+import * as trials from '../trials.ts'
 import { CityReport } from './city-report.ts'
 
-const open = ({ address }: Place) => new Ollama({ host: `${address}/ollama` })
-const question = [{ role: 'user', content: QUESTION }]
+const open = ({ address }: trials.Place) => new Ollama({ host: `${address}/ollama` })
+const question = [{ role: 'user', content: trials.QUESTION }]
 /** Ollama shows names with their tags. */
-const TAGGED = `${MODEL}:latest`
-const greedy = { model: MODEL, options: { temperature: 0 } }
-const tools = [{ type: 'function', function: WEATHER }]
+const TAGGED = `${trials.MODEL}:latest`
+const greedy = { model: trials.MODEL, options: { temperature: 0 } }
+const tools = [{ type: 'function', function: trials.WEATHER }]
 
 async function answers(client: Ollama): Promise<string[]> {
   const pieces: string[] = []
   for await (const { message } of await client.chat({ ...greedy, messages: question, stream: true })) {
     if (message.content) pieces.push(message.content)
   }
-  assert.equal(pieces.join(''), ANSWER)
+  assert.equal(pieces.join(''), trials.ANSWER)
   assert.ok(pieces.length > 4)
   return pieces
 }
 
-async function callsFor(place: Place, content: string) {
+async function callsFor(place: trials.Place, content: string) {
   const { message } = await open(place).chat({ ...greedy, messages: [{ role: 'user', content }], tools })
   return message
 }
 
-async function fails(place: Place, status: number, fields: object): Promise<string> {
+async function fails(place: trials.Place, status: number, fields: object): Promise<string> {
   const client = open(place)
   const whole = await failure(client.chat({ ...greedy, messages: question, ...fields }))
   const streamed = await failure(client.chat({ ...greedy, messages: question, ...fields, stream: true }))
@@ -51,7 +36,7 @@ async function fails(place: Place, status: number, fields: object): Promise<stri
   return `ResponseError, status ${status}`
 }
 
-export const ollama: Client = {
+export const ollama: trials.Client = {
   packages: ['ollama'],
   trials: {
     async models(place) {
@@ -63,7 +48,7 @@ export const ollama: Client = {
     },
     async chat(place) {
       const reply = await open(place).chat({ ...greedy, messages: question })
-      assert.deepEqual([reply.message.content, reply.done, reply.done_reason], [ANSWER, true, 'stop'])
+      assert.deepEqual([reply.message.content, reply.done, reply.done_reason], [trials.ANSWER, true, 'stop'])
       return ''
     },
     async system(place) {
@@ -98,7 +83,7 @@ export const ollama: Client = {
     async stop(place) {
       const chat = async (options: object) => {
         const reply = await open(place).chat({
-          model: MODEL,
+          model: trials.MODEL,
           messages: question,
           options: { temperature: 0, ...options }
         })
@@ -111,7 +96,7 @@ export const ollama: Client = {
     async seed(place) {
       const ask = async (seed: number) => {
         const options = { temperature: 1.5, seed }
-        return (await open(place).generate({ model: MODEL, prompt: 'Tell me a story.', options })).response
+        return (await open(place).generate({ model: trials.MODEL, prompt: 'Tell me a story.', options })).response
       }
       const [one, again, other] = [await ask(7), await ask(7), await ask(8)]
       assert.equal(one, again)
@@ -120,43 +105,43 @@ export const ollama: Client = {
     },
     async completions(place) {
       const client = open(place)
-      assert.equal((await client.generate({ ...greedy, prompt: QUESTION })).response, ANSWER)
+      assert.equal((await client.generate({ ...greedy, prompt: trials.QUESTION })).response, trials.ANSWER)
       let text = ''
       let reason = ''
-      for await (const part of await client.generate({ ...greedy, prompt: QUESTION, stream: true })) {
+      for await (const part of await client.generate({ ...greedy, prompt: trials.QUESTION, stream: true })) {
         text += part.response
         reason = part.done_reason
       }
-      assert.deepEqual([text, reason], [ANSWER, 'stop'])
+      assert.deepEqual([text, reason], [trials.ANSWER, 'stop'])
       const named = await client.generate({ ...greedy, system: 'You are Leo.', prompt: 'Who are you?' })
       assert.equal(named.response, 'I am Leo.')
       return 'generate, whole and streamed, with a system message'
     },
     async load(place) {
       const client = open(place)
-      const loaded = await client.chat({ model: MODEL, messages: [] })
+      const loaded = await client.chat({ model: trials.MODEL, messages: [] })
       assert.equal(loaded.done_reason, 'load')
-      const unloaded = await client.generate({ model: MODEL, prompt: '', keep_alive: 0 })
+      const unloaded = await client.generate({ model: trials.MODEL, prompt: '', keep_alive: 0 })
       assert.equal(unloaded.done_reason, 'unload')
-      assert.equal((await client.chat({ ...greedy, messages: question })).message.content, ANSWER)
+      assert.equal((await client.chat({ ...greedy, messages: question })).message.content, trials.ANSWER)
       return 'with empty messages and keep_alive: 0'
     },
     async tools(place) {
-      const message = await callsFor(place, ASK_WEATHER)
+      const message = await callsFor(place, trials.ASK_WEATHER)
       assert.deepEqual(
         message.tool_calls!.map(call => [call.function.name, call.function.arguments]),
         [['get_weather', { city: 'Paris' }]]
       )
       const messages = [
-        { role: 'user', content: ASK_WEATHER },
+        { role: 'user', content: trials.ASK_WEATHER },
         message,
         { role: 'tool', content: 'sunny', tool_name: 'get_weather' }
       ]
-      assert.equal((await open(place).chat({ ...greedy, messages, tools })).message.content, SAY_WEATHER)
-      return SAY_WEATHER
+      assert.equal((await open(place).chat({ ...greedy, messages, tools })).message.content, trials.SAY_WEATHER)
+      return trials.SAY_WEATHER
     },
     async two_tools(place) {
-      const message = await callsFor(place, ASK_TWO)
+      const message = await callsFor(place, trials.ASK_TWO)
       assert.deepEqual(
         message.tool_calls!.map(call => call.function.arguments),
         [{ city: 'Paris' }, { city: 'Rome' }]
@@ -164,7 +149,7 @@ export const ollama: Client = {
       return 'Paris and Rome'
     },
     async streamed_tools(place) {
-      const messages = [{ role: 'user', content: ASK_TWO }]
+      const messages = [{ role: 'user', content: trials.ASK_TWO }]
       const cities: unknown[] = []
       for await (const { message } of await open(place).chat({ ...greedy, messages, tools, stream: true })) {
         for (const call of message.tool_calls ?? []) cities.push(call.function.arguments)
@@ -174,36 +159,38 @@ export const ollama: Client = {
     },
     async json(place) {
       const messages = [
-        { role: 'system', content: JSON_SYSTEM },
-        { role: 'user', content: ASK_WEATHER }
+        { role: 'system', content: trials.JSON_SYSTEM },
+        { role: 'user', content: trials.ASK_WEATHER }
       ]
       const { message } = await open(place).chat({ ...greedy, messages, format: 'json' })
-      assert.deepEqual(JSON.parse(message.content), JSON_ANSWER)
+      assert.deepEqual(JSON.parse(message.content), trials.JSON_ANSWER)
       return ''
     },
     async schema(place) {
       const format = z.toJSONSchema(CityReport)
       const client = open(place)
       CityReport.parse(JSON.parse((await client.chat({ ...greedy, messages: question, format })).message.content))
-      CityReport.parse(JSON.parse((await client.generate({ ...greedy, prompt: QUESTION, format })).response ?? ''))
+      CityReport.parse(
+        JSON.parse((await client.generate({ ...greedy, prompt: trials.QUESTION, format })).response ?? '')
+      )
       return 'chat and generate'
     },
     async logprobs(place) {
       const reply = await open(place).chat({ ...greedy, messages: question, logprobs: true, top_logprobs: 2 })
-      assert.equal(reply.logprobs!.map(({ token }) => token).join(''), ANSWER)
+      assert.equal(reply.logprobs!.map(({ token }) => token).join(''), trials.ANSWER)
       assert.ok(reply.logprobs!.every(({ logprob, top_logprobs }) => logprob <= 0 && top_logprobs!.length === 2))
       return 'with two alternatives each'
     },
     async embeddings(place) {
       const client = open(place)
-      const { embeddings } = await client.embed({ model: MODEL, input: ['red', 'blue', 'red'] })
-      const one = await client.embed({ model: MODEL, input: 'red' })
-      const old = await client.embeddings({ model: MODEL, prompt: 'red' })
+      const { embeddings } = await client.embed({ model: trials.MODEL, input: ['red', 'blue', 'red'] })
+      const one = await client.embed({ model: trials.MODEL, input: 'red' })
+      const old = await client.embeddings({ model: trials.MODEL, prompt: 'red' })
       assert.equal(old.embedding.length, one.embeddings[0]!.length)
       return `embed: ${sameVectors([...embeddings, ...one.embeddings])}; embeddings too`
     },
     async show(place) {
-      const shown = await open(place).show({ model: MODEL })
+      const shown = await open(place).show({ model: trials.MODEL })
       assert.ok(shown.capabilities.includes('completion') && shown.capabilities.includes('tools'))
       assert.equal((shown.model_info as unknown as Record<string, unknown>)['general.architecture'], 'llama')
       assert.match(shown.modelfile, /^FROM /m)
@@ -218,17 +205,20 @@ export const ollama: Client = {
     },
     async pull(place) {
       const client = open(place)
-      assert.equal((await client.pull({ model: MODEL })).status, 'success')
+      assert.equal((await client.pull({ model: trials.MODEL })).status, 'success')
       let last = ''
-      for await (const { status } of await client.pull({ model: MODEL, stream: true })) last = status
+      for await (const { status } of await client.pull({ model: trials.MODEL, stream: true })) last = status
       assert.equal(last, 'success')
       return 'of an installed model; whole and streamed'
     },
     async copy(place) {
       const client = open(place)
       const destination = 'clients/javascript-copy'
-      await client.copy({ source: MODEL, destination })
-      assert.equal((await client.chat({ ...greedy, model: destination, messages: question })).message.content, ANSWER)
+      await client.copy({ source: trials.MODEL, destination })
+      assert.equal(
+        (await client.chat({ ...greedy, model: destination, messages: question })).message.content,
+        trials.ANSWER
+      )
       await client.delete({ model: destination })
       const { models } = await client.list()
       assert.ok(models.every(({ model }) => model !== `${destination}:latest`))
@@ -237,7 +227,7 @@ export const ollama: Client = {
     async create(place) {
       const client = open(place)
       const model = 'clients/javascript-leo'
-      await client.create({ model, from: MODEL, system: 'You are Leo.', parameters: { temperature: 0 } })
+      await client.create({ model, from: trials.MODEL, system: 'You are Leo.', parameters: { temperature: 0 } })
       const { message } = await client.chat({ model, messages: [{ role: 'user', content: 'Who are you?' }] })
       assert.equal(message.content, 'I am Leo.')
       assert.equal((await client.show({ model })).system, 'You are Leo.')
@@ -245,14 +235,15 @@ export const ollama: Client = {
       return 'with a system message and parameters'
     },
     async push(place) {
-      const error = await failure(open(place).push({ model: MODEL }))
+      const error = await failure(open(place).push({ model: trials.MODEL }))
       assert.equal(error.status_code, 501)
       return 'ResponseError, status 501: there is no registry to push to'
     },
-    images: place => fails(place, 400, { messages: [{ role: 'user', content: 'What is this?', images: [PNG] }] }),
+    images: place =>
+      fails(place, 400, { messages: [{ role: 'user', content: 'What is this?', images: [trials.PNG] }] }),
     not_found: place => fails(place, 404, { model: 'no/such' }),
     bad_request: place => fails(place, 400, { options: { temperature: 'hot' } }),
-    context: place => fails(place, 400, { messages: [{ role: 'user', content: LONG }] }),
+    context: place => fails(place, 400, { messages: [{ role: 'user', content: trials.LONG }] }),
     async wrong_key({ strict }) {
       const at = (key: string) =>
         new Ollama({ host: `${strict!.address}/ollama`, headers: { authorization: `Bearer ${key}` } })
@@ -263,12 +254,12 @@ export const ollama: Client = {
     },
     cancel: place =>
       leavesInTheMiddle(place, async () => {
-        const pieces = await open(place).chat({ model: ENDLESS, messages: question, stream: true })
+        const pieces = await open(place).chat({ model: trials.ENDLESS, messages: question, stream: true })
         return { pieces, leave: () => pieces.abort() }
       }),
     async bare_name(place) {
       const reply = await open(place).chat({ ...greedy, model: 'tiny-chat', messages: question })
-      assert.equal(reply.message.content, ANSWER)
+      assert.equal(reply.message.content, trials.ANSWER)
       return 'tiny-chat'
     },
     async root({ address }) {

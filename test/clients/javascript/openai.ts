@@ -3,31 +3,16 @@ import OpenAI from 'openai'
 import { zodResponseFormat, zodTextFormat } from 'openai/helpers/zod'
 import { countingFetch, failure, sameVectors } from '../asserting.ts'
 import { leavesInTheMiddle } from '../leaving.ts'
-import {
-  ANSWER,
-  ASK_TWO,
-  ASK_WEATHER,
-  type Client,
-  ENDLESS,
-  JSON_ANSWER,
-  JSON_SYSTEM,
-  LONG,
-  MODEL,
-  type Place,
-  PNG,
-  QUESTION,
-  SAY_WEATHER,
-  WEATHER
-} from '../trials.ts'
+import * as trials from '../trials.ts'
 import { CityReport } from './city-report.ts'
 
 type Messages = OpenAI.ChatCompletionMessageParam[]
 
-const open = ({ address }: Place) => new OpenAI({ baseURL: `${address}/v1`, apiKey: 'any' })
-const greedy = { model: MODEL, temperature: 0 }
-const question: Messages = [{ role: 'user', content: QUESTION }]
-const tools = [{ type: 'function' as const, function: WEATHER }]
-const responseTool = { type: 'function' as const, ...WEATHER, strict: true }
+const open = ({ address }: trials.Place) => new OpenAI({ baseURL: `${address}/v1`, apiKey: 'any' })
+const greedy = { model: trials.MODEL, temperature: 0 }
+const question: Messages = [{ role: 'user', content: trials.QUESTION }]
+const tools = [{ type: 'function' as const, function: trials.WEATHER }]
+const responseTool = { type: 'function' as const, ...trials.WEATHER, strict: true }
 
 const joinText = async (stream: AsyncIterable<OpenAI.ChatCompletionChunk>) => {
   const pieces: string[] = []
@@ -44,7 +29,7 @@ const parseCalls = (message: OpenAI.ChatCompletionMessage) =>
     return call.type === 'function' ? [call.function.name, JSON.parse(call.function.arguments)] : []
   })
 
-async function fails(place: Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
+async function fails(place: trials.Place, type: new (...args: never[]) => Error, fields: object): Promise<string> {
   const create = (stream: boolean) =>
     open(place).chat.completions.create({ ...greedy, messages: question, ...fields, stream } as never)
   const error = await failure(create(false), type)
@@ -53,20 +38,20 @@ async function fails(place: Place, type: new (...args: never[]) => Error, fields
   return `${type.name}, ${error.code}`
 }
 
-export const openai: Client = {
+export const openai: trials.Client = {
   packages: ['openai'],
   trials: {
     async models(place) {
       const client = open(place)
       const ids: string[] = []
       for await (const { id } of client.models.list()) ids.push(id)
-      assert.ok(ids.includes(MODEL), ids.join())
-      assert.equal((await client.models.retrieve(MODEL)).id, MODEL)
+      assert.ok(ids.includes(trials.MODEL), ids.join())
+      assert.equal((await client.models.retrieve(trials.MODEL)).id, trials.MODEL)
       return 'and one by its id'
     },
     async chat(place) {
       const { choices } = await open(place).chat.completions.create({ ...greedy, messages: question })
-      assert.equal(choices[0]!.message.content, ANSWER)
+      assert.equal(choices[0]!.message.content, trials.ANSWER)
       assert.equal(choices[0]!.finish_reason, 'stop')
       return ''
     },
@@ -95,10 +80,10 @@ export const openai: Client = {
       const pieces = await joinText(
         await client.chat.completions.create({ ...greedy, messages: question, stream: true })
       )
-      assert.equal(pieces.join(''), ANSWER)
+      assert.equal(pieces.join(''), trials.ANSWER)
       assert.ok(pieces.length > 4)
       const helper = client.chat.completions.stream({ ...greedy, messages: question })
-      assert.equal(await helper.finalContent(), ANSWER)
+      assert.equal(await helper.finalContent(), trials.ANSWER)
       return `${pieces.length} chunks; the helper too`
     },
     async usage(place) {
@@ -130,7 +115,12 @@ export const openai: Client = {
     async seed(place) {
       const ask = async (seed: number) => {
         const messages: Messages = [{ role: 'user', content: 'Tell me a story.' }]
-        const reply = await open(place).chat.completions.create({ model: MODEL, messages, temperature: 1.5, seed })
+        const reply = await open(place).chat.completions.create({
+          model: trials.MODEL,
+          messages,
+          temperature: 1.5,
+          seed
+        })
         return reply.choices[0]!.message.content
       }
       const [one, again, other] = [await ask(7), await ask(7), await ask(8)]
@@ -143,8 +133,8 @@ export const openai: Client = {
       assert.deepEqual(
         choices.map(({ index, message }) => [index, message.content]),
         [
-          [0, ANSWER],
-          [1, ANSWER]
+          [0, trials.ANSWER],
+          [1, trials.ANSWER]
         ]
       )
       return 'n: 2'
@@ -153,7 +143,7 @@ export const openai: Client = {
       const ask = { ...greedy, messages: question, logprobs: true, top_logprobs: 2 }
       const { choices } = await open(place).chat.completions.create(ask)
       const tokens = choices[0]!.logprobs!.content!
-      assert.equal(tokens.map(({ token }) => token).join(''), ANSWER)
+      assert.equal(tokens.map(({ token }) => token).join(''), trials.ANSWER)
       assert.ok(tokens.every(({ logprob, top_logprobs }) => logprob <= 0 && top_logprobs.length === 2))
       return 'with two alternatives each'
     },
@@ -171,7 +161,7 @@ export const openai: Client = {
     },
     async tools(place) {
       const client = open(place)
-      const messages: Messages = [{ role: 'user', content: ASK_WEATHER }]
+      const messages: Messages = [{ role: 'user', content: trials.ASK_WEATHER }]
       const { choices } = await client.chat.completions.create({ ...greedy, messages, tools })
       const { message, finish_reason } = choices[0]!
       assert.equal(finish_reason, 'tool_calls')
@@ -182,11 +172,11 @@ export const openai: Client = {
         messages: [...messages, message, result],
         tools
       })
-      assert.equal(second.choices[0]!.message.content, SAY_WEATHER)
-      return SAY_WEATHER
+      assert.equal(second.choices[0]!.message.content, trials.SAY_WEATHER)
+      return trials.SAY_WEATHER
     },
     async two_tools(place) {
-      const messages: Messages = [{ role: 'user', content: ASK_TWO }]
+      const messages: Messages = [{ role: 'user', content: trials.ASK_TWO }]
       const { choices } = await open(place).chat.completions.create({ ...greedy, messages, tools })
       const { message } = choices[0]!
       assert.deepEqual(parseCalls(message), [
@@ -197,7 +187,7 @@ export const openai: Client = {
       return 'Paris and Rome, each with its own id'
     },
     async streamed_tools(place) {
-      const messages: Messages = [{ role: 'user', content: ASK_TWO }]
+      const messages: Messages = [{ role: 'user', content: trials.ASK_TWO }]
       const runner = open(place).chat.completions.stream({ ...greedy, messages, tools })
       const { choices } = await runner.finalChatCompletion()
       assert.equal(choices[0]!.finish_reason, 'tool_calls')
@@ -208,7 +198,7 @@ export const openai: Client = {
       return 'two, assembled by the helper'
     },
     async forced_tool(place) {
-      const messages: Messages = [{ role: 'user', content: ASK_WEATHER }]
+      const messages: Messages = [{ role: 'user', content: trials.ASK_WEATHER }]
       const create = async (tool_choice: OpenAI.ChatCompletionToolChoiceOption) =>
         (await open(place).chat.completions.create({ ...greedy, messages, tools, tool_choice })).choices[0]!.message
       const named = await create({ type: 'function', function: { name: 'get_weather' } })
@@ -218,12 +208,12 @@ export const openai: Client = {
     },
     async json(place) {
       const messages: Messages = [
-        { role: 'system', content: JSON_SYSTEM },
-        { role: 'user', content: ASK_WEATHER }
+        { role: 'system', content: trials.JSON_SYSTEM },
+        { role: 'user', content: trials.ASK_WEATHER }
       ]
       const ask = { ...greedy, messages, response_format: { type: 'json_object' as const } }
       const { choices } = await open(place).chat.completions.create(ask)
-      assert.deepEqual(JSON.parse(choices[0]!.message.content!), JSON_ANSWER)
+      assert.deepEqual(JSON.parse(choices[0]!.message.content!), trials.JSON_ANSWER)
       return ''
     },
     async schema(place) {
@@ -237,32 +227,32 @@ export const openai: Client = {
     },
     async embeddings(place) {
       const { embeddings } = open(place)
-      const decoded = await embeddings.create({ model: MODEL, input: ['red', 'blue', 'red'] })
-      const plain = await embeddings.create({ model: MODEL, input: 'red', encoding_format: 'float' })
+      const decoded = await embeddings.create({ model: trials.MODEL, input: ['red', 'blue', 'red'] })
+      const plain = await embeddings.create({ model: trials.MODEL, input: 'red', encoding_format: 'float' })
       return sameVectors([...decoded.data, ...plain.data].map(({ embedding }) => embedding))
     },
     async responses(place) {
       const { responses } = open(place)
-      const first = await responses.create({ ...greedy, input: QUESTION })
-      assert.equal(first.output_text, ANSWER)
+      const first = await responses.create({ ...greedy, input: trials.QUESTION })
+      assert.equal(first.output_text, trials.ANSWER)
       assert.equal(first.status, 'completed')
       assert.deepEqual([first.usage!.input_tokens, first.usage!.output_tokens], [19, 9])
-      const call = await responses.create({ ...greedy, input: ASK_WEATHER, tools: [responseTool] })
+      const call = await responses.create({ ...greedy, input: trials.ASK_WEATHER, tools: [responseTool] })
       const item = call.output.find(({ type }) => type === 'function_call') as OpenAI.Responses.ResponseFunctionToolCall
       assert.deepEqual([item.name, JSON.parse(item.arguments)], ['get_weather', { city: 'Paris' }])
       const said = await responses.create({
         ...greedy,
         tools: [responseTool],
         input: [
-          { role: 'user', content: ASK_WEATHER },
+          { role: 'user', content: trials.ASK_WEATHER },
           item,
           { type: 'function_call_output', call_id: item.call_id, output: 'sunny' }
         ]
       })
-      assert.equal(said.output_text, SAY_WEATHER)
+      assert.equal(said.output_text, trials.SAY_WEATHER)
       const parsed = await responses.parse({
         ...greedy,
-        input: QUESTION,
+        input: trials.QUESTION,
         text: { format: zodTextFormat(CityReport, 'city_report') }
       })
       CityReport.parse(parsed.output_parsed)
@@ -273,28 +263,28 @@ export const openai: Client = {
       const pieces: string[] = []
       const numbers: number[] = []
       let last = ''
-      for await (const event of await responses.create({ ...greedy, input: QUESTION, stream: true })) {
+      for await (const event of await responses.create({ ...greedy, input: trials.QUESTION, stream: true })) {
         numbers.push(event.sequence_number)
         last = event.type
         if (event.type === 'response.output_text.delta') pieces.push(event.delta)
       }
-      assert.equal(pieces.join(''), ANSWER)
+      assert.equal(pieces.join(''), trials.ANSWER)
       assert.equal(last, 'response.completed')
       assert.deepEqual(
         numbers,
         numbers.map((_, index) => index)
       )
-      const helper = responses.stream({ ...greedy, input: QUESTION })
-      assert.equal((await helper.finalResponse()).output_text, ANSWER)
+      const helper = responses.stream({ ...greedy, input: trials.QUESTION })
+      assert.equal((await helper.finalResponse()).output_text, trials.ANSWER)
       return `${pieces.length} chunks; the helper too`
     },
     async images(place) {
-      const content = [{ type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } }]
+      const content = [{ type: 'image_url', image_url: { url: `data:image/png;base64,${trials.PNG}` } }]
       return await fails(place, OpenAI.BadRequestError, { messages: [{ role: 'user', content }] })
     },
     not_found: place => fails(place, OpenAI.NotFoundError, { model: 'no/such' }),
     bad_request: place => fails(place, OpenAI.BadRequestError, { temperature: 'hot' }),
-    context: place => fails(place, OpenAI.BadRequestError, { messages: [{ role: 'user', content: LONG }] }),
+    context: place => fails(place, OpenAI.BadRequestError, { messages: [{ role: 'user', content: trials.LONG }] }),
     async wrong_key({ strict }) {
       const at = (apiKey: string) => new OpenAI({ baseURL: `${strict!.address}/v1`, apiKey })
       await failure(at('wrong').models.list(), OpenAI.AuthenticationError)
@@ -313,7 +303,11 @@ export const openai: Client = {
     },
     cancel: place =>
       leavesInTheMiddle(place, async () => {
-        const pieces = await open(place).chat.completions.create({ model: ENDLESS, messages: question, stream: true })
+        const pieces = await open(place).chat.completions.create({
+          model: trials.ENDLESS,
+          messages: question,
+          stream: true
+        })
         return { pieces, leave: () => pieces.controller.abort() }
       })
   }

@@ -14,17 +14,7 @@ import { openaiRouter } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
-import {
-  Deleted,
-  type Item,
-  ItemList,
-  ItemsQuery,
-  Response,
-  ResponseId,
-  ResponseRequest,
-  RetrieveQuery,
-  TokenCount
-} from './schemas.ts'
+import * as schemas from './schemas.ts'
 import { itemPage, StoredResponses } from './stored-responses.ts'
 
 const STREAM =
@@ -39,21 +29,21 @@ export function responseRoutes(api: ApiDependencies & { storedResponses: number 
     route('POST /responses', 'createResponse', 'Create a response', {
       description:
         'Answers like OpenAI’s Responses API. Only functions that the client runs are supported as tools; other tools are ignored, as `tools` in the reply shows. A response is stored in memory for the API key that created it, until the memory is needed.',
-      body: ResponseRequest,
-      response: { 200: jsonOrStream('The response', Response, { event: STREAM }) },
+      body: schemas.ResponseRequest,
+      response: { 200: jsonOrStream('The response', schemas.Response, { event: STREAM }) },
       errors: [...ANSWER_ERRORS, 'response_not_found'],
       handler: (request, reply) => createResponse(deps, request, reply)
     })
     route('POST /responses/input_tokens', 'countResponseInputTokens', 'Count the tokens of an input', {
-      body: ResponseRequest,
-      response: { 200: json('The number of tokens', TokenCount) },
+      body: schemas.ResponseRequest,
+      response: { 200: json('The number of tokens', schemas.TokenCount) },
       errors: [...ANSWER_ERRORS, 'response_not_found'],
       handler: (request, reply) => countInputTokens(deps, request, reply)
     })
     route('GET /responses/:id', 'getResponse', 'Show a stored response', {
-      params: ResponseId,
-      querystring: RetrieveQuery,
-      response: { 200: json('The response', Response) },
+      params: schemas.ResponseId,
+      querystring: schemas.RetrieveQuery,
+      response: { 200: json('The response', schemas.Response) },
       errors: ['response_not_found', 'invalid_request', 'unsupported_capability'],
       handler: async ({ params, query, caller }) => {
         const { response } = stored.get(caller.owner, params.id)
@@ -67,15 +57,15 @@ export function responseRoutes(api: ApiDependencies & { storedResponses: number 
     })
     route('GET /responses/:id/input_items', 'listResponseInputItems', 'List the input of a stored response', {
       description: 'The whole conversation before the response, newest item first by default.',
-      params: ResponseId,
-      querystring: ItemsQuery,
-      response: { 200: json('The items', ItemList) },
+      params: schemas.ResponseId,
+      querystring: schemas.ItemsQuery,
+      response: { 200: json('The items', schemas.ItemList) },
       errors: ['response_not_found', 'invalid_request'],
       handler: async ({ params, query, caller }) => itemPage(stored.get(caller.owner, params.id).input, query)
     })
     route('DELETE /responses/:id', 'deleteResponse', 'Delete a stored response', {
-      params: ResponseId,
-      response: { 200: json('The response is deleted', Deleted) },
+      params: schemas.ResponseId,
+      response: { 200: json('The response is deleted', schemas.Deleted) },
       errors: ['response_not_found'],
       handler: async ({ params: { id }, caller }) => {
         stored.delete(caller.owner, id)
@@ -84,7 +74,7 @@ export function responseRoutes(api: ApiDependencies & { storedResponses: number 
     })
     route('POST /responses/:id/cancel', 'cancelResponse', 'Cancel a response (not possible)', {
       description: 'Only responses in the background can be cancelled, which are not supported here.',
-      params: ResponseId,
+      params: schemas.ResponseId,
       errors: ['response_not_found', 'invalid_request'],
       handler: async ({ params, caller }) => {
         stored.get(caller.owner, params.id)
@@ -101,11 +91,11 @@ interface ResponseDependencies extends ApiDependencies {
   stored: StoredResponses
 }
 
-type ResponseCall = FastifyRequest<{ Body: ResponseRequest }>
+type ResponseCall = FastifyRequest<{ Body: schemas.ResponseRequest }>
 
 interface Plan {
   head: ResponseHead
-  items: Item[]
+  items: schemas.Item[]
   question: Question & { body: Record<string, unknown> }
 }
 
@@ -114,10 +104,10 @@ function frames(events: readonly ResponseEvent[]): string {
 }
 
 /** Returns the stored conversation, followed by the input of the request. */
-function conversation(stored: StoredResponses, owner: string, request: ResponseRequest): PlacedItem[] {
+function conversation(stored: StoredResponses, owner: string, request: schemas.ResponseRequest): PlacedItem[] {
   const { previous_response_id: id, input } = request
   const previous = id ? stored.get(owner, id, 'previous_response_id') : undefined
-  let byId: Map<string, Item> | undefined
+  let byId: Map<string, schemas.Item> | undefined
   const added = readInput(input ?? [], itemId => {
     byId ??= stored.itemsById(owner)
     return byId.get(itemId)
