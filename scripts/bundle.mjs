@@ -74,7 +74,7 @@ export async function buildBundle() {
  * Makes `import()` of a CommonJS package return its named exports, as in Node.js. esbuild returns only a default
  * export.
  */
-const importedLater = {
+export const importedLater = {
   name: 'imported-later',
   setup({ onResolve, onLoad }) {
     onResolve({ filter: /^[^./]/ }, ({ kind, path, resolveDir }) => {

@@ -13,9 +13,11 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { SourceMap } from 'node:module'
 import { availableParallelism } from 'node:os'
-import { basename, join, relative, resolve, sep } from 'node:path'
+import { basename, dirname, join, relative, resolve, sep } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
 import { formatDuration } from '../core/system/duration.ts'
 import { packageRoot } from '../core/system/package-info.ts'
@@ -96,9 +98,9 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   })
 }
 
-async function runFile(file: string): Promise<Result> {
+async function runFile(file: string, bundle: string): Promise<Result> {
   const begun = performance.now()
-  const child = spawn(process.execPath, ['--enable-source-maps', file], {
+  const child = spawn(process.execPath, [bundle], {
     cwd: packageRoot,
     env: {
       ...process.env,
@@ -129,16 +131,17 @@ async function runFile(file: string): Promise<Result> {
   end(child, 'SIGKILL')
   await Promise.race([closed, sleep(OUTPUT_TIMEOUT_MS, undefined, { ref: false })])
   running.delete(child)
-  removeFixtures(file)
+  removeFixtures(bundle)
+  const passed = code === 0
   const lines = output.split('\n')
   return {
     name: relative(tests, file).replace(/\.js$/, '.ts'),
-    passed: code === 0,
+    passed,
     assertions:
       lines.filter(line => /^ *(not )?ok \d/.test(line)).length -
       lines.filter(line => /^ *# Subtest/.test(line)).length,
     skipped: lines.flatMap(line => / # SKIP (?!thorough)(.*)/.exec(line)?.[1] ?? []),
-    output,
+    output: passed ? output : withSourcePositions(output),
     milliseconds: performance.now() - begun
   }
 }
@@ -149,6 +152,23 @@ function removeFixtures(file: string): void {
   const prefix = `${relative(packageRoot, file).replaceAll(sep, '-')}-`
   const names = existsSync(folder) ? readdirSync(folder) : []
   for (const name of names) if (name.startsWith(prefix)) rmSync(join(folder, name), { recursive: true, force: true })
+}
+
+/** Replaces positions in bundles by positions in the source. */
+function withSourcePositions(output: string): string {
+  const maps = new Map<string, SourceMap>()
+  return output.replace(
+    /(?:file:\/\/)?[^\s(]*(dist\/bundled-tests\/[^\s:]+):(\d+):(\d+)/g,
+    (all, name, line, column) => {
+      const file = join(packageRoot, name)
+      const map = maps.get(file) ?? new SourceMap(JSON.parse(readFileSync(`${file}.map`, 'utf8')))
+      maps.set(file, map)
+      const found = map.findEntry(Number(line) - 1, Number(column) - 1)
+      if (!('originalSource' in found)) return all
+      const source = relative(packageRoot, join(dirname(file), found.originalSource))
+      return `${source}:${found.originalLine + 1}:${found.originalColumn + 1}`
+    }
+  )
 }
 
 function failuresIn(output: string): string {
@@ -168,11 +188,13 @@ const first = Math.floor(((Number(flags.turn) % 10) / 10) * files.length)
 const waiting = [...files.slice(first), ...files.slice(0, first)]
 const isInTime = () => performance.now() - begun < Number(flags.within) * 1000
 const results: Result[] = []
+const { bundleTests } = await import(pathToFileURL(join(packageRoot, 'scripts', 'bundle-tests.mjs')).href)
+const bundles: string[] = await bundleTests(files)
 rmSync(outputs, { recursive: true, force: true })
 
 async function work(): Promise<void> {
   for (let file = isInTime() && waiting.shift(); file; file = isInTime() && waiting.shift()) {
-    const result = await runFile(file)
+    const result = await runFile(file, bundles[files.indexOf(file)]!)
     results.push(result)
     const { name, passed, assertions, skipped, milliseconds } = result
     console.log(`${passed ? '✔' : '✘'} ${name} (${assertions} assertions, ${formatDuration(milliseconds)})`)

@@ -1,0 +1,55 @@
+import { readFileSync, rmSync } from 'node:fs'
+import { dirname, join, relative } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { importedLater } from './bundle.mjs'
+import { root } from './inputs.mjs'
+
+const TESTS = join(root, 'dist', 'test')
+const FOLDER = join(root, 'dist', 'bundled-tests')
+
+/**
+ * Bundles compiled test files with everything that they import, and returns the paths of the bundles. Loading hundreds
+ * of small modules takes longer than most tests.
+ */
+export async function bundleTests(files) {
+  const { build } = await import('esbuild')
+  rmSync(FOLDER, { recursive: true, force: true })
+  await build({
+    entryPoints: files,
+    outbase: TESTS,
+    outdir: FOLDER,
+    bundle: true,
+    splitting: true,
+    format: 'esm',
+    platform: 'node',
+    target: 'node20.19',
+    sourcemap: 'linked',
+    sourcesContent: false,
+    banner: {
+      js: "import { createRequire as bundledRequire } from 'node:module'; const require = bundledRequire(import.meta.url)"
+    },
+    external: ['corral/*', 'esbuild', 'ioredis', 'playwright-core', '@opentelemetry/*'],
+    plugins: [importedLater, ownPlaces],
+    logLevel: 'error'
+  })
+  return files.map(file => join(FOLDER, relative(TESTS, file)))
+}
+
+/** Lets bundled modules find the files beside them, as if they were not bundled. */
+const ownPlaces = {
+  name: 'own-places',
+  setup({ onLoad }) {
+    onLoad({ filter: /\.[cm]?js$/ }, ({ path }) => {
+      const text = readFileSync(path, 'utf8')
+      const isCommonJs = /\b__(dir|file)name\b/.test(text) && !/^(import|export)\b/m.test(text)
+      if (!isCommonJs && !text.includes('import.meta')) return undefined
+      const [url, file, folder] = [pathToFileURL(path).href, path, dirname(path)].map(place => JSON.stringify(place))
+      if (isCommonJs) return { contents: `var __filename = ${file}, __dirname = ${folder};${text}` }
+      const contents = text
+        .replace(/\bimport\.meta\.url\b/g, url)
+        .replace(/\bimport\.meta\.filename\b/g, file)
+        .replace(/\bimport\.meta\.dirname\b/g, folder)
+      return { contents }
+    })
+  }
+}
