@@ -45,7 +45,7 @@ export interface BuildsContext {
 export interface SearchOptions {
   /** Id of an installed build, or name of a kind, to find instead of the best build. */
   choice?: string | undefined
-  /** What was tried. Updated during the search. */
+  /** The attempts so far. Updated during the search. */
   attempts: Attempt[]
   onProgress: OnProgress
 }

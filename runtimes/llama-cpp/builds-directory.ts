@@ -146,7 +146,7 @@ export class BuildsDirectory {
     await writeJsonFile(join(this.path, record.build.id + RECORD), record, { pretty: true })
   }
 
-  /** Marks a recorded build as not working here. Does nothing without a record. */
+  /** Marks a recorded build as unusable here. Does nothing without a record. */
   async markFailed(id: string, failure: BuildFailure): Promise<void> {
     const record = this.records().find(({ build }) => build.id === id)
     if (record) await this.#write({ ...record, failure })
@@ -224,7 +224,7 @@ export class BuildsDirectory {
     }
   }
 
-  /** Removes what interrupted searches left: folders that are neither recorded, nor in use, nor reusable. */
+  /** Removes the leftovers of interrupted searches: folders that are neither recorded, nor in use, nor reusable. */
   async removeLeftovers(): Promise<void> {
     const kept = new Set(this.records().map(record => record.build.directory))
     for (const entry of await readdir(this.path, { withFileTypes: true })) {
@@ -260,7 +260,7 @@ export async function findDamage(
   }
 }
 
-/** Identifies what decides whether builds work on a machine, as 16 hex digits. Pure. */
+/** Identifies everything that decides whether builds work on a machine, as 16 hex digits. Pure. */
 export function machineFingerprint({ platform, arch, glibc, cpu, gpus, libraries }: Hardware): string {
   const devices = gpus.map(gpu => [gpu.id, gpu.name, gpu.architecture, gpu.driver, gpu.apis, gpu.usable])
   const facts = [platform, arch, glibc, cpu.model, [...cpu.features].sort(), devices, [...libraries].sort()]

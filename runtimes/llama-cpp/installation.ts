@@ -358,7 +358,7 @@ export function getState(
 
 const hasId = (id: string) => (record: BuildRecord) => record.build.id.toLowerCase() === id.toLowerCase()
 
-/** Returns a model whose section selects this build and no other working one. Pure. */
+/** Returns a model whose section selects this build and no other working build. Pure. */
 export function modelThatNeeds(id: string, records: readonly BuildRecord[], models: ModelRuntimes): string | undefined {
   return Object.keys(models).find(model => {
     const choice = models[model]!.runtime

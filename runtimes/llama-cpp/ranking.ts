@@ -86,7 +86,7 @@ function evaluate(kind: RuntimeDescriptor, hardware: Hardware, names: readonly s
   const missing = [...fit.missing]
   let { score } = fit
   if (score > 0 && match) missing.push(...archiveWarnings(match, hardware))
-  // Kinds without archives come from other sources, and an empty list shows nothing.
+  // Kinds without archives come from other sources, so an empty list is not informative.
   const without = score > 0 && !match && kind.archives.length > 0 && names.length > 0
   if (without) {
     missing.push({

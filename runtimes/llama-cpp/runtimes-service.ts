@@ -43,7 +43,7 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
   let listing: ReleaseListing = BUNDLED_LISTING
   let attempts: Attempt[] = []
   let converter: Promise<Converter> | undefined
-  /** How many engines run on each build, by its id. */
+  /** Number of engines on each build, by its id. */
   const engines = new Map<string, number>()
 
   function ranking() {
@@ -112,7 +112,7 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
     await builds.addFailedAttempt({ ...failure, source, description, runtime })
   }
 
-  /** The build to start on after a failure that is the first one's fault; undefined if there is no other. */
+  /** Returns the build to try if the first one is at fault. Undefined if there is no other build. */
   async function otherBuild(first: Build, error: unknown, waiting: Waiting, choice?: string) {
     if (!(error instanceof CorralError) || waiting.signal?.aborted) return undefined
     const cause = error.details?.cause
@@ -126,7 +126,7 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
       return other.id === first.id && !gone ? undefined : other
     } catch (reason) {
       waiting.signal?.throwIfAborted()
-      // A moved folder may come back at any moment, and checking costs nothing.
+      // A moved folder may return at any moment, and checking costs nothing.
       if (gone) searches.forgetFailure(choice)
       const text = `${first.id} does not work, and there is no other: ${errorMessage(reason)}`
       log.warn({ build: first.id }, `llama.cpp: ${text}`)

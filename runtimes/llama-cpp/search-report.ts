@@ -51,7 +51,7 @@ export function listReasons(error: unknown): string[] {
   return reasons
 }
 
-/** Explains that no build was found: what was tried, and what the other kinds lack. Pure. */
+/** Explains that no build was found, with the attempts and the missing requirements of the other kinds. Pure. */
 export function missingText(attempts: readonly Attempt[], ranking: readonly RankedCandidate[] = []): string {
   const tried = attempts.filter(({ outcome }) => outcome !== 'not tried')
   const sentences = (tried.length > 0 ? tried : attempts).map(({ runtime, source, outcome, reasons }) => {

@@ -121,7 +121,7 @@ export function createSearches(
     forget(build: Build): void {
       for (const search of searches.values()) if (search.build?.id === build.id) search.build = undefined
     },
-    /** Lets the next search start at once although the last one failed. */
+    /** Lets the next search start immediately although the last one failed. */
     forgetFailure(choice: string | undefined): void {
       searchFor(choice).failure = undefined
     },

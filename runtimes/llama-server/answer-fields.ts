@@ -3,7 +3,7 @@ import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { merged } from '../../core/system/collections.ts'
 import { isSmall } from './text-length.ts'
 
-/* How requests for answers are written in llama-server's dialect. */
+/* Writes requests for answers in llama-server's dialect. */
 
 export const CHAT = '/v1/chat/completions'
 export const COMPLETION = '/v1/completions'
@@ -34,12 +34,12 @@ export function transcriptionChat(
   }
 }
 
-/** Tokens of an answer that is not worth a stream. At most this many are generated after a client has left. */
+/** Maximum tokens of an answer that is requested in one piece. Only this many are wasted if the client disconnects. */
 const FEW_TOKENS = 16
 
 /**
- * Whether an answer that is delivered whole may be requested in one piece. This is so for one choice of a few tokens
- * whose prompt llama-server processes in one batch, because little more is done for a client that leaves than with a
+ * Whether an answer may be requested in one piece if it is delivered whole. This is true for one choice of a few tokens
+ * whose prompt llama-server processes in one batch. If the client disconnects, little more is computed than with a
  * stream.
  */
 export function isSoonDone(

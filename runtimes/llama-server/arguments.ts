@@ -7,7 +7,7 @@ import type { EngineBounds, LaunchSpec } from './launch-spec.ts'
 /** llama-server's own default for `--ubatch-size`, and the step of its context sizes. */
 const DEFAULT_BATCH = 512
 const CONTEXT_STEP = 256
-/** Tokens. llama-server reads two to warm up, and fails with a context smaller than this. */
+/** Tokens. llama-server processes two to warm up, and fails with a context smaller than this. */
 const MIN_CONTEXT = 16
 
 /**
@@ -42,8 +42,9 @@ const MORE_THREADS = 8
 const POOLING: Record<number, string> = { 1: 'mean', 2: 'cls', 3: 'last' }
 
 /**
- * Returns the kind of pooling. A decoder made for embeddings, if converted before the kind of pooling was recorded, has
- * seen the whole text only at its last token. For encoders and chat models the mean of all tokens is used.
+ * Returns the kind of pooling. In a decoder made for embeddings, only the last token has seen the whole text. This
+ * matters if it was converted before the kind of pooling was recorded. For encoders and chat models the mean of all
+ * tokens is used.
  */
 function getPooling({ metadata, format }: StoredVariant): string {
   const { architecture, info, capabilities } = metadata

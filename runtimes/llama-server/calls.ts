@@ -43,14 +43,14 @@ export interface CallsOptions {
   promptSlots: PromptSlots
   /** Correlates the engine's log with requests. */
   marks?: RequestLogCorrelation
-  /** Knows the parts of requests that may trap the engine. By default the engine gets a guard of its own. */
+  /** Knows which parts of requests may trap the engine. By default the engine gets its own guard. */
   guard?: InputGuard
 }
 
 /**
- * Returns the calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are requested as streams,
- * because llama-server notices the departure of an unstreamed answer's client only while nothing else is generated, and
- * would continue for nobody. Only short answers are requested in one piece (`isSoonDone`).
+ * Returns the calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are requested as streams.
+ * llama-server notices that the client of an unstreamed answer has disconnected only while nothing else is generated,
+ * and would otherwise continue for no one. Only short answers are requested in one piece (`isSoonDone`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
   const { request, alias, mode, contextSize, metadata, promptSlots, marks } = options
@@ -192,7 +192,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 
   /**
-   * Requests each choice separately, as many in parallel as each prompt has, because nobody knows which slots
+   * Requests each choice separately, as many in parallel as each prompt has, because it is unknown which slots
    * llama-server takes for the choices of one request.
    */
   async function oneByOne(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
@@ -467,7 +467,7 @@ function readVector(base64: string): Float32Array {
 const COLON = 58
 
 /**
- * Reads an answer in a chosen slot. An unwanted answer is abandoned at once, and disconnected once llama-server has
+ * Reads an answer in a chosen slot. An unwanted answer is abandoned immediately, and disconnected once llama-server has
  * responded at all (`PromptSlots.take`).
  */
 function inSlot(

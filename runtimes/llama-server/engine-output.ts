@@ -3,11 +3,11 @@ import { markAsClientText } from './engine-logs.ts'
 import { type EngineLine, parseLine } from './loading.ts'
 
 const MAX_LINE_LENGTH = 2000
-/** Milliseconds without a line after which a quotation that a head began has ended. */
+/** Quoted text after a head has ended after this many milliseconds without a line. */
 const QUOTE_END = 1000
 /**
  * llama-server prints these lines outside its log before it repeats a grammar or a model's output. The client controls
- * the lines that follow directly, whatever they look like.
+ * the content of the lines that follow directly.
  */
 const HEADS = /error (?:parsing|printing) grammar: |^AST for |^WARNING: JSON schema conversion/
 
@@ -21,7 +21,7 @@ export function createOutputReader(now = () => performance.now()) {
   let logsJson = false
   let quotesUntil = 0
 
-  /** Whether a line continues what a head began. */
+  /** Whether a line belongs to the quoted text after a head. */
   function continues(text: string): boolean {
     const at = now()
     const inside = at < quotesUntil

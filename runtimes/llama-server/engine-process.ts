@@ -82,7 +82,7 @@ export async function startEngineProcess(options: {
         })
       : undefined
   child.on('error', error => {
-    // Also emitted when a signal could not be sent. Only a failed start ends the process.
+    // Also emitted if a signal could not be sent. Only a failed start ends the process.
     if (child.pid !== undefined) options.warn(`${program} ${child.pid}: ${error.message}`)
   })
   const startError = new Promise<NodeJS.ErrnoException | undefined>(resolve => {
@@ -123,7 +123,7 @@ export async function startEngineProcess(options: {
     /** Settles when all output has been read, or is given up. */
     drained,
     startError,
-    /** Asks the process to exit, which it does once no connection is open. */
+    /** Asks the process to exit, which it does when no connection is open. */
     end(): void {
       if (!running) return
       // As a router's child, llama-server waits for this command even after SIGTERM. While it loads, it reacts only to

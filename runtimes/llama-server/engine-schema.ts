@@ -74,7 +74,7 @@ const MAX_ITEMS = MAX_REPETITIONS - 20
 const MAX_FILLED = 16
 /** An enum with more texts becomes one pattern, because llama.cpp tries each text for every token. */
 const MANY_TEXTS = 100
-/** llama.cpp writes wrong grammars for multi-digit integers with one limit, so it gets both. */
+/** llama.cpp writes wrong grammars for multi-digit integers with one limit, so both limits are set. */
 const FAR = 999_999_999_999_999
 /** Integers up to this size fit into 64 bits. */
 const MAX_INTEGER = 9e18
@@ -501,7 +501,8 @@ class Compiler {
         ? bounds
         : written(parts, { type: 'array', ...(max === 0 ? { items: {} } : this.#hasItems(parts, rest)), ...bounds })
     }
-    // llama.cpp supports either the places or a schema for the rest, and no item count beside places.
+    // llama.cpp supports either positions or a schema for the remaining items, and no item count together with
+    // positions.
     const wanted = Math.max(min, Math.min(count, max))
     if (wanted > count + MAX_FILLED) this.#report(parts, 'minItems')
     const missing = Math.min(wanted, count + MAX_FILLED) - places.length

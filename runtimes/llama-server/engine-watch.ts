@@ -17,7 +17,7 @@ export interface WatchDeps extends Patience {
   onLook?(moved: boolean, atRest: boolean): void
   /**
    * Reports that the engine must be ended.
-   * @param inLoop for `stuck`: its main loop is blocked. Otherwise it computes beside the loop
+   * @param inLoop for `stuck`: whether its main loop is blocked. Otherwise it computes outside the loop
    */
   onFault(fault: 'stuck' | 'hung' | 'over_memory', inLoop: boolean): void
 }
@@ -37,7 +37,7 @@ const GROWTH = 32 * 2 ** 20
 const BUSY = 0.1
 /** Checks of an idle engine before the watch sleeps until the next request. */
 const LAST_LOOKS = 3
-/** Linux reports processor time in these units, whatever the kernel's own rate is (`USER_HZ`). */
+/** Linux reports processor time in these units, independent of the kernel's own rate (`USER_HZ`). */
 const MS_PER_TICK = 10
 
 /**
@@ -110,7 +110,7 @@ export function watchEngine(deps: WatchDeps) {
 
   async function see(activity: NonNullable<ReturnType<WatchDeps['activity']>>): Promise<Look> {
     const time = performance.now()
-    // A suspended machine or a busy gateway has seen nothing in the meantime.
+    // A suspended machine or a busy gateway observed nothing in that time.
     const passed = Math.min(time - last, 2 * step)
     const elapsed = Math.max(1, time - last)
     last = time

@@ -54,7 +54,7 @@ export interface EngineDeps extends LaunchDeps {
   inputs?: InputRecords
   /** Follows the other machines that hold layers of the model, if there are any. */
   rpcWorkers?: Pick<RpcWorkers, 'follow'>
-  /** Where private folders for sockets are created. The system's temporary folder by default. */
+  /** Folder for the private folders of sockets. The system's temporary folder by default. */
   socketRoot?: string
 }
 
@@ -64,13 +64,13 @@ export interface LlamaServerEngine extends Engine {
   /** Flags that all engines get in addition to those from the spec. */
   readonly sharedArguments: readonly string[]
   reserved?: Engine['reserved']
-  /** Which prompts its slots hold. */
+  /** The prompts in its slots. */
   readonly promptSlots: PromptSlots
   /** Sends a request. Resolves at the response's headers. Sets no time limits. */
   request(request: EngineRequest): Promise<EngineResponse>
 }
 
-/** Milliseconds that an engine gets to end on its own. */
+/** Milliseconds that an engine gets to end voluntarily. */
 const STOP_GRACE = 2000
 /** Milliseconds within which a process exits after its connections break. */
 const EXIT_LAG = 1000
@@ -78,7 +78,7 @@ const EXIT_LAG = 1000
 const WORKER_LAG = 1000
 /** A free port may be taken before the engine listens on it, and a folder may not allow sockets. */
 const ADDRESS_ATTEMPTS = 3
-/** If something outside ended the engine while it loaded, it may have meant another engine. */
+/** If something outside ended the engine while it loaded, it may have been aimed at another engine. */
 const OTHER_ATTEMPTS = 2
 
 /**
@@ -148,7 +148,7 @@ async function startEngine(
   }
   const read = createOutputReader()
   const marks = new RequestLogCorrelation(
-    // Marked as clients' text, so that no line of it is taken for the reason of a failure.
+    // Marked as clients' text, so that no line of it is mistaken for the reason of a failure.
     line => page.push(markAsClientText(line)),
     served => log.debug({ ...names, ...served }, 'a slot of the engine serves a request')
   )

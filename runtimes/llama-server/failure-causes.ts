@@ -5,11 +5,11 @@ export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'i
 
 /**
  * How corral reacts to a failure.
- * - `retry`: repeat the load at once.
+ * - `retry`: repeat the load immediately.
  * - `evict`: repeat it after other models have made room.
  * - `other_build`: try the next best llama.cpp build.
  * - `give_up`: fail the request. The next request tries again, after growing pauses.
- * - `ask_again`: fail the request before anything is loaded. The next request tries again at once.
+ * - `ask_again`: fail the request before anything is loaded. The next request tries again immediately.
  */
 export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up' | 'ask_again'
 
@@ -18,7 +18,7 @@ type Patterns = RegExp | readonly (RegExp | { pattern: RegExp; sentence: string 
 interface CauseFacts {
   code: FailureCode
   reaction: Reaction
-  /** What happened and what to do. `$1` and so on stand for the groups of the pattern that matched. */
+  /** The problem and its solution. `$1` and so on stand for the groups of the pattern that matched. */
   sentence: string
   /** Lines that are a cause by themselves. A pattern may have its own sentence. */
   lines: Patterns
@@ -230,8 +230,8 @@ export const CAUSES = {
     /OOM killer|oom-kill|oom_reaper|OOMKilled|Out of memory: Kill(?:ed)? process|Memory cgroup out of memory|out of memory \(oom\)|low memory killer|jetsam/i
   ),
 
-  // In order: CUDA and its derivatives (ROCm, MUSA), Vulkan, Metal, the others, buffers by their names. A buffer whose
-  // name ends in _Host is in the machine's memory.
+  // In order: CUDA and its derivatives (ROCm, MUSA), Vulkan, Metal, others, buffers by their names. A buffer whose name
+  // ends in _Host is in the machine's memory.
   out_of_gpu_memory: memoryRanOut(
     `The GPU does not have enough memory for it. ${LESS_GPU}`,
     [

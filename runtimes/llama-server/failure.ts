@@ -16,7 +16,7 @@ export interface Failure {
   code: FailureCode
   /** Stable. See `docs/failures.md`. */
   cause: FailureCause
-  /** What happened and what the reader can do, without the model's name. */
+  /** The problem and its solution, without the model's name. */
   sentence: string
   /** The decisive line without folders, if there is one. */
   line: string | undefined
@@ -25,7 +25,7 @@ export interface Failure {
 
 /** Facts about a failure for programs, as far as the log has them. */
 export interface FailureDetails {
-  /** What the memory was for. */
+  /** The purpose of the memory. */
   stage?: keyof typeof PURPOSES
   /** As llama-server names it, such as CUDA0. */
   device?: string
@@ -34,8 +34,8 @@ export interface FailureDetails {
 }
 
 /**
- * Errors before such a line are irrelevant: llama-server recovered, serves, or continues with a request. The reason why
- * it ends is the last thing it prints.
+ * Errors before such a line are irrelevant: llama-server recovered, serves, or continues with a request. Before it
+ * ends, it prints the reason last.
  */
 const FRESH_START =
   /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop|: id +\d+ \| task -?\d+ \| (?:selected slot|processing task|prompt |stop processing|n_gen =| *(?:eval|total) time)|: cancel task, id_task/
@@ -45,7 +45,7 @@ const FRESH_START =
  */
 const REPEATS =
   /got exception:|send_error: |unparsed \S+ output|Ignoring content part|Tool call mismatch|failed to apply template|unable to match sampler|unknown completion id|failed to parse (?:tool use )?chat template|error parsing grammar/
-/** Lines printed when nothing is wrong, when llama-server continues another way, or by a debugger at its end. */
+/** Lines printed when nothing is wrong, when llama-server continues in another way, or by a debugger at its end. */
 const HARMLESS =
   /try reducing --n-gpu-layers|of pinned memory|host memory fallback|falling back|skipping reorder|fit params to free device memory|retrying|defaulting to chatml|normal during memory fitting|failed to measure|ignoring|cudaMemGetInfo failed|posix_f?m?advise|PrefetchVirtualMemory|munmap failed|failed to munlock|\/proc\/meminfo|process priority|\.c: No such file or directory|environment variable is set, but|tool call example/i
 /** llama.cpp retries without pipeline parallelism when the compute buffers do not fit. */
@@ -79,7 +79,7 @@ function listRules(kind: 'lines' | 'hints'): Rule[] {
 const RULES = listRules('lines')
 const HINTS = listRules('hints')
 
-/** Finds the first line that is a cause by itself, or otherwise one that hints at a cause. */
+/** Finds the first line that is a cause by itself, otherwise a line that hints at a cause. */
 function find(lines: readonly string[]): Finding | undefined {
   const counted = [...lines.entries()].filter(([, line]) => !HARMLESS.test(line))
   for (const [index, line] of counted) {
@@ -93,7 +93,7 @@ function find(lines: readonly string[]): Finding | undefined {
   return undefined
 }
 
-/** What a file error means when a line shows that the file is not the model's own. */
+/** The cause of a file error if a line shows that the file is not the model's own. */
 const PARTS: { failed: RegExp; cause: FailureCause; missing?: FailureCause }[] = [
   { failed: /failed to load draft model/i, cause: 'draft_unusable' },
   { failed: /failed to (?:load|apply) (?:lora adapter|control vector)/i, cause: 'adapter_unusable' },
@@ -149,8 +149,8 @@ export function findFailure(
 function failureAt(counted: readonly string[], { rule, index }: Finding, paths: readonly string[]): Failure {
   const raw = counted[index]!
   const line = presentable(raw, paths)
-  // The words of the sentence come from the line that people may see. A rule with alternatives has its one word in
-  // whichever group matched.
+  // The words of the sentence come from the printable line. A rule with alternatives has its one word in the group that
+  // matched.
   const match = rule.pattern.exec(line) ?? rule.pattern.exec(raw)!
   const words = match.slice(1).filter(word => word !== undefined && word !== '')
   const sentence = presentable(fill(rule.sentence, words), paths)
@@ -215,7 +215,7 @@ export function isFatal(line: string): boolean {
   return line.includes('kIOGPUCommandBufferCallbackErrorOutOfMemory')
 }
 
-/** Lines after the decisive one that may still belong to it. */
+/** Lines after the decisive line that may still belong to it. */
 const REACH = 8
 const MIB = 2 ** 20
 
@@ -292,8 +292,8 @@ function factsAt(
 }
 
 /**
- * The end of a process, when its lines reveal nothing: signals, the exit codes of shells (128 plus the signal's number,
- * 126 and 127 for commands that could not start) and Windows statuses.
+ * The end of a process whose lines reveal nothing: signals, the exit codes of shells (128 plus the signal's number, 126
+ * and 127 for commands that could not start) and Windows statuses.
  */
 const ENDINGS: [FailureCause, ...(string | number)[]][] = [
   ['executable_missing', 126],

@@ -25,9 +25,9 @@ export interface Look {
   filing: boolean
 }
 
-/** For how many milliseconds it has made no progress. */
+/** Milliseconds without progress. */
 export interface Stillness {
-  /** It used the processor and nothing moved. */
+  /** It used the processor but made no progress. */
   still: number
   /** It showed no sign of life. */
   quiet: number
@@ -51,10 +51,10 @@ const SLOWNESS = 20
 
 /**
  * Decides whether an engine makes progress:
- * 1. Something moved, or it is idle and there is nothing to do: all is well.
+ * 1. There was progress, or it is idle and has no work: all is well.
  * 2. The model computes: a batch of a long prompt or an image may take an hour on a slow machine, but it ends. Its
  *    duration is remembered.
- * 3. Slots are being saved or restored: this takes as long as it takes.
+ * 3. Slots are being saved or restored, which has no time limit.
  * 4. It uses the processor for none of these reasons, with or without open requests: it is stuck after a while. If its
  *    slots are not visible, this looks the same as 2.
  * 5. It does not use the processor while requests are open: a GPU may be working. If it does not answer either, it

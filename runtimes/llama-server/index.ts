@@ -88,7 +88,7 @@ export default definePlugin({
         try {
           build = await runtimes.build({ signal })
         } catch (error) {
-          // Nothing can run here then, and another engine will read the template.
+          // The model cannot run here in this case, and another engine will read the template.
           if (error instanceof CorralError && error.code === 'runtime_missing') return
           throw error
         }

@@ -20,7 +20,8 @@ export interface Input {
 }
 
 /**
- * How often an input may do harm before it is refused, for how many milliseconds, and how many inputs are remembered.
+ * Failures of an input after which it is refused, the milliseconds for which it is refused, and the number of
+ * remembered inputs.
  */
 const STRIKES = 2
 const REFUSED_FOR = 10 * 60_000
@@ -108,7 +109,8 @@ export interface Ticket {
   /** Whether the length of its text explains the memory and time that the engine takes to read it. */
   large?: boolean
   /**
-   * Whether the engine reports at once when its main loop takes the request. Otherwise only the first token shows it.
+   * Whether the engine reports immediately when its main loop takes the request. Otherwise only the first token shows
+   * it.
    */
   reportsProgress: boolean
   /** The engine has started to answer, so template and schemas have been read. */
@@ -119,17 +121,20 @@ export interface Ticket {
   wentOn: boolean
 }
 
-/** Where an engine was trapped: in its main loop, or reading a request beside it. `memory`: it used too much memory. */
+/**
+ * The place where an engine was trapped: in its main loop, or outside it while reading a request. `memory`: it used too
+ * much memory.
+ */
 export type Trouble = 'loop' | 'beside' | 'memory'
 
 /**
- * Finds the requests that are to blame, among all that an engine had:
- * 1. The main loop reads no templates. Beside the loop, only requests without an answer so far are read. Requests whose
- *    clients left before the loop continued have ended there.
- * 2. If the main loop was trapped by a request that it had taken, requests it had not yet taken are innocent. A
+ * Finds the requests to blame, among all requests of an engine:
+ * 1. The main loop reads no templates. Outside the loop, only requests without an answer so far are read. Requests
+ *    whose clients left before the loop continued have ended there.
+ * 2. If the main loop was trapped by a request that it had taken, requests that it had not yet taken are innocent. A
  *    template is blamed only if there are no grammars and schemas, or if it alone has never completed.
- * 3. An input that has never completed is suspected before one that has, and a request that has generated nothing
- *    before one that has. Most traps close at the first token.
+ * 3. An input that has never completed is suspected before an input that has, and a request that has generated nothing
+ *    before a request that has. Most traps close at the first token.
  * 4. If one input is left, or there is only one request without any, it is to blame. If several are left, any of them
  *    may be. An input that has completed is not blamed for memory that other requests may use.
  */
@@ -153,7 +158,7 @@ export function findBlame(
     const kept = items.filter(keep)
     return kept.length > 0 ? kept : [...items]
   }
-  // While a very long text, an image or a sound is being read, neither a template nor other requests are to blame.
+  // While the engine reads a very long text, an image or a sound, neither a template nor other requests are to blame.
   const large = possible.filter(ticket => ticket.large && ticket.constraints.length === 0 && reading(ticket))
   if (trouble !== 'loop' && large.length > 0) {
     return { certain: large.length === 1, tickets: large.length === 1 ? large : [], inputs: [] }
@@ -190,8 +195,8 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
   let gone = false
 
   /**
-   * A suspect runs alone until it has generated something. This shows whether it is harmful, and harms no other
-   * request.
+   * A suspect runs alone until it has generated something. This shows whether it is harmful, and protects other
+   * requests.
    */
   function mayBegin(constraints: readonly Input[]): boolean {
     const isSuspect = constraints.some(book.isSuspect)
@@ -207,7 +212,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
 
   /** Waits until the request may begin, and adds it in the same instant. */
   async function begin(ticket: Ticket, signal: AbortSignal): Promise<void> {
-    // An engine that is being ended still has its slots. A caller that gave up now would get the same engine again.
+    // An engine that is being ended still has its slots. If a caller gave up now, it would get the same engine again.
     while (!gone && (failure || !mayBegin(ticket.constraints))) {
       let retry!: () => void
       const changed = new Promise<void>(resolve => {
@@ -278,7 +283,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
         if (atRest || (ticket.wentOn && ticket.answered)) tickets.delete(ticket)
       }
     },
-    /** Records who is to blame when the engine is ended. Requests that wait for their turn are not. */
+    /** Records which requests are to blame when the engine is ended. Waiting requests are not. */
     convict(trouble: Trouble, error: CorralError): ReturnType<typeof findBlame> {
       failure = error
       const cause = String(error.details?.cause)

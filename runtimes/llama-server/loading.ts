@@ -39,7 +39,7 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
 
 /**
  * Follows a load for its caller, from the engine's start until it serves. Passes progress on, and gives up when the
- * caller does or when nothing moves for `timeout` milliseconds.
+ * caller does or after `timeout` milliseconds without progress.
  * @param templateLimit the same limit for the last step, reading the chat template when the model is in memory. 0 is
  * unlimited
  */
@@ -89,7 +89,7 @@ export function followLoad(
         const { status } = await getJson(upstream, '/health', signal)
         if (status === 200) return
       } catch {
-        // Not listening yet. The signal is aborted if it never will.
+        // It is not listening yet. If it never will, the signal is aborted.
         signal.throwIfAborted()
       }
     }
@@ -197,7 +197,7 @@ export type EngineLine =
       type: 'text'
       text: string
       level: LogLevel | undefined
-      /** Not the first line of a message. llama-server's own messages have one line each. */
+      /** A further line of a message. llama-server's own messages have one line each. */
       continued?: true
     }
   /** The share of the model that is loaded, 0 to 1. Undefined if the line does not report it. */
@@ -249,7 +249,7 @@ function parseMemory(data: unknown): EngineLine | undefined {
   const use: MemoryUse = {}
   for (const row of data.rows) {
     if (!isObject(row) || typeof row.self !== 'number') return undefined
-    // Memory that is on no device is the machine's, such as weights repacked for the processor.
+    // Memory that is not on a device is the machine's, such as weights repacked for the processor.
     const pool = row.kind === 'device' ? String(row.name) : 'host'
     use[pool] = (use[pool] ?? 0) + row.self * 2 ** 20
   }

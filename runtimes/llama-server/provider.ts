@@ -114,7 +114,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     } catch (error) {
       if (error instanceof CorralError && error.code === 'insufficient_memory') memory.learnOutOfMemory(spec, need)
       const cause = error instanceof CorralError ? error.details?.cause : undefined
-      // A load uses nothing else from clients.
+      // A load uses no other input from clients.
       if (template && (cause === 'stuck' || cause === 'over_memory')) inputs.strike(template, cause)
       throw error
     }
@@ -134,7 +134,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     serves: (model, mode) => (hasFiles(model) ? servesMode(model, mode) : 0),
     async check(request) {
       const isRisky = await checkGrammars(request)
-      // The request runs alone until it has generated something, so that it cannot end the answers of others.
+      // The request runs alone until it has generated something, so that it cannot end other answers.
       if (isRisky) for (const input of listConstraints(request)) if (!inputs.hasCompleted(input)) inputs.suspect(input)
     },
     unenforced,

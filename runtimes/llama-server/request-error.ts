@@ -76,8 +76,7 @@ export function isCacheFault(error: unknown): boolean {
 }
 
 /**
- * Describes a prompt that is longer than the context, with both numbers if they are known. The pipeline adds what to
- * do.
+ * Describes a prompt that is longer than the context, with both numbers if they are known. The pipeline adds advice.
  */
 export function contextExceeded({
   promptTokens,

@@ -14,8 +14,8 @@ export interface ServedRequest {
 }
 
 /**
- * Correlates the engine's output with requests, whose ids the engine does not know. Requests are marked when they begin
- * and end. If only one waits for a slot, it is the one that is taken.
+ * Correlates the engine's output with requests, although the engine does not know their ids. Requests are marked when
+ * they begin and end. If only one request waits for a slot, it must be the one that is taken.
  */
 export class RequestLogCorrelation {
   readonly #mark: (line: string) => void
@@ -59,7 +59,7 @@ export class RequestLogCorrelation {
     this.#served({ requestIds: of.map(({ id }) => id), slot: Number(taken), task: Number(task) })
   }
 
-  /** Forgets requests that no line will follow any more. One timer serves all of them. */
+  /** Forgets requests that can have no further lines. One timer serves all of them. */
   #forget(): void {
     this.#timer = undefined
     const before = performance.now() - OUTPUT_LAG

@@ -56,14 +56,14 @@ export class ResponseBody implements EngineBody {
     }
   }
 
-  /** The body is complete, so the connection may be read for what follows. */
+  /** The body is complete, so the connection may be read for the next response. */
   end(): void {
     this.#ended = true
     this.#resume()
     if (this.#reader && !this.#busy) this.#goOn()
   }
 
-  /** No more arrives. The reader gets the error, now or later, unless the body is already complete. */
+  /** No more data will arrive. The reader gets the error, now or later, unless the body is already complete. */
   fail(error: unknown): void {
     if (!this.#ended || this.#held.length > 0) this.#end(error)
   }
@@ -103,7 +103,7 @@ export class ResponseBody implements EngineBody {
       }
       wait.then(done, error => this.#end(error))
     } catch (error) {
-      // Also when it was the last piece of a body that has ended.
+      // Also if it was the last piece of a body that has ended.
       this.#end(error)
     }
   }

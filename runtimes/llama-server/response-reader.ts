@@ -23,7 +23,7 @@ const HEX_DIGITS = Uint8Array.from({ length: 256 }, (_, byte) => {
 const MAX_SIZE = 12
 const NOTHING = Buffer.alloc(0)
 
-/** What comes next. `size`, `data`, `end-of-data` and `trailer` are the parts of a chunked body. */
+/** The expected next part. `size`, `data`, `end-of-data` and `trailer` are the parts of a chunked body. */
 type Expected = 'head' | 'size' | 'data' | 'end-of-data' | 'trailer' | 'counted' | 'all' | 'nothing'
 
 /** The bytes are not an HTTP response, or exceed the limits of one. */

@@ -21,7 +21,7 @@ import type { Device } from './memory/device-placement.ts'
  */
 
 export interface RpcWorker {
-  /** `host:port` as it is configured: its display name, and the name of its memory. */
+  /** `host:port` as configured. Used as display name, and as the name of its memory. */
   name: string
   /** `address:port` for `--rpc`. The connection goes to exactly the address that was checked. */
   endpoint: string
@@ -123,7 +123,7 @@ export function createRpcWorkers(
   /** Workers for which a warning about unprotected traffic was logged. */
   const warned = new Set<string>()
 
-  /** @throws CorralError `load_failed` if it is neither this machine nor in a private network */
+  /** @throws CorralError `load_failed` if it is not on this machine or in a private network */
   async function addressOf(alias: string, name: string, insecure: boolean): Promise<{ host: string; port: number }> {
     const [, host, port] = /^(.*):(\d+)$/.exec(name)! as unknown as [string, string, string]
     // llama.cpp resolves names to IPv4 too.
@@ -220,7 +220,7 @@ export function createRpcWorkers(
     return await Promise.all(reached)
   }
 
-  /** Does the same once no client is connected to any of them, because the last one may have just ended. */
+  /** Does the same once no client is connected to any worker, because the last engine may have just ended. */
   async function reachFree(alias: string, settings: RpcSettings, build: Build, waiting: Waiting): Promise<RpcWorker[]> {
     const until = performance.now() + FREE_LIMIT
     for (;;) {
@@ -261,7 +261,7 @@ export function createRpcWorkers(
           if (first.includes('\n')) continue
           first += piece
           if (!first.includes('\n') && first.length < MAX_ANSWER_LENGTH) continue
-          // It was restarted between the question and now, so the engine's data there is lost.
+          // The worker was restarted after the check, so the engine's data there is lost.
           if (statusCode !== 200 || first.split('\n')[0] !== facts.instance) break
         }
       } catch (error) {
@@ -278,7 +278,7 @@ export function createRpcWorkers(
 
   /**
    * Returns the bytes that engines may use of each worker's devices.
-   * @param held bytes that they already use of them
+   * @param held bytes that they already use
    */
   async function budgets(held: MemoryUse): Promise<MemoryUse> {
     const all = await Promise.all(
@@ -292,7 +292,7 @@ export function createRpcWorkers(
           return now
         } catch {
           // An unreachable worker is not a reason to unload anything, because a load asks again and reports the
-          // problem. If nothing is in use there, nobody waits for it a second time.
+          // problem. If nothing is in use there, the next check does not wait for it.
           if (listPools(worker).some(pool => held[pool])) heard.set(worker.name, { worker, at: performance.now() })
           else heard.delete(worker.name)
           return worker

@@ -17,7 +17,7 @@ const NEVER = new Set(
 const TOKEN_LIMITS = ['n_predict', 'max_completion_tokens', 'max_output_tokens']
 
 /**
- * Lengths of the part of an answer that samplers look back on. llama-server allocates as much memory as requested, and
+ * Lengths of the part of an answer that samplers look back on. llama-server allocates as much memory as requested. It
  * does not accept negative values, which mean the whole context, for all of them.
  */
 const LOOK_BACK = ['repeat_last_n', 'dry_penalty_last_n']

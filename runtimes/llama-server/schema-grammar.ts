@@ -5,7 +5,7 @@ type Fields = Record<string, unknown>
 
 /** Maximum optional properties of one object, see `SchemaGrammar.copies`. */
 const MAX_OPTIONAL = 256
-/** For all objects in the schemas of one request. */
+/** Total limit for all objects in the schemas of one request. */
 export const MAX_COPIES = MAX_OPTIONAL ** 3
 
 export interface SchemaGrammar {
@@ -112,7 +112,7 @@ function json(value: unknown): string {
   return literal(JSON.stringify(value))
 }
 
-/** Whether counting must also start at a rule of such a grammar, because much text may precede it. */
+/** Whether counting must also start at a rule of such a grammar, because it may follow a long text. */
 export const isBranching = (name: string): boolean => /^[upr]/.test(name)
 
 function literal(text: string): string {

@@ -3,7 +3,7 @@ import { isObject } from '../../core/system/json-object.ts'
 import { TooCostly } from './grammar-cost.ts'
 import { compilePattern } from './schema-pattern.ts'
 
-/* The keywords of JSON Schema: which values they concern, what they say, and what is wrong with them. */
+/* The keywords of JSON Schema: the values that they apply to, their meaning, and their mistakes. */
 
 export type Fields = Record<string, unknown>
 
@@ -94,8 +94,8 @@ const MAX_PATH = 200
 export const shown = (at: string) => (at.length > MAX_PATH ? `${at.slice(0, MAX_PATH)}…` : at)
 
 /**
- * Places a schema. `true` becomes a schema of all values, and null keywords, which programs write for absent ones, are
- * dropped.
+ * Wraps a schema with its place. `true` becomes a schema of all values. Null keywords, which programs write for absent
+ * ones, are dropped.
  */
 export function located(schema: unknown, at: string): Part {
   if (schema === true) return { schema: {}, at }
@@ -288,7 +288,7 @@ export const listConstraints = (schema: Fields) => Object.keys(schema).filter(wo
 export const picked = (schema: Fields, words: readonly string[]) =>
   Object.fromEntries(words.map(word => [word, schema[word]]))
 
-/** Unwraps `allOf` with one schema and nothing beside it. Programs use this form to add descriptions to references. */
+/** Unwraps `allOf` with one schema and no other keywords. Programs use this form to add descriptions to references. */
 export function withoutWrapping(part: Part): Part {
   const { allOf, ...rest } = part.schema
   if (!Array.isArray(allOf) || allOf.length !== 1 || !isObject(allOf[0]) || listConstraints(rest).length > 0)

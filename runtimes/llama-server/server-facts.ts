@@ -6,7 +6,7 @@ import type { MemoryUse } from '../../core/contracts/engines.ts'
 import { runTool, ToolError, type ToolLog, type ToolOptions } from '../../core/system/child-process.ts'
 import { engineEnvironment } from './engine-process.ts'
 
-/* Reads the facts that a build's llama-server reports about itself without a model, and where it put a model. */
+/* Reads facts that a build's llama-server reports about itself without a model, and the placement of a model. */
 
 /** Milliseconds for each query. Drivers can be slow to start. */
 const QUERY_LIMIT = 60_000
@@ -76,7 +76,7 @@ export async function knownFlags(
     runForLines(program, ['--help'], { ...options, timeout: HELP_LIMIT }).then(
       help => {
         const flags = flagsInHelp(help)
-        // All of them have this flag. Without it the text is something else.
+        // All builds have this flag. If it is missing, the text is not a help text.
         return flags.has('--model') ? flags : undefined
       },
       // The start that follows fails too, with the reason.
@@ -135,8 +135,8 @@ export async function queryDevices(
 export const LOG_LAYERS = ['--verbosity', '4']
 
 /**
- * Returns why an engine of a GPU build uses no GPU, by its reported memory or by its log. Undefined if it uses one, or
- * does not say. Pure.
+ * Returns why an engine of a GPU build does not use a GPU, by its reported memory or by its log. Undefined if it uses
+ * one, or if this is unknown. Pure.
  */
 export function idleGpu(memory: MemoryUse | undefined, log: readonly string[]): string | undefined {
   if (memory && Object.keys(memory).length > 0) {
@@ -232,8 +232,8 @@ const capabilityNumber = (capability: string) => {
 }
 
 /**
- * Explains in a sentence why a listed device cannot run this build's code. Returns undefined if nothing speaks against
- * it. As in ggml_cuda_highest_compiled_arch, code for the device's capability or an older one is needed.
+ * Explains in a sentence why a listed device cannot run this build's code. Returns undefined if it probably can. As in
+ * ggml_cuda_highest_compiled_arch, the build needs code for the device's capability or an older one.
  */
 export function whyUnusable(device: Pick<BuildDevice, 'id' | 'description'>, log: DeviceLog): string | undefined {
   const capability = log.architectures[device.id]

@@ -8,7 +8,7 @@ import { knownFlags, type QueryOptions, runForLines } from './server-facts.ts'
 
 /** llama-server logs in another thread, and its last lines may be lost when it exits. It is then asked again. */
 const MAX_ATTEMPTS = 4
-/** Milliseconds for a template. It usually takes some tens of them. */
+/** Milliseconds for a template. It usually takes a few tens of milliseconds. */
 const CHECK_TIMEOUT_MS = 10_000
 /** A template is a program and may fill the memory. */
 const MAX_CHECK_MEMORY = 512 * 2 ** 20
@@ -19,7 +19,7 @@ const PLACE = /^While executing \w+ at (line \d+, column \d+)/
 
 /**
  * Checks a chat template with llama-server itself, which parses and renders it before it looks for a model. It gets no
- * model, so it exits at once.
+ * model, so it exits immediately.
  * @throws CorralError `invalid_request` with llama.cpp's reason
  */
 export async function checkTemplate(build: Build, template: string, options: QueryOptions): Promise<void> {

@@ -8,10 +8,10 @@ const MAX_TOKEN_LENGTH = 256
  * briefly takes some 50 MB of memory.
  */
 const MIN_COUNT = 8192
-/** Average characters per token, for messages about texts that nobody has tokenized. */
+/** Average characters per token, for messages about texts that have not been tokenized. */
 const USUAL_TOKEN = 4
 
-/** Maximum characters that are worth reading for a context. */
+/** Maximum characters of a text that could fit into a context. */
 export function longestText(contextSize: number): number {
   return Math.max(contextSize, MIN_COUNT) * MAX_TOKEN_LENGTH
 }
@@ -52,7 +52,9 @@ export function requireShortText(content: unknown, contextSize: number): void {
 /** The memory and time that an engine takes for a text of more characters are explained by its length. */
 const LARGE = 128 * 1024
 
-/** Images and sounds explain them too, whatever their size, because a small file may hold a large picture. */
+/**
+ * Images and sounds also explain a long time, whatever their size, because a small file may contain a large picture.
+ */
 export function isLarge({ messages, prompt }: EngineFields): boolean {
   return textLength(messages) + textLength(prompt) > LARGE || hasMedia(messages)
 }

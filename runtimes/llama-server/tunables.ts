@@ -10,7 +10,7 @@ import type { TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 
 /** Facts that decide which values are worth a trial. */
 export interface TuningFacts {
-  /** Of the processor: physical cores, and hardware threads. */
+  /** Physical cores of the processor, and its hardware threads. */
   cores: number
   threads: number
   /** Whether the build computes on a GPU of this machine. */

@@ -34,7 +34,7 @@ export interface UpstreamHooks {
 /** The connection failed before an answer came. If the engine is alive, another connection may work. */
 const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
 /**
- * A Unix socket whose queue of new connections is full refuses at once. The request is repeated after these
+ * If the queue of new connections of a Unix socket is full, it refuses immediately. The request is repeated after these
  * milliseconds.
  */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
@@ -76,7 +76,7 @@ function writeRequest(socket: Socket, { method, path, body }: EngineRequest, key
   socket.uncork()
 }
 
-/** A request and its answer, which gets the events of their connection. */
+/** A request and its answer, which receives the events of their connection. */
 interface Exchange {
   /** @returns whether more may be read */
   onBytes(bytes: Buffer): boolean
@@ -253,7 +253,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
         onBreak(error) {
           socket.destroy()
           if (reader.complete) return
-          // Once there is an answer, its reader gets the error.
+          // If there is an answer already, its reader gets the error.
           if (reader.status !== undefined) void hooks.explain(error).then(finish)
           else finish(error)
         }

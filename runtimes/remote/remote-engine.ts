@@ -107,7 +107,7 @@ async function readAnswer(
     }
     await take(deltas)
   }
-  // Thrown as a plain error: while nothing has reached the client, another server may answer.
+  // A plain error, because another server may answer while nothing has reached the client.
   if (!done && ends.length === 0) throw new Error('The answer was interrupted.')
   if (usage && ends[0]) {
     ends[0].usage = {

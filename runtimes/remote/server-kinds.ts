@@ -20,7 +20,7 @@ const HOSTED_CHAT: ServerKind = {
 
 /** `mlx_lm.server` of mlx-lm 0.32: fields that it names differently, and fields that it rejects or ignores. */
 const MLX: ServerKind = {
-  // Its list of models reads all of Hugging Face's cache, and fails if there is none.
+  // The server's list of models reads all of Hugging Face's cache, and fails without one.
   health: url => url.replace(/\/v1$/, '/health'),
   request(alias, fields, contextSize) {
     const { repeat_penalty, repeat_last_n, max_tokens, max_completion_tokens, top_k, seed, ...others } = fields
@@ -42,7 +42,7 @@ const MLX: ServerKind = {
       ...Object.fromEntries(
         Object.entries(others).flatMap(([name, value]) => {
           if (!penalized && (name === 'presence_penalty' || name === 'frequency_penalty')) return []
-          // It does not accept integers for these fields.
+          // The server does not accept integers for these fields.
           if (!/^xtc_/.test(name) || !Number.isInteger(value)) return [[name, value]]
           return value === 0 ? [] : [[name, 0.999999]]
         })

@@ -120,7 +120,7 @@ export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['
     .map(({ message, advice }) => ({ what: message, ...(advice !== undefined && { fix: advice }) }))
 }
 
-/** Rates a kind that needs nothing more. */
+/** Rates a kind for which nothing is missing. */
 export const fitAt = (score: number, reasons: string[], gpus: readonly Gpu[] = []): Fit => {
   return { score, reasons, missing: [], gpus: gpus.map(({ id }) => id) }
 }

@@ -188,7 +188,7 @@ function cudaVersion({ kind, name }: RuntimeDescriptor): number | undefined {
   return kind === 'cuda' ? Number(/\d+$/.exec(name)?.[0] ?? 0) : undefined
 }
 
-/** Lists the ways of making a build of this kind here, best first, and explains what the others lack. */
+/** Lists the ways to make a build of this kind here, best first, and explains what the others need. */
 async function routesFor(
   request: BuildRequest,
   tools: ToolChain,

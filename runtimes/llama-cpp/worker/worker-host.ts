@@ -54,9 +54,9 @@ export function parseWorkerDevice(line: string): BuildDevice | undefined {
 }
 
 /**
- * Returns what a worker's devices offer to clients. A device with dedicated memory keeps as much free as llama-server
- * would (1 GiB, or a quarter of a small one). Of the machine's memory, a tenth stays free, at least 1 GiB, plus what
- * other programs use.
+ * Returns the memory that a worker's devices offer to clients. A device with dedicated memory keeps as much free as
+ * llama-server would (1 GiB, or a quarter of a small one). A tenth of the machine's memory stays free, at least 1 GiB,
+ * in addition to the memory of other programs.
  * @param own bytes of the machine's memory that `ggml-rpc-server` uses for its client
  * @param limit bytes that may be taken from each device
  */
@@ -258,7 +258,7 @@ function superviseServer(settings: {
     }
     const limit = AbortSignal.any([abortAfter(START_LIMIT), stopped.signal, ...(signal ? [signal] : [])])
     try {
-      // Its output comes only after a client has connected.
+      // It prints nothing until a client has connected.
       await Promise.race([failure, untilConnected(host, port, limit).then(() => listens)])
       await Promise.race([failure, untilLeft()])
     } catch (error) {

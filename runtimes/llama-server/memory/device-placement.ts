@@ -18,8 +18,8 @@ export interface Parts {
   input: number
   layers: { weights: number; cache: number }[]
   /**
-   * The output and other parts that follow the layers. `copied` is the part of it that `input` shares when the output
-   * is not on a device.
+   * The output and other parts after the layers. `copied` is the part that it shares with `input` when the output is
+   * not on a device.
    */
   output: number
   copied: number
@@ -85,7 +85,7 @@ const OVERHEAD: Record<Build['kind'], number> = {
   unknown: 256 * MIB
 }
 
-/** A build's device, and the GPU of this machine that it is. */
+/** A build's device, and the matching GPU of this machine. */
 export interface MatchedDevice {
   device: BuildDevice
   gpu: Gpu | undefined
@@ -169,7 +169,7 @@ export function devicePools(
       }
       return budgets
     },
-    /** The devices as they are when no other engine is running. */
+    /** The devices as they would be without other engines. */
     devices: known.map((entry): Device => {
       return { pool: nameOf(entry), budget: allowed(getTotal(entry)!), overhead: OVERHEAD[build.kind] }
     }),

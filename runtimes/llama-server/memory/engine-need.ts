@@ -47,7 +47,7 @@ export interface EnginePlace {
   devices: readonly Device[]
   /** Bytes of the machine's memory that all engines together may use. */
   memory: number
-  /** As Node names it. */
+  /** In Node's naming. */
   arch: string
   /** Whether the processor has AMX, for which llama.cpp packs weights differently. */
   amx: boolean
@@ -144,8 +144,8 @@ const CHECKPOINT_SHARE = 1 / 16
 const MAX_CHECKPOINTS_SIZE = 2048 * MIB
 
 /**
- * Returns how many checkpoints llama-server may make of each slot, for models with windows or states. It would make as
- * many as it is allowed, so all of them are counted. There is at least one, unless it has no room beside the model.
+ * Returns how many checkpoints llama-server may make of each slot, for models with windows or states. It makes the
+ * allowed maximum, so all of them are counted. There is at least one, unless it has no room beside the model.
  * @param room bytes beside the model
  * @param size bytes of a checkpoint of every slot
  */
@@ -263,10 +263,10 @@ export function engineFlags(list: readonly string[]) {
 const MORE = 1.1
 
 /**
- * Completes llama-fit-params' figures with what they leave out: weights packed for the processor, LoRA, projector,
- * draft model and the process. On the processor alone, llama-fit-params includes an output for every token of a batch,
- * which llama-server does not allocate. That much may be surplus, but the result is never below the metadata's
- * estimate. Returns undefined if llama.cpp places the layers itself and not all fit, because llama-fit-params does not
+ * Adds to the figures of llama-fit-params what they leave out: weights packed for the processor, LoRA, projector, draft
+ * model and the process. On the processor alone, llama-fit-params includes an output for every token of a batch, which
+ * llama-server does not allocate. That much may be surplus, but the result is never below the metadata's estimate.
+ * Returns undefined if llama.cpp places the layers itself and not all of them fit, because llama-fit-params does not
  * see this.
  */
 export function fromFit(

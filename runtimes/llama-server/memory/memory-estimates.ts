@@ -47,7 +47,7 @@ interface EngineFacts {
   estimated: MetadataEstimate
 }
 
-/** Estimates what models need, and measures what GPUs have. */
+/** Estimates the needs of models, and measures the memory of GPUs. */
 export type MemoryEstimates = ReturnType<typeof createMemoryEstimates>
 
 /** Maximum number of cached estimates of llama-fit-params. */
@@ -63,7 +63,7 @@ export function createMemoryEstimates(deps: {
   hardware: HardwareService
   /** Folder in the data directory's cache that stores measured needs. */
   directory: string
-  /** Bytes that models may use of each GPU. Undefined is whatever the GPU can spare. */
+  /** Bytes that models may use of each GPU. Undefined means all that the GPU can spare. */
   gpuMemory?: number | undefined
   /** Bytes of the machine's memory that all engines together may use now. */
   hostMemory(): Promise<number>
@@ -105,7 +105,7 @@ export function createMemoryEstimates(deps: {
     addUse(...Object.entries(use).map(([device, bytes]) => ({ [getPool(device)]: bytes })))
 
   async function rateFit(spec: LaunchSpec, { key, build, pools }: EngineFacts, signal: AbortSignal) {
-    // It would connect to workers, which may serve another engine until this one replaces it.
+    // The estimate would connect to workers, which may still serve the engine that this one replaces.
     if (spec.workers?.length) return undefined
     if (!fits.has(key)) {
       const fit = await deps.fit(build, spec, signal)
@@ -137,7 +137,7 @@ export function createMemoryEstimates(deps: {
   /** Records what an engine reports and what its process uses: at its start, and again at its end. */
   function write(engine: LlamaServerEngine, { key, estimated, pools }: EngineFacts): void {
     const report = engine.memory && inPools(engine.memory, pools)
-    // How many layers llama.cpp found room for depends on what else was in memory.
+    // How many layers fit depends on the other contents of memory.
     if (!report || !estimated.settled) return
     const done = processMemory(engine.pid).then(now => {
       const resident = now?.resident ?? learned.find(key).use?.host
@@ -157,7 +157,7 @@ export function createMemoryEstimates(deps: {
       return pools.budgets(now, used)
     },
     /**
-     * Stores what an engine really uses, also for later starts of corral, and returns what to reserve for it: the
+     * Stores what an engine really uses, also for later starts of corral. Returns the amount to reserve for it: the
      * memory that it reports, the memory that it does not report (its process, a driver's part), and its possible
      * growth.
      */
@@ -176,7 +176,7 @@ export function createMemoryEstimates(deps: {
       const host = Math.max(0, (use.host ?? 0) - facts.estimated.growth)
       learned.note(facts.key, spec.alias, { tooLittle: { ...use, host } })
     },
-    /** Explains the numbers and what would help (a smaller context, a q8_0 cache, fewer slots …). */
+    /** Explains the numbers and possible remedies (a smaller context, a q8_0 cache, fewer slots …). */
     explain(spec: LaunchSpec, need: MemoryNeed, limits: MemoryUse): string {
       const { files, where } = need.facts
       if (!files.shape) return explainNeed(spec, need, limits, undefined)
@@ -282,7 +282,7 @@ const EntrySchema = Type.Object({
   use: Type.Optional(UseSchema),
   /** Bytes by pool that were too little. */
   tooLittle: Type.Optional(UseSchema),
-  /** For people who read the file. */
+  /** Only for human readers of the file. */
   model: Type.String(),
   /** ISO 8601 UTC. */
   at: Type.String()

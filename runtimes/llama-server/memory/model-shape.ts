@@ -132,7 +132,7 @@ function layerTensors(tensors: Tensor[], count: number, getSize: (tensor: Tensor
   return layers
 }
 
-/** Infers the kind of a layer from the keys alone. Assumes both kinds if they do not show it. */
+/** Infers the kind of a layer from the keys alone. Assumes both kinds if the keys do not show it. */
 function guessedLayer(architecture: string, read: KeyReader, layer: number, state: number) {
   if (RECURRENT.has(architecture)) return { attention: false, state: true }
   if (state === 0) return { attention: true, state: false }
@@ -256,7 +256,7 @@ function packedForAmx({ shape, bytes }: Tensor): number {
   return bytes * (AMX_GROWTH[bits] ?? 1)
 }
 
-/** By bits: Q8_0, Q4_K, Q5_K, IQ4_XS. Q4_0 has as many bits as Q4_K but does not grow, so it is overestimated. */
+/** By bits: Q8_0, Q4_K, Q5_K, IQ4_XS. Q4_0 has as many bits as Q4_K but does not grow, so its estimate is too high. */
 const AMX_GROWTH: Record<number, number> = { 8.5: 38 / 34, 4.5: 148 / 144, 5.5: 180 / 176, 4.25: 138 / 136 }
 
 /** Bytes of all weights. @param copies whether a token table that is also the output is in memory twice */
@@ -269,9 +269,9 @@ export function totalWeights({ weights, layers }: ModelShape, copies = false): n
 interface Pattern {
   /** One in this many layers sees the whole conversation. */
   period: number
-  /** Whether that is the first of them. The last one otherwise. */
+  /** Whether the first layers are dense. If not, the last layers are. */
   denseFirst?: boolean
-  /** Tokens of the window if the file does not say. Without it, such a file has no window. */
+  /** Tokens of the window if the file does not say. If this is absent too, such a file has no window. */
   window?: number
   /** The file's number is ignored. */
   fixed?: boolean
@@ -406,10 +406,10 @@ interface ComputeSize {
 }
 
 /**
- * Estimates what `llama_context::sched_reserve` reserves for a whole batch. The steps of a graph share its buffers, so
- * the widest step decides: the feed-forward network, or the attention scores if flash attention is off. The formula was
- * fitted to llama.cpp's own figures for many shapes (test/runtimes/llama-server/memory), and is at most a third too
- * high.
+ * Estimates the memory that `llama_context::sched_reserve` reserves for a whole batch. The steps of a graph share its
+ * buffers, so the widest step decides: the feed-forward network, or the attention scores if flash attention is off. The
+ * formula was fitted to llama.cpp's own figures for many shapes (test/runtimes/llama-server/memory), and is at most a
+ * third too high.
  */
 export function computeSize(shape: ModelShape, options: ComputeOptions): ComputeSize {
   const { full, windowed } = cells(shape, options)

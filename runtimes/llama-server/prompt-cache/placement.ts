@@ -44,16 +44,14 @@ export interface Placement<Slot extends SlotState> {
 const KEPT_SHARE = 0.5
 /** Minimum share of a new prompt that a slot of another conversation must hold to be worth taking. */
 const FOUND_SHARE = 0.5
-/** Processing fewer tokens than this again is faster than restoring them. */
+/** A prompt with fewer tokens is processed faster than it is restored. */
 export const MIN_TOKENS = 64
-/** Bytes of a prompt that is not worth the slot of a long conversation: a title, a test of the connection. */
+/** Bytes of a prompt that must not displace a long conversation, such as a title or a connection test. */
 const SHORT_PROMPT = 2048
-/** The most tokens of an answer that is not worth it either. */
+/** Maximum tokens of an answer that must not displace a long conversation. */
 const SHORT_ANSWER = 32
 
-/**
- * Whether a request should not displace a long conversation: it says so itself, or its prompt or its answer is short.
- */
+/** Whether a request should not displace a long conversation: it says so, or its prompt or its answer is short. */
 export function isBackground(body: EngineFields, trail: Trail, said = false): boolean {
   const most = body.max_tokens ?? body.max_completion_tokens ?? body.n_predict
   return said || trail.length < SHORT_PROMPT || (typeof most === 'number' && most > 0 && most <= SHORT_ANSWER)

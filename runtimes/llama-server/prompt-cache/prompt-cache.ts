@@ -44,8 +44,8 @@ export interface PromptCacheOptions extends Omit<StateStoreOptions, 'memoryDirec
 }
 
 /**
- * Stores the states of conversations, so that no prompt is processed twice: while others use the slots, while the model
- * is unloaded, and across restarts.
+ * Stores the states of conversations, so that no prompt is processed twice: while other conversations use the slots,
+ * while the model is unloaded, and across restarts.
  */
 export function createPromptCache({ memoryDirectory, log, ...options }: PromptCacheOptions) {
   let opened: Promise<StateStore | undefined> | undefined
@@ -345,7 +345,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       await store.remove(states)
       return states.length
     },
-    /** Summarizes what is stored, by variant. Never rejects. */
+    /** Summarizes the stored states by variant. Never rejects. */
     async summaries(): Promise<StoredConversations[]> {
       const states = (await open())?.list() ?? []
       const variants = new Set([...counts.keys(), ...states.map(state => state.variant)])

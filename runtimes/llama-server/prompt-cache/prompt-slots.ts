@@ -14,15 +14,15 @@ import { continues, getTrail, type Trail } from './trail.ts'
  * slot's state is saved. It is restored when the conversation returns.
  */
 
-/** How one answer is requested, and what happens to its slot. */
+/** The request fields of one answer, and the events of its slot. */
 export interface SlotUse {
-  /** Fields of the request that no client may set. */
+  /** Request fields that no client may set. */
   readonly fields: { readonly id_slot: number; readonly cache_prompt?: false }
   /** The request was sent to llama-server. */
   sent(request: SentRequest): void
   /** The first part of the answer has arrived: the slot now holds this prompt and no part of an earlier one. */
   begun(): void
-  /** The answer has ended, in whatever way. */
+  /** The answer has ended, for any reason. */
   end(): void
 }
 
@@ -45,13 +45,13 @@ export interface SlotStates {
   }): Promise<SavedState | undefined>
   /** Resolves with whether the slot now has this state. Otherwise it is empty. */
   restore(slot: number, state: SavedState): Promise<boolean>
-  /** What is stored of the conversations with the engine's model. */
+  /** The stored conversations with the engine's model. */
   summary(): Omit<StoredConversations, 'model'>
   /** Counts a prompt, and whether its conversation was found. */
   count(isFound: boolean): void
 }
 
-/** A slot, and what a save needs to know about it. */
+/** A slot, and the data needed to save it. */
 class Slot implements SlotState {
   readonly id: number
   owner: string | undefined
@@ -182,7 +182,7 @@ export class PromptSlots {
     }
   }
 
-  /** What is stored of the conversations with the engine's model. Undefined if nothing can be. */
+  /** The stored conversations with the engine's model. Undefined if none can be stored. */
   get summary(): Omit<StoredConversations, 'model'> | undefined {
     return this.#states?.summary()
   }
@@ -192,7 +192,7 @@ export class PromptSlots {
     for (const slot of this.#slots) if (owner === undefined || slot.owner === owner) slot.allowed = false
   }
 
-  /** Saves what has changed. Call it when the engine is idle. */
+  /** Saves all changed slots. Call it when the engine is idle. */
   async saveAll(): Promise<void> {
     for (const slot of this.#slots) {
       await slot.saving

@@ -1,8 +1,8 @@
 import type { SavedState } from './saved-state.ts'
 
 /*
- * Decides which states are stored, when, and which of them give way. The states of one owner never give way to those of
- * another while the owner stays within its share of the budget, so that evictions reveal nothing about others.
+ * Decides which states are stored, when, and which of them are evicted. While an owner stays within its share of the
+ * budget, its states are never evicted for those of another owner, so that evictions reveal nothing about others.
  */
 
 /** Prompts with fewer bytes are processed again faster than they are restored. */
@@ -26,7 +26,7 @@ export function getMemoryBudget(configured: number | undefined, free: number): n
   return Math.min(configured ?? Number.POSITIVE_INFINITY, MEMORY_SHARE * free)
 }
 
-/** Whether a slot's state is worth a file. */
+/** Whether a slot's state is worth saving to a file. */
 export function isWorthSaving(slot: {
   owner: string | undefined
   trail: { length: number } | undefined

@@ -23,7 +23,7 @@ export const StateRecordSchema = Type.Object({
   usedAt: Type.Number(),
   tier: Type.Enum(['memory', 'disk'])
 })
-/** What the disk has of a saved state besides its file. */
+/** The record of a saved state on disk, beside its file. */
 export type StateRecord = Static<typeof StateRecordSchema>
 export type Tier = StateRecord['tier']
 /** A saved state. Its checksum is unknown until its file has been read again. */

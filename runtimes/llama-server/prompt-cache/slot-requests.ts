@@ -43,7 +43,7 @@ export async function rollBack(
   await post(engine, path, body, signal)
 }
 
-/** A request for an answer as llama-server got it. */
+/** A request for an answer as sent to llama-server. */
 export interface SentRequest {
   path: string
   fields: Record<string, unknown>
@@ -64,7 +64,7 @@ export async function promptPace(engine: Requests, signal: AbortSignal): Promise
   const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])
   const tokens = count('prompt_tokens_total')
   const seconds = count('prompt_seconds_total')
-  // Single tokens take longer than those of a batch.
+  // Single tokens take longer than the tokens of a batch.
   return status === 200 && tokens >= 256 && seconds > 0 ? (seconds * 1000) / tokens : undefined
 }
 

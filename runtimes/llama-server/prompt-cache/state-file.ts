@@ -29,7 +29,7 @@ const CELL = 12
 /** Words of a layer before its rows: type and bytes of a row. */
 const ROWS_HEAD = 12
 
-/** The kinds of memory of a model, which decide what a file contains and where it can be continued. */
+/** The kinds of memory of a model. They decide what a file contains and where it can be continued. */
 export type StateKind =
   /** A cell for every token. A restored state can be continued from any of its tokens. */
   | 'full'
@@ -91,7 +91,7 @@ function hasMedia(words: Uint32Array): boolean {
   return words[1] !== 1 || words[3 + words[2]!] !== 0
 }
 
-/** Reads the part at the end of a file, whatever its cells contain. */
+/** Reads the part at the end of a file, regardless of its cells. */
 async function readLastPart(file: FileHandle, streamsAt: number, size: number): Promise<CachePart | undefined> {
   const found = await findStream(file, streamsAt)
   if (!found) return undefined
@@ -176,7 +176,7 @@ export async function addWindowCell(
     const [, , tokenWords] = (await wordsAt(file, 0, 3)) ?? []
     const all = tokenWords === undefined ? undefined : await readPart(file, HEADER + 4 * tokenWords)
     const own = all && (await readPart(file, all.part.end))
-    // Otherwise the engine's window is not what the metadata says, and an added cell could hide a gap.
+    // If not, the engine's window differs from the metadata, and an added cell could hide a gap.
     if (!own || own.part.end !== size || Math.min(...own.positions) !== tokens - window || tokens <= window)
       return undefined
     const { cellsAt } = own.part

@@ -75,7 +75,7 @@ const ORIGIN = 'origin'
 
 /**
  * Creates a folder for states in memory, private to this user and this data directory, and deletes folders whose data
- * directory no longer exists. Returns undefined if the system has no file system in memory, or if somebody else made the
+ * directory no longer exists. Returns undefined if the system has no file system in memory, or if another user made the
  * folder.
  */
 export async function createMemoryDirectory(directory: string): Promise<string | undefined> {
@@ -163,7 +163,8 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
   }
 
   /**
-   * Evicts states until this many bytes of an owner fit into the budget. What does not fit into memory goes to the disk.
+   * Evicts states until this many bytes of an owner fit into the budget. States that do not fit into memory go to the
+   * disk.
    * @returns false if they can never fit
    */
   async function makeRoom(tier: Tier, bytes: number, owner: string): Promise<boolean> {
@@ -264,7 +265,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
 
     /**
      * Reserves bytes for a file, evicting others if the budget requires it. Returns its name and path, or undefined if
-     * neither memory nor disk have room.
+     * neither memory nor disk has room.
      */
     reserve: (variant: string, bytes: number, owner: string) =>
       alone(async () => {
@@ -289,8 +290,9 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
       }),
 
     /**
-     * Makes a file accessible to engines. They use one folder only, so a file elsewhere gets a link there, with a name of
-     * its own, because several slots may restore the same file. Returns the name, and a function that removes the link.
+     * Makes a file accessible to engines. They use one folder only, so a file elsewhere gets a link there. The link has
+     * its own name, because several slots may restore the same file. Returns the name, and a function that removes the
+     * link.
      */
     async link(variant: string, tier: Tier, file: string): Promise<{ name: string; remove(): Promise<void> }> {
       if (tier === 'memory' || memoryDirectory === undefined) return { name: file, remove: async () => {} }
@@ -368,7 +370,7 @@ function noFolder(error: unknown): never[] {
   throw error
 }
 
-/** Finds the oldest state of the owner with most of them, so that nobody loses states because others have many. */
+/** Finds the oldest state of the owner with most states, so that no owner loses states because others have many. */
 function findOldest(states: readonly SavedState[]): SavedState {
   const counts = new Map<string, number>()
   for (const { owner } of states) counts.set(owner, (counts.get(owner) ?? 0) + 1)
