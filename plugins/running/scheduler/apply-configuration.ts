@@ -52,7 +52,7 @@ export function createConfigurationLoads(core: SchedulerCore, lease: Scheduler['
     const { model, label } = record.variant
     const variant = catalog.find({ ...model, variant: label })
     const provider = variant && engines.providerOf(variant, record.mode)
-    // It is being removed.
+    // The model is being removed.
     if (!provider) return false
     const outdated = record.basis !== undefined && record.basis !== models.getBasis(variant)
     if (outdated) {
@@ -71,7 +71,7 @@ export function createConfigurationLoads(core: SchedulerCore, lease: Scheduler['
       sendSettings(record, variant, engines.requireProvider(variant, record.mode), true)
     },
 
-    /** Applies the current configuration to all engines, and loads what it wants loaded. */
+    /** Applies the current configuration to all engines, and starts the loads that it requires. */
     apply(signal: AbortSignal): void {
       const outdated = [...records.values()].filter(({ key }) => state.engines.has(key)).filter(applySettings)
       for (const { variant, mode } of outdated) {

@@ -5,7 +5,7 @@ import type { LoadOptions } from '../../../core/models/load-options.ts'
 /** Only the model's training limits the options. */
 export const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }
 
-/** Clamps load options to their limits, and the context to what the model was trained for. */
+/** Clamps load options to their limits, and the context to the length that the model was trained with. */
 export function clampOptions<Options extends Partial<LoadOptions>>(
   options: Options,
   { metadata: { contextLength: trained = Number.POSITIVE_INFINITY } }: Pick<Model, 'metadata'>,

@@ -15,11 +15,11 @@ const EXIT_GRACE_MS = 2000
 /** Prepares, loads and unloads engines, and reports each outcome as an event. */
 export function createEngineLifecycle(core: SchedulerCore) {
   const { catalog, engines, hostMemory, hooks, log, models, records, state } = core
-  /** By variant key: why the last load failed. Shown to users; `EngineState.failure` is what loads back off by. */
+  /** By variant key: the error of the last failed load, for users. The back-off of loads uses `EngineState.failure`. */
   const failures = new Map<string, CorralError>()
   let measured = false
 
-  /** Returns the newest revision of an engine's model, its provider and what to start. */
+  /** Returns the newest revision of an engine's model, its provider and its spec. */
   function getSpec(record: EngineRecord, options: LoadOptions) {
     const variant = catalog.get({ ...record.variant.model, variant: record.variant.label })
     const provider = engines.requireProvider(variant, record.mode)
@@ -39,7 +39,7 @@ export function createEngineLifecycle(core: SchedulerCore) {
   }
 
   /**
-   * Measures how much memory engines may use. While a model loads, nobody knows how much of its share it already uses,
+   * Measures how much memory engines may use. While a model loads, it is unknown how much of its share it already uses,
    * so the last figure stays.
    */
   async function measureBudget(): Promise<void> {
@@ -148,7 +148,7 @@ export function createEngineLifecycle(core: SchedulerCore) {
       core.dispatch({ type: 'gone', key: record.key, run, ...(exit.expected ? {} : { error }) })
     })
     if (!serves) {
-      // It was stopped just as it became ready: wait for its end.
+      // The engine was stopped just as it became ready. Wait for its end.
       await stopEngine(record, engine)
       return
     }
@@ -196,7 +196,7 @@ export function createEngineLifecycle(core: SchedulerCore) {
     if (!engine) return
     log.info(`unloading ${variant.publicName}`)
     try {
-      // Prompts of a trial must not replace those of real conversations.
+      // Prompts of a trial must not replace the prompts of real conversations.
       if (save && !record.isTrial) await engine.saveSlots?.()
     } catch (error) {
       log.error({ err: error }, 'the prompt cache was not saved')

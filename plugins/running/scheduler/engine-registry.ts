@@ -4,9 +4,9 @@ import type { Capability, Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { addTo } from '../../../core/system/collections.ts'
 
-/** The registry of engine providers, with what only the scheduler uses. */
+/** The registry of engine providers, with members that only the scheduler uses. */
 export interface EngineRegistry extends Engines {
-  /** Like `providerOf`. @throws CorralError `unsupported_capability`, which says what the model can do */
+  /** Like `providerOf`. @throws CorralError `unsupported_capability`, which lists the model's abilities */
   requireProvider(model: Model, mode: EngineMode): EngineProvider
   /** Bytes of main memory that providers give up as soon as an engine needs them. */
   reclaimable(): number
@@ -45,7 +45,7 @@ export function createEngineRegistry(
   /** Providers whose failing `serves` has been logged. */
   const faulty = new Set<EngineProvider>()
 
-  /** How well a provider serves a model. A provider that throws serves none, so the others are still asked. */
+  /** Returns the score of a provider for a model. A provider that throws gets 0, so the others are still asked. */
   function getScore(provider: EngineProvider, model: Model, mode: EngineMode): number {
     try {
       return provider.serves(model, mode)

@@ -77,8 +77,8 @@ export function newPlan(options: LoadOptions, chosenBy: string): Plan {
 }
 
 /**
- * Plans a load, now or after the old engine has stopped. The default options are the union of what waiting requests ask
- * for.
+ * Plans a load, now or after the old engine has stopped. The default options are the union of the options of waiting
+ * requests.
  */
 export function planLoad(
   step: Step,
@@ -181,7 +181,7 @@ export function ifLater({ now }: Step, at: number): number | undefined {
   return at > now ? at : undefined
 }
 
-/** Reports which models hold the room that this one waits for, if that has changed. */
+/** Reports which models occupy the room that this one waits for, if that has changed. */
 export function reportWaiting(step: Step, engine: EngineState, holders: readonly { key: string }[]): void {
   const keys = holders.map(holder => holder.key)
   if (keys.length === engine.waitsFor.length && keys.every(key => engine.waitsFor.includes(key))) return

@@ -16,11 +16,11 @@ import {
 } from './scheduler-state.ts'
 
 /*
- * Finds room for a waiting model: which models can stay beside it, which are evicted, and the errors if there is no
- * room. Pure: it changes nothing.
+ * Finds room for a waiting model: the models that can stay beside it, the models that are evicted, and the errors if
+ * there is no room. Pure: it changes nothing.
  */
 
-/** An engine that takes room, or one that will. */
+/** An engine that takes room now or soon. */
 export interface Tenant {
   key: string
   groups: readonly string[]
@@ -40,7 +40,7 @@ export interface Ahead {
 }
 
 export type Room =
-  /** It would not fit even if only pinned models stayed. */
+  /** The model would not fit even if only pinned models stayed. */
   | { when: 'never'; pinned: EngineState[] }
   /** There is room after these idle engines are evicted. The list may be empty. */
   | { when: 'now'; victims: EngineInPhase<'ready' | 'draining'>[] }
@@ -111,7 +111,7 @@ export function findRoom(
 /** Share of the budget that parallel loads may fill. An engine's exact need is known only after its load. */
 const PARALLEL_LOAD_SHARE = 0.9
 
-/** Returns the loads that must end before this one may begin: all of them, unless all are sure to fit together. */
+/** Returns the loads that must end before this load may begin: all of them, unless all loads surely fit together. */
 export function loadsToAwait(
   state: SchedulerState,
   engine: EngineState,
@@ -217,7 +217,7 @@ function isUnused({ phase, queue, clients, pinned }: EngineInPhase<'ready'>): bo
   return !pinned && !phase.running.size && !queue.length && !clients.size
 }
 
-/** Whether nothing but a load is lost if this engine goes now. */
+/** Whether evicting this engine now costs only a load. */
 function isEvictable(
   state: SchedulerState,
   other: EngineState,
@@ -236,7 +236,10 @@ function isTurnOver(state: SchedulerState, other: EngineInPhase<'ready'>, plan: 
   return now >= at || other.grants >= grants
 }
 
-/** How much more it costs to evict an engine that other clients have used lately. A client's own engines go first. */
+/**
+ * How many times more it costs to evict an engine that other clients have used lately. A client's own engines are
+ * evicted first.
+ */
 const OTHERS_LOSS_FACTOR = 8
 /** … and to evict an engine that no client has used. */
 const UNUSED_LOSS_FACTOR = 1 / 8
@@ -258,7 +261,7 @@ function evictionLoss(engine: EngineState, now: number): number {
 
 /**
  * Returns the cheapest engines whose loss is enough, none of them superfluous. Undefined if even the loss of all is not
- * enough. `enough` must stay true when more engines go.
+ * enough. `enough` must stay true when more engines are added.
  */
 function cheapestLoss<Engine extends EngineState>(
   candidates: readonly Engine[],

@@ -112,7 +112,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
       reportWaiting(step, engine, [])
       return
     }
-    // (17b) Other models are loading, and not all of them are sure to fit.
+    // (17b) Other models are loading, and some of them may not fit.
     const loading = loadsToAwait(state, engine, plan, room.victims, ahead)
     if (loading.length) {
       ahead.waitsForLoads = true
@@ -134,7 +134,7 @@ function giveRoomTo(step: Step, engine: EngineState, plan: PreparedPlan, ahead: 
     return
   }
 
-  // (18) Only busy engines hold the room: claim some, or wait behind the models ahead.
+  // (18) The room is in use by busy engines: claim some, or wait behind the models ahead.
   if (refuseTimedOut(step, engine, plan)) return
   plan.claims = room.claims
   const turnsEnd: number[] = []
@@ -164,7 +164,7 @@ function evict(step: Step, engine: EngineState, victims: readonly EngineInPhase<
   }
 }
 
-/** Refuses the requests that need more than there will ever be room for. The others get a load of their own. */
+/** Refuses the requests that need more room than there can ever be. Other requests get their own load. */
 function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
   if (plan.reload) {
     undoReload(step, engine, plan.reload, error)
@@ -175,7 +175,7 @@ function refuseDemanding(step: Step, engine: EngineState, plan: Plan, error: Cor
   if (engine.queue.length) planLoad(step, engine)
 }
 
-/** Among requests that wait together for too large a load, returns those that ask for it. */
+/** Among requests that wait together for too large a load, returns those that need its size. */
 function getDemandingRequests(engine: EngineState, plan: Plan): QueuedRequest[] {
   const { defaults } = engine
   const queue = [...engine.queue]
@@ -183,7 +183,7 @@ function getDemandingRequests(engine: EngineState, plan: Plan): QueuedRequest[] 
     satisfies(firstLoad(defaults, getOptions(requests)), plan.options)
   const alone = queue.filter(request => enough([request]))
   if (alone.length) return alone
-  // They now ask for less than was planned.
+  // The remaining requests now need less than was planned.
   if (!enough(queue)) return []
   const raiser = queue.findLast(
     (request, at) => !satisfies(firstLoad(defaults, getOptions(queue.slice(0, at))), request.options)
@@ -192,8 +192,8 @@ function getDemandingRequests(engine: EngineState, plan: Plan): QueuedRequest[] 
 }
 
 /**
- * (19) Refuses requests that have waited for room longer than `room_timeout`. Returns true if nobody is left to wait
- * for this plan.
+ * (19) Refuses requests that have waited for room longer than `room_timeout`. Returns true if no request waits for this
+ * plan any longer.
  */
 function refuseTimedOut(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
   const late: QueuedRequest[] = []
@@ -214,8 +214,8 @@ function refuseTimedOut(step: Step, engine: EngineState, plan: PreparedPlan): bo
 }
 
 /**
- * Returns the clients' requests that wait for the room of a plan, in order of arrival and so of their deadlines. Only
- * the requester waits for the room of a reload; the others wait for the engine.
+ * Returns the clients' requests that wait for the room of a plan, in order of arrival and therefore of their deadlines.
+ * Only the requester waits for the room of a reload. The others wait for the engine.
  */
 function waitingFor({ queue }: EngineState, { reload }: Plan): Iterable<QueuedRequest> {
   if (!reload) return queue.clients

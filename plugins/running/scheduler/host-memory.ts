@@ -24,8 +24,8 @@ export interface HostMemoryFigures {
 }
 
 /**
- * Bytes that all engines together may use: the configured amount, or everything but a reserve. It never exceeds what is
- * available now plus what engines already use.
+ * Bytes that all engines together may use: the configured amount, or everything except a reserve. It never exceeds the
+ * available memory plus the memory that engines already use.
  */
 export function hostBudget({ total, available, engines }: HostMemoryFigures, configured: number | undefined): number {
   const most = configured ?? total - getSystemReserve(total)
@@ -37,15 +37,15 @@ export function hostBudget({ total, available, engines }: HostMemoryFigures, con
 export interface HostMemory {
   /** Counts an engine until it has ended. `reserved` counts if its process cannot be measured. */
   add(engine: Pick<Engine, 'pid' | 'exited'>, reserved: number): void
-  /** @param configured limit in bytes from `config.yaml`; undefined means all but a reserve */
+  /** @param configured limit in bytes from `config.yaml`; undefined means everything except a reserve */
   configure(configured: number | undefined): void
   /** Bytes that all engines together may use now. */
   budget(): Promise<number>
 }
 
 /**
- * @param configured limit in bytes from `config.yaml`; undefined means all but a reserve
- * @param reclaimable bytes that providers give up for an engine
+ * @param configured limit in bytes from `config.yaml`; undefined means everything except a reserve
+ * @param reclaimable bytes that providers can free for an engine
  */
 export function createHostMemory(
   hardware: Pick<HardwareService, 'memory'>,

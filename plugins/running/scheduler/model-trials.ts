@@ -23,7 +23,7 @@ export interface Trials extends Pick<Scheduler, 'trial' | 'tunables'> {
   getSettings(key: string): ModelSettings | undefined
 }
 
-/** Loads models with other settings while somebody measures them, then restores them. */
+/** Loads models with other settings during a measurement, then restores them. */
 export function createTrials(core: SchedulerCore, lease: Scheduler['lease'], loads: ConfigurationLoads): Trials {
   const { catalog, engines, config, state } = core
   /** By variant key. */

@@ -155,8 +155,8 @@ function leaveQueue({ queue }: EngineState, id: number): void {
 }
 
 /**
- * Drops a plan made for background requests, because a client has arrived. A load that has begun continues: it may
- * serve the client.
+ * Drops a plan made for background requests, because a client has arrived. A load that has begun continues, because it
+ * may serve the client.
  */
 function takeOver(step: Step, engine: EngineState): void {
   if (engine.queue.length > 0 && getPlan(engine) && !isIn(engine, 'loading')) dropPlan(step, engine)
@@ -268,13 +268,13 @@ function recordEnd(step: Step, engine: EngineState, error: CorralError | undefin
     case 'loading':
       become(engine, { name: 'planned', plan: phase.plan })
       if (reason.code === 'insufficient_memory' && !phase.plan.alone && engine.queue.length) {
-        // Try once more, with no idle engine beside it.
+        // Try once more, without idle engines beside it.
         Object.assign(phase.plan, { alone: true, since: step.now, claims: new Map() })
       } else fail(step, engine, phase.plan, reason)
       return
     case 'ready':
       revokeAll(step, engine, reason)
-      // It ended by itself: waiting requests expect the options that it ran with.
+      // The engine ended unexpectedly. Waiting requests expect the options that it ran with.
       become(
         engine,
         engine.queue.length ? { name: 'planned', plan: newPlan(phase.options, phase.chosenBy) } : { name: 'absent' }
@@ -316,7 +316,7 @@ function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): 
   if (engine.queue.length) planLoad(step, engine)
 }
 
-/** Returns the requests that asked for the options that failed. The others get a load of their own. */
+/** Returns the requests with the options that failed. Other requests get their own load. */
 function getRequestsToBlame(engine: EngineState, { options }: Plan): QueuedRequest[] {
   const { defaults } = engine
   const queue = [...engine.queue]

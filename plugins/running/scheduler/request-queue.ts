@@ -11,7 +11,7 @@ export interface QueuedRequest {
   fewerSlots?: boolean | undefined
   /** Takes no slot: it is granted when the engine is ready. */
   loadOnly: boolean
-  /** How many slots it takes at once, or all slots if the engine has fewer. */
+  /** Number of slots to take together, or all slots if the engine has fewer. */
   slots: number
   arrivedAt: number
   /** Its number in order of arrival. It keeps the number when it is queued again. */
@@ -122,7 +122,7 @@ export class RequestQueue {
     return first.flatMap(line => (line ? [line.clientId] : []))
   }
 
-  /** The client with the most requests; on a tie the one that has waited longest. */
+  /** The client with the most requests. Ties go to the client that has waited longest. */
   get mostCrowded(): Line | undefined {
     return this.#crowded.first
   }
@@ -136,7 +136,7 @@ export class RequestQueue {
     return this.#byId.get(request.id) === request
   }
 
-  /** Moves a client to where it belongs now. */
+  /** Moves a client to its current place in the order. */
   #settle(line: ClientLine): void {
     const { first, clientId } = line
     if (!first) {
@@ -191,7 +191,7 @@ class Line {
       if (requests[middle]!.place < request.place) low = middle + 1
       else high = middle
     }
-    // A request that is queued again may not have been swept yet.
+    // A request that is queued again may still be in the list.
     if (requests[low] !== request) requests.splice(low, 0, request)
     this.#start = Math.min(this.#start, low)
   }
@@ -271,7 +271,7 @@ class Heap {
     return this.#items[0]
   }
 
-  /** Adds a client, or moves it to where it belongs now. */
+  /** Adds a client, or moves it to its current place in the order. */
   put(item: ClientLine): void {
     let at = item[this.#at]
     if (at === -1) {
@@ -291,7 +291,10 @@ class Heap {
     this.#down(this.#up(at))
   }
 
-  /** Returns the first client in order that satisfies `isMeant`. It costs as much as there are clients before it. */
+  /**
+   * Returns the first client in order that satisfies `isMeant`. The time is proportional to the number of clients
+   * before it.
+   */
   find(isMeant: (item: ClientLine) => boolean): ClientLine | undefined {
     const open = this.#items.length > 0 ? [0] : []
     while (open.length > 0) {

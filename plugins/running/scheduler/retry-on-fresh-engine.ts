@@ -2,7 +2,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { Lease, Scheduler } from '../../../core/contracts/leases.ts'
 import { CorralError } from '../../../core/errors.ts'
 
-/** How many engines a request may get, including those that ended before it was sent. */
+/** Maximum number of engines for one request, including engines that ended before it was sent. */
 const MAX_ATTEMPTS = 4
 
 /**

@@ -23,7 +23,7 @@ export interface SchedulerDependencies {
   limits: Limits
 }
 
-/** What the parts of the scheduler share. Only `decide` changes `state`. */
+/** State and functions that the parts of the scheduler share. Only `decide` changes `state`. */
 export interface SchedulerCore extends SchedulerDependencies {
   models: ModelConfiguration
   state: SchedulerState

@@ -29,7 +29,7 @@ export interface ModelFacts {
   groups: readonly string[]
   /** Its engines use no memory of this machine. */
   elsewhere: boolean
-  /** Maximum number of answers at once, if lower than the number of slots. */
+  /** Maximum number of concurrent answers, if lower than the number of slots. */
   maxConcurrent: number | undefined
 }
 
@@ -59,9 +59,9 @@ export interface EngineState extends ModelFacts {
   preparing: number | undefined
   /** When an `alarm` event is due. */
   alarm: number | undefined
-  /** Keys of the engines whose room it waits for, as last reported by a `waiting` effect. */
+  /** Keys of the engines whose room it needs, as last reported by a `waiting` effect. */
   waitsFor: readonly string[]
-  /** Since when nobody has waited for its load. */
+  /** Time since which no request has waited for its load. */
   unwantedSince: number | undefined
   /** Failed loads since the last success. */
   failure: { count: number; options: LoadOptions; error: CorralError; retryAt: number } | undefined
@@ -96,9 +96,9 @@ export interface Loaded {
   /** The `load` that started it. */
   run: number
   options: LoadOptions
-  /** The client whose request the options were chosen for. */
+  /** The client whose request determined the options. */
   chosenBy: string
-  /** Requests that it answers at once. */
+  /** Number of concurrent requests. */
   slots: number
   /** Memory that it uses of each pool. */
   reserved: MemoryUse
@@ -131,19 +131,19 @@ export interface Running {
 /** A future load. */
 export interface Plan {
   options: LoadOptions
-  /** The client whose request the options were chosen for. */
+  /** The client whose request determined the options. */
   chosenBy: string
   /** The run of the `prepare` sent for it. */
   run: number | undefined
   /** Set when it is prepared. From then on the plan waits for room. */
   estimate: Estimate | undefined
-  /** Since when it waits for room. The longest wait comes first. Infinity until it is prepared. */
+  /** Start of its wait for room. The longest wait comes first. Infinity until it is prepared. */
   since: number
   /** The place of the newest client request that these options were found to satisfy. */
   checked: number
   /** Busy engines whose room it will get, with their grants when they were chosen. */
   claims: ReadonlyMap<EngineState, number>
-  /** It ran out of memory and is tried once more with no idle engine beside it. */
+  /** It ran out of memory and gets another attempt without idle engines beside it. */
   alone: boolean
   /**
    * Set if it replaces an engine that has other options. If the load fails, the old options return and only the
@@ -181,7 +181,9 @@ export function onlyBackgroundWaits({ queue }: EngineState): boolean {
   return queue.clients.length === 0
 }
 
-/** Returns the requests that decide about load options: those of clients, or background requests if no client waits. */
+/**
+ * Returns the requests that determine the load options: those of clients, or background requests if no client waits.
+ */
 export function decidingRequests({ queue }: EngineState): Line {
   return queue.clients.length > 0 ? queue.clients : queue.background
 }
@@ -203,7 +205,9 @@ export function reservedBy({ phase }: EngineState): MemoryUse {
   return 'reserved' in phase ? phase.reserved : {}
 }
 
-/** Number of clients' requests being answered. Background requests make way at once, so they do not count. */
+/**
+ * Number of clients' active requests. Background requests are not counted, because they can be displaced immediately.
+ */
 export function runningOn({ phase }: EngineState): number {
   let count = 0
   if ('running' in phase) for (const { request } of phase.running.values()) if (!request.background) count++
@@ -247,13 +251,13 @@ export interface Limits {
   /** Reloads of engines that others use, per client in ten minutes. */
   reloads: number
   keepAlive: number
-  /** How long a busy engine starts new answers while another model waits for its room … */
+  /** How long a busy engine may start new answers while another model waits for its room … */
   fairWait: number
   /** … and how many. */
   fairCount: number
   /** How long a request waits for room. */
   roomTimeout: number
-  /** How long a load continues when nobody waits for it. */
+  /** How long a load continues without a waiting request. */
   loadGrace: number
 }
 
@@ -271,7 +275,7 @@ export interface SchedulerState {
 
 /** The loads of a client in the last ten minutes. */
 export interface ClientLoads {
-  /** When the last load for it began. */
+  /** Start of its last load. */
   last: number
   /** When it made engines that others use reload or be evicted. */
   forcedReloads: number[]
@@ -298,7 +302,7 @@ export type Event =
   | { type: 'leave'; id: number; key: string }
   | { type: 'prepared'; key: string; run: number; need: MemoryUse; certain: boolean; advice: string }
   | { type: 'prepare-failed'; key: string; run: number; error: CorralError }
-  /** `use`: memory that the engine reports; `slots`: requests at once; `loadTime`: milliseconds. */
+  /** `use`: memory that the engine reports; `slots`: concurrent requests; `loadTime`: milliseconds. */
   | { type: 'loaded'; key: string; run: number; use?: MemoryUse | undefined; slots?: number; loadTime: number }
   | { type: 'load-failed'; key: string; run: number; error: CorralError }
   /** The engine has ended, by an `unload` or by itself. */
@@ -314,7 +318,7 @@ export type Event =
   | { type: 'close' }
 
 export type Effect =
-  /** Estimates a load, and does what can be done before there is room (such as conversion). */
+  /** Estimates a load, and prepares everything that does not need room (such as conversion). */
   | { type: 'prepare'; key: string; run: number; options: LoadOptions }
   | { type: 'abort-prepare'; key: string }
   | { type: 'load'; key: string; run: number; options: LoadOptions }
@@ -324,7 +328,7 @@ export type Effect =
   | { type: 'grant'; id: number; key: string }
   | { type: 'refuse'; id: number; error: CorralError }
   | { type: 'revoke'; id: number; error: CorralError }
-  /** Reports whose room this model waits for. Empty: it no longer waits. */
+  /** Reports whose room this model waits for. Empty if it no longer waits. */
   | { type: 'waiting'; key: string; holders: string[] }
   /** Replaces this engine's alarm: send an `alarm` event at this time; undefined means never. */
   | { type: 'alarm'; key: string; at: number | undefined }

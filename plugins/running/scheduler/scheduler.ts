@@ -67,7 +67,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   function performOn(record: EngineRecord | undefined, effect: Extract<Effect, { key: string }>): void {
-    // It may have ended while earlier effects were carried out: a revoked request releases its lease at once.
+    // The engine may have ended while earlier effects were carried out: a revoked request releases its lease
+    // immediately.
     if (!record) return
     switch (effect.type) {
       case 'prepare':
@@ -139,8 +140,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   }
 
   /**
-   * Ends these engines, their loads and their requests. Settles when no process is left.
-   * @param running error for requests being answered
+   * Ends these engines, their loads and their requests. Resolves when no process is left.
+   * @param running error for active requests
    * @param waiting error for waiting requests
    * @param save whether idle engines may save their prompt caches first
    */

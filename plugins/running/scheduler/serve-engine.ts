@@ -35,7 +35,7 @@ import {
   union
 } from './scheduler-state.ts'
 
-/** Does what an engine can do without more memory: (6) to (14). */
+/** Decides everything about an engine that needs no more memory: (6) to (14). */
 export function advance(step: Step, engine: EngineState): void {
   if (isIn(engine, 'ready')) serve(step, engine)
   else if (isIn(engine, 'draining')) {
@@ -119,8 +119,8 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
 }
 
 /**
- * Gives up a reload and, if there is an error, refuses its requester. A running engine continues; one that has ended is
- * loaded again with its previous options.
+ * Gives up a reload. If there is an error, refuses its requester with it. A running engine continues. An engine that
+ * has ended is loaded again with its previous options.
  */
 export function undoReload(
   step: Step,
@@ -136,7 +136,7 @@ export function undoReload(
   else if (engine.queue.length) planLoad(step, engine, previous, previouslyBy)
 }
 
-/** Gives up the reload that this request asked for, unless the load has begun. */
+/** Gives up the reload for this request, unless the load has begun. */
 export function undoReloadOf(step: Step, engine: EngineState, requester: number): void {
   const reload = getPlan(engine)?.reload
   if (reload?.requester === requester && !isIn(engine, 'loading')) undoReload(step, engine, reload)
@@ -196,7 +196,7 @@ export function getDrainDeadline({ limits }: SchedulerState, { since }: Reload):
 }
 
 /**
- * (13) Gives up a drain that takes too long because an answer does, if other clients wait. The requester tries again
+ * (13) Gives up a drain that takes too long because of a long answer, if other clients wait. The requester tries again
  * when they have had as much of the engine as its client. It is refused if it has already waited for `room_timeout`.
  */
 function endLongDrain(step: Step, engine: EngineInPhase<'draining'>): boolean {
