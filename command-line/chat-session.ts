@@ -13,7 +13,7 @@ export interface Turn {
 }
 
 export interface AnswerSink {
-  /** What the answer is waiting for, such as `loading 42%`. */
+  /** The current status of the request, such as `loading 42%`. */
   status(text: string): void
   thinking(text: string): void
   content(text: string): void
@@ -172,7 +172,7 @@ export class ChatSession {
   #firstToSend(question: Turn): number {
     let begin = this.#sentFrom
     if (!this.#measured || !this.#contextLength || this.settings.options.context_overflow === 'error') return begin
-    // The length of the text says nothing about the tokens of images.
+    // The length of the text does not show the tokens of images.
     if ([...this.#turns, question].some(({ images }) => images)) return begin
     const rate = this.#measured.tokens / this.#measured.characters
     let expected = this.#measured.tokens + question.prompt.length * rate

@@ -56,7 +56,7 @@ export async function offerPull(
       if (!wanted)
         throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. Pull it later with: corral pull ${chosen}`)
     }
-    // The user has already typed what to do with it.
+    // The user has already typed the next step.
     await pullWithProgress(client, chosen, { model: chosen }, false)
     return chosen === model ? model : `${plan.model}:${plan.label}`
   })

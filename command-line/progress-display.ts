@@ -84,7 +84,7 @@ export function measureSpeed(samples: readonly Sample[], now: number): number | 
   return elapsed < MIN_OBSERVATION_MS ? undefined : ((samples.at(-1)!.moved - from.moved) / elapsed) * 1000
 }
 
-/** Formats the time left, such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`. Undefined while nothing moves. */
+/** Formats the time left, such as `8 s`, `3 min 5 s`, `2 h 10 min` or `4 days`. Undefined without progress. */
 export function formatTimeLeft(remaining: number, speed: number | undefined): string | undefined {
   if (!speed) return undefined
   const seconds = Math.ceil(remaining / speed)

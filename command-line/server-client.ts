@@ -16,7 +16,7 @@ export interface ServerClient {
    * @throws CommandFailure with the server's message if it refuses
    */
   json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
-  /** Yields the Server-Sent Events of the reply to a POST with `body`, or else to a GET. */
+  /** Yields the Server-Sent Events of the reply to a POST with `body`, or to a GET without it. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
   /** A client for requests after the command was interrupted. Only its own signals abort it. */
   uninterrupted(): ServerClient
@@ -175,7 +175,7 @@ export async function healthAt(place: ServerPlace, timeout: number): Promise<Hea
   } catch (error) {
     interruption().throwIfAborted()
     if (error instanceof CommandFailure && certificateFault(address, error.cause)) throw error
-    // Nothing, another program, or a server that is shutting down: none of them is usable.
+    // Nothing is there, or another program, or a server that is shutting down: none of them is usable.
     return tooLate.aborted ? 'silent' : 'none'
   }
 }
@@ -211,7 +211,7 @@ function refusal({ address, why, apiKey }: ServerAccess, status: number, text: s
   try {
     body = JSON.parse(text)
   } catch {
-    // Not a reply of corral, so only the status is known.
+    // The reply is not corral's, so only its status is known.
   }
   const because = why === undefined ? '' : `, since ${why}`
   if (status === 401) {

@@ -131,7 +131,7 @@ async function serverOfDataDirectory(context: CommandContext): Promise<ServerPla
   if (address === undefined) return undefined
   const place = toServerPlace(address, paths.home, owner)
   const way = place.socket === undefined ? undefined : await answering(place, paths.home, owner)
-  // Its TCP address may require a key from the configuration.
+  // The TCP address of the server may require a key from the configuration.
   return way?.socket === undefined ? undefined : way
 }
 

@@ -1,7 +1,7 @@
 import type { ServerClient } from '../server-client.ts'
 import { randomWords } from './measure.ts'
 
-/** How agents use a server: each has instructions, and a conversation that grows with each of its turns. */
+/** How agents use a server: each agent has instructions and a conversation that grows with each of its turns. */
 export interface SessionPlan {
   agents: number
   turns: number

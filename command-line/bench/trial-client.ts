@@ -37,8 +37,8 @@ export function benchServer(client: ServerClient, model: string, anyway: boolean
 
   return {
     /**
-     * Reloads the model with these settings, which replace those of the last call until `close`, or until this process
-     * ends.
+     * Reloads the model with these settings. They replace the settings of the last call until `close`, or until this
+     * process ends.
      */
     async load(settings: TrialSettings): Promise<TrialRecord | TrialFailure> {
       await untilIdle()

@@ -44,7 +44,7 @@ const SESSION = { agents: '6', turns: '6', context: 8192, slots: 2, words: 0.25 
 const MAX_ANSWER_SECONDS = 20
 /** Target duration of an answer, and its limits in tokens. */
 const ANSWER = { seconds: 2, least: 16, most: 128, quick: 16 }
-/** A wider 95 % interval is worth a warning. */
+/** The benchmark warns if a 95 % interval is wider. */
 const MAX_SPREAD = 0.1
 
 function wholeNumber(option: string, text: string): number {

@@ -205,7 +205,7 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
   if (!(await readOwner(config.paths))) printNote(NO_FRONT)
 }
 
-/** This machine's address on the route to another one. */
+/** This machine's address on the route to another machine. */
 async function addressTowards(address: string): Promise<string> {
   const [, host, port] = /^(.+):(\d+)$/.exec(address)!
   const socket = createSocket(host!.includes(':') ? 'udp6' : 'udp4')

@@ -95,7 +95,9 @@ async function complete(program: Command, context: CommandContext, words: string
 /** How long a shell may wait for names. */
 const NAMES_TIMEOUT_MS = 1500
 
-/** Names of the local models, from the running server or else from the disk. Empty if that fails or takes too long. */
+/**
+ * Names of the local models, from the running server, otherwise from the disk. Empty if that fails or takes too long.
+ */
 async function modelNames(context: CommandContext): Promise<string[]> {
   const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_TIMEOUT_MS, []).unref())
   const asked = askNames(context).catch(() => namesOnDisk(context).catch(() => []))

@@ -139,7 +139,7 @@ function keysElsewhere(context: CommandContext) {
   }
 }
 
-/** Makes the server of this data directory read its keys now. */
+/** Makes the server of this data directory read its keys immediately. */
 async function askToLook(socket: string): Promise<void> {
   const signal = abortAfter(HEALTH_TIMEOUT_MS)
   const client = createClient({ address: 'http://localhost', socket, apiKey: undefined, signal })

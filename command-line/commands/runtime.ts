@@ -115,7 +115,7 @@ function wrongUsage(
   return version === undefined ? undefined : '--version is for releases only. An archive has its own version.'
 }
 
-/** Removes builds that nothing uses. Builds of other programs have no size in the list and are never removed. */
+/** Removes unused builds. Builds of other programs have no size in the list and are never removed. */
 async function removeUnused(client: ServerClient): Promise<void> {
   const { installed } = await client.json<{ installed: InstalledBuild[] }>('GET', '/api/runtimes')
   if (!installed.some(({ state }) => state === 'in use' || state === 'selected')) {

@@ -96,7 +96,7 @@ function lastingPath(name: string, file: string, env: NodeJS.ProcessEnv): string
       accessSync(path, constants.X_OK)
       if (realpathSync(path) === real) return path
     } catch {
-      // Not in this folder.
+      // The program is not in this folder.
     }
   }
   return real
@@ -153,7 +153,7 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
   }
 
   refuseShortLived(service)
-  // Rejects now what the server would reject at each start.
+  // Rejects now what would otherwise fail at each start of the server.
   const effective = home ?? (system ? SYSTEM_HOME : undefined)
   const variables = { ...env, ...environment, CORRAL_HOME: effective ?? '' }
   await openConfig({ ...context, cwd: '/', env: variables, flags: () => given })
