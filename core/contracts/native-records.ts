@@ -8,8 +8,7 @@ import { LoadOptionsSchema } from '../models/load-options.ts'
 export const Time = (description?: string) =>
   Type.String({ format: 'date-time', description: description ?? 'ISO 8601 UTC' })
 
-export const Nanoseconds = (description: string) =>
-  Type.Integer({ minimum: 0, description: `Nanoseconds. ${description}` })
+export const Nanoseconds = (description: string) => Count(`Nanoseconds. ${description}`)
 
 export const Bytes = (description?: string) =>
   Type.Integer({ minimum: 0, description: description ? `Bytes. ${description}` : 'Bytes' })

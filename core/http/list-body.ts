@@ -26,18 +26,21 @@ export interface ListRows {
   textOf(model: Model, alias?: string): string | undefined
 }
 
+interface Row {
+  model: Model
+  /** Undefined unless it is the row of an alias. */
+  name: string | undefined
+  fact: string | number
+  text: string | undefined
+}
+
 /**
  * The reply of a list of models, with one row for each model and then for each alias. With thousands of models,
  * rendering the JSON takes most of the request's time, and hardly any row changes between two requests. The last reply
- * is cached, and its bytes are reused for rows with the same model and fact.
+ * is cached, and so are its rows, which are reused for the same model and fact.
  */
 export class ListBody {
-  #models: Model[] = []
-  /** Aliases of the last rows; undefined for models. */
-  #names: (string | undefined)[] = []
-  #facts: (string | number)[] = []
-  /** The end of each row. The end of an omitted row is the end of the previous row. */
-  #ends: number[] = []
+  #rows: Row[] = []
   #bytes: Buffer | undefined
   #tag = ''
   #version = 0
@@ -55,92 +58,33 @@ export class ListBody {
   }
 
   #bytesOf(models: readonly Model[], aliases: readonly ModelAlias[], rows: ListRows): Buffer {
-    const { factOf, textOf } = rows
-    const count = models.length + aliases.length
+    const last = this.#rows
     const modelAt = (at: number) => (at < models.length ? models[at]! : aliases[at - models.length]!.model)
     const nameAt = (at: number) => (at < models.length ? undefined : aliases[at - models.length]!.alias)
-    let isSame = this.#bytes !== undefined && count === this.#models.length
-    for (let at = 0; isSame && at < count; at++) {
-      isSame = modelAt(at) === this.#models[at] && nameAt(at) === this.#names[at]
-    }
-    if (isSame && rows.followNames) return this.#bytes!
-    const facts = Array.from({ length: count }, (_, at) => factOf(modelAt(at), nameAt(at)))
-    if (isSame && facts.every((fact, at) => fact === this.#facts[at])) return this.#bytes!
+    const isSame =
+      models.length + aliases.length === last.length &&
+      last.every(({ model, name }, at) => modelAt(at) === model && nameAt(at) === name)
+    if (this.#bytes && isSame && rows.followNames) return this.#bytes
+    const facts = Array.from({ length: models.length + aliases.length }, (_, at) =>
+      rows.factOf(modelAt(at), nameAt(at))
+    )
+    if (this.#bytes && isSame && last.every(({ fact }, at) => fact === facts[at])) return this.#bytes
 
-    const places = new Map<Model, number[]>()
-    for (const [at, model] of this.#models.entries()) {
-      const known = places.get(model)
-      if (known) known.push(at)
-      else places.set(model, [at])
+    const places = new Map<Model, Row[]>()
+    for (const row of last) {
+      const known = places.get(row.model)
+      if (known) known.push(row)
+      else places.set(row.model, [row])
     }
-    const written = new Written(this.#bytes?.length ?? 0)
-    written.text(rows.head)
-    const begin = written.length
-    const ends: number[] = new Array(count)
-    for (let at = 0; at < count; at++) {
+    this.#rows = facts.map((fact, at) => {
       const model = modelAt(at)
       const name = nameAt(at)
-      const before = places.get(model)?.find(old => this.#names[old] === name && this.#facts[old] === facts[at])
-      const row = before === undefined ? textOf(model, name) : this.#row(before, begin)
-      if (row && row.length > 0) {
-        if (written.length > begin) written.text(COMMA)
-        typeof row === 'string' ? written.text(row) : written.bytes(row)
-      }
-      ends[at] = written.length
-    }
-    written.text(rows.tail)
-    this.#bytes = written.all()
-    this.#models = Array.from({ length: count }, (_, at) => modelAt(at))
-    this.#names = Array.from({ length: count }, (_, at) => nameAt(at))
-    this.#facts = facts
-    this.#ends = ends
+      const before = places.get(model)?.find(old => old.name === name && old.fact === fact)
+      return before ?? { model, name, fact, text: rows.textOf(model, name) }
+    })
+    const texts = this.#rows.map(({ text }) => text).filter(text => text !== undefined)
+    this.#bytes = Buffer.from(rows.head + texts.join(',') + rows.tail)
     this.#tag = `"${this.#run}-${++this.#version}"`
     return this.#bytes
-  }
-
-  /** The JSON of a row of the last reply, without the comma before it. @param begin start of the first row */
-  #row(at: number, begin: number): Buffer {
-    const from = at === 0 ? begin : this.#ends[at - 1]!
-    const row = this.#bytes!.subarray(from, this.#ends[at]!)
-    return row[0] === COMMA.charCodeAt(0) ? row.subarray(1) : row
-  }
-}
-
-const COMMA = ','
-
-/** A growing buffer. Joining thousands of small buffers would need twice the memory. */
-class Written {
-  #bytes: Buffer
-  length = 0
-
-  /** @param expected estimated number of bytes */
-  constructor(expected: number) {
-    this.#bytes = Buffer.allocUnsafeSlow(Math.max(expected + 4096, 65_536))
-  }
-
-  text(text: string): void {
-    // No character takes more than three bytes per UTF-16 unit.
-    this.#reserve(3 * text.length)
-    this.length += this.#bytes.write(text, this.length)
-  }
-
-  bytes(bytes: Buffer): void {
-    this.#reserve(bytes.length)
-    this.length += bytes.copy(this.#bytes, this.length)
-  }
-
-  /** All bytes, in a buffer of exactly their size. */
-  all(): Buffer {
-    const all = Buffer.allocUnsafeSlow(this.length)
-    this.#bytes.copy(all, 0, 0, this.length)
-    return all
-  }
-
-  #reserve(more: number): void {
-    const needed = this.length + more
-    if (needed <= this.#bytes.length) return
-    const larger = Buffer.allocUnsafeSlow(Math.ceil(needed * 1.5))
-    this.#bytes.copy(larger, 0, 0, this.length)
-    this.#bytes = larger
   }
 }

@@ -1,7 +1,7 @@
 import type { FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { Time } from '../../../core/contracts/native-records.ts'
-import { Loose } from '../../../core/http/request-fields.ts'
+import { Integer, Loose, Text, Titled } from '../../../core/http/request-fields.ts'
 import { CLIENT_LEFT } from '../../../core/http/request-record.ts'
 import { ROLES } from '../../../core/http/roles.ts'
 import { printable } from '../../../core/system/printable.ts'
@@ -12,44 +12,36 @@ const MAX_NAME_LENGTH = 2000
 
 const Count = Type.Integer({ minimum: 0 })
 
-export const AuditEntrySchema = Loose(
-  {
-    time: Time('When the request ended'),
-    requestId: Type.Optional(Type.String({ description: 'As in the header x-request-id and in the log' })),
-    traceId: Type.Optional(Type.String({ description: 'Trace id from the traceparent header of the request' })),
-    key: Type.Optional(Type.String({ description: "Name of the caller's key" })),
-    session: Type.Optional(Type.String({ description: 'Id of the browser session that sent the request' })),
-    role: Type.Optional(Type.Enum([...ROLES])),
-    address: Type.Optional(Type.String({ description: '"local" for the private socket' })),
-    surface: Type.Optional(Type.String({ description: 'The API that was called, such as api-openai' })),
-    operation: Type.Optional(
-      Type.String({
-        description: 'chat, embeddings …; for requests that do not run a model, the operationId of the route'
-      })
-    ),
-    method: Type.Optional(Type.String()),
-    route: Type.Optional(Type.String({ description: 'Path pattern of the route; absent if there is no such route' })),
-    model: Type.Optional(Type.String()),
-    target: Type.Optional(Type.String({ description: 'Anything else the request was about, as the client sent it' })),
-    status: Type.Optional(
-      Type.Integer({ description: `Of the reply; ${CLIENT_LEFT} if the client disconnected first` })
-    ),
-    code: Type.Optional(Type.String({ description: 'Error code' })),
-    ms: Type.Optional(Type.Integer({ description: 'Duration of the request in milliseconds' })),
-    wait: Type.Optional(Type.Integer({ description: 'Milliseconds of that spent waiting for an engine' })),
-    tokens: Type.Optional(
-      Loose({ in: Count, cached: Count, out: Count }, { description: '"cached" is included in "in"' })
-    ),
-    event: Type.Optional(
-      Type.String({
-        description:
-          'For entries that are not requests: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, refusals_omitted, lines_lost, capture_ended …'
-      })
-    ),
-    by: Type.Optional(Type.String({ description: 'What caused the event, such as keys.json' }))
-  },
-  { title: 'AuditEntry' }
-)
+export const AuditEntrySchema = Titled('AuditEntry', {
+  time: Time('When the request ended'),
+  requestId: Type.Optional(Text('As in the header x-request-id and in the log')),
+  traceId: Type.Optional(Text('Trace id from the traceparent header of the request')),
+  key: Type.Optional(Text("Name of the caller's key")),
+  session: Type.Optional(Text('Id of the browser session that sent the request')),
+  role: Type.Optional(Type.Enum([...ROLES])),
+  address: Type.Optional(Text('"local" for the private socket')),
+  surface: Type.Optional(Text('The API that was called, such as api-openai')),
+  operation: Type.Optional(
+    Text('chat, embeddings …; for requests that do not run a model, the operationId of the route')
+  ),
+  method: Type.Optional(Type.String()),
+  route: Type.Optional(Text('Path pattern of the route; absent if there is no such route')),
+  model: Type.Optional(Type.String()),
+  target: Type.Optional(Text('Anything else the request was about, as the client sent it')),
+  status: Type.Optional(Integer(`Of the reply; ${CLIENT_LEFT} if the client disconnected first`)),
+  code: Type.Optional(Text('Error code')),
+  ms: Type.Optional(Integer('Duration of the request in milliseconds')),
+  wait: Type.Optional(Integer('Milliseconds of that spent waiting for an engine')),
+  tokens: Type.Optional(
+    Loose({ in: Count, cached: Count, out: Count }, { description: '"cached" is included in "in"' })
+  ),
+  event: Type.Optional(
+    Text(
+      'For entries that are not requests: started, stopped, key_created, key_replaced, key_revoked, session_created, session_ended, refusals_omitted, lines_lost, capture_ended …'
+    )
+  ),
+  by: Type.Optional(Text('What caused the event, such as keys.json'))
+})
 export type AuditEntry = Static<typeof AuditEntrySchema>
 
 /** Whether a request is logged: never, always, or only within the limit for refusals. */

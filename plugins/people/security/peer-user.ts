@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
-import { isIPv4, isIPv6, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { endianness } from 'node:os'
+import ipaddr from 'ipaddr.js'
 
 /**
  * Returns the user id of the program at the other end of a local connection, or undefined if it is unknown: on systems
@@ -26,31 +27,15 @@ interface Place {
 }
 
 /** An address in the forms of the Linux tables. An IPv4 address may be listed as IPv6. */
-function placeOf(address: string, port: number): Place {
-  const plain = address.replace(/^::ffff:(?=\d+\.)/i, '')
-  if (isIPv4(plain)) {
-    const four = Buffer.from(plain.split('.').map(Number))
-    const mapped = Buffer.concat([Buffer.alloc(10), Buffer.from([0xff, 0xff]), four])
-    return { hex: [words(four), words(mapped)], port }
-  }
-  return { hex: isIPv6(plain) ? [words(bytesOfIPv6(plain))] : [], port }
-}
-
-function bytesOfIPv6(address: string): Buffer {
-  const [head = '', tail] = address.replace(/%.*$/, '').split('::')
-  const groups = (text: string) => (text === '' ? [] : text.split(':').map(group => Number.parseInt(group, 16)))
-  const [first, last] = [groups(head), groups(tail ?? '')]
-  const bytes = Buffer.alloc(16)
-  for (const [at, group] of first.entries()) bytes.writeUInt16BE(group, at * 2)
-  for (const [at, group] of last.entries()) bytes.writeUInt16BE(group, 16 - (last.length - at) * 2)
-  return bytes
+function placeOf(text: string, port: number): Place {
+  const address = ipaddr.process(text)
+  const forms = address instanceof ipaddr.IPv4 ? [address, address.toIPv4MappedAddress()] : [address]
+  return { hex: forms.map(form => words(Buffer.from(form.toByteArray()))), port }
 }
 
 /** Linux prints each group of four bytes in the byte order of the processor. */
 function words(bytes: Buffer): string {
-  const swapped = Buffer.from(bytes)
-  if (endianness() === 'LE') swapped.swap32()
-  return swapped.toString('hex').toUpperCase()
+  return (endianness() === 'LE' ? bytes.swap32() : bytes).toString('hex').toUpperCase()
 }
 
 /** Returns the user of the connection between two addresses in a table of /proc/net. */

@@ -1,12 +1,11 @@
 import type { AddressInfo } from 'node:net'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { Time } from '../../../core/contracts/native-records.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { httpOrigin } from '../../../core/http/listening.ts'
-import { Given, loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { Count, Given, loose, Text } from '../../../core/http/request-fields.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { ROLES } from '../../../core/http/roles.ts'
 import type { FailedAttempts } from './failed-attempts.ts'
 import { isLoopbackHost, requireSameOrigin } from './host-and-origin.ts'
@@ -25,20 +24,15 @@ interface SessionRules {
 
 export function sessionRoutes({ sessions, host, names, attempts }: SessionRules): FastifyPluginAsync {
   return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const route = nativeRouter(instance, TAG)
 
-    const link = nativeRoute(TAG, 'createSessionLink', 'Create a link that opens the page as an admin', {
+    route('POST /api/sessions/links', 'createSessionLink', 'Create a link that opens the page as an admin', {
       role: 'admin',
       description:
         'The page exchanges the token in the link for a session (`POST /api/sessions`), once and within a minute. `corral open` does both.',
       body: Type.Object(
         {
-          uid: Given(
-            Type.Integer({
-              minimum: 0,
-              description: 'Restricts the link to programs of this user on the same machine (Linux)'
-            })
-          )
+          uid: Given(Count('Restricts the link to programs of this user on the same machine (Linux)'))
         },
         loose
       ),
@@ -46,83 +40,83 @@ export function sessionRoutes({ sessions, host, names, attempts }: SessionRules)
         200: json(
           'The link',
           Type.Object({
-            address: Type.String({ description: 'To be opened in a browser; anyone who has it is an admin' }),
+            address: Text('To be opened in a browser; anyone who has it is an admin'),
             expires_at: Time('When the link expires')
           })
         )
+      },
+      handler: async (request, reply) => {
+        const { token, ends } = sessions.makeLink(request.caller, request.body.uid ?? undefined)
+        reply.header('cache-control', 'no-store')
+        const address = `${originFor(instance, request, { host, names: names() })}${instance.web?.path ?? '/'}#open=${token}`
+        return { address, expires_at: ends.toISOString() }
       }
     })
-    app.post('/api/sessions/links', link, async (request, reply) => {
-      const { token, ends } = sessions.makeLink(request.caller, request.body.uid ?? undefined)
-      reply.header('cache-control', 'no-store')
-      const address = `${originFor(app, request, { host, names: names() })}${app.web?.path ?? '/'}#open=${token}`
-      return { address, expires_at: ends.toISOString() }
-    })
 
-    const begin = nativeRoute(TAG, 'createSession', 'Start a session with a link', {
+    route('POST /api/sessions', 'createSession', 'Start a session with a link', {
       role: 'anyone',
       description: "For the server's own page: pages of other origins are refused. The session is sent like a key.",
-      body: Type.Object({ token: Type.String({ description: 'The text after "#open=" in the link' }) }, loose),
+      body: Type.Object({ token: Text('The text after "#open=" in the link') }, loose),
       response: {
         200: json(
           'The session',
           Type.Object({
-            key: Type.String({ description: 'To be sent as "Authorization: Bearer …"; returned only once' }),
+            key: Text('To be sent as "Authorization: Bearer …"; returned only once'),
             role: Type.Enum([...ROLES]),
             expires_at: Time()
           })
         )
       },
-      errors: ['link_ended', 'link_refused', 'rate_limited']
-    })
-    app.post('/api/sessions', begin, async (request, reply) => {
-      const { origin, host: called, 'user-agent': userAgent } = request.headers
-      if (origin !== undefined) requireSameOrigin(origin, called)
-      const { address } = request.caller
-      const { token } = request.body
-      const uid = () => userOfPeer(request.raw.socket)
-      const { key, record } = await sessions.begin(token, { address, userAgent, uid }).catch(error => {
-        throw error instanceof CorralError && error.code === 'link_ended'
-          ? attempts.refuse(address, token, error)
-          : error
-      })
-      reply.header('cache-control', 'no-store')
-      return { key, role: 'admin' as const, expires_at: record.expires_at }
+      errors: ['link_ended', 'link_refused', 'rate_limited'],
+      handler: async (request, reply) => {
+        const { origin, host: called, 'user-agent': userAgent } = request.headers
+        if (origin !== undefined) requireSameOrigin(origin, called)
+        const { address } = request.caller
+        const { token } = request.body
+        const uid = () => userOfPeer(request.raw.socket)
+        const { key, record } = await sessions.begin(token, { address, userAgent, uid }).catch(error => {
+          throw error instanceof CorralError && error.code === 'link_ended'
+            ? attempts.refuse(address, token, error)
+            : error
+        })
+        reply.header('cache-control', 'no-store')
+        return { key, role: 'admin' as const, expires_at: record.expires_at }
+      }
     })
 
-    const list = nativeRoute(TAG, 'listSessions', 'List browser sessions', {
+    route('GET /api/sessions', 'listSessions', 'List browser sessions', {
       role: 'admin',
       response: {
         200: json('Newest first', Type.Object({ sessions: Type.Array(SessionRecordSchema) }))
+      },
+      handler: async (_request, reply) => {
+        reply.header('cache-control', 'no-store')
+        return { sessions: sessions.list() }
       }
-    })
-    app.get('/api/sessions', list, async (_request, reply) => {
-      reply.header('cache-control', 'no-store')
-      return { sessions: sessions.list() }
     })
 
     const ended = json('Ended', Type.Object({ status: Type.Literal('ended'), session: SessionRecordSchema }))
-    const endOwn = nativeRoute(TAG, 'endOwnSession', 'End the session of this request', {
+    route('DELETE /api/sessions/current', 'endOwnSession', 'End the session of this request', {
       response: { 200: ended },
-      errors: ['session_not_found']
-    })
-    app.delete('/api/sessions/current', endOwn, async ({ caller }) => {
-      if (!caller.session) {
-        const message = 'This request does not belong to a session, so there is none to end.'
-        throw new CorralError('session_not_found', message)
+      errors: ['session_not_found'],
+      handler: async ({ caller }) => {
+        if (!caller.session) {
+          const message = 'This request does not belong to a session, so there is none to end.'
+          throw new CorralError('session_not_found', message)
+        }
+        return { status: 'ended' as const, session: sessions.end(caller.session.id, 'its browser') }
       }
-      return { status: 'ended' as const, session: sessions.end(caller.session.id, 'its browser') }
     })
 
-    const end = nativeRoute(TAG, 'endSession', 'End a browser session', {
+    route('DELETE /api/sessions/:id', 'endSession', 'End a browser session', {
       role: 'admin',
       description: 'Running answers are ended.',
-      params: Type.Object({ id: Type.String({ description: 'The id of a session' }) }),
+      params: Type.Object({ id: Text('The id of a session') }),
       response: { 200: ended },
-      errors: ['session_not_found']
-    })
-    app.delete('/api/sessions/:id', end, async ({ params, caller }) => {
-      return { status: 'ended' as const, session: sessions.end(params.id, caller.name ?? caller.address) }
+      errors: ['session_not_found'],
+      handler: async ({ params, caller }) => {
+        return { status: 'ended' as const, session: sessions.end(params.id, caller.name ?? caller.address) }
+      }
     })
   }
 }

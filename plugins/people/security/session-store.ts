@@ -4,6 +4,7 @@ import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { Time } from '../../../core/contracts/native-records.ts'
 import { CorralError } from '../../../core/errors.ts'
+import { Text } from '../../../core/http/request-fields.ts'
 import { dateAt } from '../../../core/system/clock.ts'
 import { setNewest } from '../../../core/system/collections.ts'
 import { printable } from '../../../core/system/printable.ts'
@@ -45,9 +46,9 @@ export const SessionRecordSchema = Type.Object(
     created_at: Time(),
     expires_at: Time(),
     last_used_at: Time(),
-    key: Type.Optional(Type.String({ description: 'Name of the admin key that created it; absent for "corral open"' })),
-    address: Type.String({ description: 'Address it was started from' }),
-    user_agent: Type.Optional(Type.String({ description: 'User-Agent header of the browser' }))
+    key: Type.Optional(Text('Name of the admin key that created it; absent for "corral open"')),
+    address: Text('Address it was started from'),
+    user_agent: Type.Optional(Text('User-Agent header of the browser'))
   },
   { title: 'Session' }
 )

@@ -1,14 +1,13 @@
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import type { Access } from '../../../../core/contracts/built-in-services.ts'
 import type { Catalog } from '../../../../core/contracts/models.ts'
 import type { EventStreams } from '../../../../core/contracts/native-api.ts'
 import { CorralError, type ErrorCode } from '../../../../core/errors.ts'
-import { Given, Loose } from '../../../../core/http/request-fields.ts'
-import { DISK_ERRORS, json, jsonOrStream, nativeRoute } from '../../../../core/http/response-schemas.ts'
+import { Given, Loose, Text } from '../../../../core/http/request-fields.ts'
+import { DISK_ERRORS, json, jsonOrStream, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { parseBytes } from '../../../../core/system/bytes.ts'
 import { parseDuration } from '../../../../core/system/duration.ts'
@@ -29,16 +28,16 @@ interface Dependencies {
 
 export function captureRoutes({ captures, access, catalog, streams }: Dependencies): FastifyPluginAsync {
   return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+    const route = nativeRouter(instance, TAG)
     const params = Type.Object({ id: Type.String() })
 
-    const start = nativeRoute(TAG, 'startCapture', 'Start recording requests and answers', {
+    route('POST /api/captures', 'startCapture', 'Start recording requests and answers', {
       role: 'admin',
       description:
         'Records the requests of a key, to a model, or of a key to a model. Their answers have the header `x-corral-captured`. The capture ends automatically, at the latest when the server stops.',
       body: Loose({
-        key: Given(Type.String({ description: 'Name of a key' })),
-        model: Given(Type.String({ description: '<owner>/<name>, or <owner>/<name>:<variant> for one variant' })),
+        key: Given(Text('Name of a key')),
+        model: Given(Text('<owner>/<name>, or <owner>/<name>:<variant> for one variant')),
         for: Given(Type.Union([Type.String(), Type.Number()], { description: 'Such as 10m; at most 24h. Required' })),
         max_bytes: Given(
           Type.Union([Type.String(), Type.Number()], {
@@ -47,47 +46,47 @@ export function captureRoutes({ captures, access, catalog, streams }: Dependenci
         )
       }),
       response: { 200: json('The capture', CaptureSchema) },
-      errors: ['invalid_option', 'key_not_found', 'invalid_model_name', 'model_not_found', ...DISK_ERRORS]
-    })
-    app.post('/api/captures', start, async ({ body, caller }) => {
-      const key = body.key ?? undefined
-      const owner = key === undefined ? undefined : access.ownerOf(key)
-      const wrong = (code: ErrorCode, message: string) => new CorralError(code, message, { param: 'key' })
-      if (key !== undefined && owner === undefined) {
-        throw wrong('key_not_found', 'There is no key with that name. "corral key list" shows the keys.')
+      errors: ['invalid_option', 'key_not_found', 'invalid_model_name', 'model_not_found', ...DISK_ERRORS],
+      handler: async ({ body, caller }) => {
+        const key = body.key ?? undefined
+        const owner = key === undefined ? undefined : access.ownerOf(key)
+        const wrong = (code: ErrorCode, message: string) => new CorralError(code, message, { param: 'key' })
+        if (key !== undefined && owner === undefined) {
+          throw wrong('key_not_found', 'There is no key with that name. "corral key list" shows the keys.')
+        }
+        if (key === undefined && body.model == null) {
+          throw wrong('invalid_option', 'Say which requests to capture: give "key", "model" or both.')
+        }
+        return await captures.start({
+          key,
+          owner,
+          model: body.model == null ? undefined : knownModel(catalog, body.model),
+          time: upTo(
+            MAX_TIME,
+            parseDuration(body.for),
+            'for',
+            'a duration up to 24h. Write 10m, 2h or a number of seconds'
+          ),
+          maxBytes: upTo(
+            MAX_SIZE,
+            parseBytes(body.max_bytes ?? USUAL_SIZE),
+            'max_bytes',
+            'a size up to 1GiB. Write 64MiB or a number of bytes'
+          ),
+          by: caller.name ?? caller.address
+        })
       }
-      if (key === undefined && body.model == null) {
-        throw wrong('invalid_option', 'Say which requests to capture: give "key", "model" or both.')
-      }
-      return await captures.start({
-        key,
-        owner,
-        model: body.model == null ? undefined : knownModel(catalog, body.model),
-        time: upTo(
-          MAX_TIME,
-          parseDuration(body.for),
-          'for',
-          'a duration up to 24h. Write 10m, 2h or a number of seconds'
-        ),
-        maxBytes: upTo(
-          MAX_SIZE,
-          parseBytes(body.max_bytes ?? USUAL_SIZE),
-          'max_bytes',
-          'a size up to 1GiB. Write 64MiB or a number of bytes'
-        ),
-        by: caller.name ?? caller.address
-      })
     })
 
-    const list = nativeRoute(TAG, 'listCaptures', 'List captures', {
+    route('GET /api/captures', 'listCaptures', 'List captures', {
       role: 'admin',
       response: {
         200: json('Active and stored captures, newest first', Loose({ captures: Type.Array(CaptureSchema) }))
-      }
+      },
+      handler: async () => ({ captures: captures.list() })
     })
-    app.get('/api/captures', list, async () => ({ captures: captures.list() }))
 
-    const show = nativeRoute(TAG, 'getCapture', 'Show captured requests and answers', {
+    route('GET /api/captures/:id', 'getCapture', 'Show captured requests and answers', {
       role: 'admin',
       audited: true,
       params,
@@ -98,40 +97,40 @@ export function captureRoutes({ captures, access, catalog, streams }: Dependenci
           types: streams.types
         })
       },
-      errors: ['capture_not_found']
-    })
-    app.get('/api/captures/:id', show, async (request, reply) => {
-      const path = await captures.recordsOf(request.params.id)
-      return await streams.reply(request, reply, async stream => {
-        for await (const line of createInterface({
-          input: createReadStream(path),
-          crlfDelay: Number.POSITIVE_INFINITY
-        })) {
-          const record = parsed(line)
-          if (record) await stream.send(record)
-        }
-        return undefined
-      })
+      errors: ['capture_not_found'],
+      handler: async (request, reply) => {
+        const path = await captures.recordsOf(request.params.id)
+        return await streams.reply(request, reply, async stream => {
+          for await (const line of createInterface({
+            input: createReadStream(path),
+            crlfDelay: Number.POSITIVE_INFINITY
+          })) {
+            const record = parsed(line)
+            if (record) await stream.send(record)
+          }
+          return undefined
+        })
+      }
     })
 
-    const stop = nativeRoute(TAG, 'stopCapture', 'End a capture', {
+    route('POST /api/captures/:id/stop', 'stopCapture', 'End a capture', {
       role: 'admin',
       description: 'The records are stored for `audit.capture_keep` days.',
       params,
       response: { 200: json('The capture', CaptureSchema) },
-      errors: ['capture_not_found']
+      errors: ['capture_not_found'],
+      handler: async ({ params: { id } }) => await captures.stop(id)
     })
-    app.post('/api/captures/:id/stop', stop, async ({ params: { id } }) => await captures.stop(id))
 
-    const remove = nativeRoute(TAG, 'deleteCapture', 'End a capture and delete its records', {
+    route('DELETE /api/captures/:id', 'deleteCapture', 'End a capture and delete its records', {
       role: 'admin',
       params,
       response: { 200: json('Deleted', Type.Object({ status: Type.Literal('deleted') })) },
-      errors: ['capture_not_found']
-    })
-    app.delete('/api/captures/:id', remove, async ({ params: { id } }) => {
-      await captures.remove(id)
-      return { status: 'deleted' as const }
+      errors: ['capture_not_found'],
+      handler: async ({ params: { id } }) => {
+        await captures.remove(id)
+        return { status: 'deleted' as const }
+      }
     })
   }
 }
