@@ -60,7 +60,7 @@ async function refused(corral: Corral, model: string, more: object = {}) {
   return { status, body }
 }
 
-/** A port of this machine at which nothing listens. */
+/** Returns a port of this machine without a listener. */
 async function closedPort(): Promise<number> {
   const server = createTcpServer()
   await once(server.listen(0, '127.0.0.1'), 'listening')

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../support/corral.ts'
 
-/** Every rule may be empty, and repetitions are nested: small ones, so that a raised limit admits them. */
+/** Every rule may be empty, and repetitions are nested. They are small, so that a raised limit admits them. */
 const GRAMMAR = 'root ::= a a a a a a a a\na ::= b{0,2}\nb ::= c{0,2}\nc ::= [a-z]? [0-9]?'
 const SCHEMA = { type: 'string', pattern: '^(([a-z]?[0-9]?){0,5}){0,5}$' }
 const CONFIG = 'limits: { stuck_after: 1s, grammar_repetition: 9000000000000000 }'

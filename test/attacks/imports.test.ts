@@ -15,8 +15,8 @@ const INSIDE = model(1)
 const SECRET = model(2)
 
 /**
- * An import root full of traps, and a folder beside it that must stay secret. Every trap exists twice: one leads to
- * something that exists, the other to something that does not.
+ * An import root full of traps, and a folder beside it that must stay secret. Every trap exists twice: one leads to an
+ * existing file, the other to a missing one.
  */
 function layOut(dir: string) {
   const root = join(dir, 'root')

@@ -4,7 +4,7 @@ import { clientFrom } from '../support/other-client.ts'
 import { NEVER_READY, scriptedBuild } from '../support/scripted-build.ts'
 import { thorough } from '../support/thorough.ts'
 
-/* Loads that are started and abandoned would occupy memory and processors for nobody. */
+/* Loads that are started and abandoned would waste memory and processors. */
 
 const CONFIG = 'scheduler: { load_grace: 300ms }\ndefaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }'
 const body = (options: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], stream: false, options })

@@ -6,7 +6,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, startCorral, until
 
 /*
  * llama-server processes only the new part of a prompt and reports how much was cached. With several keys, these counts
- * must not reveal what another key has asked.
+ * must not reveal the prompts of another key.
  */
 
 const SECRET = 'The code of the vault is this: the big dog runs to the river near old trees. Tell nobody about it.'

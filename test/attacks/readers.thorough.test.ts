@@ -44,7 +44,7 @@ const stalls = (corral: Corral) => corral.log().split('read nothing of its answe
 t.test('clients that read nothing lose their slots', async t => {
   const corral = await startCorral(t, { config: CONFIG })
   const sockets = [0, 1].map(() => ask(t, corral, '/v1/chat/completions', large))
-  // One client keeps sending, which does not count as reading.
+  // One client sends all the time, but sending does not count as reading.
   const sending = setInterval(() => sockets[1]!.write('GET / HTTP/1.1\r\nhost: localhost\r\n\r\n'), 100)
   t.teardown(() => clearInterval(sending))
   await until('both are answered', async () => (await corral.json('/api/ps')).body.models[0]?.running === 2)

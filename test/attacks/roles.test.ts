@@ -84,7 +84,7 @@ function harmless(route: string): { methods: string[]; path: string; body?: stri
 async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: SendOptions): Promise<void> {
   const tryOne = async (listed: string, route: string) => {
     const { methods, path, body } = harmless(route)
-    // This path leads to a route that asks models.
+    // This path leads to a route that uses models.
     const needed = (path.startsWith('/ollama/v1/') ? 'user' : listed) as Role | 'anyone'
     for (const method of methods) {
       const response = await corral.send(path, body, { ...init, method })

@@ -3,7 +3,7 @@ import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, endless, startCorr
 import { clientFrom } from '../support/other-client.ts'
 
 /*
- * One client that takes everything, beside a client that asks now and then. Clients without keys are told apart by
+ * One client that takes everything, beside a client with occasional requests. Clients without keys are distinguished by
  * their addresses.
  */
 

@@ -59,7 +59,7 @@ t.test("the converter, engines and their helpers inherit none of the server's ke
   const leaks: string[] = []
   for (const [command, variables] of environments) {
     for (const [name, value] of Object.entries(variables)) {
-      // Not from the server's environment: each engine has a generated key.
+      // This key is not from the server's environment, because each engine has a generated key.
       if (name === 'LLAMA_API_KEY' && !Object.values(SECRETS).includes(value)) continue
       const isSecret = name in SECRETS || Object.values(SECRETS).some(secret => value.includes(secret))
       if (isSecret || /KEY|TOKEN|SECRET/.test(name)) leaks.push(`${name} in ${command.slice(0, 100)}`)

@@ -69,7 +69,7 @@ export async function corral(args: string[], options: CommandOptions): Promise<E
     child.kill('SIGINT')
   })
   child.stdin.on('error', () => {
-    // A command that needs no input may end before it arrives.
+    // A command that needs no input may end before the input arrives.
   })
   child.stdin.end(options.input ?? '')
   const [code, signal] = await once(child, 'close')

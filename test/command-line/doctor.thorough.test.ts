@@ -207,7 +207,7 @@ t.test('doctor uses the findings of a running server', async t => {
 })
 
 t.test('doctor reports a server of another version or that cannot be reached', async t => {
-  // It answers health checks only. Like an older corral, it has no ranking.
+  // This server answers health checks only. Like an older corral, it has no ranking.
   const silent = createServer(({ url }, response) => {
     if (url === '/api/health') response.end('{"status":"ok"}')
     else response.end('{"state":"ready","sources":[]}')

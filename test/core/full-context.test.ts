@@ -29,7 +29,7 @@ const roles = (messages: Message[] | undefined) =>
   messages?.map(({ role, tool_calls }) => (tool_calls ? 'c' : role[0])).join('')
 
 t.test('dropOldest drops the oldest turns that fit the room', async t => {
-  // The conversation, its tokens, the room, and what is left.
+  // The conversation, its tokens, the room, and the remaining conversation.
   const cases: [string, number, number, string | undefined][] = readCases('core-cases.yaml', 'dropOldest')
   for (const [given, tokens, room, left] of cases) {
     t.equal(roles(dropOldest(conversation(given), tokens, room)), left, `${given}, ${tokens} tokens into ${room}`)

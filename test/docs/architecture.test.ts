@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 
-/* What ARCHITECTURE.md and the README of each directory promise, and no other test checks. */
+/* Promises of ARCHITECTURE.md and of the README of each directory that no other test checks. */
 
 const files = execFileSync('git', ['ls-files', '--cached', '--others', '--exclude-standard'], {
   cwd: packageRoot,

@@ -6,8 +6,8 @@ import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import { Caller } from './api-document.ts'
 
 /*
- * "Try it out" on the page /docs sends a body as it is filled in. This test sends each of them. It succeeds, or is
- * refused for a reason that the example cannot know.
+ * "Try it out" on the page /docs sends a body as filled in. This test sends each of these bodies. Each must succeed, or
+ * be refused for a reason that the example cannot know.
  */
 
 const { Q8_0 } = quantizedModels()
@@ -18,7 +18,7 @@ const corral = await startCorral(t, { env: { HF_ENDPOINT: hub.url, HF_TOKEN: '',
 
 /** Statuses of examples that request something that is missing here, or that corral does not support. */
 const REFUSED: Record<string, number[]> = {
-  // There is no pull, except one that another example may have started.
+  // There is no pull, unless another example has started one.
   pausePull: [404, 200],
   resumePull: [404, 200],
   cancelPull: [404, 200],
@@ -55,7 +55,7 @@ const REFUSED: Record<string, number[]> = {
   createImageEdit: [400],
   createImageVariation: [400]
 }
-/** These delete the model that other examples use, or require keys from then on. */
+/** These delete the model that other examples use, or make keys mandatory. */
 const LAST = ['deleteModel', 'ollamaDeleteModel', 'createKey']
 const native = (id: string) => id.replace(/^ollama(.)/, (_, letter: string) => letter.toLowerCase())
 const getExample = ({ requestBody }: any) => requestBody?.content['application/json']?.example

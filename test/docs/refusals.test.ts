@@ -15,7 +15,7 @@ const takesJson = ({ requestBody }: Operation) => requestBody?.content['applicat
 const hasId = ({ path }: Operation) => path.includes('{')
 
 const NOWHERE = 'nobody/nothing'
-/** Fields that routes need beside a model's name to look for the model. */
+/** Additional fields without which routes do not look for the model. */
 const BESIDE = {
   messages: [{ role: 'user', content: 'x' }],
   max_tokens: 1,
@@ -38,7 +38,7 @@ const BESIDE = {
   destination: 'a/b',
   from: NOWHERE
 }
-/** Operations whose body names no model that must exist. */
+/** Operations whose body need not name an existing model. */
 const NO_MODEL =
   /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember|redeemTicket|copyFromMember|pullAtMember/i
 
@@ -114,7 +114,7 @@ t.test('requests without a key are refused as documented', async t => {
     const isLookedAt = ['createSession', 'redeemTicket'].includes(id)
     const status = role !== 'anyone' || id === 'readModelFile' ? 401 : isLookedAt ? 400 : 200
     await keyless.call(t, id, status, { local: false })
-    // More wrong keys would count as guesses, which get another error.
+    // More wrong keys would count as guesses, which are refused with another error.
     if (wrong++ < 90) await keyless.call(t, id, status, { headers: { 'x-api-key': 'wrong' }, local: false })
   }
   const page = await keyless.ask('getDocs', { headers: { accept: 'text/html,*/*' } })

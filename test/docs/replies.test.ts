@@ -301,7 +301,7 @@ t.test('browser sessions reply as documented', async t => {
   await caller.call(t, 'endSession', 200, { params: { id } })
 })
 
-// This comes last, because every request needs a key once there is one.
+// This test comes last, because every request needs a key once there is one.
 t.test('a configuration reload replies as documented', t => callAll(t, 'a configuration reload'))
 
 t.test('keys reply as documented', async t => {

@@ -61,7 +61,7 @@ export async function fuzz(t: Test, options: { examples: number; seed?: number }
       ],
       ...['--max-examples', `${options.examples}`, '--exclude-path-regex', LEFT_OUT, '--warnings', 'off'],
       ...(options.seed === undefined ? [] : ['--seed', `${options.seed}`]),
-      // Some names are hard to generate from a pattern, which says nothing about the routes.
+      // Some names are hard to generate from a pattern. This does not mean that the routes have faults.
       ...['--suppress-health-check', 'all'],
       // A request that takes longer than this hangs.
       ...['--request-timeout', '120', '--report', 'json', '--report-json-path', report]

@@ -30,7 +30,7 @@ function enginesOn(folder: string): number[] {
         const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
         return command.includes('llama-server') && command.includes(folder) && alive(pid)
       } catch {
-        // It ended in between.
+        // The process ended in between.
         return false
       }
     })

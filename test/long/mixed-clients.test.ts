@@ -67,7 +67,7 @@ function startHonest(corral: Corral, keys: readonly string[], state: { isAttacke
 async function attack(orders: Orders): Promise<() => Promise<Findings>> {
   const child = fork(join(import.meta.dirname, 'hostile-clients.js'))
   await once(child, 'spawn')
-  // As if they had their own machine: they get the processor time that the servers leave.
+  // With low priority, as if on their own machine: they get the processor time that the servers do not use.
   setPriority(child.pid!, constants.priority.PRIORITY_LOW)
   child.send(orders)
   return async () => {
@@ -78,9 +78,9 @@ async function attack(orders: Orders): Promise<() => Promise<Findings>> {
 }
 
 /*
- * Processors are shared, also with the hostile clients and with whatever else runs on the machine, and that takes its
- * time from everybody. What is corral's part in it shows beside a second server: it has the same honest clients at the
- * same moments, and nobody attacks it.
+ * The malicious clients and other programs use the same processors as the server, which slows down all requests. A
+ * second server shows how much of that is corral's fault: it has the same honest clients at the same moments, but no
+ * attackers.
  */
 t.test(
   `honest clients are answered beside ${Object.keys(ATTACKS).length} malicious ones for ${MINUTES} minutes`,

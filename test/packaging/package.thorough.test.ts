@@ -110,7 +110,7 @@ const tarball = join(
 
 t.before(() => {
   mkdirSync(home)
-  // The files of Docker's build: those of the repository without the ones in .dockerignore.
+  // The files of Docker's build: all files of the repository except those in .dockerignore.
   const ignored = readFileSync(join(packageRoot, '.dockerignore'), 'utf8')
     .split('\n')
     .filter(line => /^[^#!]/.test(line))

@@ -105,7 +105,7 @@ function openStream(router: Router, body: unknown) {
     }
     return events
   })()
-  // It may fail before it is awaited.
+  // The promise may reject before it is awaited.
   whole.catch(() => {})
   return { events, whole }
 }

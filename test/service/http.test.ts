@@ -174,7 +174,7 @@ t.test('requests on open connections during a shutdown are refused in the format
     { request: begun('GET /ollama/api/tags'), words: /{"error":"corral is shutting down/ },
     { request: begun('GET /nothing/here'), words: /{"error":"corral is shutting down/ }
   ]
-  // This answer shows that the server has handled the requests before it.
+  // This answer shows that the server has handled the earlier requests.
   await ending.json('/api/health')
   const ended = ending.end('SIGTERM')
   const refusesConnections = () =>

@@ -178,8 +178,8 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
   t.match(log.engines[1], { exit: { code: null, signal: 'SIGKILL' }, failure: { cause: 'killed' } })
   await corral.json('/api/stop', { model: DEMO })
 
-  // The real process, each time. It listens at another socket, so that it cannot answer before it is killed, nor fail
-  // to listen and be started with a port.
+  // The real process, each time. It listens at another socket, so that it cannot answer before it is killed. It also
+  // cannot fail to listen and be started with a port.
   build.before(`for word do shift; case "$word" in *.sock) word="\${word%.sock}-2.sock";; esac; set -- "$@" "$word"; done
 (sleep 0.05; kill -9 $$) >/dev/null 2>&1 </dev/null &`)
   const killed = {
@@ -312,7 +312,7 @@ t.test('the logs of a model are listed and read', async t => {
   t.match(engine, { engine: /^\w+$/, build: /\w/, startedAt: /^\d{4}-.*Z$/, dropped: 0 })
   t.ok(engine.lines.some((line: string) => line.includes('model loaded')))
   t.notMatch(engine.lines.join('\n'), corral.home, 'no path of the store')
-  // Until the engine has written its last line about the answer, a later reading may have one more line.
+  // The engine writes a last line about the answer, so a later reading may have one more line.
   const [whole, few] = await until('two readings of the log agree', async () => {
     const readings = []
     for (const query of ['', '?lines=2']) {

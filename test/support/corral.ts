@@ -108,7 +108,7 @@ function servesModel(pid: number): boolean {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').includes('--model')
   } catch {
-    // It has ended.
+    // The process has ended.
     return false
   }
 }

@@ -10,10 +10,10 @@ export async function failure(promise: PromiseLike<unknown>): Promise<any> {
   )
 }
 
-/** What a rejection with a CorralError must match. */
+/** The pattern for a rejection with a CorralError. */
 export const failing = (code: string | RegExp, message: string | RegExp) => ({ code, message })
 
-/** What a refusal of the native API must match, as `Corral.json` returns it. */
+/** The pattern for a refusal of the native API, as `Corral.json` returns it. */
 export const refusedWith = (status: number, code: string | RegExp, error: string | RegExp = /./) => ({
   status,
   body: { code, error }

@@ -117,8 +117,9 @@ async function needOfOne(t: Test, home: string): Promise<number> {
 }
 
 /**
- * Sixteen clients use three models in turn where only two fit into memory, and engines are killed now and then: nobody
- * hears of it who need not, no answer is cut, the budget holds, and nobody waits longer than the bound.
+ * Sixteen clients take turns using three models, of which only two fit into memory, and engines are killed now and
+ * then. Only the clients of a killed engine notice, no answer is truncated, the budget is respected, and no client
+ * waits longer than the limit.
  */
 export async function memoryChurn(t: Test, minutes: number, seed: number): Promise<ChurnFigures> {
   t.comment(`seed ${seed}`)
@@ -180,7 +181,7 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
       await sleep(100)
     }
   }
-  // How long one answer takes by itself, the longest that a client may have to wait for once per turn.
+  // Duration of one undisturbed answer. A client may have to wait for one such answer per turn.
   async function longest(): Promise<void> {
     while (Date.now() < end) {
       const { body } = await corral.json('/api/chat', {
@@ -198,7 +199,8 @@ export async function memoryChurn(t: Test, minutes: number, seed: number): Promi
   await Promise.all([killer(), watcher(), longest(), ...clients])
 
   const { mostReserved, longestLoad, evictions } = readLog(corral.log())
-  // Every other model may have a turn first, half of the clients may be ahead, and a killed engine restarts its turn.
+  // Each of the other models may get a turn first, half of the clients may be ahead, and a killed engine restarts its
+  // turn.
   const turn = FAIR_WAIT + longestAnswer + longestLoad + 3000
   const bound = 2 * MODELS.length * turn
   t.same(faults.slice(0, 5), [], 'every request is answered in full, but for those whose engine was killed under them')

@@ -9,8 +9,8 @@ const MODULE = 'github.com/ollama/ollama'
 export const ollamaFolder = join(packageRoot, '.cache', 'ollama')
 
 /**
- * Packages of Ollama's that its command line needs for being a server only. They hold llama.cpp, which takes long to
- * compile and is not whole in Go's copy of the module; here they say so.
+ * Ollama's packages that its command line needs only to be a server. They contain llama.cpp, which takes long to
+ * compile and is incomplete in Go's copy of the module. These stubs return an error.
  */
 const STUBS: Record<string, string> = {
   server: `package server
@@ -49,9 +49,9 @@ export interface OllamaSource {
 }
 
 /**
- * Ollama's source, of the release that the profile is tested against.
- * @param copy the folder that it is copied to, below `.cache/ollama`; what was there is replaced
- * @returns what it is built with, or why there is none
+ * Fetches Ollama's source, of the release that the API is tested against.
+ * @param copy target folder of the copy, below `.cache/ollama`. Its contents are replaced
+ * @returns the build environment, or the reason why there is none
  */
 export function ollamaSource(copy: string): OllamaSource | { missing: string } {
   const go = goProgram()

@@ -51,9 +51,9 @@ const PIECE = 64 * 1024
 export const sha256 = (data: Buffer) => createHash('sha256').update(data).digest('hex')
 
 /**
- * GitHub as llama.cpp's releases are there: the API; stable releases (vX.Y.Z) that hold nothing but `nightly-tag.txt`;
- * nightly ones (bN, prereleases) with the archives, their sizes and digests; files behind a redirection to a signed
- * address on another host, which serves ranges.
+ * Emulates GitHub with llama.cpp's releases: the API, stable releases (vX.Y.Z) that contain only `nightly-tag.txt`, and
+ * nightly prereleases (bN) with the archives, their sizes and digests. Files are behind a redirect to a signed address
+ * on another host, which serves ranges.
  */
 export async function startReleaseServer(t: Pick<Test, 'teardown'>) {
   const releases: PublishedRelease[] = []

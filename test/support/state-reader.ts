@@ -13,7 +13,7 @@ export async function readState(corral: Corral, query = '', init: SendOptions = 
   const reply = await corral.send(`/api/events${query}`, undefined, { signal: leaving.signal, ...init })
   const events: SentEvent[] = []
   const records = new Map<string, any>()
-  /** Each value that `state` of the engine's record had. */
+  /** All values of `state` in the engine's record. */
   const states: string[] = []
   const apply = ({ event, data }: SentEvent) => {
     if (event === 'snapshot') {

@@ -23,9 +23,9 @@ async function outcome(child: ChildProcess): Promise<{ sha256: string } | undefi
 }
 
 /**
- * Fetches a file in a process that is killed at random moments, until it has been killed so many times; each file must
- * be the right one in the end, and a kill must not cost more than 8 MiB or a second of transfer. Gives how many files
- * there were and the bytes that were sent twice.
+ * Fetches files in a process that is killed at random moments, until it has been killed this many times. Each file must
+ * be correct in the end, and a kill must not cost more than 8 MiB or a second of transfer. Returns the number of files
+ * and the bytes that were sent twice.
  */
 export async function killTransfers(t: Test, kills: number): Promise<{ files: number; twice: number }> {
   const bytes = sampleBytes(SIZE)
@@ -66,7 +66,7 @@ export async function killTransfers(t: Test, kills: number): Promise<{ files: nu
     t.ok(readFileSync(target).equals(bytes), `file ${round} is right after ${killsOfFile} kills`)
     const again = server.state.sent - sentBefore - SIZE
     twice += again
-    // Bytes that were on the way to a killed process or a replaced connection also count as sent.
+    // Bytes on their way to a killed process or a replaced connection also count as sent.
     const allowed = killsOfFile * (Math.max(8 * MiB, RATE * CONNECTIONS) + 2 * MiB) + MiB
     t.ok(again <= allowed, `${again} bytes were fetched twice, ${allowed} may be after ${killsOfFile} kills`)
     rmSync(target)

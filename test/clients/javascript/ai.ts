@@ -42,7 +42,7 @@ const open = ({ address }: Place) =>
   })
 const greedy = (place: Place) => ({ model: open(place)(MODEL), temperature: 0 })
 const schema = { description: WEATHER.description, inputSchema: jsonSchema<{ city: string }>(WEATHER.parameters) }
-/** A tool that only the client can run, and one that the SDK runs by itself. */
+/** A tool that only the client can run, and a tool that the SDK runs by itself. */
 const asked = { get_weather: tool(schema) }
 const run = { get_weather: tool({ ...schema, execute: async () => 'sunny' }) }
 

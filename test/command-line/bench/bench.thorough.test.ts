@@ -12,8 +12,8 @@ import { withServers } from '../../../scripts/bench/servers.ts'
 
 t.test('estimate returns the median and its interval', async t => {
   t.same(estimate([3, 1, 2]), { median: 2, low: 1, high: 3 }, 'too few values for 95 %: all of them')
-  // Of nine values, the second and the eighth enclose the true median in 96 % of all cases, according to the binomial
-  // distribution. Of twenty, the sixth and the fifteenth do.
+  // According to the binomial distribution, the second and the eighth of nine values enclose the true median in 96 % of
+  // all cases. The sixth and the fifteenth of twenty values do so too.
   t.same(estimate([9, 1, 2, 3, 4, 5, 6, 7, 100]), { median: 5, low: 2, high: 9 })
   const twenty = Array.from({ length: 20 }, (_, index) => index + 1)
   t.same(estimate(twenty), { median: 10, low: 6, high: 15 })

@@ -184,7 +184,8 @@ export const noReleases: RuntimesDeps['releases'] = {
 }
 
 /**
- * Creates the `runtimes` service on a machine without GPUs, with its log. Builds are verified only by what they report.
+ * Creates the `runtimes` service on a machine without GPUs, with its log. Builds are verified only by their own
+ * reports.
  */
 export function runtimesWith(directory: string, sources: BuildSource[], more: Partial<RuntimesDeps> = {}) {
   const log = memoryLog()

@@ -199,7 +199,7 @@ t.test('finds the model that needs a build', async t => {
     // Another build of the kind is left.
     ['release-b1-cpu', 'cpu', false],
     ['release-b1-vulkan', 'vulkan', true],
-    // It does not work, but the model names it.
+    // The build does not work, but the model names it.
     ['release-b3-vulkan', 'vulkan', false],
     ['release-b3-vulkan', 'release-b3-vulkan', true]
   ]

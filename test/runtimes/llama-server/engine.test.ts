@@ -220,7 +220,7 @@ t.test('an engine stops during an answer', async t => {
   const reply = await endlessReply(replying)
   await replying.stop()
   t.equal((await reply.error).code, 'model_stopped')
-  // It checks for broken connections only once a second, so a busy machine may need to kill it.
+  // llama-server checks for broken connections only once a second, so a busy machine may need to kill it.
   t.ok((await replying.exited).expected)
 })
 

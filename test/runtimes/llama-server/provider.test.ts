@@ -9,7 +9,7 @@ import { createLlamaServerProvider, type ProviderDeps } from '../../../runtimes/
 import { failure as errorOf } from '../../support/failure.ts'
 import { buildOf, engineSpec } from './support.ts'
 
-/* Tests what the provider of llama-server does around its engines, with stand-ins for everything else. */
+/* Tests the provider of llama-server with stand-ins for its engines and everything else. */
 
 const NEED = { use: { host: 6 }, from: 'fit', parts: {}, bounds: { checkpoints: 2 } }
 const GGUF = { path: 'model.gguf', size: 1, sha256: '', role: 'model' as const }
@@ -21,7 +21,7 @@ interface World {
   /** Promises that steps wait for or fail with. */
   hold: Partial<Record<'estimate' | 'start' | 'save', Promise<unknown>>>
   engines: (LlamaServerEngine & { die(): void })[]
-  /** How many callers hold the model's files. */
+  /** Number of callers that prevent the removal of the model's files. */
   held(): number
   remove(): Promise<void>
   spec: EngineSpec

@@ -154,7 +154,7 @@ t.test('no input makes the reader throw another error or run forever', t => {
   t.end()
 })
 
-/** A connection that records what is done with it. */
+/** A connection that records all calls. */
 function source() {
   const done: string[] = []
   return {

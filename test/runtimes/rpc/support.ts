@@ -10,7 +10,7 @@ export function rpcServers(port: number): number[] {
       const isOne = words[0]!.endsWith('ggml-rpc-server') && words[words.indexOf('-p') + 1] === `${port}`
       return isOne && !readFileSync(`/proc/${entry}/stat`, 'utf8').includes(') Z ') ? [Number(entry)] : []
     } catch {
-      // It ended during the check.
+      // The process ended during the check.
       return []
     }
   })

@@ -1,21 +1,24 @@
-/** What a request is for: a search, facts about a repository, its list of files, a file's place, or a file's bytes. */
+/**
+ * The purpose of a request: a search, facts about a repository, its list of files, a file's location, or a file's
+ * bytes.
+ */
 export type RequestKind = 'search' | 'info' | 'tree' | 'resolve' | 'bytes'
 
-/** How a 429 says when to come again. */
+/** How a 429 says when to retry. */
 export type RateLimitForm = 'ratelimit' | 'retry-after' | 'retry-after-date' | 'retry-after-fraction' | 'none'
 
-/** What goes wrong. Bytes count from the start of one answer's body, offsets from the start of the file. */
+/** The kind of fault. Bytes count from the start of one answer's body, offsets from the start of the file. */
 export type FaultKind =
-  /** The connection is reset after so many bytes. */
+  /** The connection is reset after this many bytes. */
   | { kind: 'cut'; after: number }
-  /** Nothing more comes after so many bytes, and the connection stays. */
+  /** No more data is sent after this many bytes, but the connection stays open. */
   | { kind: 'stall'; after: number }
   | { kind: 'trickle'; bytesPerSecond: number }
   /** One byte of the file is wrong. */
   | { kind: 'wrong-byte'; at: number }
   /** The body and the connection end before the length in Content-Length. */
   | { kind: 'short'; missing: number }
-  /** Content-Length and Content-Range say less than was requested, and the body agrees. */
+  /** Content-Length and Content-Range announce less than was requested, and the body matches them. */
   | { kind: 'less-than-asked'; missing: number }
   /** No Content-Length and an incomplete body: the chunks end properly, but too early. */
   | { kind: 'short-chunked'; missing: number }

@@ -14,7 +14,7 @@ export interface HuggingFaceManners {
   relative: boolean
   /** Bytes come from another address, or directly in the answer as from a simple mirror. */
   delivery: 'cdn' | 'direct'
-  /** What a name in another case gets: 404, a redirect to the right name, or the repository. */
+  /** The answer to a name in another case: 404, a redirect to the right name, or the repository. */
   casing: 'strict' | 'redirect' | 'lenient'
   /** Whether a refusal for an anonymous caller has an `X-Error-Code`. Usually it has none. */
   anonymousErrorCode: boolean

@@ -9,7 +9,7 @@ export interface ModelScopeManners {
   upperCaseDigests: boolean
   /** How unknown names are refused: by the status, or by `Success: false` under 200. */
   refusal: 'status' | 'success-false'
-  /** What carries the login. Older endpoints read only the cookie. */
+  /** Where the login is sent. Older endpoints read only the cookie. */
   login: 'either' | 'cookie'
 }
 
@@ -105,7 +105,7 @@ async function files(exchange: Exchange, manners: ModelScopeManners, repository:
   const query = exchange.url.searchParams
   const commit = await repository.at(query.get('Revision') || undefined)
   if (!commit) return refuse(exchange, manners, 404, 'Revision not found.')
-  // Only with a capital T. Any other value lists the root alone.
+  // Only "True" with a capital T. Any other value lists the root alone.
   const recursive = query.get('Recursive') === 'True'
   const Files = listing(commit.entries, query.get('Root') ?? '', recursive).map(({ path, size, entry }) => ({
     Name: path.split('/').at(-1),

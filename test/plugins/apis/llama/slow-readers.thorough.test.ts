@@ -4,7 +4,7 @@ import t from 'tap'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { follow } from './feed.ts'
 
-// So many rows that their events soon fill the buffers of a connection.
+// Enough rows for their events to fill the buffers of a connection quickly.
 const ALIASES = Array.from({ length: 5000 }, (_, at) => `helper-${at}`)
 const corral = await startCorral(t, {
   config: `limits:\n  reader_stall: 2s\nmodels:\n  ${DEMO}:\n    aliases: [${ALIASES.join(', ')}]\n`

@@ -7,7 +7,7 @@ import { getNodes, startNodes, startReadyGateway } from './support.ts'
 
 /*
  * Answers whose node or engine is killed halfway, with real processes. Engines are paused while the test finds out
- * which one answers, since the small model is done within a moment.
+ * which of them answers, because the small model would finish too soon.
  */
 
 const THINKER = 'team/thinker'
@@ -92,7 +92,7 @@ function killing(gateway: Corral, nodes: readonly Corral[], what: 'engine' | 'me
         try {
           process.kill(pid, 'SIGCONT')
         } catch {
-          // It was killed.
+          // The engine was killed.
         }
       }
     }
@@ -229,7 +229,7 @@ t.test('another member continues an answer whose member is killed', async t => {
   const joined = await cutAnswer('/v1/chat/completions', chat, { 'x-conversation-id': 'mine' }, 'member')
   t.equal(joined.error, undefined)
   t.equal(joined.text, whole.text)
-  // Long enough that its last token has not come yet.
+  // Long enough that its last token cannot have arrived yet.
   const long = { ...chat, max_tokens: 400, ignore_eos: true }
   const lost = await cutAnswer('/v1/chat/completions', long, RESUMABLE, 'member')
   t.equal(lost.error, 'engine_crashed', 'the client gets an error when no member is left')

@@ -88,7 +88,7 @@ t.test('more conversations than slots are found where they are stored', async t 
   await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))
   await until('all have it', async () => (await getNodes(gateway)).every(({ loaded }) => loaded.length === 1))
   const share = shareOf(await converse('a crowd', asker(gateway)))
-  // Of each prompt, all but the last answer and question: what one node finds that has all conversations.
+  // A single node with all conversations finds all of each prompt except the last answer and question.
   const single = shareOf(await converse('the same crowd', asker(nodes[0]!)))
   t.comment(`hits: one node ${single.toFixed(3)}, two nodes with a slot each ${share.toFixed(3)}`)
   t.ok(share >= 0.9 * single, `${share} of ${single}`)

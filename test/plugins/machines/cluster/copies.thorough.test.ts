@@ -34,7 +34,7 @@ const storedAt = (node: Corral) =>
 const startAgain = async (t: Test, port: number, config: string, home?: string): Promise<Corral> =>
   await startCorral(t, { config, flags: ['--port', String(port)], ...(home !== undefined && { home }) })
 
-/** A gateway whose nodes with the model take no requests, so that the other node has to copy it. */
+/** A gateway that must copy the model to another node, because the nodes with the model accept no requests. */
 async function setting(t: Test, holders: Corral[], lacking: Corral, cluster = '') {
   const members = [
     ...holders.map(({ url }, index) => ({ name: `holder-${index + 1}`, url })),
@@ -117,7 +117,7 @@ t.test('another source takes over when one is killed, and the client gets an err
     t.match(await node.json('/api/import', { model, path: file, stream: false }), { status: 200 })
   const lacking = await startCorral(t, { config: SLOW.replace('300KB', '4MB') })
   const gateway = await setting(t, holders, lacking)
-  // It is not a real model, which shows only after the copy.
+  // The file is not a real model, which is discovered only after the copy.
   const load = gateway.json('/api/load', { model })
   const going = (from: Corral, bytes: number) =>
     until(`it comes from ${from.url}`, async () =>

@@ -20,7 +20,7 @@ import { getNodes, type NodeCorral, startGateway, untilStates } from './support.
 
 const chat = { model: DEMO, messages: [CAPITAL_QUESTION], temperature: 0 }
 
-/** What the gateway gets instead of the node's answer. */
+/** Replaces the node's answer to the gateway. */
 type Fault = (reply: ServerResponse, answer: Buffer, from: IncomingMessage) => void
 
 /** A node behind a proxy. Only the route that gateways ask is spoiled. */
@@ -167,7 +167,7 @@ t.test('the gateway completes an answer that is cut off after its last token', a
   ]
   const OWN =
     /^(id|created|created_at|system_fingerprint|timings|.*_duration|tokens_per_second|cached_tokens|input_tokens|cache_read_input_tokens)$/
-  /** What a client sees of an answer, without names, times and cache counts. Alone: no other node can count. */
+  /** The client's view of an answer, without names, times and cache counts. Alone: no other node can count. */
   const seen = (events: any[], isAlone: boolean) =>
     events
       .filter(({ choices }) => !isAlone || choices?.length !== 0)

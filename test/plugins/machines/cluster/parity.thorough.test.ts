@@ -26,7 +26,7 @@ await node.json('/api/import', { model: THINKER, path: file, stream: false })
 const gateway = await startReadyGateway(t, [{ name: 'node-1', url: node.url }])
 await until('its models are known', async () => (await getNodes(gateway))[0].models.length === 7)
 
-/** Fields that differ between answers, or that say where a model is. */
+/** Fields that differ between answers, or that show the place of a model. */
 const OWN =
   /^(id|request_?id|created(_at)?|completed_at|timings?|.*_duration|item_id|obfuscation|cached_tokens|cache_(read|creation).*|tokens_cached|reused|response_?id|call_id|load_.*|stats|id_slot|format|runtime|source|files|can_remove|compatibility_type|kind|from)$/i
 

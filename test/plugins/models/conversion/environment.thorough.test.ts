@@ -18,8 +18,8 @@ import { SharedWork } from '../../../../plugins/models/conversion/shared-work.ts
 import { until } from '../../../support/corral.ts'
 import { temporaryFolder } from './support.ts'
 
-// The real venv and pip make the environments, from a test index whose only package has all modules that the converter
-// imports. test/long uses the real packages.
+// Uses the real venv and pip with a test index. Its only package has all modules that the converter imports. test/long
+// uses the real packages.
 
 const MODULES = ['torch', 'numpy', 'transformers', 'sentencepiece', 'google/protobuf', 'yaml', 'tqdm', 'requests']
 const PACKAGE = 'corral_test_packages'
@@ -162,7 +162,7 @@ t.test('an environment is made once, and again only if it no longer works', real
   t.match(options.lines.join(''), /converter asks for corral_test_packages>=1\.0\. corral installs its locked versions/)
   t.same(readdirSync(options.directory), [next.environment!.split('/').at(-1)])
 
-  // Killed while it was made: there is no marker, whatever else exists.
+  // The environment was killed during its creation, so it has no marker, whatever else exists.
   await distrust(next.environment!)
   writeFileSync(join(next.environment!, 'debris'), '')
   await preparePython(options, {})

@@ -76,7 +76,7 @@ t.test('a conversion is cancelled when its last client disconnects', async t => 
   const ended = Promise.allSettled(gone)
   const pid = await converter()
   clients[0]!.abort()
-  // It is still running, as a third client's progress shows.
+  // The conversion is still running, as a third client's progress shows.
   const third = new AbortController()
   const response = await corral.send('/api/convert', body, { signal: third.signal })
   const reader = response.body!.getReader()

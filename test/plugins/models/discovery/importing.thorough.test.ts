@@ -233,7 +233,7 @@ t.test("Ollama's models keep their names, files and settings through updates", a
   lay(`${library}/m`, '1b', 1)
   lay(`${library}/m`, '2b', 2)
   lay(`${library}/m`, 'GGUF', 3)
-  // Its label would be "GGUF" too, since its file names no quantization.
+  // Its label would also be "GGUF", because its file name shows no quantization.
   lay(`${library}/m`, 'latest', 2)
   lay(`${library}/same`, '1b', 1)
   t.same(await importAll(), ['library/m:1b', 'library/m:2b', 'library/m:GGUF', 'library/m', 'library/same:1b'])

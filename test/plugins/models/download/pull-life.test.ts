@@ -122,7 +122,7 @@ t.test('a pull pauses when its last client disconnects', async t => {
 })
 
 t.test('Ctrl-C and a closed terminal pause a pull immediately unless others follow it', async t => {
-  // It would continue for an hour without a client.
+  // Without a client, it would continue for an hour.
   const slow = await slowModel({ t, config: 'downloads:\n  pause_after: 1h\n' })
   const { hub, corral, model } = slow
   hub.bandwidth = { total: 1 * MIB }

@@ -141,7 +141,7 @@ export interface Refusal {
   status: number
   code: string
   error: string
-  /** It was the reply's own status, before any event. */
+  /** The reply itself had an error status, before any event. */
   early: boolean
   events: any[]
 }

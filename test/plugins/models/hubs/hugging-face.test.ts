@@ -218,7 +218,7 @@ t.test('locates files', async t => {
     t.notOk(other.server.seen.some(({ url }) => url.includes('listing')))
   })
   t.test('a token is not sent again after a redirect to another host', async t => {
-    // Out to a foreign host and back: the redirect back must not get the token.
+    // A redirect to a foreign host and back. The second redirect must not get the token.
     const hubServer: { url?: string } = {}
     const away = await serve(t, () => ({ status: 302, headers: { location: `${hubServer.url}/leak` } }))
     const server = await serveRoutes(t, {

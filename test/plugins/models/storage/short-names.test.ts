@@ -107,7 +107,7 @@ t.test('a restricted key cannot discover other models', t => {
   const names = (models: string[]) => catalog.aliases(models).map(({ alias }) => alias)
   t.same(names(['gpt-4o']), ['gpt-4o'])
   t.same(names(['corral/*']), ['text-embedding-3-small', 'big', 'corral/tiny'])
-  // Whatever else is here, a name that is not allowed gets the same answer as a name that does not exist.
+  // A forbidden name gets the same answer as a name that does not exist, regardless of the other models.
   const without = testCatalog(HERE.filter(name => name.startsWith('corral/')))
   for (const asked of ['qwen3-8b-gguf', 'big', 'made', 'Qwen3-8B']) {
     t.equal(meaning(testCatalog(HERE), asked, ['corral/*']), meaning(without, asked, ['corral/*']), asked)

@@ -185,7 +185,7 @@ t.test('key store follows the file and stays closed once it had keys', async t =
   await store.refresh()
   t.equal(store.required, true, 'not even without the file')
 
-  // A mistake in the file changes nothing in a running server, and is reported at the next start.
+  // A mistake in the file does not affect a running server, and is reported at the next start.
   const three = await createKey(path, { name: 'three' })
   await store.refresh()
   writeFileSync(path, '{ "version": 1, "keys": [')

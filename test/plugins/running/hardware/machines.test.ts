@@ -349,7 +349,7 @@ t.test('detection survives programs that misbehave', async t => {
   )
   let ticks = 0
   const timer = setInterval(() => ticks++, 20)
-  // That it comes back at all: those programs never end by themselves.
+  // The detection must return although those programs never end.
   const found = await service.detect()
   clearInterval(timer)
   t.ok(ticks > 5, 'detection does not block meanwhile')
@@ -378,7 +378,7 @@ t.test('detection survives programs that misbehave', async t => {
         )
       }
     },
-    // A busy machine needs more than a second for the answering part, so it gets as long as the hanging one.
+    // On a busy machine the answering program needs more than a second, so it gets as long as the hanging one.
     5000
   )
   t.match(

@@ -65,7 +65,7 @@ export class Agenda {
 
 export interface Model {
   key: string
-  /** Bytes that it needs by itself, and per thousand tokens of all slots. */
+  /** Fixed memory, and memory per thousand tokens of all slots. */
   base: number
   each: number
   pool: string
@@ -116,14 +116,14 @@ export function createWorld(dice: Dice): World {
     queuePerKey: dice.between(2, 60),
     reloads: dice.between(0, 6)
   }
-  // Every other model may have a turn first.
+  // Each of the other models may get a turn first.
   const clientId = limits.fairWait + longest.answer + 3 * (longest.stop + 2 * longest.load + longest.prepare) + 200
   const bound = (models.length + 1) * clientId
   limits.roomTimeout = calm ? 2 * bound : dice.between(500, bound)
   let budget: MemoryUse = {}
   for (const pool of pools) if (dice.chance(0.9)) budget[pool] = dice.between(40, 400)
   if (dice.chance(0.2)) {
-    // A model that needs nearly everything, among small ones that could always overtake it.
+    // A model that needs nearly all memory, among small models that could always overtake it.
     budget = { host: 200 }
     for (const [index, model] of models.entries()) {
       Object.assign(model, { pool: 'host', base: index === 0 ? 190 : 30, each: 0, error: 1, pinned: false, groups: [] })
@@ -149,7 +149,7 @@ function createModel(dice: Dice, key: string, pools: readonly string[]): Model {
   }
 }
 
-/** What a model really needs with these options. */
+/** Memory that a model really needs with these options. */
 export function takes(model: Model, options: LoadOptions): number {
   return Math.round(model.base + (model.each * options.num_ctx * options.num_parallel) / 1000)
 }

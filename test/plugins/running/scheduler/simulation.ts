@@ -69,9 +69,9 @@ class Simulation {
   readonly #alarms = new Map<string, number>()
   /** By key: clients that the last grant passed over for a request with more slots. */
   readonly #passed = new Map<string, ReadonlySet<string>>()
-  /** Since when nobody waits for each load. */
+  /** Time since which no request has waited for each load. */
   readonly #unwanted = new Map<string, number>()
-  /** Since when each key waits for room. */
+  /** Time since which each key has waited for room. */
   readonly #waitsSince = new Map<string, number>()
   /** The event being carried out. */
   #cause: { event: Event['type']; key: string; id?: number } = { event: 'close', key: '' }
@@ -90,7 +90,7 @@ class Simulation {
     return this.#trace.map(([at, mark, what]) => `${at} ${mark} ${typeof what === 'string' ? what : describe(what)}`)
   }
 
-  /** Sends this many requests with accidents in between, and runs until nothing is left to happen. */
+  /** Sends this many requests with accidents in between, and runs until all events are processed. */
   run(requests = 120): this {
     const dice = this.#dice
     const { calm, bound, budget } = this.#world
@@ -336,7 +336,7 @@ class Simulation {
     this.#waiting.delete(id)
     this.#checkPatience(id, client)
     if (client.loadOnly) return
-    // A background request that yields and keeps its slots, since nobody wants them, takes nothing.
+    // A background request that yields but keeps its slots, because no other request wants them, takes nothing.
     const keeps = this.#cause.event === 'yield' && this.#cause.id === id && client.background
     if (!keeps) this.#checkTurn(key, engine, client)
     this.#running.set(id, client)
@@ -438,7 +438,7 @@ class Simulation {
     if (known?.clients.size && !isOver && !isForClients) this.#fault(`${key} is evicted, and no client wants its room`)
   }
 
-  /** Background requests are granted while no client waits, and leave a slot unless nobody else is there. */
+  /** Background requests are granted only while no client waits, and leave a slot free if there are other clients. */
   #checkIdleGrant(key: string, { running, options }: SimulatedEngine, { slots }: Client): undefined {
     if (this.#state.engines.get(key)!.queue.clients.length > 0) this.#fault(`a client waits for ${key} and is passed`)
     const all = options.num_parallel
@@ -509,7 +509,7 @@ class Simulation {
     for (const request of engine.queue) {
       if (seen.has(request.clientId) || request.background) continue
       seen.add(request.clientId)
-      // A request for other options waits until others have used the engine as much.
+      // A request for other options waits until other clients have used the engine as much.
       if (!isIn(engine, 'ready') || !satisfies(engine.phase.options, getWantedOptions(engine, engine.phase, request)))
         continue
       if (slotsOf(request.clientId) < own) passed.add(request.clientId)
@@ -574,7 +574,7 @@ class Simulation {
     }
   }
 
-  /** At the end nobody waits, nothing runs, and only models that are kept forever are loaded. */
+  /** At the end no request waits or runs, and only models that are never unloaded are loaded. */
   #checkEnd(): undefined {
     if (!this.#agenda.isEmpty) this.#fault('it never ends')
     for (const [id, { key, background }] of this.#waiting) {

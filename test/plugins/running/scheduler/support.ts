@@ -21,13 +21,13 @@ export const LIMITS: Limits = {
 }
 
 type Request = Extract<Event, { type: 'request' }>
-/** An event without its `run`: the last run of its kind is meant. */
+/** An event without its `run`, which refers to the last run of its kind. */
 type Sent = Event | WithoutRun<Extract<Event, { run: number }>>
 type WithoutRun<E> = E extends { run: number } ? Omit<E, 'run' | 'loadTime'> & { loadTime?: number } : never
 
 /**
- * The state machine with helpers for tests. Each `prepare` is answered at once with the key's entry in `needs`, unless
- * the key is in `held`.
+ * The state machine with helpers for tests. Each `prepare` is answered immediately with the key's entry in `needs`,
+ * unless the key is in `held`.
  */
 export function machine(limits: Partial<Limits> = {}, needs: Record<string, MemoryUse | undefined> = {}) {
   const state = createState({ ...LIMITS, ...limits })
@@ -124,7 +124,7 @@ export function short(effects: Effect[]): string[] {
 export const loadOf = (effects: Effect[]) => effects.find(effect => effect.type === 'load')?.options
 export const alarmOf = (effects: Effect[]) => effects.findLast(effect => effect.type === 'alarm')?.at
 export const errorOf = (effects: Effect[]) => effects.find(effect => effect.type === 'refuse')?.error
-/** Returns the last report of whose room a model waits for. */
+/** Returns the last report about the models whose room a model waits for. */
 export const holdersOf = (effects: Effect[], key: string) =>
   effects.findLast(effect => effect.type === 'waiting' && effect.key === key) as
     | Extract<Effect, { type: 'waiting' }>

@@ -92,7 +92,7 @@ t.test('running and waiting requests, disconnects and unloads are measured', asy
       const { body } = await corral.send('/api/chat', endless(DEMO, options), { signal: leaving.signal })
       for await (const chunk of body!) received += Buffer.from(chunk).toString()
     } catch {
-      // It disconnects.
+      // The client disconnects.
     }
   })
   const busy = await scrapeWith(corral, 'one runs, two wait', found => {

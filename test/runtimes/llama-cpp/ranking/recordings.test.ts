@@ -19,7 +19,7 @@ const fails = (program: string, name: string, code: number): Recorded => ({
 })
 const VULKAN = { ...PLAIN, '/usr/lib/x86_64-linux-gnu/libvulkan.so.1': '' }
 
-/** Rankings for recordings of real machines. The archives are for x64, whatever machine runs the test. */
+/** Rankings for recordings of real machines. The archives are for x64 on every test machine. */
 const CASES: [what: string, recorded: Recorded, order: string][] = [
   ['RTX 4080 S, table', prints('nvidia-smi', 'nvidia/smi-table-single-4080s-595.txt'), 'cuda-13 cuda-12 vulkan cpu'],
   ['RTX 4080 S', prints('nvidia-smi', 'nvidia/smi-query-single-4080s-595.csv.txt'), 'cuda-13 cuda-12 vulkan cpu'],

@@ -31,7 +31,7 @@ const { machines, missing } = readFixture<{
 /** Machines, and the kinds that can work on each, best first. */
 export const CASES = machines.map(({ what, order, ...one }) => [what, readMachine(one), order] as const)
 
-/** Patterns of what a kind lacks on a machine, and of the fix. */
+/** Patterns for a kind's missing requirement on a machine, and for the fix. */
 export const MISSING = missing.map(one => ({ ...one, hardware: readMachine(one) }))
 
 /** The archives of the bundled release. */

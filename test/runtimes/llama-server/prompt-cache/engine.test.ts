@@ -6,7 +6,7 @@ import { longText, type Message, promptCacheIn, type Said, say, startWith, takeT
 
 const THREE = [1, 2, 3].map(seed => longText(400, seed))
 const answers = (said: Said[][]) => said.map(turns => turns.map(({ message }) => message.content))
-/** Tokens that were processed again although the conversation had them: not those of the last answer and question. */
+/** Whether few tokens were processed again. The tokens of the last answer and question do not count. */
 const isFound = ({ prompt, cached }: Said) => prompt - cached < 40
 
 /** The files of saved states. */

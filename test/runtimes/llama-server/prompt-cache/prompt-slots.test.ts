@@ -69,7 +69,7 @@ t.test('a request waits for a free slot', async t => {
   t.ok(await both[1]!, 'a request that leaves when woken wakes the next one')
 })
 
-/** States that are saved and restored at once, or when `hold` settles. */
+/** States that are saved and restored immediately, or when `hold` settles. */
 function fakeStates({ exact = false, hold = Promise.resolve() as Promise<unknown>, fails = false } = {}) {
   const done: string[] = []
   const saved: SavedState[] = []

@@ -70,7 +70,7 @@ async function strays(home: string): Promise<string[]> {
   const found: string[] = []
   const known = new Set<string>()
   for (const path of list(roots.disk).filter(path => path.endsWith('.json'))) {
-    // A state that the next turn replaces meanwhile is neither damaged nor left over.
+    // A state that the next turn has replaced in the meantime is neither damaged nor left over.
     if (!existsSync(join(roots.disk, path))) continue
     const { tier, bytes, crc32 } = JSON.parse(readFileSync(join(roots.disk, path), 'utf8'))
     const file = join(roots[tier as 'disk' | 'memory'], path.replace('.json', '.slot'))
@@ -109,7 +109,7 @@ t.test('prompt caches survive kills of corral at any moment', async t => {
     // Another conversation, so that there is something to save.
     await talk(corral, [{ role: 'user', content: longText(600, delay + 2) }])
     void corral.json('/api/stop', { model: DEMO }).catch(() => {
-      // It is killed meanwhile.
+      // The server is killed in the meantime.
     })
     await sleep(delay)
     await corral.end('SIGKILL')
@@ -122,7 +122,7 @@ t.test('stopping survives an engine that is killed during a save', async t => {
   for (let round = 0; round < 2; round++) {
     t.ok((await talk(corral, [{ role: 'user', content: longText(900, round) }])).content)
     const stopped = corral.json('/api/stop', { model: DEMO })
-    // The stop of a dead engine would find nothing to stop.
+    // If the engine is dead, there is nothing to stop.
     await until('the stop has begun', () => corral.log().split(`unloading ${DEMO}`).length === round + 2)
     await sleep(round * 6)
     for (const pid of corral.enginePids()) process.kill(pid, 'SIGKILL')

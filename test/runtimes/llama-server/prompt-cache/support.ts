@@ -87,7 +87,7 @@ export async function say(
 }
 
 /**
- * Lets conversations take turns. Returns what was said, by conversation.
+ * Lets conversations take turns. Returns their messages, by conversation.
  * @param asked the first message of each
  */
 export async function takeTurns(

@@ -45,7 +45,7 @@ interface Request {
   done: (answered: boolean) => void
 }
 
-/** What one gateway knows, with a delay. */
+/** A gateway's view, which is delayed. */
 interface Gateway {
   cluster: ClusterView
   prefixes: PrefixMemory
@@ -54,7 +54,7 @@ interface Gateway {
 interface Replicas {
   state: ReplicaState
   bounds: ReplicaBounds
-  /** Where it was loaded besides the loads that requests caused. */
+  /** Nodes on which it was loaded as a replica rather than for a request. */
   own: Set<string>
   grownAt: number
   shrunkAt: number
@@ -62,9 +62,9 @@ interface Replicas {
 }
 
 /**
- * A cluster around the decisions with a clock of its own: members that join, die, drain, load and evict, and conversations
- * of many turns before one or two fronts, which learn what happens a moment later. It checks what must hold whatever
- * happens, and is the same for the same seed.
+ * Simulates a cluster around the decisions, with its own clock. Nodes join, die, drain, load and evict. Long
+ * conversations arrive at one or two gateways, which learn of events with a delay. The simulation checks the
+ * invariants, and the same seed always gives the same run.
  */
 class Simulation {
   readonly faults: string[] = []
@@ -165,7 +165,7 @@ class Simulation {
     this.#after(this.#dice.under(20), () => this.#arrive(request, member.name))
   }
 
-  /** The invariants of a choice, by what the gateway knows. */
+  /** Checks the invariants of a choice against the view of the gateway. */
   #check(choice: Choice, { model, tried, gateway: { cluster } }: Request): undefined {
     const isOpen = ({ name, state }: NodeView) => state === 'up' && !tried.has(name)
     const hosts = cluster.hosts(model).all.filter(host => isOpen(host.member))
@@ -203,7 +203,7 @@ class Simulation {
     }
     let model = node.models.get(request.model)
     if (!model) {
-      // It is being fetched.
+      // The model is being fetched.
       model = storedModel(this.#agenda.now)
       node.models.set(request.model, model)
     }

@@ -26,10 +26,10 @@ const CASES = readFixture<{
   /** Labels in file names. Empty if there is none. */
   labels: Record<string, string>
   projectors: { model: string; others: string[]; projector: string | null }[]
-  /** What names and addresses of `REPOSITORY` mean. */
+  /** Expected results for names and addresses of `REPOSITORY`. */
   references: Record<string, Omit<PullReference, 'name'>>
   refusedReferences: { text: string; code: string; message: string }[]
-  /** The models that names of Ollama's library stand for. Empty if there is none. */
+  /** The models that names of Ollama's library refer to. Empty if there are none. */
   knownNames: Record<string, string>
 }>('model-names.yaml')
 
@@ -133,7 +133,7 @@ t.test('the size in a tag selects the repository, the quantization the variant',
     try {
       name = parseRequestedName(asked)
     } catch {
-      // Impossible names stand for nothing.
+      // Impossible names refer to no model.
     }
     const found = name && knownName(name)
     t.equal(found ? formatModelName(found.model) : '', model, asked)

@@ -55,7 +55,7 @@ t.test('a pull continues after a kill while the model is stored', async t => {
 t.test('a pull fails if its files have ended the process twice', async t => {
   const homes = t.testdir({ first: {}, second: {}, third: {} })
   const home = (name: string) => join(homes, name)
-  /** Starts with what a process left, and copies the folder while the files are read. */
+  /** Starts with the files that a process left, and copies the folder while they are read. */
   const dying = async (from: string, to: string) => {
     const at = await setting(t, { home: home(from), onAdopt: () => cpSync(home(from), home(to), { recursive: true }) })
     if (from === 'first') await at.pull('Acme/Tiny-GGUF', { detached: true })

@@ -189,7 +189,7 @@ export async function setting(t: Test, options: SettingOptions = {}) {
     hooks: { pullFinished: event => void finished.push(event), pullFailed: () => {}, stateChanged: () => {} },
     log: logger
   })
-  /** As used by one client over TCP unless a test says otherwise. */
+  /** Defaults for one client over TCP. */
   const downloads = {
     ...service,
     pull: (plan: PullPlan, options: { detached: boolean; caller?: PullCaller }) =>

@@ -25,7 +25,7 @@ const content = sampleBytes(24 * MiB + 12_345)
 interface Setup {
   fault?: (request: ByteRequest) => ByteFault
   bytes?: Buffer
-  /** What the hub reports about it. */
+  /** The hub's facts about the file. */
   file?: Partial<TransferFile>
   options?: Partial<TransferOptions>
   locate?: (url: string, times: number) => FileLocation

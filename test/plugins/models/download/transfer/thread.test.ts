@@ -187,7 +187,7 @@ t.test(
   async t => {
     const server = await startByteServer({ '/file': content })
     t.teardown(() => server.close())
-    // Not a folder of the test runner, which could not remove it if the test was killed.
+    // This is not a folder of the test runner, which could not remove it if the test was killed.
     const disk = mkdtempSync(join(tmpdir(), 'corral-full-disk-'))
     const transfers = make(t)
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'tmpfs', disk])
