@@ -273,7 +273,7 @@ t.test('compiles GPU builds', thorough, async t => {
   const nvcc = (version: string) => `#!/bin/sh\necho "Cuda compilation tools, release ${version}, V${version}.1"\n`
   const amd = { ...plainMachine, gpus: [{ ...H100, vendor: 'amd' as const, architecture: 'gfx1100' }] }
 
-  t.test('with nvcc of the same version', async t => {
+  t.test('uses nvcc of the same version', async t => {
     const tools = fakeTools(t)
     writePrograms(tools.bin, { nvcc: nvcc('12.4') })
     const { provide } = sourceWith(tools, { runtime: cuda12, hardware: gpuMachine })
@@ -285,7 +285,7 @@ t.test('compiles GPU builds', thorough, async t => {
     t.match(other.reasons, [/CUDA 13 libraries libcudart\.so\.13, .*not installed/, /nvcc compiles for CUDA 12, not/])
   })
 
-  t.test("against prebuilt libraries, with links to the toolkit's own", async t => {
+  t.test("links to the toolkit's own libraries beside prebuilt ones", async t => {
     const tools = fakeTools(t)
     const toolkit = join(tools.home, 'cuda')
     for (const version of [12, 13]) {
@@ -344,19 +344,19 @@ t.test('compiles GPU builds', thorough, async t => {
 })
 
 t.test('explains failures', async t => {
-  t.test('of missing tools', async t => {
+  t.test('names missing tools', async t => {
     const { provide } = sourceWith(fakeTools(t, ['cmake', 'c++']))
     await t.rejects(provide(), {
       name: 'SourceUnavailable',
       message: /needs tools that are not installed: cmake, C\+\+ compiler/
     })
   })
-  t.test('of a missing registry', async t => {
+  t.test('names a missing registry', async t => {
     const { provide, directory } = sourceWith(fakeTools(t), { env: { NPM_CONFIG_FAULT: 'fail' } })
     await t.rejects(provide(), { name: 'SourceUnavailable', message: /npm failed with exit code 1.*npm error network/ })
     t.same(readdirSync(directory), ['work'])
   })
-  t.test('of missing routes', async t => {
+  t.test('names missing routes', async t => {
     const { provide, directory, reasons } = sourceWith(fakeTools(t), {
       env: { CMAKE_FAULT: 'fail full' },
       prebuilt: false

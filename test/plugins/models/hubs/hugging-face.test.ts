@@ -91,11 +91,11 @@ t.test('resolves revisions', async t => {
 })
 
 t.test('lists repositories on servers with only part of the API', async t => {
-  t.test('without an address for revisions', async t => {
+  t.test('lists a server without an address for revisions', async t => {
     const { hub } = await hubWith(t, { '/api/models/acme/Tiny': info() })
     t.equal((await list(hub)).files.length, 2)
   })
-  t.test('listing without sizes, the rest in pages of the tree under another host', async t => {
+  t.test('lists files without sizes, then reads a paged tree on another host', async t => {
     const tree = `/api/models/acme/Tiny/tree/${COMMIT}`
     const { hub } = await hubWith(t, {
       [LISTING]: info({ siblings: [{ rfilename: 'a.gguf' }, { rfilename: 'b.json' }, { rfilename: 'c' }] }),
@@ -116,7 +116,7 @@ t.test('lists repositories on servers with only part of the API', async t => {
       { path: 'c', size: undefined }
     ])
   })
-  t.test('listing without sizes, and no tree', async t => {
+  t.test('lists files without sizes if there is no tree', async t => {
     const { hub } = await hubWith(t, { [LISTING]: info({ sha: undefined, siblings: [{ rfilename: 'a.gguf' }] }) })
     const found = await list(hub)
     t.strictSame(found.files, [{ path: 'a.gguf', size: undefined }])
@@ -158,7 +158,7 @@ t.test('locates files', async t => {
   const linked = { 'x-linked-size': '1048576', 'x-linked-etag': `"${SHA256}"`, etag: '"other"' }
   const expires = Math.floor(Date.now() / 1000) + 600
 
-  t.test('behind a redirect to another host, without the token', async t => {
+  t.test('follows a redirect to another host without the token', async t => {
     const signed = `${cdn.url}/x?Expires=${expires}&Signature=s`
     const { location, server } = await place(t, {
       [`HEAD ${path}`]: { status: 302, headers: { location: signed, ...linked } }
@@ -169,7 +169,7 @@ t.test('locates files', async t => {
     t.equal(server.seen[0]!.headers.authorization, 'Bearer hf_secret')
     t.equal(cdn.seen.length, 0, 'no request goes there before the transfer')
   })
-  t.test('behind a relative redirect, with the token', async t => {
+  t.test('follows a relative redirect with the token', async t => {
     const { location, server } = await place(t, {
       [path]: { status: 307, headers: { location: '/api/resolve-cache/x?etag=1' } },
       '/api/resolve-cache/x': { headers: { etag: `"${SHA1}"` }, body: 'x'.repeat(659) }
@@ -178,7 +178,7 @@ t.test('locates files', async t => {
     t.equal(location.headers.authorization, 'Bearer hf_secret')
     t.equal(location.sha256, undefined)
   })
-  t.test('at the hub itself, with ranges', async t => {
+  t.test('locates a file at the hub itself, with ranges', async t => {
     const { location, server } = await place(t, {
       [`HEAD ${path}`]: { headers: linked, body: 'bytes' },
       [`GET ${path}`]: { status: 206, headers: { 'content-range': 'bytes 0-0/1048576' }, body: 'b' }
@@ -186,11 +186,11 @@ t.test('locates files', async t => {
     t.match(location, { url: server.url + path, size: 1048576, sha256: SHA256 })
     t.equal(location.headers.authorization, 'Bearer hf_secret')
   })
-  t.test('at the hub itself, without ranges', async t => {
+  t.test('locates a file at the hub itself, without ranges', async t => {
     const { location } = await place(t, { [path]: { body: 'x'.repeat(5_000_000) } })
     t.equal(location.size, 5_000_000)
   })
-  t.test('on a server without HEAD', async t => {
+  t.test('locates a file on a server without HEAD', async t => {
     for (const status of [404, 405, 500, 501]) {
       const signed = `${cdn.url}/x`
       const { location } = await place(t, {
@@ -200,14 +200,14 @@ t.test('locates files', async t => {
       t.match(location, { url: signed, size: 1048576, sha256: SHA256 }, String(status))
     }
   })
-  t.test('an empty file', async t => {
+  t.test('locates an empty file', async t => {
     const { location } = await place(t, {
       [`HEAD ${path}`]: { status: 405 },
       [`GET ${path}`]: { status: 416, headers: { 'content-range': 'bytes */0' } }
     })
     t.equal(location.size, 0)
   })
-  t.test('by branch if commits are unknown', async t => {
+  t.test('locates a file by branch if commits are unknown', async t => {
     const { location, server } = await place(t, { '/acme/Tiny/resolve/main/Q4/a%20b.gguf': { body: 'bytes' } })
     t.equal(location.url, `${server.url}/acme/Tiny/resolve/main/Q4/a%20b.gguf`)
     const other = await place(
@@ -306,7 +306,7 @@ t.test('refusals are explained', async t => {
     const page = /answers with HTML, unlike Hugging Face.*\. Is the endpoint right/
     await t.rejects(list(hub), failing('hub_unreachable', page))
   })
-  t.test('too many requests', async t => {
+  t.test('reports too many requests', async t => {
     const { server, hub } = await hubWith(t, () => ({ status: 429, headers: { 'retry-after': '300' } }))
     const error = await failure(list(hub))
     t.equal(error.code, 'hub_rate_limited')

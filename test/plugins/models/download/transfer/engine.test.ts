@@ -412,7 +412,7 @@ t.test('failures are explained', async t => {
 t.test('redirects are followed', async t => {
   const other = await startByteServer({ '/file': content })
   t.teardown(() => other.close())
-  await t.test('to another host without the token, and only once', async t => {
+  await t.test('a redirect to another host is followed once, without the token', async t => {
     const { server, run } = await setUp(t, {
       locate: url => ({ url: `${url}/file`, headers: { Authorization: 'Bearer secret', 'X-Other': 'yes' } }),
       fault: () => ({ status: 302, headers: { location: `${other.url}/file?signed=1` } })
@@ -422,7 +422,7 @@ t.test('redirects are followed', async t => {
     t.equal(server.requests[0]!.headers.authorization, 'Bearer secret')
     t.ok(other.requests.every(({ headers }) => headers.authorization === undefined && headers['x-other'] === 'yes'))
   })
-  await t.test('on the same host with the token', async t => {
+  await t.test('a redirect on the same host is followed with the token', async t => {
     const { server, run } = await setUp(t, {
       locate: url => ({ url: `${url}/old`, headers: { Authorization: 'Bearer secret' } }),
       fault: ({ path }) => (path === '/old' ? { status: 307, headers: { location: '/file' } } : {})
@@ -430,7 +430,7 @@ t.test('redirects are followed', async t => {
     t.strictSame(await run(), { size: content.length, sha256: sha256(content) })
     t.ok(server.requests.every(({ headers }) => headers.authorization === 'Bearer secret'))
   })
-  await t.test('in a circle fail', async t => {
+  await t.test('a circular redirect fails', async t => {
     const { run } = await setUp(t, { fault: () => ({ status: 302, headers: { location: '/file' } }) })
     t.match((await failure(run())).message, /redirects more than 5 times/)
   })

@@ -93,17 +93,17 @@ t.test('transfers over TLS', async t => {
     delete process.env.NODE_TLS_REJECT_UNAUTHORIZED
   })
 
-  await t.test('without a proxy', async t => {
+  await t.test('transfers without a proxy', async t => {
     t.strictSame(await fetchFile(t, server.url), [{ size: content.length, sha256: sha256(content) }])
   })
 
-  await t.test('with connections that break', async t => {
+  await t.test('transfers despite broken connections', async t => {
     server.state.fault = ({ number }) => (number % 2 === 0 ? { cutAfter: 1_000_000 } : {})
     t.strictSame(await fetchFile(t, server.url), [{ size: content.length, sha256: sha256(content) }])
     server.state.fault = () => ({})
   })
 
-  await t.test('through a proxy', async t => {
+  await t.test('transfers over TLS through a proxy', async t => {
     const { requested, port } = await startProxy(t, 'user:p@ss')
     const proxy = `http://user:p%40ss@127.0.0.1:${port}`
     t.strictSame(await fetchFile(t, server.url, proxy), [{ size: content.length, sha256: sha256(content) }])
