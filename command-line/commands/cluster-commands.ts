@@ -206,7 +206,7 @@ export async function clusterUp(context: CommandContext, options: UpOptions): Pr
 }
 
 /** This machine's address on the route to another machine. */
-async function addressTowards(address: string): Promise<string> {
+async function localAddressTo(address: string): Promise<string> {
   const [, host, port] = /^(.+):(\d+)$/.exec(address)!
   const socket = createSocket(host!.includes(':') ? 'udp6' : 'udp4')
   try {
@@ -241,7 +241,7 @@ export async function clusterJoin(context: CommandContext, address: string, opti
         'directory with --home.'
     )
   }
-  const host = checkBind(options.bind ?? (await addressTowards(address)))
+  const host = checkBind(options.bind ?? (await localAddressTo(address)))
   const tokenFile = options.tokenFile && expandPath(options.tokenFile, context.cwd)
   if (tokenFile && !existsSync(tokenFile)) {
     throw usageFailure(

@@ -112,7 +112,7 @@ async function openKeys(context: CommandContext): Promise<ReturnType<typeof keys
       throw failure(`The key was not saved: ${why}. Free some space and try again.`, error)
     })
     // The server watches the file. Asking makes sure that it has read it before this command ends.
-    if (owner?.socket !== undefined) await askToLook(owner.socket)
+    if (owner?.socket !== undefined) await reloadKeys(owner.socket)
     return result
   }
   return {
@@ -140,7 +140,7 @@ function keysElsewhere(context: CommandContext) {
 }
 
 /** Makes the server of this data directory read its keys immediately. */
-async function askToLook(socket: string): Promise<void> {
+async function reloadKeys(socket: string): Promise<void> {
   const signal = abortAfter(HEALTH_TIMEOUT_MS)
   const client = createClient({ address: 'http://localhost', socket, apiKey: undefined, signal })
   // A server that cannot be asked notices the change within a second.

@@ -86,7 +86,7 @@ async function pullDetached(context: CommandContext, reference: string, request:
 }
 
 /** Matches error messages that already explain what happens to the download. */
-const SAYS_WHAT_BECOMES = /\b(?:kept|removed|deleted|pull)\b/i
+const EXPLAINS_DOWNLOAD = /\b(?:kept|removed|deleted|pull)\b/i
 
 /**
  * Starts, joins or continues a download, and shows the chosen file and the progress on standard error.
@@ -216,7 +216,7 @@ async function leave(client: ServerClient, name: string, reference: string): Pro
 
 function endedEarly(error: unknown, reference: string): unknown {
   if (!(error instanceof CommandFailure)) return error
-  if (error instanceof ServerRefusal && SAYS_WHAT_BECOMES.test(error.message)) return error
+  if (error instanceof ServerRefusal && EXPLAINS_DOWNLOAD.test(error.message)) return error
   const again = `continue with: corral pull ${reference}`
   return new CommandFailure(error.exitCode, `${error.message} The downloaded part is kept; ${again}`, error)
 }

@@ -7,7 +7,7 @@ import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
 import { addTo, OpenMap, OpenSet } from '../system/open-tables.ts'
 import type { ServerCertificate } from './certificate.ts'
-import { holdContinue, mayTakeAnyTime } from './long-upload.ts'
+import { hasNoUploadTimeout, holdContinue } from './long-upload.ts'
 import { encrypt } from './tls-handshake.ts'
 import { refusalText } from './unreadable-request.ts'
 
@@ -258,7 +258,7 @@ export class ConnectionGuard {
   /** The connection that has taken longest to send its request. Uploads have their own minimum pace. */
   #slowest(): Connection | undefined {
     for (const connection of this.#asking) {
-      if (!connection.request!.complete && !mayTakeAnyTime(connection.inner)) return connection
+      if (!connection.request!.complete && !hasNoUploadTimeout(connection.inner)) return connection
     }
     return undefined
   }

@@ -7,18 +7,18 @@ const uploading = new WeakSet<Duplex>()
  * Lets a request's body take any time to arrive. By default servers end requests that have not arrived after some
  * minutes, but a large file on a slow connection takes longer. The code that reads the body must abort it if it stalls.
  */
-export function takeAnyTime(request: IncomingMessage): void {
+export function removeUploadTimeout(request: IncomingMessage): void {
   const { socket } = request
   uploading.add(socket)
   request.once('close', () => uploading.delete(socket))
 }
 
 /** Whether a connection's request may take any time to arrive. */
-export function mayTakeAnyTime(socket: Duplex): boolean {
+export function hasNoUploadTimeout(socket: Duplex): boolean {
   return uploading.has(socket)
 }
 
-/** Enables `takeAnyTime` on a server. Call it after the server's own listeners were added. */
+/** Enables `removeUploadTimeout` on a server. Call it after the server's own listeners were added. */
 export function allowLongUploads(server: Server): void {
   const listeners = server.listeners('clientError') as ((error: Error, socket: Duplex) => void)[]
   server.removeAllListeners('clientError')

@@ -157,7 +157,7 @@ export function projectorFinder(paths: readonly string[]): (modelPath: string) =
     const named = nearest.filter(file => base !== '' && file.base.includes(base))
     const isAlone = () =>
       models.length <= MAX_COMPARED &&
-      areAkin(new Set(models.filter(file => shared(file) >= depth).map(file => file.base)))
+      areRelated(new Set(models.filter(file => shared(file) >= depth).map(file => file.base)))
     const unnamed = nearest.filter(file => !namesAnother(file.base, base))
     const fitting = named.length > 0 ? named : unnamed.length > 0 && isAlone() ? unnamed : []
     if (new Set(fitting.map(file => file.base)).size > 1) return undefined
@@ -184,7 +184,7 @@ export function projectorFor(modelPath: string, paths: readonly string[]): strin
 }
 
 /** Whether these bases belong to one model whose quantizations have unusual names: their names are mostly the same. */
-function areAkin(bases: ReadonlySet<string>): boolean {
+function areRelated(bases: ReadonlySet<string>): boolean {
   if (bases.size <= 1) return true
   const sorted = [...bases].sort()
   // The common prefix of the first and the last sorted name is common to all.

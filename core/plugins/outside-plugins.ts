@@ -149,11 +149,11 @@ async function entryIn(folder: string): Promise<string | undefined> {
   // A package may declare its contract version. If the version does not match, the package is not even loaded.
   const api = isObject(content.corral) ? content.corral.api : undefined
   if (api !== undefined && api !== PLUGIN_API) throw new Error(wrongApi(api))
-  return join(folder, entryOf(content))
+  return join(folder, toAuditEntry(content))
 }
 
 /** The entry file of a package, from its package.json: https://nodejs.org/api/packages.html#package-entry-points */
-export function entryOf({ exports, main }: { exports?: unknown; main?: unknown }): string {
+export function toAuditEntry({ exports, main }: { exports?: unknown; main?: unknown }): string {
   const pick = (target: unknown): string | undefined => {
     if (typeof target === 'string') return target
     if (Array.isArray(target)) return target.map(pick).find(Boolean)

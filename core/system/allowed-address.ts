@@ -2,7 +2,7 @@ import { type LookupAddress, lookup } from 'node:dns'
 import { isIP, type LookupFunction } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { CorralError } from '../errors.ts'
-import { bareHost, isPrivateName, isPublicAddress, meantAddress } from './private-address.ts'
+import { bareHost, isPrivateName, isPublicAddress, normalizedAddress } from './private-address.ts'
 
 /** The entry that allows every address. */
 export const EVERY_ADDRESS = '*'
@@ -16,7 +16,7 @@ export function isAllowedEntry(text: string): boolean {
 
 function isAllowed(address: string, allowed: readonly string[]): boolean {
   if (allowed.includes(EVERY_ADDRESS) || isPublicAddress(address)) return true
-  const meant = meantAddress(address)
+  const meant = normalizedAddress(address)
   return allowed.filter(isNetwork).some(entry => {
     const [network, bits] = networkOf(entry)
     return network.kind() === meant.kind() && meant.match(network, bits)
@@ -25,9 +25,9 @@ function isAllowed(address: string, allowed: readonly string[]): boolean {
 
 const isNetwork = (entry: string) => entry.includes('/') || isIP(entry) !== 0
 
-function networkOf(entry: string): [ReturnType<typeof meantAddress>, number] {
+function networkOf(entry: string): [ReturnType<typeof normalizedAddress>, number] {
   if (entry.includes('/')) return ipaddr.parseCIDR(entry)
-  const address = meantAddress(entry)
+  const address = normalizedAddress(entry)
   return [address, address.kind() === 'ipv4' ? 32 : 128]
 }
 

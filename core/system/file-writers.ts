@@ -43,7 +43,7 @@ export async function foreignWriter(path: string): Promise<ForeignWriter | undef
   if (process.platform === 'win32') return await windowsWriter(path)
   const [passwd = '', group = ''] = await Promise.all(['/etc/passwd', '/etc/group'].map(textOf))
   const accounts = { platform: process.platform, uid: process.geteuid!(), passwd, group }
-  for (const node of await nodesOnTheWay(path)) {
+  for (const node of await nodesOnPath(path)) {
     const writer = posixWriter(node, accounts) ?? (await listedWriter(node))
     if (writer && !(await isReadOnly(node.path))) return writer
   }
@@ -112,7 +112,7 @@ async function textOf(path: string): Promise<string> {
  * Returns the file, then every link and folder that decides where the path leads. For a pipe or an open file, returns
  * only the file.
  */
-async function nodesOnTheWay(path: string): Promise<PosixNode[]> {
+async function nodesOnPath(path: string): Promise<PosixNode[]> {
   const file = await stat(path)
   if (!file.isFile() || /^\/(dev|proc)\//.test(path)) return [{ path, uid: file.uid, gid: file.gid, mode: file.mode }]
   const nodes: PosixNode[] = []

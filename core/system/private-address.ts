@@ -16,7 +16,7 @@ export function bareHost(hostname: string): string {
 }
 
 /** Parses an address, as IPv4 if it is only another spelling of one or is translated to one on its way (RFC 6052). */
-export function meantAddress(text: string) {
+export function normalizedAddress(text: string) {
   const address = ipaddr.process(text.replace(/%.*$/, ''))
   const bytes = address.toByteArray()
   const isTranslated = bytes.length === 16 && address.match(ipaddr.parseCIDR('64:ff9b::/96'))
@@ -24,12 +24,12 @@ export function meantAddress(text: string) {
 }
 
 function isLoopbackAddress(host: string): boolean {
-  return isIP(host) !== 0 && meantAddress(host).range() === 'loopback'
+  return isIP(host) !== 0 && normalizedAddress(host).range() === 'loopback'
 }
 
 /** Whether an address is public: not in a special range, not a cloud's service, and not this machine's own. */
 export function isPublicAddress(text: string, own: ReadonlySet<string> = ownAddresses()): boolean {
-  const address = meantAddress(text)
+  const address = normalizedAddress(text)
   const spelled = address.toString()
   if (address.range() !== 'unicast' || CLOUD_SERVICES.has(spelled) || own.has(spelled)) return false
   return address.kind() === 'ipv4' || address.match(GLOBAL_IPV6)
@@ -37,7 +37,7 @@ export function isPublicAddress(text: string, own: ReadonlySet<string> = ownAddr
 
 function ownAddresses(): Set<string> {
   const all = Object.values(networkInterfaces()).flatMap(addresses => addresses ?? [])
-  return new Set(all.map(({ address }) => meantAddress(address).toString()))
+  return new Set(all.map(({ address }) => normalizedAddress(address).toString()))
 }
 
 /** Whether a URL's host name is this machine itself. Names other than `localhost` are not looked up. */

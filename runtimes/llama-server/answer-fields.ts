@@ -42,7 +42,7 @@ const FEW_TOKENS = 16
  * whose prompt llama-server processes in one batch. If the client disconnects, little more is computed than with a
  * stream.
  */
-export function isSoonDone(
+export function isShortAnswer(
   path: string,
   body: EngineFields,
   { whole, native, stopText, countEach, controlled }: AnswerSink

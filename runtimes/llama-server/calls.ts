@@ -10,7 +10,7 @@ import {
   countChoices,
   getSeed,
   isConstrained,
-  isSoonDone,
+  isShortAnswer,
   isWide,
   listPrompts,
   streamed,
@@ -50,7 +50,7 @@ export interface CallsOptions {
 /**
  * Returns the calls of an engine, in llama-server's dialect (tools/server/README.md). Answers are requested as streams.
  * llama-server notices that the client of an unstreamed answer has disconnected only while nothing else is generated,
- * and would otherwise continue for no one. Only short answers are requested in one piece (`isSoonDone`).
+ * and would otherwise continue for no one. Only short answers are requested in one piece (`isShortAnswer`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
   const { request, alias, mode, contextSize, metadata, promptSlots, marks } = options
@@ -155,7 +155,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
     // A request for several answers would take slots that belong to others.
     if (isWide(body)) return await oneByOne(path, body, sink)
-    if (isSoonDone(path, body, sink)) return await inOnePiece(path, body, sink)
+    if (isShortAnswer(path, body, sink)) return await inOnePiece(path, body, sink)
     const lines = new SseParser()
     const reader = new EventReader(sink.native)
     let done = false

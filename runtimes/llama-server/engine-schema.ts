@@ -25,12 +25,12 @@ import {
   lowest,
   type Made,
   malformed,
-  mapOf,
   Never,
   type Part,
   picked,
   pointerToken,
   pointerTokens,
+  requireFields,
   requireLength,
   shown,
   UNCHECKED,
@@ -371,7 +371,7 @@ class Compiler {
     const names = new Set<string>()
     const required = new Set<string>()
     for (const { schema, at } of parts) {
-      for (const name of Object.keys(mapOf(schema.properties, `${at}/properties`))) names.add(name)
+      for (const name of Object.keys(requireFields(schema.properties, `${at}/properties`))) names.add(name)
       if (Array.isArray(schema.required))
         for (const name of schema.required) if (typeof name === 'string') required.add(name)
     }
@@ -389,7 +389,8 @@ class Compiler {
       else if (required.has(name)) return made
       else if (isOpen)
         for (const { schema, at } of parts)
-          if (Object.hasOwn(mapOf(schema.properties, at), name)) this.#name(at, `properties/${pointerToken(name)}`)
+          if (Object.hasOwn(requireFields(schema.properties, at), name))
+            this.#name(at, `properties/${pointerToken(name)}`)
     }
 
     const min = Math.max(...parts.map(part => getCount(part, 'minProperties') ?? 0))
@@ -436,7 +437,7 @@ class Compiler {
   #property(parts: readonly Part[], name: string): Made {
     const own: Part[] = []
     for (const { schema, at } of parts) {
-      const properties = mapOf(schema.properties, `${at}/properties`)
+      const properties = requireFields(schema.properties, `${at}/properties`)
       const isOwn = Object.hasOwn(properties, name)
       // Patterns of names are not checked here.
       const given = isOwn ? properties[name] : 'patternProperties' in schema ? undefined : schema.additionalProperties

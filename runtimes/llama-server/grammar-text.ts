@@ -89,7 +89,7 @@ export function readGrammar(text: string, isStart: (name: string) => boolean = (
       const quantifier = take(/[*+?]|\{[ \t\r\n]*\d+[ \t\r\n]*(?:,[ \t\r\n]*\d*[ \t\r\n]*)?\}/y)
       if (quantifier) {
         if (piece.length === 0) throw new NotReadable()
-        const [least, most] = boundsOf(quantifier)
+        const [least, most] = parseQuantifier(quantifier)
         // llama.cpp would write rules until memory is full.
         if (least > most) throw new NotReadable()
         piece = rules.repeat(piece, least, most)
@@ -157,7 +157,7 @@ export function readGrammar(text: string, isStart: (name: string) => boolean = (
 }
 
 /** Parses the numbers of `*`, `+`, `?`, `{2}`, `{2,}` and `{2,3}`. */
-export function boundsOf(quantifier: string): [number, number] {
+export function parseQuantifier(quantifier: string): [number, number] {
   if (quantifier === '*') return [0, Number.POSITIVE_INFINITY]
   if (quantifier === '+') return [1, Number.POSITIVE_INFINITY]
   if (quantifier === '?') return [0, 1]

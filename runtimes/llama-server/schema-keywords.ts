@@ -114,7 +114,7 @@ export function listOf(value: unknown, at: string): readonly unknown[] {
   throw malformed(at, 'must be a list of schemas')
 }
 
-export function mapOf(value: unknown, at: string): Fields {
+export function requireFields(value: unknown, at: string): Fields {
   if (value === undefined) return {}
   if (isObject(value)) return value
   throw malformed(at, 'must be an object of schemas')

@@ -1,4 +1,4 @@
-import { boundsOf } from './grammar-text.ts'
+import { parseQuantifier } from './grammar-text.ts'
 
 /** Pairs of first and last code points, sorted and disjoint. */
 type Ranges = readonly (readonly [number, number])[]
@@ -305,7 +305,7 @@ class PatternReader {
       if (quantifier === undefined) parts.push(part)
       else {
         this.#take(/\?/y)
-        parts.push(repeat(part, ...boundsOf(quantifier)))
+        parts.push(repeat(part, ...parseQuantifier(quantifier)))
       }
     }
   }

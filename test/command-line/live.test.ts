@@ -127,7 +127,7 @@ t.test('top ends when its terminal or pipe closes, and at Ctrl-C with a full pip
   // Nobody reads the pipe, and the shell fills it first.
   const script = `exec 3>&1; (head -c 65536 /dev/zero >&3 &) ; sleep 1; exec '${process.execPath}' '${MAIN}' top --json`
   const full = spawn('bash', ['-c', script], { cwd: home, env, stdio: ['ignore', 'pipe', 'ignore'] })
-  await until('it handles signals', () => hearsHangup(full.pid!))
+  await until('it handles signals', () => handlesHangup(full.pid!))
   full.kill('SIGINT')
   t.equal((await once(full, 'exit'))[0], 130, 'a full pipe does not block Ctrl-C')
 })
@@ -139,7 +139,7 @@ function collectLines(child: ChildProcess): () => string[] {
 }
 
 /** Whether a process handles SIGHUP, which commands register last of all signals (Linux only). */
-function hearsHangup(pid: number): boolean {
+function handlesHangup(pid: number): boolean {
   const caught = /^SigCgt:\s*([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))
   return (BigInt(`0x${caught![1]}`) & 1n) === 1n
 }

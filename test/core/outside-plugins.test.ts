@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { Type } from 'typebox'
 import type { ConfigError } from '../../core/config/config-error.ts'
 import { loadConfig } from '../../core/config/load.ts'
-import { definitionFault, entryOf, outsidePlugins } from '../../core/plugins/outside-plugins.ts'
+import { definitionFault, outsidePlugins, toAuditEntry } from '../../core/plugins/outside-plugins.ts'
 import { definePlugin } from '../../core/plugins/plugin.ts'
 import { planPlugins } from '../../core/plugins/plugin-order.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -29,9 +29,9 @@ const esm = (name: string) => `export default { name: '${name}', api: 1, setup: 
 
 const find = (folder: string) => outsidePlugins({ flags: {}, env: { CORRAL_HOME: folder }, cwd: folder })
 
-t.test('entryOf finds the file of a package', async t => {
+t.test('toAuditEntry finds the file of a package', async t => {
   const cases: [object, string][] = readCases('plugin-cases.yaml', 'entries')
-  for (const [description, file] of cases) t.equal(entryOf(description), file, JSON.stringify(description))
+  for (const [description, file] of cases) t.equal(toAuditEntry(description), file, JSON.stringify(description))
 })
 
 t.test('loadPlugin refuses modules that are not plugins', async t => {

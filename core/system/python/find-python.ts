@@ -35,7 +35,7 @@ const QUESTION =
 const ANSWER_LIMIT = 20_000
 
 /** Explains why the packages cannot be installed for a Python. Undefined if they can. */
-export function shortcomingOf({ version: [major, minor], bits }: PythonFacts): string | undefined {
+export function explainUnsuitablePython({ version: [major, minor], bits }: PythonFacts): string | undefined {
   if (major !== 3 || minor < OLDEST) return `it is ${major}.${minor}, which is too old`
   if (minor > NEWEST) return `it is ${major}.${minor}, which is too new for the packages`
   if (bits < 64) return 'it has 32 bits, and the packages need 64'
@@ -73,7 +73,7 @@ export async function findPython(options: {
     if (path === undefined) continue
     try {
       const facts = await askPython(path, options)
-      const shortcoming = shortcomingOf(facts)
+      const shortcoming = explainUnsuitablePython(facts)
       if (shortcoming === undefined) return facts
       refused.push(`${path}: ${shortcoming}`)
     } catch (error) {

@@ -15,7 +15,7 @@ const RULES = FAILURES as FailureRule[]
 export const DISK_FULL = RULES[0]!.pattern
 
 /** The rule's explanation of a line, if the rule matches. */
-export function sentenceOf({ pattern, sentence }: FailureRule, line: string): string | undefined {
+export function toSentence({ pattern, sentence }: FailureRule, line: string): string | undefined {
   const match = new RegExp(pattern).exec(line)
   const found = match?.slice(1).find(group => group !== undefined) ?? ''
   return match ? sentence.replace(/ \(\$1\)|\$1/, text => found && text.replace('$1', () => found)) : undefined
@@ -35,7 +35,7 @@ export function installFailure(
   const instead = `or set ${section}.python in config.yaml to a Python that has the packages`
   for (const rule of RULES) {
     for (const line of lines.toReversed()) {
-      const sentence = sentenceOf(rule, line)?.replace('$section', section).replace('$instead', instead)
+      const sentence = toSentence(rule, line)?.replace('$section', section).replace('$instead', instead)
       if (sentence !== undefined) return { code: rule.code ?? code, sentence }
     }
   }

@@ -7,7 +7,7 @@ import { sendErrors } from '../../../core/http/application.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { listPage, PageOf } from '../../../core/http/list-page.ts'
-import { takeAnyTime } from '../../../core/http/long-upload.ts'
+import { removeUploadTimeout } from '../../../core/http/long-upload.ts'
 import { openaiErrorBody, openaiRouter } from '../../../core/http/openai-error.ts'
 import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import { DISK_ERRORS, json } from '../../../core/http/response-schemas.ts'
@@ -203,7 +203,7 @@ function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsy
       response: { 200: json('The file', FileObject) },
       errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS],
       handler: async (request, reply) => {
-        takeAnyTime(request.raw)
+        removeUploadTimeout(request.raw)
         reply.raw.once('finish', () => endUpload(request.raw))
         return fileObject(await receiveForm(files, request, reply, stall()))
       }

@@ -29,7 +29,7 @@ import {
   usedOfText,
   WrongAnswer
 } from './asking/ask-protocol.ts'
-import { ContinuedAnswer, type Ending, saysSomething } from './asking/continued-answer.ts'
+import { ContinuedAnswer, type Ending, hasAnswerContent } from './asking/continued-answer.ts'
 import { type Asking, askNode, dispatch, NodeFault } from './asking/dispatch.ts'
 import type { Copies } from './copying/copies.ts'
 import type { ClusterNode } from './nodes/node.ts'
@@ -104,7 +104,7 @@ export function createClusterEngine(
       onProgress: by.onProgress
     })
     /** Reports which options the node has clamped, and which parts of a schema it does not enforce. */
-    const sayHeaders = ({ headers }: NodeReply) => {
+    const reportHeaders = ({ headers }: NodeReply) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
       const unenforced = headers[UNENFORCED_SCHEMA]
@@ -136,7 +136,7 @@ export function createClusterEngine(
         await sink.take(joined)
       }
       const take = async (piece: Piece) => {
-        if (!begun && !saysSomething(piece)) {
+        if (!begun && !hasAnswerContent(piece)) {
           if (!isProgress(piece)) return void held.push(piece)
           kept?.keep(piece, false)
           return await sink.take(piece)
@@ -185,7 +185,7 @@ export function createClusterEngine(
           await dispatch({ members, copies }, asking, signal, {
             begun: () => begun,
             async read(reply, member) {
-              sayHeaders(reply)
+              reportHeaders(reply)
               held = []
               answering = { member, asking }
               await read(reply, take)
@@ -289,7 +289,7 @@ export function createClusterEngine(
         dispatch({ members, copies }, asking, signal, {
           begun: () => false,
           async read(reply) {
-            sayHeaders(reply)
+            reportHeaders(reply)
             return await readPiece<Value>(reply)
           }
         })
@@ -326,7 +326,7 @@ export function createClusterEngine(
           dispatch({ members, copies }, toAsking({ call: 'load' }), signal, {
             begun: () => false,
             async read(reply) {
-              sayHeaders(reply)
+              reportHeaders(reply)
               for await (const line of readLines(reply.body)) onProgress?.(parsed(line) as Progress)
             }
           })

@@ -1,6 +1,6 @@
 import type { ErrorCode } from '../../../core/errors.ts'
 import type { ToolError } from '../../../core/system/child-process.ts'
-import { DISK_FULL, type FailureRule, lastLines, sentenceOf } from '../../../core/system/python/install-failure.ts'
+import { DISK_FULL, type FailureRule, lastLines, toSentence } from '../../../core/system/python/install-failure.ts'
 import FAILURES from './failures.json' with { type: 'json' }
 
 type Cause =
@@ -47,7 +47,7 @@ export function classifyFailure({ tail: lines, exitSignal }: Pick<ToolError, 'ta
   for (const rule of CONVERSION_RULES) {
     const { cause, code = 'conversion_failed', inCode = false } = rule
     for (const line of relevant.filter(line => line.startsWith('  ') === inCode)) {
-      const sentence = sentenceOf(rule, line)
+      const sentence = toSentence(rule, line)
       if (sentence !== undefined) return { cause, code, sentence }
     }
   }

@@ -5,14 +5,14 @@ import { notify } from './parts/controls.tsx'
 import { formatNumber } from './parts/formats.ts'
 import { openChats } from './state/chats.ts'
 import { keepChats } from './state/kept-chats.ts'
-import { followMe, me, redeemLink } from './state/me.ts'
+import { me, redeemLink, watchIdentity } from './state/me.ts'
 import { chatsOwner } from './state/preferences.ts'
 import { connection, followServer } from './state/server-state.ts'
 import { loadLanguage } from './texts/texts.ts'
 
 const [fault] = await Promise.all([redeemLink(), loadLanguage().catch(() => undefined)])
 followServer()
-followMe()
+watchIdentity()
 showApp()
 if (fault) notify(fault, true)
 // If the server cannot be reached, show the chats of the last user.

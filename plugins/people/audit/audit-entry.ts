@@ -54,7 +54,7 @@ const DENIED = new Set([401, 403, 429])
  * Decides whether a finished request goes into the audit log.
  * @param reads whether to include requests that change nothing and run no model
  */
-export function tellingOf({ method, routeOptions, record }: FastifyRequest, reads: boolean): Telling {
+export function auditDecision({ method, routeOptions, record }: FastifyRequest, reads: boolean): Telling {
   const { role, audited = !READS.has(method) } = routeOptions.config ?? {}
   const { status, leased } = record
   const isDenied = DENIED.has(status)
@@ -65,7 +65,7 @@ export function tellingOf({ method, routeOptions, record }: FastifyRequest, read
 }
 
 /** Builds the audit entry for a finished request: caller, action and result, but no prompts or answers. */
-export function entryOf(request: FastifyRequest, now: Date): AuditEntry {
+export function toAuditEntry(request: FastifyRequest, now: Date): AuditEntry {
   const { id, method, caller, record, routeOptions } = request
   const { use, status, failure, began, ended, waitBegan, leased, tokens } = record
   const code = failure?.code ?? (status === CLIENT_LEFT ? 'client_left' : undefined)

@@ -1,7 +1,7 @@
 import type { FastifyBaseLogger, FastifyRequest } from 'fastify'
 import { version } from '../../../core/system/package-info.ts'
 import { printable } from '../../../core/system/printable.ts'
-import { type AuditEntry, entryOf, tellingOf } from './audit-entry.ts'
+import { type AuditEntry, auditDecision, toAuditEntry } from './audit-entry.ts'
 import { LineLog, type LineLogLimits } from './line-log.ts'
 import { RefusalLimit } from './refusal-limit.ts'
 
@@ -36,10 +36,10 @@ export class AuditTrail {
   }
 
   take(request: FastifyRequest): void {
-    const telling = tellingOf(request, this.#reads)
+    const telling = auditDecision(request, this.#reads)
     if (telling === 'no') return
     if (telling === 'refusal' && !this.#refusals.take(request.caller.turn, request.record.status)) return
-    this.#push(entryOf(request, new Date()))
+    this.#push(toAuditEntry(request, new Date()))
   }
 
   /** Records an event that is not a request. */

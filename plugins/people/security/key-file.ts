@@ -228,7 +228,7 @@ function hashOf(salt: string, secret: string): Buffer {
   return hash('sha256', salt + secret, 'buffer')
 }
 
-export function isSecretOf({ salt, hash }: Pick<KeyEntry, 'salt' | 'hash'>, secret: string): boolean {
+export function matchesSecret({ salt, hash }: Pick<KeyEntry, 'salt' | 'hash'>, secret: string): boolean {
   const known = Buffer.from(hash, 'base64url')
   const sent = hashOf(salt, secret)
   return known.length === sent.length && timingSafeEqual(known, sent)

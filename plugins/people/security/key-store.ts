@@ -7,7 +7,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { type Caller, keylessCaller } from '../../../core/contracts/callers.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { OpenSet } from '../../../core/system/open-tables.ts'
-import { isSecretOf, type KeyEntry, keyFileMark, parseKey, readKeys } from './key-file.ts'
+import { type KeyEntry, keyFileMark, matchesSecret, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
 
 /**
@@ -127,7 +127,7 @@ export async function openKeyStore(
 
   function findStored({ id, secret }: { id: string; secret: string }, digest: string): StoredKey | undefined {
     const key = stored.get(id)
-    if (!key || !isSecretOf(key.entry, secret)) return undefined
+    if (!key || !matchesSecret(key.entry, secret)) return undefined
     const valid = asValid(key)
     byDigest.set(digest, valid)
     return valid

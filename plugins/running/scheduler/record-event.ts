@@ -28,7 +28,7 @@ import {
   runningOn,
   satisfies
 } from './scheduler-state.ts'
-import { undoReload, undoReloadOf } from './serve-engine.ts'
+import { undoReload, undoReloadFor } from './serve-engine.ts'
 
 type RequestEvent = Extract<Event, { type: 'request' }>
 
@@ -48,7 +48,7 @@ export function record(step: Step, engine: EngineState, event: EngineEvent): voi
     case 'leave':
       leaveQueue(engine, event.id)
       endAnswer(step, engine, event.id)
-      undoReloadOf(step, engine, event.id)
+      undoReloadFor(step, engine, event.id)
       return
     case 'yield':
       recordYield(step, engine, event.id)
@@ -229,7 +229,7 @@ function queueFull(step: Step, engine: EngineState, clientId: string): CorralErr
   const displaced = findDisplaceable(engine, clientId)
   if (!displaced) return full
   refuse(step, engine, [displaced], full)
-  undoReloadOf(step, engine, displaced.id)
+  undoReloadFor(step, engine, displaced.id)
   return undefined
 }
 

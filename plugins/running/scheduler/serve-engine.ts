@@ -137,7 +137,7 @@ export function undoReload(
 }
 
 /** Gives up the reload for this request, unless the load has begun. */
-export function undoReloadOf(step: Step, engine: EngineState, requester: number): void {
+export function undoReloadFor(step: Step, engine: EngineState, requester: number): void {
   const reload = getPlan(engine)?.reload
   if (reload?.requester === requester && !isIn(engine, 'loading')) undoReload(step, engine, reload)
 }

@@ -60,7 +60,7 @@ export function parseWorkerDevice(line: string): BuildDevice | undefined {
  * @param own bytes of the machine's memory that `ggml-rpc-server` uses for its client
  * @param limit bytes that may be taken from each device
  */
-export function lentDevices(
+export function offeredDevices(
   devices: readonly BuildDevice[],
   machine: { gpus: readonly Gpu[]; now: MemoryNow; own: number; limit: number | undefined }
 ): WorkerFacts['devices'] {
@@ -154,7 +154,7 @@ export function createWorkerHost(deps: {
           build: { id, kind, source, version: build.version, digest, ...(commit !== undefined && { commit }) },
           instance: server.instance ?? '',
           busy: server.busy,
-          devices: lentDevices(server.devices, { gpus, now, own: own?.own ?? 0, limit: options.memory })
+          devices: offeredDevices(server.devices, { gpus, now, own: own?.own ?? 0, limit: options.memory })
         }
       }
       let close = async () => {}

@@ -9,7 +9,7 @@ import { cacheByLayer, modelShape } from '../memory/model-shape.ts'
 import { MIN_TOKENS } from './placement.ts'
 import type { SlotStates } from './prompt-slots.ts'
 import type { SavedState, Tier } from './saved-state.ts'
-import { promptPace, rollBack, slotAction } from './slot-requests.ts'
+import { millisecondsPerToken, rollBack, slotAction } from './slot-requests.ts'
 import { addWindowCell, readLayout, rewriteForStreams, type StateKind } from './state-file.ts'
 import { openStateStore, type StateStore, type StateStoreOptions } from './state-store.ts'
 
@@ -143,7 +143,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     async function measurePace(): Promise<void> {
       if (performance.now() - paceAt < PACE_AGE) return
       paceAt = performance.now()
-      pace = (await promptPace(engine, abortAfter(BASE_LIMIT)).catch(() => undefined)) ?? pace
+      pace = (await millisecondsPerToken(engine, abortAfter(BASE_LIMIT)).catch(() => undefined)) ?? pace
     }
 
     /** Finishes a file that llama-server wrote. Returns how many streams it has. */

@@ -58,7 +58,7 @@ async function post(engine: Requests, path: string, fields: object, signal: Abor
 }
 
 /** Returns the average milliseconds per token of prefill, or undefined if too few tokens were processed. */
-export async function promptPace(engine: Requests, signal: AbortSignal): Promise<number | undefined> {
+export async function millisecondsPerToken(engine: Requests, signal: AbortSignal): Promise<number | undefined> {
   const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal })
   const metrics = await readText(body)
   const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(metrics)?.[1])

@@ -6,8 +6,8 @@ import { WORKER_ALIVE_PATH, WORKER_PATH, type WorkerOptions } from '../../../cor
 import { surplusFiles, WorkerCache } from '../../../runtimes/llama-cpp/worker/worker-cache.ts'
 import {
   createWorkerHost,
-  lentDevices,
   listenAddress,
+  offeredDevices,
   parseWorkerDevice
 } from '../../../runtimes/llama-cpp/worker/worker-host.ts'
 import { until } from '../../support/corral.ts'
@@ -36,7 +36,7 @@ t.test('parses the devices of ggml-rpc-server', async t => {
 t.test('computes the offer of each device', async t => {
   const cpu = { id: 'CPU', description: 'A processor', totalMemory: 40 * GIB, freeMemory: 40 * GIB }
   const now = { host: { total: 40 * GIB, available: 30 * GIB }, gpus: {} }
-  const lent = (given: object) => lentDevices([cpu], { gpus: [], now, own: 0, limit: undefined, ...given })[0]!
+  const lent = (given: object) => offeredDevices([cpu], { gpus: [], now, own: 0, limit: undefined, ...given })[0]!
   t.match(
     lent({}),
     { name: 'CPU', total: 40 * GIB, usable: 30 * GIB, free: 30 * GIB },
@@ -45,7 +45,7 @@ t.test('computes the offer of each device', async t => {
   t.match(lent({ own: 20 * GIB }), { usable: 36 * GIB, free: 30 * GIB }, "its client's memory is part of the offer")
   t.match(lent({ limit: 8 * GIB }), { usable: 8 * GIB, free: 8 * GIB }, 'no more than allowed')
   const cuda = { id: 'CUDA0', description: 'A GPU', totalMemory: 24 * GIB, freeMemory: 10 * GIB }
-  const gpus = lentDevices([cuda], { gpus: [], now, own: 0, limit: undefined })
+  const gpus = offeredDevices([cuda], { gpus: [], now, own: 0, limit: undefined })
   t.match(gpus, [{ name: 'CUDA0', usable: 23 * GIB, free: 10 * GIB }])
 })
 

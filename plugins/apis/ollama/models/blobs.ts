@@ -8,7 +8,7 @@ import type { Storage } from '../../../../core/contracts/storage.ts'
 import { CorralError, isSystemError } from '../../../../core/errors.ts'
 import { type ArrivingUpload, arriving, endUpload, paced } from '../../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
-import { takeAnyTime } from '../../../../core/http/long-upload.ts'
+import { removeUploadTimeout } from '../../../../core/http/long-upload.ts'
 import { DISK_ERRORS, nativeRouter } from '../../../../core/http/response-schemas.ts'
 import { formatBytes } from '../../../../core/system/bytes.ts'
 import { diskRefusal, requireSpace } from '../../../../core/system/disk-space.ts'
@@ -254,7 +254,7 @@ export function blobRoutes(blobs: BlobStore, turns: UploadSlots, stall: number):
       handler: async (request, reply) => {
         const sha256 = parseDigest(request.params.digest, 'digest')
         if (await blobs.has(sha256)) return await reply.code(200).send()
-        takeAnyTime(request.raw)
+        removeUploadTimeout(request.raw)
         reply.raw.once('finish', () => endUpload(request.raw))
         const upload = await turns.take(request.caller, clientSignal(reply))
         try {

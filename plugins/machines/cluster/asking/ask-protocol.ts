@@ -155,7 +155,7 @@ function toError(code: unknown, message: unknown, more: Record<string, unknown>)
   })
 }
 
-export function trailersOf({ raw }: FastifyReply) {
+export function parseTrailers({ raw }: FastifyReply) {
   const trailers: Record<string, string> = {}
   const set = (name: string, value: string) => {
     trailers[name] = value

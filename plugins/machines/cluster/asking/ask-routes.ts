@@ -36,7 +36,7 @@ import {
   ONCE_OPERATIONS,
   type OnceCall,
   packVectors,
-  trailersOf
+  parseTrailers
 } from './ask-protocol.ts'
 
 /** Maximum number of names in one request for descriptions. */
@@ -177,7 +177,7 @@ async function answer(
   body: AskBody
 ): Promise<void> {
   const used: (TokenUsage | undefined)[] = []
-  const trailers = trailersOf(reply)
+  const trailers = parseTrailers(reply)
   const { failure } = trailers
   const question: Question = {
     ...asked,
@@ -234,7 +234,7 @@ async function load(
 ): Promise<void> {
   request.server.drain.admit(reply)
   const stream = openReplyStream(reply, MEMBER_LINES)
-  await endWithFailure(stream, request, trailersOf(reply).failure, async () => {
+  await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
     const leased = await scheduler.lease({
       ...lease,
       ...callerLease(reply),

@@ -265,7 +265,7 @@ function isOpening({ choices, prompt_progress, usage, timings }: StreamEvent): b
 }
 
 /** Whether a piece of a stream has content, and not only the role or the progress of prompt processing. */
-export function saysSomething(piece: readonly Delta[] | Buffer): boolean {
+export function hasAnswerContent(piece: readonly Delta[] | Buffer): boolean {
   if (Buffer.isBuffer(piece)) {
     return new SseParser().push(piece).some(payload => payload === '[DONE]' || !isOpening(JSON.parse(payload)))
   }

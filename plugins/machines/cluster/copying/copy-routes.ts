@@ -15,7 +15,7 @@ import { FILE_REPLIES, sendStoredFile } from '../../../../core/http/stored-file-
 import { catalogFor } from '../../../../core/models/allowed-models.ts'
 import { parseModelName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { dateAt } from '../../../../core/system/clock.ts'
-import { type DescribedModel, MEMBER_LINES, trailersOf } from '../asking/ask-protocol.ts'
+import { type DescribedModel, MEMBER_LINES, parseTrailers } from '../asking/ask-protocol.ts'
 import { OfferSchema, type SourceFiles } from './source-files.ts'
 
 interface Dependencies {
@@ -143,7 +143,7 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
       const stream = openReplyStream(reply, MEMBER_LINES)
       const signal = clientSignal(reply)
       const onProgress = (progress: Progress) => void stream.write(`${JSON.stringify({ progress })}\n`)
-      await endWithFailure(stream, request, trailersOf(reply).failure, async () => {
+      await endWithFailure(stream, request, parseTrailers(reply).failure, async () => {
         const source = { name, url, ticket, ...(tlsName ? { tlsName } : {}) }
         const variant = await sources.copy(source, digest, request.caller, signal, onProgress)
         stream.end(`${JSON.stringify({ model: describe(variant) })}\n`)

@@ -5,7 +5,7 @@ import { Icon } from '../parts/icons.tsx'
 import { useWindowEvents } from '../parts/view-hooks.ts'
 import { stop } from '../state/answering.ts'
 import type { Attachment } from '../state/conversation-tree.ts'
-import { draftOf, keepDraft } from '../state/drafts.ts'
+import { keepDraft, readDraft } from '../state/drafts.ts'
 import { models } from '../state/server-state.ts'
 import { fill, texts } from '../texts/texts.ts'
 import { readFiles } from './attachments.ts'
@@ -26,7 +26,7 @@ export function Composer(props: {
   onEditLast?: () => void
 }) {
   const t = texts.value
-  const draft = useMemo(() => draftOf(props.id ?? ''), [])
+  const draft = useMemo(() => readDraft(props.id ?? ''), [])
   const text = useSignal(draft.text)
   const attachments = useSignal<readonly Attachment[]>(draft.attachments)
   useSignalEffect(() => keepDraft(props.id ?? '', text.value, attachments.value))

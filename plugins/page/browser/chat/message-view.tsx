@@ -17,7 +17,7 @@ import {
   type OpenChat,
   showBranch
 } from '../state/chats.ts'
-import { isUnderWay, type Message, siblingsOf, type Timing, type ToolCall } from '../state/conversation-tree.ts'
+import { getSiblings, isUnderWay, type Message, type Timing, type ToolCall } from '../state/conversation-tree.ts'
 import { go } from '../state/route.ts'
 import { chatModels, contextOf } from '../state/server-state.ts'
 import { fill, labelFor, plural, statusText, texts } from '../texts/texts.ts'
@@ -184,7 +184,7 @@ function Versions({ message, opened }: { message: Message; opened: Signal<OpenCh
   const t = texts.value
   // Subscribes to the tree, to count new versions.
   opened.value
-  const versions = siblingsOf(messagesOf(message.chat), message)
+  const versions = getSiblings(messagesOf(message.chat), message)
   if (versions.length < 2) return null
   const at = versions.findIndex(({ id }) => id === message.id)
   const show = (index: number) => showBranch(versions[index]!)

@@ -4,9 +4,9 @@ import { openDatabase, storedChat, storedChats, storedMessage, storedMessages, w
 import {
   branchTo,
   type Chat,
+  getSiblings,
   type Message,
   newestLeafBelow,
-  siblingsOf,
   titleOf,
   withDescendants
 } from './conversation-tree.ts'
@@ -199,7 +199,7 @@ export async function deleteMessage(message: Message): Promise<void> {
     dirty.delete(id)
   }
   opened.value = { messages: rest }
-  const sibling = siblingsOf(messages, message).at(-1)
+  const sibling = getSiblings(messages, message).at(-1)
   const leaf = sibling ? newestLeafBelow(messages, sibling.id) : message.parent
   const now = Date.now()
   const times = gone.map(({ id, rev = 0 }) => [id, Math.max(now, rev + 1)] as const)

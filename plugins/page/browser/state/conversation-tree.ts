@@ -104,7 +104,7 @@ export function branchTo(messages: ReadonlyMap<string, Message>, leaf: string | 
 }
 
 /** Messages with the same parent, including this one, oldest first. */
-export function siblingsOf(messages: ReadonlyMap<string, Message>, { parent, chat }: Message): Message[] {
+export function getSiblings(messages: ReadonlyMap<string, Message>, { parent, chat }: Message): Message[] {
   return [...messages.values()]
     .filter(message => message.parent === parent && message.chat === chat)
     .sort((a, b) => a.at - b.at)

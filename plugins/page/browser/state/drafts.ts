@@ -8,7 +8,7 @@ const storedAs = (chat: string) => `corral-draft ${chatsOwner.peek()} ${chat}`
 const files = new Map<string, readonly Attachment[]>()
 
 /** The draft of a chat. @param chat its id, or empty for a new one */
-export function draftOf(chat: string): { text: string; attachments: readonly Attachment[] } {
+export function readDraft(chat: string): { text: string; attachments: readonly Attachment[] } {
   return { text: localTexts.get(storedAs(chat)) ?? '', attachments: files.get(storedAs(chat)) ?? [] }
 }
 

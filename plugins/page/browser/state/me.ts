@@ -18,7 +18,7 @@ export interface Me {
 export const me = signal<Me | undefined>(undefined)
 
 /** Asks for the role at the start and whenever it may have changed. */
-export function followMe(): void {
+export function watchIdentity(): void {
   effect(() => {
     key.value
     if (isKeyWanted.value || connection.value === 'offline') return

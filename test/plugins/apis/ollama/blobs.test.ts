@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pino from 'pino'
 import t, { type Test } from 'tap'
-import { allowLongUploads, takeAnyTime } from '../../../../core/http/long-upload.ts'
+import { allowLongUploads, removeUploadTimeout } from '../../../../core/http/long-upload.ts'
 import { BlobStore } from '../../../../plugins/apis/ollama/models/blobs.ts'
 import { detectFiles, type UploadedFile } from '../../../../plugins/apis/ollama/models/create-request.ts'
 import { ggufBytes, safetensorsBytes, writeGguf } from '../../../support/gguf-writer.ts'
@@ -164,7 +164,7 @@ t.test('uploads are exempt from the request timeout', async t => {
   })
   allowLongUploads(server)
   server.on('request', async (incoming, response) => {
-    if (incoming.url === '/upload') takeAnyTime(incoming)
+    if (incoming.url === '/upload') removeUploadTimeout(incoming)
     let size = 0
     try {
       for await (const chunk of incoming) size += chunk.length

@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
-import { ContinuedAnswer, saysSomething } from '../../../../plugins/machines/cluster/asking/continued-answer.ts'
+import { ContinuedAnswer, hasAnswerContent } from '../../../../plugins/machines/cluster/asking/continued-answer.ts'
 
 const messages = [{ role: 'user', content: 'Count.' }]
 const text = (content: string): Delta[] => [{ content }]
@@ -187,9 +187,10 @@ t.test('bytes are stored and joined as events of one answer', async t => {
 })
 
 t.test('an answer has begun with its first text, reasoning or call', async t => {
-  t.notOk(saysSomething(Buffer.from(opening())))
-  t.notOk(saysSomething(Buffer.from(opening({ prompt_progress: { total: 1 } }))))
-  t.ok(saysSomething(Buffer.from(opening() + said('1'))))
-  t.notOk(saysSomething([{ reading: { tokens: 1, total: 2, cached: 0 } }, { extra: {} }]))
-  for (const delta of [{ content: 'a' }, { thinking: 'a' }, { finish: 'stop' as const }]) t.ok(saysSomething([delta]))
+  t.notOk(hasAnswerContent(Buffer.from(opening())))
+  t.notOk(hasAnswerContent(Buffer.from(opening({ prompt_progress: { total: 1 } }))))
+  t.ok(hasAnswerContent(Buffer.from(opening() + said('1'))))
+  t.notOk(hasAnswerContent([{ reading: { tokens: 1, total: 2, cached: 0 } }, { extra: {} }]))
+  for (const delta of [{ content: 'a' }, { thinking: 'a' }, { finish: 'stop' as const }])
+    t.ok(hasAnswerContent([delta]))
 })

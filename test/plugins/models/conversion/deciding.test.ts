@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
-import { type PythonFacts, pythonNames, shortcomingOf } from '../../../../core/system/python/find-python.ts'
+import { explainUnsuitablePython, type PythonFacts, pythonNames } from '../../../../core/system/python/find-python.ts'
 import { installFailure } from '../../../../core/system/python/install-failure.ts'
 import { downloadedPackage } from '../../../../core/system/python/python-packages.ts'
 import { converterProgress, quantizeProgress } from '../../../../plugins/models/conversion/convert-model.ts'
@@ -120,11 +120,11 @@ t.test('requirements files, Python versions and pip output are parsed', async t 
     version: [major, minor],
     bits
   })
-  for (const minor of [10, 11, 12, 13, 14]) t.equal(shortcomingOf(facts(3, minor)), undefined)
-  t.match(shortcomingOf(facts(3, 9)), /3\.9, which is too old/)
-  t.match(shortcomingOf(facts(2, 7)), /too old/)
-  t.match(shortcomingOf(facts(3, 15)), /too new/)
-  t.match(shortcomingOf(facts(3, 12, 32)), /32 bits/)
+  for (const minor of [10, 11, 12, 13, 14]) t.equal(explainUnsuitablePython(facts(3, minor)), undefined)
+  t.match(explainUnsuitablePython(facts(3, 9)), /3\.9, which is too old/)
+  t.match(explainUnsuitablePython(facts(2, 7)), /too old/)
+  t.match(explainUnsuitablePython(facts(3, 15)), /too new/)
+  t.match(explainUnsuitablePython(facts(3, 12, 32)), /32 bits/)
   t.same(pythonNames('win32'), ['python', 'python3', 'py'])
   t.same(pythonNames('linux').slice(-2), ['python3', 'python'], 'named versions come first')
 
