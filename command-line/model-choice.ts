@@ -62,7 +62,7 @@ export async function offerPull(
   })
 }
 
-/** What a pull would download. @throws CommandFailure with the hub's message if there is nothing */
+/** Returns the plan of a pull. @throws CommandFailure with the hub's message if there is nothing */
 async function getPlan(client: ServerClient, model: string, missing: ServerRefusal): Promise<PlanReply> {
   const progress = await showProgress(`looking for ${model}, which is not on this machine`, { plain: 'nothing' })
   try {

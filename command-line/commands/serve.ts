@@ -66,8 +66,8 @@ export async function serve(context: CommandContext): Promise<never> {
     {
       delay,
       skip: [...FAULTS, ...ERRORS, ...(onTerminal ? [] : (['SIGHUP'] as const))],
-      onSecondSignal: signal => log.warn(`second ${signal}: stopping at once`),
-      onTimeout: () => log.error(`not shut down after ${delay / 1000} s: stopping at once`)
+      onSecondSignal: signal => log.warn(`second ${signal}: stopping immediately`),
+      onTimeout: () => log.error(`not shut down after ${delay / 1000} s: stopping immediately`)
     },
     async ({ signal }) => {
       if (failure !== undefined) log.fatal({ err: failure }, 'unexpected error: shutting down')
@@ -82,7 +82,7 @@ export async function serve(context: CommandContext): Promise<never> {
   const onError = (error: unknown) => {
     if (survivesFault(error)) return
     if (failure !== undefined) {
-      log.fatal({ err: error }, 'another error while shutting down: stopping at once')
+      log.fatal({ err: error }, 'another error while shutting down: stopping immediately')
       process.exit(1)
     }
     failure = error ?? new Error('it threw nothing')

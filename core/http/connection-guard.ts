@@ -303,8 +303,8 @@ export class ConnectionGuard {
     }
     connection.stalled = true
     const seconds = Math.round(this.#stall / 1000)
-    this.#log.info({ address }, `A client read nothing of its answer for ${seconds} s; the answer was ended.`)
-    const message = `The answer was ended because nothing of it was read for ${seconds} s (limits.reader_stall). Send the request again, and read its answer as it arrives.`
+    this.#log.info({ address }, `A client did not read its answer for ${seconds} s, so the answer was ended.`)
+    const message = `The answer was ended because the client did not read it for ${seconds} s (limits.reader_stall). Send the request again, and read its answer as it arrives.`
     const error = new CorralError('reader_stalled', message)
     for (const listener of [...listeners]) listener(error)
   }

@@ -79,7 +79,7 @@ export function rateLimitHeaders(
   return headers
 }
 
-/** The budget of these kinds with the least left. Ties go to the one that takes longest to refill. */
+/** The budget of these kinds with the least left. Ties go to the budget that takes longest to refill. */
 function mostPressing(states: readonly BudgetState[], kinds: readonly BudgetKind[]): BudgetState | undefined {
   let found: BudgetState | undefined
   for (const state of states) {

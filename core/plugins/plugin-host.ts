@@ -297,7 +297,7 @@ export class PluginHost {
     }
     const mistakes = offerFaults(entry.offer)
     if (mistakes.length > 0) {
-      const message = `Plugin "${name}" offers what corral does not know: ${mistakes.join('; ')}. Correct its module.`
+      const message = `Plugin "${name}" has unknown members: ${mistakes.join('; ')}. Correct its module.`
       throw new PluginError('plugin_offer_mismatch', name, message)
     }
     const { on, services = {} } = entry.offer

@@ -83,7 +83,9 @@ export async function findPython(options: {
     }
   }
   const found =
-    refused.length > 0 ? `What was found is not suitable (${[...new Set(refused)].join('; ')}).` : 'None was found.'
+    refused.length > 0
+      ? `The installed versions are not suitable (${[...new Set(refused)].join('; ')}).`
+      : 'None was found.'
   const { code, work, section } = options.use
   throw new CorralError(
     code,

@@ -20,7 +20,7 @@ export function cacheRoutes({ engines, catalog, naming }: NativeDependencies): F
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()
 
-    const list = nativeRoute(TAG, 'listPromptCache', 'List what is stored of conversations, by model', {
+    const list = nativeRoute(TAG, 'listPromptCache', 'List stored conversation states, by model', {
       role: 'operator',
       response: { 200: json('Sizes and use by model', Named('CacheReport', CacheReportSchema)) }
     })
@@ -36,9 +36,9 @@ export function cacheRoutes({ engines, catalog, naming }: NativeDependencies): F
       }
     })
 
-    const clear = nativeRoute(TAG, 'clearPromptCache', 'Delete what is stored of conversations', {
+    const clear = nativeRoute(TAG, 'clearPromptCache', 'Delete stored conversation states', {
       role: 'operator',
-      description: 'Conversations go on, but their prompts are processed again unless their engine still has them.',
+      description: 'Conversations continue, but their prompts are processed again unless their engine still has them.',
       querystring: Loose({ model: Type.Optional(Type.String({ description: 'Only those with this model' })) }),
       response: { 200: json('How many were deleted', ClearedSchema) },
       errors: ['invalid_model_name', 'model_not_found']

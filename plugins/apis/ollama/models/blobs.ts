@@ -380,7 +380,7 @@ export class UploadSlots {
 function tooMany(most: number): CorralError {
   return new CorralError(
     'rate_limited',
-    `Too many files are being uploaded: ${most} are received at a time (limits.uploads), and the queue is full. ` +
+    `Too many files are being uploaded: corral receives ${most} at a time (limits.uploads), and the queue is full. ` +
       'Send this file again when others are complete.',
     { retryAfter: 30, details: { limit: 'limits.uploads', maximum: most } }
   )

@@ -62,7 +62,7 @@ export async function storageError(error: unknown, target: string, size: number,
 export function wrongContent(path: string, expected: string, got: string): CorralError {
   return new CorralError(
     'checksum_mismatch',
-    `${path} is not what the hub says it is: expected ${expected}, got ${got}. Its partial data was removed. Pull again. If that fails too, the hub or a server in between is at fault.`,
+    `${path} does not match what the hub announced: expected ${expected}, got ${got}. Its partial data was removed. Pull again. If that fails too, the hub or a server in between is at fault.`,
     { details: { path, expected, got } }
   )
 }

@@ -252,7 +252,10 @@ t.test('corrupt content is found and repaired', async t => {
     const { server, folder, target, run } = await setUp(t, { fault: () => ({ flip: 5 * MiB }) })
     const error = await failure(run())
     t.equal(error.code, 'checksum_mismatch')
-    t.match(error.message, /^file is not what the hub says it is: expected SHA-256 [0-9a-f]{64}, got [0-9a-f]{64}\./)
+    t.match(
+      error.message,
+      /^file does not match what the hub announced: expected SHA-256 [0-9a-f]{64}, got [0-9a-f]{64}\./
+    )
     t.notOk(existsSync(target))
     t.strictSame(readdirSync(join(folder, 'deep')), [], 'the next attempt starts clean')
     // Data in flight on abandoned connections counts as sent too.
