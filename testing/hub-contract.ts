@@ -10,7 +10,7 @@ import type { Steps } from './steps.ts'
 const MAX_DIGEST_BYTES = 4 * 1024 * 1024
 const MAX_FILES = 8
 
-/** What happens to connections that a hub opens. */
+/** How connections that a hub opens behave. */
 type Network = 'open' | 'refused' | { port: number }
 
 /** The network that one call of a hub sees. */

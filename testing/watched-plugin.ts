@@ -3,7 +3,7 @@ import type { Hub } from '../core/contracts/hubs.ts'
 import type { ModelSource } from '../core/contracts/models.ts'
 import type { PluginContext, PluginDefinition } from '../core/plugins/plugin.ts'
 
-/** What a plugin added to the services of others in its setup, and the engines that it has started. */
+/** The additions of a plugin to the services of others in its setup, and its started engines. */
 export interface Added {
   hubs: Hub[]
   providers: EngineProvider[]

@@ -8,7 +8,7 @@ import { isObject } from '../system/json-object.ts'
  * `num_ctx`.
  */
 
-/** What limits the context that a request may get. */
+/** Limits of the context that a request may get. */
 export interface ContextLimits {
   /** The usual options. */
   usual: Readonly<LoadOptions>

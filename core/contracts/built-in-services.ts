@@ -189,7 +189,7 @@ declare module './engines.ts' {
     knownOptions(): ReadonlySet<string> | undefined
     /** Output of the latest engines of a model, newest first. */
     logs(model: Model): EngineLogRecord[]
-    /** What all providers have stored of the conversations with each model. */
+    /** The conversation states that all providers have stored for each model. */
     storedConversations(): Promise<StoredConversations[]>
     /** As `EngineProvider.forgetConversations`, for all providers. */
     forgetConversations(of: { model?: string; owner?: string }): Promise<number>

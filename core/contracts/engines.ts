@@ -49,7 +49,7 @@ export interface TokenUsage {
   completionTokens: number
 }
 
-/** What one event adds to an answer. Absent fields add nothing. */
+/** The additions of one event to an answer. Absent fields add nothing. */
 export interface Delta {
   /** Index of the choice; 0 if absent. */
   choice?: number
@@ -217,7 +217,7 @@ export interface Engine {
 
 // ---- providers -----------------------------------------------------------------------------------------------------
 
-/** What an engine will use, estimated before it is started. */
+/** An estimate of the memory that an engine will use, made before it is started. */
 export interface MemoryEstimate {
   /** Bytes by memory pool. */
   use: MemoryUse

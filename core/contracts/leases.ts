@@ -38,7 +38,7 @@ export interface Lease {
   /** May be replaced by `letOthers`. */
   readonly engine: Engine
   readonly variant: Model
-  /** Aborted when the caller's own signal is, or with a CorralError as reason when the engine is taken away. */
+  /** Aborted together with the caller's own signal, or with a CorralError as reason when the engine is taken away. */
   readonly signal: AbortSignal
   /** Milliseconds this request waited for the model to load; 0 if it was loaded. */
   readonly loadDuration: number

@@ -68,7 +68,7 @@ export interface PluginContext {
   error(code: ErrorCode, message: string, options?: ErrorOptions): CorralError
 }
 
-/** What a plugin offers after its setup. */
+/** The offer of a plugin after its setup. */
 export interface PluginOffer {
   /** Available to other plugins through `context.service(name)`, and as decorators of the application. */
   services?: Partial<Services>

@@ -10,7 +10,7 @@ export default definePlugin({
   optional: true,
   needs: ['catalog'],
   setup(context) {
-    // All models: stored ones, and those that plugins provide.
+    // All models: stored models and models of plugins.
     const catalog = context.service('catalog')
     return {
       // Shown in a frame by the server's own page, under Server, Plugins.

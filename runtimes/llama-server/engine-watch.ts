@@ -28,7 +28,7 @@ type Slots = ReturnType<typeof readSlots> | 'refused'
 /** Maximum milliseconds between checks. Shorter if the limits are short. */
 const MAX_STEP = 1000
 const MIN_STEP = 10
-/** Checks within the shortest limit. */
+/** Number of checks within the shortest limit. */
 const LOOKS = 8
 /** Milliseconds between checks while memory grows by more than `GROWTH` bytes from one check to the next. */
 const QUICK_STEP = 100

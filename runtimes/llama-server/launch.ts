@@ -26,7 +26,7 @@ export interface LaunchDeps {
   runDirectory: string
   /** Flags of llama-server that follow corral's own. */
   extraArguments?: readonly string[]
-  /** Variables that the build's kind needs on this machine. Those of the model take precedence. */
+  /** Variables that the build's kind needs on this machine. Variables of the model take precedence. */
   environment?: Readonly<Record<string, string>>
 }
 
@@ -161,7 +161,7 @@ const RunRecordSchema = Type.Object({
   /** From `processStartTime`, because process ids are reused. */
   startTime: Type.Optional(Type.String())
 })
-/** What a started engine leaves behind if this process is killed. */
+/** The record of a started engine, for cleaning up if this process is killed. */
 export type RunRecord = Static<typeof RunRecordSchema>
 
 const SUFFIX = '.engine.json'

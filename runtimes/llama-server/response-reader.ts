@@ -36,7 +36,7 @@ export class MalformedResponse extends Error {
 
 /** Reads one response, however its bytes are split. */
 export class ResponseReader {
-  /** The status code. Undefined until the head has arrived. Those of provisional answers (1xx) are skipped. */
+  /** The status code. Undefined until the head has arrived. Provisional answers (1xx) are skipped. */
   status: number | undefined
   /** Whether the connection may serve another request once the response is complete. */
   reusable = true

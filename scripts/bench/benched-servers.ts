@@ -43,7 +43,7 @@ export function direct({ socketPath, key }: EngineSocket): Contender {
   }
 }
 
-/** A running corral. Whoever started it stops it. */
+/** A running corral. Its starter must stop it. */
 export function corralItself(corral: Corral, headers: Record<string, string> = {}, name = 'corral'): Contender {
   const client = createClient({ origin: corral.url })
   return {

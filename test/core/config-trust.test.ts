@@ -217,7 +217,7 @@ t.test('windowsForeigner decides by the output of Get-Acl who can write a file',
 /** Settings that name files, addresses or secrets and are harmless nevertheless. */
 const HARMLESS = new RegExp(
   `^(${[
-    // Where to listen, with the same keys, and which files are read for that.
+    // The listening address and its files, with the same keys.
     'host|tls\\.(certificate|key)|api-ollama\\.listen|web\\.path',
     // Models are data, and so are the files of a hub.
     'models_directory|models\\.\\*\\.(lora\\.\\*\\.path|projector)|adoption\\..*|.*\\.mirrors\\.\\*|.*\\.token',

@@ -22,7 +22,7 @@ t.test('JsonScan counts values outside of strings', async t => {
   const cases: [string, number, boolean][] = readCases('core-cases.yaml', 'jsonValues')
   for (const [text, most, more] of cases) t.equal(hasMoreValues(text, most), more, `${text} more than ${most}`)
 
-  // Whatever the JSON, the count is never lower than the number of its values.
+  // For any JSON, the count is never lower than the number of its values.
   const random = (depth: number): unknown => {
     const kind = Math.floor(Math.random() * (depth > 3 ? 3 : 5))
     if (kind === 0) return Math.random()

@@ -23,7 +23,7 @@ const demo = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'ti
 const home = t.testdir({ Modelfile: `FROM ${demo}\nPARAMETER temperature 0\nSYSTEM You are Leo.\n` })
 const environment = (host: string) => ({ ...process.env, OLLAMA_HOST: host, HOME: home, TERM: 'xterm' })
 
-/** What is left of a terminal's text without its commands. */
+/** A terminal's text without its control sequences. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is left out
 const plain = (text: string) => text.replace(/\x1b\[[0-9;?]*[a-zA-Z]/g, '').replace(/\r/g, '')
 

@@ -358,7 +358,7 @@ function clampedOptions(header: string): Partial<LoadOptions> {
   )
 }
 
-/** Whether a piece has the progress of prompt processing, which must be shown at once. */
+/** Whether a piece has the progress of prompt processing, which must be shown immediately. */
 const isProgress = (piece: readonly Delta[] | Buffer): boolean =>
   Buffer.isBuffer(piece) ? piece.includes('"prompt_progress":') : piece.some(({ reading }) => reading)
 

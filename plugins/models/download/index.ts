@@ -364,7 +364,7 @@ export function createDownloads(options: DownloadsOptions) {
       log.warn(`"search" names hubs that are not enabled: ${missing.join(', ')}. Enabled hubs: ${there}`)
     },
 
-    /** Loads the pulls of earlier runs, and continues those that were running. */
+    /** Loads the pulls of earlier runs, and continues pulls that were running. */
     async start() {
       await mkdir(paths.downloads, { recursive: true, mode: 0o700 })
       for (const entry of await readdir(paths.downloads, { withFileTypes: true })) {

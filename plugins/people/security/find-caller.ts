@@ -48,7 +48,7 @@ export function callerFinder({ keys, sessions, attempts, keyless, insecure, prox
 
   // Synchronous unless the key may have been created a moment ago, because this runs before every request.
   return (request: FastifyRequest): Pending<Found> => {
-    // Only the core creates requests from the private socket. Whoever can open it could read the key file as well.
+    // Only the core creates requests from the private socket. A user who can open it could also read the key file.
     if (request.caller.isLocal) return { caller: { ...request.caller, role: 'admin' } }
     const { raw } = request
     const peer = raw.socket.remoteAddress ?? ''

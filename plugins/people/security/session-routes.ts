@@ -121,7 +121,7 @@ export function sessionRoutes({ sessions, host, names, attempts }: SessionRules)
   }
 }
 
-/** The origin for the browser: the one that the caller used, or the listening address for the private socket. */
+/** The origin for the browser: the origin that the caller used, or the listening address for the private socket. */
 function originFor(
   app: FastifyInstance,
   { caller, headers }: FastifyRequest,

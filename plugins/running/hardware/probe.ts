@@ -67,7 +67,7 @@ export interface Sighting extends Partial<Omit<Gpu, 'id' | 'vendor' | 'apis'>> {
 export class ProbeFailure extends Error {
   override readonly name = 'ProbeFailure'
   readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
-  /** What the probe reported nevertheless. */
+  /** The partial findings of the failed probe. */
   readonly findings: Findings
 
   constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {

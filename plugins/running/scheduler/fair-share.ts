@@ -203,7 +203,7 @@ export function nextRequest(engine: EngineInPhase<'ready'>, now: number): Next {
 
 /**
  * Chooses the background request of the client with the fewest slots. One slot stays free for clients. A request that
- * needs all slots waits until no client has used the engine for a while, and one that needs other options until the
+ * needs all slots waits until no client has used the engine for a while, and a request that needs other options until the
  * engine would be unloaded.
  */
 function nextBackground(engine: EngineInPhase<'ready'>, now: number): Next {

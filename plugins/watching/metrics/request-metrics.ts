@@ -10,7 +10,7 @@ import { seriesCounter, seriesHistogram } from './series.ts'
 const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
 
 /*
- * Buckets in seconds or tokens. Those of `gen_ai_…` come from the OpenTelemetry conventions, extended at the ends:
+ * Buckets in seconds or tokens. The buckets of `gen_ai_…` come from the OpenTelemetry conventions, extended at the ends:
  * small models need less than 10 ms per token, and waits include the loading of models.
  */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 120]

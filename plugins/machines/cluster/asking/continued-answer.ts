@@ -12,7 +12,7 @@ const MAX_STORED_CHARACTERS = 2 ** 20
 /** Maximum bytes stored unparsed. They are parsed only when their text is needed. */
 const MAX_UNPARSED_BYTES = 2 ** 17
 
-/** Names of the token limit. The first one that a request has applies. */
+/** Names of the token limit. If a request has several, the first applies. */
 const TOKEN_LIMITS = ['max_tokens', 'n_predict', 'max_completion_tokens', 'max_output_tokens']
 
 /** An event of an OpenAI chat stream with llama-server's additions. */

@@ -42,7 +42,7 @@ const CONVERSATION_HALF_LIFE_MS = 30_000
 const HOME_BONUS = 2000
 /** Share of a prompt that a node must have read for a request to go there for its prefix. */
 const PREFIX_SHARE = 0.5
-/** If there are more nodes, only this many are compared: those that know most of the prompt, and some others. */
+/** If there are more nodes, only this many are compared: nodes that know most of the prompt, and some others. */
 const MAX_COMPARED_NODES = 64
 /** Assumed slots of an engine that has not reported them yet. */
 const DEFAULT_SLOTS = 4

@@ -11,7 +11,7 @@ export interface DigestJob {
   port: MessagePort
 }
 
-/** Chunks on disk from `first` on. Those with a CRC-32 must be checked. */
+/** Chunks on disk from `first` on. Chunks with a CRC-32 must be checked. */
 export interface WrittenChunks {
   first: number
   crcs: (number | undefined)[]

@@ -121,7 +121,7 @@ async function tunnel(socket: Socket, target: URL, proxy: URL, timeout: number, 
 
 /**
  * Returns the proxy for an address: the configured one, otherwise the proxy in HTTPS_PROXY, HTTP_PROXY and NO_PROXY
- * (lower case first, as in curl). Those variables are ignored for this machine itself. Undefined means no proxy.
+ * (lower case first, as in curl). These variables are ignored for this machine itself. Undefined means no proxy.
  * @throws Error if it is not an http or https address
  */
 export function proxyFor(target: URL, configured: string | undefined, env: NodeJS.ProcessEnv): URL | undefined {

@@ -69,7 +69,7 @@ export function Fault({ text, isAnnounced }: { text: string | undefined; isAnnou
   )
 }
 
-/** Terms with their values. Those without a value are left out. */
+/** Terms with their values. Terms without a value are left out. */
 export function Facts({ facts }: { facts: readonly (readonly [term: string, value: ComponentChildren])[] }) {
   return (
     <dl class="facts">

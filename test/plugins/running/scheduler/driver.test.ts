@@ -53,7 +53,7 @@ interface World {
   /** Reports to hooks. */
   reports: string[]
   scheduler: ReturnType<typeof createScheduler>
-  /** What the next loads wait for or fail with, by step. */
+  /** The promises or errors of the next loads, by step. */
   hold: Partial<Record<'estimate' | 'start' | 'save', Promise<unknown>>>
   engines: (Engine & { die: () => void })[]
   remove: (name: string) => Promise<void>
