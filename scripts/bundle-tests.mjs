@@ -20,6 +20,7 @@ export async function bundleTests(files) {
     outdir: FOLDER,
     bundle: true,
     splitting: true,
+    keepNames: true,
     format: 'esm',
     platform: 'node',
     target: 'node20.19',
