@@ -41,6 +41,13 @@ function raw(url: string, path: string, headers: Record<string, string>): Promis
   })
 }
 
+/** Tests without settings share this server. */
+const corral = await startCorral(t)
+
+t.test('the forwarded header is ignored without trusted proxies', async t => {
+  t.equal(await getStatus(corral, '/api/tags', { 'x-forwarded-for': '203.0.113.5' }), 200)
+})
+
 t.test('corral key creates, lists, rotates and removes keys beside a running server', async t => {
   const home = newHome(t)
   const corral = await startCorral(t, { home })
@@ -128,7 +135,6 @@ t.test('corral key creates, lists, rotates and removes keys beside a running ser
 })
 
 t.test('revoking a key ends its answers', async t => {
-  const corral = await startCorral(t, {})
   const key = await newKey(corral, 'alice')
   const other = await newKey(corral, 'bob')
   const { headers } = bearer(key)
@@ -202,47 +208,40 @@ t.test('a short key cannot be guessed, since right and wrong look alike during t
 
 t.test('clients behind trusted proxies are told apart by the forwarded address', async t => {
   const forwarded = (address: string) => ({ 'x-forwarded-for': address })
-  await t.test('the forwarded header is ignored without trusted proxies', async t => {
-    const corral = await startCorral(t, {})
-    t.equal(await getStatus(corral, '/api/tags', forwarded('203.0.113.5')), 200)
-    t.match(corral.log(), /listens on/)
-  })
-  await t.test('no forwarded request counts as local behind trusted proxies', async t => {
-    const corral = await startCorral(t, { config: 'security: { trusted_proxies: [127.0.0.0/8, "::1"] }' })
-    const claims: Record<string, string>[] = [
-      {},
-      forwarded('203.0.113.5'),
-      forwarded('127.0.0.1'),
-      forwarded('::1'),
-      forwarded('127.0.0.1, 127.0.0.1'),
-      forwarded('203.0.113.5, 127.0.0.1'),
-      forwarded('unknown'),
-      { forwarded: 'for=127.0.0.1' },
-      { 'x-real-ip': '127.0.0.1' }
-    ]
-    for (const headers of claims) {
-      t.equal(await getStatus(corral, '/api/tags', headers), 401, JSON.stringify(headers))
-    }
-    const key = await newKey(corral, 'alice', { role: 'operator' })
-    t.equal(await getStatus(corral, '/api/tags', { ...forwarded('203.0.113.5'), ...bearer(key).headers }), 200)
-    for (let at = 0; at < 60; at++) {
-      await getStatus(corral, '/api/tags', { ...forwarded('127.0.0.1, 203.0.113.6'), ...bearer(`guess-${at}`).headers })
-    }
-    const wrong = bearer('wrong').headers
-    t.equal(await getStatus(corral, '/api/tags', { ...forwarded('10.9.9.9, 203.0.113.6'), ...wrong }), 429)
-    t.equal(await getStatus(corral, '/api/tags', { ...forwarded('203.0.113.7'), ...wrong }), 401, 'another address')
-    t.equal(
-      await getStatus(
-        corral,
-        '/api/stop',
-        { ...forwarded('198.51.100.1, 203.0.113.8'), ...bearer(key).headers },
-        { model: DEMO }
-      ),
-      404
-    )
-    const line = /"address":"203\.0\.113\.8","key":"alice","code":"\w+","msg":"POST \/api\/stop 404"/
-    await until('the log names the forwarded address', () => line.test(corral.log()))
-  })
+  const corral = await startCorral(t, { config: 'security: { trusted_proxies: [127.0.0.0/8, "::1"] }' })
+  const claims: Record<string, string>[] = [
+    {},
+    forwarded('203.0.113.5'),
+    forwarded('127.0.0.1'),
+    forwarded('::1'),
+    forwarded('127.0.0.1, 127.0.0.1'),
+    forwarded('203.0.113.5, 127.0.0.1'),
+    forwarded('unknown'),
+    { forwarded: 'for=127.0.0.1' },
+    { 'x-real-ip': '127.0.0.1' }
+  ]
+  for (const headers of claims) {
+    t.equal(await getStatus(corral, '/api/tags', headers), 401, JSON.stringify(headers))
+  }
+  const key = await newKey(corral, 'alice', { role: 'operator' })
+  t.equal(await getStatus(corral, '/api/tags', { ...forwarded('203.0.113.5'), ...bearer(key).headers }), 200)
+  for (let at = 0; at < 60; at++) {
+    await getStatus(corral, '/api/tags', { ...forwarded('127.0.0.1, 203.0.113.6'), ...bearer(`guess-${at}`).headers })
+  }
+  const wrong = bearer('wrong').headers
+  t.equal(await getStatus(corral, '/api/tags', { ...forwarded('10.9.9.9, 203.0.113.6'), ...wrong }), 429)
+  t.equal(await getStatus(corral, '/api/tags', { ...forwarded('203.0.113.7'), ...wrong }), 401, 'another address')
+  t.equal(
+    await getStatus(
+      corral,
+      '/api/stop',
+      { ...forwarded('198.51.100.1, 203.0.113.8'), ...bearer(key).headers },
+      { model: DEMO }
+    ),
+    404
+  )
+  const line = /"address":"203\.0\.113\.8","key":"alice","code":"\w+","msg":"POST \/api\/stop 404"/
+  await until('the log names the forwarded address', () => line.test(corral.log()))
 })
 
 t.test('"insecure" keeps the checks of Host and Origin, and makes nobody an admin', async t => {
@@ -264,8 +263,7 @@ t.test('"insecure" keeps the checks of Host and Origin, and makes nobody an admi
 })
 
 t.test('a key for some models sees and uses only these', async t => {
-  const corral = await startCorral(t, {})
-  await corral.json('/api/copy', { source: DEMO, destination: 'lab/helper' })
+  await corral.json('/api/copy', { source: DEMO, destination: 'lab/helper' }, { local: true })
   const { headers } = bearer(await newKey(corral, 'lab', { models: ['lab/*'] }))
   const operator = bearer(await newKey(corral, 'lab-admin', { models: ['lab/*'], role: 'operator' })).headers
   const messages = [CAPITAL_QUESTION]

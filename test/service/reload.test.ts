@@ -99,8 +99,8 @@ t.test('a reload under load breaks no answer, and reloads only models whose sett
   const before = pidsByModel(corral)
   t.equal(Object.keys(before).length, 2)
   const stream = (model: string) => corral.events('/api/chat', endless(model, { max_tokens: 150, num_ctx: 1024 }))
-  const streams = Array.from({ length: 16 }, (_, at) => stream(at % 2 ? DEMO : second))
-  for (let round = 0; round < 20; round++) {
+  const streams = Array.from({ length: 8 }, (_, at) => stream(at % 2 ? DEMO : second))
+  for (let round = 0; round < 6; round++) {
     const { body } = await reload(corral, `${limits}limits: { n: ${1 + (round % 2)} }\n`)
     t.equal(body.applied?.length, 1)
   }

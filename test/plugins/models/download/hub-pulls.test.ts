@@ -163,7 +163,7 @@ t.test('projectors and licences are pulled with the model', async t => {
   t.equal(await answer(corral, 'test/folders-GGUF'), CAPITAL_ANSWER)
 })
 
-t.test("pull works with hubs that have only part of Hugging Face's API", async t => {
+t.test("pull works with hubs that have only part of Hugging Face's API", thorough, async t => {
   const variants: Record<string, Partial<HuggingFaceManners>> = {
     'no digests in the info': { blobs: false },
     'no listing beside the info': { tree: false },

@@ -15,12 +15,14 @@ const DEFAULTS = 'defaults: { temperature: 0, num_ctx: 2048 }'
 const SLOTS = 4
 const question = { role: 'user' as const, content: 'What is the capital of France?' }
 
+/** Most tests share this server. Each has a key of its own. */
+const corral = await startCorral(t, { config: config('', DEFAULTS) })
+
 /** Usage of one key so far. Answers to disconnected clients are counted a moment later. */
 const rowOf = async (corral: Corral, name: string) =>
   (await usageOf(corral)).usage.find((row: { name: string }) => row.name === name) ?? { tokens_in: 0, tokens_out: 0 }
 
 t.test('usage has the token counts of the engine, on every API', async t => {
-  const corral = await startCorral(t, { config: config('', DEFAULTS) })
   const key = await newKey(corral, 'alice')
   const ask = async (path: string, body: object) => (await corral.json(path, body, bearer(key))).body
   let before = await rowOf(corral, 'alice')
@@ -63,9 +65,8 @@ t.test('usage has the token counts of the engine, on every API', async t => {
 })
 
 t.test('clients that disconnect early are charged for the prompt', async t => {
-  const corral = await startCorral(t, { config: config('', DEFAULTS) })
-  const key = await newKey(corral, 'alice')
-  const count = async () => (await rowOf(corral, 'alice')).tokens_in
+  const key = await newKey(corral, 'bob')
+  const count = async () => (await rowOf(corral, 'bob')).tokens_in
   const long = { ...endlessHosted(DEMO), messages: [{ role: 'user', content: 'Count to 30. '.repeat(40) }] }
   const ways: [string, string, object][] = [
     ['OpenAI chat', '/v1/chat/completions', long],
@@ -107,9 +108,8 @@ t.test('clients that disconnect early are charged for the prompt', async t => {
 })
 
 t.test('interrupted embeddings are counted', thorough, async t => {
-  const corral = await startCorral(t, { config: config('', DEFAULTS) })
-  const key = await newKey(corral, 'alice')
-  const count = async () => (await rowOf(corral, 'alice')).tokens_in
+  const key = await newKey(corral, 'carol')
+  const count = async () => (await rowOf(corral, 'carol')).tokens_in
   const before = await count()
   const leave = new AbortController()
   const input = Array(2000).fill('quite a long text that takes the engine a while to read, again and again')
@@ -204,8 +204,7 @@ t.test('usage stays correct when the engine or the server is killed during answe
 })
 
 t.test('limits can be changed while the server runs', async t => {
-  const corral = await startCorral(t, { config: config('', DEFAULTS) })
-  const key = await newKey(corral, 'alice')
+  const key = await newKey(corral, 'dave')
   const ask = async () =>
     (await corral.json('/api/chat', { model: DEMO, messages: [question], stream: false }, bearer(key))).status
   for (let at = 0; at < 2; at++) t.equal(await ask(), 200)

@@ -1,6 +1,7 @@
 import { request as httpRequest } from 'node:http'
 import t from 'tap'
 import { CAPITAL_QUESTION, type Corral, DEMO, endless, startCorral, until } from '../../../support/corral.ts'
+import { thorough } from '../../../support/thorough.ts'
 import { type Scrape, scrape } from './scrape.ts'
 
 const chat = (more: object = {}) => ({
@@ -188,7 +189,7 @@ t.test('/metrics requires a key except on its own local address', async t => {
   t.equal((await corral.json('/api/tags')).status, 401, 'other routes still need a key')
 })
 
-t.test('/metrics, and nothing else, is public if configured', async t => {
+t.test('/metrics, and nothing else, is public if configured', thorough, async t => {
   const corral = await startCorral(t, { config: 'metrics: { public: true }', env: { CORRAL_API_KEYS: 'k'.repeat(40) } })
   const headers = { authorization: 'Bearer wrong' }
   for (const init of [{}, { headers }]) t.equal((await corral.send('/metrics', undefined, init)).status, 200)
