@@ -1,5 +1,6 @@
 import { Type } from 'typebox'
-import type { CorralError } from '../errors.ts'
+import type { CorralError, ErrorCode } from '../errors.ts'
+import { contextMessage } from './context-message.ts'
 import { Loose, Titled } from './request-fields.ts'
 import { errorsWithin, routerWith, routesWith } from './response-schemas.ts'
 
@@ -15,9 +16,18 @@ function typeOf({ code, status }: CorralError): string {
   return TYPES[status] ?? (status >= 500 ? 'server_error' : 'invalid_request_error')
 }
 
+/** OpenAI's own code for a full context, by which programs notice that they must shorten the conversation. */
+export const OPENAI_CONTEXT_CODE = 'context_length_exceeded'
+const renamed = (code: ErrorCode) => (code === 'context_exceeded' ? OPENAI_CONTEXT_CODE : code)
+
 export function openaiErrorBody(error: CorralError): { error: Record<string, unknown> } {
-  const { message, param = null, code } = error
-  return { error: { ...error.details, message, type: typeOf(error), param, code } }
+  const { param = null, code } = error
+  const own = code === 'context_exceeded' && { corral_code: code }
+  const message = contextMessage(
+    error,
+    (tokens, most) => `This model's maximum context length is ${most} tokens, but the request has ${tokens} tokens.`
+  )
+  return { error: { ...error.details, message, type: typeOf(error), param, code: renamed(code), ...own } }
 }
 
 /** The same as the last event of a stream, which then ends without `[DONE]`. */
@@ -34,7 +44,7 @@ const OpenaiError = Titled('OpenAIError', {
   })
 })
 
-export const openaiErrors = errorsWithin(OpenaiError)
+export const openaiErrors = errorsWithin(OpenaiError, 'code', renamed)
 
 export const openaiRoute = routesWith(openaiErrors)
 

@@ -84,12 +84,13 @@ export const WorkFailureSchema = Type.Object(
 
 /**
  * Returns the errors of an API whose bodies have an object `error`.
- * @param code the field of this object with corral's error code
+ * @param code the field of this object with the error code
+ * @param rename returns the API's own name of a code
  */
 export const errorsWithin =
-  (schema: TSchema, code = 'code'): ErrorShape =>
+  (schema: TSchema, code = 'code', rename: (code: ErrorCode) => string = code => code): ErrorShape =>
   codes =>
-    Type.Intersect([schema, Type.Object({ error: Type.Object({ [code]: Type.Enum([...codes]) }) })])
+    Type.Intersect([schema, Type.Object({ error: Type.Object({ [code]: Type.Enum(codes.map(rename)) }) })])
 
 export const nativeErrors: ErrorShape = codes =>
   Type.Intersect([NativeErrorSchema, Type.Object({ code: Type.Enum([...codes]) })])

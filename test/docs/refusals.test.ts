@@ -5,7 +5,10 @@ import { Caller, type Operation } from './api-document.ts'
 
 // Checks the errors of every operation against the document.
 
-const corral = await startCorral(t, { env: { HF_HUB_OFFLINE: '1' }, config: 'body_limit: 64KiB\n' })
+const corral = await startCorral(t, {
+  env: { HF_HUB_OFFLINE: '1' },
+  config: 'body_limit: 64KiB\ndefaults: { context: fixed }\n'
+})
 // A key is accepted despite many wrong keys if it is too long to guess.
 const KEY = 'a-key-that-nobody-guesses'
 const guarded = await startCorral(t, { config: `security:\n  api_keys: [${KEY}]\n` })
@@ -81,7 +84,7 @@ t.test('options and fields of a wrong type are refused as documented', async t =
   const refused = await caller.call(t, 'chat', 400, { body: { ...chat, messages: [long] } })
   t.match(refused, { code: 'context_exceeded' })
   const unrefused = await caller.call(t, 'createChatCompletion', 400, { body: { ...chat, messages: [long] } })
-  t.match(unrefused, { error: { code: 'context_exceeded' } })
+  t.match(unrefused, { error: { code: 'context_length_exceeded' } })
   await caller.call(t, 'anthropicCreateMessage', 400, { body: { ...chat, max_tokens: 1, messages: [long] } })
   await caller.call(t, 'createResponse', 400, { body: { model: DEMO, input: long.content } })
 })

@@ -138,7 +138,12 @@ t.test('a prompt longer than the context is refused with both numbers, streamed 
     })
     t.equal(hosted.status, 400)
     t.match(hosted.body, {
-      error: { code: 'context_exceeded', type: 'invalid_request_error', message: /\d{3,}.*\d{3}/ }
+      error: {
+        code: 'context_length_exceeded',
+        corral_code: 'context_exceeded',
+        type: 'invalid_request_error',
+        message: /^This model's maximum context length is 256 tokens, but the request has \d{3,} tokens\. Shorten/
+      }
     })
   }
 })

@@ -11,6 +11,7 @@ import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
+import { contextMessage } from '../../../core/http/context-message.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routerWith } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
@@ -196,13 +197,8 @@ function errorType({ code, status }: CorralError): string {
   return TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
 }
 
-/** Programs detect by Anthropic's own message that they must shorten the conversation. */
-function errorMessage({ code, message, details }: CorralError): string {
-  const { n_prompt_tokens: tokens, n_ctx: most } = details ?? {}
-  if (code !== 'context_exceeded' || tokens === undefined) return message
-  const [, advice = ''] = /\.( .*)$/s.exec(message) ?? []
-  return `prompt is too long: ${tokens} tokens > ${most} maximum.${advice}`
-}
+const errorMessage = (error: CorralError) =>
+  contextMessage(error, (tokens, most) => `prompt is too long: ${tokens} tokens > ${most} maximum.`)
 
 export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
   return {

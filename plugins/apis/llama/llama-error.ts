@@ -3,6 +3,7 @@ import { Type } from 'typebox'
 import type { ApiDependencies } from '../../../core/answers/model-request.ts'
 import { eventChannel } from '../../../core/answers/pipeline.ts'
 import type { CorralError } from '../../../core/errors.ts'
+import { contextMessage } from '../../../core/http/context-message.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { errorsWithin, routerWith, routesWith } from '../../../core/http/response-schemas.ts'
 
@@ -21,7 +22,11 @@ function errorType({ code, status }: CorralError): string {
 
 /** Renders an error in llama-server's shape. `code` is the HTTP status, `corral_code` is corral's own error code. */
 export function llamaErrorBody(error: CorralError): { error: Record<string, unknown> } {
-  const { message, param, code, status, details } = error
+  const { param, code, status, details } = error
+  const message = contextMessage(
+    error,
+    (tokens, most) => `request (${tokens} tokens) exceeds the available context size (${most} tokens).`
+  )
   return {
     error: {
       ...details,

@@ -1,6 +1,6 @@
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../../core/contracts/engines.ts'
 import type { CorralError } from '../../../../core/errors.ts'
-import { openaiErrorBody } from '../../../../core/http/openai-error.ts'
+import { OPENAI_CONTEXT_CODE, openaiErrorBody } from '../../../../core/http/openai-error.ts'
 import { chatLogprobs } from '../openai-answer.ts'
 import { calledFunction, type EngineRequest, newId } from './response-request.ts'
 import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
@@ -243,5 +243,6 @@ function callId(given: string | undefined): string {
 /** Returns OpenAI's code for a failure. The event that ends the stream has corral's code. */
 function failureCode({ code, status }: CorralError): string {
   if (code === 'queue_full' || code === 'too_busy') return 'rate_limit_exceeded'
+  if (code === 'context_exceeded') return OPENAI_CONTEXT_CODE
   return status < 500 ? 'invalid_prompt' : 'server_error'
 }

@@ -300,7 +300,7 @@ t.test('drops the oldest messages on request', thorough, async t => {
     messages.push({ role: 'user', content: 'hello there '.repeat(60) }, { role: 'assistant', content: 'Hello!' })
   }
   messages.push(QUESTION)
-  const given = { ...ask, messages, options: { context_overflow: 'drop_oldest' } } as typeof ask
+  const given = { ...ask, messages, options: { context_overflow: 'drop_oldest', num_ctx: 4096 } } as typeof ask
   const { data, response } = await client.messages.create(given).withResponse()
   t.ok(Number(response.headers.get('x-corral-dropped-messages')) > 0)
   t.equal(data.content[0]!.type, 'text')

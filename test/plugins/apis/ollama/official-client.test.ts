@@ -167,10 +167,15 @@ t.test('creates embeddings', async t => {
   await until('the slot of a disconnected client is free', async () => (await running()).every(count => count === 0))
 
   const long = 'The capital of France is Paris. '.repeat(2000)
-  t.match(await failure(client.embed({ model: 'tiny-chat', input: ['Paris', long], truncate: false })), {
-    status_code: 400,
-    error: /tokens.*context/
-  })
+  t.match(
+    await failure(
+      client.embed({ model: 'tiny-chat', input: ['Paris', long], truncate: false, options: { num_ctx: 4096 } })
+    ),
+    {
+      status_code: 400,
+      error: /tokens.*context/
+    }
+  )
   const cut = await client.embed({ model: 'tiny-chat', input: ['Paris', long], truncate: true })
   t.equal(cut.embeddings.length, 2)
   t.ok(
@@ -218,7 +223,7 @@ t.test('embedding models create embeddings and refuse chats', async t => {
       embeddings.every(embedding => Math.abs(length(embedding) - 1) < 1e-5),
       model
     )
-    t.match(await failure(client.embed({ model, input: long, truncate: false })), {
+    t.match(await failure(client.embed({ model, input: long, truncate: false, options: { num_ctx: 512 } })), {
       status_code: 400,
       error: /tokens.*context/
     })

@@ -120,11 +120,11 @@ t.test('engine errors become an error status, streamed or not', async t => {
       exceeded,
       400,
       {
-        code: 'context_exceeded',
+        code: 'context_length_exceeded',
         type: 'invalid_request_error',
         n_prompt_tokens: 6012,
         n_ctx: 512,
-        message: /6012.*512/
+        message: /maximum context length is 512 tokens.*6012/
       }
     ],
     [

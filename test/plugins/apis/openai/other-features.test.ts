@@ -208,7 +208,7 @@ t.test('embeddings support base64, dimensions, lists and tokens', async t => {
     }
     t.match(await failure(create({ input: 'hello '.repeat(3000) })), {
       status: 400,
-      code: 'context_exceeded',
+      code: 'context_length_exceeded',
       error: { n_prompt_tokens: Number, n_ctx: Number },
       message: /\d+ tokens.*\d+/
     })
@@ -261,7 +261,7 @@ t.test('ranks documents and texts', async t => {
   t.match(await rank({ documents: [] }), { status: 400, body: { error: { param: 'documents' } } })
   t.match(await rank({ documents: ['x '.repeat(3000)] }), {
     status: 400,
-    body: { error: { code: 'context_exceeded', n_prompt_tokens: Number, n_ctx: Number } }
+    body: { error: { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number } }
   })
   t.match(await service.json('/chat/completions', { model: 'random/ranker', messages: [question] }), {
     status: 400,

@@ -26,7 +26,6 @@ t.test('maps engine errors to codes and messages', async t => {
 t.test("renders errors in OpenAI's format", async t => {
   const table: [ErrorCode, string][] = [
     ['invalid_json', 'invalid_request_error'],
-    ['context_exceeded', 'invalid_request_error'],
     ['unauthorized', 'authentication_error'],
     ['origin_not_allowed', 'permission_error'],
     ['model_not_found', 'not_found_error'],
@@ -45,7 +44,8 @@ t.test("renders errors in OpenAI's format", async t => {
   const detailed = new CorralError('context_exceeded', 'text', { param: 'messages', details: { n_ctx: 5, code: 'no' } })
   t.strictSame(openaiErrorBody(detailed).error, {
     n_ctx: 5,
-    code: 'context_exceeded',
+    code: 'context_length_exceeded',
+    corral_code: 'context_exceeded',
     message: 'text',
     type: 'invalid_request_error',
     param: 'messages'

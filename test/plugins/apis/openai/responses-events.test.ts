@@ -195,7 +195,8 @@ t.test('a failure ends the events with an error', async t => {
   for (const [code, word] of [
     ['engine_crashed', 'server_error'],
     ['queue_full', 'rate_limit_exceeded'],
-    ['context_exceeded', 'invalid_prompt']
+    ['context_exceeded', 'context_length_exceeded'],
+    ['invalid_request', 'invalid_prompt']
   ] as const) {
     const events = new ResponseWriter(headOf()).fail(new CorralError(code, 'It broke.'))
     t.match(events[2], { type: 'response.failed', response: { error: { code: word, message: 'It broke.' } } })

@@ -273,7 +273,9 @@ t.test('truncation drops the oldest messages of a long conversation', thorough, 
   ]).flat()
   const input = [...turns, { role: 'user' as const, content: CAPITAL }]
   const request = { model: DEMO, input, max_output_tokens: 20 }
-  t.match(await failure(client.responses.create({ ...request, truncation: 'disabled' })), { code: 'context_exceeded' })
+  t.match(await failure(client.responses.create({ ...request, truncation: 'disabled' })), {
+    code: 'context_length_exceeded'
+  })
   const { data, response } = await client.responses.create({ ...request, truncation: 'auto' }).withResponse()
   t.equal(data.truncation, 'auto')
   t.ok(Number(response.headers.get('x-corral-dropped-messages')) >= 2)

@@ -133,7 +133,7 @@ t.test('embeddings use a separate engine', async t => {
     ['chat', 'embedding']
   )
   const long = await service.json('/embeddings', { model: MODEL, input: 'hello '.repeat(5000) })
-  t.match(long, { status: 400, body: { error: { code: 'context_exceeded' } } })
+  t.match(long, { status: 400, body: { error: { code: 'context_length_exceeded' } } })
 })
 
 t.test('an aborted request without a stream frees its slot', async t => {

@@ -85,7 +85,7 @@ t.test('creates embeddings', async t => {
   const long = await corral.json('/v1/embeddings', { model: MODELS.embedding, input: 'ab '.repeat(200) })
   t.equal(long.status, 200, JSON.stringify(long.body).slice(0, 300))
   const tooLong = await corral.json('/v1/embeddings', { model: MODELS.embedding, input: 'ab '.repeat(2000) })
-  t.match(tooLong, { status: 400, body: { error: { code: 'context_exceeded' } } })
+  t.match(tooLong, { status: 400, body: { error: { code: 'context_length_exceeded' } } })
   t.ok(tooLong.body.error.n_prompt_tokens > tooLong.body.error.n_ctx)
 })
 

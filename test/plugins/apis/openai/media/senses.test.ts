@@ -221,7 +221,7 @@ t.test('transcribes and translates audio', async t => {
   form.append('model', MODELS.hearing)
   form.append('file', new Blob([wavBytes(240)]), 'longer.wav')
   const tooLong = await fetch(`${corral.url}/v1/audio/transcriptions`, { method: 'POST', body: form })
-  t.match(await tooLong.json(), { error: { code: 'context_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
+  t.match(await tooLong.json(), { error: { code: 'context_length_exceeded', n_prompt_tokens: Number, n_ctx: Number } })
 })
 
 t.test('refuses invalid transcription requests', async t => {
