@@ -340,12 +340,7 @@ export function createClusterEngine(
 
 /** Reads an answer that comes in one piece. @throws WrongAnswer */
 async function readPiece<Value>({ body }: NodeReply): Promise<Value> {
-  const text = await body.text()
-  try {
-    return JSON.parse(text).value as Value
-  } catch {
-    throw new WrongAnswer('its answer is not JSON')
-  }
+  return (parsed(await body.text(), 'its answer') as { value: Value }).value
 }
 
 /** Parses `num_ctx=4096, num_parallel=2` into options. */
@@ -410,10 +405,10 @@ async function readDeltas(reply: NodeReply, take: (deltas: readonly Delta[]) => 
   if (isEmpty && reply.trailers[FAILURE_TRAILER] === undefined) throw new WrongAnswer('its answer is empty')
 }
 
-function parsed(line: string): unknown {
+function parsed(text: string, what = 'a line of its answer'): unknown {
   try {
-    return JSON.parse(line)
+    return JSON.parse(text)
   } catch {
-    throw new WrongAnswer('a line of its answer is not JSON')
+    throw new WrongAnswer(`${what} is not JSON`)
   }
 }

@@ -45,12 +45,6 @@ interface ReplicaKeeperOptions {
   log: Pick<FastifyBaseLogger, 'info' | 'warn'>
 }
 
-interface Failure {
-  count: number
-  message: string
-  retryAt: number
-}
-
 /** This server's work for a model in one mode. The maps are by names of nodes. */
 interface Kept {
   /** As `modelKey` returns it. */
@@ -61,7 +55,7 @@ interface Kept {
   /** Nodes on which this server loaded it as a replica. It is unloaded only there. */
   readonly own: Set<string>
   readonly loads: Set<string>
-  readonly failures: Map<string, Failure>
+  readonly failures: Map<string, { count: number; message: string; retryAt: number }>
   /** When a minimum was last loaded or renewed there. */
   readonly renewed: Map<string, number>
 }

@@ -30,20 +30,13 @@ const RecordSchema = Type.Object({
 /** The cluster that `corral cluster up` has started or found. */
 export type RayRecord = Static<typeof RecordSchema>
 
-export interface RayPlaces {
-  folder: string
-  /** Stores which cluster it is. */
-  record: string
-  /** Token of a cluster that corral started. */
-  token: string
-  /** Ray's own files. Its sockets need short paths. */
-  temp: string
-}
+export type RayPlaces = ReturnType<typeof rayPlaces>
 
 /** Maximum length of a socket's path (107) without the part that Ray and a driver append. */
 const MAX_TEMP_LENGTH = 36
 
-export function rayPlaces(home: string): RayPlaces {
+/** Returns where Ray's files are: which cluster it is, the token that corral made, and Ray's own files (`temp`). */
+export function rayPlaces(home: string) {
   const folder = join(home, 'cluster')
   const usual = join(folder, 'ray')
   const digest = createHash('sha256').update(home).digest('hex').slice(0, 10)

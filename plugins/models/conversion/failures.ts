@@ -3,26 +3,15 @@ import type { ToolError } from '../../../core/system/child-process.ts'
 import { DISK_FULL, type FailureRule, lastLines, toSentence } from '../../../core/system/python/install-failure.ts'
 import FAILURES from './failures.json' with { type: 'json' }
 
-type Cause =
-  | 'unsupported-architecture'
-  | 'unsupported-quantization'
-  | 'remote-code'
-  | 'tokenizer'
-  | 'incomplete-model'
-  | 'disk-full'
-  | 'out-of-memory'
-  | 'python-packages'
-  | 'imatrix'
-  | 'unknown'
-
 export interface FailureCause {
-  cause: Cause
+  /** Such as `unsupported-architecture`: one in failures.json, or `disk-full`, `out-of-memory`, `unknown`. */
+  cause: string
   code: ErrorCode
   sentence: string
 }
 
 interface Rule extends FailureRule {
-  cause: Cause
+  cause: string
   /** Match the code lines of a Python traceback, if the message itself is not specific enough. */
   inCode?: true
 }

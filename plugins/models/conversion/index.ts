@@ -37,20 +37,8 @@ export default definePlugin({
     },
     { additionalProperties: false, restart: true, needsTrust: true }
   ),
-  setup(context, options) {
-    const conversion = createConversion(context, options)
-    return {
-      services: { conversion },
-      start: () => conversion.start(),
-      stop: () => conversion.stop()
-    }
-  }
+  setup: createConversion
 })
-
-interface ConversionService extends Conversion {
-  start(): Promise<void>
-  stop(): Promise<void>
-}
 
 /** Key under which GGUFs are quantized one after another. Not a variant's folder. */
 const QUANTIZING = ''
@@ -60,7 +48,7 @@ const SEPARATOR = '\n'
 function createConversion(
   context: PluginContext,
   settings: EnvironmentOptions['settings'] & { install: 'ask' | 'auto' }
-): ConversionService {
+) {
   const { log, paths, hooks } = context
   const { env } = process
   const storage = context.service('storage')
@@ -174,7 +162,7 @@ function createConversion(
     )
   }
 
-  return {
+  const conversion: Conversion = {
     requireDtype: dtype => planDtype(dtype, undefined).dtype,
 
     async convert(variant, dtype, waiting) {
@@ -247,7 +235,11 @@ function createConversion(
         )
       }
       await removeConverted(variant, plan.dtype)
-    },
+    }
+  }
+
+  return {
+    services: { conversion },
 
     async start() {
       for (const variant of storage.safetensors()) {

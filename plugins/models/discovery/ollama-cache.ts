@@ -67,11 +67,7 @@ const ManifestSchema = Type.Object({
   )
 })
 
-interface Layer {
-  kind: string
-  sha256: string
-  size: number
-}
+type Layer = { kind: string; sha256: string; size: number }
 
 const LAYER = 'application/vnd.ollama.image.'
 const WEIGHTS = new Set(['model', 'projector'])

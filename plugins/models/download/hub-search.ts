@@ -6,13 +6,9 @@ import { CorralError } from '../../../core/errors.ts'
 import { parseModelName } from '../../../core/models/model-name.ts'
 import { type MemoryFacts, requireFewModelFiles } from './choice/choice.ts'
 import { chooseFiles } from './choice/choose-files.ts'
+import type { PlannerContext } from './pulls/pull-planner.ts'
 
-interface SearchContext {
-  hubs: readonly Hub[]
-  /** Names of the hubs to search for a name without prefix, in order. */
-  search: readonly string[]
-  memory: () => Promise<MemoryFacts>
-}
+type SearchContext = Pick<PlannerContext, 'hubs' | 'search' | 'memory'>
 
 type SearchingHub = Hub & Required<Pick<Hub, 'search'>>
 

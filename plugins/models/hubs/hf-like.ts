@@ -19,8 +19,8 @@ import {
   readSize,
   requestLocation,
   requireFewFiles,
-  sha1Hex,
-  toMatch
+  searchFormats,
+  sha1Hex
 } from './listed-files.ts'
 import { hubRefusal, notAtHub, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
 
@@ -149,25 +149,17 @@ export function createHfLikeHub(options: HfLikeOptions): Hub {
   }
 
   function searchBy({ path, records, id }: SearchDialect): NonNullable<Hub['search']> {
-    const look = async (words: string, limit: number, format: 'gguf' | 'safetensors', signal?: AbortSignal) => {
-      const response = await send({ path: path(words, limit, format), signal })
-      if (!good(response)) {
+    return (words, limit, { signal }) =>
+      searchFormats(title, id, limit, async format => {
+        const response = await send({ path: path(words, limit, format), signal })
+        if (good(response)) return records(await parseJsonResponse(response, title))
         const kind = refusalKind(response, false)
         // A search does not name a repository that could be unknown or private.
         const isClosed = kind === 'gated' || kind === 'private' || response.status === 401
         const ofSearch = isClosed ? 'forbidden' : kind.startsWith('unknown-') ? 'no-search' : kind
         const about = { ...subject(words, undefined), endpointAdvice: options.endpointAdvice }
         throw hubRefusal(ofSearch, response, about, Date.now())
-      }
-      const found = records(await parseJsonResponse(response, title))
-      if (Array.isArray(found)) return found.flatMap(record => toMatch(record, id) ?? []).slice(0, limit)
-      throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
-    }
-    return async (words, limit, { signal }) => {
-      const found = await look(words, limit, 'gguf', signal)
-      // Models that must be converted are shown only if nothing else is found.
-      return found.length > 0 ? found : await look(words, limit, 'safetensors', signal)
-    }
+      })
   }
 
   return {

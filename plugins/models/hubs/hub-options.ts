@@ -5,7 +5,7 @@ import type { Hub } from '../../../core/contracts/hubs.ts'
 import { CorralError, errorMessage, isSystemError } from '../../../core/errors.ts'
 import { definePlugin, type PluginContext, type PluginDefinition } from '../../../core/plugins/plugin.ts'
 import { parseDuration } from '../../../core/system/duration.ts'
-import { createEndpoints, createHubFetch, type Headers, type HubFetch, type SendToHub } from './hub-fetch.ts'
+import { createEndpoints, createHubFetch, type Headers, type HubFetch } from './hub-fetch.ts'
 
 const ADDRESS = { pattern: '^(https?://[^\\s@?#]+)?$', title: 'an address such as https://example.org' }
 
@@ -75,12 +75,7 @@ interface PublicHub {
   moreHeaders?(token: string): Headers
 }
 
-export interface HubAccess {
-  endpoint: string
-  /** The hub's name for messages, with its address if that is not the usual one. */
-  title: string
-  send: SendToHub
-}
+export type HubAccess = ReturnType<typeof publicHubAccess>
 
 /** The section of a public hub in `config.yaml`. @param token source of the token if the setting is empty */
 export function publicHubOptions({ usual, variable }: Pick<PublicHub, 'usual' | 'variable'>, token: string) {
@@ -105,10 +100,11 @@ export function publicHubAccess(
   context: PluginContext,
   options: Static<ReturnType<typeof publicHubOptions>>,
   hub: PublicHub
-): HubAccess {
+) {
   const endpoint = resolveEndpoint(options.endpoint, hub.variable, hub.usual, process.env)
   // Models are trusted for their origin, so another one is logged.
   if (endpoint !== hub.usual) context.log.info(`${hub.title} is used at ${endpoint}.`)
+  // For messages.
   const title = endpoint === hub.usual ? hub.title : `${hub.title} at ${endpoint}`
   const mirrors = options.mirrors.map(withoutSlash)
   // Another server would have its own token.

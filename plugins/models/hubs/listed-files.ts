@@ -197,9 +197,23 @@ function toTags(value: unknown): string[] {
 }
 
 const FORMATS = ['gguf', 'safetensors'] as const
+type Format = (typeof FORMATS)[number]
+
+/** Searches for GGUF files first. Models that must be converted are shown only if nothing else is found. */
+export async function searchFormats(title: string, id: string, limit: number, look: (format: Format) => unknown) {
+  for (const format of FORMATS) {
+    const found = await look(format)
+    if (!Array.isArray(found)) {
+      throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
+    }
+    const matches = found.flatMap(record => toMatch(record, id) ?? []).slice(0, limit)
+    if (matches.length > 0) return matches
+  }
+  return []
+}
 
 /** Converts a search record to a match. Undefined if it has no name. @param id field with the name */
-export function toMatch(record: unknown, id: string): HubMatch | undefined {
+function toMatch(record: unknown, id: string): HubMatch | undefined {
   if (!isObject(record) || typeof record[id] !== 'string') return undefined
   const name = record[id]
   const tags = toTags(record.tags)

@@ -18,7 +18,7 @@ import {
   readSize,
   requestLocation,
   requireFewFiles,
-  toMatch
+  searchFormats
 } from './listed-files.ts'
 import { hubRefusal, parseJsonResponse, type RefusalKind, type Subject, serverMessage } from './refusal.ts'
 
@@ -85,25 +85,17 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
     },
 
     async search(words: string, limit: number, { signal }: Waiting): Promise<HubMatch[]> {
-      const look = async (format: string) => {
-        const query = {
-          search: words,
-          sort: 'downloads',
-          page_number: '1',
-          page_size: `${Math.min(limit, MAX_FOUND)}`
-        }
+      const size = Math.min(limit, MAX_FOUND)
+      return await searchFormats(title, 'id', limit, async format => {
+        const query = { search: words, sort: 'downloads', page_number: '1', page_size: `${size}` }
         const path = `/openapi/v1/models?${new URLSearchParams({ ...query, 'filter.library': format })}`
         const response = await send({ path, signal })
         const body = await readBody(response)
         if (response.status === 404) throw hubRefusal('no-search', response, { title, id: words }, Date.now())
         if (!isSuccess(response, body)) throw modelScopeRefusal(response, body, { title, id: words }, Date.now())
         const { data } = body
-        const models = isObject(data) ? data.models : undefined
-        if (Array.isArray(models)) return models.flatMap(record => toMatch(record, 'id') ?? []).slice(0, limit)
-        throw new CorralError('hub_unreachable', `${title} returned an invalid answer to a search.`)
-      }
-      const found = await look('gguf')
-      return found.length > 0 ? found : await look('safetensors')
+        return isObject(data) ? data.models : undefined
+      })
     },
 
     async locate({ id, more }: HubRepository, { path }: HubFile, signal: AbortSignal): Promise<FileLocation> {

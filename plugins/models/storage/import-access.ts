@@ -14,6 +14,8 @@ const MAX_LINKS = 40
 interface FoundFile extends FileIdentity {
   /** Absolute, without symbolic links. */
   source: string
+  /** The path of the opened file, if the system reports it. */
+  opened?: string
   size: number
 }
 
@@ -59,7 +61,7 @@ function within(named: readonly string[]): ImportAccess {
   }
 
   /** A folder may be swapped for a link between the check and the opening, so check the file that was opened. */
-  async function isBelow(path: string, { opened, ...found }: OpenedFile): Promise<boolean> {
+  async function isBelow(path: string, { opened, ...found }: FoundFile): Promise<boolean> {
     if (opened !== undefined) return (await realRoots(named)).some(({ real }) => stepsBelow(real, opened) !== undefined)
     const again = await locate(path)
     return again === found.source && isSameFile(await lstat(again, { bigint: true }), found)
@@ -75,12 +77,7 @@ function within(named: readonly string[]): ImportAccess {
   }
 }
 
-interface OpenedFile extends FoundFile {
-  /** The path of the opened file, if the system reports it. */
-  opened?: string
-}
-
-async function identify(source: string): Promise<OpenedFile> {
+async function identify(source: string): Promise<FoundFile> {
   const file = await openRegularFile(source)
   try {
     const { dev, ino, size } = await file.stat({ bigint: true })
@@ -91,13 +88,8 @@ async function identify(source: string): Promise<OpenedFile> {
   }
 }
 
-interface Root {
-  named: string
-  real: string
-}
-
-async function realRoots(named: readonly string[]): Promise<Root[]> {
-  const roots: Root[] = []
+async function realRoots(named: readonly string[]) {
+  const roots: { named: string; real: string }[] = []
   for (const root of named) {
     // A root that does not exist, for example on an unmounted disk, has nothing to import.
     const real = await realpath(root).catch(() => undefined)
@@ -106,13 +98,8 @@ async function realRoots(named: readonly string[]): Promise<Root[]> {
   return roots
 }
 
-/** A folder without symbolic links in its path, and the steps from there. */
-interface Place {
-  at: string
-  steps: string[]
-}
-
-function findPlace(path: string, roots: readonly Root[]): Place | undefined {
+/** Returns a folder without symbolic links in its path, and the steps from there. */
+function findPlace(path: string, roots: Awaited<ReturnType<typeof realRoots>>) {
   for (const { named, real } of roots) {
     const steps = stepsBelow(real, path) ?? stepsBelow(named, path)
     if (steps) return { at: real, steps }

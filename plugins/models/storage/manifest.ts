@@ -129,9 +129,7 @@ export function withoutRevisions<
 /** The long and seldom needed fields of a manifest. They are read on demand instead of being kept in memory. */
 type Details = Pick<VariantRecord['metadata'], 'info' | 'chatTemplate'>
 
-type ShortMetadata = Omit<VariantRecord['metadata'], keyof Details> & {
-  hasTemplate: boolean
-}
+type ShortMetadata = Omit<VariantRecord['metadata'], keyof Details> & { hasTemplate: boolean }
 type ShortVariant = Omit<VariantRecord, 'metadata'> & { metadata: ShortMetadata }
 /** A manifest without its variants' details, which is in memory for each model. */
 export type ShortManifest = Omit<Manifest, 'variants'> & { variants: ShortVariant[] }
@@ -146,12 +144,8 @@ export function shortManifest({ variants, ...manifest }: Manifest): ShortManifes
   }
 }
 
-/** A short manifest as written by the last start, not parsed yet. */
-interface UnreadManifest {
-  text: string
-  safetensors: boolean
-}
-export type CachedManifest = UnreadManifest | (ShortManifest & { text?: undefined })
+/** A short manifest. With `text`, it is as written by the last start, not parsed yet. */
+export type CachedManifest = { text: string; safetensors: boolean } | (ShortManifest & { text?: undefined })
 
 export const hasSafetensors = (kept: CachedManifest): boolean =>
   kept.text === undefined ? kept.variants.some(({ format }) => format === 'safetensors') : kept.safetensors

@@ -3,20 +3,11 @@ import type { ClusterNode } from '../nodes/node.ts'
 import type { NodeReply } from '../nodes/node-connection.ts'
 import { FAILURE_TRAILER, parseFailedReply, parseFailure, readLines } from './ask-protocol.ts'
 
-interface NodeCall {
-  method?: 'POST' | 'DELETE'
-  body?: object
-  signal?: AbortSignal
-}
-
-/**
- * Sends a request to a node. Fails when the node is lost. @throws CorralError of its refusal; the reason of the signal;
- * Error
- */
+/** Sends a request to a node. Fails when the node is lost. @throws CorralError of its refusal; the signal's reason; Error */
 export async function callNode(
   { connection, presence }: ClusterNode,
   path: string,
-  { method = 'POST', signal, ...sent }: NodeCall
+  { method = 'POST', signal, ...sent }: { method?: 'POST' | 'DELETE'; body?: object; signal?: AbortSignal }
 ): Promise<NodeReply> {
   const until = signal ? AbortSignal.any([signal, presence]) : presence
   const reply = await connection.send(method, path, { ...sent, signal: until })

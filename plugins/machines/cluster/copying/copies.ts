@@ -11,10 +11,7 @@ import type { ClusterNodes } from '../nodes/nodes.ts'
 import { COPY_PATH, TICKETS_PATH } from './source-files.ts'
 
 /** A node that lacks a model, and a node that has it. */
-interface Way {
-  member: Pick<ClusterNode, 'name'>
-  from: Pick<ClusterNode, 'name'>
-}
+type Way = Record<'member' | 'from', Pick<ClusterNode, 'name'>>
 
 /** Why a copy failed, and the node to avoid. There is no such node if part of the copy had arrived. */
 export interface CopyFailure {

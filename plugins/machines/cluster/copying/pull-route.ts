@@ -17,12 +17,7 @@ import { connectionFault } from '../nodes/node-connection.ts'
 import type { ClusterNodes } from '../nodes/nodes.ts'
 import type { Copies, CopyFailure } from './copies.ts'
 
-interface Dependencies {
-  members: ClusterNodes
-  copies: Copies
-  catalog: Catalog
-  streams: EventStreams
-}
+type Dependencies = { members: ClusterNodes; copies: Copies; catalog: Catalog; streams: EventStreams }
 
 const pull = nativeRoute('Cluster', 'pullAtMember', 'Pull a model at a member', {
   role: 'operator',

@@ -4,15 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { KnownMember, MemberSource } from '../../../../core/contracts/services.ts'
 import { errorMessage, isSystemError } from '../../../../core/errors.ts'
 
-export interface DnsSettings {
-  /** The name of a headless Service, or of an SRV record with `_service._tcp.` in front. Empty means none. */
-  name: string
-  port: number
-  tls: boolean
-  key: string
-  /** Milliseconds between two lookups. */
-  interval: number
-}
+/** The option `dns`, with the milliseconds between two lookups. */
+type DnsSettings = { name: string; port: number; tls: boolean; key: string; interval: number }
 
 /** Finds nodes behind a DNS name, which is looked up regularly: each address, or each target of an SRV record. */
 export function dnsSource({ name, port, tls, key, interval }: DnsSettings): MemberSource {

@@ -1,5 +1,6 @@
 import type { FileLocation } from '../../../../core/contracts/hubs.ts'
 import { errorMessage } from '../../../../core/errors.ts'
+import { untilAborted } from '../../../../core/system/abort-signals.ts'
 import { retryAfterSeconds } from '../../../../core/system/retry-after.ts'
 import { freeSpan, requestSize, type Span, stolenSpan } from './chunk-map.ts'
 import type { Digests } from './digests.ts'
@@ -332,7 +333,9 @@ export class FileTransfer {
 
   async #fetch(fetch: Fetch): Promise<void> {
     const { signal } = fetch.controller
-    const location = await unlessAborted(this.#source.current(), signal)
+    const location = await untilAborted(this.#source.current(), signal).catch(error => {
+      if (!signal.aborted) throw error
+    })
     if (location === undefined) return
     // The location may report facts that are missing in the hub's listing.
     this.#verification.expected.sha256 ??= location.reported.sha256
@@ -494,15 +497,6 @@ export class FileTransfer {
       this.#fail(error)
     }
   }
-}
-
-/** Returns the value of a promise, or undefined as soon as the signal is aborted. */
-function unlessAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value | undefined> {
-  return new Promise((resolve, reject) => {
-    if (signal.aborted) resolve(undefined)
-    signal.addEventListener('abort', () => resolve(undefined), { once: true })
-    promise.then(resolve, reject)
-  })
 }
 
 function failureText(error: ConnectionFailure): string {
