@@ -91,11 +91,9 @@ t.test('a taken port and an invalid config.yaml stop the start with advice', asy
   t.equal(taken.status, 1)
   t.match(taken.stderr + taken.stdout, /Port \d+ .*is used by another program/)
   const wrong = run({ CORRAL_PORT: 'eleven' }, [])
-  t.equal(wrong.status, 2)
-  t.match(wrong.stderr, /CORRAL_PORT/)
+  t.match(wrong, { status: 2, stderr: /CORRAL_PORT/ })
   const open = run({}, ['--port', '0', '--host', '0.0.0.0'])
-  t.equal(open.status, 2)
-  t.match(open.stderr, /insecure/)
+  t.match(open, { status: 2, stderr: /insecure/ })
 })
 
 t.test('a model that cannot be loaded reports why on both APIs, backs off, and affects no other model', async t => {

@@ -209,8 +209,7 @@ t.test('an engine that is killed, out of memory or misses a library is reported 
   // A missing library: the program is started without the libraries beside it.
   build.before(`exec "${build.bare}" "$@"`)
   const missing = await corral.json('/api/chat', ask(DEMO))
-  t.equal(missing.status, 503)
-  t.match(missing.body, { code: 'runtime_missing' })
+  t.match(missing, { status: 503, body: { code: 'runtime_missing' } })
   t.match((await corral.json(`/api/logs/${DEMO}`, undefined, { local: true })).body.engines[0].failure, {
     cause: 'library_missing',
     message: /The library lib\S+ that llama-server needs is missing\. Install it/

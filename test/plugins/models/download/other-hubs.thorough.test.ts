@@ -46,8 +46,7 @@ t.test('a model is pulled from CSGHub', async t => {
   Object.assign(hub.csgHub, usual)
   t.match(await refusal(corral, { model: 'csghub:test/unknown' }), { status: 404, code: 'repo_not_found' })
   const refused = await refusal(corral, { model: 'csghub:test/private-GGUF' })
-  t.match(refused.code, /^(hub_forbidden|repo_not_found)$/)
-  t.match(refused.error, /CSGHUB_TOKEN|token/i)
+  t.match(refused, { code: /^(hub_forbidden|repo_not_found)$/, error: /CSGHUB_TOKEN|token/i })
 
   hub.fault({ kind: 'cut', after: 300_000, times: 2 })
   hub.signedUrls.lifeBytes = 700_000
@@ -96,8 +95,7 @@ t.test('a model is pulled from ModelScope', async t => {
   }
   Object.assign(hub.modelScope, usual)
   const refused = await refusal(corral, { model: 'modelscope:test/private-GGUF' })
-  t.match(refused.code, /^(hub_forbidden|repo_not_found)$/)
-  t.match(refused.error, /token/i)
+  t.match(refused, { code: /^(hub_forbidden|repo_not_found)$/, error: /token/i })
   t.match((await refusal(corral, { model: 'modelscope:test/tiny-GGUF@main' })).code, 'repo_not_found', 'only master')
 
   hub.fault({ kind: 'stall', after: 300_000, times: 1 })
