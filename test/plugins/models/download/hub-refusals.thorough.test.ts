@@ -156,14 +156,6 @@ t.test('a hub that is down or limits requests is reported', async t => {
   await clean(t, corral)
 })
 
-t.test('pulls are refused when offline', async t => {
-  const hub = await startHubEmulator(t, { repositories: REPOSITORIES })
-  const corral = await corralWithHub(t, hub, { env: { HF_HUB_OFFLINE: '1' } })
-  const offline = await refusal(corral, { model: 'test/tiny-GGUF' })
-  t.match(offline, { status: 502, code: 'hub_unreachable', error: /HF_HUB_OFFLINE|offline/i })
-  t.equal(hub.traffic.requests.length, 0, 'no request was sent')
-})
-
 t.test('a model is stored without an optional file that cannot be downloaded, and the reply says so', async t => {
   const files = { ...TWO, 'README.md': '# Tiny', LICENSE: 'free' }
   const hub = await startHubEmulator(t, { repositories: { 'test/tiny-GGUF': { files } } })

@@ -194,27 +194,6 @@ t.test('a detached pull continues without clients', async t => {
   }
 })
 
-t.test('a paused pull stays paused after a restart', async t => {
-  const slow = await slowModel({ t })
-  const { hub, corral, model } = slow
-  const watched = corral.events('/api/pull', { model })
-  await flowing(slow)
-  await corral.json('/api/pulls/pause', { model })
-  const last = (await watched).at(-1)
-  t.not(last.status, 'success', 'its watchers get an error')
-  t.type(last.code, 'string')
-  await corral.end('SIGKILL')
-  const restarted = await corralWithHub(t, hub, { home: corral.home })
-  t.match(await only(restarted), { state: 'paused' })
-  const before = served(slow)
-  await sleep(700)
-  t.equal(served(slow), before)
-  hub.bandwidth = QUICK
-  t.equal((await restarted.events('/api/pull', { model })).at(-1).status, 'success')
-  t.ok(served(slow) <= FILE.size + 9 * MIB)
-  t.same(await stored(slow), [DIGEST])
-})
-
 t.test('cancelling a pull and deleting its model remove all its data', async t => {
   const slow = await slowModel()
   const { hub, corral, name, model } = slow

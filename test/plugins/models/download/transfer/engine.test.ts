@@ -18,6 +18,7 @@ import {
   sha256,
   startByteServer
 } from '../../../../support/byte-server.ts'
+import { failing } from '../../../../support/failure.ts'
 
 const MiB = 1024 * 1024
 const content = sampleBytes(24 * MiB + 12_345)
