@@ -86,6 +86,7 @@ t.test('resolves revisions', async t => {
   await t.rejects(list(hub, 'acme/Tiny', 'v9'), failing('repo_not_found', /no revision "v9"/))
   await t.rejects(list(hub, 'acme/Tiny', '..'), { code: 'repo_not_found' })
   t.notOk(server.seen.some(({ url }) => url.includes('..')))
+  t.equal(server.seen[0]!.headers.authorization, undefined, 'no token is set')
 })
 
 t.test('lists repositories on servers with only part of the API', async t => {
