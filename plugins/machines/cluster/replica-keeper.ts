@@ -319,10 +319,7 @@ export class ReplicaKeeper {
     }
   }
 
-  /**
-   * Loads a model at a node, or keeps it there, without unloading anything that clients use. @throws Error with the
-   * reason why not
-   */
+  /** Loads a model at a node, or keeps it there, without unloading anything that clients use. @throws Error */
   async #askToLoad({ key, mode, variant }: Kept, name: string): Promise<void> {
     const { member, model } = this.#there(variant, name)
     const alike = this.#options.members.view.hosts(key).all.find(({ model: { options } }) => options)?.model.options

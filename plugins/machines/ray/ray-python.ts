@@ -35,11 +35,7 @@ export interface RayPythonOptions {
   log: FastifyBaseLogger
 }
 
-/**
- * Returns a Python that has Ray: the configured one, or an environment of corral's own, which is created if necessary.
- * @returns its absolute path
- * @throws CorralError that says what is wrong and what to do
- */
+/** Returns the path of a Python that has Ray: the configured one, or one of corral's own. @throws CorralError */
 export async function prepareRay(options: RayPythonOptions, waiting: Waiting): Promise<string> {
   const { settings, directory, env, log } = options
   if (process.platform !== 'linux') {
@@ -131,11 +127,7 @@ export interface RayCall {
   timeout?: number
 }
 
-/**
- * Runs the program and returns its last report.
- * @param onReport called with each report
- * @throws RayFailure with the reason from the program
- */
+/** Runs the program and returns its last report. @throws RayFailure with the reason from the program */
 export async function askRay<Reply>(
   command: string,
   options: object,

@@ -15,10 +15,7 @@ export interface DtypePlan {
   bits: { converted: number; result: number }
 }
 
-/**
- * Types with their bits per weight: types that the converter writes itself, and types that llama-quantize produces. The
- * latter are generous, because the embedding keeps a finer type.
- */
+/** Types with their bits per weight: types of the converter, and of llama-quantize (generous estimates). */
 const { direct: DIRECT, quantized: QUANTIZED } = TYPES
 
 const ALIASES: Record<string, string> = { q3_k: 'q3_k_m', q4_k: 'q4_k_m', q5_k: 'q5_k_m' }
@@ -30,12 +27,7 @@ const NEEDS_IMATRIX = ['iq1_s', 'iq1_m', 'iq2_xxs', 'iq2_xs', 'iq2_s', 'iq2_m', 
 export const DTYPES: readonly string[] = [...Object.keys(DIRECT), ...Object.keys(QUANTIZED)]
 const BITS = new Map(Object.entries({ ...DIRECT, ...QUANTIZED }))
 
-/**
- * Plans how to convert a model to a type.
- * @param dtype in any case
- * @param ownType the type of most of the model's weights, for example `BF16`
- * @throws CorralError `invalid_option` listing the types
- */
+/** @param ownType the type of most of the model's weights, for example `BF16` @throws CorralError `invalid_option` */
 export function planDtype(dtype: string, ownType: string | undefined): DtypePlan {
   const lower = dtype.toLowerCase()
   const name = ALIASES[lower] ?? lower

@@ -252,11 +252,7 @@ export const LOCKS = {
 export const lockedFor = (machine: string, pythonMinor: number): string =>
   `sys_platform == 'linux' and platform_machine == '${machine}' and python_version == '3.${pythonMinor}'`
 
-/**
- * Reads the locked packages for this machine's Python, as requirements.
- * @param cpuOnly prefer torch without CUDA's libraries
- * @returns `madeFor`: the converter's own requirements that the lock was made for
- */
+/** @param cpuOnly prefer torch without CUDA's libraries @returns `madeFor`: requirements that it was made for */
 async function readLock(folder: string, cpuOnly: boolean) {
   const read = (name: string) => readFile(join(folder, name), 'utf8')
   const packages = await read(LOCKS.packages)

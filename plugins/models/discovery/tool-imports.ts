@@ -183,10 +183,7 @@ function distinctNames(candidates: Candidate[]): Candidate[] {
     })
 }
 
-/**
- * Returns the variant under which a candidate is already stored. Ollama's models are compared by name: the same files
- * under another name do not count, and neither does a model that an earlier version imported without its settings.
- */
+/** Returns the variant that a candidate is stored as. Ollama's models are compared by name and settings. */
 function storedAs(candidate: Candidate, storage: Storage): StoredVariant | undefined {
   const { name, tag, path, defaults } = candidate
   const named = isLatest(candidate) || name.variant !== undefined ? storage.find(name) : storage.variants(name)

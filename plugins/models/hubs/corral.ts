@@ -40,11 +40,7 @@ export default hubPlugin(
   }
 )
 
-/**
- * Creates the hub for models of another corral on the network. Its listing has all digests and addresses.
- * @param endpoint server for references without one, without a trailing slash; empty means none
- * @param key its API key; empty means none
- */
+/** @param endpoint server for references without one, without a trailing slash; empty means none */
 function createCorralHub(fetch: HubFetch, endpoint: string, key: string, proxy: string): Hub {
   /** Send the key only to the configured server. */
   const credentialsFor = (server: string) =>
@@ -192,11 +188,7 @@ export function readCorralListing(body: unknown) {
 
 const DEFAULT_PORT = 11435
 
-/**
- * Parses `owner/name` or `[[corral:]//]host:port/owner/name`.
- * @returns `owner/name`, and the server's address if the reference has one
- * @throws CorralError `invalid_model_name` for anything else
- */
+/** Parses `owner/name` or `[[corral:]//]host:port/owner/name`. @throws CorralError `invalid_model_name` */
 export function parseCorralReference(text: string): { id: string; endpoint?: string } {
   const match =
     /^(?:(?:corral:)?\/\/)?(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?\/)?([^/\s]+\/[^/\s]+)$/.exec(text)

@@ -117,11 +117,7 @@ export function publicHubAccess(
   return { endpoint, title, send: createEndpoints(fetch, endpoint, hub.usual, mirrors, trustedHosts, credentials) }
 }
 
-/**
- * Returns a hub's address without a trailing slash: the setting, otherwise the environment variable, otherwise the
- * usual address. A variable without `https://` is taken as a host.
- * @throws Error if the variable is not an address
- */
+/** Returns a hub's address: the setting, otherwise the variable (may be only a host), otherwise the usual one. */
 export function resolveEndpoint(setting: string, variable: string, usual: string, env: NodeJS.ProcessEnv): string {
   const named = setting || env[variable]?.trim() || usual
   const text = named.includes('://') ? named : `https://${named}`
@@ -138,10 +134,7 @@ interface TokenSources {
   file?: string | undefined
 }
 
-/**
- * Reads the token each time, so that a new login takes effect immediately. Undefined if there is none.
- * @throws CorralError `hub_forbidden` if it cannot be read or sent
- */
+/** Reads the token each time, so that a new login takes effect. @throws CorralError `hub_forbidden` */
 export async function findToken(
   setting: string,
   { variables, file }: TokenSources,

@@ -114,11 +114,7 @@ function createModelScopeHub({ title, endpoint, send }: HubAccess, proxy: string
   }
 }
 
-/**
- * Parses a list of files, with the paths that the hub is still checking and may refuse. Skips folders, links and unsafe
- * paths. Returns undefined if the body is not a listing.
- * @throws InvalidFact, CorralError as `requireFewFiles`
- */
+/** Parses a list of files, and the paths that the hub is still checking. Undefined if it is not a listing. */
 export async function readListing(body: Record<string, unknown>, title: string, id: string) {
   const data = body.Data ?? body.data
   const entries = isObject(data) ? (data.Files ?? data.files) : undefined

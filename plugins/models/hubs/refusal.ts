@@ -85,11 +85,7 @@ export const notAtHub = (message: string, details?: Record<string, unknown>): Co
 const isHtml = (response: Pick<HubResponse, 'headers' | 'text'>): boolean =>
   isWebPage(response.text) || /\btext\/html\b/.test(response.headers['content-type'] ?? '')
 
-/**
- * Parses a response's JSON.
- * @param isQuoted whether to show a web page's title: not for a server that the client chose
- * @throws CorralError `hub_unreachable` if it is something else, or too large
- */
+/** @param isQuoted whether to show a web page's title @throws CorralError `hub_unreachable` if it is not JSON */
 export async function parseJsonResponse(
   response: Pick<HubResponse, 'url' | 'headers' | 'text'>,
   title: string,

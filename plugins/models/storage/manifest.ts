@@ -166,10 +166,7 @@ export function wholeManifest(
   }
 }
 
-/**
- * Reads the details of a model's variants, by revision. Synchronous: it reads a few thousand characters when someone
- * inspects or loads a model. Returns none and warns if the manifest was deleted or damaged since the start.
- */
+/** Reads the details of variants, by revision. Returns none and warns if the manifest was deleted or damaged. */
 function readDetails(directory: string, warn: (message: string) => void): Map<string, Details> {
   const path = join(directory, MANIFEST_FILE)
   let fault: string

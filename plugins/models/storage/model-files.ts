@@ -56,12 +56,7 @@ export function explainReadError(path: string, error: unknown): unknown {
   return error
 }
 
-/**
- * Reads the headers of a model's files, and checks that they form one complete model.
- * @param files model files first, in the order of their shards
- * @param named file name that shows the quantization
- * @throws CorralError `invalid_request` naming the file and what is wrong with it
- */
+/** Reads the headers of a complete model's files. @param files model files first, in the order of their shards */
 export function readModelFiles(
   format: 'gguf' | 'safetensors',
   files: SourceFile[],

@@ -39,11 +39,7 @@ export async function discardFolder(models: string, folder: string): Promise<voi
   await rm(toDelete, { recursive: true, force: true, maxRetries: 3 })
 }
 
-/**
- * Returns a model's folder, and creates it if necessary. An existing owner or model in another case is reused, so that
- * two spellings are one model on every file system.
- * @throws CorralError `invalid_request` if a link or a file is in the way
- */
+/** Returns a model's folder, in the spelling that exists, and creates it if necessary. @throws CorralError */
 export async function modelFolder(models: string, name: ModelName): Promise<string> {
   let folder = models
   for (const segment of [name.owner, name.name]) {

@@ -18,10 +18,7 @@ const ENCODERS = new Set(
   ).split(' ')
 )
 
-/**
- * Architectures that llama.cpp loads but llama-server cannot answer with: encoder-decoders, diffusion models, and parts
- * of other models (speech, draft models).
- */
+/** Architectures that llama.cpp loads but llama-server cannot answer with, such as encoder-decoders and drafts. */
 const NOT_SERVED = new Set(
   't5 dream llada llada-moe rnd1 wavtokenizer-dec qwen3tts pockettts eagle3 dflash gemma4-assistant'.split(' ')
 )

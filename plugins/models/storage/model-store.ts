@@ -73,11 +73,7 @@ export class ModelStore implements Storage {
     this.#folders = new RevisionFolders(models, log, (key, work) => void this.#tracked(this.#changes.run(key, work)))
   }
 
-  /**
-   * Reads the models below `models` and removes the leftovers of crashes.
-   * @param importRoots absolute folders that callers over the network may import from
-   * @param last the scan of the previous start, and the record for the next one
-   */
+  /** Removes the leftovers of crashes. @param last the scan of the previous start, and the record for the next one */
   static async open(models: string, log: FastifyBaseLogger, importRoots: readonly string[] = [], last?: LastScan) {
     const store = new ModelStore(models, log, importRoots)
     for (const { key, directory, manifest } of await store.#explained(() => scanModels(models, log, last))) {

@@ -157,11 +157,7 @@ function toStem(name: string): string {
   return short.toLowerCase().replace(/[^a-z0-9]/g, '')
 }
 
-/**
- * Returns names that a missing name may have meant, most likely first: names with the same stem, then names that begin
- * with it, then the nearest one by edit distance. Names of the same owner come first.
- * @param names `owner/name`, or only a name
- */
+/** Returns names with the same stem, otherwise names that begin with it, otherwise the nearest one. */
 export function similarNames({ owner, name, variant }: RequestedName, names: readonly string[]): string[] {
   // Ollama's tags are part of the name elsewhere: qwen3:8b, Qwen3-8B-GGUF.
   const wanted = new Set([toStem(name), ...(variant === undefined ? [] : [toStem(`${name}-${variant}`)])])

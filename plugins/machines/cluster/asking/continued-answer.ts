@@ -32,9 +32,7 @@ type Timings = Record<string, number>
 /** The request to the next node. */
 interface Continuation {
   request: EngineFields
-  /**
-   * The end that its rendered prompt must have. A template that truncates or omits it would generate the text again.
-   */
+  /** The end that its rendered prompt must have. A template that omits it would generate the text again. */
   ending: string
 }
 
@@ -80,9 +78,7 @@ export class ContinuedAnswer {
     return this.#thinking + this.#content
   }
 
-  /**
-   * Stores a piece that is passed on to the client. @param begun whether the answer has begun, after prompt processing
-   */
+  /** Stores a piece that the client gets. @param begun whether the answer has begun, after prompt processing */
   keep(piece: readonly Delta[] | Buffer, begun = true): void {
     this.#latest = performance.now()
     if (begun) this.#began ||= this.#latest

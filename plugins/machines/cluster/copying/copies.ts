@@ -185,9 +185,7 @@ export class Copies {
   }
 }
 
-/**
- * Asks a node for permission to copy one of its models. @param model its name there @throws CorralError of its refusal
- */
+/** Asks a node for permission to copy a model. @param model its name there @throws CorralError of its refusal */
 export async function requestTicket(member: ClusterNode, model: string, signal: AbortSignal): Promise<string> {
   const reply = await callNode(member, TICKETS_PATH, { body: { model }, signal })
   return JSON.parse(await reply.body.text()).ticket

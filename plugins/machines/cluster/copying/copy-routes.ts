@@ -173,11 +173,7 @@ class Tickets {
     return { ticket, expiresAt: dateAt(until) }
   }
 
-  /**
-   * Redeems a ticket.
-   * @returns what it permits, and the token to read the files with
-   * @throws CorralError `unauthorized`
-   */
+  /** @returns what the ticket permits, and the token to read the files with @throws CorralError `unauthorized` */
   redeem(ticket: string): { grant: Pick<Grant, 'key' | 'revision'>; token: string } {
     const grant = this.#tickets.get(ticket)
     this.#tickets.delete(ticket)

@@ -168,11 +168,7 @@ export class ClusterNode {
     return aborted ? String(reason.message) : connectionFault(error)
   }
 
-  /**
-   * Counts a request that is sent.
-   * @param key as `modelKey` returns it
-   * @returns to be called once when the request has ended
-   */
+  /** Counts a request. @param key as `modelKey` returns it @returns a function to call when the request has ended */
   begin(key: string): () => void {
     const add = (count: number) => {
       this.#sent.set(key, (this.#sent.get(key) ?? 0) + count)

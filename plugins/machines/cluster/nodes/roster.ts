@@ -27,10 +27,7 @@ export class Roster {
   readonly #faulty: (source: string, fault: string | undefined) => void
   #isOpen = false
 
-  /**
-   * @param told.changed called with all nodes whenever they change
-   * @param told.faulty called when a source fails, and when it works again
-   */
+  /** `changed` gets all nodes. `faulty` is called when a source fails, and when it works again. */
   constructor(told: {
     changed(members: readonly ListedNode[]): void
     faulty(source: string, fault: string | undefined): void

@@ -35,10 +35,7 @@ const BUSY_COST = 8192
 const EVICTED_CONVERSATION_COST = 8192
 /** … and half as much after it has been idle for this many milliseconds, since it may be over. */
 const CONVERSATION_HALF_LIFE_MS = 30_000
-/**
- * Extra prompt characters to process that are acceptable to start a conversation at the node where other gateways look
- * for it. Less than one more answer costs on four slots.
- */
+/** Extra characters to read that are accepted at a conversation's home node, where other gateways look for it. */
 const HOME_BONUS = 2000
 /** Share of a prompt that a node must have read for a request to go there for its prefix. */
 const PREFIX_SHARE = 0.5
@@ -146,10 +143,7 @@ interface Place {
   now: number
 }
 
-/**
- * Returns the nodes to compare: all if there are few. Otherwise the nodes that know most of the prompt, and the nodes
- * next to its place in their order.
- */
+/** Returns the nodes to compare: all, or the nodes that know most of the prompt and the nodes next to its place. */
 function compared({ all, get }: Hosts, { wanted, matches }: Place): readonly Host[] {
   if (all.length <= MAX_COMPARED_NODES) return all
   const chosen = new Set<Host>()

@@ -26,19 +26,13 @@ export interface NodeModel {
   /** Tokens of conversations stored beside its slots. Absent if it stores none. Also known while unloaded. */
   storedTokens?: number
   running: number
-  /**
-   * Requests that wait there. Requests from this gateway count immediately, in `running` or here, before the node
-   * reports them.
-   */
+  /** Requests that wait there. Requests of this gateway count before the node reports them. */
   queued: number
   /** It is not evicted for other models. */
   pinned?: boolean
   /** When its last answer started or ended, in milliseconds of `performance.now()`, if known. */
   usedAt?: number
-  /**
-   * When its node unloads it without further requests, in milliseconds of `performance.now()`; infinite means never.
-   * Only if loaded.
-   */
+  /** When its node unloads it without requests, in milliseconds of `performance.now()`. Only if loaded. */
   expires?: number
   /** The options that it was loaded with. Only if loaded. */
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>

@@ -2,10 +2,7 @@ import type { PromptBlocks } from './prompt-blocks.ts'
 
 /** Approximate characters of a token. */
 const CHARACTERS_PER_TOKEN = 4
-/**
- * Minimum share of a slot's cached prompt that a new prompt must repeat to count as the same conversation. Engines
- * choose their slots in the same way.
- */
+/** Minimum share of a slot's cached prompt that a prompt must repeat to continue it. Engines do the same. */
 const MIN_CONTINUED_SHARE = 0.5
 
 /** The tokens that one slot has processed. */
@@ -148,10 +145,7 @@ export class PrefixMemory {
     }
   }
 
-  /**
-   * Returns how long the conversation that a new one would evict from this node's slots has been idle, in milliseconds.
-   * Infinite while a slot is empty.
-   */
+  /** Milliseconds since a conversation used the slot that a new one would take. Infinite while a slot is empty. */
   oldest(member: string, model: string, now: number): number {
     const memory = this.#members.get(member)?.get(model)
     if (!memory || memory.inSlots.size < memory.slots) return Number.POSITIVE_INFINITY

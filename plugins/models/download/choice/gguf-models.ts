@@ -30,11 +30,7 @@ export interface GgufModels {
   roles: Map<string, FileRole>
 }
 
-/**
- * Groups the files of a listing into models.
- * @param id gives the label of a single file without one
- * @param headers of files with ambiguous names; headers take precedence
- */
+/** @param id gives the label of a single file without one @param headers take precedence over file names */
 export function findGgufModels(id: string, files: readonly HubFile[], headers: Headers = new Map()): GgufModels {
   const sorted = [...files].sort(byPath)
   const byName = new Map(sorted.map(file => [file.path, file]))
@@ -154,10 +150,7 @@ function withoutDuplicates(found: Found[]): Found[] {
   })
 }
 
-/**
- * Gives each candidate a unique label: its quantization if the models share their name, otherwise part of its path.
- * Labels that differ only in case are numbered, since the store could not have both.
- */
+/** Gives each candidate a unique label, also if case is ignored: its quantization, otherwise part of its path. */
 function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
   const lowerCaseName = ({ path }: Found) => withoutExtension(baseName(path)).toLowerCase()
   const onlyOne = (keyOf: (candidate: Found) => string | undefined) => {

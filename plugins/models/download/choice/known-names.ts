@@ -22,10 +22,7 @@ export const KNOWN_NAMES: Readonly<Record<string, KnownFamily>> = KNOWN
 /** Tags for instruction-tuned models. All of these models are instruction-tuned, so the tags add nothing. */
 const INSTRUCTED = /-(?:instruct|it|chat)$/
 
-/**
- * Returns the model that a short name refers to, if its publisher is known. The size in its tag selects the repository,
- * and a quantization after it the variant (`qwen2.5:7b-instruct-q4_K_M`).
- */
+/** Returns the model that a short name refers to. Its tag selects the repository and the variant (`qwen2.5:7b-q4_K_M`). */
 export function knownName({ owner, name, variant = '' }: RequestedName) {
   if (owner !== undefined) return undefined
   const key = modelKey({ name })

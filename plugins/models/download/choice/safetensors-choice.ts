@@ -132,12 +132,7 @@ function isWeights(path: string): boolean {
   return name.endsWith('.safetensors') && !NO_WEIGHTS.test(name)
 }
 
-/**
- * Returns the weights that a `model.safetensors.index.json` names, in order.
- * @param index its parsed content
- * @param path for the message
- * @throws CorralError `unsupported_capability` if it is invalid
- */
+/** Returns the weights that a parsed index names, in order. @throws CorralError `unsupported_capability` */
 export function weightsFromIndex(index: unknown, path = INDEX): string[] {
   const map = fields(index).weight_map
   const names = map && typeof map === 'object' ? [...new Set(Object.values(map))] : []

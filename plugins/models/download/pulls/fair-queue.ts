@@ -97,11 +97,7 @@ export class FairQueue {
     this.#settle()
   }
 
-  /**
-   * Joins the queue.
-   * @param isAdmitted it may wait even if the queue is full, since it was admitted before
-   * @throws CorralError `rate_limited` if too many wait
-   */
+  /** @param isAdmitted it may wait even if the queue is full @throws CorralError `rate_limited` if too many wait */
   enter(client: string, isAdmitted = false): Place {
     let begin!: () => void
     let refuse!: (error: CorralError) => void

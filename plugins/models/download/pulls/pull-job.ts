@@ -115,10 +115,7 @@ export class PullJob implements Pull {
   #before = 0
   #lastOperation: Promise<unknown> = Promise.resolve()
 
-  /**
-   * @param completed bytes of each file that are on disk
-   * @param onEnd called when the pull is done or cancelled, and its files are removed
-   */
+  /** `completed` has the bytes of each file on disk. `onEnd` is called when the pull's files are removed. */
   constructor(job: JobRecord, completed: readonly number[], folder: string, context: PullContext, onEnd: () => void) {
     this.folder = folder
     this.#context = context

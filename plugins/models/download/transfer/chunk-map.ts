@@ -67,10 +67,7 @@ const MIN_REQUEST_BYTES = 8 * 1024 * 1024
 /** A second connection loses the data in flight on the first one, so it must download more than this. */
 const MIN_SHARED_BYTES = 4 * 1024 * 1024
 
-/**
- * Returns the bytes of a connection's next request: its fair share of the bytes that are neither on disk nor requested.
- * @param worthwhile bytes from which a request is worth its wait; more would only delay the digest
- */
+/** Returns the bytes of a connection's next request: its fair share of the missing ones, up to `worthwhile`. */
 export function requestSize(map: ChunkMap, taken: readonly Span[], connections: number, worthwhile: number): number {
   const claimed = taken.reduce((sum, span) => sum + spanBytes(map, span), 0)
   const share = (map.size - map.completed - claimed) / connections

@@ -76,11 +76,7 @@ export type Answer =
   /** Anything else. Another attempt may help unless `isLasting`. */
   | { kind: 'unusable'; why: string; isLasting?: boolean }
 
-/**
- * Interprets the head of a response.
- * @param end end of the requested range (exclusive); undefined for an open range
- * @param size of the file, if known
- */
+/** @param end end of the requested range (exclusive); undefined for an open range */
 export function readResponse(
   { status, headers, body }: ResponseHead,
   start: number,
