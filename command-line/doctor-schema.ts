@@ -1,72 +1,57 @@
 import { type Static, Type } from 'typebox'
 import { RuntimesReportSchema } from '../core/contracts/builds.ts'
+import { Group, Integer, Text, Texts } from '../core/http/request-fields.ts'
 
 const { hardware, release, ranking, chosen, attempts, installed } = RuntimesReportSchema.properties
 
-const ConfigProblemSchema = Type.Object(
-  {
-    where: Type.String({ description: 'Such as config.yaml:12:3, env CORRAL_PORT or flag --port' }),
-    file: Type.Optional(Type.String({ description: 'Path of the file with the mistake' })),
-    line: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
-    column: Type.Optional(Type.Integer({ description: 'Counted from 1' })),
-    setting: Type.Optional(Type.String({ description: 'Name of the setting, such as security.api_keys' })),
-    message: Type.String({ description: 'What is wrong and what is allowed' }),
-    passedOn: Type.Optional(
-      Type.Literal(true, {
-        description: 'True if it is an unknown request option, which engines receive anyway'
-      })
-    )
-  },
-  { description: 'One error' }
-)
+const ConfigProblemSchema = Group('One error', {
+  where: Text('Such as config.yaml:12:3, env CORRAL_PORT or flag --port'),
+  file: Type.Optional(Text('Path of the file with the mistake')),
+  line: Type.Optional(Integer('Counted from 1')),
+  column: Type.Optional(Integer('Counted from 1')),
+  setting: Type.Optional(Text('Name of the setting, such as security.api_keys')),
+  message: Text('What is wrong and what is allowed'),
+  passedOn: Type.Optional(
+    Type.Literal(true, { description: 'True if it is an unknown request option, which engines receive anyway' })
+  )
+})
+
+const HolderSchema = Type.Object({
+  pid: Integer('Its process id'),
+  startTime: Text('Start time of the process, as its system reports it'),
+  host: Text('Host name of its machine'),
+  address: Text('Address it listens on'),
+  socket: Type.Optional(Text('Private socket for the user who runs it')),
+  version: Text("corral's version")
+})
 
 /** Output of `corral doctor --json`. docs/doctor.md and docs/doctor.schema.json are generated from it. */
 export const DoctorReportSchema = Type.Object(
   {
-    corral: Type.String({ description: "corral's version" }),
-    node: Type.String({ description: 'Version of Node.js' }),
-    platform: Type.String({ description: 'Name and version of the operating system, and its architecture' }),
-    config: Type.Object(
-      {
-        file: Type.Union([Type.String(), Type.Null()], {
-          description: 'Path of the configuration file, or null if there is none'
-        }),
-        problems: Type.Array(ConfigProblemSchema, {
-          description: 'Errors. If any of them is more than an unknown setting, nothing else is examined'
-        })
-      },
-      { description: 'The configuration' }
-    ),
+    corral: Text("corral's version"),
+    node: Text('Version of Node.js'),
+    platform: Text('Name and version of the operating system, and its architecture'),
+    config: Group('The configuration', {
+      file: Type.Union([Type.String(), Type.Null()], {
+        description: 'Path of the configuration file, or null if there is none'
+      }),
+      problems: Type.Array(ConfigProblemSchema, {
+        description: 'Errors. If any of them is more than an unknown setting, nothing else is examined'
+      })
+    }),
     data: Type.Optional(
-      Type.Object(
-        {
-          home: Type.String({ description: 'Path of the data directory' }),
-          holder: Type.Union(
-            [
-              Type.Object({
-                pid: Type.Integer({ description: 'Its process id' }),
-                startTime: Type.String({ description: 'Start time of the process, as its system reports it' }),
-                host: Type.String({ description: 'Host name of its machine' }),
-                address: Type.String({ description: 'Address it listens on' }),
-                socket: Type.Optional(Type.String({ description: 'Private socket for the user who runs it' })),
-                version: Type.String({ description: "corral's version" })
-              }),
-              Type.Null()
-            ],
-            { description: 'Server that uses the data directory, or null if there is none' }
-          )
-        },
-        { description: 'The data directory' }
-      )
+      Group('The data directory', {
+        home: Text('Path of the data directory'),
+        holder: Type.Union([HolderSchema, Type.Null()], {
+          description: 'Server that uses the data directory, or null if there is none'
+        })
+      })
     ),
     models: Type.Optional(
-      Type.Object(
-        {
-          directory: Type.String({ description: 'Path of the folder' }),
-          free: Type.Integer({ description: 'Free bytes on its disk' })
-        },
-        { description: 'Where models are stored' }
-      )
+      Group('Where models are stored', {
+        directory: Text('Path of the folder'),
+        free: Integer('Free bytes on its disk')
+      })
     ),
     state: Type.Optional(
       Type.Enum(['idle', 'searching', 'ready', 'failed'], {
@@ -83,10 +68,9 @@ export const DoctorReportSchema = Type.Object(
     chosen,
     attempts,
     installed,
-    problems: Type.Array(Type.String(), {
-      description:
-        'Everything that keeps corral from working or from using the hardware, in sentences. Empty if all is well'
-    })
+    problems: Texts(
+      'Everything that keeps corral from working or from using the hardware, in sentences. Empty if all is well'
+    )
   },
   { title: 'Report of corral doctor', description: 'Sizes are in bytes. Unknown values are absent.' }
 )
