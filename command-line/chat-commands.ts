@@ -355,12 +355,7 @@ async function load(chat: Chat, name: string): Promise<void> {
   }
   const { settings } = session
   let trouble = ''
-  Object.assign(settings, {
-    system: kept.system,
-    options: { ...kept.options },
-    format: kept.format,
-    think: kept.think
-  })
+  Object.assign(settings, { system: kept.system, options: { ...kept.options }, format: kept.format, think: kept.think })
   session.restore(kept.turns)
   chat.savedAs = name
   try {

@@ -22,16 +22,8 @@ export async function chatInTerminal(
   load: (signal: AbortSignal) => Promise<void>
 ): Promise<void> {
   await chat.history.open().catch(historyFailed)
-  const whole: Chat = {
-    ...chat,
-    savedAs: undefined,
-    stopped: interruption(),
-    answer: prompt => answer(whole, prompt)
-  }
-  const input = openTerminalInput({
-    history: chat.history.prompts,
-    complete: text => completeLine(whole, text)
-  })
+  const whole: Chat = { ...chat, savedAs: undefined, stopped: interruption(), answer: prompt => answer(whole, prompt) }
+  const input = openTerminalInput({ history: chat.history.prompts, complete: text => completeLine(whole, text) })
   const leave = () => input.close()
   interruption().addEventListener('abort', leave)
   try {

@@ -133,10 +133,7 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions) {
       .replace(/\r\n?/g, '\n')
       // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is removed
       .replace(/[\x00-\x08\x0b-\x1f\x7f]/g, '')
-    Object.assign(editor, {
-      line: line.slice(0, cursor) + clean + line.slice(cursor),
-      cursor: cursor + clean.length
-    })
+    Object.assign(editor, { line: line.slice(0, cursor) + clean + line.slice(cursor), cursor: cursor + clean.length })
     editor.prompt(true)
   }
 

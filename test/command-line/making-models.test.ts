@@ -105,10 +105,7 @@ t.test('import --from lists, imports some and imports all', async t => {
     stderr: /Import one with: corral import --from ollama a\/one:Q8_0\n.* --all/
   })
   t.same(JSON.parse((await take('ollama', '--list', '--json')).stdout), listed)
-  t.match(await take('lm-studio'), {
-    code: 0,
-    stderr: 'LM Studio has no models in /none, so nothing was imported.\n'
-  })
+  t.match(await take('lm-studio'), { code: 0, stderr: 'LM Studio has no models in /none, so nothing was imported.\n' })
   t.same(server.bodies('POST /api/import'), [], 'nothing was imported so far')
   t.match(await take('ollama', 'a/one'), {
     code: 0,

@@ -109,10 +109,7 @@ t.test('run starts its own server and stops it', async t => {
   t.match(asked, { code: 0, stdout: `${CAPITAL_ANSWER}\n`, stderr: /No server is running.*corral serve/ })
   t.notOk(existsSync(join(home, 'owner.json')), 'it ended with the answer')
 
-  const interrupted = await corral(['run', DEMO, CAPITAL, ...own], {
-    home,
-    interruptAt: 'No server is running'
-  })
+  const interrupted = await corral(['run', DEMO, CAPITAL, ...own], { home, interruptAt: 'No server is running' })
   t.match(interrupted, { code: 130, stdout: '' })
   t.notMatch(interrupted.stderr, 'error')
   t.notOk(existsSync(join(home, 'owner.json')))
@@ -154,10 +151,7 @@ t.test('a request refused during shutdown goes to the next server, unless a serv
     'completed requests are not repeated'
   )
   t.match(await corral(['runtime', 'use', 'cpu', ...flags], { home }), { code: 0, stderr: /New engines use the-cpu/ })
-  t.match(await corral(['runtime', 'list', ...flags], { home }), {
-    code: 1,
-    stderr: /^error: corral is shutting down/
-  })
+  t.match(await corral(['runtime', 'list', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
   t.equal(bodies('GET /api/runtimes').length, 4, 'the number of retries is limited')
   t.match(await corral(['ps', ...flags], { home }), { code: 1, stderr: /^error: corral is shutting down/ })
 })

@@ -127,10 +127,7 @@ t.test('a server started as in the unit answers, reloads and stops', async t => 
     spawn(
       '/bin/sh',
       ['-c', `umask ${line('UMask')}; exec env -i ${settings.join(' ')} HOME='${home}' ${forShell(text)}`],
-      {
-        cwd: line('WorkingDirectory'),
-        stdio: ['ignore', 'pipe', 'pipe']
-      }
+      { cwd: line('WorkingDirectory'), stdio: ['ignore', 'pipe', 'pipe'] }
     )
   const server = start(line('ExecStart'))
   t.teardown(() => server.kill('SIGKILL'))

@@ -60,9 +60,7 @@ async function openSandbox(t: Test): Promise<Sandbox> {
           'mmproj-SmolVLM-500M-Instruct-Q8_0.gguf': randomProjector('vision')
         }
       },
-      'ggml-org/embeddinggemma-300M-GGUF': {
-        files: { 'embeddinggemma-300M-Q8_0.gguf': randomEncoder('embedding') }
-      }
+      'ggml-org/embeddinggemma-300M-GGUF': { files: { 'embeddinggemma-300M-Q8_0.gguf': randomEncoder('embedding') } }
     }
   })
   // Files that users have on their disks.

@@ -29,9 +29,7 @@ export default definePlugin({
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
-    {
-      heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends a ping' })
-    },
+    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends a ping' }) },
     { additionalProperties: false }
   ),
   setup(context, options) {

@@ -164,19 +164,12 @@ export const MessageEvent = Type.Union(
   [
     Type.Object({ type: Type.Literal('message_start'), message: Message }),
     Type.Object({ type: Type.Literal('ping') }),
-    Type.Object({
-      type: Type.Literal('content_block_start'),
-      index: Type.Integer(),
-      content_block: ReplyBlock
-    }),
+    Type.Object({ type: Type.Literal('content_block_start'), index: Type.Integer(), content_block: ReplyBlock }),
     Type.Object({ type: Type.Literal('content_block_delta'), index: Type.Integer(), delta: BlockDelta }),
     Type.Object({ type: Type.Literal('content_block_stop'), index: Type.Integer() }),
     Type.Object({
       type: Type.Literal('message_delta'),
-      delta: Type.Object({
-        stop_reason: StopReason,
-        stop_sequence: OrNull(Type.String())
-      }),
+      delta: Type.Object({ stop_reason: StopReason, stop_sequence: OrNull(Type.String()) }),
       usage: Usage
     }),
     Type.Object({ type: Type.Literal('message_stop') })

@@ -47,10 +47,7 @@ export default definePlugin({
           if (!raw.url?.startsWith('/v1/embeddings')) body.verbose = true
         })
       },
-      on: {
-        event: (delta, request) => facts.note(delta, request),
-        eventsOf: request => facts.wantedFor(request)
-      },
+      on: { event: (delta, request) => facts.note(delta, request), eventsOf: request => facts.wantedFor(request) },
       routes: async app => {
         await app.register(
           lmStudioRoutes(deps, request => facts.mark(request)),
@@ -141,9 +138,7 @@ function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMess
     const route = routerWith(lmStudioErrors)(app, TAG)
     useErrorFormat(app, '/api/v0/', lmStudioErrorBody)
     route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
-      response: {
-        200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) }))
-      },
+      response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
       handler: async ({ caller }) => {
         const seen = catalogFor(catalog, caller)
         const toRecord = modelRecords(deps)

@@ -86,9 +86,7 @@ export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
     route('POST /embeddings', 'embeddings', 'Embed one text', {
       description: `An older form of embed. ${only}`,
       body: EmbeddingsRequest,
-      response: {
-        200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding }))
-      },
+      response: { 200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding })) },
       errors: ANSWER_ERRORS,
       handler: async ({ body }, reply) => {
         const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)

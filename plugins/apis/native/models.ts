@@ -151,10 +151,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
               .map(model => loadingRecord(model, naming)),
             ...loading.flatMap(record => seenElsewhere(record, caller))
           ],
-          ...(hasRole(caller.role, 'operator') && {
-            memory: poolRecords(scheduler.stats()),
-            pulls: downloads.list()
-          })
+          ...(hasRole(caller.role, 'operator') && { memory: poolRecords(scheduler.stats()), pulls: downloads.list() })
         }
       }
     })

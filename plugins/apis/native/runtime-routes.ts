@@ -142,10 +142,5 @@ function installRequest(body: Static<typeof InstallRequestSchema>): InstallReque
   if (![archive, ...(companions ?? [])].every(path => isAbsolute(path))) {
     throw invalid('Archive paths must be absolute because the server does not know your current folder.')
   }
-  return {
-    archive,
-    ...(companions && { companions }),
-    ...(sha256 && { sha256 }),
-    ...(runtime && { runtime })
-  }
+  return { archive, ...(companions && { companions }), ...(sha256 && { sha256 }), ...(runtime && { runtime }) }
 }

@@ -131,9 +131,7 @@ export type ChatEvent = Static<typeof ChatEventSchema>
 const generated = {
   response: Type.String({ description: 'The generated text' }),
   context: Type.Optional(
-    Type.Array(Type.Integer(), {
-      description: 'Ollama API only, in the last event: continues the conversation'
-    })
+    Type.Array(Type.Integer(), { description: 'Ollama API only, in the last event: continues the conversation' })
   ),
   thinking: Type.Optional(Type.String()),
   ...probabilities

@@ -116,12 +116,7 @@ function modelRecord(
   meta.size = variant.size
   const isOwn = hasFiles(variant) && alias === undefined
   const record = Object.assign(
-    {
-      id,
-      object: 'model',
-      created: Math.floor(Date.parse(variant.modifiedAt) / 1000),
-      owned_by: variant.model.owner
-    },
+    { id, object: 'model', created: Math.floor(Date.parse(variant.modifiedAt) / 1000), owned_by: variant.model.owner },
     anthropicRecord(variant, id, context),
     {
       status,

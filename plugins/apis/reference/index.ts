@@ -54,10 +54,7 @@ function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
   }
 }
 
-const ASSETS = {
-  'swagger-ui-bundle.js': 'text/javascript; charset=utf-8',
-  'swagger-ui.css': 'text/css; charset=utf-8'
-}
+const ASSETS = { 'swagger-ui-bundle.js': 'text/javascript; charset=utf-8', 'swagger-ui.css': 'text/css; charset=utf-8' }
 
 /**
  * Serves the API document and the page that shows it. The document is built on the first request. Its examples name

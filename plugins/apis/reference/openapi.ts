@@ -44,11 +44,7 @@ export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
     security: [{}, { bearer: [] }, { key: [] }],
     tags: tags.map(name => ({ name })),
     paths,
-    components: {
-      schemas: components.schemas(),
-      responses: components.responses(),
-      securitySchemes
-    }
+    components: { schemas: components.schemas(), responses: components.responses(), securitySchemes }
   }
 }
 

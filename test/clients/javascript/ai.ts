@@ -100,12 +100,7 @@ export const ai: Client = {
       return ''
     },
     async tools(place) {
-      const reply = await generateText({
-        ...greedy(place),
-        tools: run,
-        stopWhen: stepCountIs(3),
-        prompt: ASK_WEATHER
-      })
+      const reply = await generateText({ ...greedy(place), tools: run, stopWhen: stepCountIs(3), prompt: ASK_WEATHER })
       assert.deepEqual(
         reply.steps.flatMap(({ toolCalls }) => toolCalls).map(({ input }) => input),
         [{ city: 'Paris' }]

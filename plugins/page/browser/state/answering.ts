@@ -302,11 +302,7 @@ interface ChunkEvent {
     }
     finish_reason?: string | null
   }[]
-  usage?: {
-    prompt_tokens: number
-    completion_tokens: number
-    prompt_tokens_details?: { cached_tokens?: number }
-  }
+  usage?: { prompt_tokens: number; completion_tokens: number; prompt_tokens_details?: { cached_tokens?: number } }
   timings?: { predicted_per_second?: number; prompt_per_second?: number }
   prompt_progress?: { total: number; processed: number }
   error?: { message: string; code?: string }

@@ -40,9 +40,7 @@ t.test('each role sees the records that it may see in lists', async t => {
   for (const topic of ['pull', 'memory', 'build', 'requests']) t.strictSame(some.of(topic), [], topic)
   await until('memory is visible', () => all.of('memory').some(({ reserved }) => reserved > 0))
 
-  const foreign = await readState(corral, '', {
-    headers: { ...narrow.headers, 'last-event-id': all.events[0]!.id }
-  })
+  const foreign = await readState(corral, '', { headers: { ...narrow.headers, 'last-event-id': all.events[0]!.id } })
   await until('a snapshot', () => foreign.events.length > 0)
   t.equal(foreign.events[0]!.event, 'snapshot', 'ids of other views are not accepted')
   await Promise.all([...states, foreign].map(({ leave }) => leave()))

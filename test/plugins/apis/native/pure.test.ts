@@ -55,10 +55,7 @@ t.test('parses durations', t => {
   t.end()
 })
 
-const variant = {
-  publicName: 'a/b',
-  metadata: { capabilities: ['completion'], info: {} }
-} as unknown as StoredVariant
+const variant = { publicName: 'a/b', metadata: { capabilities: ['completion'], info: {} } } as unknown as StoredVariant
 const seeing = {
   ...variant,
   metadata: { capabilities: ['completion', 'vision'], info: {} }
@@ -113,10 +110,7 @@ t.test('generate uses the template, raw text or a suffix', t => {
       ]
     }
   })
-  t.same(generateCall({ prompt: 'Hi', raw: true }, variant, {}), {
-    operation: 'completion',
-    body: { prompt: 'Hi' }
-  })
+  t.same(generateCall({ prompt: 'Hi', raw: true }, variant, {}), { operation: 'completion', body: { prompt: 'Hi' } })
   t.same(generateCall({ prompt: 'a', suffix: 'b' }, variant, { max_tokens: 3 }), {
     operation: 'completion',
     body: { max_tokens: 3, prompt: 'a', suffix: 'b' }

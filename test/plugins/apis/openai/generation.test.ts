@@ -76,10 +76,7 @@ t.test('converts completions for the engine', async t => {
   t.strictSame(sent({ prompt: [1, 2] }).fields, { prompt: [1, 2] })
   t.strictSame(sent({ prompt: null }).fields, { prompt: '' })
   t.strictSame(sent({ prompt: ['x'] }).fields, { prompt: 'x' }, 'a list with one prompt becomes the prompt')
-  t.match(sent({ prompt: ['x', [1]], n: 3 }), {
-    fields: { prompt: ['x', [1]], n: 3 },
-    head: { choices: 3 }
-  })
+  t.match(sent({ prompt: ['x', [1]], n: 3 }), { fields: { prompt: ['x', [1]], n: 3 }, head: { choices: 3 } })
   t.match(sent({ logprobs: 0 }), { fields: { logprobs: true, top_logprobs: 0 }, head: { logprobs: 0 } })
   t.match(sent({ logprobs: 3, post_sampling_probs: true }), {
     fields: { logprobs: true, top_logprobs: 3 },

@@ -247,9 +247,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       heartbeat: () => options.heartbeat ?? 10_000,
       storedResponses: 2 ** 20
     }),
-    {
-      prefix: '/v1'
-    }
+    { prefix: '/v1' }
   )
   await app.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(async () => {

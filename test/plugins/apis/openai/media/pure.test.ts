@@ -191,11 +191,7 @@ t.test('detects the pooling of a sentence-transformers folder', async t => {
     '1_Pooling': { 'config.json': JSON.stringify({ pooling_mode_mean_tokens: false, pooling_mode_lasttoken: true }) }
   })
   writeFileSync(join(folder, 'model.safetensors'), safetensorsBytes())
-  const file = (path: string, role: 'model' | 'other' = 'other') => ({
-    path,
-    role,
-    ...sourceAt(join(folder, path))
-  })
+  const file = (path: string, role: 'model' | 'other' = 'other') => ({ path, role, ...sourceAt(join(folder, path)) })
   const weights = file('model.safetensors', 'model')
   const described = ['config.json', 'modules.json', '1_Pooling/config.json'].map(path => file(path))
   const { capabilities, info } = await readModelFiles('safetensors', [weights, ...described], weights.path)
