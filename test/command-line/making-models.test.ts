@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { each } from '../support/each.ts'
 import { corral, newHome } from './command.ts'
 import { event, refuse, scriptedServer } from './scripted-server.ts'
 import { ENTER, onTerminal } from './terminal.ts'
@@ -122,9 +123,6 @@ t.test('import --from lists, imports some and imports all', async t => {
     stderr:
       /imported .*, as a\/one .*imported 1 of 4 .*; 1 cannot be imported.*error: a\/two:Q8_0: Its digest is wrong\./s
   })
-  t.same(
-    server.bodies('POST /api/import').map(({ found }) => found),
-    ['id of a/one:Q8_0', 'id of a/one:Q8_0', 'id of a/two:Q8_0']
-  )
+  t.same(each(server.bodies('POST /api/import'), 'found'), ['id of a/one:Q8_0', 'id of a/one:Q8_0', 'id of a/two:Q8_0'])
   t.same(server.bodies('POST /api/import')[0], { from: 'ollama', found: 'id of a/one:Q8_0', stream: true })
 })

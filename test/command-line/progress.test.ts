@@ -11,6 +11,7 @@ import {
   transferLines,
   transferText
 } from '../../command-line/progress-display.ts'
+import { each } from '../support/each.ts'
 import { planReply, pullReply, shownModel } from './records.ts'
 import { pattern, tables } from './tables.ts'
 
@@ -45,10 +46,7 @@ t.test('Transfers sums amounts and speeds', async t => {
   t.match({ completed: transfers.completed, total: transfers.total }, { completed: 450, total: 1000 })
   transfers.update('c', 0, 500, 4000)
   t.equal(transfers.total, 1500, 'more than expected')
-  t.same(
-    transfers.items.map(({ name }) => name),
-    ['a', 'b', 'c']
-  )
+  t.same(each(transfers.items, 'name'), ['a', 'b', 'c'])
   for (let at = 5000; at <= 60_000; at += 100) transfers.update('c', (at - 5000) / 200, 500, at)
   t.equal(transfers.speed(60_000), 5, 'only the last seconds matter')
   transfers.reset()

@@ -12,6 +12,7 @@ import {
   streamText,
   tool
 } from 'ai'
+import { each } from '../../support/each.ts'
 import { countingFetch, failure, sameVectors } from '../asserting.ts'
 import { leavesInTheMiddle } from '../leaving.ts'
 import {
@@ -102,7 +103,7 @@ export const ai: Client = {
     async tools(place) {
       const reply = await generateText({ ...greedy(place), tools: run, stopWhen: stepCountIs(3), prompt: ASK_WEATHER })
       assert.deepEqual(
-        reply.steps.flatMap(({ toolCalls }) => toolCalls).map(({ input }) => input),
+        reply.steps.flatMap(({ toolCalls }) => each(toolCalls, 'input')),
         [{ city: 'Paris' }]
       )
       assert.equal(reply.text, SAY_WEATHER)
@@ -110,18 +111,12 @@ export const ai: Client = {
     },
     async two_tools(place) {
       const { toolCalls } = await generateText({ ...greedy(place), tools: asked, prompt: ASK_TWO })
-      assert.deepEqual(
-        toolCalls.map(({ input }) => input),
-        [{ city: 'Paris' }, { city: 'Rome' }]
-      )
+      assert.deepEqual(each(toolCalls, 'input'), [{ city: 'Paris' }, { city: 'Rome' }])
       return 'Paris and Rome'
     },
     async streamed_tools(place) {
       const toolCalls = await streamText({ ...greedy(place), tools: asked, prompt: ASK_TWO }).toolCalls
-      assert.deepEqual(
-        toolCalls.map(({ input }) => input),
-        [{ city: 'Paris' }, { city: 'Rome' }]
-      )
+      assert.deepEqual(each(toolCalls, 'input'), [{ city: 'Paris' }, { city: 'Rome' }])
       return 'Paris and Rome'
     },
     async json(place) {

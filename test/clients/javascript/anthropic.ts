@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import Anthropic from '@anthropic-ai/sdk'
 import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod'
+import { each } from '../../support/each.ts'
 import { countingFetch, failure } from '../asserting.ts'
 import { leavesInTheMiddle } from '../leaving.ts'
 import * as trials from '../trials.ts'
@@ -118,19 +119,13 @@ export const anthropic: trials.Client = {
     },
     async two_tools(place) {
       const uses = toolUses(await open(place).messages.create(weatherAsked(trials.ASK_TWO)))
-      assert.deepEqual(
-        uses.map(({ input }) => input),
-        [{ city: 'Paris' }, { city: 'Rome' }]
-      )
+      assert.deepEqual(each(uses, 'input'), [{ city: 'Paris' }, { city: 'Rome' }])
       assert.notEqual(uses[0]!.id, uses[1]!.id)
       return 'Paris and Rome, each with its own id'
     },
     async streamed_tools(place) {
       const message = await open(place).messages.stream(weatherAsked(trials.ASK_TWO)).finalMessage()
-      assert.deepEqual(
-        toolUses(message).map(({ input }) => input),
-        [{ city: 'Paris' }, { city: 'Rome' }]
-      )
+      assert.deepEqual(each(toolUses(message), 'input'), [{ city: 'Paris' }, { city: 'Rome' }])
       return 'two, assembled by the helper'
     },
     async forced_tool(place) {
@@ -139,10 +134,7 @@ export const anthropic: trials.Client = {
         ...weatherAsked(trials.ASK_WEATHER),
         tool_choice: { type: 'tool', name: 'get_weather' }
       })
-      assert.deepEqual(
-        toolUses(named).map(({ input }) => input),
-        [{ city: 'Paris' }]
-      )
+      assert.deepEqual(each(toolUses(named), 'input'), [{ city: 'Paris' }])
       const none = await messages.create({ ...weatherAsked(trials.ASK_WEATHER), tool_choice: { type: 'none' } })
       assert.equal(toolUses(none).length, 0)
       return 'by name; none if tool_choice is none'

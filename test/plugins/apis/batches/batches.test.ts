@@ -2,6 +2,7 @@ import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { DEMO, startCorral } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { begin, line, openai, reaches, results, sendFile, textOf } from './support.ts'
 
 const corral = await startCorral(t)
@@ -34,10 +35,7 @@ t.test('the SDK uploads a file, runs a batch and reads its results', async t => 
     metadata
   })
   t.equal(created.expires_at, created.created_at + 24 * 3600)
-  t.same(
-    (await client.batches.list()).data.map(({ id }) => id),
-    [created.id]
-  )
+  t.same(each((await client.batches.list()).data, 'id'), [created.id])
 
   const batch = await reaches(client, created.id, 'completed')
   t.same(batch.request_counts, { total: 4, completed: 2, failed: 2 })
@@ -62,10 +60,7 @@ t.test('the SDK uploads a file, runs a batch and reads its results', async t => 
   })
   const files = await client.files.list()
   t.same(files.data.map(({ purpose }) => purpose).sort(), ['batch', 'batch_output', 'batch_output'])
-  t.same(
-    (await client.files.list({ purpose: 'batch' })).data.map(({ id }) => id),
-    [file.id]
-  )
+  t.same(each((await client.files.list({ purpose: 'batch' })).data, 'id'), [file.id])
   for (const { id } of files.data) t.match(await client.files.delete(id), { id, deleted: true, object: 'file' })
   t.same((await client.files.list()).data, [])
   t.same(readdirSync(join(corral.home, 'batches', 'files')), [], 'the files are deleted from the disk')
@@ -216,10 +211,7 @@ t.test('lists have pages', async t => {
   const made: string[] = []
   for (const name of ['a', 'b', 'c']) made.push((await sendFile(client, [line(name)], `${name}.jsonl`)).id)
   const newest = await client.files.list({ purpose: 'batch', limit: 2 })
-  t.same(
-    newest.data.slice(0, 2).map(({ id }) => id),
-    [made[2], made[1]]
-  )
+  t.same(each(newest.data.slice(0, 2), 'id'), [made[2], made[1]])
   t.equal(newest.hasNextPage(), true)
   t.ok((await newest.getNextPage()).data.some(({ id }) => id === made[0]))
   t.ok(existsSync(join(corral.home, 'batches', 'files', `${made[0]}.jsonl`)))

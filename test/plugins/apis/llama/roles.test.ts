@@ -1,5 +1,6 @@
 import t from 'tap'
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { follow } from './feed.ts'
 
 const OTHER = 'team/other'
@@ -50,10 +51,7 @@ t.test('hides models that the key may not use', async t => {
   await until('the feed reports the load', () => states(all, DEMO).includes('loaded'))
   t.ok(states(all, 'helper').includes('loaded'), 'the alias is listed too')
   t.strictSame(seen, [])
-  t.strictSame(
-    (await corral.json('/models', undefined, narrow)).body.data.map(({ id }: any) => id),
-    [OTHER]
-  )
+  t.strictSame(each((await corral.json('/models', undefined, narrow)).body.data, 'id'), [OTHER])
   t.strictSame((await corral.json('/slots', undefined, narrow)).body, [])
   t.ok((await corral.json('/slots', undefined, user)).body.length > 0)
   for (const path of [`/slots?model=${DEMO}`, `/props?model=${DEMO}`]) {

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import { randomEncoder } from '../../../../scripts/random-models.ts'
 import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { thorough } from '../../../support/thorough.ts'
 
 const ENCODER = 'team/encoder'
@@ -129,10 +130,7 @@ t.test('returns errors for invalid requests', async t => {
 t.test('a key sees and uses only its own models', async t => {
   const headers = { authorization: `Bearer ${await keyOf('narrow', [ENCODER])}` }
   const { body } = await corral.json('/api/v0/models', undefined, { headers })
-  t.strictSame(
-    body.data.map(({ id }: { id: string }) => id),
-    [ENCODER]
-  )
+  t.strictSame(each(body.data, 'id'), [ENCODER])
   const refused = { status: 403, body: { error: { code: 'forbidden_model' } } }
   t.match(await corral.json(`/api/v0/models/${DEMO}`, undefined, { headers }), refused)
   t.match(await corral.json('/api/v0/chat/completions', chat, { headers }), refused)

@@ -1,6 +1,7 @@
 import t from 'tap'
 import type { Role } from '../../../../core/http/roles.ts'
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { readState } from '../../../support/state-reader.ts'
 
 const OTHER = 'team/other'
@@ -27,10 +28,7 @@ t.test('each role sees the records that it may see in lists', async t => {
   t.strictSame(topicsOf(some), ['model', 'server'])
   t.strictSame(topicsOf(few), ['model', 'server'])
   t.ok(['build', 'model', 'requests', 'server'].every(topic => topicsOf(all).includes(topic)))
-  t.strictSame(
-    few.of('model').map(({ name }) => name),
-    [OTHER]
-  )
+  t.strictSame(each(few.of('model'), 'name'), [OTHER])
   t.equal((await corral.json('/api/load', { model: DEMO }, operator)).status, 200)
   await until('the load is visible', () => some.of('engine')[0]?.state === 'loaded')
   t.equal((await corral.json('/api/stop', { model: DEMO }, operator)).status, 200)

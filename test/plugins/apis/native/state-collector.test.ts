@@ -1,6 +1,7 @@
 import t from 'tap'
 import { isMoving, StateCollector } from '../../../../plugins/apis/native/events/state-collector.ts'
 import { until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 
 const never = undefined as never
 const others = {
@@ -22,13 +23,10 @@ t.test('conversions have their progress', async t => {
   ]
   const records = new StateCollector({ ...others, hardware, conversion: { running: () => running } as never })
   const seen = records.of('conversion', 0)
-  t.match(
-    seen.map(({ value }) => value),
-    [
-      { dtype: 'q4_k_m', status: 'queued' },
-      { dtype: 'f16', status: 'converting 12%', progress: 0.12 }
-    ]
-  )
+  t.match(each(seen, 'value'), [
+    { dtype: 'q4_k_m', status: 'queued' },
+    { dtype: 'f16', status: 'converting 12%', progress: 0.12 }
+  ])
   t.equal(new Set(seen.map(({ key }) => key)).size, 2)
   t.ok(seen.every(isMoving), 'conversions are polled frequently')
 })

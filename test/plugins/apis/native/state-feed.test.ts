@@ -3,6 +3,7 @@ import type { StateEvent, StateFollower, StateTopic } from '../../../../core/con
 import type { Access, CurrentRecord } from '../../../../plugins/apis/native/events/state-collector.ts'
 import { SharedStateFeed } from '../../../../plugins/apis/native/events/state-feed.ts'
 import { until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 
 const operator: StateFollower['caller'] = { turn: 'key:operator', role: 'operator' }
 
@@ -109,10 +110,7 @@ t.test('a follower resumes from its last id, but gets a snapshot for another vie
   const third = follow(feed, { lastId: second.last() })
   t.strictSame(third.shown(), [], 'nothing was missed')
   const fourth = follow(feed, { lastId: first.events[0]!.id })
-  t.strictSame(
-    fourth.shown().map(({ set }) => set),
-    [[record('a', { size: 2 })], [record('a', { size: 3 })]]
-  )
+  t.strictSame(each(fourth.shown(), 'set'), [[record('a', { size: 2 })], [record('a', { size: 3 })]])
   const kinds = (options: Partial<StateFollower>) => follow(feed, options).events.map(({ kind }) => kind)
   t.strictSame(kinds({ lastId, topics: new Set(['model']) }), ['snapshot'])
   t.strictSame(kinds({ lastId, caller: { ...operator, models: ['a'] } }), ['snapshot'])
@@ -122,11 +120,7 @@ t.test('a follower resumes from its last id, but gets a snapshot for another vie
     t.strictSame(kinds({ lastId: made }), ['snapshot'], made)
   }
   const other = feedOf(model('a', { size: 3 }))
-  t.strictSame(
-    follow(other.feed, { lastId }).events.map(({ kind }) => kind),
-    ['snapshot'],
-    'as after a restart'
-  )
+  t.strictSame(each(follow(other.feed, { lastId }).events, 'kind'), ['snapshot'], 'as after a restart')
 })
 
 t.test('followers see only permitted records, also if a name changes its model', async t => {

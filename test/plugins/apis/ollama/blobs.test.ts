@@ -9,6 +9,7 @@ import t, { type Test } from 'tap'
 import { allowLongUploads, removeUploadTimeout } from '../../../../core/http/long-upload.ts'
 import { BlobStore } from '../../../../plugins/apis/ollama/models/blobs.ts'
 import { detectFiles, type UploadedFile } from '../../../../plugins/apis/ollama/models/create-request.ts'
+import { each } from '../../../support/each.ts'
 import { ggufBytes, safetensorsBytes, writeGguf } from '../../../support/gguf-writer.ts'
 import { gate, name, openStore } from '../../models/storage/support.ts'
 
@@ -128,10 +129,7 @@ t.test('detects the format and role of uploaded files', async t => {
   })
   const two = ggufBytes({ metadata: { 'general.architecture': 'llama', 'split.no': 1 } })
   const shards = [sent('x/m-00002-of-00002.gguf', two), sent('x/m-00001-of-00002.gguf', model)]
-  t.strictSame(
-    (await detectFiles(shards)).files.map(({ path }) => path),
-    ['m-00001-of-00002.gguf', 'm-00002-of-00002.gguf']
-  )
+  t.strictSame(each((await detectFiles(shards)).files, 'path'), ['m-00001-of-00002.gguf', 'm-00002-of-00002.gguf'])
   await t.rejects(detectFiles([sent('x.gguf', Buffer.from('nothing'))]), { code: 'invalid_request', param: 'files' })
   await t.rejects(detectFiles([sent('x.gguf', Buffer.from('GGUF'))]), { code: 'invalid_request' })
 

@@ -11,6 +11,7 @@ import {
   OpenAiAnswer
 } from '../../../../plugins/apis/openai/openai-answer.ts'
 import { readCases } from '../../../support/cases.ts'
+import { each } from '../../../support/each.ts'
 import { variantOf } from './support.ts'
 
 const CASES = readCases('openai-answer')
@@ -94,10 +95,7 @@ t.test('formats log probabilities for chats and completions', async t => {
       top_logprobs: [{ token: ' there', bytes: [...Buffer.from(' there')], logprob: -0.25 }]
     }
   ])
-  t.strictSame(
-    chatLogprobs(tokens, 0).map(({ top_logprobs }) => top_logprobs),
-    [[], []]
-  )
+  t.strictSame(each(chatLogprobs(tokens, 0), 'top_logprobs'), [[], []])
   t.strictSame(completionLogprobs(tokens, 2, 3), {
     tokens: ['Hi', ' there'],
     token_logprobs: [-0.5, -0.25],

@@ -13,6 +13,7 @@ import {
   TokenList
 } from '../../../../plugins/apis/openai/schemas.ts'
 import { randomEncoder, writeRandomModel } from '../../../../scripts/random-models.ts'
+import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { typeFaults } from './declared-types.ts'
 import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
@@ -94,10 +95,7 @@ t.test('completions support echo, logprobs, n, best_of and several prompts', asy
   )
 
   const several = await create({ prompt: ['The capital of', 'hi'], n: 2, max_tokens: 2 })
-  t.strictSame(
-    several.choices.map(({ index }) => index),
-    [0, 1, 2, 3]
-  )
+  t.strictSame(each(several.choices, 'index'), [0, 1, 2, 3])
   t.equal(several.choices[0]!.text, several.choices[1]!.text, 'choices of a prompt are adjacent')
   t.match(several.usage, { prompt_tokens: 7, completion_tokens: 8, total_tokens: 15 })
   const stream = await events(t, '/completions', {
@@ -189,10 +187,7 @@ t.test('embeddings support base64, dimensions, lists and tokens', async t => {
       message: new RegExp(`at most ${vector.length}`)
     })
     const several = await create({ input: ['hello world', 'x', 'hello world'] })
-    t.strictSame(
-      several.data.map(({ index }) => index),
-      [0, 1, 2]
-    )
+    t.strictSame(each(several.data, 'index'), [0, 1, 2])
     t.ok(
       vector.every((value, at) => Math.abs(value - several.data[0]!.embedding[at]!) < 1e-3),
       'the same as alone'

@@ -4,6 +4,7 @@ import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
 import t from 'tap'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEMO } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
 import { checkEvents, collectEvents } from './response-events.ts'
@@ -129,10 +130,7 @@ t.test('a failed load after the headers is reported as an event', async t => {
   t.ok(error instanceof OpenAI.APIError)
   t.match(error, { code: 'load_failed', message: /did not load/ })
   checkEvents(t, events)
-  t.strictSame(
-    events.map(({ type }) => type),
-    ['response.created', 'response.in_progress', 'response.failed']
-  )
+  t.strictSame(each(events, 'type'), ['response.created', 'response.in_progress', 'response.failed'])
 })
 
 t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

@@ -3,6 +3,7 @@ import type { FunctionTool, ResponseInputItem, ResponseStreamEvent } from 'opena
 import t from 'tap'
 import { readCases } from '../../../support/cases.ts'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { thorough } from '../../../support/thorough.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
@@ -135,10 +136,7 @@ t.test('functions: two parallel calls, streams and tool_choice', async t => {
     t.equal(pieces(index).join(''), item.type === 'function_call' && item.arguments)
   }
   const text = await client.responses.create({ model: DEMO, input: WEATHER, tools: [getWeather], tool_choice: 'none' })
-  t.strictSame(
-    text.output.map(({ type }) => type),
-    ['message']
-  )
+  t.strictSame(each(text.output, 'type'), ['message'])
   const chosen = await client.responses.create({
     model: DEMO,
     input: WEATHER,

@@ -7,6 +7,7 @@ import t from 'tap'
 import { createLlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
 import { buildOf } from '../../../runtimes/llama-server/support.ts'
 import { until } from '../../../support/corral.ts'
+import { each } from '../../../support/each.ts'
 import { engineBuildFolder } from '../../../support/engine-build.ts'
 import { failure } from '../../../support/failure.ts'
 import { startService, variantOf } from './support.ts'
@@ -36,10 +37,7 @@ const question = { role: 'user' as const, content: 'What is the capital of Franc
 const ANSWER = 'The capital of France is Paris.'
 t.test('lists and shows models', async t => {
   const list = await client.models.list()
-  t.strictSame(
-    list.data.map(({ id }) => id),
-    ['corral/tiny-chat', 'corral/tiny-chat:Q8_0', 'Other/One.5']
-  )
+  t.strictSame(each(list.data, 'id'), ['corral/tiny-chat', 'corral/tiny-chat:Q8_0', 'Other/One.5'])
   t.match(list.data[0], {
     id: MODEL,
     object: 'model',
