@@ -7,7 +7,7 @@ import { abortAfter } from '../system/abort-signals.ts'
 
 /* Counts prompts that were processed for clients that then disconnected. Otherwise these prompts would be free. */
 
-const PATIENCE = 10_000
+const MAX_WAIT_MS = 10_000
 
 /** Counts the usage of an aborted answer after the reply has ended. Does nothing if the answer was not aborted. */
 export function countAborted(
@@ -17,7 +17,7 @@ export function countAborted(
 ): void {
   if (!signal.aborted) return
   record.hold()
-  count(abortAfter(PATIENCE))
+  count(abortAfter(MAX_WAIT_MS))
     .then(tokens => record.tokens.read(tokens, 0, record.tokens.prompts))
     .catch(error => log.debug(`Tokens of the prompt of an aborted answer could not be counted: ${errorMessage(error)}`))
     .finally(() => record.release())

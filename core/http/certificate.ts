@@ -16,7 +16,7 @@ export interface CertificateOptions {
 
 const DAY = 24 * 3_600_000
 /** Milliseconds before its expiry at which warnings begin. */
-const SOON = 14 * DAY
+const WARNING_PERIOD_MS = 14 * DAY
 
 /** The files' content. */
 interface Loaded {
@@ -105,7 +105,7 @@ export class ServerCertificate {
     const now = Date.now()
     const moment = performance.now()
     const { ends } = this.#current
-    if (ends - now > SOON || moment - this.#warned < DAY) return
+    if (ends - now > WARNING_PERIOD_MS || moment - this.#warned < DAY) return
     this.#warned = moment
     const { certificate } = this.#options
     const until = new Date(ends).toISOString()

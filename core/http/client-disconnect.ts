@@ -64,7 +64,7 @@ export function clientSignal(reply: FastifyReply): AbortSignal {
  * disconnected resets the connection at the first probe, but only the next write reports it.
  */
 const PROBES = [0, 10, 30, 100, 300, 1000]
-const LATER = 5000
+const PROBE_INTERVAL_MS = 5000
 
 /**
  * Calls `probe`, which sends something harmless, once the client has closed its side of the connection. A half-closed
@@ -80,7 +80,11 @@ export function probeHalfClosed({ raw, request }: FastifyReply, probe: () => voi
   const send = (count: number) => {
     if (isOld) return void socket.destroy()
     probe()
-    timer = setTimeout(send, count + 1 < PROBES.length ? PROBES[count + 1]! - PROBES[count]! : LATER, count + 1).unref()
+    timer = setTimeout(
+      send,
+      count + 1 < PROBES.length ? PROBES[count + 1]! - PROBES[count]! : PROBE_INTERVAL_MS,
+      count + 1
+    ).unref()
   }
   const begin = () => send(0)
   socket.once('end', begin)

@@ -1,5 +1,5 @@
 /** If the system's clock and the monotonic clock differ by more milliseconds than this, the system's clock was set. */
-const TOLERANCE = 1000
+const TOLERANCE_MS = 1000
 
 let epoch = performance.timeOrigin
 
@@ -11,6 +11,6 @@ export const momentAt = (date: string) => Date.parse(date) - currentEpoch()
 
 function currentEpoch(): number {
   const found = Date.now() - performance.now()
-  if (Math.abs(found - epoch) > TOLERANCE) epoch = found
+  if (Math.abs(found - epoch) > TOLERANCE_MS) epoch = found
   return epoch
 }

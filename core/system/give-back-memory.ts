@@ -3,7 +3,7 @@ import { runInNewContext } from 'node:vm'
 import type { FastifyBaseLogger } from 'fastify'
 
 /** Milliseconds between two checks of V8's young generation, and the minimum size in bytes for a collection. */
-const LOOK_EVERY = 5000
+const CHECK_INTERVAL_MS = 5000
 const WORTH_SHRINKING = 4 * 1024 * 1024
 /** Collections of the small young generation before its memory must be returned. Node.js 26 needs two. */
 const COLLECTIONS = 2
@@ -53,7 +53,7 @@ export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyB
       void giveBackMemory(log)
     }
   }
-  setInterval(look, LOOK_EVERY).unref()
+  setInterval(look, CHECK_INTERVAL_MS).unref()
 }
 
 /** V8's `gc`, which is defined in contexts that are created while the flag is set. */

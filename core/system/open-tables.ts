@@ -6,7 +6,7 @@
  */
 
 /** A Map is replaced when its deleted entries outnumber the remaining ones by this many. */
-const SLACK = 8
+const MAX_EXTRA_DELETIONS = 8
 
 /** A Map whose entries come and go with requests. Iterating while others delete may still return deleted entries. */
 export class OpenMap<Key, Value> {
@@ -32,7 +32,7 @@ export class OpenMap<Key, Value> {
   /** @returns whether it was there */
   delete(key: Key): boolean {
     if (!this.#entries.delete(key)) return false
-    if (++this.#deleted > this.#entries.size + SLACK) {
+    if (++this.#deleted > this.#entries.size + MAX_EXTRA_DELETIONS) {
       this.#entries = new Map(this.#entries)
       this.#deleted = 0
     }

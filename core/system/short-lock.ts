@@ -4,7 +4,7 @@ import { isSystemError } from '../errors.ts'
 
 /** Milliseconds after which a process that is killed, or blocked, loses its lock. */
 const STALE = 4_000
-const PATIENCE = 12_000
+const MAX_WAIT_MS = 12_000
 const PAUSE = 50
 
 /**
@@ -28,7 +28,7 @@ export async function withShortLock<T>(file: string, work: () => Promise<T>): Pr
 }
 
 async function acquire(file: string, onCompromised: (error: Error) => void): Promise<() => Promise<void>> {
-  const deadline = performance.now() + PATIENCE
+  const deadline = performance.now() + MAX_WAIT_MS
   for (;;) {
     try {
       // The library's own retries would repeat every failure, such as a missing permission, for seconds.

@@ -174,7 +174,7 @@ class SlicedParser {
       const start = constants[this.#constants]!
       const sign = this.#text[start - 1] === '-' ? '-' : ''
       const name = ['NaN', 'Infinity'].find(constant => this.#text.startsWith(constant, start))
-      // Unlike other words, NaN has a capital letter at its end.
+      // The second capital letter of NaN, which is already converted.
       if (start < at) continue
       if (!name || (sign && name === 'NaN')) throw this.#invalid()
       json += `${this.#text.slice(at, start - sign.length)} ${name === 'NaN' ? 'null' : `${sign}1e999`} `

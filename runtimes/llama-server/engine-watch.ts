@@ -29,7 +29,7 @@ type Slots = ReturnType<typeof readSlots> | 'refused'
 const MAX_STEP = 1000
 const MIN_STEP = 10
 /** Number of checks within the shortest limit. */
-const LOOKS = 8
+const CHECKS_PER_LIMIT = 8
 /** Milliseconds between checks while memory grows by more than `GROWTH` bytes from one check to the next. */
 const QUICK_STEP = 100
 const GROWTH = 32 * 2 ** 20
@@ -46,7 +46,7 @@ const MS_PER_TICK = 10
  */
 export function watchEngine(deps: WatchDeps) {
   const limits = [deps.stuckAfter, deps.hangTimeout].filter(limit => limit > 0)
-  const step = Math.max(MIN_STEP, Math.min(MAX_STEP, Math.min(...limits, Infinity) / LOOKS))
+  const step = Math.max(MIN_STEP, Math.min(MAX_STEP, Math.min(...limits, Infinity) / CHECKS_PER_LIMIT))
   const probe = createUpstream(deps.address, { alive: () => false, explain: async error => error })
   const ended = new AbortController()
   const slots = createSlotReader()

@@ -216,7 +216,7 @@ export function isFatal(line: string): boolean {
 }
 
 /** Lines after the decisive line that may still belong to it. */
-const REACH = 8
+const MAX_FOLLOWING_LINES = 8
 const MIB = 2 ** 20
 
 const STAGES: [keyof typeof PURPOSES, RegExp][] = [
@@ -234,9 +234,9 @@ const PURPOSES = {
 }
 
 function stageOf(lines: readonly string[], index: number): FailureDetails['stage'] {
-  const around = lines.slice(index, index + REACH)
+  const around = lines.slice(index, index + MAX_FOLLOWING_LINES)
   for (const [stage, pattern] of STAGES) if (around.some(line => pattern.test(line))) return stage
-  const before = lines.slice(Math.max(0, index - REACH), index)
+  const before = lines.slice(Math.max(0, index - MAX_FOLLOWING_LINES), index)
   if (before.some(line => /warming up/.test(line))) return 'warmup'
   return before.some(line => /load_tensors/.test(line)) ? 'weights' : undefined
 }

@@ -23,7 +23,7 @@ export interface Input {
  * Failures of an input after which it is refused, the milliseconds for which it is refused, and the number of
  * remembered inputs.
  */
-const STRIKES = 2
+const MAX_FAILURES = 2
 const REFUSED_FOR = 10 * 60_000
 const REMEMBERED = 1000
 
@@ -71,7 +71,7 @@ export function createInputRecords(now = () => performance.now()) {
     check(inputs: readonly Input[], model: string): void {
       for (const { kind, digest } of inputs) {
         const entry = strikes.get(digest)
-        if (!entry || entry.until <= now() || entry.count < STRIKES) continue
+        if (!entry || entry.until <= now() || entry.count < MAX_FAILURES) continue
         const until = new Date(entry.until).toISOString()
         const name = kind === 'template' ? `chat template of model "${model}"` : NAMES[kind]
         const what = entry.cause === 'over_memory' ? 'use far too much memory' : 'compute without progress'

@@ -9,7 +9,7 @@ const MAX_TOKEN_LENGTH = 256
  */
 const MIN_COUNT = 8192
 /** Average characters per token, for messages about texts that have not been tokenized. */
-const USUAL_TOKEN = 4
+const CHARACTERS_PER_TOKEN = 4
 
 /** Maximum characters of a text that could fit into a context. */
 export function longestText(contextSize: number): number {
@@ -34,7 +34,7 @@ export function requireFittingText(body: EngineFields, contextSize: number): voi
   throw new CorralError(
     'context_exceeded',
     `The text has ${length} characters and cannot fit into a context of ${contextSize} tokens.`,
-    { details: { n_prompt_tokens: Math.ceil(length / USUAL_TOKEN), n_ctx: contextSize } }
+    { details: { n_prompt_tokens: Math.ceil(length / CHARACTERS_PER_TOKEN), n_ctx: contextSize } }
   )
 }
 

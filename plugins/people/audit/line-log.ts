@@ -12,7 +12,7 @@ import { formatBytes } from '../../../core/system/bytes.ts'
  */
 
 /** How long lines are collected before they are written, in milliseconds. */
-const BATCH_TIME = 200
+const BATCH_TIME_MS = 200
 /** Retry interval while the files cannot be written, in milliseconds. */
 const RETRY_TIME = 1000
 /** Maximum characters of lines in memory during that time. Further lines are lost. */
@@ -91,7 +91,7 @@ export class LineLog {
     }
     this.#waiting.push(line)
     this.#length += line.length
-    this.#schedule(this.#fault === '' ? BATCH_TIME : RETRY_TIME)
+    this.#schedule(this.#fault === '' ? BATCH_TIME_MS : RETRY_TIME)
   }
 
   /** Resolves once all lines are in the files or cannot be written for now. Never rejects. */

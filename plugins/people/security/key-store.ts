@@ -13,11 +13,11 @@ import { partsOf } from './key-limits.ts'
 /**
  * Interval for ending expired keys, and for checking the file if the system does not report changes, in milliseconds.
  */
-const LOOK_INTERVAL = 250
+const POLL_INTERVAL_MS = 250
 /** Interval for checking the file if the system reports changes. It misses some, for example over a network. */
 const WATCHED_INTERVAL = 2000
 /** How long answers to a revoked key may take to report the error before they are disconnected, in milliseconds. */
-const LAST_WORDS = 400
+const REVOCATION_GRACE_MS = 400
 
 /** A credential that the server accepts: a key, or a browser session. */
 export interface KnownCredential {
@@ -90,7 +90,7 @@ export async function openKeyStore(
     byDigest = indexOf(own)
     clearInterval(ends)
     if ([...stored.values()].some(({ end }) => end !== Number.POSITIVE_INFINITY)) {
-      ends = setInterval(endExpired, LOOK_INTERVAL).unref()
+      ends = setInterval(endExpired, POLL_INTERVAL_MS).unref()
     }
     for (const [id, { caller }] of stored)
       if (!isFirst && !before.has(id)) changed('key_created', caller.name, caller.owner)
@@ -123,7 +123,7 @@ export async function openKeyStore(
     for (const key of stored.values()) if (key.end <= Date.now()) key.revoke(expiredKey(key))
   }
   const watcher = watchFile(path, () => void refresh())
-  const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : LOOK_INTERVAL).unref()
+  const looks = setInterval(() => void refresh(), watcher ? WATCHED_INTERVAL : POLL_INTERVAL_MS).unref()
 
   function findStored({ id, secret }: { id: string; secret: string }, digest: string): StoredKey | undefined {
     const key = stored.get(id)
@@ -250,7 +250,7 @@ export function revocation(): Pick<Key, 'track' | 'revoke'> & { signal: AbortSig
       if (open.size === 0) return
       setTimeout(() => {
         for (const response of [...open]) response.destroy()
-      }, LAST_WORDS).unref()
+      }, REVOCATION_GRACE_MS).unref()
     }
   }
 }

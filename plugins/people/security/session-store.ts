@@ -16,9 +16,9 @@ import { type KnownCredential, revocation } from './key-store.ts'
  */
 
 /** How long a link is valid, in milliseconds. */
-const LINK_LIFE = 60_000
+const LINK_LIFETIME_MS = 60_000
 /** How long a session lasts, in milliseconds. */
-const SESSION_LIFE = 12 * 3_600_000
+const SESSION_LIFETIME_MS = 12 * 3_600_000
 /** Maximum number of links, and of sessions. Another one ends the oldest. Only admins create them. */
 const MAX_COUNT = 100
 const MAX_AGENT = 200
@@ -91,7 +91,7 @@ export class SessionStore {
     const now = performance.now()
     for (const [digest, { ends }] of this.#links) if (ends <= now) this.#links.delete(digest)
     const token = randomBytes(32).toString('base64url')
-    const ends = now + LINK_LIFE
+    const ends = now + LINK_LIFETIME_MS
     setNewest(this.#links, digestOf(token).toString('hex'), { maker, ends, uid }, MAX_COUNT)
     return { token, ends: dateAt(ends) }
   }
@@ -117,7 +117,7 @@ export class SessionStore {
     }
     const isWhole = link !== undefined && this.#links.delete(place) && link.ends > performance.now()
     if (!isWhole || link.maker.revoked?.aborted) {
-      const message = `This link was already used, or is older than ${LINK_LIFE / 1000} s. Each link works once. Run "corral open" again.`
+      const message = `This link was already used, or is older than ${LINK_LIFETIME_MS / 1000} s. Each link works once. Run "corral open" again.`
       throw new CorralError('link_ended', message)
     }
     return this.#begin(link.maker, user)
@@ -168,7 +168,7 @@ export class SessionStore {
     const others = [maker.expires, maker.session?.expires]
       .map(moment => Date.parse(moment ?? ''))
       .filter(Number.isFinite)
-    const ends = Math.min(now + SESSION_LIFE, ...others)
+    const ends = Math.min(now + SESSION_LIFETIME_MS, ...others)
     const record: SessionRecord = {
       id,
       created_at: new Date(now).toISOString(),

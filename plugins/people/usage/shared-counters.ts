@@ -7,11 +7,11 @@ import type { Count, Counters, localCounters } from './local-counters.ts'
 import { dateOf } from './usage-records.ts'
 
 /** How long to wait for an answer of Redis, in milliseconds. The wait delays requests. */
-const PATIENCE = 2000
+const MAX_WAIT_MS = 2000
 /** How often to retry a Redis that does not answer, in milliseconds. */
-const LOOK_INTERVAL = 1000
+const RETRY_INTERVAL_MS = 1000
 /** How long daily counts are kept after the day, since the clocks of several servers differ (seconds). */
-const SPARE = 600
+const EXTRA_LIFETIME_SECONDS = 600
 
 interface Debt {
   readonly budget: Budget
@@ -40,8 +40,8 @@ export async function sharedCounters(
     lazyConnect: true,
     enableOfflineQueue: false,
     maxRetriesPerRequest: 0,
-    connectTimeout: 2 * PATIENCE,
-    retryStrategy: attempt => Math.min(100 * attempt, LOOK_INTERVAL)
+    connectTimeout: 2 * MAX_WAIT_MS,
+    retryStrategy: attempt => Math.min(100 * attempt, RETRY_INTERVAL_MS)
   })
   const where = new URL(url).host
   const limiter = new RateLimiterRedis({
@@ -58,7 +58,7 @@ export async function sharedCounters(
   const keyOf = ({ place, window }: Budget) => (window === DAY ? `${place} ${dateOf(Date.now())}` : place)
 
   async function count(key: string, budget: Budget, amount: number): Promise<Count> {
-    const customDuration = budget.window === DAY ? DAY + SPARE : MINUTE
+    const customDuration = budget.window === DAY ? DAY + EXTRA_LIFETIME_SECONDS : MINUTE
     const found = await inTime(amount === 0 ? limiter.get(key) : limiter.penalty(key, amount, { customDuration }))
     // A minute that has not started is unused.
     if (!found) return { used: 0, reset: MINUTE * 1000 }
@@ -71,7 +71,7 @@ export async function sharedCounters(
     log.error(
       `The Redis at ${where} does not answer (${lastFault || errorMessage(error)}). Until it does, this server counts budgets on its own and continues to answer.`
     )
-    looking = setInterval(() => void comeBack(), LOOK_INTERVAL).unref()
+    looking = setInterval(() => void comeBack(), RETRY_INTERVAL_MS).unref()
   }
 
   async function comeBack(): Promise<void> {
@@ -131,9 +131,9 @@ export async function sharedCounters(
 /** Waits for an answer of Redis up to the timeout. @throws Error */
 function inTime<T>(answer: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
-    const late = () => reject(new Error(`it took longer than ${formatDuration(PATIENCE)}`))
+    const late = () => reject(new Error(`it took longer than ${formatDuration(MAX_WAIT_MS)}`))
     // If this process was busy, the answer may already be there. setImmediate lets it be read first.
-    const timer = setTimeout(() => setImmediate(late), PATIENCE)
+    const timer = setTimeout(() => setImmediate(late), MAX_WAIT_MS)
     answer.then(resolve, reject).finally(() => clearTimeout(timer))
   })
 }

@@ -31,7 +31,7 @@ interface TracingOptions {
 }
 
 /** How long a collector may take for the remaining spans at shutdown, in milliseconds. */
-const CLOSE_GRACE = 2000
+const CLOSE_GRACE_MS = 2000
 /** Interval between log lines about a collector that does not accept spans, in milliseconds. */
 const LOG_INTERVAL = 60_000
 /** OpenTelemetry's names for operations. The others keep corral's names. */
@@ -109,7 +109,7 @@ export function traceRequests(app: FastifyInstance, { endpoint, ratio, log }: Tr
   return {
     /** Sends the remaining spans, within a short time limit. */
     async close(): Promise<void> {
-      await Promise.race([provider.shutdown().catch(() => {}), sleep(CLOSE_GRACE, undefined, { ref: false })])
+      await Promise.race([provider.shutdown().catch(() => {}), sleep(CLOSE_GRACE_MS, undefined, { ref: false })])
     }
   }
 }

@@ -23,7 +23,7 @@ const USUAL_SPEED = 500_000
 /** Milliseconds after a save until its file is read again. */
 const SEAL_DELAY = 3000
 /** The weight of the latest measurement, and the bytes of a state whose restore is measured. */
-const LATEST = 0.3
+const LATEST_WEIGHT = 0.3
 const MEASURED_BYTES = 8 * 2 ** 20
 /** Milliseconds after which an engine's pace is asked for again. */
 const PACE_AGE = 30_000
@@ -246,7 +246,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         if (tokens !== state.tokens) throw new Error(`only ${tokens} tokens were restored`)
         const ms = performance.now() - began
         // With small files the time for the request would count most.
-        if (state.bytes >= MEASURED_BYTES) restoreSpeed += LATEST * (state.bytes / ms - restoreSpeed)
+        if (state.bytes >= MEASURED_BYTES) restoreSpeed += LATEST_WEIGHT * (state.bytes / ms - restoreSpeed)
         state.usedAt = Date.now()
         count.restoredTokens += tokens
         count.restoreTime += ms

@@ -81,7 +81,7 @@ class Slot implements SlotState {
 /** The owner of requests that no client sent. */
 const SERVER = ''
 /** Milliseconds that a background request waits rather than displace a long conversation. */
-const PATIENCE = 1000
+const MAX_WAIT_MS = 1000
 
 type Prompt = Pick<PlacedPrompt, 'owner' | 'trail' | 'background'>
 
@@ -142,7 +142,7 @@ export class PromptSlots {
       else if (mayWait && shouldWait(this.#slots, this.#free, this.#candidates(prompt, mayStore))) {
         // Once only: this request may have been woken for a slot that others are waiting for too.
         mayWait = false
-        await this.#untilFree(AbortSignal.any([signal, abortAfter(PATIENCE)])).catch(() => {
+        await this.#untilFree(AbortSignal.any([signal, abortAfter(MAX_WAIT_MS)])).catch(() => {
           // The time is over, or the client has left.
         })
       } else break

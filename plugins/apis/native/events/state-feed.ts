@@ -33,7 +33,7 @@ const TOPICS = Object.keys(STATE_TOPICS) as StateTopic[]
  * There may be thousands of models, so they are polled less often: when a change is announced, or when nothing is in
  * progress.
  */
-const FEW = TOPICS.filter(topic => topic !== 'model')
+const TOPICS_WITHOUT_MODELS = TOPICS.filter(topic => topic !== 'model')
 
 /** A record together with its JSON, which has all fields or only the changed ones. */
 type StoredRecord = FedRecord & { access: Access }
@@ -165,7 +165,7 @@ export class SharedStateFeed implements StateFeed {
       this.#modelsTouched = false
     }
     let moves = false
-    for (const topic of all ? TOPICS : FEW) moves = this.#compare(topic, now, change) || moves
+    for (const topic of all ? TOPICS : TOPICS_WITHOUT_MODELS) moves = this.#compare(topic, now, change) || moves
     if (change.removed.length + change.set.length > 0) {
       this.#version++
       this.#changes.push(change)

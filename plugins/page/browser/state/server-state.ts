@@ -78,7 +78,7 @@ const ASK_AFTER = 2
 /** Missed heartbeats before a tab takes over the feed. */
 const READ_AFTER = 4
 /** How long another tab may take to answer that it reads the feed, in milliseconds. */
-const ANSWER = 120
+const ANSWER_TIMEOUT_MS = 120
 /** Delay before the feed is opened again, in milliseconds. */
 const RETRY = 1000
 
@@ -110,7 +110,7 @@ function follow(usedKey: string): () => void {
       if (reading) return
       missed = READ_AFTER
       // A random delay: the first tab announces itself before the others start.
-      setTimeout(beat, Math.random() * 5 * ANSWER)
+      setTimeout(beat, Math.random() * 5 * ANSWER_TIMEOUT_MS)
       return
     }
     // If two tabs read the feed, one stops.
@@ -146,7 +146,7 @@ function follow(usedKey: string): () => void {
   }
   addEventListener('pagehide', leave)
   ask()
-  const first = setTimeout(beat, ANSWER)
+  const first = setTimeout(beat, ANSWER_TIMEOUT_MS)
   const timer = setInterval(beat, SIGN)
   return () => {
     leave()
