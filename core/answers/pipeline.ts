@@ -84,7 +84,7 @@ export type ModelLease = Omit<LeaseRequest, 'model' | 'signal' | 'onProgress' | 
 /** The fields of a lease that come from the caller. */
 type CallerLease = Pick<
   LeaseRequest,
-  'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onUnenforcedSchema'
+  'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onGrown' | 'onUnenforcedSchema'
 >
 
 /** Writes one answer in the format of an API. Each attempt gets a new writer. */
@@ -263,7 +263,7 @@ async function withGrantedLease<Result>(
           record.leased = performance.now()
           record.loadDuration = lease.loadDuration
           record.tokens.reset()
-          if (grown !== undefined) reply.header('x-corral-context', `${lease.engine.contextSize}`)
+          if (grown !== undefined) reply.header(GROWN_CONTEXT, `${lease.engine.contextSize}`)
           if (hooked) await hooks.leased(hooked)
           return await use(lease)
         }
@@ -333,6 +333,7 @@ export function callerLease(reply: FastifyReply): CallerLease {
       const clamped = Object.entries(options).map(([name, value]) => `${name}=${value}`)
       reply.header('x-corral-clamped', clamped.join(', '))
     },
+    onGrown: context => void reply.header(GROWN_CONTEXT, context),
     onUnenforcedSchema: pointers => void reply.headers(unenforcedHeaders(pointers)),
     ...(session && { session })
   }
@@ -407,6 +408,8 @@ async function prepare(
   return { question, hooked, signal }
 }
 
+/** The header with the tokens of a context that grew for the request. */
+export const GROWN_CONTEXT = 'x-corral-context'
 /** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
 /** The old header name is also sent until 0.3.0. */

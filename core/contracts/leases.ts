@@ -15,6 +15,8 @@ export interface LeaseRequest extends Waiting {
   bounds?: Partial<RequestBounds> | undefined
   /** Called immediately with the clamped values if options of the request are over their limits. */
   onClamped?: (clamped: Partial<LoadOptions>) => void
+  /** Called before the answer of another server with the tokens of the context that it has enlarged for the request. */
+  onGrown?: (context: string) => void
   /** Called before the answer of another server with the constraints of the schema that it does not enforce. */
   onUnenforcedSchema?: (pointers: string) => void
   mode?: EngineMode

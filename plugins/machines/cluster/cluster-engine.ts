@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { promptTokens } from '../../../core/answers/aborted-answers.ts'
-import { UNENFORCED_SCHEMA } from '../../../core/answers/pipeline.ts'
+import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/pipeline.ts'
 import type {
   AnswerControls,
   AnswerSink,
@@ -103,10 +103,12 @@ export function createClusterEngine(
       session: by.session,
       onProgress: by.onProgress
     })
-    /** Reports which options the node has clamped, and which parts of a schema it does not enforce. */
+    /** Reports which options the node has clamped, its grown context, and which parts of a schema it does not enforce. */
     const reportHeaders = ({ headers }: NodeReply) => {
       const clamped = headers['x-corral-clamped']
       if (typeof clamped === 'string') by.onClamped?.(clampedOptions(clamped))
+      const context = headers[GROWN_CONTEXT]
+      if (typeof context === 'string') by.onGrown?.(context)
       const unenforced = headers[UNENFORCED_SCHEMA]
       if (typeof unenforced === 'string') by.onUnenforcedSchema?.(unenforced)
     }
