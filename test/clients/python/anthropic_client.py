@@ -55,7 +55,7 @@ def stream():
             kinds.append(event.type)
     order = "message_start content_block_start content_block_delta content_block_stop message_delta message_stop"
     same(kinds, order.split())
-    return f"{note}, events in their order"
+    return f"{note}, events in order"
 
 
 def usage():
