@@ -188,11 +188,8 @@ t.test('endpoints named in the settings need no entry in private_addresses', asy
     'corral:a/b',
     `corral://${new URL(server.url).host}/a/b`
   ]) {
-    t.match(
-      await corral.json('/api/pull', { model, stream: false }),
-      { status: 404, body: { code: 'repo_not_found' } },
-      model
-    )
+    const found = await corral.json('/api/pull', { model, stream: false })
+    t.match(found, { status: 404, body: { code: 'repo_not_found' } }, model)
   }
   // The hub is reached through its own API. The same address as a plain URL is the client's choice.
   t.match(await refused(corral, `${server.url}/a.gguf`), { status: 403, body: { code: 'address_not_allowed' } })
@@ -204,11 +201,8 @@ t.test('a proxy is reached, and is not asked for private addresses', async t => 
     env: { HTTP_PROXY: proxy.url, http_proxy: proxy.url, NO_PROXY: '', no_proxy: '' }
   })
   for (const host of ['10.0.0.1', '169.254.169.254', '[fd00::1]', 'intranet', 'wiki.local', '192.168.1.1:8080']) {
-    t.match(
-      await refused(corral, `http://${host}/a.gguf`),
-      { status: 403, body: { code: 'address_not_allowed' } },
-      host
-    )
+    const actual = await refused(corral, `http://${host}/a.gguf`)
+    t.match(actual, { status: 403, body: { code: 'address_not_allowed' } }, host)
   }
   t.same(proxy.seen, [])
   t.match(await refused(corral, 'http://models.example.org/a.gguf'), { status: 404, body: { code: 'repo_not_found' } })

@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from '../../core/http/body-memory.ts'
 import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { readCases } from '../support/fixture.ts'
 import { thorough } from '../support/thorough.ts'
 
 const MIB = 2 ** 20
@@ -236,16 +237,7 @@ t.test('a client that waits for 100 Continue gets its refusal instead', async t 
 t.test('a request with contradictory headers is refused', async t => {
   const corral = await startCorral(t)
   const { hostname, port } = new URL(corral.url)
-  const cases: [string, string][] = [
-    ['GET /api/tags', 'Host: localhost\r\nHost: localhost'],
-    ['GET /v1/models', 'Host: localhost\r\nhost: example.org'],
-    ['GET /api/health', 'HOST: example.org\r\nX-Other: 1\r\nHost: localhost'],
-    ['POST /api/show', 'Host: localhost\r\nContent-Length: 2\r\nContent-Length: 2'],
-    ['POST /api/show', 'Host: localhost\r\nContent-Length: 2\r\nContent-Length: 3'],
-    ['POST /api/show', 'Host: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked'],
-    ['POST /api/show', 'Host: localhost\r\nContent-Length: 2, 3'],
-    ['POST /api/show', 'Host: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity']
-  ]
+  const cases: [string, string][] = readCases('attack-cases.yaml', 'oddHeaders')
   for (const [line, headers] of cases) {
     const socket = connect(Number(port), hostname)
     socket.write(`${line} HTTP/1.1\r\n${headers}\r\n\r\n{}`)

@@ -131,11 +131,8 @@ t.test('the addresses of one IPv6 network share one allowance', async t => {
   }
   const network = ['2001:db8:0:1::1', '2001:db8:0:1:ffff::2', '2001:db8:0:1:a:b:c:d', '2001:db8:0:1::1']
   t.same(network.map(isRefused), [false, false, true, true])
-  t.same(
-    ['2001:db8:0:2::1', '192.0.2.1', '::ffff:192.0.2.1'].map(isRefused),
-    [false, false, false],
-    'other networks have their own share'
-  )
+  const actual = ['2001:db8:0:2::1', '192.0.2.1', '::ffff:192.0.2.1'].map(isRefused)
+  t.same(actual, [false, false, false], 'other networks have their own share')
   t.ok(isRefused('192.0.2.1'), 'an IPv4 address counts in both spellings')
 })
 

@@ -104,11 +104,8 @@ t.test('imports over the network neither read nor reveal anything outside of the
 
   t.match(await answer(corral, join(root, 'pipe.gguf')), { status: 400, error: /neither a file nor a folder|regular/ })
   t.match(await answer(corral, join(root, 'loop')), { status: 400, error: /symbolic links/ })
-  t.match(
-    await answer(corral, join(root, 'none.gguf')),
-    { status: 400, error: /There is no/ },
-    'inside the root, errors are specific'
-  )
+  const actual = await answer(corral, join(root, 'none.gguf'))
+  t.match(actual, { status: 400, error: /There is no/ }, 'inside the root, errors are specific')
   t.match(await answer(corral, `${root}/x\0y`), { status: 400 })
   t.same((await corral.json('/api/tags')).body.models.length, 1, 'no model was created')
 

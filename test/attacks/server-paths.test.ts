@@ -59,16 +59,10 @@ t.test('no reply to a network client reveals where the server stores its files',
   writeFileSync(file, 'GGUF')
   truncateSync(file, 4096)
   const asking = { model: 'me/cut', messages: [{ role: 'user', content: 'Hi' }], max_tokens: 5 }
-  const paths = [
-    '/api/chat',
-    '/ollama/api/chat',
-    '/v1/chat/completions',
-    '/v1/messages',
-    '/chat/completions',
-    '/api/v0/chat/completions'
-  ]
+  const paths =
+    '/api/chat /ollama/api/chat /v1/chat/completions /v1/messages /chat/completions /api/v0/chat/completions'
   for (const damage of ['damaged', 'gone']) {
-    for (const path of [...paths, '/api/load', '/v1/responses']) {
+    for (const path of [...paths.split(' '), '/api/load', '/v1/responses']) {
       for (const stream of [false, true]) await look(`a ${damage} model`, path, { ...asking, input: 'Hi', stream })
     }
     if (damage === 'damaged') rmSync(join(folder, revision), { recursive: true })
@@ -86,21 +80,9 @@ t.test('no reply to a network client reveals where the server stores its files',
     await look('show', '/ollama/api/show', { model })
     await look('logs', `/api/logs/${model}`)
   }
-  for (const path of [
-    '/api/tags',
-    '/api/ps',
-    '/v1/models',
-    '/models',
-    '/api/pulls',
-    '/api/runtimes',
-    '/api/plugins',
-    '/api/hardware',
-    '/metrics',
-    '/props',
-    '/api/settings'
-  ]) {
-    await look('a list', path)
-  }
+  const lists =
+    '/api/tags /api/ps /v1/models /models /api/pulls /api/runtimes /api/plugins /api/hardware /metrics /props /api/settings'
+  for (const path of lists.split(' ')) await look('a list', path)
   for (const { what, text } of replies) {
     const found = roots.find(root => text.includes(root))
     t.notOk(

@@ -73,16 +73,7 @@ t.test("the converter, engines and their helpers inherit none of the server's ke
 })
 
 t.test('programs inherit only listed variables', async t => {
-  const useful = {
-    PATH: '/bin',
-    HOME: '/home/x',
-    LANG: 'de_DE.UTF-8',
-    TMPDIR: '/scratch',
-    CUDA_VISIBLE_DEVICES: '1',
-    ROCM_PATH: '/opt/rocm',
-    VK_ICD_FILENAMES: '/icd.json',
-    LD_LIBRARY_PATH: '/opt/lib'
-  }
+  const useful = readCases<Record<string, string>>('attack-cases.yaml', 'usefulVariables')
   const packages = {
     https_proxy: 'http://proxy',
     NO_PROXY: 'x',

@@ -7,6 +7,7 @@ import t from 'tap'
 import { findExecutable, lineSplitter, runTool, ToolError } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { processStartTime } from '../../core/system/processes.ts'
+import { readCases } from '../support/fixture.ts'
 
 const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
 
@@ -46,16 +47,7 @@ async function startedTree(directory: string): Promise<number[]> {
 
 t.test('lineSplitter splits lines', async t => {
   /** Pieces and lines, separated by bars. */
-  const cases: [pieces: string, lines: string][] = [
-    ['a\nb\n', 'a|b'],
-    ['a\r\nb', 'a|b'],
-    ['a\r|\nb\n', 'a|b'],
-    ['1%\r2%\r|3%\r\n', '1%|2%|3%'],
-    ['ab|c\n\nd', 'abc||d'],
-    ['last\r', 'last'],
-    ['a|\r|b|\n', 'a|b'],
-    ['', '']
-  ]
+  const cases: [pieces: string, lines: string][] = readCases('core-cases.yaml', 'outputLines')
   for (const [pieces, expected] of cases) {
     const lines: string[] = []
     const splitter = lineSplitter(line => lines.push(line))
@@ -69,11 +61,8 @@ t.test('lineSplitter splits lines', async t => {
   for (let piece = 0; piece < 1000; piece++) splitter.push('x'.repeat(1000))
   splitter.end()
   t.ok(lengths.length > 1 && lengths.length < 10, 'a line without an end is split')
-  t.equal(
-    lengths.reduce((sum, length) => sum + length, 0),
-    1e6,
-    'and no character is lost'
-  )
+  const actual = lengths.reduce((sum, length) => sum + length, 0)
+  t.equal(actual, 1e6, 'and no character is lost')
 })
 
 t.test('findExecutable finds programs', async t => {

@@ -39,11 +39,8 @@ t.test('settings that run programs are accepted only in a named or trusted file'
   const wanted = ['plugins', 'runtimes.llama_cpp', 'security.api_keys']
   const refused = await load().catch(error => error)
   t.ok(refused instanceof UntrustedConfig, 'the file in the working directory is refused')
-  t.same(
-    refused.problems.map(({ setting }: { setting: string }) => setting),
-    wanted,
-    'because of these settings'
-  )
+  const actual = refused.problems.map(({ setting }: { setting: string }) => setting)
+  t.same(actual, wanted, 'because of these settings')
   t.match(refused.message, file, 'which the message names')
   t.match(refused.message, /corral config trust.*--config/)
   t.throws(() => readFileSync(join(cwd, 'loaded')), 'its plugin is not imported')
@@ -56,11 +53,8 @@ t.test('settings that run programs are accepted only in a named or trusted file'
   await setTrust(home, file, readFileSync(file))
   t.same((await load()).plugins, ['mine'], 'a trusted file is accepted')
   t.equal((await load({ file })).config.file, file, 'also when it is read again')
-  t.equal(
-    (await load({ file, text: `${GUARDED}port: 2` })).config.core.port,
-    2,
-    'and with text that the server will write'
-  )
+  const got = (await load({ file, text: `${GUARDED}port: 2` })).config.core.port
+  t.equal(got, 2, 'and with text that the server will write')
   writeFileSync(file, `${GUARDED}port: 1`)
   t.match((await load().catch(error => error)).message, /has changed since you trusted it/)
   await t.rejects(load({ file }), { code: 'invalid_config' }, 'a reload is refused too')

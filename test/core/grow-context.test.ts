@@ -2,6 +2,7 @@ import t from 'tap'
 import { ContextGrowth, type ContextLimits, growthSteps, guessStep } from '../../core/answers/grow-context.ts'
 import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
+import { readCases } from '../support/fixture.ts'
 
 const LIMITS: ContextLimits = { usual: DEFAULT_LOAD_OPTIONS, most: 131_072, answer: undefined }
 const sizesOf = (steps: ReturnType<typeof growthSteps>) => [...new Set(steps.map(({ num_ctx }) => num_ctx))]
@@ -10,16 +11,7 @@ const full = (n_prompt_tokens: number, n_ctx: number) =>
 const noMemory = new CorralError('insufficient_memory', 'no room')
 
 t.test('growthSteps holds prompt and answer, within the limits', async t => {
-  const table: [number, number, Partial<ContextLimits>, number[]][] = [
-    [5000, 4096, {}, [8192]],
-    [8000, 4096, {}, [16384]],
-    [20_000, 4096, { answer: 32_000 }, [65536, 32768]],
-    [20_000, 4096, { answer: 32_000, most: 40_000 }, [40_000, 32768]],
-    [30_000, 4096, { most: 30_500 }, [30_500]],
-    [30_000, 4096, { most: 30_000 }, []],
-    [5000, 8192, {}, []],
-    [7900, 8192, {}, [16384]]
-  ]
+  const table: [number, number, Partial<ContextLimits>, number[]][] = readCases('core-cases.yaml', 'growthSteps')
   for (const [tokens, size, more, expected] of table)
     t.same(sizesOf(growthSteps(tokens, size, { ...LIMITS, ...more })), expected, `${tokens} in ${size}`)
   t.same(growthSteps(5000, 4096, LIMITS), [

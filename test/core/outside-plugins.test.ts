@@ -80,16 +80,7 @@ t.test('invalid lists are reported by the check of the whole file', async t => {
 })
 
 t.test('all plugins that cannot be loaded are reported with their places', async t => {
-  const list = [
-    './absent.mjs',
-    './broken.mjs',
-    './empty.mjs',
-    './newer',
-    'absent-package',
-    'a b',
-    './bad',
-    './lonely.mjs'
-  ]
+  const list = readCases<string[]>('plugin-cases.yaml', 'unloadable')
   const folder = folderOf(t, {
     'config.yaml': `plugins:\n${list.map(name => `  - ${name}\n`).join('')}`,
     'broken.mjs': 'throw new Error("out of sorts")',
@@ -156,10 +147,8 @@ t.test('an optional plugin with a mistake is returned with its fault', async t =
   const config = await loadConfig({ ...places, definitions: [...builtIn, ...found] })
   t.same(config.sections.newer, { any: 1 }, 'their sections are not checked')
   const { order, leftOut } = planPlugins([...builtIn, ...found], () => true)
-  t.same(
-    order.map(({ name }) => name),
-    ['storage', 'twin']
-  )
+  const actual = order.map(({ name }) => name)
+  t.same(actual, ['storage', 'twin'])
   t.same(
     leftOut.map(({ definition, state }) => [definition.name, state]),
     [

@@ -82,11 +82,8 @@ t.test('everything that a plugin added is removed when it fails in any step', as
     const answer = await corral.json('/v1/chat/completions', ask)
     t.match(answer, { status: 200, body: { choices: [{ message: { content: 'Hello there' } }] } }, step)
     const { body } = await corral.json('/api/tags')
-    t.same(
-      body.models.map(({ model }: { model: string }) => model),
-      [DEMO],
-      step
-    )
+    const found = body.models.map(({ model }: { model: string }) => model)
+    t.same(found, [DEMO], step)
     t.match(await corral.json('/v1/chat/completions', { ...ask, model: 'unheard-of' }), { status: 404 }, step)
     t.match(await corral.json('/api/pull', { model: 'bad:a/b', stream: false }), {
       status: 400,

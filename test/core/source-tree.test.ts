@@ -31,10 +31,8 @@ test('file names are unique, so that a name is enough to find a file', async t =
     const name = basename(file, '.ts')
     if (!CONVENTIONAL.has(name)) places.set(name, [...(places.get(name) ?? []), file])
   }
-  t.strictSame(
-    [...places.values()].filter(({ length }) => length > 1),
-    []
-  )
+  const actual = [...places.values()].filter(({ length }) => length > 1)
+  t.strictSame(actual, [])
 })
 
 test('timeouts use abortAfter, which works around a bug in Node.js 20', async t => {

@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
 import { parseUntrustedJson } from '../../core/system/untrusted-json.ts'
+import { readCases } from '../support/fixture.ts'
 import { randomNumbers } from '../support/random.ts'
 import { trialCount } from '../support/trial-count.ts'
 
@@ -14,15 +15,7 @@ const spread = (text: string) => [
 ]
 
 t.test('parseUntrustedJson parses in slices like JSON.parse', async t => {
-  const texts = [
-    ' [ ] ',
-    ' { } ',
-    ' "a" ',
-    '[ 1 , 2 , [ 3 , { "a" : [ ] , "b,]" : null } ] , 4 ]',
-    '{ "a" : { "b" : { "c" : [ 1 ] } , "d" : 2 } , "a" : { } , "e\\"" : "}" }',
-    '[ [ ] , [ ] , { } , [ [ ] ] ]',
-    '{ "a" : 1 , "a" : 2 }'
-  ]
+  const texts = readCases<string[]>('core-cases.yaml', 'untrustedJson')
   for (const text of texts.flatMap(spread))
     t.same(await parseUntrustedJson(text), { value: JSON.parse(text) }, text.slice(0, 60))
   const next = randomNumbers(7)

@@ -13,10 +13,8 @@ t.test('withModelSettings adds a section for a model without one', async t => {
   t.equal(edit('port: 1'), `port: 1\n\nmodels:\n${LINES}`)
   t.equal(edit('models: {} # none\nport: 1\n'), `models: # none\n${LINES}port: 1\n`)
   t.equal(edit('models:\nport: 1\n'), `models:\n${LINES}port: 1\n`)
-  t.equal(
-    edit('models:\n  me/b:\n    pin: true # always\n\n# after\nport: 1   # x\n'),
-    `models:\n  me/b:\n    pin: true # always\n${LINES}\n# after\nport: 1   # x\n`
-  )
+  const found = edit('models:\n  me/b:\n    pin: true # always\n\n# after\nport: 1   # x\n')
+  t.equal(found, `models:\n  me/b:\n    pin: true # always\n${LINES}\n# after\nport: 1   # x\n`)
 })
 
 t.test('withModelSettings keeps comments, order and other settings of a section', async t => {
@@ -47,11 +45,8 @@ t.test('withModelSettings does not change shared sections', async t => {
   t.same(changed.models['me/a'], { ...SETTINGS, options: { temperature: 1, num_ctx: 2048 } })
   const merge = 'models:\n  me/b: &shared\n    options: {temperature: 1}\n  me/a:\n    <<: *shared\n    ngram: false\n'
   t.same(parse(edit(merge)!, { merge: true }).models['me/a'], changed.models['me/a'])
-  t.equal(
-    edit('models:\n  me/a: &shared\n    pin: true\n  me/b: *shared\n'),
-    undefined,
-    'the section belongs to another model'
-  )
+  const actual = edit('models:\n  me/a: &shared\n    pin: true\n  me/b: *shared\n')
+  t.equal(actual, undefined, 'the section belongs to another model')
 })
 
 t.test('withModelSettings supports other notations', async t => {
@@ -70,10 +65,8 @@ t.test('withModelSettings removes undefined settings', async t => {
   const remove = (text: string, settings: Record<string, unknown>) => withModelSettings(text, 'me/a', settings)
   const text =
     'models:\n  me/a:\n    pin: true # always\n    options: {num_ctx: 99, top_k: 1} # few\n  # next\n  me/b: {}\n'
-  t.equal(
-    remove(text, { pin: undefined, options: { top_k: undefined } }),
-    text.replace('    pin: true # always\n', '').replace(', top_k: 1', '')
-  )
+  const got = remove(text, { pin: undefined, options: { top_k: undefined } })
+  t.equal(got, text.replace('    pin: true # always\n', '').replace(', top_k: 1', ''))
   t.equal(remove(text, { options: undefined }), text.replace(/ {4}options.*\n/, ''))
   t.strictSame(parse(remove(text, { pin: undefined, options: undefined })!), { models: { 'me/a': {}, 'me/b': {} } })
   t.strictSame(parse(remove('port: 1\n', { pin: undefined, ngram: true })!), {

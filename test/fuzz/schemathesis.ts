@@ -91,11 +91,8 @@ export async function fuzz(t: Test, options: { examples: number; seed?: number }
     options: { temperature: 0, max_tokens: 40 },
     stream: false
   })
-  t.match(
-    { status, answer: body.message?.content },
-    { status: 200, answer: CAPITAL_ANSWER },
-    'it still works afterwards'
-  )
+  const actual = { status, answer: body.message?.content }
+  t.match(actual, { status: 200, answer: CAPITAL_ANSWER }, 'it still works afterwards')
   t.match((await corral.json('/api/ps')).body.models[0], { running: 0, queued: 0 })
   t.notMatch(corral.log(), /"level":(50|60)/, 'the log has no errors')
   return { operations: operations.tested, cases: cases.generated, failures: cases.with_failures }

@@ -138,11 +138,8 @@ t.test('audit files are rotated by size, pruned as configured and read in order'
       .split('\n')
   )
   t.ok(all.length >= lines.filter(line => line !== '').length - 1 && all.length < 60)
-  t.same(
-    all.map(({ time }) => time),
-    all.map(({ time }) => time).sort(),
-    'oldest first'
-  )
+  const actual = all.map(({ time }) => time)
+  t.same(actual, all.map(({ time }) => time).sort(), 'oldest first')
   t.match(await corral.json('/api/audit?key=nobody', undefined, local), { body: { entries: [] } })
 })
 

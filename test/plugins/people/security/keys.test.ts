@@ -15,6 +15,7 @@ import { createKey, parseKey, readKeys, revokeKey, rotateKey } from '../../../..
 import { parseExpiry, parseKeyLimits, partsOf } from '../../../../plugins/people/security/key-limits.ts'
 import { type KnownCredential, openKeyStore } from '../../../../plugins/people/security/key-store.ts'
 import { until } from '../../../support/corral.ts'
+import { readCases } from '../../../support/fixture.ts'
 
 const CASES: {
   limits: [text: string, limits: object][]
@@ -276,13 +277,7 @@ t.test('a key is valid again after the clock jumped ahead and back', async t => 
 })
 
 t.test('clients without keys are told apart by their network', async t => {
-  const table: [string, string][] = [
-    ['192.0.2.1', '192.0.2.1'],
-    ['::ffff:192.0.2.1', '192.0.2.1'],
-    ['::1', '::1'],
-    ['local', 'local'],
-    ['', '']
-  ]
+  const table: [string, string][] = readCases('people-cases.yaml', 'networks')
   for (const [address, client] of table) t.equal(keylessCaller(address).turn, client, address)
   const turnOf = (address: string) => keylessCaller(address).turn
   t.equal(turnOf('2001:db8::1'), turnOf('2001:db8:0:0:ffff::2'), 'one network')

@@ -101,11 +101,8 @@ t.test("sessions are limited to the server's own page, even if other origins are
   const session = await newSession(corral)
   for (const origin of foreign) {
     t.equal((await corral.json('/api/tags', undefined, { headers: { origin } })).status, 200, `${origin} may call`)
-    t.match(
-      await begin(corral, token, { origin }),
-      { status: 403, body: { code: 'origin_not_allowed' } },
-      `${origin} gets no session`
-    )
+    const actual = await begin(corral, token, { origin })
+    t.match(actual, { status: 403, body: { code: 'origin_not_allowed' } }, `${origin} gets no session`)
     for (const path of ['/api/whoami', '/api/keys', '/api/tags', '/v1/models']) {
       const refused = await corral.json(path, undefined, bearer(session, { origin }))
       t.equal(refused.status, 403, `${origin} cannot use one: ${path}`)
@@ -179,11 +176,8 @@ t.test('links cannot be guessed or used by other users', async t => {
   t.match(await begin(corral, foreign), { status: 403, body: { code: 'link_refused', error: /--print/ } })
   t.match(corral.log(), /program of another user/)
   const own = await newToken(corral, local, { uid: mine })
-  t.match(
-    await corral.json('/api/sessions', { token: own }, local),
-    { status: 403 },
-    'the user of the socket is unknown'
-  )
+  const got = await corral.json('/api/sessions', { token: own }, local)
+  t.match(got, { status: 403 }, 'the user of the socket is unknown')
   t.equal((await begin(corral, own)).status, 200, 'a failed attempt does not use it up')
 
   t.comment('by guessing')

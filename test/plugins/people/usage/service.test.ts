@@ -6,6 +6,7 @@ import t from 'tap'
 import { corral as command } from '../../../command-line/command.ts'
 import { type Corral, DEMO, endlessHosted, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
+import { readCases } from '../../../support/fixture.ts'
 import { thorough } from '../../../support/thorough.ts'
 import { bearer } from '../support.ts'
 import { ADMIN, config, newKey, usageOf } from './clients.ts'
@@ -273,16 +274,7 @@ t.test('usage is shown by role, also on the command line', async t => {
   t.same(await namesOf(carol), ['(no key): 1', 'alice: 1', 'bob: 2'], 'an operator sees all')
   const today = new Date().toISOString().slice(0, 10)
   t.same(await namesOf(carol, `?by=day&since=${today}`), [`${today}: 4`])
-  for (const query of [
-    'since=',
-    'since=-1d',
-    'since=2999-01-01',
-    'since=2020-13-01',
-    'since=1%202',
-    'by=address',
-    'since=99999999d',
-    'by=key&by=day'
-  ]) {
+  for (const query of readCases<string[]>('people-cases.yaml', 'wrongUsageQueries')) {
     t.match(await corral.json(`/api/usage?${query}`, undefined, bearer(carol)), { status: 400 }, query)
   }
   t.equal((await corral.json('/api/usage')).status, 401)

@@ -8,19 +8,10 @@ import { CorralError } from '../../../../core/errors.ts'
 import { RequestRecord } from '../../../../core/http/request-record.ts'
 import { createMetrics } from '../../../../plugins/watching/metrics/metrics.ts'
 import { DEMO, endless, startCorral, until } from '../../../support/corral.ts'
+import { readCases } from '../../../support/fixture.ts'
 import { Scrape, scrape } from './scrape.ts'
 
-const ODD = [
-  'a"b/c',
-  'a\\b/c',
-  'a\nb/c',
-  'ü/模型 🦙',
-  '{x="1"}/y',
-  'a/b} 5\n# HELP x',
-  ' /\t',
-  '__proto__',
-  'constructor'
-]
+const ODD = readCases<string[]>('people-cases.yaml', 'oddNames')
 
 const LINE = /^(# (HELP|TYPE) [a-z_:][\w:]* .+|[a-z_:][\w:]*(\{.*\})? (NaN|[+-]Inf|[\d.e+-]+))$/i
 

@@ -32,11 +32,8 @@ t.test('requests are counted by API, model, status and code, and measured once',
     t.equal(before.samples.get(`corral_server_${name}`), 0, `${name} is present before any model is loaded`)
   }
   for (const name of ['num_requests_running', 'num_requests_waiting', 'kv_cache_usage_perc']) {
-    t.equal(
-      before.samples.get(`vllm:${name}{model_name=""}`),
-      0,
-      `${name} too: routers treat its absence as a broken server`
-    )
+    const actual = before.samples.get(`vllm:${name}{model_name=""}`)
+    t.equal(actual, 0, `${name} too: routers treat its absence as a broken server`)
   }
 
   t.equal((await corral.json('/api/chat', chat())).status, 200)
@@ -172,16 +169,8 @@ t.test('/metrics requires a key except on its own local address', async t => {
     httpRequest(`${own}/metrics`, { headers: { host: 'evil.example' } }, ({ statusCode }) => resolve(statusCode)).end()
   })
   t.equal(rebound, 403, 'a name that an attacker pointed at this address')
-  for (const path of [
-    '/',
-    '/api/tags',
-    '/api/pulls',
-    '/metrics/x',
-    '/nothing',
-    '/api/health',
-    '/ollama/api/tags',
-    '/%2e/metrics/../api/tags'
-  ]) {
+  const paths = '/ /api/tags /api/pulls /metrics/x /nothing /api/health /ollama/api/tags /%2e/metrics/../api/tags'
+  for (const path of paths.split(' ')) {
     t.equal((await there(path)).status, 404, path)
     t.equal((await there(path, { authorization: `Bearer ${key}` })).status, 404, `${path} with the key of an admin`)
   }
