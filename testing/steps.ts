@@ -1,4 +1,6 @@
 import assert, { AssertionError } from 'node:assert/strict'
+import { errorMessage } from '../core/errors.ts'
+import { DeadlineError, within } from '../core/plugins/plugin-error.ts'
 import type { TestCorral } from './test-corral.ts'
 
 /** Runs the steps of a contract, each with a timeout. */
@@ -12,18 +14,13 @@ export class Steps {
 
   /** Waits for a step. @throws AssertionError that names the step if it times out or fails */
   async run<Result>(name: string, work: () => Promise<Result> | Result): Promise<Result> {
-    let timer: NodeJS.Timeout | undefined
-    const late = new Promise<never>((_, reject) => {
-      const fail = () => reject(new AssertionError({ message: `${name}: this did not end within ${this.#timeout} ms` }))
-      timer = setTimeout(fail, this.#timeout)
-    })
     try {
-      return await Promise.race([(async () => work())(), late])
+      return await within(this.#timeout, work)
     } catch (error) {
       if (error instanceof AssertionError) throw error
-      throw new AssertionError({ message: `${name}: ${error instanceof Error ? error.message : String(error)}` })
-    } finally {
-      clearTimeout(timer)
+      const isLate = error instanceof DeadlineError
+      const reason = isLate ? `this did not end within ${this.#timeout} ms` : errorMessage(error)
+      throw new AssertionError({ message: `${name}: ${reason}` })
     }
   }
 

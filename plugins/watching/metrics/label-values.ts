@@ -27,14 +27,10 @@ export class LabelValues {
    * @param model the result of `model`, or empty
    */
   key(name: string, model: string): string {
-    let keys = this.#pairs.get(model)
-    if (keys?.has(name)) return name
+    const keys = this.#pairs.get(model) ?? new Set()
+    if (keys.has(name)) return name
     if (this.#count >= MAX_PAIRS) return OTHER
-    if (!keys) {
-      keys = new Set()
-      this.#pairs.set(model, keys)
-    }
-    keys.add(name)
+    this.#pairs.set(model, keys.add(name))
     this.#count++
     return name
   }

@@ -94,11 +94,8 @@ class SeriesMetric<Of extends Series> {
   /** Returns the series for these labels, which must always be in the same order. */
   with(labels: Labels): Of {
     const key = JSON.stringify(Object.values(labels))
-    let series = this.#series.get(key)
-    if (!series) {
-      series = this.#make(labels)
-      this.#series.set(key, series)
-    }
+    const series = this.#series.get(key) ?? this.#make(labels)
+    this.#series.set(key, series)
     return series
   }
 
