@@ -5,7 +5,8 @@ import { importedLater } from './bundle.mjs'
 import { root } from './inputs.mjs'
 
 const TESTS = join(root, 'dist', 'test')
-const FOLDER = join(root, 'dist', 'bundled-tests')
+/** A folder of each run, because two runs in one checkout must not replace each other's files. */
+const FOLDER = join(root, 'dist', 'bundled-tests', `${process.pid}`)
 
 /**
  * Bundles compiled test files with everything that they import, and returns the paths of the bundles. Loading hundreds
@@ -13,7 +14,7 @@ const FOLDER = join(root, 'dist', 'bundled-tests')
  */
 export async function bundleTests(files) {
   const { build } = await import('esbuild')
-  rmSync(FOLDER, { recursive: true, force: true })
+  process.once('exit', () => rmSync(FOLDER, { recursive: true, force: true }))
   await build({
     entryPoints: files,
     outbase: TESTS,
