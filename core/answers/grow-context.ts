@@ -71,6 +71,8 @@ export class ContextGrowth {
   /** The steps that are left, once the context was too small. */
   #steps: Step[] | undefined
   #full: CorralError | undefined
+  /** The error of the last step for which there was no room. */
+  #noRoom: CorralError | undefined
 
   constructor(limits: ContextLimits, body: EngineFields | undefined) {
     this.#limits = limits
@@ -92,7 +94,9 @@ export class ContextGrowth {
    */
   next(error: unknown): void {
     if (this.canGrow(error)) this.#full = error as CorralError
-    else if (!isNoRoom(error) || this.options.num_ctx === undefined) throw isFull(error) ? error : (this.#full ?? error)
+    else if (isNoRoom(error) && this.options.num_ctx !== undefined) this.#noRoom = error
+    else if (isFull(error)) throw this.#noRoom ? withoutRoom(error, this.#noRoom) : error
+    else throw this.#full ?? error
     this.options = this.#steps?.shift() ?? {}
   }
 }
@@ -101,5 +105,14 @@ const isFull = (error: unknown): error is CorralError =>
   error instanceof CorralError && error.code === 'context_exceeded'
 
 /** Whether a load was refused that would need more memory, or one reload too many. */
-const isNoRoom = (error: unknown): boolean =>
+const isNoRoom = (error: unknown): error is CorralError =>
   error instanceof CorralError && (error.code === 'insufficient_memory' || error.details?.limit === 'limits.reloads')
+
+/** Explains why the context did not grow. A larger `num_ctx` would not help either. */
+function withoutRoom({ message, details, param }: CorralError, { message: reason }: CorralError): CorralError {
+  const [numbers = message] = /^.*?\.(?= |$)/.exec(message) ?? []
+  return new CorralError('context_exceeded', `${numbers} A larger context is not possible: ${reason}`, {
+    ...(details && { details }),
+    ...(param !== undefined && { param })
+  })
+}

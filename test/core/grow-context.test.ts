@@ -7,7 +7,7 @@ import { readCases } from '../support/fixture.ts'
 const LIMITS: ContextLimits = { usual: DEFAULT_LOAD_OPTIONS, most: 131_072, answer: undefined }
 const sizesOf = (steps: ReturnType<typeof growthSteps>) => [...new Set(steps.map(({ num_ctx }) => num_ctx))]
 const full = (n_prompt_tokens: number, n_ctx: number) =>
-  new CorralError('context_exceeded', 'full', { details: { n_prompt_tokens, n_ctx } })
+  new CorralError('context_exceeded', 'full. Ask for a larger num_ctx.', { details: { n_prompt_tokens, n_ctx } })
 const noMemory = new CorralError('insufficient_memory', 'no room')
 
 t.test('growthSteps holds prompt and answer, within the limits', async t => {
@@ -47,7 +47,11 @@ t.test('ContextGrowth tries each step, then the usual options', async t => {
   growth.next(noMemory)
   t.same(growth.options, {}, 'so that messages can be dropped')
   t.notOk(growth.canGrow(full(5000, 4096)))
-  t.throws(() => growth.next(full(5000, 4096)), { code: 'context_exceeded' })
+  t.throws(() => growth.next(full(5000, 4096)), {
+    code: 'context_exceeded',
+    message: 'full. A larger context is not possible: no room',
+    details: { n_ctx: 4096 }
+  })
 
   const guessed = new ContextGrowth(LIMITS, { prompt: 'x'.repeat(60_000) })
   t.equal(guessed.options.num_ctx, 16384)
