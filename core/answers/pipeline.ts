@@ -283,9 +283,10 @@ function contextGrowth(
   variant: Model
 ): ContextGrowth | undefined {
   const { load, growsContext } = settingsFor(config, variant)
+  if (!growsContext || options.num_ctx !== undefined) return undefined
   const { contextLength: trained } = variant.metadata
   const isLocal = engines.providerOf(variant, mode)?.estimate !== undefined
-  if (!growsContext || !isLocal || options.num_ctx !== undefined || trained === undefined) return undefined
+  if (!isLocal || trained === undefined) return undefined
   const { num_ctx: allowed } = getRequestLimits(config, variant, caller)
   const most = allowed > 0 ? Math.min(trained, allowed) : trained
   const usual = { ...load, ...options, num_ctx: Math.min(load.num_ctx, most) }

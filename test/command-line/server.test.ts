@@ -53,7 +53,7 @@ t.test('commands find a running server and use its API key', async t => {
   const short = await corral(['run', DEMO, CAPITAL, '--temperature', '0', '--max-tokens', '2'], { home, env })
   t.ok(short.stdout.length < CAPITAL_ANSWER.length && CAPITAL_ANSWER.startsWith(short.stdout.trim()), short.stdout)
   t.match(await corral(['run', 'no/model', 'hi'], { home, env }), { code: 4, stdout: '', stderr: /corral list/ })
-  t.match(await corral(['run', DEMO, 'word '.repeat(9000)], { home, env }), { code: 1, stderr: /context/ })
+  t.match(await corral(['run', DEMO], { home, env, input: 'word '.repeat(40_000) }), { code: 1, stderr: /context/ })
 
   t.match(await corral(['ps'], { home, env }), { code: 0, stdout: /corral\/tiny-chat .*100% CPU +4096 +\d+% +in \d/ })
   t.match(JSON.parse((await corral(['ps', '--json'], { home, env })).stdout), { models: [{ name: DEMO }], loading: [] })

@@ -106,7 +106,8 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
     } as unknown as Hooks
     const config = {
       limits: { num_parallel: 1, max_tokens: 10, keep_alive: -1, prompts: 1, n: 1 },
-      models: {}
+      models: {},
+      defaults: {}
     } as unknown as CoreConfig
     const deps = {
       scheduler,
