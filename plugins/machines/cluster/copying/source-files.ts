@@ -42,7 +42,7 @@ export const OfferSchema = Titled('ModelOffer', {
       revision: Type.Optional(Type.String()),
       tag: Type.Optional(Type.String())
     },
-    { additionalProperties: true, description: 'Where it came from; a copy keeps it' }
+    { additionalProperties: true, description: 'Its source, which a copy keeps' }
   ),
   defaults: Type.Optional(Type.Unsafe<NonNullable<StoredVariant['defaults']>>({ type: 'object' })),
   files: Type.Array(
