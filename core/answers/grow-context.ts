@@ -10,9 +10,10 @@ import { isObject } from '../system/json-object.ts'
 
 /** Limits of the context that a request may get. */
 export interface ContextLimits {
-  /** The usual options. */
+  /** The usual options, and those that the request itself sets. */
   usual: Readonly<LoadOptions>
-  /** Tokens: what the model was trained for, and what `limits.num_ctx` allows. */
+  given: Partial<LoadOptions>
+  /** Maximum tokens, by the model's training and by `limits.num_ctx`. */
   most: number
   /** Tokens that the answer may have, if the request says so. */
   answer: number | undefined
@@ -36,17 +37,21 @@ function findSize(tokens: number, { usual, most }: ContextLimits): number {
 
 /**
  * Returns the options with which a prompt of this many tokens may fit, in the order in which they should be tried: with
- * the usual number of slots, with one slot, and with a smaller cache. Empty if nothing larger than `size` can hold it.
+ * the usual number of slots, with one slot, and with a smaller cache, unless the request sets these. Empty if nothing
+ * larger than `size` can hold it.
  * @param size the context in tokens that was too small
  */
 export function growthSteps(promptTokens: number, size: number, limits: ContextLimits): Step[] {
-  const { usual, answer = USUAL_ANSWER } = limits
+  const { usual, given, answer = USUAL_ANSWER } = limits
   const wanted = [answer, Math.min(answer, USUAL_ANSWER)].map(tokens => findSize(promptTokens + tokens, limits))
   const sizes = [...new Set(wanted)].filter(wide => wide > size && wide > promptTokens)
-  const single = usual.num_parallel > 1 ? [{ num_parallel: 1 }] : []
+  const steps: Step[] = [{}]
+  if (usual.num_parallel > 1 && given.num_parallel === undefined) steps.push({ num_parallel: 1 })
   const isPlain = usual.cache_type_k === 'f16' && usual.cache_type_v === 'f16'
-  const small = isPlain ? [{ num_parallel: 1, cache_type_k: SMALL_CACHE, cache_type_v: SMALL_CACHE } as const] : []
-  return sizes.flatMap(num_ctx => [{}, ...single, ...small].map(more => ({ num_ctx, ...more })))
+  if (isPlain && given.cache_type_k === undefined && given.cache_type_v === undefined) {
+    steps.push({ ...steps.at(-1), cache_type_k: SMALL_CACHE, cache_type_v: SMALL_CACHE })
+  }
+  return sizes.flatMap(num_ctx => steps.map(more => ({ num_ctx, ...more })))
 }
 
 /** Returns the options for a prompt that certainly does not fit, judging by its length, or none. */
@@ -104,7 +109,7 @@ export class ContextGrowth {
 const isFull = (error: unknown): error is CorralError =>
   error instanceof CorralError && error.code === 'context_exceeded'
 
-/** Whether a load was refused that would need more memory, or one reload too many. */
+/** Whether a load was refused for lack of memory, or because the client has forced too many reloads. */
 const isNoRoom = (error: unknown): error is CorralError =>
   error instanceof CorralError && (error.code === 'insufficient_memory' || error.details?.limit === 'limits.reloads')
 

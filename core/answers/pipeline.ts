@@ -291,7 +291,8 @@ function contextGrowth(
   const most = allowed > 0 ? Math.min(trained, allowed) : trained
   const usual = { ...load, ...options, num_ctx: Math.min(load.num_ctx, most) }
   const { max_tokens: answer } = body ?? {}
-  return new ContextGrowth({ usual, most, answer: typeof answer === 'number' && answer > 0 ? answer : undefined }, body)
+  const limits = { usual, given: options, most, answer: typeof answer === 'number' && answer > 0 ? answer : undefined }
+  return new ContextGrowth(limits, body)
 }
 
 /** Applies limits, and lists unknown options in a header. @throws CorralError `over_limit`, `invalid_option`, … */

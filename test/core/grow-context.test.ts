@@ -4,7 +4,7 @@ import { CorralError } from '../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS } from '../../core/models/load-options.ts'
 import { readCases } from '../support/fixture.ts'
 
-const LIMITS: ContextLimits = { usual: DEFAULT_LOAD_OPTIONS, most: 131_072, answer: undefined }
+const LIMITS: ContextLimits = { usual: DEFAULT_LOAD_OPTIONS, given: {}, most: 131_072, answer: undefined }
 const sizesOf = (steps: ReturnType<typeof growthSteps>) => [...new Set(steps.map(({ num_ctx }) => num_ctx))]
 const full = (n_prompt_tokens: number, n_ctx: number) =>
   new CorralError('context_exceeded', 'full. Ask for a larger num_ctx.', { details: { n_prompt_tokens, n_ctx } })
@@ -19,6 +19,12 @@ t.test('growthSteps holds prompt and answer, within the limits', async t => {
     { num_ctx: 8192, num_parallel: 1 },
     { num_ctx: 8192, num_parallel: 1, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }
   ])
+  t.same(
+    growthSteps(5000, 4096, { ...LIMITS, given: { num_parallel: 4 } }),
+    [{ num_ctx: 8192 }, { num_ctx: 8192, cache_type_k: 'q8_0', cache_type_v: 'q8_0' }],
+    'slots that the request sets stay'
+  )
+  t.same(growthSteps(5000, 4096, { ...LIMITS, given: { num_parallel: 4, cache_type_k: 'f16' } }), [{ num_ctx: 8192 }])
   const plain = { ...LIMITS, usual: { ...DEFAULT_LOAD_OPTIONS, num_parallel: 1, cache_type_k: 'q4_0' as const } }
   t.same(growthSteps(5000, 4096, plain), [{ num_ctx: 8192 }], 'nothing smaller is left')
 })
