@@ -22,7 +22,7 @@ export interface ConfigFile {
   /** The file's name in messages: relative to the working directory if it is inside. */
   shownAs: string
   bytes: Buffer
-  /** Where it was found if the user did not name it. */
+  /** The place that it was found in, if the user did not name it. */
   foundIn: string | undefined
 }
 

@@ -165,7 +165,7 @@ declare module './engines.ts' {
   }
 
   interface EngineProvider {
-    /** Models in the memory of other servers. The scheduler shows these instead of its own records. */
+    /** Models in the memory of other servers. The scheduler lists them in place of its own records. */
     elsewhere?(): Elsewhere
     /** Unloads a model on all other servers. @returns whether any server had it loaded */
     unload?(model: Model): Promise<boolean>

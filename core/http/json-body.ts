@@ -68,7 +68,7 @@ async function inSlices(scan: JsonScan, length: number): Promise<JsonExcess | un
 
 function refusal(excess: JsonExcess, depth: number): CorralError {
   if (excess === 'depth') {
-    const message = `The request body has lists and objects more than ${depth} levels deep, which "limits.body_depth" does not allow. Send one that is nested less deeply, or have the admin raise the limit.`
+    const message = `The request body has lists and objects more than ${depth} levels deep. That is more than "limits.body_depth" allows. Nest them less deeply, or have the admin raise the limit.`
     return new CorralError('over_limit', message, { details: { limit: 'limits.body_depth', value: depth } })
   }
   const what = excess === 'values' ? `${MAX_JSON_VALUES} values` : `${MAX_JSON_MEMBERS} lists, objects and keys`

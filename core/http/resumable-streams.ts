@@ -34,7 +34,7 @@ const MAX_TOTAL_BYTES = 64 * 2 ** 20
 /** Maximum answers of one client that continue without a reader. */
 const MAX_DETACHED = 8
 
-/** Where to resume: after the event with this number (the first event is 1), or at this byte. */
+/** The position to resume from: after the event with this number (the first event is 1), or at this byte. */
 export type StreamPosition = { after: number } | { from: number }
 
 /** The resumable streams: active streams, and streams that ended a moment ago. */

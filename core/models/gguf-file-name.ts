@@ -135,8 +135,8 @@ const MAX_COMPARED = 500
 
 /**
  * Finds the projector of a model. Considers the projectors that share most folders with the model. Prefers a projector
- * with the model's name or, if there is only this model, one that does not name another model. If there are several
- * precisions, the most compatible one is chosen. Returns undefined if the choice is ambiguous.
+ * with the model's name. If there is only this model, a projector that names no other model will do. Chooses
+ * the most compatible of several precisions. Returns undefined if the choice is ambiguous.
  * @param paths all files in the listing
  */
 export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {

@@ -109,7 +109,7 @@ async function textOf(path: string): Promise<string> {
 }
 
 /**
- * Returns the file, then every link and folder that decides where the path leads. For a pipe or an open file, returns
+ * Returns the file, then every link and folder on its path, which can redirect it. For a pipe or an open file, returns
  * only the file.
  */
 async function nodesOnPath(path: string): Promise<PosixNode[]> {
@@ -121,7 +121,7 @@ async function nodesOnPath(path: string): Promise<PosixNode[]> {
   for (let at = parse(target).root, rest = target.slice(at.length).split(sep); ; at = join(at, rest.shift()!)) {
     const { uid, gid, mode } = await lstat(at)
     const isLink = (mode & constants.S_IFMT) === constants.S_IFLNK
-    // A link's permissions have no effect. Its owner, and anyone who can write its folder, decide where it leads.
+    // A link's permissions have no effect. Its owner, and anyone who can write to its folder, can change its target.
     nodes.unshift({ path: at, uid, gid, mode: isLink ? 0 : mode })
     if (isLink) {
       if (++links > MAX_LINKS) throw new Error(`${path} leads through too many links`)

@@ -68,7 +68,7 @@ function isValid(schema: JsonSchema, value: unknown): boolean {
   return validate(value) as boolean
 }
 
-/** Finds where a value violates its schema. Descends as long as it is clear which alternative was meant. */
+/** Finds the part of a value that violates its schema. Descends as long as it is clear which alternative was meant. */
 export function findFault(schema: TSchema, value: unknown): SchemaFault | undefined {
   return faultAt(schema as JsonSchema, value, [])
 }

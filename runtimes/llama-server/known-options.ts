@@ -1,6 +1,6 @@
 /**
  * Request fields that llama-server reads in chat completions and completions, from its server-schema.cpp and
- * server-common.cpp and those of older builds, and corral's `cache` (see PromptSlots). Fields missing from this list are passed on all the same, and only
+ * server-common.cpp and those of older builds, and the `cache` field of corral (`PromptSlots.take`). Fields missing from this list are passed on all the same, and only
  * reported as unknown.
  */
 export const KNOWN_OPTIONS: readonly string[] = `

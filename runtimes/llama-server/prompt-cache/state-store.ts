@@ -303,8 +303,8 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     },
 
     /**
-     * Adds a complete file. It replaces the earlier turns of its conversation. One that survives a restart stays until
-     * the new state does too.
+     * Adds a complete file. It replaces the earlier turns of its conversation. A turn that survives a restart
+     * stays until the new state does too.
      */
     add: (state: SavedState): Promise<void> =>
       alone(async () => {

@@ -82,7 +82,7 @@ t.test('conversations find their cached prompts as they would at one node', asyn
   t.ok(spread <= 1.5, `spread ${spread}`)
 })
 
-t.test('more conversations than slots are found where they are stored', async t => {
+t.test('conversations are found on the nodes that stored them if there are more of them than slots', async t => {
   const { nodes, members } = await startNodes(t, 2, engines(1))
   const gateway = await startReadyGateway(t, members)
   await Promise.all(nodes.map(node => node.json('/api/load', { model: DEMO })))

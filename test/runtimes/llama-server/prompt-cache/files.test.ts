@@ -219,7 +219,7 @@ t.test('keeps the earlier turn of a conversation until the next one survives a r
   }
   const second = await addTurn(2)
   const third = await addTurn(3)
-  t.same(store.list(), [first, ...others, third], 'one that would not survive is replaced immediately')
+  t.same(store.list(), [first, ...others, third], 'a state that would not survive a restart is replaced immediately')
   const restarted = await open(root, { inMemory: false })
   t.ok(restarted.store.has(first), 'after a kill')
   t.notOk(restarted.store.has(second) || restarted.store.has(third))

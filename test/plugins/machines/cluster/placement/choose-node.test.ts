@@ -106,7 +106,7 @@ t.test('chooseLoad places a replica where there is none yet', async t => {
   t.equal(next('c', 'd'), 'nobody away')
 })
 
-t.test('a model that is in no memory is loaded where the conversation is stored', async t => {
+t.test('a model that is only on disk is loaded on the node that has stored the conversation', async t => {
   const members = ['a', 'b', 'c', 'd'].map(name => member(name, stored({ storedTokens: 1000 })))
   for (const { name } of members) {
     const prefixes = new PrefixMemory()
