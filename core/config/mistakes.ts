@@ -212,25 +212,29 @@ export function optionGroups(values: unknown): string[][] {
   ].filter(path => isObject(valueAt(values, path)))
 }
 
+const DEFAULTS = Object.keys(CoreConfigSchema.properties.defaults.properties)
+
 function optionMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const { engineOptions } = schema
   const open = schema.openModels(values)
   return optionGroups(values).flatMap(group => {
     const [, model = ''] = group
+    // Not every setting of `defaults` is an option of requests.
+    const known = new Set([...engineOptions, ...(group.length === 1 ? DEFAULTS : [])])
     const isOpen = engineOptions.size === 0 || open.has(model.toLowerCase())
     return Object.entries(valueAt(values, group) as object).flatMap(([key, value]): Mistake[] => {
       const path = [...group, key]
       const message = complaintOf(() => parseOptions({ [key]: value }))
       if (message) return [{ path, atKey: false, message }]
-      if (isOpen || isKnownOption(key) || engineOptions.has(key)) return []
-      return [{ path, atKey: true, unknown: 'option', message: unknownOption(group, key, engineOptions) }]
+      if (isOpen || isKnownOption(key) || known.has(key)) return []
+      return [{ path, atKey: true, unknown: 'option', message: unknownOption(group, key, known) }]
     })
   })
 }
 
-function unknownOption(group: string[], key: string, engineOptions: ReadonlySet<string>): string {
+function unknownOption(group: string[], key: string, known: ReadonlySet<string>): string {
   const within = `${settingName(group)} has no option ${quoted(key)}`
-  const near = nearest(key, [...knownOptionNames, ...engineOptions])
+  const near = nearest(key, [...knownOptionNames, ...known])
   if (near) return `${within}; did you mean ${settingName([...group, near])}?`
   return `${within}: neither corral nor its engines know it.`
 }

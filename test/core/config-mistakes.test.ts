@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { Type } from 'typebox'
@@ -5,6 +6,7 @@ import { formatProblems, unknownWarning } from '../../core/config/config-error.t
 import { loadConfig } from '../../core/config/load.ts'
 import { nearest } from '../../core/config/suggestion.ts'
 import type { PluginDefinition } from '../../core/plugins/plugin.ts'
+import { packageRoot } from '../../core/system/package-info.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
 import { readCases } from '../support/fixture.ts'
 import { definitions, load, problemsOf } from './loaded-config.ts'
@@ -92,6 +94,10 @@ remote:
     ],
     'options of other servers are not known'
   )
+  t.match((await check('defaults: { contxt: fixed }')).unknown, [{ message: /did you mean defaults\.context\?/ }])
+  t.match((await check(`models: { a/b: { options: { context: fixed } } }`)).unknown.length, 1, 'only of defaults')
+  const shipped = readFileSync(join(packageRoot, 'config.yaml'), 'utf8')
+  t.same((await check(shipped)).unknown, [], 'the file that corral starts with has no mistakes')
   t.match(unknownWarning(config.unknown[0]!), /did you mean .*\? It is passed on to the engine\.$/)
   t.match(config.core.defaults, { temprature: 0.5, temperature: 0.7 }, 'it stays')
   t.match(await check('defaults: {"__proto__": {a: 1}, constructor: 1}').then(({ unknown }) => unknown.length), 2)
