@@ -310,6 +310,7 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
   const body = enforceRequestLimits(asked, getRequestLimits(config, variant, caller), sent)
   if (body) {
+    if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
     await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
   }
@@ -412,6 +413,8 @@ async function prepare(
 
 /** The header with the tokens of a context that grew for the request. */
 export const GROWN_CONTEXT = 'x-corral-context'
+/** The header with the maximum tokens of an answer whose request asked for more than its limit. */
+const CLAMPED_TOKENS = 'x-corral-max-tokens'
 /** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
 /** The old header name is also sent until 0.3.0. */

@@ -43,8 +43,7 @@ export function getRequestLimits(
  * builds grammars and schemas limits these.
  *
  * 1. `num_parallel`, `keep_alive`, prompts and choices over their limit are refused.
- * 2. A `max_tokens` in the request over its limit is refused. A `max_tokens` from the configuration is clamped, and
- *    requests without one get the limit, so that no answer is endless.
+ * 2. A `max_tokens` over its limit is clamped, and requests without one get the limit, so that no answer is endless.
  * 3. Lists that engines search for every token have a maximum length.
  *
  * @param sent the request's body as it was sent, which shows what the client itself asked for
@@ -72,7 +71,7 @@ export function enforceRequestLimits<Body extends EngineFields>(
   if (operation !== 'chat' && operation !== 'completion' && operation !== 'transcribe') return body
   requireShortLists(body)
   const within = merged<EngineFields, EngineFields>(body, {
-    max_tokens: tokensOf(body.max_tokens, bounds.max_tokens, sent)
+    max_tokens: tokensOf(body.max_tokens, bounds.max_tokens)
   })
   // The API leases a slot for each choice, so no other field may ask for more.
   if (choices === 1) delete within.n
@@ -98,12 +97,8 @@ function countOf(texts: unknown): number {
   return Array.isArray(texts) && typeof texts[0] !== 'number' ? texts.length : 1
 }
 
-function tokensOf(wanted: unknown, most: number, sent: unknown): number {
-  if (typeof wanted !== 'number' || wanted < 0) return most
-  if (wanted <= most) return wanted
-  const param = fieldOf(sent, 'max_tokens', wanted)
-  if (param === undefined) return most
-  throw overLimit(param, 'max_tokens', wanted, most)
+function tokensOf(wanted: unknown, most: number): number {
+  return typeof wanted !== 'number' || wanted < 0 ? most : Math.min(wanted, most)
 }
 
 function requireKeepAlive(wanted: number | undefined, bounds: RequestBounds, sent: unknown): void {
@@ -113,14 +108,10 @@ function requireKeepAlive(wanted: number | undefined, bounds: RequestBounds, sen
   throw overLimit('keep_alive', 'keep_alive', String(given).slice(0, 60), bounds.keep_alive)
 }
 
-/** OpenAI's Responses API uses another name. */
-const OTHER_NAMES: Record<string, string> = { max_output_tokens: 'max_tokens' }
-
 /** Returns the field of a request, or of its options, that sets an option to this value, if there is one. */
 function fieldOf(sent: unknown, option: string, value: number): string | undefined {
   if (!isObject(sent)) return undefined
-  const sets = ([name, given]: [string, unknown]) =>
-    given === value && (OTHER_NAMES[name] ?? optionName(name)) === option
+  const sets = ([name, given]: [string, unknown]) => given === value && optionName(name) === option
   const own = Object.entries(sent).find(sets)
   const nested = isObject(sent.options) ? Object.entries(sent.options).find(sets) : undefined
   return own ? own[0] : nested && `options.${nested[0]}`

@@ -81,7 +81,7 @@ const requestBounds = {
   num_parallel: Type.Integer({ minimum: 1, description: 'Maximum slots of an engine' }),
   max_tokens: Type.Integer({
     minimum: 1,
-    description: 'Maximum tokens of an answer, also if the request sets no limit'
+    description: 'Maximum tokens of an answer; larger requests, and those without a limit, get this one'
   }),
   keep_alive: KeepAlive({ description: 'Longest keep_alive; negative means forever' }),
   prompts: Type.Integer({ minimum: 1, description: 'Maximum inputs or documents of a request' }),

@@ -13,16 +13,21 @@ const model = DEMO
 const OVER: [string, object, string, string][] = readCases('attack-cases.yaml', 'overLimit')
 OVER.push(['/api/embed', { input: Array(20_000).fill('a') }, 'prompts', 'input'])
 
-/** The number of tokens of an answer without a limit. */
-const ENDLESS: [string, object, (body: any) => number][] = [
-  ['/api/chat', { messages, stream: false }, body => body.eval_count],
-  ['/api/chat', { messages, stream: false, options: { num_predict: -1 } }, body => body.eval_count],
-  ['/api/generate', { prompt: 'a', raw: true, stream: false, options: { n_predict: -2 } }, body => body.eval_count],
-  ['/v1/chat/completions', { messages }, body => body.usage.completion_tokens],
-  ['/v1/chat/completions', { messages, max_tokens: null }, body => body.usage.completion_tokens],
-  ['/v1/completions', { prompt: 'a', max_tokens: -1 }, body => body.usage.completion_tokens],
-  ['/v1/responses', { input: 'Count to 30.' }, body => body.usage.output_tokens]
+/** Requests whose answers end at the limit, as do those of the fixture. */
+const ENDLESS: [string, object][] = [
+  ['/api/chat', { messages }],
+  ['/api/chat', { messages, options: { num_predict: -1 } }],
+  ['/api/generate', { prompt: 'a', raw: true, options: { n_predict: -2 } }],
+  ['/v1/chat/completions', { messages }],
+  ['/v1/chat/completions', { messages, max_tokens: null }],
+  ['/v1/completions', { prompt: 'a', max_tokens: -1 }],
+  ['/v1/responses', { input: 'Count to 30.' }]
 ]
+const TOO_MANY: [string, object][] = readCases('attack-cases.yaml', 'tooManyTokens')
+
+/** The number of tokens and the reason of an answer that ends at its limit, on any API. */
+const COUNT = /"(eval_count|completion_tokens|output_tokens)":8\b/
+const REASON = /"(done_reason|finish_reason)":"length"|"stop_reason":"max_tokens"|"reason":"max_output_tokens"/
 
 t.test('the limits of requests apply on every API', async t => {
   const corral = await startCorral(t, { config: CONFIG })
@@ -35,11 +40,18 @@ t.test('the limits of requests apply on every API', async t => {
   }
   t.same(corral.enginePids(), [], 'no engine was started for any of them')
 
-  for (const [path, fields, count] of ENDLESS) {
+  for (const [path, fields] of [...ENDLESS, ...TOO_MANY]) {
     const options = { ...(fields as { options?: object }).options, ignore_eos: true }
-    const { status, body } = await corral.json(path, { model, ...fields, options })
-    t.equal(status, 200, JSON.stringify(body))
-    t.equal(count(body), 8, `${path} ends at the model's limit`)
+    for (const stream of [false, true]) {
+      const stream_options = stream ? { include_usage: true } : undefined
+      const reply = await corral.send(path, { model, ...fields, options, stream, stream_options })
+      const text = await reply.text()
+      const name = `${path} ${JSON.stringify(fields).slice(-60)}, stream: ${stream}`
+      t.equal(reply.status, 200, `${name}: ${text}`)
+      t.equal(reply.headers.get('x-corral-max-tokens'), TOO_MANY.some(([, more]) => more === fields) ? '8' : null, name)
+      t.match(text, COUNT, name)
+      t.match(text, REASON, name)
+    }
   }
 })
 

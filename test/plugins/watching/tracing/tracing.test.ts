@@ -64,7 +64,7 @@ t.test('each request to a model has a span below the span of its caller', async 
   t.equal((await corral.json('/api/chat', chat(), traced('00'))).status, 200)
   t.equal((await corral.json('/v1/chat/completions', chat())).status, 200)
   t.equal((await corral.json('/api/chat', chat('far/one'), traced('01'))).status, 200)
-  t.equal((await corral.json('/api/chat', { ...chat(), options: { max_tokens: 10_000_000 } })).status, 400)
+  t.equal((await corral.json('/api/chat', { ...chat(), options: { num_parallel: 256 } })).status, 400)
   t.equal((await corral.json('/api/tags')).status, 200)
   const requests = () => spans.filter(({ attributes }) => 'http.route' in attributes)
   await until('the spans arrive', () => requests().length >= 4)
