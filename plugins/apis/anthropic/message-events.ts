@@ -1,5 +1,5 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
-import { toClientId } from './message-request.ts'
+import { toClientId } from './history.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
 type Prose = 'text' | 'thinking'

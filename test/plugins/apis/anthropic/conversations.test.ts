@@ -1,5 +1,5 @@
 import t from 'tap'
-import { engineMessages } from '../../../../plugins/apis/anthropic/message-request.ts'
+import { engineMessages } from '../../../../plugins/apis/anthropic/history.ts'
 import { readCases } from '../../../support/cases.ts'
 import { assistant, image, result, text, use, user } from './support.ts'
 
