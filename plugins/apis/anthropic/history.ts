@@ -11,6 +11,12 @@ interface Block {
   place: string
 }
 
+/** Consecutive messages of one role. */
+interface Turn {
+  role: string
+  blocks: Block[]
+}
+
 /** A part of an engine message, and the place in the request that it comes from. */
 interface Part {
   content: { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
@@ -28,10 +34,39 @@ const ID_PREFIX = 'toolu_'
  */
 const BILLING_HEADER = /^x-anthropic-billing-header:(\s*[\w.-]+=[^;\n]*;)+\s*/
 
+const CALL = /^(\w+_)?tool_use$/
+const RESULT = /^(\w+_)?tool_result$/
+
+/** Blocks that models cannot use: data that only Anthropic's servers can read, and notes to clients. */
+const SKIPPED = new Set<unknown>(
+  'redacted_thinking thinking compaction container_upload mcp_tool_listing fallback tool_addition tool_removal'.split(
+    ' '
+  )
+)
+
+/** Blocks that become parts of messages, wherever they are. */
+const PARTS = new Set<unknown>('text image document search_result tool_reference browser_state'.split(' '))
+
+/** Fields of a hosted tool's result that say nothing to a model. */
+const OPAQUE = /^(type|encrypted_\w+|citations|cache_control|file_id)$/
+
+/** Templates and models expect a result for each call. */
+const NO_RESULT = 'The tool was not run.'
+
 const MEDIA_TYPE = /^image\/[a-z0-9.+-]+$/i
 
 export function toClientId(id: string): string {
   return ID_PREFIX + id
+}
+
+/** Names the engine's function for a tool. The tools of different sets have equal names. */
+export function engineName({ toolset_name: set, name }: Fields): string {
+  return typeof set === 'string' ? `${set}_${name}` : String(name)
+}
+
+/** The user message that stands for everything that a summary replaces. */
+export function summaryText(summary: string): string {
+  return `The earlier part of this conversation was replaced by this summary of it:\n\n${summary}`
 }
 
 function engineId(id: string): string {
@@ -53,11 +88,15 @@ function blockNotAllowed({ block, place }: Block, allowed: string): CorralError 
 }
 
 /**
- * Converts the messages and system blocks of a request for the engine. Consecutive messages of the same role become
- * one, tool results become messages, and leading system blocks become one message. Later system blocks go into a user
- * message, because most templates refuse a system message there.
+ * Converts the messages and system blocks of a request for the engine.
+ *
+ * - Consecutive messages of the same role become one, and leading system blocks become one message. Later system blocks
+ *   go into a user message, because most templates refuse a system message there.
+ * - Results become messages after their calls, also results of tools that Anthropic's servers ran within an answer. A
+ *   call without a result gets one that says so.
+ * - Everything before the last summary (`compaction`) is dropped.
  * @returns the messages, and for each part of each message its place in the request
- * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`
+ * @throws CorralError `invalid_request` with the place as `param`
  */
 export function engineMessages({ system, messages }: Pick<CountRequest, 'system' | 'messages'>): {
   messages: Fields[]
@@ -68,49 +107,61 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
     converted.messages.push(message)
     converted.places.push(parts.map(({ place }) => place))
   }
-  const turns = mergeMessages(messages)
-  const opening = turns[0]?.role === 'system' ? turns.shift()! : undefined
+  const all = mergeMessages(messages)
+  const opening = all[0]?.role === 'system' ? all.shift()! : undefined
   const text = systemText([...readBlocks(system ?? [], 'system'), ...(opening?.blocks ?? [])])
   if (text !== '') add({ role: 'system', content: text })
-  for (const { role, blocks } of turns) {
-    if (role === 'assistant') add(assistantMessage(blocks))
-    else addUserMessages(blocks, add)
-  }
-  const last = turns.at(-1)
-  if (last?.role === 'assistant' && last.blocks.some(({ block }) => block.type === 'tool_use')) {
-    throw invalid(
-      `messages.${messages.length - 1}`,
-      'has tool calls without results. Add a user message with their tool_result blocks'
-    )
-  }
+  const turns = sinceSummary(all)
+  const results = turns.flatMap(({ blocks }) => blocks.filter(({ block }) => RESULT.test(`${block.type}`)))
+  const answered = new Set(results.map(({ block }) => block.tool_use_id))
+  for (const turn of turns) addTurn(turn, answered, add)
   return converted
 }
 
-function mergeMessages(messages: readonly MessageParam[]): { role: string; blocks: Block[] }[] {
-  const turns: { role: string; blocks: Block[] }[] = []
+function mergeMessages(messages: readonly MessageParam[]): Turn[] {
+  const turns: Turn[] = []
   const lastOfUser = messages.findLastIndex(({ role }) => role === 'user')
-  messages.forEach((message, index) => {
-    if (message.clear_at === 'next_user_message' && index < lastOfUser) return
-    let role: string = message.role
-    let blocks = readBlocks(message.content, `messages.${index}.content`)
-    if (role === 'system' && turns.some(turn => turn.role !== 'system')) {
-      role = 'user'
-      blocks = reminder(blocks)
-      if (blocks.length === 0) return
-    }
-    const turn = turns.at(-1)
-    if (turn?.role === role) turn.blocks.push(...blocks)
-    else turns.push({ role, blocks })
+  messages.forEach(({ role, content, clear_at }, index) => {
+    if (clear_at === 'next_user_message' && index < lastOfUser) return
+    const blocks = readBlocks(role === 'system' ? (content ?? []) : content, `messages.${index}.content`)
+    if (role !== 'system' || turns.every(turn => turn.role === 'system')) push(turns, { role, blocks })
+    else push(turns, ...reminder(blocks))
   })
   return turns
 }
 
+function push(turns: Turn[], ...more: Turn[]): Turn[] {
+  for (const { role, blocks } of more) {
+    const last = turns.at(-1)
+    if (last?.role === role) last.blocks.push(...blocks)
+    else turns.push({ role, blocks: [...blocks] })
+  }
+  return turns
+}
+
+/** Replaces everything before the last summary by the summary. A summary without text is of a failed compaction. */
+function sinceSummary(turns: Turn[]): Turn[] {
+  const isSummary = ({ block }: Block) => block.type === 'compaction' && Boolean(block.content)
+  const at = turns.findLastIndex(({ blocks }) => blocks.some(isSummary))
+  if (at < 0) return turns
+  const { role, blocks } = turns[at]!
+  const index = blocks.findLastIndex(isSummary)
+  const { block, place } = blocks[index]!
+  const summary = { type: 'text', text: summaryText(requireText({ block, place }, 'content')) }
+  const rest = blocks.slice(index + 1)
+  return push(
+    [{ role: 'user', blocks: [{ block: summary, place }] }],
+    ...(rest.length > 0 ? [{ role, blocks: rest }] : []),
+    ...turns.slice(at + 1)
+  )
+}
+
 /** The tag that programs for Anthropic's models used before system messages were allowed within a conversation. */
-function reminder(blocks: readonly Block[]): Block[] {
+function reminder(blocks: readonly Block[]): Turn[] {
   const text = systemText(blocks)
   if (text === '') return []
   const marked = `<system-reminder>\n${text}\n</system-reminder>`
-  return [{ block: { type: 'text', text: marked }, place: blocks[0]!.place }]
+  return [{ role: 'user', blocks: [{ block: { type: 'text', text: marked }, place: blocks[0]!.place }] }]
 }
 
 function systemText(blocks: readonly Block[]): string {
@@ -123,49 +174,79 @@ function systemText(blocks: readonly Block[]): string {
   return texts.filter(text => text !== '').join('\n')
 }
 
-function assistantMessage(blocks: readonly Block[]): Fields {
-  let content = ''
+/** In a user's turn, results come first because templates expect them directly after the calls. */
+function addTurn(
+  { role, blocks }: Turn,
+  answered: ReadonlySet<unknown>,
+  add: (message: Fields, parts?: readonly Part[]) => void
+): void {
+  const isAssistant = role === 'assistant'
+  let parts: Part[] = []
+  let calls: Block[] = []
   let thoughts = ''
-  const calls: Fields[] = []
-  for (const given of blocks) {
-    const { type, input } = given.block
-    if (type === 'text') content += requireText(given, 'text')
-    else if (type === 'thinking') thoughts += requireText(given, 'thinking')
-    else if (type === 'tool_use') {
-      const called = { name: requireText(given, 'name'), arguments: callArguments(input) }
-      calls.push({ id: engineId(requireText(given, 'id')), type: 'function', function: called })
-    } else if (type !== 'redacted_thinking') {
-      // Redacted thinking is encrypted, so it is skipped.
-      throw blockNotAllowed(given, 'text, thinking, redacted_thinking and tool_use')
-    }
+  let isEmpty = true
+  const addSpoken = () => {
+    isEmpty = false
+    add(assistantMessage(parts, thoughts, calls))
+    for (const { block } of calls) if (!answered.has(block.id)) add(resultMessage(block.id, NO_RESULT))
+    parts = []
+    calls = []
+    thoughts = ''
   }
+  for (const given of blocks) {
+    const type = String(given.block.type)
+    if (isAssistant && type === 'thinking') thoughts += given.block.thinking ?? ''
+    else if (CALL.test(type)) calls.push(given)
+    else if (RESULT.test(type)) {
+      if (isAssistant && (parts.length > 0 || calls.length > 0)) addSpoken()
+      const read = resultParts(given)
+      add(resultMessage(requireText(given, 'tool_use_id'), joinParts(read)), read)
+      isEmpty = false
+    } else parts.push(...convertBlock(given, 'text, image, document, search_result, tool_use and tool_result'))
+  }
+  if (isAssistant) {
+    if (isEmpty || parts.length > 0 || calls.length > 0 || thoughts !== '') addSpoken()
+  } else if (isEmpty || parts.length > 0) add({ role, content: joinParts(parts) }, parts)
+}
+
+function assistantMessage(parts: readonly Part[], thoughts: string, calls: readonly Block[]): Fields {
   return {
     role: 'assistant',
-    content,
+    content: parts.map(({ content }) => (content.type === 'text' ? content.text : '')).join(''),
     ...(thoughts !== '' && { reasoning_content: thoughts }),
-    ...(calls.length > 0 && { tool_calls: calls })
+    ...(calls.length > 0 && { tool_calls: calls.map(toEngineCall) })
   }
 }
 
-/** Tool results come first because templates expect them directly after the calls. */
-function addUserMessages(blocks: readonly Block[], add: (message: Fields, parts: readonly Part[]) => void): void {
-  const parts: Part[] = []
-  let results = 0
-  for (const given of blocks) {
-    if (given.block.type === 'tool_result') {
-      const read = resultParts(given)
-      add({ role: 'tool', tool_call_id: engineId(requireText(given, 'tool_use_id')), content: joinParts(read) }, read)
-      results++
-    } else parts.push(...convertBlock(given, 'text, image, document, search_result and tool_result'))
-  }
-  if (parts.length > 0 || results === 0) add({ role: 'user', content: joinParts(parts) }, parts)
+function toEngineCall(given: Block): Fields {
+  requireText(given, 'name')
+  const called = { name: engineName(given.block), arguments: callArguments(given.block.input) }
+  return { id: engineId(requireText(given, 'id')), type: 'function', function: called }
 }
+
+const resultMessage = (id: unknown, content: unknown) => ({ role: 'tool', tool_call_id: engineId(String(id)), content })
 
 function resultParts({ block, place }: Block): Part[] {
-  const parts = convertBlocks(block.content ?? [], `${place}.content`)
+  const { type, content, is_error: failed } = block
+  const isPlain = type === 'tool_result' || type === 'mcp_tool_result'
+  const parts = isPlain
+    ? convertBlocks(content ?? [], `${place}.content`)
+    : describe(content, 'content', `${place}.content`)
   // Templates cannot mark a result as failed, so the model must read it.
-  if (block.is_error === true) parts.unshift(textPart('Error:', place))
+  if (failed === true) parts.unshift(textPart('Error:', place))
   return parts
+}
+
+/** Converts the result of a hosted tool: its fields, without the data that only Anthropic's servers can read. */
+function describe(value: unknown, name: string, place: string): Part[] {
+  if (Array.isArray(value)) return value.flatMap((each, index) => describe(each, name, `${place}.${index}`))
+  if (isObject(value)) {
+    if (PARTS.has(value.type)) return convertBlock({ block: value, place }, '')
+    const fields = Object.entries(value).filter(([field]) => !OPAQUE.test(field))
+    return fields.flatMap(([field, each]) => describe(each, field, `${place}.${field}`))
+  }
+  if (value === null || value === undefined || value === '') return []
+  return [textPart(name === 'content' || name === 'text' ? String(value) : `${name}: ${value}`, place)]
 }
 
 function requireText({ block, place }: Block, field: string): string {
@@ -205,7 +286,10 @@ function convertBlock(given: Block, allowed: string): Part[] {
       ]
     case 'tool_reference':
       return [textPart(`The tool ${requireText(given, 'tool_name')} can be called now.`, place)]
+    case 'browser_state':
+      return describe([block.tabs, block.state_changes], 'content', place)
     default:
+      if (SKIPPED.has(block.type)) return []
       throw blockNotAllowed(given, allowed)
   }
 }
@@ -228,12 +312,7 @@ function requireSource({ block, place }: Block): Block {
 function imagePart(given: Block): Part {
   const source = requireSource(given)
   const { place } = source
-  if (source.block.type !== 'base64') {
-    throw invalid(
-      `${place}.type`,
-      'must be "base64" because corral does not fetch URLs. Send the image as base64 in "data"'
-    )
-  }
+  if (source.block.type !== 'base64') return absentPart('An image', source)
   const type = requireText(source, 'media_type')
   if (!MEDIA_TYPE.test(type)) throw invalid(`${place}.media_type`, 'must be an image type such as "image/png"')
   const url = `data:${type};base64,${requireText(source, 'data')}`
@@ -248,9 +327,13 @@ function documentParts(given: Block): Part[] {
   const heading = about === '' ? [] : [textPart(about, given.place)]
   if (type === 'text') return [...heading, textPart(requireText(source, 'data'), source.place)]
   if (type === 'content') return [...heading, ...convertBlocks(content, `${source.place}.content`)]
-  throw new CorralError(
-    'unsupported_capability',
-    `"${given.place}" is a document that corral cannot read, such as a PDF file or a URL. Send its text: the source must have the type "text" or "content".`,
-    { param: `${source.place}.type` }
-  )
+  return [...heading, absentPart('A document', source)]
+}
+
+/** A sentence for content that corral does not have. An error would fail every later request of the conversation too. */
+function absentPart(what: string, { block, place }: Block): Part {
+  const { url, file_id: file, media_type: type } = block
+  const [name] = [url, file, type].filter(each => typeof each === 'string')
+  const named = name === undefined ? '' : ` (${name})`
+  return textPart(`[${what}${named} was here, but this server cannot read it.]`, place)
 }

@@ -17,7 +17,7 @@ const text = Given(Type.String())
 const Block = Loose({
   type: Type.String({
     description:
-      'text, image (base64), document (text), search_result, tool_result in user messages; text, thinking, redacted_thinking, tool_use in assistant messages; text, tool_addition, tool_removal in system messages'
+      'Any type of the Messages API. Blocks that a model cannot use are skipped, or replaced by a sentence about them'
   }),
   text: text,
   thinking: text,
@@ -41,7 +41,9 @@ const Block = Loose({
 const MessageParam = Loose({
   role: Type.Enum(['user', 'assistant', 'system']),
   // The array comes first so that errors name the wrong element within it.
-  content: Type.Union([Type.Array(Block), Type.String()]),
+  content: Type.Optional(
+    Type.Union([Type.Array(Block), Type.String()], { description: 'May be absent in a system message' })
+  ),
   clear_at: Given(
     Type.String({ description: 'Of a system message: "next_user_message" hides it after the next user message' })
   )
