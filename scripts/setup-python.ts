@@ -18,6 +18,7 @@ import { packageRoot } from '../core/system/package-info.ts'
 import { prepareRay } from '../plugins/machines/ray/ray-python.ts'
 import { preparePython, readRequirements } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes, log } from './cached-engine.ts'
+import { findPython, installPackages, run } from './python-packages.ts'
 
 const conversion = join(packageRoot, '.cache', 'conversion-python')
 const pathFile = join(conversion, 'path.json')
@@ -25,9 +26,6 @@ const clients = join(packageRoot, '.cache', 'clients-python')
 const requirements = join(packageRoot, 'test', 'clients', 'python', 'requirements')
 /** Required by thorough tests. `frameworks` and `llama-server` belong to the long trials. */
 const SETS = ['vendors', 'litellm', 'schemathesis', ...(process.platform === 'linux' ? ['vllm-router'] : [])]
-/** Installs many packages ten times faster than pip. */
-const UV = 'uv==0.13.9'
-const OLDEST = [3, 11]
 const SYSTEM_PYTHON = '/usr/bin/python3'
 
 /**
@@ -68,15 +66,6 @@ class Finder(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Finder())
 `
-
-function run(command: string, args: string[]): void {
-  console.log(`$ ${[command, ...args].join(' ')}`)
-  const { status, error } = spawnSync(command, args, {
-    stdio: 'inherit',
-    env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
-  })
-  if (status !== 0) throw new Error(`${command} failed${error ? `: ${error.message}` : ` with exit code ${status}`}`)
-}
 
 const canImport = (python: string, module: string) =>
   spawnSync(python, ['-c', `import ${module}`], { stdio: 'ignore' }).status === 0
@@ -155,28 +144,6 @@ async function setUpRay(): Promise<void> {
   console.log(`Ray: ${python} (${formatDuration(performance.now() - begun)})`)
 }
 
-const binary = (environment: string, name: string) =>
-  process.platform === 'win32' ? join(environment, 'Scripts', `${name}.exe`) : join(environment, 'bin', name)
-
-/** Finds a Python that is new enough for the locked versions and can create environments. */
-function findPython(): string {
-  const candidates = [process.env.CORRAL_CLIENTS_PYTHON, 'python3', 'python', 'python3.11', 'python3.12', 'python3.13']
-  for (const candidate of candidates) {
-    if (!candidate) continue
-    const code = `import sys, venv, ensurepip; sys.exit(sys.version_info < (${OLDEST.join()}))`
-    if (spawnSync(candidate, ['-c', code], { stdio: 'ignore' }).status === 0) return candidate
-  }
-  throw new Error(
-    `No Python ${OLDEST.join('.')} or later has the modules venv and ensurepip (python3-venv on Debian). Install one, or set CORRAL_CLIENTS_PYTHON to its path.`
-  )
-}
-
-function makeEnvironment(python: string, environment: string): string {
-  rmSync(environment, { recursive: true, force: true })
-  run(python, ['-m', 'venv', environment])
-  return binary(environment, 'python')
-}
-
 /** Creates the environment of a set of clients, unless it is up to date. */
 function install(python: string, name: string): void {
   const environment = join(clients, name)
@@ -184,10 +151,7 @@ function install(python: string, name: string): void {
   const done = join(environment, 'requirements.txt')
   const wanted = readFileSync(file, 'utf8')
   if (existsSync(done) && readFileSync(done, 'utf8') === wanted) return
-  const uv = binary(join(clients, 'tools'), 'uv')
-  if (!existsSync(uv)) run(makeEnvironment(python, join(clients, 'tools')), ['-m', 'pip', 'install', '--quiet', UV])
-  const inside = makeEnvironment(python, environment)
-  run(uv, ['pip', 'install', '--quiet', '--python', inside, '-r', file])
+  installPackages(python, environment, ['-r', file])
   writeFileSync(done, wanted)
 }
 
