@@ -101,13 +101,22 @@ export interface Channel extends ReplyStreamOptions {
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
 }
 
-/** Returns the channel of an API that streams Server-Sent Events. */
-export function eventChannel(
-  heartbeatInterval: number,
-  failure: Channel['failure'],
-  heartbeat = (status: string) => `: ${status}\n\n`
-): Channel {
-  return { contentType: 'text/event-stream', heartbeatInterval, heartbeat, failure }
+/** Milliseconds after which a stream begins although nothing is generated yet. Until then a failure is a status code. */
+const FIRST_EVENT_MS = 800
+
+/**
+ * Returns the channel of an API that streams Server-Sent Events.
+ * @param activity returns events without content that clients count as activity, beginning with the first events of the
+ * protocol. Many clients ignore comments and give up during a long prefill
+ */
+export function eventChannel(heartbeatInterval: number, failure: Channel['failure'], activity?: () => string): Channel {
+  return {
+    contentType: 'text/event-stream',
+    heartbeatInterval,
+    ...(activity && { firstHeartbeat: FIRST_EVENT_MS }),
+    heartbeat: status => `: ${status}\n\n${activity?.() ?? ''}`,
+    failure
+  }
 }
 
 /** Asks for an answer in one piece. Resolves with the taker once the answer is complete. */
@@ -415,6 +424,8 @@ async function prepare(
 export const GROWN_CONTEXT = 'x-corral-context'
 /** The header with the maximum tokens of an answer whose request asked for more than its limit. */
 const CLAMPED_TOKENS = 'x-corral-max-tokens'
+/** The header with the number of messages that were dropped from a conversation. */
+const DROPPED_MESSAGES = 'x-corral-dropped-messages'
 /** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
 /** The old header name is also sent until 0.3.0. */
@@ -500,7 +511,6 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
         begun = true
         record.firstPiece = performance.now() - sinceFirstToken(piece)
         if (dropped > 0) {
-          reply.header('x-corral-dropped-messages', `${dropped}`)
           const text = 'The oldest messages of a conversation were dropped: it was longer than the context.'
           reply.log.info({ messages: dropped }, text)
         }
@@ -520,9 +530,12 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
         if (!shorter) throw reasonOf(deps, reply, lease, error)
         dropped += shorter.dropped
         body = shorter.body
+        // Set at once, because headers may be sent before the first piece.
+        reply.header(DROPPED_MESSAGES, `${dropped}`)
       }
     }
   } catch (error) {
+    reply.removeHeader(DROPPED_MESSAGES)
     const prompt = tokens.uncounted
     if (prompt !== undefined) {
       countAborted(reply, lease, signal => promptTokens(lease.engine, question.operation, body, prompt, signal))

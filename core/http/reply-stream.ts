@@ -32,8 +32,44 @@ export interface ReplyStreamOptions {
   contentType: string
   /** Milliseconds of silence after which a heartbeat is sent. The first heartbeat also sends the headers. */
   heartbeatInterval: number
-  /** Formats a heartbeat from the current status, such as `loading 42%`. */
+  /** Milliseconds until the first heartbeat of a stream that has sent nothing, if they are fewer. */
+  firstHeartbeat?: number
+  /**
+   * Formats a heartbeat from the current status, such as `loading 42%`. It may contain events of the protocol, but no
+   * content: the request is still retried after it.
+   */
   heartbeat: (status: string) => string
+}
+
+/** Calls `beat` when a stream has been silent for too long. */
+export class Heartbeats {
+  readonly #interval: number
+  readonly #beat: () => void
+  #timer: NodeJS.Timeout
+  #isFirst = true
+
+  constructor({ heartbeatInterval, firstHeartbeat = heartbeatInterval }: ReplyStreamOptions, beat: () => void) {
+    this.#interval = heartbeatInterval
+    this.#beat = beat
+    const first = () => {
+      this.postpone()
+      beat()
+    }
+    this.#timer = setTimeout(first, Math.min(firstHeartbeat, heartbeatInterval)).unref()
+  }
+
+  /** Called when something was sent. */
+  postpone(): void {
+    if (!this.#isFirst) return void this.#timer.refresh()
+    this.#isFirst = false
+    clearTimeout(this.#timer)
+    this.#timer = setInterval(this.#beat, this.#interval).unref()
+  }
+
+  stop(): void {
+    this.#isFirst = false
+    clearInterval(this.#timer)
+  }
 }
 
 /** A streamed reply. Headers wait for the first write or heartbeat, so that an earlier failure gets a status code. */
@@ -81,19 +117,18 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
   const beat = () => {
     // If a hook fails, the next piece fails.
     const pending = preparing()
-    if (pending) return void pending.then(beat, () => clearInterval(timer))
+    if (pending) return void pending.then(beat, () => heartbeats.stop())
     const response = commit()
     if (!response.isFull) response.write(options.heartbeat(stream.status))
   }
-  const timer = setInterval(() => {
+  const heartbeats = new Heartbeats(options, () => {
     // The request was answered with a status code instead.
-    if (!stream.committed && raw.headersSent) clearInterval(timer)
+    if (!stream.committed && raw.headersSent) heartbeats.stop()
     else beat()
-  }, options.heartbeatInterval)
-  timer.unref()
+  })
   // The client may have disconnected while its form was read.
-  if (raw.destroyed) clearInterval(timer)
-  raw.once('close', () => clearInterval(timer))
+  if (raw.destroyed) heartbeats.stop()
+  raw.once('close', () => heartbeats.stop())
   probeHalfClosed(reply, () => {
     if (stream.committed) beat()
   })
@@ -110,12 +145,12 @@ export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions
       if (pending) return pending.then(() => stream.write(chunk))
       const response = commit()
       stream.written = true
-      timer.refresh()
+      heartbeats.postpone()
       if (response.write(chunk)) return undefined
       return new Promise(resolve => response.whenDrained(resolve))
     },
     end(lastChunk?: string): void {
-      clearInterval(timer)
+      heartbeats.stop()
       if (raw.destroyed || raw.writableEnded) return
       const pending = preparing()
       if (!pending) {

@@ -7,7 +7,7 @@ import { parseDuration } from '../system/duration.ts'
 import { ChunkedResponse } from './chunked-response.ts'
 import { ClientDisconnected, probeHalfClosed } from './client-disconnect.ts'
 import { onReaderStall } from './connection-guard.ts'
-import type { ReplyStream, ReplyStreamOptions } from './reply-stream.ts'
+import { Heartbeats, type ReplyStream, type ReplyStreamOptions } from './reply-stream.ts'
 import { Loose } from './request-fields.ts'
 import { json, type routesWith } from './response-schemas.ts'
 
@@ -168,7 +168,7 @@ export class ResumableStream implements ReplyStream {
   #over = false
   #reader: Reader | undefined
   #waiting: (() => void)[] = []
-  #heartbeats: NodeJS.Timeout | undefined
+  #heartbeats: Heartbeats | undefined
   #expiry: NodeJS.Timeout | undefined
 
   constructor(reply: FastifyReply, conversation: string | undefined, linger: number, streams: ResumableStreams) {
@@ -207,8 +207,8 @@ export class ResumableStream implements ReplyStream {
   /** Begins to stream, like `openReplyStream`. */
   open(options: ReplyStreamOptions): this {
     this.#options = options
-    this.#heartbeats = setInterval(() => this.#beat(), options.heartbeatInterval).unref()
-    if (this.#over) clearInterval(this.#heartbeats)
+    this.#heartbeats = new Heartbeats(options, () => this.#beat())
+    if (this.#over) this.#heartbeats.stop()
     return this
   }
 
@@ -216,7 +216,7 @@ export class ResumableStream implements ReplyStream {
     if (this.#over) return undefined
     this.#commit()
     this.written = true
-    this.#heartbeats?.refresh()
+    this.#heartbeats?.postpone()
     this.#unfinished += typeof chunk === 'string' ? chunk : this.#decoder.decode(chunk, { stream: true })
     this.#keepEvents()
     this.#send()
@@ -237,7 +237,7 @@ export class ResumableStream implements ReplyStream {
     else this.#commit()
     if (this.#unfinished !== '') this.#keep(this.#unfinished)
     this.endedAt = new Date()
-    clearInterval(this.#heartbeats)
+    this.#heartbeats?.stop()
     this.#send()
     if (!this.#reader) this.#expire()
   }
@@ -300,7 +300,7 @@ export class ResumableStream implements ReplyStream {
 
   #beat(): void {
     // The request was answered with a status code instead.
-    if (this.#reply?.raw.headersSent) clearInterval(this.#heartbeats)
+    if (this.#reply?.raw.headersSent) this.#heartbeats?.stop()
     if (this.#reply?.raw.headersSent || !this.#reader || this.#reader.full || this.ended) return
     this.#commit()
     // Nothing may come between the parts of an event.
@@ -427,7 +427,7 @@ export class ResumableStream implements ReplyStream {
   #cancel(reason: unknown): void {
     if (this.#over) return
     this.#over = true
-    clearInterval(this.#heartbeats)
+    this.#heartbeats?.stop()
     clearTimeout(this.#expiry)
     this.#streams.remove(this)
     this.#controller.abort(reason)

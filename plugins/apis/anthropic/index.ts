@@ -4,7 +4,7 @@ import { Type } from 'typebox'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import { askPrompt, type Channel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import { askPrompt, eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { contextInForce } from '../../../core/config/model-settings.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -29,7 +29,7 @@ export default definePlugin({
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
-    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends a ping' }) },
+    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends a ping' }) },
     { additionalProperties: false }
   ),
   setup(context, options) {
@@ -158,14 +158,15 @@ async function answerMessage(
   if (!body.stream) {
     return (await wholeAnswer(deps, reply, question, () => new MessageEvents(head))).whole()
   }
-  const channel: Channel = {
-    contentType: 'text/event-stream; charset=utf-8',
-    heartbeatInterval: deps.heartbeat(),
-    heartbeat: () => frame({ type: 'ping' }),
-    failure: error => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, request))}\n\n`
-  }
+  let writer = new MessageEvents(head)
+  const channel = eventChannel(
+    deps.heartbeat(),
+    error => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, request))}\n\n`,
+    () => writer.beat().map(frame).join('')
+  )
+  channel.contentType += '; charset=utf-8'
   await streamedAnswer(deps, request, reply, question, channel, () => {
-    const writer = new MessageEvents(head)
+    writer = new MessageEvents(head, writer)
     return { add: deltas => writer.add(deltas).map(frame).join(''), end: () => writer.end().map(frame).join('') }
   })
   return undefined

@@ -39,8 +39,17 @@ export class MessageEvents {
   #finish: Delta['finish']
   #stopSequence: string | undefined
 
-  constructor(head: MessageHead) {
+  /** @param earlier the events of an attempt that sent no content, which the client already has */
+  constructor(head: MessageHead, earlier?: MessageEvents) {
     this.#head = head
+    if (earlier) this.#started = earlier.#started
+  }
+
+  /** Returns events that show that the message is being worked on. */
+  beat(): MessageEvent[] {
+    if (this.#started) return [{ type: 'ping' }]
+    this.#start()
+    return this.#taken()
   }
 
   add(deltas: readonly Delta[]): MessageEvent[] {

@@ -124,7 +124,16 @@ async function complete(
       tokens: body.return_tokens === true,
       ...(Array.isArray(response_fields) && response_fields.length > 0 && { fields: response_fields as string[] })
     })
-  if (body.stream === true) return await streamedAnswer(deps, request, reply, question, llamaChannel(deps), open)
+  if (body.stream === true) {
+    return await streamedAnswer(
+      deps,
+      request,
+      reply,
+      question,
+      llamaChannel(deps, () => IDLE),
+      open
+    )
+  }
   const answers = (await wholeAnswer(deps, reply, question, open)).whole()
   return Array.isArray(body.prompt) && answers.length > 1 ? answers : answers[0]
 }
@@ -163,6 +172,9 @@ function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest
   // A list of numbers is one text, given as tokens.
   return typeof given === 'string' || typeof given[0] === 'number' ? [given as string | number[]] : (given as string[])
 }
+
+/** An event without content, which shows that the answer is being worked on. */
+const IDLE = `data: ${JSON.stringify({ index: 0, content: '', tokens: [], stop: false })}\n\n`
 
 interface CompletionOptions {
   model: string

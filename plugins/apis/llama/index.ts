@@ -12,7 +12,7 @@ export default definePlugin({
   needs: ['catalog', 'scheduler', 'engines', 'downloads', 'stateFeed', 'storage'],
   optional: true,
   options: Type.Object(
-    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends its status' }) },
+    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends its status' }) },
     { additionalProperties: false }
   ),
   setup(context, options) {

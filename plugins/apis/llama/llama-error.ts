@@ -54,5 +54,5 @@ export const llamaRoute = routesWith(llamaErrors)
 
 export const llamaRouter = (app: FastifyInstance) => routerWith(llamaErrors)(app, 'llama-server')
 
-export const llamaChannel = (deps: Pick<ApiDependencies, 'heartbeat'>) =>
-  eventChannel(deps.heartbeat(), error => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`)
+export const llamaChannel = (deps: Pick<ApiDependencies, 'heartbeat'>, activity?: () => string) =>
+  eventChannel(deps.heartbeat(), error => `data: ${JSON.stringify(llamaErrorBody(error))}\n\n`, activity)

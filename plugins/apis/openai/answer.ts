@@ -47,10 +47,24 @@ export async function answer(
       const whole = await wholeAnswer(deps, reply, question, lease => openAnswer(lease, generation, id))
       return whole.whole()
     }
-    const channel = eventChannel(deps.heartbeat(), openaiErrorEvent)
-    if (generation.passesBytes) channel.bytes = ({ engine }) => renameBytes(engine.spec.alias, head.model, id)
+    const { echo: _, ...rest } = head
+    let writer = new OpenAiAnswer(merged(rest, { id }))
+    const channel = eventChannel(deps.heartbeat(), openaiErrorEvent, () => frame(writer.beat()))
+    if (generation.passesBytes) {
+      channel.bytes = ({ engine }) => {
+        const rename = renameBytes(engine.spec.alias, head.model, id)
+        let isFirst = true
+        return bytes => {
+          const renamed = rename(bytes)
+          if (!isFirst) return renamed
+          isFirst = false
+          return writer.begins() ? renamed : withoutRole(renamed)
+        }
+      }
+    }
     return await streamedAnswer(deps, request, reply, question, channel, async lease => {
-      const answer = await openAnswer(lease, generation, id)
+      const answer = await openAnswer(lease, generation, id, writer)
+      writer = answer
       return {
         add: deltas => answer.chunks(deltas).map(frame).join(''),
         end() {
@@ -64,14 +78,19 @@ export async function answer(
   }
 }
 
-async function openAnswer(lease: Lease, { head }: Generation, id: string): Promise<OpenAiAnswer> {
+async function openAnswer(
+  lease: Lease,
+  { head }: Generation,
+  id: string,
+  earlier?: OpenAiAnswer
+): Promise<OpenAiAnswer> {
   const { echo, ...rest } = head
-  if (!echo) return new OpenAiAnswer(merged(rest, { id }))
+  if (!echo) return new OpenAiAnswer(merged(rest, { id }), earlier)
   const texts: string[] = []
   for (const prompt of echo) {
     texts.push(typeof prompt === 'string' ? prompt : await requireCall(lease, 'detokenize')(prompt, lease))
   }
-  return new OpenAiAnswer({ ...rest, id, echo: texts })
+  return new OpenAiAnswer({ ...rest, id, echo: texts }, earlier)
 }
 
 function requireSlots({ engine: { slots }, variant }: Lease, { head: { choices, bestOf } }: Generation): void {
@@ -113,6 +132,11 @@ export function renameBytes(alias: string, model: string, id: string): (bytes: B
     const renamed = from === to ? given : replaceAll(given, from, to)
     return id.startsWith('cmpl-') ? replaceAll(renamed, ID.toString('latin1'), '"id":"cmpl-') : renamed
   }
+}
+
+/** Removes the role from the first events of a stream, because some clients join the roles of all events. */
+function withoutRole(bytes: Buffer): Buffer {
+  return Buffer.from(bytes.toString('latin1').replace(/("delta":\{)"role":"assistant",?/g, '$1'), 'latin1')
 }
 
 /** Both texts are ASCII. Latin-1 maps each byte to one character, so all other bytes stay the same. */

@@ -13,7 +13,7 @@ export default definePlugin({
   optional: true,
   options: Type.Object(
     {
-      heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends its status' }),
+      heartbeat: Timeout({ default: '10s', description: 'Silence after which a stream sends its status' }),
       stored_responses: Bytes({
         default: '64MiB',
         description: 'Memory for responses that previous_response_id can refer to; 0 stores none',

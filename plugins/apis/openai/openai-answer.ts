@@ -29,6 +29,9 @@ export interface AnswerHead {
   nothing?: boolean
 }
 
+/** The delta that begins a choice. */
+const ROLE = { role: 'assistant', content: null } as const
+
 /** Writes an engine's answer in the OpenAI chat format, as chunks or as a whole. */
 export class OpenAiAnswer {
   readonly #head: AnswerHead
@@ -41,9 +44,27 @@ export class OpenAiAnswer {
   readonly #lengths: (number | undefined)[] = []
   readonly #wholes: Delta[] = []
   #extra: Record<string, unknown> = {}
+  /** Whether the client has the chunk with the role of the first choice. */
+  #begun = false
 
-  constructor(head: AnswerHead) {
+  /** @param earlier writer of the same stream, which may have sent chunks without content */
+  constructor(head: AnswerHead, earlier?: OpenAiAnswer) {
     this.#head = head
+    if (earlier) this.#begun = earlier.#begun
+  }
+
+  /** Whether the role of the first choice must still be sent. From now on it counts as sent. */
+  begins(): boolean {
+    const begins = !this.#begun
+    this.#begun = true
+    return begins
+  }
+
+  /** Returns a chunk without content, which shows that the answer is being worked on. */
+  beat(): Chunk {
+    const common = { index: 0, finish_reason: null }
+    if (this.#head.operation === 'completion') return this.#chunk([{ ...common, text: '', logprobs: null }])
+    return this.#chunk([{ ...common, delta: this.begins() ? ROLE : {} }])
   }
 
   chunks(deltas: readonly Delta[]): Chunk[] {
@@ -55,8 +76,8 @@ export class OpenAiAnswer {
       else {
         if (this.#lengths[choice] === undefined) {
           this.#lengths[choice] = 0
-          const opening = { role: 'assistant', content: null } as const
-          chunks.push(this.#chunk([{ index: choice, finish_reason: null, delta: opening }]))
+          const delta = ROLE
+          if (choice > 0 || this.begins()) chunks.push(this.#chunk([{ index: choice, finish_reason: null, delta }]))
         }
         chunks.push(this.#chunk([this.#chatChoice(choice, delta)]))
       }

@@ -136,7 +136,9 @@ export async function transcribe(
     if (response_format !== 'text') return transcript.whole()
     return reply.type('text/plain; charset=utf-8').send(`${transcript.text}\n`)
   }
-  return await streamedAnswer(deps, request, reply, question, eventChannel(deps.heartbeat(), openaiErrorEvent), () => {
+  const idle = () => frame({ type: 'transcript.text.delta', delta: '' })
+  const channel = eventChannel(deps.heartbeat(), openaiErrorEvent, idle)
+  return await streamedAnswer(deps, request, reply, question, channel, () => {
     const transcript = new Transcript()
     return {
       add: deltas => transcript.add(deltas).map(frame).join(''),

@@ -42,8 +42,19 @@ export class ResponseWriter {
   #usage: TokenUsage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
   #reasoningTokens = 0
 
-  constructor(head: ResponseHead) {
+  /** @param earlier writer of an attempt that sent no content, whose events the client already has */
+  constructor(head: ResponseHead, earlier?: ResponseWriter) {
     this.#head = head
+    if (!earlier) return
+    this.#began = earlier.#began
+    this.#sequence = earlier.#sequence
+  }
+
+  /** Returns events that show that the response is being worked on. */
+  beat(): ResponseEvent[] {
+    if (this.#began) this.#event('response.in_progress', { response: this.#response('in_progress', {}) })
+    else this.#begin()
+    return this.#taken()
   }
 
   add(deltas: readonly Delta[]): ResponseEvent[] {

@@ -18,7 +18,7 @@ import * as schemas from './schemas.ts'
 import { itemPage, StoredResponses } from './stored-responses.ts'
 
 const STREAM =
-  'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress, items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
+  'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress (repeated while nothing else is sent), items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
 
 /** OpenAI's Responses API, below `/v1`. @param api.storedResponses maximum bytes of stored responses */
 export function responseRoutes(api: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
@@ -170,9 +170,13 @@ export async function createResponse(
     return response
   }
   let writer = new ResponseWriter(head)
-  const channel = eventChannel(deps.heartbeat(), failure => frames(writer.fail(failure)))
+  const channel = eventChannel(
+    deps.heartbeat(),
+    failure => frames(writer.fail(failure)),
+    () => frames(writer.beat())
+  )
   return await streamedAnswer(deps, request, reply, question, channel, () => {
-    writer = new ResponseWriter(head)
+    writer = new ResponseWriter(head, writer)
     return {
       add: deltas => frames(writer.add(deltas)),
       end() {

@@ -6,8 +6,9 @@ import { CorralError } from '../../../../core/errors.ts'
 import type { EngineRequest } from '../../../../runtimes/llama-server/upstream.ts'
 import { until } from '../../../support/corral.ts'
 import { engineBody } from '../../../support/engine-body.ts'
-import { answers, chat, DONE, event, neverLoads, scriptedService, splitError } from './scripted-service.ts'
-import { closed, eventStream, fakeEngine, type ServiceOptions } from './support.ts'
+import { checkEvents } from './response-events.ts'
+import { answers, chat, DONE, event, MODEL, neverLoads, scriptedService, splitError } from './scripted-service.ts'
+import { closed, eventStream, fakeEngine, type Responder, type ServiceOptions } from './support.ts'
 
 t.test('a disconnecting client ends its answer in the engine', async t => {
   const requests: EngineRequest[] = []
@@ -125,23 +126,43 @@ t.test('heartbeats contain the status, and later failures are sent in the stream
   t.equal(status.headers.get('x-should-retry'), 'false')
 })
 
-t.test('a request is retried even after a heartbeat', async t => {
-  const { send, engines } = await scriptedService(
-    t,
-    [
-      async (_request, engine) => {
-        await new Promise(resolve => setTimeout(resolve, 120))
-        engine.crash()
-        return await new Promise(() => {})
-      },
-      answers(':\n\n', event('a'), DONE)
-    ],
-    { heartbeat: 30 }
+t.test('a request is retried even after its stream has begun', async t => {
+  const role =
+    'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null}}],"id":"chatcmpl-00000000000000000000000000000000"}\n\n'
+  const answer = answers(':\n\n', role + event('a'), event('b'), DONE)
+  const retried = async (path: string, body: object, headers = {}) => {
+    const crashes: Responder = async (_request, engine) => {
+      await new Promise(resolve => setTimeout(resolve, 120))
+      engine.crash()
+      return await new Promise(() => {})
+    }
+    const { send, engines } = await scriptedService(t, [crashes, answer], { heartbeat: 30 })
+    const text = await (await send(path, body, { headers })).text()
+    t.equal(engines.length, 2)
+    t.match(text, /^: [a-z]+\n\n/)
+    const data = [...text.matchAll(/^data: (\{.*)$/gm)].map(([, json]) => JSON.parse(json!))
+    return { text, data }
+  }
+  const roles = (data: any[]) => data.map(({ choices }) => choices[0].delta.role).filter(Boolean)
+  // The engine's bytes are passed on unparsed, then parsed because of "functions".
+  for (const more of [{}, { functions: [{ name: 'f', parameters: { type: 'object' } }] }]) {
+    const { text, data } = await retried('/chat/completions', { ...chat, ...more })
+    t.strictSame(roles(data), ['assistant'], 'the role is sent once')
+    t.equal(new Set(data.slice(0, -2).map(({ id }) => id)).size, 1, 'with one id')
+    t.equal(data.map(({ choices }) => choices[0].delta.content ?? '').join(''), 'ab')
+    t.ok(text.endsWith(DONE))
+  }
+  const resumable = await retried('/chat/completions', chat, { 'x-corral-resumable': 'true' })
+  const ids = [...resumable.text.matchAll(/^id: (\d+)$/gm)].map(([, id]) => Number(id))
+  t.strictSame(
+    ids,
+    ids.map((_, index) => index + 1)
   )
-  const text = await (await send('/chat/completions', chat)).text()
-  t.match(text, /^(:[a-z ]*\n\n)+data: /)
-  t.ok(text.endsWith(event('a') + DONE))
-  t.equal(engines.length, 2)
+  t.strictSame(roles(resumable.data), ['assistant'])
+  const { data: events } = await retried('/responses', { model: MODEL, input: 'hi', stream: true })
+  checkEvents(t, events)
+  t.equal(events.filter(({ type }) => type === 'response.created').length, 1)
+  t.match(events.at(-1), { type: 'response.completed', response: { output: [{ content: [{ text: 'ab' }] }] } })
 })
 
 t.test('a full queue refuses requests', async t => {
