@@ -75,7 +75,8 @@ function report(
 ): void {
   if (unknown.length === 0) return
   if (limits.strict_options) throw refusal(unknown, getKnown())
-  reply.header(UNKNOWN_OPTIONS_HEADER, listed(unknown))
+  const names = unknown.map(({ name }) => name)
+  reply.header(UNKNOWN_OPTIONS_HEADER, headerList(names))
 }
 
 function unknownAmong(options: unknown, ofEngine: ReadonlySet<string>, field: string): UnknownOption[] {
@@ -99,9 +100,9 @@ function documentedFields(reply: FastifyReply): ReadonlySet<string> {
   return fields
 }
 
-/** Formats the names for a header. Names that do not fit are only counted. */
-function listed(unknown: readonly UnknownOption[]): string {
-  const names = new Set(unknown.map(({ name }) => name))
+/** Formats names that a client chose for a header. Names that do not fit are only counted. */
+export function headerList(all: readonly string[]): string {
+  const names = new Set(all)
   const short = [...names]
     .filter(name => name.length <= MAX_NAME_LENGTH)
     .map(name => encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd')))
