@@ -115,6 +115,9 @@ export function engineMessages({ system, messages }: Pick<CountRequest, 'system'
   const results = turns.flatMap(({ blocks }) => blocks.filter(({ block }) => RESULT.test(`${block.type}`)))
   const answered = new Set(results.map(({ block }) => block.tool_use_id))
   for (const turn of turns) addTurn(turn, answered, add)
+  // An answer cannot continue a call. Its id may be that of an earlier result.
+  const open = converted.messages.at(-1)?.tool_calls as { id: string }[] | undefined
+  for (const { id } of open ?? []) add(resultMessage(id, NO_RESULT))
   return converted
 }
 

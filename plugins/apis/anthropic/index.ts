@@ -1,13 +1,13 @@
 import { randomBytes } from 'node:crypto'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
+import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askPrompt, eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import { contextInForce } from '../../../core/config/model-settings.ts'
-import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
@@ -131,14 +131,23 @@ function frame(event: { type: string }): string {
 function toQuestion(
   deps: ApiDependencies,
   request: schemas.CountRequest & Partial<schemas.MessagesRequest>,
-  caller: Caller
+  reply: FastifyReply
 ) {
-  const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, caller)
-  const { body, places } = engineRequest(request, sampling)
+  const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, reply.request.caller)
+  const { body, places, called, ignored } = engineRequest(request, sampling)
+  reportIgnoredTools(reply, ignored)
   checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
   const messages = withModelDefaults(body.messages, variant.defaults)
   const stopText = Boolean(request.stop_sequences?.length)
-  return { operation: 'chat', body: { ...body, messages }, lease, variant, overflow, stopText } satisfies Question
+  const question = {
+    operation: 'chat',
+    body: { ...body, messages },
+    lease,
+    variant,
+    overflow,
+    stopText
+  } satisfies Question
+  return { question, called }
 }
 
 async function answerMessage(
@@ -147,12 +156,13 @@ async function answerMessage(
   reply: FastifyReply
 ): Promise<schemas.Message | undefined> {
   const { body } = request
-  const question = toQuestion(deps, body, request.caller)
+  const { question, called } = toQuestion(deps, body, reply)
   const head: MessageHead = {
     id: `msg_${randomBytes(12).toString('hex')}`,
     model: body.model,
     stopSequences: body.stop_sequences ?? [],
     omitThinking: body.thinking?.display === 'omitted',
+    called,
     oneCall: body.tool_choice?.disable_parallel_tool_use === true
   }
   if (!body.stream) {
@@ -177,7 +187,7 @@ export async function countTokens(
   request: schemas.CountRequest,
   reply: FastifyReply
 ): Promise<{ input_tokens: number }> {
-  const question = toQuestion(deps, request, reply.request.caller)
+  const { question } = toQuestion(deps, request, reply)
   return { input_tokens: await askPrompt(deps, reply, 'countTokens', question) }
 }
 

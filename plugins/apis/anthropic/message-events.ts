@@ -12,6 +12,8 @@ export interface MessageHead {
   omitThinking?: boolean
   /** Whether the answer may have only one tool call. Not every grammar of the engine enforces this. */
   oneCall?: boolean
+  /** The fields of calls of functions that have another name in the request. */
+  called?: ReadonlyMap<string, { name: string; toolset_name: string } | undefined>
 }
 
 /**
@@ -185,7 +187,8 @@ export class MessageEvents {
         return
       }
       this.#close()
-      this.#begin(index, { type: 'tool_use', id: toClientId(id ?? `${this.#head.id}_${index}`), name, input: {} })
+      const called = this.#head.called?.get(name) ?? { name }
+      this.#begin(index, { type: 'tool_use', id: toClientId(id ?? `${this.#head.id}_${index}`), ...called, input: {} })
       this.#calls++
       added = this.#unnamed + json
       this.#unnamed = ''

@@ -1,32 +1,25 @@
 import { toolFields } from '../../../core/answers/tool-choice.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { type ClientFunction, clientFunctions } from './client-tools.ts'
 import { engineMessages, invalid } from './history.ts'
 import type { CountRequest, MessageParam, MessagesRequest, ToolParam } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** Features that only Anthropic's own servers have. */
-const REFUSED: Record<string, string> = {
-  mcp_servers: 'corral does not call MCP servers. Put their tools into "tools" and run them yourself',
-  container: 'corral has no containers to run code in'
-}
-
 /**
  * Converts a request for the engine.
  * @param defaults the effective options, under the engine's names; the request's own fields take precedence
- * @returns the engine's request, and for each part of each message its place in the original request
+ * @returns the engine's request, for each part of each message its place in the original request, the names in calls of
+ * functions that have other names there, and the names of tools that were left out
  * @throws CorralError with the place in the request as `param`
  */
-export function engineRequest(
-  request: CountRequest & Partial<MessagesRequest>,
-  defaults: Fields
-): { body: Fields & { messages: Fields[] }; places: string[][] } {
-  refuseUnsupported(request)
+export function engineRequest(request: CountRequest & Partial<MessagesRequest>, defaults: Fields) {
+  refuseThread(request)
   const { messages, places } = engineMessages(request)
   const { stop_sequences: stops, output_config } = request
   const format = output_config?.format ?? request.output_format
-  const tools = requestedTools(request)
+  const { tools, called, ignored } = requestedTools(request)
   const continues = messages.at(-1)?.role === 'assistant'
   // The engine's grammars cover a whole answer, which an already started answer may not match.
   if (continues && (format || tools.tool_choice)) {
@@ -37,6 +30,8 @@ export function engineRequest(
   }
   return {
     places,
+    called,
+    ignored,
     body: {
       ...defaults,
       ...thinkingFields(request, defaults),
@@ -48,22 +43,17 @@ export function engineRequest(
       // Without these fields the engine also continues the message, but repeats its text.
       ...(continues && { continue_final_message: true, add_generation_prompt: false }),
       messages
-    }
+    } as Fields & { messages: Fields[] }
   }
 }
 
-function refuseUnsupported(request: CountRequest & Fields): void {
-  if (request.thread?.type === 'continue') {
+function refuseThread({ thread }: CountRequest): void {
+  if (thread?.type === 'continue') {
     // The SDKs' tool runners recognize this code and send the whole conversation again.
     throw new CorralError('response_not_found', 'corral does not store conversations. Send all messages of this one.', {
       param: 'thread',
       details: { error_code: 'thread_not_found' }
     })
-  }
-  for (const [field, why] of Object.entries(REFUSED)) {
-    const value = request[field]
-    if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
-    throw new CorralError('unsupported_capability', `"${field}" is not supported: ${why}.`, { param: field })
   }
 }
 
@@ -83,36 +73,72 @@ function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fie
 
 const MODES = { auto: undefined, none: 'none', any: 'required', tool: 'required' } as const
 
-function requestedTools({ tools, messages, tool_choice: choice }: CountRequest): Fields {
-  const functions = offeredTools(tools ?? [], messages).map(toFunction)
+/** The tools that are left out, and functions for the other ones. */
+interface RequestedTools {
+  tools: Fields
+  called: Map<string, ClientFunction['called']>
+  ignored: string[]
+}
+
+/**
+ * Converts tools that clients run to functions. Tools that Anthropic's servers run are left out, because many programs
+ * offer them in every request.
+ * @throws CorralError `unsupported_capability` if a call is demanded and only such tools are left
+ */
+function requestedTools(request: CountRequest): RequestedTools {
+  const { tools, messages, tool_choice: choice, mcp_servers: servers, container } = request
+  const functions: ClientFunction[] = []
+  const ignored = new Set<string>()
+  for (const { tool, place } of offeredTools(tools ?? [], messages)) {
+    const found = clientFunctions(tool) ?? ownFunction(tool, place)
+    if (found) functions.push(...found)
+    else if (!SEARCH.test(`${tool.type}`)) ignored.add(String(tool.name || tool.mcp_server_name || tool.type))
+  }
+  for (const server of Array.isArray(servers) ? servers : [])
+    if (isObject(server)) ignored.add(String(server.name ?? server.url))
+  if (container) ignored.add('container')
+  const demanded = choice?.type === 'tool' ? choice.name : undefined
+  const isLost = demanded != null && ignored.has(demanded) && functions.every(each => each.function.name !== demanded)
+  if (functions.length === 0 && ignored.size > 0 && (isLost || choice?.type === 'any')) {
+    throw new CorralError(
+      'unsupported_capability',
+      `"tool_choice" demands a call, but the only tools are run by Anthropic's servers: ${[...ignored].join(', ').slice(0, 200)}. Send tools with a "name" and an "input_schema", and run them yourself.`,
+      { param: 'tool_choice' }
+    )
+  }
   const fields = toolFields(
-    functions.map(of => ({ type: 'function', function: of })),
+    functions.map(of => ({ type: 'function', function: of.function })),
     {
-      mode: choice ? MODES[choice.type] : undefined,
-      ...(choice?.type === 'tool' && { names: [{ name: choice.name, param: 'tool_choice.name' }] })
+      mode: choice && !isLost ? MODES[choice.type] : undefined,
+      ...(choice?.type === 'tool' && !isLost && { names: [{ name: choice.name, param: 'tool_choice.name' }] })
     }
   )
-  return { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) }
+  return {
+    tools: { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) },
+    called: new Map(functions.map(each => [each.function.name, each.called])),
+    ignored: [...ignored]
+  }
 }
+
+/** Tools that find others. Nothing is lost without them, because then all tools are offered. */
+const SEARCH = /^tool_search_tool_/
 
 interface OfferedTool {
   tool: Fields
   place: string
 }
 
-/** Converts a tool into the engine's function. Tools defined within messages are not covered by the request schema. */
-function toFunction({ tool, place }: OfferedTool) {
-  const { type, name, description, input_schema: parameters } = tool
-  if (type !== undefined && type !== null && type !== 'custom') {
-    throw new CorralError(
-      'unsupported_capability',
-      `"${place}" is of type ${JSON.stringify(String(type).slice(0, 60))}, but corral has no built-in tools. Send a tool with a "name" and an "input_schema", and run it yourself.`,
-      { param: `${place}.type` }
-    )
-  }
+/**
+ * Converts a client's own tool into a function. Tools within messages are not covered by the request schema.
+ * @returns undefined for a tool of another type, which Anthropic's servers run
+ */
+function ownFunction({ type, name, description, input_schema: parameters }: Fields, place: string) {
+  const isOwn = type === undefined || type === null || type === 'custom'
+  if (!isOwn && !isObject(parameters)) return undefined
   if (typeof name !== 'string' || name === '') throw invalid(`${place}.name`, "must be the tool's name")
   if (!isObject(parameters)) throw invalid(`${place}.input_schema`, 'must be a JSON schema')
-  return { name, ...(typeof description === 'string' && description !== '' && { description }), parameters }
+  const about = typeof description === 'string' ? description : ''
+  return [{ function: { name, ...(about !== '' && { description: about }), parameters } }] as ClientFunction[]
 }
 
 /**
@@ -124,19 +150,21 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
   const known = new Map<unknown, OfferedTool>()
   const offered = new Set<unknown>()
   const define = (tool: Fields, place: string) => {
-    // `toFunction` refuses tools without a name.
+    // Tools without a name are sets, or refused later.
     const key = tool.name || place
     known.set(key, { tool, place })
     return key
   }
+  const isSearched = tools.some(({ type }) => SEARCH.test(`${type}`))
   tools.forEach((tool, index) => {
     const key = define(tool, `tools.${index}`)
-    if (!tool.defer_loading) offered.add(key)
+    if (!tool.defer_loading || isSearched) offered.add(key)
   })
   for (const { block, place } of blocksIn(messages)) {
     if (block.type === 'tool_reference') offered.add(block.tool_name)
     if (block.type !== 'tool_addition' && block.type !== 'tool_removal') continue
-    const { name, definition } = isObject(block.tool) ? block.tool : {}
+    const { name, definition, server_name: server } = isObject(block.tool) ? block.tool : {}
+    if (server !== undefined) continue
     if (block.type === 'tool_removal') offered.delete(name)
     else if (typeof name === 'string') offered.add(name)
     else if (isObject(definition)) offered.add(define(definition, `${place}.tool.definition`))
@@ -145,15 +173,16 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
   return [...known].flatMap(([key, tool]) => (offered.has(key) ? [tool] : []))
 }
 
-/** Yields the blocks of all messages, including those inside tool results. */
+/** Yields the blocks of all messages, including those inside results and summaries. */
 function* blocksIn(messages: readonly MessageParam[]): Generator<{ block: Fields; place: string }> {
   for (const [index, { content }] of messages.entries()) {
     if (!Array.isArray(content)) continue
     for (const [at, block] of content.entries()) {
       const place = `messages.${index}.content.${at}`
       yield { block, place }
-      if (block.type !== 'tool_result' || !Array.isArray(block.content)) continue
-      for (const inner of block.content) if (isObject(inner)) yield { block: inner, place }
+      const { content: inside, tool_changes: changes } = block as Fields
+      const references = isObject(inside) ? inside.tool_references : inside
+      for (const inner of [references, changes].flat()) if (isObject(inner)) yield { block: inner, place }
     }
   }
 }

@@ -51,7 +51,12 @@ const MessageParam = Loose({
 export type MessageParam = Static<typeof MessageParam>
 
 const ToolParam = Loose({
-  type: Given(Type.String({ description: 'custom, or absent; tools that run on a server are refused' })),
+  type: Given(
+    Type.String({
+      description:
+        'custom, or absent; bash_…, text_editor_…, memory_…, computer_… and the browser and computer sets become functions; tools that Anthropic runs are left out and named in X-Corral-Ignored-Tools'
+    })
+  ),
   name: text,
   description: text,
   input_schema: Given(Loose({})),
@@ -61,7 +66,7 @@ export type ToolParam = Static<typeof ToolParam>
 
 const Format = Loose({ type: Type.Literal('json_schema'), schema: Loose({}) })
 
-const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Not supported: refused if set' }))
+const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Left out, and named in X-Corral-Ignored-Tools' }))
 
 /** The fields that counting and answering share. */
 const conversation = {
@@ -135,7 +140,13 @@ export type Usage = Static<typeof Usage>
 const ReplyBlock = Type.Union([
   Type.Object({ type: Type.Literal('text'), text: Type.String() }),
   Type.Object({ type: Type.Literal('thinking'), thinking: Type.String(), signature: Type.String() }),
-  Type.Object({ type: Type.Literal('tool_use'), id: Type.String(), name: Type.String(), input: Type.Unknown() })
+  Type.Object({
+    type: Type.Literal('tool_use'),
+    id: Type.String(),
+    name: Type.String(),
+    input: Type.Unknown(),
+    toolset_name: Type.Optional(Type.String({ description: 'The set of the tool' }))
+  })
 ])
 export type ReplyBlock = Static<typeof ReplyBlock>
 

@@ -8,6 +8,7 @@ import { MessagesRequest } from '../../../../plugins/apis/anthropic/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
 import { randomNumbers } from '../../../support/random.ts'
 import { trialCount } from '../../../support/trial-count.ts'
+import { randomValue, sdkShapes } from './sdk-types.ts'
 import { result, user } from './support.ts'
 
 const CASES = readCases('anthropic-requests')
@@ -23,6 +24,55 @@ t.test('converts request fields for the engine', t => {
   for (const [what, request, wanted, defaults = {}] of table) {
     t.strictSame(engineRequest({ ...hi, ...request } as Request, defaults as never).body, wanted, what)
   }
+  t.end()
+})
+
+t.test('offers the tools that clients run, and names the other ones', t => {
+  const table: [what: string, request: object, wanted: object, ignored: string[]][] = CASES.tools
+  for (const [what, request, wanted, named] of table) {
+    const { body, ignored } = engineRequest({ ...hi, ...request } as Request, {})
+    const { tools, tool_choice } = body
+    t.strictSame(JSON.parse(JSON.stringify({ tools, tool_choice })), wanted, what)
+    t.strictSame(ignored, named, what)
+  }
+  t.end()
+})
+
+t.test("offers every client tool of the SDK's types with its published parameters", t => {
+  const file = 'resources/beta/messages/messages.d.ts'
+  const names = ['BetaToolUnion', 'BetaClientToolUnion', 'BetaBrowserToolUseBlock', 'BetaComputerToolUseBlock']
+  const shapes = sdkShapes(t.testdir(), file, [...names, 'BetaMemoryTool20250818Command']) as any[]
+  const [all, ofClients, browser, computer, memory] = shapes.map(({ of }) => of)
+  const offered = (tool: unknown) => engineRequest({ ...hi, tools: [tool] } as Request, {})
+  for (const shape of all) {
+    const tool = randomValue(shape, randomNumbers(1)) as { type?: string; defer_loading?: boolean; name?: string }
+    const given = { ...tool, ...(tool.name === '' && { name: 'f' }), defer_loading: false }
+    const { body, ignored } = offered(given)
+    const isSearch = tool.type?.startsWith('tool_search')
+    const count = ((body.tools as unknown[]) ?? []).length
+    t.equal(count > 0, ofClients.includes(shape), `${tool.type} is a function only if clients run it`)
+    t.equal(ignored.length, count > 0 || isSearch ? 0 : 1)
+  }
+  for (const [set, blocks] of Object.entries({ browser, computer })) {
+    const configs = { file_upload: { enabled: true }, javascript_exec: { enabled: true } }
+    const { body, called } = offered({ type: `${set}_toolset_20260801`, configs })
+    const got = (body.tools as any[]).map(({ function: { name, parameters } }) => {
+      const fields = Object.keys(parameters.properties).sort()
+      return { ...called.get(name), fields, required: parameters.required.sort() }
+    })
+    const wanted = blocks.map(({ fields: block }: any) => {
+      const { name, toolset_name, input } = Object.fromEntries(block.map((each: any) => [each.name, each.shape]))
+      const fields = input.fields ?? []
+      const namesOf = (some: any[]) => some.map(field => field.name).sort()
+      const required = namesOf(fields.filter((field: any) => !field.optional))
+      return { name: name.value, toolset_name: toolset_name.value, fields: namesOf(fields), required }
+    })
+    const byName = (a: { name: string }, b: { name: string }) => a.name.localeCompare(b.name)
+    t.strictSame(got.sort(byName as never), wanted.sort(byName))
+  }
+  const [{ function: remember }] = offered({ type: 'memory_20250818', name: 'memory' }).body.tools as any[]
+  const fields = new Set(memory.flatMap((command: any) => command.fields.map((field: any) => field.name)))
+  t.strictSame(Object.keys(remember.parameters.properties).sort(), [...fields].sort())
   t.end()
 })
 

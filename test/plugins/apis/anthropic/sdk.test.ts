@@ -2,15 +2,20 @@ import { copyFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Anthropic from '@anthropic-ai/sdk'
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema'
+import { BETA_BROWSER_MEMBER_NAME_VALUES } from '@anthropic-ai/sdk/resources/beta/messages/messages'
 import t from 'tap'
 import { demoModelFile, randomProjector } from '../../../../scripts/random-models.ts'
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
+import { randomNumbers } from '../../../support/random.ts'
 import { thorough } from '../../../support/thorough.ts'
+import { trialCount } from '../../../support/trial-count.ts'
 import { pngBytes } from '../openai/media/support.ts'
+import { randomValue, sdkShapes } from './sdk-types.ts'
 
 // Runs the official client against a real server with an engine of one slot. test/clients has the usual requests.
 const QUESTION = { role: 'user' as const, content: 'What is the capital of France?' }
+const RAIN = { role: 'user' as const, content: 'What is the weather in Paris?' }
 const ANSWER = 'The capital of France is Paris.'
 const WEATHER: Anthropic.Tool = {
   name: 'get_weather',
@@ -97,6 +102,53 @@ t.test('calls one tool if parallel calls are disabled', async t => {
   t.equal(one.content.length, 1)
 })
 
+t.test('calls tools that the client runs under their own names, and names hosted tools that it leaves out', async t => {
+  const off = { enabled: false }
+  const browser = Object.fromEntries(BETA_BROWSER_MEMBER_NAME_VALUES.map(name => [name, off]))
+  const table: [tool: object, call: object][] = [
+    [{ type: 'bash_20250124', name: 'bash' }, { name: 'bash' }],
+    [
+      { type: 'memory_20250818', name: 'memory' },
+      { name: 'memory', input: { command: String } }
+    ],
+    [
+      { type: 'browser_toolset_20260801', configs: { ...browser, list_tabs: {} } },
+      { name: 'list_tabs', toolset_name: 'browser', input: {} }
+    ]
+  ]
+  for (const [tool, call] of table) {
+    const tools = [tool, { type: 'web_search_20250305', name: 'web_search' }] as Anthropic.Beta.BetaToolUnion[]
+    const choice = { type: 'any' as const, disable_parallel_tool_use: true }
+    const asked = { ...ask, messages: [RAIN], tools, tool_choice: choice }
+    const { data, response } = await client.beta.messages.create(asked).withResponse()
+    t.match(data.content, [{ type: 'tool_use', id: /^toolu_./, ...call }])
+    t.equal(response.headers.get('x-corral-ignored-tools'), 'web_search')
+    t.match((await client.beta.messages.stream(asked).finalMessage()).content, [{ type: 'tool_use', ...call }])
+    const results = data.content.map(block => ({ type: 'tool_result', tool_use_id: (block as { id: string }).id }))
+    const messages = [RAIN, { role: 'assistant', content: data.content }, { role: 'user', content: results }]
+    t.match(await client.beta.messages.create({ ...ask, tools, messages } as typeof ask), { role: 'assistant' })
+  }
+})
+
+t.test('a conversation continues after a call that max_tokens truncated', async t => {
+  const asked = { ...ask, messages: [RAIN], tools: [WEATHER], max_tokens: 12 }
+  const whole = await client.messages.create(asked)
+  const streamed = await client.messages.stream(asked).finalMessage()
+  t.match(streamed.content, [{ type: 'tool_use', name: 'get_weather' }])
+  for (const { stop_reason, content } of [whole, streamed]) {
+    t.equal(stop_reason, 'max_tokens')
+    const results = content.flatMap(block =>
+      block.type === 'tool_use' ? [{ type: 'tool_result' as const, tool_use_id: block.id, content: 'Incomplete.' }] : []
+    )
+    const more: Anthropic.MessageParam[] = [
+      { role: 'assistant', content },
+      { role: 'user', content: [...results, { type: 'text', text: 'Try again.' }] }
+    ]
+    const next = { ...ask, tools: [WEATHER], messages: [RAIN, ...more] }
+    t.match(await client.messages.create(next), { role: 'assistant' })
+  }
+})
+
 t.test('works with the tool runner and threads of the SDK', async t => {
   const getWeather = betaTool({
     name: 'get_weather',
@@ -176,6 +228,29 @@ t.test('count_tokens matches the usage of answers', async t => {
     t.equal(input_tokens, total(again.usage))
   }
   t.match(await failure(client.messages.countTokens({ model: DEMO, messages: [] })), { status: 400 })
+})
+
+t.test("answers histories with every block of the SDK's types", async t => {
+  const names = ['BetaMessageParam', 'BetaContentBlock']
+  const [message, reply] = sdkShapes(t.testdir(), 'resources/beta/messages/messages.d.ts', names)
+  for (let trial = 0; trial < trialCount(40); trial++) {
+    const seed = Math.floor(Math.random() * 1e9)
+    const random = randomNumbers(seed)
+    const messages = Array.from({ length: 4 }, () =>
+      random() < 0.5 ? randomValue(message!, random) : { role: 'assistant', content: [randomValue(reply!, random)] }
+    )
+    // The model cannot see images.
+    const text = JSON.stringify(messages).replaceAll('"type":"base64"', '"type":"url","url":"https://a/b"')
+    const request = { model: DEMO, messages: JSON.parse(text) }
+    try {
+      const { input_tokens } = await client.beta.messages.countTokens(request)
+      if (trial % 8 > 0) continue
+      const answered = await client.beta.messages.stream({ ...request, max_tokens: 1 }).finalMessage()
+      t.equal(total(answered.usage as Anthropic.Usage), input_tokens)
+    } catch (error) {
+      t.fail(`seed ${seed}: ${(error as Error).message} for ${text}`)
+    }
+  }
 })
 
 t.test('accepts images in messages and in tool results', async t => {
