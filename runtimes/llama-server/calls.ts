@@ -1,4 +1,5 @@
 import { SseParser } from '../../core/answers/sse-parser.ts'
+import { readThinking } from '../../core/answers/thinking.ts'
 import type { AnswerSink, Delta, Engine, EngineFields, EngineMode } from '../../core/contracts/engines.ts'
 import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -26,6 +27,7 @@ import type { RequestLogCorrelation } from './request-log-correlation.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
 import { longestText, requireFittingText, requireShortText } from './text-length.ts'
+import { afterThinking, requireSchemas, thinkingMarks, thinkingWriter } from './thinking.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 /** Matches the id in an event. Quotes within texts are escaped, so they do not match. */
@@ -40,6 +42,8 @@ export interface CallsOptions {
   mode: EngineMode
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
+  /** The text of its chat template, if it is known. */
+  template?: string
   promptSlots: PromptSlots
   /** Correlates the engine's log with requests. */
   marks?: RequestLogCorrelation
@@ -53,8 +57,11 @@ export interface CallsOptions {
  * and would otherwise continue for no one. Only short answers are requested in one piece (`isShortAnswer`).
  */
 export function engineCalls(options: CallsOptions): Partial<Engine> {
-  const { request, alias, mode, contextSize, metadata, promptSlots, marks } = options
+  const { request, alias, mode, contextSize, metadata, template = '', promptSlots, marks } = options
   const guard = options.guard ?? createInputGuard(createInputRecords(), alias)
+  const thinks = metadata.capabilities.includes('thinking')
+  const writeThinking = thinkingWriter(template, thinks)
+  const prepared = (fields: EngineFields) => writeThinking(withEngineSchemas(fields))
 
   /** @param own fields that only corral sets */
   async function post(path: string, body: EngineFields, signal?: AbortSignal, own?: EngineFields): Promise<EngineBody> {
@@ -85,7 +92,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   ): Promise<void> =>
     guard.run(given, sink.signal, ticket => {
       const sayControls = path === CHAT && sink.controlled ? watchControls(sink.controlled) : undefined
-      return streamFor(ticket, path, withEngineSchemas(given), sink, chunk => {
+      return streamFor(ticket, path, prepared(given), sink, chunk => {
         sayControls?.(chunk)
         return take(chunk, ticket)
       })
@@ -108,11 +115,12 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   async function streamFor(
     ticket: Ticket,
     path: string,
-    body: EngineFields,
+    given: EngineFields,
     { signal, owner, background, requestId }: Pick<AnswerSink, 'signal' | 'owner' | 'background' | 'requestId'>,
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
-    if (isConstrained(body)) await requirePlainBeginning(body, signal)
+    if (isConstrained(given)) await requirePlainBeginning(given, signal)
+    const body = await constrained(given, signal)
     const slot = await promptSlots.take({ owner, background, signal }, body)
     const ask = async () => {
       const answer = await open(path, body, slot)
@@ -239,6 +247,17 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
       sayUsed(blocks, sink)
     }
     if (!done) throw cutShort()
+  }
+
+  /** Lets a grammar begin after the thinking. @throws CorralError for a schema that llama-server would ignore */
+  async function constrained(body: EngineFields, signal: AbortSignal): Promise<EngineFields> {
+    if (body.messages === undefined) return body
+    requireSchemas(body, template)
+    const { grammar } = body
+    const marked = thinks && typeof grammar === 'string' && grammar !== '' ? thinkingMarks(template) : undefined
+    if (!marked) return body
+    const { prompt } = await ask<{ prompt: string }>('/apply-template', body, signal)
+    return { ...body, grammar: afterThinking(grammar as string, marked, prompt, readThinking(body).enabled !== false) }
   }
 
   /**
@@ -390,13 +409,13 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     completionBytes: (fields, sink) => bytes(COMPLETION, fields, sink),
     transcribe: (fields, sink) => deltas(CHAT, streamed(transcriptionChat(fields, metadata), sink), sink, 1),
     async applyTemplate(fields, { signal }) {
-      const body = withEngineSchemas(withProbabilities(fields))
+      const body = prepared(withProbabilities(fields))
       return await guard.run(fields, signal, async () => {
         return (await ask<{ prompt: string }>('/apply-template', body, signal)).prompt
       })
     },
     async countTokens(fields, { signal }) {
-      const body = withEngineSchemas(withProbabilities(fields))
+      const body = prepared(withProbabilities(fields))
       return await guard.run(fields, signal, async () => {
         return (await ask<{ input_tokens: number }>(`${CHAT}/input_tokens`, body, signal)).input_tokens
       })

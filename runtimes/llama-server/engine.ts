@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { basename, dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { setsTemplate } from '../../core/config/model-settings.ts'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { Engine, EngineExit } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
@@ -307,6 +308,7 @@ async function startEngine(
       mode: spec.mode,
       contextSize,
       metadata: spec.variant.metadata,
+      template: templateText(spec),
       promptSlots,
       marks
     }),
@@ -332,6 +334,11 @@ async function startEngine(
     logTail: () => page.all()
   }
   return engine
+}
+
+/** The text of its chat template. Empty if a flag sets another one. */
+function templateText({ settings, variant: { defaults, metadata } }: LaunchSpec): string {
+  return settings && setsTemplate(settings) ? '' : (defaults?.template ?? metadata.chatTemplate ?? '')
 }
 
 /** Returns the template that conversations with the model are formatted with. */

@@ -23,6 +23,7 @@ export const KNOWN_OPTIONS: readonly string[] = `
   chat_parser parse_tool_calls message_delimiters reasoning_format reasoning_in_content reasoning_effort
   thinking_forced_open thinking_budget_tokens reasoning_budget reasoning_budget_tokens reasoning_budget_message
   reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags reasoning_control enable_thinking
+  think thinking reasoning thinking_budget
   image_data multimodal_data
 `
   .trim()

@@ -3,6 +3,7 @@ import { callArguments } from '../../../core/answers/call-arguments.ts'
 import { checkMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import type { Question } from '../../../core/answers/pipeline.ts'
+import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
 import { type EngineSettings, setsTemplate, type TemplateSettings } from '../../../core/config/model-settings.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
@@ -59,12 +60,6 @@ function responseFormat(format: unknown): Record<string, unknown> {
   throw new CorralError('invalid_request', '"format" must be "json" or a JSON schema.', { param: 'format' })
 }
 
-function thinking(think: boolean | string | null | undefined): Record<string, unknown> {
-  if (think === undefined || think === null) return {}
-  const template = { chat_template_kwargs: { enable_thinking: think !== false } }
-  return typeof think === 'string' ? { ...template, reasoning_effort: think } : template
-}
-
 function formatFields({ format, logprobs, top_logprobs }: ChatRequest | GenerateRequest): Record<string, unknown> {
   const probabilities = logprobs ? { logprobs: true, top_logprobs: top_logprobs ?? 0 } : {}
   return { ...responseFormat(format), ...probabilities }
@@ -85,7 +80,7 @@ export function chatCall(
     body: {
       ...sampling,
       ...formatFields(request),
-      ...thinking(request.think),
+      ...thinkingFields(readThinking({ think: request.think })),
       ...(request.tools?.length ? { tools: request.tools } : {}),
       messages: withModelDefaults(messages, variant.defaults)
     }
@@ -128,7 +123,8 @@ export function generateCall(
   if (variant.metadata.capabilities.includes('base') && !request.images?.length && !setsTemplate(engine)) {
     return { operation: 'completion', body: { ...sampling, ...format, prompt: bareText(messages) } }
   }
-  return { operation: 'chat', body: { ...sampling, ...format, ...thinking(request.think), messages } }
+  const thinking = thinkingFields(readThinking({ think: request.think }))
+  return { operation: 'chat', body: { ...sampling, ...format, ...thinking, messages } }
 }
 
 /** Formats messages for a base model: a blank line follows the system message, and the other texts are joined. */

@@ -5,6 +5,7 @@ import { foreignStart, START_SIZE } from '../../../core/models/foreign-start.ts'
 import { type GgufFile, listLength } from '../../../core/models/gguf-file.ts'
 import { labelFromFileName } from '../../../core/models/gguf-file-name.ts'
 import { dtypeLabel } from '../../../core/models/safetensors-layout.ts'
+import { templateCode, withoutStrings } from '../../../core/models/template-code.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import { printable } from '../../../core/system/printable.ts'
 import { readOpened } from '../../../core/system/regular-file.ts'
@@ -76,18 +77,11 @@ export function getCapabilities(facts: CapabilityFacts): Capability[] {
   return capabilities
 }
 
-/** A string in a template. An unterminated one extends to the end, so that the regex does not retry inside it. */
-const QUOTED = /'(?:\\.?|[^'\\])*(?:'|$)|"(?:\\.?|[^"\\])*(?:"|$)/gs
-
 /** Returns whether a chat template supports tools and thinking. */
 export function templateCapabilities(template = ''): Capability[] {
   const capabilities: Capability[] = []
-  // Only variables matter, not text or strings. Each part but the last ends with code.
-  const code = template
-    .split(/[%}]\}/)
-    .slice(0, -1)
-    .map(part => part.slice(part.search(/\{[%{]|$/)))
-  if (code.some(part => /(?<!\.)\btools\b/.test(part.replace(QUOTED, "''")))) capabilities.push('tools')
+  // Only variables matter, not text or strings.
+  if (templateCode(template).some(code => /(?<!\.)\btools\b/.test(withoutStrings(code)))) capabilities.push('tools')
   if (THINKING.test(template)) capabilities.push('thinking')
   return capabilities
 }
