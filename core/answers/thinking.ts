@@ -3,11 +3,11 @@ import { isObject } from '../system/json-object.ts'
 
 /** What a request says about thinking. Absent fields leave the choice to the model. */
 export interface Thinking {
-  enabled?: boolean
+  enabled?: boolean | undefined
   /** One of `EFFORTS`, or a level of the model's own. */
-  effort?: string
+  effort?: string | undefined
   /** Maximum tokens of thinking. */
-  budget?: number
+  budget?: number | undefined
 }
 
 /** The levels of effort in all APIs, in ascending order. */

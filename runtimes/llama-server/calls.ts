@@ -26,8 +26,8 @@ import { contextExceeded, isCacheFault, requestError } from './request-error.ts'
 import type { RequestLogCorrelation } from './request-log-correlation.ts'
 import { type EngineBody, readJson, readText } from './response-body.ts'
 import { safeFields } from './safe-fields.ts'
+import { afterThinking, requireSchemas, thinkingMarks, thinkingWriter } from './template-thinking.ts'
 import { longestText, requireFittingText, requireShortText } from './text-length.ts'
-import { afterThinking, requireSchemas, thinkingMarks, thinkingWriter } from './thinking.ts'
 import type { EngineRequest, EngineResponse } from './upstream.ts'
 
 /** Matches the id in an event. Quotes within texts are escaped, so they do not match. */

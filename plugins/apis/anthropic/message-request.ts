@@ -1,3 +1,4 @@
+import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
 import { toolFields } from '../../../core/answers/tool-choice.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
@@ -34,7 +35,7 @@ export function engineRequest(request: CountRequest & Partial<MessagesRequest>, 
     ignored,
     body: {
       ...defaults,
-      ...thinkingFields(request, defaults),
+      ...messageThinking(request, defaults),
       ...tools,
       ...(format && {
         response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: format.schema } }
@@ -58,15 +59,13 @@ function refuseThread({ thread }: CountRequest): void {
 }
 
 /** Thinking is off unless the request enables it, because clients then expect the answer's text as the first block. */
-function thinkingFields({ thinking, output_config }: CountRequest, defaults: Fields): Fields {
+function messageThinking({ thinking, output_config }: CountRequest, defaults: Fields): Fields {
   const template = (defaults.chat_template_kwargs ?? {}) as Fields
-  const effort = output_config?.effort
+  const { enabled = template.enable_thinking !== undefined ? undefined : false, budget } = readThinking({ thinking })
+  const { effort } = readThinking({ output_config })
   return {
-    chat_template_kwargs: thinking
-      ? { ...template, enable_thinking: thinking.type !== 'disabled' }
-      : { enable_thinking: false, ...template },
-    ...(thinking?.type === 'enabled' && thinking.budget_tokens && { thinking_budget_tokens: thinking.budget_tokens }),
-    // Templates support three levels.
+    ...thinkingFields({ enabled, budget }, template),
+    // Remote servers know three levels.
     ...(effort && { reasoning_effort: effort === 'xhigh' || effort === 'max' ? 'high' : effort })
   }
 }

@@ -7,7 +7,7 @@ const answering = {
   stream: Given(Type.Boolean({ default: true })),
   options,
   format: Given(Type.Union([Type.String(), Loose({})], { description: '"json" or a JSON schema' })),
-  think: Given(Type.Union([Type.Boolean(), Type.String()])),
+  think: Given(Type.Union([Type.Boolean(), Type.String()], { description: 'Also an effort: low, medium, high' })),
   keep_alive,
   truncate: Given(
     Type.Boolean({

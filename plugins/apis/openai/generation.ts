@@ -166,8 +166,10 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
   let calls = 0
   return messages.map((message, index) => {
     const at = `messages[${index}].content`
-    const { function_call, tool_calls, refusal, ...rest } = message
+    const { function_call, tool_calls, refusal, reasoning, ...rest } = message
     const converted: Fields = withoutNulls(rest)
+    // Some clients return the thinking under another name.
+    if (reasoning) converted.reasoning_content ??= reasoning
     converted.role ??= 'user'
     const made = toolCalls(message, () => `call_${++calls}`)
     if (made.length > 0) converted.tool_calls = made

@@ -69,6 +69,7 @@ const ChatMessage = Loose({
   content: Given(Type.Union([Type.String(), Type.Array(ContentPart)])),
   name: text,
   reasoning_content: text,
+  reasoning: text,
   refusal: text,
   tool_calls: Given(ListOf({ id: text, type: text, function: Called })),
   tool_call_id: text,
@@ -120,7 +121,9 @@ export const ChatRequest = Loose(
       })
     ),
     reasoning_effort: Given(
-      Type.String({ description: 'none, low, medium, high, … as supported by the chat template' })
+      Type.String({
+        description: 'none, minimal, low, medium, high, xhigh or max; the nearest level of the chat template'
+      })
     ),
     modalities: Given(Type.Array(Type.String(), { description: 'Only text is supported' })),
     ...ignored('audio', 'metadata', 'moderation', 'prediction', 'safety_identifier', 'service_tier', 'store', 'user'),

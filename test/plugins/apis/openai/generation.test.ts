@@ -51,6 +51,9 @@ t.test('converts messages for the engine', async t => {
   const table: [string, any, any][] = CASES.messages
   for (const [what, given, wanted] of table) t.strictSame(engineMessages([given]), [wanted ?? given], what)
 
+  const [thought] = engineMessages([{ role: 'assistant', content: 'a', reasoning: 'hm' }])
+  t.strictSame(thought, { role: 'assistant', content: 'a', reasoning_content: 'hm' })
+
   const older = engineMessages([
     { role: 'user', content: 'x' },
     { role: 'assistant', content: null, function_call: { name: 'f', arguments: '{}' } },
