@@ -87,8 +87,23 @@ type CallerLease = Pick<
   'turn' | 'owner' | 'bounds' | 'idle' | 'session' | 'onClamped' | 'onGrown' | 'onUnenforcedSchema'
 >
 
+/** What an API may do with the leased engine before the answer. */
+export interface Preparation {
+  /** The engine's request, within its limits and after the hooks. */
+  body: EngineFields
+  /** Counts the tokens of a prompt. Undefined if the engine cannot count. */
+  count(body: EngineFields): Promise<number | undefined>
+  /** Asks the engine for something else first. Limits, usage and cancellation are those of the request. */
+  ask(body: EngineFields, take: (deltas: readonly Delta[]) => void): Promise<void>
+}
+
+interface AnswerTaker {
+  /** What to ask in place of the question. If it is set, text may be sent before, and `false` ends the answer then. */
+  body?: EngineFields | false | undefined
+}
+
 /** Writes one answer in the format of an API. Each attempt gets a new writer. */
-export interface AnswerWriter {
+export interface AnswerWriter extends AnswerTaker {
   /** Converts the engine's deltas to text to send. Nothing is sent if it is empty or undefined. */
   add(deltas: readonly Delta[]): string | undefined
   end(): string
@@ -120,16 +135,16 @@ export function eventChannel(heartbeatInterval: number, failure: Channel['failur
 }
 
 /** Asks for an answer in one piece. Resolves with the taker once the answer is complete. */
-export async function wholeAnswer<Taker extends { add(deltas: readonly Delta[]): unknown }>(
+export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: readonly Delta[]): unknown }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Question,
-  open: (lease: Lease) => Taker | Promise<Taker>
+  open: (lease: Lease, first: Preparation) => Taker | Promise<Taker>
 ): Promise<Taker> {
   const prepared = await prepare(deps, reply, merged(asked, { whole: true }), clientSignal(reply))
   return await withGrantedLease(deps, reply, prepared, {}, async lease => {
-    const taker = await open(lease)
-    await generate(deps, lease, prepared, reply, deltas => void taker.add(deltas))
+    const taker = await open(lease, preparation(deps, lease, prepared, reply))
+    await generate(deps, lease, withBody(prepared, taker), reply, deltas => void taker.add(deltas))
     return taker
   })
 }
@@ -144,7 +159,7 @@ export async function streamedAnswer(
   reply: FastifyReply,
   asked: Question,
   channel: Channel,
-  open: (lease: Lease) => AnswerWriter | Promise<AnswerWriter>
+  open: (lease: Lease, first: Preparation) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
   const resumable = reply.server.resumable.begin(reply)
   const prepared = await prepare(deps, reply, asked, resumable?.signal ?? clientSignal(reply))
@@ -168,8 +183,10 @@ export async function streamedAnswer(
         await ask(deps, leased, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
         return stream.end()
       }
-      const writer = await open(leased)
-      await generate(deps, leased, prepared, reply, deltas => {
+      const writer = await open(leased, preparation(deps, leased, prepared, reply))
+      const begun = writer.body === undefined ? undefined : writer.add([])
+      if (begun) await stream.write(begun)
+      await generate(deps, leased, withBody(prepared, writer), reply, deltas => {
         sayReading(stream, deltas[0])
         const text = writer.add(deltas)
         return text ? stream.write(text) : undefined
@@ -177,6 +194,29 @@ export async function streamedAnswer(
       stream.end(writer.end())
     })
   )
+}
+
+function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared, reply: FastifyReply): Preparation {
+  const { tokens } = reply.request.record
+  return {
+    body: prepared.question.body!,
+    async count(body) {
+      try {
+        return await lease.engine.countTokens?.(body, lease)
+      } catch (error) {
+        throw reasonOf(deps, reply, lease, error)
+      }
+    },
+    async ask(body, take) {
+      await generate(deps, lease, withBody(prepared, { body }), reply, deltas => void take(deltas))
+      tokens.another()
+    }
+  }
+}
+
+/** The request with the taker's body, if it has one. Without any body nothing is asked. */
+function withBody({ question, hooked, signal }: Prepared, { body }: AnswerTaker): Prepared {
+  return { question: body ? merged(question, { body }) : question, hooked: body === false ? undefined : hooked, signal }
 }
 
 /** Passes deltas to a plugin that writes its own reply. @throws CorralError if the answer fails or is incomplete */

@@ -112,17 +112,19 @@ export class TokenTally {
   readonly #prompts: { tokens: number; cached: number }[] = []
   readonly #completions: number[] = []
   #finished = 0
+  /** Tokens of earlier calls of the engine for the same request. */
+  #earlier = { prompt: 0, cached: 0, completion: 0 }
 
   /** Tokens of all prompts, including cached ones; 0 if unknown. */
   get prompt(): number {
-    let sum = 0
+    let sum = this.#earlier.prompt
     for (const prompt of this.#prompts) sum += prompt?.tokens ?? 0
     return sum
   }
 
   /** Tokens of the prompts that were in the engine's cache. */
   get cached(): number {
-    let sum = 0
+    let sum = this.#earlier.cached
     for (const prompt of this.#prompts) sum += prompt?.cached ?? 0
     return sum
   }
@@ -133,7 +135,7 @@ export class TokenTally {
   }
 
   get completion(): number {
-    let sum = 0
+    let sum = this.#earlier.completion
     for (const tokens of this.#completions) sum += tokens ?? 0
     return sum
   }
@@ -173,7 +175,15 @@ export class TokenTally {
     return Math.floor(choice / this.choicesPerPrompt)
   }
 
+  /** Begins another call of the engine for the same request. */
+  another(): void {
+    const { prompt, cached, completion } = this
+    this.reset()
+    this.#earlier = { prompt, cached, completion }
+  }
+
   reset(): void {
+    this.#earlier = { prompt: 0, cached: 0, completion: 0 }
     this.unread = undefined
     this.#finished = 0
     this.#prompts.length = 0
