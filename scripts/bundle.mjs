@@ -13,14 +13,15 @@ const ENTRIES = {
   plugin: 'core/plugins/public-api.ts',
   testing: 'testing/index.ts',
   'digest-worker': 'plugins/models/download/transfer/digest-worker.ts',
-  'transfer-worker': 'plugins/models/download/transfer/transfer-worker.ts'
+  'transfer-worker': 'plugins/models/download/transfer/transfer-worker.ts',
+  'pdf-worker': 'core/answers/pdf-worker.ts'
 }
 
 /**
  * Packages outside the bundle: few users need them, and only with certain settings. The serializers are replaced by
  * JSON.stringify.
  */
-const SEPARATE = ['ioredis', '@opentelemetry/*', '@fastify/fast-json-stringify-compiler']
+const SEPARATE = ['ioredis', '@embedpdf/pdfium', '@opentelemetry/*', '@fastify/fast-json-stringify-compiler']
 
 /** CommonJS globals that ECMAScript modules lack. */
 const BANNER = `import { createRequire as bundledRequire } from 'node:module'

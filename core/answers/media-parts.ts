@@ -1,6 +1,8 @@
 import type { EngineSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
+import { merged } from '../system/collections.ts'
+import { isObject } from '../system/json-object.ts'
 
 /** A kind of media in messages, and the formats that corral accepts for it. */
 interface Medium {
@@ -51,44 +53,94 @@ const MAX_PIXELS = 100_000_000
 
 type Fields = Record<string, unknown>
 
-/** Formats the position of a message part as a parameter of the request. */
-export type Place = (message: number, part: number) => string
+/**
+ * Formats the position of a message part as a parameter of the request. Undefined if the part comes from another
+ * message of the request than the newest one of the user.
+ */
+export type Place = (message: number, part: number) => string | undefined
 
 const inContent: Place = (message, part) => `messages[${message}].content[${part}]`
+
+/** A document in a message. `withDocuments` replaces it by its text. */
+export interface DocumentPart {
+  type: 'file'
+  file: { file_data?: unknown; file_id?: unknown; file_url?: unknown; filename?: unknown }
+  /** Its place in the request if the request fails when the document cannot be used. */
+  param: string | undefined
+}
 
 /**
  * Checks the images, sounds and videos in chat messages before a model is loaded for them: whether the model
  * understands them, and whether the data is valid. URLs are refused, because an engine would fetch them from inside
  * this machine's network. Formats in which the engine's tools would follow URLs are refused too.
+ *
+ * Media that cannot be used fail the request if they are in the newest user message. In earlier messages and in
+ * results of tools they are replaced by a sentence, because every later request contains them too.
  * @throws CorralError `unsupported_capability` or `invalid_request` with the place as `param`
  */
-export function checkMedia(
-  messages: readonly Fields[],
+export function withUsableMedia<T extends Fields>(
+  messages: readonly T[],
   variant: Model,
   { projector }: Pick<EngineSettings, 'projector'>,
   place: Place = inContent
-): void {
-  messages.forEach(({ content }, message) => {
-    if (!Array.isArray(content)) return
-    content.forEach((part: Fields | null, index) => {
-      const kind = typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) && PARTS[part.type]
-      if (!kind) return
-      const param = place(message, index)
-      // The capabilities of a configured projector are not known before it is loaded.
-      if (typeof projector !== 'string') requireSense(variant, kind.medium, projector === null, param)
-      checkData(dataOf(part!, kind.fields), kind.medium, kind.plain, param)
-    })
+): T[] {
+  const newest = newestUserMessage(messages)
+  return messages.map((message, index) => {
+    const { content } = message
+    if (!Array.isArray(content) || !content.some(part => part?.type === 'file' || kindOf(part))) return message
+    const parts = content.map((part: Fields, at) => usablePart(part, index === newest ? place(index, at) : undefined))
+    return merged(message, {
+      content: parts.some((part, at) => part !== content[at]) ? joinTexts(parts) : content
+    }) as T
   })
+
+  function usablePart(part: Fields, param: string | undefined): unknown {
+    if (part?.type === 'file')
+      return { type: 'file', file: isObject(part.file) ? part.file : {}, param } as DocumentPart
+    const kind = kindOf(part)
+    if (!kind) return part
+    const { medium, fields, plain } = kind
+    // The capabilities of a configured projector are not known before it is loaded.
+    const blind = typeof projector === 'string' ? undefined : capabilityFault(variant, medium, projector === null)
+    const fault = blind ?? dataFault(dataOf(part, fields), medium, plain)
+    if (!fault) return part
+    if (param === undefined) {
+      const why = blind ? `this model cannot understand ${medium.plural}` : 'its data cannot be used'
+      return { type: 'text', text: `[There was ${medium.one} here, but ${why}.]` }
+    }
+    if (blind) throw new CorralError('unsupported_capability', blind, { param })
+    throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
+  }
 }
 
-function requireSense(variant: Model, { capability, plural }: Medium, switchedOff: boolean, param: string): void {
+const kindOf = (part: Fields | null) =>
+  typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) ? PARTS[part.type] : undefined
+
+/**
+ * Returns the index of the user message that asks for the answer, or -1 if results of tools ask for it. Clients may put
+ * files that a tool has returned into a user message after the result.
+ */
+function newestUserMessage(messages: readonly Fields[]): number {
+  const last = messages.findLastIndex(({ role }) => role === undefined || role === 'user')
+  // The last message may be the beginning of the answer.
+  const isAnswered = messages.slice(last + 1, -1).some(({ role }) => role === 'assistant')
+  return isAnswered || messages.at(-1)?.role === 'tool' || messages[last - 1]?.role === 'tool' ? -1 : last
+}
+
+/** Joins parts into plain text if they are all text, because every template supports that. */
+export function joinTexts(parts: readonly unknown[]): string | readonly unknown[] {
+  const texts = parts.flatMap(part => (isObject(part) && typeof part.text === 'string' ? [part.text] : []))
+  return texts.length === parts.length ? texts.filter(text => text !== '').join('\n') : parts
+}
+
+/** Returns why a model cannot understand a medium. */
+function capabilityFault(variant: Model, { capability, plural }: Medium, switchedOff: boolean): string | undefined {
   const able = variant.metadata.capabilities
-  if (!switchedOff && (capability ? able.includes(capability) : able.includes('vision'))) return
+  if (!switchedOff && (capability ? able.includes(capability) : able.includes('vision'))) return undefined
   const why = switchedOff
     ? 'its projector is switched off in config.yaml'
     : `it has no projector (mmproj) file for ${plural}`
-  const message = `Model "${variant.publicName}" cannot understand ${plural}: ${why}. Use a model that can, or import it together with its projector.`
-  throw new CorralError('unsupported_capability', message, { param })
+  return `Model "${variant.publicName}" cannot understand ${plural}: ${why}. Use a model that can, or import it together with its projector.`
 }
 
 /** The data of a part: `{ type, [type]: { url } }`, or the same with a string instead of the object. */
@@ -98,27 +150,26 @@ function dataOf(part: Fields, fields: readonly string[]): unknown {
   return fields.map(field => (content as Fields)[field]).find(value => value !== undefined && value !== null)
 }
 
-/** @param plain whether base64 without a data URL prefix is allowed too */
-function checkData(data: unknown, medium: Medium, plain: boolean, param: string): void {
+/**
+ * Returns what is wrong with the data of a medium, as the end of a sentence.
+ * @param plain whether base64 without a data URL prefix is allowed too
+ */
+function dataFault(data: unknown, medium: Medium, plain: boolean): string | undefined {
   const { one, formats, names } = medium
-  const refuse = (what: string): CorralError => new CorralError('invalid_request', `"${param}" ${what}`, { param })
   const wanted = `a data URL (data:…;base64,…)${plain ? ' or base64' : ''}`
-  if (typeof data !== 'string' || data === '') throw refuse(`contains no data. Send ${one} as ${wanted}.`)
+  if (typeof data !== 'string' || data === '') return `contains no data. Send ${one} as ${wanted}.`
   if (/^[a-z][a-z0-9+.-]*:\/\//i.test(data)) {
-    throw refuse(`is a URL. corral does not fetch anything for a request: send ${one} as ${wanted}.`)
+    return `is a URL. corral does not fetch anything for a request: send ${one} as ${wanted}.`
   }
   const start = DATA_URL.exec(data)?.[0].length ?? (plain && !data.startsWith('data:') ? 0 : undefined)
-  if (start === undefined) throw refuse(`must be ${wanted}.`)
+  if (start === undefined) return `must be ${wanted}.`
   const base64 = start === 0 ? data : data.slice(start)
-  if (!BASE64.test(base64)) throw refuse('is not valid base64.')
+  if (!BASE64.test(base64)) return 'is not valid base64.'
   const head = Buffer.from(base64.slice(0, HEAD), 'base64')
-  if (!formats.test(head.toString('latin1', 0, 16))) throw refuse(`is not ${one} that can be read. Send ${names}.`)
+  if (!formats.test(head.toString('latin1', 0, 16))) return `is not ${one} that can be read. Send ${names}.`
   const { width, height } = medium === IMAGE ? imageSize(head) : { width: 0, height: 0 }
-  if (width * height > MAX_PIXELS) {
-    throw refuse(
-      `is an image of ${width} × ${height} pixels, more than ${MAX_PIXELS / 1e6} million. Send a smaller one.`
-    )
-  }
+  if (width * height <= MAX_PIXELS) return undefined
+  return `is an image of ${width} × ${height} pixels, more than ${MAX_PIXELS / 1e6} million. Send a smaller one.`
 }
 
 /** Reads the size of an image in pixels from its first bytes. Returns zeros if they do not contain it. */

@@ -33,6 +33,7 @@ import { formatModelName, type ModelName, publicModelName, type RequestedName } 
 import type { OverflowPolicy } from '../models/options.ts'
 import { merged } from '../system/collections.ts'
 import { countAborted, promptTokens, tokensIn } from './aborted-answers.ts'
+import { withDocuments } from './documents.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
 import { ContextGrowth } from './grow-context.ts'
@@ -246,7 +247,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const signal = clientSignal(reply)
   const { record, caller } = reply.request
   const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
-  const question = await bounded(deps, reply, asked, variant)
+  const question = await bounded(deps, reply, asked, variant, signal)
   const { operation, body, lease } = question
   const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
   if (hooked) await deps.hooks.request(hooked)
@@ -272,8 +273,8 @@ export async function askPrompt<Name extends 'tokenize' | 'countTokens' | 'apply
   name: Name,
   { body, lease }: { body: EngineFields; lease: ModelLease }
 ): Promise<Awaited<ReturnType<NonNullable<Engine[Name]>>>> {
-  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async leased => {
-    const result = await requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)(body, leased)
+  return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async (leased, prompt) => {
+    const result = await requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)(prompt, leased)
     return result as Awaited<ReturnType<NonNullable<Engine[Name]>>>
   })
 }
@@ -349,7 +350,8 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
-  variant: Model
+  variant: Model,
+  signal: AbortSignal
 ): Promise<Request & { lease: { model: ModelName }; growth: ContextGrowth | undefined }> {
   const { config, engines, surface } = deps
   const { caller, body: sent, record } = reply.request
@@ -357,11 +359,12 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
-  const body = enforceRequestLimits(asked, getRequestLimits(config, variant, caller), sent)
+  let body = enforceRequestLimits(asked, getRequestLimits(config, variant, caller), sent)
   if (body) {
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
     await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+    body = await withDocuments(body, config, reply, signal)
   }
   // The name is resolved once, so that a change in between cannot switch the request's model.
   const lease = merged(asked.lease, { model: publicModelName(variant) })
@@ -450,7 +453,7 @@ async function prepare(
   asked: Question,
   signal: AbortSignal
 ): Promise<Prepared<Question & { lease: { model: ModelName }; growth: ContextGrowth | undefined }>> {
-  const question = await bounded(deps, reply, asked, asked.variant)
+  const question = await bounded(deps, reply, asked, asked.variant, signal)
   const { operation, body, lease, variant } = question
   if (!body) return { question, hooked: undefined, signal }
   const hooked = hookedRequest(deps, operation, body, lease, reply, signal)

@@ -141,6 +141,11 @@ const LimitsSchema = Group(
       'How many ways a grammar or JSON schema may have to match the characters of one token; nested repetitions multiply them',
       { restart: true }
     ),
+    document_size: Bytes({ default: '32MiB', description: 'Largest PDF or text file in a request' }),
+    document_pages: Count(200, 1, 'Pages of a PDF that a model gets'),
+    document_text: Count(2_000_000, 1, 'Characters of a PDF or text file that a model gets'),
+    document_time: Timeout({ default: '30s', description: 'How long reading a PDF may take' }),
+    document_memory: Bytes({ default: '256MiB', description: 'Memory for reading a PDF; two are read at a time' }),
     connections: Count(1024, 1, 'Maximum open connections'),
     connections_per_address: Count(
       256,

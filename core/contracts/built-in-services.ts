@@ -49,6 +49,12 @@ export interface Usage {
   budgetsOf(caller: Caller): Promise<BudgetState[]>
 }
 
+/** Finds the files that clients stored with POST /v1/files. */
+export interface UserFileFinder {
+  /** Returns undefined for files that do not exist, and for files of other owners. */
+  find(owner: string, id: string): { filename: string; bytes: number; path: string } | undefined
+}
+
 export interface WebPage {
   readonly path: string
   sendPage(reply: FastifyReply): FastifyReply
@@ -248,5 +254,6 @@ declare module './services.ts' {
     nativeApi: NativeApi
     stateFeed: StateFeed
     web: WebPage
+    userFiles: UserFileFinder
   }
 }

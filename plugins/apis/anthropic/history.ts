@@ -1,4 +1,5 @@
 import { callArguments } from '../../../core/answers/call-arguments.ts'
+import type { DocumentPart } from '../../../core/answers/media-parts.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { CountRequest, MessageParam } from './schemas.ts'
@@ -19,7 +20,10 @@ interface Turn {
 
 /** A part of an engine message, and the place in the request that it comes from. */
 interface Part {
-  content: { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
+  content:
+    | { type: 'text'; text: string }
+    | { type: 'image_url'; image_url: { url: string } }
+    | { type: 'file'; file: DocumentPart['file'] }
   place: string
 }
 
@@ -330,7 +334,12 @@ function documentParts(given: Block): Part[] {
   const heading = about === '' ? [] : [textPart(about, given.place)]
   if (type === 'text') return [...heading, textPart(requireText(source, 'data'), source.place)]
   if (type === 'content') return [...heading, ...convertBlocks(content, `${source.place}.content`)]
-  return [...heading, absentPart('A document', source)]
+  const { data: file_data, url: file_url, file_id } = source.block
+  const file = { file_data, file_url, file_id, filename: title }
+  return [
+    ...(typeof context === 'string' ? [textPart(context, given.place)] : []),
+    { content: { type: 'file', file }, place: source.place }
+  ]
 }
 
 /** A sentence for content that corral does not have. An error would fail every later request of the conversation too. */

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
-import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askPrompt, eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
@@ -136,8 +136,12 @@ function toQuestion(
   const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, reply.request.caller)
   const { body, places, called, ignored } = engineRequest(request, sampling)
   reportIgnoredTools(reply, ignored)
-  checkMedia(body.messages, variant, settings.engine, (message, part) => places[message]![part]!)
-  const messages = withModelDefaults(body.messages, variant.defaults)
+  const newest = `messages.${request.messages.findLastIndex(({ role }) => role === 'user')}.`
+  const usable = withUsableMedia(body.messages, variant, settings.engine, (message, part) => {
+    const place = places[message]![part]!
+    return place.startsWith(newest) ? place : undefined
+  })
+  const messages = withModelDefaults(usable, variant.defaults)
   const stopText = Boolean(request.stop_sequences?.length)
   const question = {
     operation: 'chat',

@@ -31,7 +31,8 @@ const Block = Loose({
   content: Type.Optional(Type.Unknown({ description: 'Of a tool_result: text, or a list of blocks' })),
   source: Type.Optional(
     Type.Unknown({
-      description: 'Of an image: {type: "base64", media_type, data}; of a document: {type: "text", data}'
+      description:
+        'Of an image: {type: "base64", media_type, data}; of a document: {type: "text", data}, {type: "base64", data} of a PDF, or {type: "file", file_id}'
     })
   ),
   title: Given(Type.String({ description: 'Of a document or search_result' })),

@@ -54,6 +54,7 @@ export default definePlugin({
   description: "OpenAI's files and batches: /v1/files and /v1/batches, answered while no client needs the models",
   optional: true,
   needs: ['access', 'scheduler'],
+  offers: ['userFiles'],
   options: Section,
   async setup(context, options) {
     const { config, log, paths } = context
@@ -71,6 +72,7 @@ export default definePlugin({
     await files.load(id => batches.needs(id))
     let server: FastifyInstance | undefined
     return {
+      services: { userFiles: files },
       routes: async app => {
         server = app
         await app.register(batchRoutes({ files, batches, stall: () => parseDuration(config.limits.upload_stall)! }), {

@@ -15,7 +15,7 @@ import { parseDuration } from '../../../core/system/duration.ts'
 import { batchObject, STATUSES } from './batch-record.ts'
 import type { Batches } from './batches.ts'
 import { ENDPOINTS, LineErrorSchema } from './json-lines.ts'
-import type { ArrivingFile, FileRecord, UserFiles } from './user-files.ts'
+import { type ArrivingFile, type FileRecord, PURPOSES, type UserFiles } from './user-files.ts'
 
 const TAG = 'OpenAI batches'
 const FORM = 'multipart/form-data'
@@ -49,8 +49,11 @@ const BatchObject = Titled('Batch', {
   metadata: OrNull(Type.Record(Type.String(), Type.String()))
 })
 const FileForm = Loose({
-  file: Type.String({ format: 'binary', description: 'One request per line: {"custom_id", "method", "url", "body"}' }),
-  purpose: Type.Literal('batch'),
+  file: Type.String({
+    format: 'binary',
+    description: 'Of a batch: one request per line, {"custom_id", "method", "url", "body"}'
+  }),
+  purpose: Type.Enum([...PURPOSES]),
   'expires_after[anchor]': Type.Optional(Type.Literal('created_at')),
   'expires_after[seconds]': Type.Optional(Type.Integer({ minimum: 60 }))
 })
@@ -292,17 +295,18 @@ function whenRejected(promise: Promise<unknown>): Promise<never> {
 }
 
 /** Validates the fields. @returns the number of seconds to store the file @throws CorralError `invalid_request` */
-function readFields(fields: ReadonlyMap<string, string>): { keep: number | undefined } {
+function readFields(fields: ReadonlyMap<string, string>) {
   const wrong = (param: string, message: string) => new CorralError('invalid_request', message, { param })
-  const purpose = fields.get('purpose')
-  if (purpose !== 'batch')
-    throw wrong('purpose', '"purpose" must be "batch": this server stores files only for batches.')
+  const purpose = PURPOSES.find(each => each === fields.get('purpose'))
+  if (!purpose) {
+    throw wrong('purpose', '"purpose" must be "batch" for a batch, or "user_data" for a document in a message.')
+  }
   const seconds = fields.get('expires_after[seconds]')
-  if (seconds === undefined) return { keep: undefined }
+  if (seconds === undefined) return { purpose, keep: undefined }
   if (!/^\d{1,9}$/.test(seconds) || Number(seconds) < 60) {
     throw wrong('expires_after', '"expires_after[seconds]" must be a number of at least 60.')
   }
-  return { keep: Number(seconds) }
+  return { purpose, keep: Number(seconds) }
 }
 
 const MAX_WINDOW_SECONDS = 30 * 24 * 3600

@@ -12,12 +12,16 @@ import { fileSize, namesIn } from '../../../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { plural } from '../../../core/system/plural.ts'
 
+/** Purposes of files that clients send: requests of a batch, or documents in messages. */
+export const PURPOSES = ['batch', 'user_data', 'assistants'] as const
+type Purpose = (typeof PURPOSES)[number]
+
 const FileRecordSchema = Type.Object({
   version: Type.Literal(1),
   id: Type.String(),
   owner: Type.String(),
   filename: Type.String(),
-  purpose: Type.Enum(['batch', 'batch_output']),
+  purpose: Type.Enum([...PURPOSES, 'batch_output']),
   bytes: Type.Integer(),
   createdAt: Type.Integer({ description: 'Seconds since the epoch' }),
   expiresAt: Type.Optional(Type.Integer())
@@ -81,6 +85,12 @@ export class UserFiles {
     return [...this.#files.values()].filter(file => file.owner === owner)
   }
 
+  /** Returns undefined for files that do not exist, and for files of other owners. */
+  find(owner: string, id: string): (FileRecord & { path: string }) | undefined {
+    const file = this.#files.get(id)
+    return file?.owner === owner ? { ...file, path: this.pathOf(id) } : undefined
+  }
+
   /** @throws CorralError `file_not_found`, also for files of other owners */
   get(owner: string, id: string, param = 'file_id'): FileRecord {
     const file = this.#files.get(id)
@@ -125,7 +135,7 @@ export class UserFiles {
   async receive(
     { owner }: Pick<Caller, 'owner'>,
     { filename, content }: ArrivingFile,
-    { length = 0, form }: { length?: number | undefined; form: Promise<{ keep: number | undefined }> }
+    { length = 0, form }: { length?: number | undefined; form: Promise<{ keep: number | undefined; purpose: Purpose }> }
   ): Promise<FileRecord> {
     const id = newFileId()
     const part = join(this.#folder, `${id}.part`)
@@ -154,14 +164,14 @@ export class UserFiles {
       } finally {
         await handle.close()
       }
-      const { keep } = await form
+      const { keep, purpose } = await form
       await rename(part, this.pathOf(id))
       const expiresAt = keep === undefined ? {} : { expiresAt: secondsNow() + keep }
       return await this.#record({
         id,
         owner,
         filename: displayName(filename),
-        purpose: 'batch',
+        purpose,
         bytes: arriving.bytes,
         ...expiresAt
       })

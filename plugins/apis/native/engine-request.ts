@@ -1,6 +1,6 @@
 import { deflateRawSync, inflateRawSync } from 'node:zlib'
 import { callArguments } from '../../../core/answers/call-arguments.ts'
-import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import type { Question } from '../../../core/answers/pipeline.ts'
 import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
@@ -72,9 +72,9 @@ export function chatCall(
   sampling: Record<string, unknown>,
   engine: Pick<EngineSettings, 'projector'> = {}
 ): NativeCall {
-  const messages = engineMessages(request.messages ?? [])
   // The text is part 0, before the images.
-  checkMedia(messages, variant, engine, (message, part) => `messages[${message}].images[${part - 1}]`)
+  const place = (message: number, part: number) => `messages[${message}].images[${part - 1}]`
+  const messages = withUsableMedia(engineMessages(request.messages ?? []), variant, engine, place)
   return {
     operation: 'chat',
     body: {
@@ -108,7 +108,7 @@ export function generateCall(
 ): NativeCall {
   const prompt = request.prompt ?? ''
   const turn: Record<string, unknown> = { role: 'user', content: messageContent(prompt, request.images) }
-  checkMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
+  withUsableMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
   if (request.images?.length && (request.suffix || request.raw)) {
     const other = request.suffix ? 'suffix' : 'raw'
     throw new CorralError('invalid_request', `"images" cannot be combined with "${other}".`, { param: 'images' })

@@ -1,6 +1,6 @@
 import type { TSchema } from 'typebox'
 import { callArguments } from '../../../core/answers/call-arguments.ts'
-import { checkMedia } from '../../../core/answers/media-parts.ts'
+import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ModelRequest, passedFields } from '../../../core/answers/model-request.ts'
 import { type ToolChoice, toolFields } from '../../../core/answers/tool-choice.ts'
@@ -86,9 +86,9 @@ export const chatGeneration: Planner = (body, request) => {
     throw invalid(param, `"${param}" is missing. It must be an object with "schema".`)
   }
   if (top_logprobs && !logprobs) throw invalid('top_logprobs', '"top_logprobs" requires "logprobs": true.')
-  const messages = engineMessages(sent)
-  checkMedia(messages, variant, settings.engine, (message, part) => {
-    const { type } = (messages[message]!.content as { type: string }[])[part]!
+  const converted = engineMessages(sent)
+  const messages = withUsableMedia(converted, variant, settings.engine, (message, part) => {
+    const { type } = (converted[message]!.content as { type: string }[])[part]!
     return `messages[${message}].content[${part}].${type}`
   })
   const legacyFunctions = Boolean(functions?.length) && !tools?.length
@@ -155,7 +155,7 @@ function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
   return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }
 }
 
-const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url']
+const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url', 'file']
 
 /**
  * Converts messages for the engine. A message without a role is the user's, a refusal becomes text, and old function
@@ -201,7 +201,8 @@ function toolCalls({ tool_calls, function_call }: ChatMessage, newId: () => stri
 function enginePart(part: ContentPart, at: string): Fields {
   const { type, text, refusal, image_url } = part
   if (type === 'refusal') return { type: 'text', text: refusal ?? '' }
-  if (!PARTS.includes(type)) throw invalid(`${at}.type`, `"${at}.type" must be "text", "image_url" or "input_audio".`)
+  if (!PARTS.includes(type))
+    throw invalid(`${at}.type`, `"${at}.type" must be "text", "image_url", "input_audio" or "file".`)
   if (type === 'text' && typeof text !== 'string') throw invalid(`${at}.text`, `"${at}.text" must be text.`)
   // Some clients send the URL without the object around it.
   return type === 'image_url' && typeof image_url === 'string' ? { type, image_url: { url: image_url } } : part

@@ -47,13 +47,20 @@ const generationRequest = {
 }
 
 const ContentPart = Loose({
-  type: Type.String({ description: 'text, image_url, input_audio or refusal' }),
+  type: Type.String({ description: 'text, image_url, input_audio, file or refusal' }),
   text,
   refusal: text,
   image_url: Given(
     Type.Union([Loose({ url: Type.String({ description: 'A data URL; other URLs are not fetched' }) }), Type.String()])
   ),
-  input_audio: Given(Loose({ data: Given(Type.String({ description: 'Base64' })), format: text }))
+  input_audio: Given(Loose({ data: Given(Type.String({ description: 'Base64' })), format: text })),
+  file: Given(
+    Loose({
+      file_data: Given(Type.String({ description: 'A PDF or text file, as a data URL or base64' })),
+      file_id: Given(Type.String({ description: 'A file that was sent to POST /v1/files' })),
+      filename: text
+    })
+  )
 })
 export type ContentPart = Static<typeof ContentPart>
 

@@ -1,6 +1,6 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { checkMedia } from '../../../../core/answers/media-parts.ts'
+import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
 import { eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
 import type { Delta, EngineFields, TokenUsage } from '../../../../core/contracts/engines.ts'
@@ -128,7 +128,7 @@ export async function transcribe(
   const { variant, settings, sampling, lease } = readModelRequest(deps, request.body, request.caller)
   const fields = transcriptionFields(request.body, task)
   const part = { type: 'input_audio', input_audio: { data: fields.audio } }
-  checkMedia([{ content: [part] }], variant, settings.engine, () => 'file')
+  withUsableMedia([{ content: [part] }], variant, settings.engine, () => 'file')
   const body = { ...sampling, ...fields }
   const question: Question = { operation: 'transcribe', body, lease, variant, overflow: 'error' }
   if (!stream) {

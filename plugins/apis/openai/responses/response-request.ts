@@ -335,8 +335,10 @@ function inputPart(part: Fields, at: Path): InputPart {
       const { data, format } = isObject(part.input_audio) ? part.input_audio : {}
       return { type, input_audio: { data, ...(typeof format === 'string' && { format }) } }
     }
-    case 'input_file':
-      throw unsupported([...at, 'type'], 'files are not supported. Send their text as "input_text".')
+    case 'input_file': {
+      const texts = ['file_data', 'file_id', 'file_url', 'filename'].filter(name => typeof part[name] === 'string')
+      return { type, ...Object.fromEntries(texts.map(name => [name, part[name]])) }
+    }
     default:
       if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
       throw unsupported([...at, 'type'], `parts ${describeType(type)} are not supported. Send text or images.`)
@@ -378,6 +380,7 @@ function engineContent(parts: readonly InputPart[]): Content {
   return parts.map(part => {
     if (part.type === 'input_text') return { type: 'text', text: part.text }
     if (part.type === 'input_image') return { type: 'image_url', image_url: { url: part.image_url } }
+    if (part.type === 'input_file') return { type: 'file', file: part }
     return { ...part }
   })
 }

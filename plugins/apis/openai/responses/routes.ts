@@ -1,5 +1,5 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { checkMedia } from '../../../../core/answers/media-parts.ts'
+import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
 import {
@@ -129,7 +129,8 @@ function parseRequest(deps: ResponseDependencies, { body: request, caller }: Res
     const sentence = '"input" is missing. It must be text or a non-empty list of items.'
     throw new CorralError('invalid_request', sentence, { param: 'input' })
   }
-  checkMedia(messages, variant, settings.engine, (message, part) => `${places[message]}[${part}]`)
+  const place = (message: number, part: number) => `${places[message]}[${part}]`
+  const usable = withUsableMedia(messages, variant, settings.engine, place)
   const overflow = engine.overflow ?? settings.overflow
   const sampling = { ...settings.sampling, ...engine.fields }
   return {
@@ -144,7 +145,7 @@ function parseRequest(deps: ResponseDependencies, { body: request, caller }: Res
     items: placed.map(({ item }) => item),
     question: {
       operation: 'chat',
-      body: { ...sampling, messages: withModelDefaults(messages, variant.defaults) },
+      body: { ...sampling, messages: withModelDefaults(usable, variant.defaults) },
       lease,
       variant,
       overflow,

@@ -101,7 +101,14 @@ const probability = { token: Type.String(), bytes: Type.Array(Type.Integer()), l
 const InputPart = Type.Union([
   Loose({ type: Type.Literal('input_text'), text: Type.String() }),
   Loose({ type: Type.Literal('input_image'), image_url: Type.Unknown(), detail: Type.String() }),
-  Loose({ type: Type.Literal('input_audio'), input_audio: Loose({ data: Type.Unknown() }) })
+  Loose({ type: Type.Literal('input_audio'), input_audio: Loose({ data: Type.Unknown() }) }),
+  Loose({
+    type: Type.Literal('input_file'),
+    file_data: Type.Optional(Type.String({ description: 'A PDF or text file, as a data URL or base64' })),
+    file_id: Type.Optional(Type.String({ description: 'A file that was sent to POST /v1/files' })),
+    file_url: Type.Optional(Type.String({ description: 'Not supported' })),
+    filename: Type.Optional(Type.String())
+  })
 ])
 export type InputPart = Static<typeof InputPart>
 

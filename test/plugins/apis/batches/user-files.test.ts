@@ -9,7 +9,8 @@ import { line, openai, sendFile, textOf } from './support.ts'
 const caller = { owner: 'alice' }
 const log = { warn() {} }
 const LIMITS: FileLimits = { fileSize: 1000, files: 3, bytes: 1500, keep: 60_000 }
-const form = Promise.resolve({ keep: undefined as number | undefined })
+const form = Promise.resolve({ purpose: 'batch' as const, keep: undefined as number | undefined })
+const expiring = form.then(fields => ({ ...fields, keep: 3600 }))
 
 async function* contentOf(...pieces: string[]) {
   for (const piece of pieces) yield Buffer.from(piece)
@@ -80,9 +81,9 @@ t.test('limits include running uploads and apply per owner', async t => {
 
 t.test('files are deleted when they expire, unless a batch needs them', async t => {
   const { folder, files, open } = await filesIn(t)
-  const stays = await files.receive(caller, arriving('stays'), { form: Promise.resolve({ keep: 3600 }) })
+  const stays = await files.receive(caller, arriving('stays'), { form: expiring })
   t.equal(stays.expiresAt! - stays.createdAt, 3600)
-  const expires = await files.receive(caller, arriving('expires'), { form: Promise.resolve({ keep: 3600 }) })
+  const expires = await files.receive(caller, arriving('expires'), { form: expiring })
   const old = await files.receive(caller, arriving('old'), { form })
   const edit = (id: string, change: object) => {
     const path = join(folder, `${id}.json`)

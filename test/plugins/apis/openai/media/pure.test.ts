@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Fastify from 'fastify'
 import t from 'tap'
-import { checkMedia, imageSize } from '../../../../../core/answers/media-parts.ts'
+import { imageSize, withUsableMedia } from '../../../../../core/answers/media-parts.ts'
 import type { EngineMode } from '../../../../../core/contracts/engines.ts'
 import type { Capability } from '../../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
@@ -64,7 +64,7 @@ t.test('checks images and audio in messages', async t => {
   const png = `data:image/png;base64,${pngBytes().toString('base64')}`
   const seeing = variantOf(['completion', 'vision'])
   const check = (part: object, variant = seeing, projector?: string | null) =>
-    refusal(() => checkMedia([{ content: 'x' }, { content: [{ type: 'text' }, part] }], variant, { projector }))
+    refusal(() => withUsableMedia([{ content: 'x' }, { content: [{ type: 'text' }, part] }], variant, { projector }))
   const image = (image_url: unknown) => ({ type: 'image_url', image_url })
   t.same(check(image({ url: png })), {})
   t.same(check(image(png)), {}, 'the URL without an object')

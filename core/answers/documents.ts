@@ -1,0 +1,243 @@
+import { createHash } from 'node:crypto'
+import { open, readFile } from 'node:fs/promises'
+import type { FastifyReply } from 'fastify'
+import type { CoreConfig } from '../config/core-schema.ts'
+import type { EngineFields } from '../contracts/engines.ts'
+import { CorralError, type ErrorCode } from '../errors.ts'
+import { formatBytes, parseBytes } from '../system/bytes.ts'
+import { merged } from '../system/collections.ts'
+import { parseDuration } from '../system/duration.ts'
+import { isObject } from '../system/json-object.ts'
+import { type DocumentPart, joinTexts } from './media-parts.ts'
+import { PdfReader, type PdfText } from './pdf-reader.ts'
+
+const pdfs = new PdfReader()
+
+type Limits = ReturnType<typeof readLimits>
+
+function readLimits(limits: CoreConfig['limits']) {
+  return {
+    size: parseBytes(limits.document_size)!,
+    pdf: {
+      maxPages: limits.document_pages,
+      maxCharacters: limits.document_text,
+      memory: parseBytes(limits.document_memory)!,
+      time: parseDuration(limits.document_time)!
+    }
+  }
+}
+
+/** Why a document cannot be used, as the end of a sentence that begins with "it", and what the client can do. */
+interface Fault {
+  code: ErrorCode
+  because: string
+  advice: string
+}
+
+const unsupported = (because: string, advice: string): Fault => ({ code: 'unsupported_capability', because, advice })
+const invalid = (because: string, advice: string): Fault => ({ code: 'invalid_request', because, advice })
+const over = (because: string, setting: string, advice = 'Send a part of it'): Fault => ({
+  code: 'over_limit',
+  because,
+  advice: `${advice}, or have the admin raise "limits.${setting}".`
+})
+
+const CANNOT_FETCH = invalid('it is a URL, and corral does not fetch anything for a request', 'Send the file itself.')
+const FILE_GONE: Fault = {
+  code: 'file_not_found',
+  because: 'you have no file with this id',
+  advice: 'List your files with GET /v1/files, or send the file itself.'
+}
+const EMPTY = invalid('it contains no data', 'Send the file as a data URL (data:…;base64,…) or base64.')
+const DAMAGED_BASE64 = invalid('its data is not valid base64', 'Encode the file again.')
+const SCANNED = unsupported(
+  'it contains no text, probably because its pages are scanned images',
+  'Send its text, or images of its pages to a model that can understand images.'
+)
+
+const PDF_FAULTS: Record<Extract<PdfText, { fault: string }>['fault'], (limits: Limits['pdf']) => Fault> = {
+  encrypted: () => invalid('it needs a password', 'Send a copy without a password.'),
+  damaged: () => invalid('it is damaged', 'Check that other programs can open it.'),
+  memory: ({ memory }) => over(`it needs more than ${formatBytes(memory)} of memory to be read`, 'document_memory'),
+  slow: ({ time }) => over(`reading it takes longer than ${time / 1000} s`, 'document_time')
+}
+
+/** A document's data, which is loaded only if necessary. */
+interface Source {
+  name: string
+  bytes: number
+  /** Identifies the content. */
+  id(): string
+  /** The first bytes, which show what it is. */
+  head(): Buffer | Promise<Buffer>
+  load(): Buffer | Promise<Buffer>
+}
+
+/** A document's text, and what was left out because of limits. */
+interface Text {
+  text: string
+  pages?: number
+  cut?: Fault & { note: string }
+}
+
+/**
+ * Replaces the documents in chat messages by their text. A document in the newest user message that cannot be used
+ * fails the request. Anywhere else a sentence tells the model, because every later request of the conversation would
+ * fail otherwise.
+ * @throws CorralError with the document's place as `param`, `too_busy`; the reason of the signal
+ */
+export async function withDocuments<Body extends EngineFields>(
+  body: Body,
+  { limits }: Pick<CoreConfig, 'limits'>,
+  reply: FastifyReply,
+  signal: AbortSignal
+): Promise<Body> {
+  const { messages } = body
+  if (!Array.isArray(messages) || !messages.some(hasDocument)) return body
+  const read: unknown[] = []
+  for (const message of messages) read.push(hasDocument(message) ? await withTexts(message) : message)
+  return merged(body, { messages: read }) as Body
+
+  async function withTexts(message: { content: unknown[] }): Promise<unknown> {
+    const parts: unknown[] = []
+    for (const part of message.content) parts.push(isDocument(part) ? await asText(part) : part)
+    return merged(message, { content: joinTexts(parts) })
+  }
+
+  async function asText({ file, param }: DocumentPart): Promise<{ type: 'text'; text: string }> {
+    const text = await documentText(file, param, readLimits(limits), reply, signal)
+    reply.server.bodyMemory.take(reply.request, text.length)
+    return { type: 'text', text }
+  }
+}
+
+const isDocument = (part: unknown): part is DocumentPart => isObject(part) && part.type === 'file'
+const hasDocument = (message: unknown): message is { content: unknown[] } =>
+  isObject(message) && Array.isArray(message.content) && message.content.some(isDocument)
+
+async function documentText(
+  file: DocumentPart['file'],
+  param: string | undefined,
+  limits: Limits,
+  reply: FastifyReply,
+  signal: AbortSignal
+): Promise<string> {
+  const source = findSource(file, reply)
+  const name = 'name' in source ? source.name : displayName(file.filename)
+  const read = 'code' in source ? source : await readSource(source, limits, reply.request.caller.turn, signal)
+  const fault = 'code' in read ? read : read.cut
+  if (fault && param !== undefined) {
+    const { code, because, advice } = fault
+    throw new CorralError(code, `The document "${param}" cannot be used: ${because}. ${advice}`, { param })
+  }
+  if ('code' in read) return `[The document${name && ` "${name}"`} was left out here: ${read.because}.]`
+  const { text, pages, cut } = read
+  const attributes = `${name && ` name="${name}"`}${pages === undefined ? '' : ` pages="${pages}"`}`
+  return `<document${attributes}>\n${text}\n${cut ? `[${cut.note}]\n` : ''}</document>`
+}
+
+/** Returns a file's name without characters that would break the tag around its text. */
+function displayName(name: unknown): string {
+  return typeof name === 'string' ? name.replace(/[\p{Cc}"<>]/gu, '').slice(0, 200) : ''
+}
+
+const DATA_URL = /^data:[^,]{0,200};base64,/
+const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
+/** Bytes that show what a document is. PDF readers look for the signature in this many. */
+const HEAD_BYTES = 1024
+
+function findSource(
+  { file_url: url, file_id: id, file_data: data, filename }: DocumentPart['file'],
+  { server, request }: FastifyReply
+): Source | Fault {
+  if (typeof id === 'string' && id !== '') {
+    const found = server.userFiles?.find(request.caller.owner, id)
+    if (!found) return FILE_GONE
+    const { path, bytes } = found
+    return {
+      name: displayName(filename) || displayName(found.filename),
+      bytes,
+      id: () => id,
+      async head() {
+        const handle = await open(path)
+        try {
+          const { buffer, bytesRead } = await handle.read(Buffer.alloc(HEAD_BYTES))
+          return buffer.subarray(0, bytesRead)
+        } finally {
+          await handle.close()
+        }
+      },
+      load() {
+        server.bodyMemory.take(request, bytes)
+        return readFile(path)
+      }
+    }
+  }
+  if (typeof data !== 'string' || data === '') return typeof url === 'string' ? CANNOT_FETCH : EMPTY
+  if (/^[a-z][a-z0-9+.-]*:\/\//i.test(data)) return CANNOT_FETCH
+  const encoded = data.slice(DATA_URL.exec(data)?.[0].length ?? 0)
+  // Some clients send base64 with line breaks.
+  const base64 = encoded.includes('\n') ? encoded.replace(/\s+/g, '') : encoded
+  if (!BASE64.test(base64)) return DAMAGED_BASE64
+  return {
+    name: displayName(filename),
+    bytes: Math.floor((base64.length * 3) / 4),
+    id: () => createHash('sha256').update(base64).digest('hex'),
+    head: () => Buffer.from(base64.slice(0, HEAD_BYTES * 2), 'base64').subarray(0, HEAD_BYTES),
+    load: () => Buffer.from(base64, 'base64')
+  }
+}
+
+async function readSource(
+  source: Source,
+  { size, pdf }: Limits,
+  client: string,
+  signal: AbortSignal
+): Promise<Text | Fault> {
+  if (source.bytes > size) return over(`it is larger than ${formatBytes(size)}`, 'document_size')
+  const head = await source.head()
+  if (head.includes('%PDF-')) {
+    const read = await pdfs.read(source.id(), source.load, pdf, client, signal)
+    return 'fault' in read ? PDF_FAULTS[read.fault](pdf) : pdfText(read, pdf)
+  }
+  const text = decodeText(await source.load())
+  if (text === undefined) {
+    const [, ending] = /\.(\w{1,10})$/.exec(source.name) ?? []
+    const type = ending ? `files of the type "${ending}"` : 'such files'
+    return unsupported(`corral reads text and PDFs, but not ${type}`, 'Send its text, or convert it to PDF.')
+  }
+  if (text.length <= pdf.maxCharacters) return { text }
+  return { text: text.slice(0, pdf.maxCharacters), cut: tooLong(pdf) }
+}
+
+/** Decodes text in UTF-8, or in UTF-16 with a byte order mark. Returns undefined if it is not text. */
+function decodeText(bytes: Buffer): string | undefined {
+  const mark = bytes.toString('hex', 0, 2)
+  const encoding = mark === 'fffe' ? 'utf-16le' : mark === 'feff' ? 'utf-16be' : 'utf-8'
+  try {
+    const text = new TextDecoder(encoding, { fatal: true }).decode(bytes)
+    return text.includes('\0') ? undefined : text
+  } catch {
+    return undefined
+  }
+}
+
+const tooLong = ({ maxCharacters }: Limits['pdf']) => ({
+  ...over(`it has more than ${maxCharacters} characters of text`, 'document_text'),
+  note: `Only the first ${maxCharacters} characters of this document are here.`
+})
+
+function pdfText({ pages, texts }: Extract<PdfText, { texts: string[] }>, limits: Limits['pdf']): Text | Fault {
+  const { maxPages, maxCharacters } = limits
+  if (texts.every(text => text === '')) return SCANNED
+  const text = texts
+    .map((text, index) => (text === '' ? `[Page ${index + 1}: no text]` : `[Page ${index + 1}]\n${text}`))
+    .join('\n\n')
+  if (texts.reduce((sum, { length }) => sum + length, 0) > maxCharacters) return { text, pages, cut: tooLong(limits) }
+  if (texts.length === pages) return { text, pages }
+  const cut = {
+    ...over(`it has ${pages} pages, more than ${maxPages}`, 'document_pages'),
+    note: `Only the first ${texts.length} pages of this document are here.`
+  }
+  return { text, pages, cut }
+}
