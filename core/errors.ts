@@ -22,7 +22,10 @@ const CODES = [
   [500, 'load_failed engine_crashed conversion_failed reload_failed hook_timeout internal'],
   [501, 'not_implemented'],
   [502, 'hub_unreachable checksum_mismatch member_unreachable copy_failed'],
-  [503, 'queue_full too_busy hub_rate_limited runtime_missing conversion_not_installed insufficient_memory'],
+  [
+    503,
+    'queue_full too_busy engine_unreachable hub_rate_limited runtime_missing conversion_not_installed insufficient_memory'
+  ],
   [503, 'model_stopped model_deleted shutting_down draining'],
   [504, 'load_timeout'],
   [507, 'insufficient_storage storage_not_writable']
@@ -41,7 +44,9 @@ export const ERROR_STATUS = Object.fromEntries(
 
 /** 5xx codes for which a retry of the same request may help. All others get `x-should-retry: false`. */
 const RETRYABLE = new Set(
-  errorCodes('queue_full too_busy hub_rate_limited engine_crashed hub_unreachable copy_failed draining')
+  errorCodes(
+    'queue_full too_busy engine_unreachable hub_rate_limited engine_crashed hub_unreachable copy_failed draining'
+  )
 )
 
 export interface ErrorOptions {

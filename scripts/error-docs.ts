@@ -77,6 +77,8 @@ const ADVICE: Record<ErrorCode, string> = {
   load_failed:
     'The message names the cause ([all causes](failures.md)); `corral logs <model>` shows what llama-server printed.',
   engine_crashed: 'The message names the cause ([all causes](failures.md)). Send the request again.',
+  engine_unreachable:
+    'The machine that answers for the model cannot be reached: a remote server, a node or an RPC worker. Start it, or try again after `Retry-After`.',
   conversion_not_installed:
     'A SafeTensors model must be converted, but the Python packages for that are not installed. Install them once with `corral conversion install` (several GB), or set `conversion.install: auto` to let any client trigger the installation.',
   conversion_failed: 'The message names the cause, and the log of the tools.',

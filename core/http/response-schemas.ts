@@ -46,7 +46,7 @@ export const DOWNLOAD_ERRORS = [...errorCodes('hub_unreachable checksum_mismatch
 /** Error codes of finding and loading a model. */
 export const MODEL_ERRORS = [
   ...errorCodes(
-    'invalid_model_name model_not_found load_failed engine_crashed conversion_failed',
+    'invalid_model_name model_not_found load_failed engine_crashed engine_unreachable conversion_failed',
     'conversion_not_installed queue_full runtime_missing insufficient_memory model_stopped',
     'model_deleted load_timeout'
   ),

@@ -1,7 +1,10 @@
 import type { ErrorCode } from '../../core/errors.ts'
 
 /** The error code for an engine that failed while loading. `runtime_missing` blames the build. */
-export type FailureCode = Extract<ErrorCode, 'load_failed' | 'load_timeout' | 'insufficient_memory' | 'runtime_missing'>
+export type FailureCode = Extract<
+  ErrorCode,
+  'load_failed' | 'load_timeout' | 'insufficient_memory' | 'runtime_missing' | 'engine_unreachable'
+>
 
 /**
  * How corral reacts to a failure.
@@ -38,7 +41,7 @@ const buildUnusable = causes('runtime_missing', 'other_build')
 const loadRefused = causes('load_failed', 'give_up')
 const fileRefused = causes('load_failed', 'give_up', true)
 const retryOnce = causes('load_failed', 'retry')
-const elsewhere = causes('load_failed', 'ask_again')
+const elsewhere = causes('engine_unreachable', 'ask_again')
 
 const OTHER_BUILD = 'Choose another llama.cpp build ("corral doctor" lists them).'
 const INSTALL = 'Install it, or choose another llama.cpp build ("corral doctor" lists them).'

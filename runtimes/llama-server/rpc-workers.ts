@@ -11,7 +11,7 @@ import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'
-import type { FailureCause } from './failure-causes.ts'
+import { CAUSES, type FailureCause } from './failure-causes.ts'
 import type { Device } from './memory/device-placement.ts'
 
 /*
@@ -28,6 +28,8 @@ export interface RpcWorker {
   facts: WorkerFacts
 }
 
+/** Seconds after which a worker that does not answer may be back. */
+const RETRY_AFTER_S = 5
 /** Milliseconds for an answer, which a working network needs only briefly. */
 const ANSWER_LIMIT = 3000
 /** Milliseconds that a worker may take to notice that its last client has left. */
@@ -42,7 +44,13 @@ const MAX_ANSWER_LENGTH = 64 * 1024
 type RpcSettings = NonNullable<EngineSettings['rpc']>
 
 function refusal(cause: FailureCause, worker: string, message: string, error?: unknown): CorralError {
-  return new CorralError('load_failed', message, { details: { cause, worker }, cause: error })
+  const { code } = CAUSES[cause]
+  const options = { details: { cause, worker }, cause: error }
+  return new CorralError(
+    code,
+    message,
+    code === 'engine_unreachable' ? { ...options, retryAfter: RETRY_AFTER_S } : options
+  )
 }
 
 /** Returns the pools that the memory of a worker's devices belongs to. */

@@ -75,10 +75,7 @@ export function createRemoteServers(
   timer.unref()
 
   function unreachable(error: unknown): ServerFault {
-    const outcome = new CorralError('engine_crashed', `No server of model "${name}" can be reached. Try again later.`, {
-      cause: error
-    })
-    return new ServerFault(outcome, true)
+    return new ServerFault(unavailable(`No server of model "${name}" can be reached. Try again later.`, error), true)
   }
 
   async function askOne<Reply>(
@@ -165,6 +162,12 @@ export function createRemoteServers(
   }
 }
 
+/** Seconds after which a server that cannot be reached may be back, if it does not say so itself. */
+const RETRY_AFTER_S = 5
+
+const unavailable = (message: string, cause?: unknown, retryAfter?: unknown) =>
+  new CorralError('engine_unreachable', message, { cause, retryAfter: Math.ceil(Number(retryAfter)) || RETRY_AFTER_S })
+
 const readText = async (body: ReplyBody) => await body.text().catch(() => '')
 
 /** Translates a rejection for the client. Quotes the server only if the request is at fault, and never its key. */
@@ -185,7 +188,9 @@ function refusal(name: string, status: number, text: string, retryAfter: unknown
   }
   if (status >= 500) {
     const what = `${server} failed with status ${status}. Try again later.`
-    return new ServerFault(new CorralError('engine_crashed', what), true)
+    const isPassing = status >= 502 && status <= 504
+    const outcome = isPassing ? unavailable(what, undefined, retryAfter) : new CorralError('engine_crashed', what)
+    return new ServerFault(outcome, true)
   }
   if (code === 'context_length_exceeded' || code === 'context_exceeded') {
     return new CorralError('context_exceeded', message || 'The prompt does not fit into the context. Shorten it.')

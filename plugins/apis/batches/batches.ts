@@ -428,6 +428,7 @@ const RETRY_DELAYS_MS: Record<string, number> = {
   rate_limited: 1000,
   queue_full: 1000,
   too_busy: 1000,
+  engine_unreachable: 5000,
   unauthorized: 200,
   draining: 1000,
   shutting_down: 1000,

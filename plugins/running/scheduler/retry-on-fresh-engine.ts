@@ -1,9 +1,12 @@
 import type { FastifyBaseLogger } from 'fastify'
 import type { Lease, Scheduler } from '../../../core/contracts/leases.ts'
-import { CorralError } from '../../../core/errors.ts'
+import { CorralError, type ErrorCode, errorCodes } from '../../../core/errors.ts'
 
 /** Maximum number of engines for one request, including engines that ended before it was sent. */
 const MAX_ATTEMPTS = 4
+
+/** Failures that another attempt may not have. */
+const ENGINE_LOST: readonly ErrorCode[] = errorCodes('engine_crashed engine_unreachable')
 
 /**
  * Returns `withLease`, which leases an engine, uses it and releases it. If the engine crashes before anything was sent
@@ -23,7 +26,7 @@ export function retryOnFreshEngine(lease: Scheduler['lease'], log: FastifyBaseLo
           attempt = 0
           continue
         }
-        const crashed = error instanceof CorralError && error.code === 'engine_crashed' && error.retryable
+        const crashed = error instanceof CorralError && ENGINE_LOST.includes(error.code) && error.retryable
         // A request that still waited inside the engine has not been tried.
         if (!crashed || error.details?.sent !== false) tried++
         if (!crashed || tried > 1 || attempt >= MAX_ATTEMPTS || !mayRetry) throw error

@@ -152,6 +152,42 @@ t.test('each API reports the failures of the only server in its own format', asy
   }
 })
 
+t.test('a server that cannot be reached is reported as such by each API, in time for a later try', async t => {
+  const dead = await serverOf(t, answers)
+  dead.stop()
+  const overloaded = await serverOf(t, (_, response) => {
+    response.setHeader('retry-after', '17')
+    json(response, 503, {})
+  })
+  const broken = await serverOf(t, (_, response) => void response.destroy())
+  const requests = Object.entries({
+    '/api/chat': { messages },
+    '/ollama/api/generate': { prompt: 'hello' },
+    '/v1/chat/completions': { messages },
+    '/v1/completions': { prompt: 'hello' },
+    '/v1/responses': { input: 'hello' },
+    '/v1/embeddings': { input: 'hello' },
+    '/v1/messages': { messages, max_tokens: 9 },
+    '/completion': { prompt: 'hello' }
+  })
+  for (const [{ url }, seconds] of [
+    [dead, '5'],
+    [overloaded, '17'],
+    [broken, '5']
+  ] as const) {
+    const corral = await corralOf(t, [{ url }], { capabilities: ['completion', 'embedding'] })
+    for (const [path, body] of requests) {
+      for (const stream of path === '/v1/embeddings' ? [false] : [false, true]) {
+        const sent = JSON.stringify({ model, stream, ...body })
+        const response = await fetch(corral.url + path, { method: 'POST', body: sent })
+        t.match(await response.text(), /engine_unreachable/, path)
+        t.same([response.status, response.headers.get('retry-after')], [503, seconds], path)
+        t.notOk(response.headers.has('x-should-retry'))
+      }
+    }
+  }
+})
+
 t.test('an interrupted answer ends with an error event and is not repeated', async t => {
   const cut = await serverOf(t, (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' })

@@ -116,7 +116,7 @@ t.test('a distributed model', async t => {
       const { status, body } = await ask(spread, QUESTIONS[0]!)
       t.match(
         { status, body },
-        { status: 500, body: { code: 'load_failed', cause: 'rpc_unreachable', worker: two.address } }
+        { status: 503, body: { code: 'engine_unreachable', cause: 'rpc_unreachable', worker: two.address } }
       )
     }
     t.equal(spread.enginePids().length, 0, 'nothing was started for them')
@@ -142,7 +142,7 @@ t.test('a worker outlives its clients, and serves one at a time', async t => {
   t.equal((await ask(first, QUESTIONS[0]!)).status, 200)
   const second = await startCorral(t, { config: settings(worker) })
   const refused = await ask(second, QUESTIONS[0]!)
-  t.match(refused, { status: 500, body: { code: 'load_failed', cause: 'rpc_busy', worker: worker.address } })
+  t.match(refused, { status: 503, body: { code: 'engine_unreachable', cause: 'rpc_busy', worker: worker.address } })
   const [engine] = first.enginePids()
   await first.end('SIGKILL')
   await until('its engine is gone', () => !alive(engine!))

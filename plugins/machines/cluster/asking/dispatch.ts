@@ -52,7 +52,7 @@ const RETRY_ELSEWHERE_CODES = new Set<ErrorCode>([
   ...errorCodes(
     'queue_full too_busy draining shutting_down rate_limited insufficient_memory insufficient_storage',
     'storage_not_writable load_failed load_timeout runtime_missing conversion_failed conversion_not_installed',
-    'engine_crashed model_not_found model_deleted model_stopped internal'
+    'engine_crashed engine_unreachable model_not_found model_deleted model_stopped internal'
   )
 ])
 
@@ -126,7 +126,7 @@ function nobody(members: ClusterNodes, { publicName }: Model, why: string): Corr
     )
   }
   return new CorralError(
-    'engine_crashed',
+    'engine_unreachable',
     `None of the members that have "${publicName}" can be reached now (of ${count} in all). GET /api/cluster says why. Try again in a moment.`,
     { retryAfter: 1 }
   )
@@ -141,10 +141,12 @@ export async function askNode<Answer>(
 ): Promise<Answer> {
   const digest = (text: string | undefined) =>
     text && createHmac('sha256', 'corral').update(text).digest('base64url').slice(0, 32)
+  let answered = false
   const sent = { ...body, model: name, owner: digest(owner), turn: digest(turn) }
   try {
     return await withAnySignal([signal, member.presence], async signal => {
       const reply = await member.connection.send('POST', ASK_PATH, { body: sent, signal, headers })
+      answered = true
       if (reply.statusCode !== 200) {
         const failure = parseFailedReply(await reply.body.text(), reply.headers)
         if (!failure) member.distrust(`it answered with status ${reply.statusCode} and without an error of corral`)
@@ -166,8 +168,9 @@ export async function askNode<Answer>(
     member.suspect(why)
     throw new NodeFault(
       new CorralError(
-        'engine_crashed',
-        `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`
+        answered ? 'engine_crashed' : 'engine_unreachable',
+        `The member "${member.name}" was lost while it answered for "${variant.publicName}": ${why}. Send the request again.`,
+        answered ? {} : { retryAfter: 1 }
       )
     )
   }
