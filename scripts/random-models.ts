@@ -275,63 +275,118 @@ function chatTensors(shape: ChatModelShape, words: number): OutputTensor[] {
   ]
 }
 
-/** Width, layers, heads and window of `writeRandomArchitecture`. */
+/** Sizes of the models that `writeRandomArchitecture` writes. */
 const SMALL = { width: 128, layers: 6, heads: 2, window: 64, convolution: 3 }
+/** Of Qwen 3.5's linear attention: the width of a head's state, its heads, and the length of its convolution. */
+const LINEAR = { state: 64, heads: 2, convolution: 4 }
 
-/** The keys of a small model whose state is not a cell for each token. */
-export function architectureKeys(architecture: 'gemma3' | 'lfm2'): Record<string, OutputValue> {
+/** Architectures whose state is not only a cell for each token: windows, convolutions, linear attention. */
+export type SmallArchitecture = 'gemma3' | 'lfm2' | 'qwen35'
+
+/** The keys of a small model. Qwen 3.5 has one more layer, which predicts the token after the next (MTP). */
+export function architectureKeys(architecture: SmallArchitecture): Record<string, OutputValue> {
   const { width, layers, heads, window, convolution } = SMALL
+  const own: Record<SmallArchitecture, Record<string, OutputValue>> = {
+    gemma3: { 'attention.sliding_window': window },
+    lfm2: { 'shortconv.l_cache': convolution },
+    qwen35: {
+      nextn_predict_layers: 1,
+      full_attention_interval: 2,
+      'rope.dimension_count': HEAD,
+      'rope.dimension_sections': [HEAD / 4, HEAD / 8, HEAD / 8, 0],
+      'ssm.conv_kernel': LINEAR.convolution,
+      'ssm.inner_size': LINEAR.heads * LINEAR.state,
+      'ssm.state_size': LINEAR.state,
+      'ssm.time_step_rank': LINEAR.heads,
+      'ssm.group_count': LINEAR.heads
+    }
+  }
   const keys: Record<string, OutputValue> = {
-    block_count: layers,
+    block_count: architecture === 'qwen35' ? layers + 1 : layers,
     context_length: 32_768,
     embedding_length: width,
     feed_forward_length: 2 * width,
     'attention.head_count': heads,
-    'attention.head_count_kv': architecture === 'gemma3' ? 1 : Array.from({ length: layers }, (_, i) => i % 2),
+    'attention.head_count_kv': architecture === 'lfm2' ? Array.from({ length: layers }, (_, i) => i % 2) : 1,
     'attention.layer_norm_rms_epsilon': 1e-5,
     'attention.key_length': HEAD,
     'attention.value_length': HEAD,
     'rope.freq_base': 10_000.5,
-    ...(architecture === 'gemma3' ? { 'attention.sliding_window': window } : { 'shortconv.l_cache': convolution })
+    ...own[architecture]
   }
   return Object.fromEntries(Object.entries(keys).map(([key, value]) => [`${architecture}.${key}`, value]))
 }
 
-/** Writes a small model with sliding windows, or a hybrid one, with the vocabulary and template of the demo model. */
-export async function writeRandomArchitecture(target: string, architecture: 'gemma3' | 'lfm2'): Promise<void> {
+/** Writes a small model with the vocabulary and template of the demo model. */
+export async function writeRandomArchitecture(target: string, architecture: SmallArchitecture): Promise<void> {
   const { width, heads, convolution } = SMALL
   const source = readKeys(await readFile(demoModelFile))
   const words = source.get('llama.vocab_size')!.readUInt32LE(source.get('llama.vocab_size')!.length - 4)
-  const attention = (block: string) => [
-    weights(`${block}.attn_q`, width, heads * HEAD),
+  const attention = (block: string, queries = heads * HEAD) => [
+    weights(`${block}.attn_q`, width, queries),
     weights(`${block}.attn_k`, width, HEAD),
     weights(`${block}.attn_v`, width, HEAD),
     weights(`${block}.attn_output`, heads * HEAD, width),
     scale(`${block}.attn_q_norm`, HEAD),
     scale(`${block}.attn_k_norm`, HEAD)
   ]
-  const mix = (block: string, i: number) => {
-    if (architecture === 'gemma3') {
-      return [...attention(block), scale(`${block}.post_attention_norm`, width), scale(`${block}.post_ffw_norm`, width)]
-    }
-    if (i % 2 === 1) return attention(block)
+  const linearAttention = (block: string) => {
+    const { state, heads, convolution } = LINEAR
+    const all = state * heads
     return [
-      { ...weights(`${block}.shortconv.conv`, convolution, width), fill: 'f32' as const },
-      weights(`${block}.shortconv.in_proj`, width, 3 * width),
-      weights(`${block}.shortconv.out_proj`, width, width)
+      weights(`${block}.attn_qkv`, width, 3 * all),
+      weights(`${block}.attn_gate`, width, all),
+      { ...weights(`${block}.ssm_conv1d`, convolution, 3 * all), fill: 'f32' as const },
+      bias(`${block}.ssm_dt`, heads),
+      { name: `${block}.ssm_a`, shape: [heads], fill: 'f32' as const },
+      weights(`${block}.ssm_beta`, width, heads),
+      weights(`${block}.ssm_alpha`, width, heads),
+      scale(`${block}.ssm_norm`, state),
+      weights(`${block}.ssm_out`, all, width)
     ]
   }
+  const mixers: Record<SmallArchitecture, (block: string, isFull: boolean) => OutputTensor[]> = {
+    gemma3: block => [
+      ...attention(block),
+      scale(`${block}.post_attention_norm`, width),
+      scale(`${block}.post_ffw_norm`, width),
+      scale(`${block}.ffn_norm`, width)
+    ],
+    lfm2: (block, isFull) => [
+      ...(isFull
+        ? attention(block)
+        : [
+            { ...weights(`${block}.shortconv.conv`, convolution, width), fill: 'f32' as const },
+            weights(`${block}.shortconv.in_proj`, width, 3 * width),
+            weights(`${block}.shortconv.out_proj`, width, width)
+          ]),
+      scale(`${block}.ffn_norm`, width)
+    ],
+    qwen35: (block, isFull) => [
+      ...(isFull ? attention(block, 2 * heads * HEAD) : linearAttention(block)),
+      scale(`${block}.post_attention_norm`, width)
+    ]
+  }
+  const block = (i: number, isFull = i % 2 === 1) => [
+    scale(`blk.${i}.attn_norm`, width),
+    ...mixers[architecture](`blk.${i}`, isFull),
+    weights(`blk.${i}.ffn_gate`, width, 2 * width),
+    weights(`blk.${i}.ffn_up`, width, 2 * width),
+    weights(`blk.${i}.ffn_down`, 2 * width, width)
+  ]
+  const next = `blk.${SMALL.layers}`
   const tensors = [
     weights('token_embd', width, words),
-    scale(architecture === 'gemma3' ? 'output_norm' : 'token_embd_norm', width),
-    ...layers(SMALL.layers, i => [
-      scale(`blk.${i}.attn_norm`, width),
-      ...mix(`blk.${i}`, i),
-      scale(`blk.${i}.ffn_norm`, width),
-      weights(`blk.${i}.ffn_gate`, width, 2 * width),
-      weights(`blk.${i}.ffn_up`, width, 2 * width),
-      weights(`blk.${i}.ffn_down`, 2 * width, width)
-    ])
+    scale(architecture === 'lfm2' ? 'token_embd_norm' : 'output_norm', width),
+    ...layers(SMALL.layers, block),
+    ...(architecture === 'qwen35'
+      ? [
+          ...block(SMALL.layers, true),
+          weights(`${next}.nextn.eh_proj`, 2 * width, width),
+          scale(`${next}.nextn.enorm`, width),
+          scale(`${next}.nextn.hnorm`, width)
+        ]
+      : [])
   ]
   const own = { 'general.architecture': architecture, 'general.file_type': 1, ...architectureKeys(architecture) }
   const kept = [...source].filter(([key]) => key.startsWith('tokenizer.')).map(([, pair]) => pair)

@@ -6,8 +6,11 @@ import { type OverflowPolicy, parseOptions } from '../models/options.ts'
 import { parseDuration } from '../system/duration.ts'
 import type { CoreConfig, ModelSettings } from './core-schema.ts'
 
+/** How tokens are guessed ahead. The provider decides if nothing is set. */
 interface Speculation {
-  ngram: boolean
+  ngram?: boolean | undefined
+  /** Guess with the model's own heads for the tokens after the next one. */
+  mtp?: boolean
   /** The small model that guesses. */
   draft?: {
     /** The model as `owner/name` with or without a variant. */
@@ -152,7 +155,7 @@ function engineSettings(section: ModelSettings, environment: Record<string, stri
     arguments: section.arguments ?? [],
     environment,
     speculation: {
-      ngram: section.ngram ?? false,
+      ...(section.ngram !== undefined && { ngram: section.ngram }),
       ...(draft && {
         draft: {
           model: draft.model,

@@ -207,6 +207,8 @@ declare module './engines.ts' {
       readonly promptCache: number
       /** Bytes of RAM for these states. Undefined means a share of the free memory. */
       readonly promptCacheMemory: number | undefined
+      /** Whether methods of speculative decoding are tried and the fastest is kept. */
+      readonly speculation: boolean
       /** Bytes of RAM for all engines together. Undefined means all that the machine can spare. */
       readonly memory: number | undefined
       /** Bytes of each GPU's memory for all engines together. Undefined means all that the GPU can spare. */

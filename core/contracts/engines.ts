@@ -166,6 +166,10 @@ export interface Engine {
   /** Bytes to reserve for it in each pool, with its process and possible growth. If absent, the estimate. */
   readonly reserved?: MemoryUse
   readonly pid?: number | undefined
+  /** How it guesses tokens ahead. Absent if there is only one way. */
+  readonly speculation?: Speculation | undefined
+  /** Resolves once the provider would start it differently. It is then loaded again when its answers have ended. */
+  readonly outdated?: Promise<void>
   /** The stored conversations with its model. Absent if it cannot store any. */
   readonly storedConversations?: Omit<StoredConversations, 'model'> | undefined
   /** Resolves when the engine has ended for any reason. Never rejects. */
@@ -289,6 +293,14 @@ export interface StoredConversations {
   /** Tokens that were restored instead of processed again, and the milliseconds that took. */
   restoredTokens: number
   restoreTime: number
+}
+
+/** Speculative decoding: tokens are guessed, and the model checks several at once. */
+export interface Speculation {
+  /** `none`, or the provider's name for the method in use. */
+  method: string
+  /** Tokens per second of single answers, by method, as far as measured on this machine. */
+  tokensPerSecond: Record<string, number>
 }
 
 /** The registry of providers. */

@@ -127,6 +127,13 @@ export const PromptCacheProperties = {
 export const PromptCacheSchema = Titled('PromptCache', PromptCacheProperties)
 export type PromptCacheRecord = Static<typeof PromptCacheSchema>
 
+export const SpeculationSchema = Titled('Speculation', {
+  method: Text('How the next tokens are guessed ahead: none, mtp (by the model itself) or ngram (from earlier text)'),
+  tokens_per_second: Type.Record(Type.String(), Type.Number(), {
+    description: 'Speed of single answers by method, as far as measured on this machine'
+  })
+})
+
 export const RunningModelSchema = Described('RunningModel', 'A model in memory', {
   ...names,
   size: Bytes('Memory reserved for it, in all pools together; the size of its files if it uses none here'),
@@ -145,6 +152,7 @@ export const RunningModelSchema = Described('RunningModel', 'A model in memory',
     'Tokens generated since it was loaded, including answers in progress: to get a speed, ask twice'
   ),
   prompt_cache: Type.Optional(PromptCacheSchema),
+  speculation: Type.Optional(SpeculationSchema),
   memory: Type.Optional(
     Type.Record(Type.String(), Bytes(), {
       description: 'Bytes reserved for it by memory pool, such as host or CUDA0'

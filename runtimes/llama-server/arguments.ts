@@ -101,14 +101,14 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   if (spec.slotFolder !== undefined) {
     // llama-server concatenates it with file names.
     list.push('--slot-save-path', `${spec.slotFolder}/`)
-    // The speed of prefill decides whether restoring a saved prompt pays off.
-    if (knows('--metrics')) list.push('--metrics')
   }
+  // Its speed decides whether restoring a saved prompt pays off, and how tokens are guessed ahead.
+  if (mode === 'chat' && knows('--metrics')) list.push('--metrics')
   const own = spec.settings
   if (own) {
     list.push(...loraArguments(own.loras))
     // Embeddings are not generated token by token.
-    if (mode === 'chat') list.push(...speculationArguments(own.speculation))
+    if (mode === 'chat' && knows('--spec-type')) list.push(...speculationArguments(own.speculation))
   }
   list.push(...(settings.extra ?? []), ...(own?.arguments ?? []))
   // llama-server's cache of earlier prompts ignores owners, so it stays off whatever flags the configuration adds.
@@ -172,7 +172,7 @@ function loraArguments(loras: EngineSettings['loras']): string[] {
 /** Tokens to guess in one step from the conversation, as llama.cpp's documentation advises. Its default is 3. */
 const NGRAM_GUESS = 64
 
-function speculationArguments({ ngram, draft }: EngineSettings['speculation']): string[] {
+function speculationArguments({ ngram, mtp, draft }: EngineSettings['speculation']): string[] {
   const list: string[] = []
   if (draft?.modelPath !== undefined) {
     list.push('--model-draft', draft.modelPath)
@@ -181,6 +181,7 @@ function speculationArguments({ ngram, draft }: EngineSettings['speculation']): 
     if (draft.gpuLayers !== undefined && draft.gpuLayers >= 0) list.push('--n-gpu-layers-draft', `${draft.gpuLayers}`)
   }
   // llama-server reads the kind of draft model from its file.
+  if (mtp) list.push('--spec-type', 'draft-mtp')
   if (ngram) list.push('--spec-type', draft ? 'draft-simple,ngram-map-k' : 'ngram-map-k')
   const most = draft?.maxTokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)
   if (most !== undefined) list.push('--spec-draft-n-max', `${most}`)

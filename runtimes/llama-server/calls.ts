@@ -47,6 +47,8 @@ export interface CallsOptions {
   promptSlots: PromptSlots
   /** Correlates the engine's log with requests. */
   marks?: RequestLogCorrelation
+  /** Refuses requests for log probabilities, if the engine may not know them. */
+  refuseProbabilities?: (() => never) | undefined
   /** Knows which parts of requests may trap the engine. By default the engine gets its own guard. */
   guard?: InputGuard
 }
@@ -119,6 +121,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     { signal, owner, background, requestId }: Pick<AnswerSink, 'signal' | 'owner' | 'background' | 'requestId'>,
     take: (chunk: Buffer) => Promise<void> | undefined
   ): Promise<void> {
+    if (options.refuseProbabilities && Number(given.n_probs ?? 0) > 0) options.refuseProbabilities()
     if (isConstrained(given)) await requirePlainBeginning(given, signal)
     const body = await constrained(given, signal)
     const slot = await promptSlots.take({ owner, background, signal }, body)

@@ -51,6 +51,8 @@ export interface EngineDeps extends LaunchDeps {
   stuckAfter?: number
   /** Bytes of the machine's memory that it is expected to use. Its memory is not watched if absent. */
   reserved?: number | undefined
+  /** Refuses requests for log probabilities, if it guesses tokens ahead. */
+  refuseProbabilities?: (() => never) | undefined
   /** Inputs that have trapped engines. */
   inputs?: InputRecords
   /** Follows the other machines that hold layers of the model, if there are any. */
@@ -65,6 +67,8 @@ export interface LlamaServerEngine extends Engine {
   /** Flags that all engines get in addition to those from the spec. */
   readonly sharedArguments: readonly string[]
   reserved?: Engine['reserved']
+  speculation?: Engine['speculation']
+  outdated?: Promise<void>
   /** The prompts in its slots. */
   readonly promptSlots: PromptSlots
   /** Sends a request. Resolves at the response's headers. Sets no time limits. */
@@ -310,7 +314,8 @@ async function startEngine(
       metadata: spec.variant.metadata,
       template: templateText(spec),
       promptSlots,
-      marks
+      marks,
+      refuseProbabilities: deps.refuseProbabilities
     }),
     promptSlots,
     get storedConversations() {

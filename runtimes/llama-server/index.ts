@@ -15,6 +15,7 @@ import { createMemoryDirectory } from './prompt-cache/state-store.ts'
 import { createLlamaServerProvider } from './provider.ts'
 import { createRpcWorkers } from './rpc-workers.ts'
 import { knownFlags } from './server-facts.ts'
+import { createSpeculation } from './speculation/speculation.ts'
 import { checkTemplate } from './template-check.ts'
 import { listTunables } from './tunables.ts'
 
@@ -68,6 +69,11 @@ export default definePlugin({
       runtimes,
       memory,
       promptCache,
+      speculation: createSpeculation({
+        directory: join(paths.cache, 'memory'),
+        isEnabled: () => engines.settings.speculation,
+        log
+      }),
       rpcWorkers: createRpcWorkers(log),
       engineLogs: createEngineLogs(),
       async freeMemory(bytes) {

@@ -16,6 +16,7 @@ import { type LaunchSpec, launchSpec, ownFiles } from './launch-spec.ts'
 import type { MemoryEstimates, MemoryNeed } from './memory/memory-estimates.ts'
 import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import type { RpcWorkers } from './rpc-workers.ts'
+import { type Chosen, type SpeculationChooser, withMethod } from './speculation/speculation.ts'
 
 /**
  * One of these capabilities is enough for a mode. A text model can produce embeddings too. llama-server would load
@@ -39,6 +40,7 @@ export interface ProviderDeps {
   runtimes: Pick<Runtimes, 'build' | 'environment' | 'startOn' | 'engineSettings'>
   memory: MemoryEstimates
   promptCache: PromptCache
+  speculation: SpeculationChooser
   rpcWorkers: RpcWorkers
   engineLogs: EngineLogs
   /** Frees main memory for an engine, as far as states of earlier prompts use it. @param bytes that it needs */
@@ -52,11 +54,12 @@ export interface ProviderDeps {
 
 interface LlamaServerEstimate extends MemoryEstimate {
   need: MemoryNeed
+  chosen: Chosen
 }
 
 /** Serves the models in storage with llama-server: GGUF directly, SafeTensors after conversion. */
 export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
-  const { catalog, storage, conversion, runtimes, memory, promptCache, rpcWorkers, engineLogs, log } = deps
+  const { catalog, storage, conversion, runtimes, memory, promptCache, speculation, rpcWorkers, engineLogs, log } = deps
   const startEngine = deps.startEngine ?? createLlamaServerEngine
   const inputs = createInputRecords()
   const checkGrammars = grammarCheck(deps.grammarLimits)
@@ -84,21 +87,41 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     const files = await createLaunchSpec(spec, waiting)
     // Callers that wait also see the progress of a build that is still being made.
     const build = await runtimes.build(waiting, files.settings?.runtime)
+    await speculation.loaded
+    const chosen = speculation.choose(files, build)
     const rpc = files.settings?.rpc
-    const launch = rpc ? { ...files, workers: await rpcWorkers.reach(spec.alias, rpc, build, waiting) } : files
+    const workers = rpc && { workers: await rpcWorkers.reach(spec.alias, rpc, build, waiting) }
+    const launch = { ...withMethod(files, chosen), ...workers }
     const need = await memory.estimate(launch, build, waiting.signal ?? new AbortController().signal)
     return {
       need,
+      chosen,
       use: need.use,
       certain: need.from !== 'metadata',
       explain: budget => memory.explain(launch, need, budget)
     }
   }
 
-  async function launch(spec: LaunchSpec, need: MemoryNeed, waiting: Waiting): Promise<LlamaServerEngine> {
+  async function launch(
+    spec: LaunchSpec,
+    { chosen, need }: LlamaServerEstimate,
+    waiting: Waiting
+  ): Promise<LlamaServerEngine> {
     const template = getTemplate(spec)
     if (template) inputs.check([template], spec.alias)
-    const watched = { stuckAfter: deps.stuckAfter, reserved: need.use.host, inputs, rpcWorkers }
+    let outdate = () => {}
+    const outdated = new Promise<void>(resolve => {
+      outdate = resolve
+    })
+    const { ngram, mtp, draft } = spec.settings?.speculation ?? {}
+    const refuseProbabilities =
+      ngram || mtp || draft
+        ? () => {
+            outdate()
+            return speculation.refuseProbabilities(chosen)
+          }
+        : undefined
+    const watched = { stuckAfter: deps.stuckAfter, reserved: need.use.host, inputs, rpcWorkers, refuseProbabilities }
     const rpc = spec.settings?.rpc
     const start = async (build: Build) =>
       await startEngine(
@@ -120,12 +143,33 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     }
     await promptCache.attach(engine)
     engine.reserved = memory.learn(engine, need)
+    engine.outdated = outdated
+    Object.defineProperty(engine, 'speculation', { get: () => speculation.describe(chosen) })
+    speculation.follow(engine, chosen, outdate)
     engine.saveSlots = () => {
       const saving = engine.promptSlots.saveAll().then(() => promptCache.sealed())
       if (running.has(engine)) running.set(engine, saving)
       return saving
     }
     return engine
+  }
+
+  /** Starts an engine. If it fails with a method of guessing ahead, it starts without. */
+  async function launchChosen(
+    spec: LaunchSpec,
+    estimate: LlamaServerEstimate,
+    waiting: Waiting
+  ): Promise<LlamaServerEngine> {
+    const { chosen } = estimate
+    try {
+      return await launch(withMethod(spec, chosen), estimate, waiting)
+    } catch (error) {
+      const isFailure = error instanceof CorralError && /^(load_failed|insufficient_memory)$/.test(error.code)
+      if (!isFailure || chosen.method === 'none' || waiting.signal?.aborted) throw error
+      speculation.failed(chosen, error.message)
+      const plain: Chosen = { ...chosen, method: 'none', settings: { ngram: false } }
+      return await launch(withMethod(spec, plain), { ...estimate, chosen: plain }, waiting)
+    }
   }
 
   return {
@@ -160,11 +204,13 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
       // A newer revision may replace this one while it is in use.
       const release = storage.hold(requireFiles(spec.variant))
       try {
-        const { need } = given ? (given as LlamaServerEstimate) : await getEstimate(spec, waiting)
-        const plain = { ...(await createLaunchSpec(spec, waiting)), bounds: need.bounds }
-        const slotFolder = await promptCache.folderFor(plain)
-        await deps.freeMemory(need.use.host ?? 0)
-        const engine = await launch(slotFolder === undefined ? plain : { ...plain, slotFolder }, need, waiting)
+        const estimate = given ? (given as LlamaServerEstimate) : await getEstimate(spec, waiting)
+        const { bounds, use } = estimate.need
+        const plain = { ...(await createLaunchSpec(spec, waiting)), bounds }
+        const slotFolder = await promptCache.folderFor(withMethod(plain, estimate.chosen))
+        await deps.freeMemory(use.host ?? 0)
+        const launched = slotFolder === undefined ? plain : { ...plain, slotFolder }
+        const engine = await launchChosen(launched, estimate, waiting)
         running.set(engine, undefined)
         void engine.exited.then(() => {
           running.delete(engine)
@@ -187,7 +233,7 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     // Logs of an earlier model with the same name belong to that model.
     logs: ({ key, modifiedAt }) => engineLogs.records(key).filter(({ startedAt }) => startedAt >= modifiedAt),
     async close() {
-      await Promise.all([memory.close(), rpcWorkers.close()])
+      await Promise.all([memory.close(), speculation.close(), rpcWorkers.close()])
     }
   }
 }

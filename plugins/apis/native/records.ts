@@ -1,7 +1,7 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
 import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
-import type { Engines, StoredConversations } from '../../../core/contracts/engines.ts'
+import type { Engines, Speculation, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model, ModelAlias } from '../../../core/contracts/models.ts'
 import type { ModelNaming } from '../../../core/contracts/native-api.ts'
@@ -138,8 +138,14 @@ export function runningRecord(
     slots: engine.slots,
     generated_tokens: generatedBy(engine),
     ...(engine.storedConversations && { prompt_cache: promptCacheRecord(engine.storedConversations) }),
+    ...(engine.speculation && { speculation: speculationRecord(engine.speculation) }),
     ...(pools.length > 0 && { memory: { ...reserved } })
   }
+}
+
+function speculationRecord({ method, tokensPerSecond }: Speculation): contract.RunningRecord['speculation'] {
+  const rates = Object.entries(tokensPerSecond).map(([name, rate]) => [name, Math.round(rate * 10) / 10])
+  return { method, tokens_per_second: Object.fromEntries(rates) }
 }
 
 export function poolRecords({ memory: { reserved, budget } }: Pick<SchedulerStats, 'memory'>): contract.PoolRecord[] {

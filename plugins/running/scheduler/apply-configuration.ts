@@ -62,13 +62,23 @@ export function createConfigurationLoads(core: SchedulerCore, lease: Scheduler['
     return outdated
   }
 
+  function markOutdated(record: EngineRecord, variant: Model): void {
+    sendSettings(record, variant, engines.requireProvider(variant, record.mode), true)
+  }
+
   return {
     preload,
     loadAhead,
 
     /** Makes the next request load the variant's engine again with its current settings. */
-    markOutdated(record: EngineRecord, variant: Model): void {
-      sendSettings(record, variant, engines.requireProvider(variant, record.mode), true)
+    markOutdated,
+
+    /** Loads an engine again with these options, when its answers have ended. Without options it is only unloaded. */
+    replace(record: EngineRecord, variant: Model, options: LoadOptions | undefined): void {
+      markOutdated(record, variant)
+      if (!options) return
+      const { dtype, ...others } = options
+      void loadAhead(variant, record.mode, new AbortController().signal, others)
     },
 
     /** Applies the current configuration to all engines, and starts the loads that it requires. */

@@ -12,8 +12,11 @@ import { type Event, isIn, reservedBy } from './scheduler-state.ts'
 /** Milliseconds that an engine has to report its end after `stop` has resolved. */
 const EXIT_GRACE_MS = 2000
 
-/** Prepares, loads and unloads engines, and reports each outcome as an event. */
-export function createEngineLifecycle(core: SchedulerCore) {
+/**
+ * Prepares, loads and unloads engines, and reports each outcome as an event.
+ * @param onOutdated called once an engine's provider would start it differently
+ */
+export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: EngineRecord) => void) {
   const { catalog, engines, hostMemory, hooks, log, models, records, state } = core
   /** By variant key: the error of the last failed load, for users. The back-off of loads uses `EngineState.failure`. */
   const failures = new Map<string, CorralError>()
@@ -159,6 +162,9 @@ export function createEngineLifecycle(core: SchedulerCore) {
     hooks.modelLoaded({ model: record.variant.publicName, mode: record.mode, milliseconds: cost })
     core.dispatch({ type: 'loaded', key: record.key, run, use, slots: engine.slots, loadTime: cost })
     refreshBudget()
+    void engine.outdated?.then(() => {
+      if (record.engine === engine) onOutdated(record)
+    })
   }
 
   function toFailure(record: EngineRecord, signal: AbortSignal, error: unknown): CorralError {

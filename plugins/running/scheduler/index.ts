@@ -59,6 +59,11 @@ export default definePlugin({
       prompt_cache_memory: MemoryAmount(
         'Main memory for these states, which models may take when they need it; empty means at most a quarter of what is free; 0 keeps them on the disk only'
       ),
+      speculation: Type.Boolean({
+        default: true,
+        description:
+          'Try to guess tokens ahead (speculative decoding) with each model and keep the method that makes real answers faster; "ngram" and "draft" of a model decide for it'
+      }),
       fair_wait: Duration({
         default: '15s',
         description: 'How long a busy model starts new answers while another one waits for its memory …'
@@ -81,12 +86,16 @@ export default definePlugin({
     const hostMemory = createHostMemory(context.service('hardware'), memory, () => engines.reclaimable())
     let gpuMemory = amount(options.gpu_memory)
     let promptCacheMemory = amount(options.prompt_cache_memory)
+    let { speculation } = options
     const engines = createEngineRegistry(
       {
         settings: {
           promptCache: parseBytes(options.prompt_cache)!,
           get promptCacheMemory() {
             return promptCacheMemory
+          },
+          get speculation() {
+            return speculation
           },
           get memory() {
             return memory
@@ -155,6 +164,7 @@ export default definePlugin({
         hostMemory.configure(memory)
         gpuMemory = amount(next.gpu_memory)
         promptCacheMemory = amount(next.prompt_cache_memory)
+        speculation = next.speculation
         scheduler.reload(toLimits(next), context.signal)
       },
       async stop() {

@@ -31,15 +31,6 @@ export function createTrials(core: SchedulerCore, lease: Scheduler['lease'], loa
 
   const getPhase = ({ key }: EngineRecord) => state.engines.get(key)?.phase
 
-  /** Restores a model after a trial. */
-  function restore(record: EngineRecord, variant: Model, before: LoadOptions | undefined): void {
-    loads.markOutdated(record, variant)
-    if (!before) return
-    const { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v } = before
-    const options = { num_ctx, num_parallel, n_gpu_layers, cache_type_k, cache_type_v }
-    void loads.loadAhead(variant, record.mode, new AbortController().signal, options)
-  }
-
   return {
     getSettings: key => trials.get(key)?.settings,
 
@@ -68,7 +59,7 @@ export function createTrials(core: SchedulerCore, lease: Scheduler['lease'], loa
       const end = () => {
         if (trials.get(variant.key) !== own) return
         trials.delete(variant.key)
-        if (!state.closing) restore(record, variant, own.before)
+        if (!state.closing) loads.replace(record, variant, own.before)
       }
       signal.addEventListener('abort', end)
       loads.markOutdated(record, variant)

@@ -30,7 +30,8 @@ export function retryOnFreshEngine(lease: Scheduler['lease'], log: FastifyBaseLo
         // A request that still waited inside the engine has not been tried.
         if (!crashed || error.details?.sent !== false) tried++
         if (!crashed || tried > 1 || attempt >= MAX_ATTEMPTS || !mayRetry) throw error
-        log.warn({ model: leased.variant.publicName }, 'the engine died before it answered; trying once more')
+        const { publicName: model } = leased.variant
+        log.warn({ model, reason: error.message }, 'the engine did not answer, so a fresh one gets the request')
       } finally {
         leased.release()
       }

@@ -49,7 +49,10 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const requests = new OpenMap<number, PendingRequest>()
   const models = createModelConfiguration(config, key => trials.getSettings(key))
   const core: SchedulerCore = { ...deps, models, state, records, requests, getRecord, dispatch, report }
-  const lifecycle = createEngineLifecycle(core)
+  const lifecycle = createEngineLifecycle(core, record => {
+    const phase = state.engines.get(record.key)?.phase
+    if (phase?.name === 'ready') loads.replace(record, record.variant, phase.options)
+  })
   const { lease, count } = createLeases(core)
   const loads = createConfigurationLoads(core, lease)
   const trials = createTrials(core, lease, loads)

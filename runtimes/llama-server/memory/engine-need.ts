@@ -97,8 +97,8 @@ function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   const context = flags.context || options.num_ctx * options.num_parallel
   const num_ctx = Math.max(1, context / num_parallel)
   const pooled = mode !== 'chat'
-  const { draft, ngram } = settings?.speculation ?? { ngram: false }
-  const guessed = draft ? (draft.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
+  const { draft, mtp, ngram } = settings?.speculation ?? {}
+  const guessed = draft || mtp ? (draft?.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
   return {
     num_ctx,
     num_parallel,

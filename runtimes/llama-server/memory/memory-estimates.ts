@@ -1,17 +1,16 @@
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
-import { type Static, Type } from 'typebox'
+import { Type } from 'typebox'
 import type { Build, Runtimes } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { HardwareService } from '../../../core/contracts/hardware.ts'
-import { errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 import { formatBytes } from '../../../core/system/bytes.ts'
-import { readJsonFile, writeJsonFile } from '../../../core/system/json-file.ts'
 import { processMemory } from '../../../core/system/processes.ts'
 import type { LlamaServerEngine } from '../engine.ts'
 import type { EngineLog } from '../launch.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
+import { createLearnedFile } from '../learned-file.ts'
 import { workerDevices } from '../rpc-workers.ts'
 import { type DevicePools, devicePools, matchDevices, withWorkers } from './device-placement.ts'
 import {
@@ -277,21 +276,16 @@ function explainNeed(
 }
 
 const UseSchema = Type.Record(Type.String({ maxLength: 100 }), Type.Number({ minimum: 0 }))
-const EntrySchema = Type.Object({
+const NeedSchema = Type.Object({
   /** Bytes by pool that an engine used from the start. */
   use: Type.Optional(UseSchema),
   /** Bytes by pool that were too little. */
   tooLittle: Type.Optional(UseSchema),
   /** Only for human readers of the file. */
-  model: Type.String(),
-  /** ISO 8601 UTC. */
-  at: Type.String()
+  model: Type.String()
 })
-const FileSchema = Type.Object({ version: Type.Literal(1), needs: Type.Record(Type.String(), EntrySchema) })
-type Entry = Static<typeof EntrySchema>
 
 const FILE = 'memory-needs.json'
-const MAX_COUNT = 500
 /** Milliseconds after which running out of memory is assumed to have had another reason. */
 const FORGET = 7 * 24 * 3_600_000
 
@@ -312,42 +306,15 @@ export function needKey(spec: LaunchSpec, build: Build): string {
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
 }
 
-/**
- * Stores measured and insufficient needs in a file that outlives corral. A damaged file is ignored and a failed write
- * is only logged, because everything can be learned again.
- */
+/** Stores measured and insufficient needs. */
 export function createLearnedNeeds(
   directory: string,
   log: { warn(object: object, message: string): void },
   now: () => number = Date.now
 ) {
-  const path = join(directory, FILE)
-  const needs = new Map<string, Entry>()
-  let writing: Promise<void> = Promise.resolve()
-  let changed = false
-
-  async function load(): Promise<void> {
-    const file = await readJsonFile(path, FileSchema).catch(() => undefined)
-    // Needs learned since the start are newer.
-    for (const [key, entry] of Object.entries(file?.value?.needs ?? {})) if (!needs.has(key)) needs.set(key, entry)
-  }
-  const loaded = load()
-
-  async function write(): Promise<void> {
-    await loaded
-    changed = false
-    const oldest = [...needs].sort(([, a], [, b]) => (a.at < b.at ? -1 : 1))
-    for (const [key] of oldest.slice(0, Math.max(0, needs.size - MAX_COUNT))) needs.delete(key)
-    try {
-      await writeJsonFile(path, { version: 1, needs: Object.fromEntries(needs) }, { pretty: true, fsync: false })
-    } catch (error) {
-      log.warn({ path, reason: errorMessage(error) }, 'The measured memory use of engines could not be saved.')
-    }
-  }
-
+  const needs = createLearnedFile(join(directory, FILE), 'needs', NeedSchema, log, now)
   return {
-    /** Resolves once the needs learned by earlier runs are loaded. */
-    loaded,
+    loaded: needs.loaded,
     find(key: string): { use?: MemoryUse | undefined; tooLittle?: MemoryUse | undefined } {
       const entry = needs.get(key)
       const recent = entry && now() - Date.parse(entry.at) < FORGET
@@ -356,11 +323,8 @@ export function createLearnedNeeds(
     note(key: string, model: string, learned: { use: MemoryUse } | { tooLittle: MemoryUse }): void {
       // An engine that runs shows that there was enough memory. Its measured use survives a later shortage.
       const kept = 'use' in learned ? undefined : needs.get(key)?.use
-      needs.set(key, { ...(kept ? { use: kept } : {}), ...learned, model, at: new Date(now()).toISOString() })
-      if (!changed) writing = writing.then(write)
-      changed = true
+      needs.set(key, { ...(kept ? { use: kept } : {}), ...learned, model })
     },
-    /** Waits until everything is on disk. */
-    close: () => writing
+    close: needs.close
   }
 }

@@ -241,6 +241,8 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         }
         const link = await store.link(variant.key, tier, `${id}.slot`)
         temporary.push(link.remove)
+        // The heads that guess ahead have a cache of their own, whose positions would not fit the restored ones.
+        if (spec.settings?.speculation.mtp) await slotAction(engine, slot, 'erase', '', limit)
         // Without a time limit: a restore that was given up might still happen once the slot belongs to another owner.
         const { tokens } = await slotAction(engine, slot, 'restore', link.name, new AbortController().signal)
         if (tokens !== state.tokens) throw new Error(`only ${tokens} tokens were restored`)
@@ -426,6 +428,8 @@ export function getEngineKey(
     mode: spec.mode,
     build: [build.version, build.commit, build.commit === undefined ? build.digest : undefined],
     types: [options.cache_type_k, options.cache_type_v],
+    // Recurrent states are then stored with the ones before.
+    mtp: RECURRENT.has(architecture ?? '') ? settings?.speculation.mtp : undefined,
     longRope: original > 0 && options.num_ctx > original,
     projector: spec.projectorPath !== undefined,
     loras: settings?.loras,

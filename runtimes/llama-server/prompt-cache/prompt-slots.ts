@@ -182,6 +182,16 @@ export class PromptSlots {
     }
   }
 
+  /** Number of answers so far. */
+  get uses(): number {
+    return this.#uses
+  }
+
+  /** Whether no answer is in progress. */
+  get isIdle(): boolean {
+    return this.#free.size === this.#slots.length
+  }
+
   /** The stored conversations with the engine's model. Undefined if none can be stored. */
   get summary(): Omit<StoredConversations, 'model'> | undefined {
     return this.#states?.summary()

@@ -10,11 +10,11 @@ interface Requests {
   request(request: EngineRequest): Promise<EngineResponse>
 }
 
-/** Saves or restores a slot. Returns its tokens and the bytes written. @throws Error with the engine's own words */
+/** Saves, restores or erases a slot. Returns its tokens and the bytes written. @throws Error with the engine's own words */
 export async function slotAction(
   engine: Requests,
   id: number,
-  action: 'save' | 'restore',
+  action: 'save' | 'restore' | 'erase',
   filename: string,
   signal: AbortSignal
 ): Promise<{ tokens: number; bytes: number }> {

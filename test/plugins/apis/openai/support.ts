@@ -197,7 +197,13 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   const storage = storageOf(options.variants)
   const hooks = new HookRegistry(logger)
   const engines = createEngineRegistry({
-    settings: { promptCache: 0, promptCacheMemory: undefined, memory: undefined, gpuMemory: undefined },
+    settings: {
+      promptCache: 0,
+      promptCacheMemory: undefined,
+      speculation: false,
+      memory: undefined,
+      gpuMemory: undefined
+    },
     hostMemory: async () => 2 ** 40
   })
   engines.add({

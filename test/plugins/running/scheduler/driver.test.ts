@@ -121,7 +121,13 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
     }
   }
   const registry = createEngineRegistry({
-    settings: { promptCache: 0, promptCacheMemory: undefined, memory: undefined, gpuMemory: undefined },
+    settings: {
+      promptCache: 0,
+      promptCacheMemory: undefined,
+      speculation: false,
+      memory: undefined,
+      gpuMemory: undefined
+    },
     hostMemory: async () => 10
   })
   registry.add(provider)

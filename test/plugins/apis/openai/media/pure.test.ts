@@ -209,7 +209,13 @@ t.test('a model serves the modes of its capabilities', async t => {
     [[], [], /cannot run models of its kind \(t5\)/]
   ]
   const engines = createEngineRegistry({
-    settings: { promptCache: 0, promptCacheMemory: undefined, memory: undefined, gpuMemory: undefined },
+    settings: {
+      promptCache: 0,
+      promptCacheMemory: undefined,
+      speculation: false,
+      memory: undefined,
+      gpuMemory: undefined
+    },
     hostMemory: async () => 0
   })
   const provider = { name: 'test', serves: servesMode, start: () => Promise.reject(new Error('not here')) }

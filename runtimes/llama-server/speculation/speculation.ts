@@ -1,0 +1,194 @@
+import { join } from 'node:path'
+import { Type } from 'typebox'
+import type { EngineSettings } from '../../../core/config/model-settings.ts'
+import type { Build } from '../../../core/contracts/builds.ts'
+import type { Speculation } from '../../../core/contracts/engines.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
+import type { LlamaServerEngine } from '../engine.ts'
+import type { LaunchSpec } from '../launch-spec.ts'
+import { createLearnedFile } from '../learned-file.ts'
+import { readText } from '../response-body.ts'
+import { addSpeed, chooseMethod, getRate, getSpeedKey, listMethods, METHODS, type Method } from './choose-method.ts'
+
+const SpeedSchema = Type.Object({
+  tokens: Type.Number(),
+  milliseconds: Type.Number(),
+  failed: Type.Optional(Type.Boolean())
+})
+const SpeedsSchema = Type.Object({
+  methods: Type.Object({
+    none: Type.Optional(SpeedSchema),
+    mtp: Type.Optional(SpeedSchema),
+    ngram: Type.Optional(SpeedSchema)
+  })
+})
+
+/** Milliseconds between measurements, and without requests until an engine may be replaced to try another method. */
+const USUAL_TIMES = { measureEvery: 20_000, idleFor: 120_000 }
+/** Milliseconds for which a model is not guessed for after a request for log probabilities. */
+const EXACT_FOR = 3_600_000
+const REQUEST_LIMIT = 10_000
+/** Tokens of a measurement, at least, and answers in progress at the same time, at most on average. */
+const MIN_TOKENS = 50
+const MAX_BUSY_SLOTS = 1.2
+
+/** The method of an engine. */
+export interface Chosen {
+  model: string
+  /** Identifies the engines whose speeds are compared. */
+  key: string
+  methods: readonly Method[]
+  method: Method
+  /** The settings to start with. If absent, those of the configuration. */
+  settings?: EngineSettings['speculation']
+}
+
+export type SpeculationChooser = ReturnType<typeof createSpeculation>
+
+export interface SpeculationOptions {
+  directory: string
+  log: { warn(object: object, message: string): void; info(object: object, message: string): void }
+  isEnabled(): boolean
+  times?: typeof USUAL_TIMES
+}
+
+/** Returns the spec with the chosen method. */
+export function withMethod(spec: LaunchSpec, { settings: speculation }: Chosen): LaunchSpec {
+  const { settings } = spec
+  return settings && speculation ? { ...spec, settings: { ...settings, speculation } } : spec
+}
+
+/** Finds out with which method of speculative decoding each model is fastest on this machine. */
+export function createSpeculation({ directory, log, isEnabled, times = USUAL_TIMES }: SpeculationOptions) {
+  const learned = createLearnedFile(join(directory, 'speeds.json'), 'speeds', SpeedsSchema, log)
+  /** By key: when a request last asked for log probabilities. */
+  const exact = new Map<string, number>()
+
+  const getSpeeds = (key: string) => learned.get(key)?.methods ?? {}
+  const setSpeed = (key: string, method: Method, speed: ReturnType<typeof addSpeed>) =>
+    learned.set(key, { methods: { ...getSpeeds(key), [method]: speed } })
+  const wantsExact = (key: string) => performance.now() - (exact.get(key) ?? Number.NEGATIVE_INFINITY) < EXACT_FOR
+
+  /** Returns the method for the next engine with this key. */
+  function choose(key: string, methods: readonly Method[]): Method {
+    return isEnabled() && !wantsExact(key) ? chooseMethod(methods, getSpeeds(key)) : 'none'
+  }
+
+  function failed({ model, key, method }: Chosen, reason: string): void {
+    log.warn({ model, method, reason }, 'guessing tokens ahead failed and is not tried again')
+    setSpeed(key, method, { tokens: 0, milliseconds: 0, failed: true })
+  }
+
+  return {
+    loaded: learned.loaded,
+    close: learned.close,
+
+    /** Chooses the method for an engine. A method that the configuration sets stays. */
+    choose(spec: LaunchSpec, build: Build): Chosen {
+      const key = getSpeedKey(spec, build)
+      const methods = listMethods(spec)
+      const method = choose(key, methods)
+      const decides = methods.length > 1 || wantsExact(key)
+      const settings = { ngram: method === 'ngram', ...(method === 'mtp' && { mtp: true }) }
+      return { model: spec.alias, key, methods, method, ...(decides && { settings }) }
+    },
+
+    /** An engine with a method did not start, or crashed. */
+    failed,
+
+    /**
+     * Refuses a request for log probabilities, which llama-server does not know for tokens that were guessed. The next
+     * engine of the model guesses none.
+     */
+    refuseProbabilities({ key, model }: Chosen): never {
+      exact.set(key, performance.now())
+      throw new CorralError(
+        'engine_crashed',
+        `The model "${model}" is being loaded again, because its engine does not know the log probabilities of tokens that it guessed ahead. Send the request again.`,
+        { details: { cause: 'outdated', sent: false } }
+      )
+    },
+
+    /** Measures an engine until it ends. @param outdate called once another method should be used */
+    follow(engine: LlamaServerEngine, chosen: Chosen, outdate: () => void): void {
+      const { key, method, methods } = chosen
+      if (methods.length === 1) return
+      let before: Counts | undefined
+      let uses = 0
+      let usedAt = performance.now()
+      let stopped = false
+
+      async function measure(): Promise<void> {
+        const { promptSlots } = engine
+        if (promptSlots.uses === uses && promptSlots.isIdle) {
+          if (performance.now() - usedAt >= times.idleFor && choose(key, methods) !== method) outdate()
+          return
+        }
+        uses = promptSlots.uses
+        usedAt = performance.now()
+        const now = await readCounts(engine)
+        if (!now || stopped) return
+        const speed = before && speedBetween(before, now)
+        if (!before || speed) before = now
+        if (!speed || speed.busySlots > MAX_BUSY_SLOTS) return
+        setSpeed(key, method, addSpeed(getSpeeds(key)[method], speed))
+      }
+
+      // One after another: an engine may take long to answer.
+      let timer: NodeJS.Timeout
+      const again = () => {
+        if (stopped) return
+        timer = setTimeout(() => {
+          void measure()
+            .catch(error => log.info({ err: error }, 'the speed of an engine was not measured'))
+            .then(again)
+        }, times.measureEvery).unref()
+      }
+      again()
+      void engine.exited.then(({ expected, failure }) => {
+        stopped = true
+        clearTimeout(timer)
+        if (!expected && method !== 'none') failed(chosen, `${failure?.message}`)
+      })
+    },
+
+    /** The method of an engine, and the tokens per second of all methods that were measured. */
+    describe({ key, method, methods }: Chosen): Speculation | undefined {
+      if (methods.length === 1) return undefined
+      const speeds = getSpeeds(key)
+      const rates = METHODS.flatMap(each => (getRate(speeds[each]) > 0 ? [[each, getRate(speeds[each])] as const] : []))
+      return { method, tokensPerSecond: Object.fromEntries(rates) }
+    }
+  }
+}
+
+interface Counts {
+  tokens: number
+  seconds: number
+  decodes: number
+  busySlots: number
+}
+
+/** Reads llama-server's counters (tools/server/README.md: GET /metrics). */
+async function readCounts(engine: Pick<LlamaServerEngine, 'request'>): Promise<Counts | undefined> {
+  const { status, body } = await engine.request({ method: 'GET', path: '/metrics', signal: abortAfter(REQUEST_LIMIT) })
+  const text = await readText(body)
+  const count = (name: string) => Number(new RegExp(`^llamacpp:${name} (\\S+)$`, 'm').exec(text)?.[1])
+  const decodes = count('n_decode_total')
+  const counts = {
+    tokens: count('tokens_predicted_total'),
+    seconds: count('tokens_predicted_seconds_total'),
+    decodes,
+    busySlots: count('n_busy_slots_per_decode') * decodes
+  }
+  return status === 200 && Object.values(counts).every(Number.isFinite) ? counts : undefined
+}
+
+function speedBetween(before: Counts, now: Counts) {
+  const tokens = now.tokens - before.tokens
+  const seconds = now.seconds - before.seconds
+  const decodes = now.decodes - before.decodes
+  if (tokens < MIN_TOKENS || seconds <= 0 || decodes <= 0) return undefined
+  return { tokens, milliseconds: seconds * 1000, busySlots: (now.busySlots - before.busySlots) / decodes }
+}
