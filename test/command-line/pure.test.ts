@@ -63,6 +63,8 @@ t.test('formatModels and formatRunning format tables', async t => {
       'c/d                                                                     loading 42%'
     ].join('\n')
   )
+  const guessing = { ...running, speculation: { method: 'mtp', tokens_per_second: { none: 20.6, mtp: 38.2 } } }
+  t.match(formatRunning({ models: [guessing], loading: [] }, NOW), /SPEED .*38 tokens\/s \(mtp\), 21 without +in/s)
   t.match(formatModels([{ ...model, size: 0 }], NOW), / unknown +gguf/, 'unknown size')
   t.equal(formatModels([], NOW), 'NAME    ID    SIZE    FORMAT    MODIFIED', 'titles alone')
   for (const [size, vram, text] of tables.formatProcessor!) t.equal(formatProcessor(size, vram), text)

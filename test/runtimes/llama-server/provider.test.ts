@@ -1,11 +1,14 @@
 import t, { type Test } from 'tap'
 import type { Build } from '../../../core/contracts/builds.ts'
 import type { EngineExit, EngineSpec, MemoryEstimate } from '../../../core/contracts/engines.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
 import type { StoredVariant } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
-import type { LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
+import type { EngineDeps, LlamaServerEngine } from '../../../runtimes/llama-server/engine.ts'
 import { createEngineLogs } from '../../../runtimes/llama-server/engine-logs.ts'
 import { createLlamaServerProvider, type ProviderDeps } from '../../../runtimes/llama-server/provider.ts'
+import { getSpeedKey } from '../../../runtimes/llama-server/speculation/choose-method.ts'
+import { createSpeculation } from '../../../runtimes/llama-server/speculation/speculation.ts'
 import { failure as errorOf } from '../../support/failure.ts'
 import { buildOf, engineSpec } from './support.ts'
 
@@ -20,14 +23,14 @@ interface World {
   done: string[]
   /** Promises that steps wait for or fail with. */
   hold: Partial<Record<'estimate' | 'start' | 'save', Promise<unknown>>>
-  engines: (LlamaServerEngine & { die(): void })[]
+  engines: (LlamaServerEngine & { die(): void; askProbabilities(): void })[]
   /** Number of callers that prevent the removal of the model's files. */
   held(): number
   remove(): Promise<void>
   spec: EngineSpec
 }
 
-function world(_: Test, given: Partial<StoredVariant> = {}): World {
+function world(t: Test, given: Partial<StoredVariant> = {}, speeds: Record<string, string> = {}): World {
   const done: string[] = []
   const hold: World['hold'] = {}
   const engines: World['engines'] = []
@@ -40,8 +43,8 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
     const aborted = new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)))
     await Promise.race([hold[name], ...(signal ? [aborted] : [])])
   }
-  const startEngine = async (build: Build, spec: LlamaServerEngine['spec'], _: object, waiting: object) => {
-    await step('start', (waiting as { signal?: AbortSignal }).signal)
+  const startEngine = async (build: Build, spec: LlamaServerEngine['spec'], deps: EngineDeps, waiting: Waiting) => {
+    await step('start', waiting.signal)
     let end: (exit: EngineExit) => void = () => {}
     const exited = new Promise<EngineExit>(resolve => {
       end = resolve
@@ -51,17 +54,19 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
       build,
       exited,
       memory: { host: 4 },
+      askProbabilities: () => deps.refuseProbabilities?.(),
       async stop() {
         done.push('stop')
         end({ code: 0, signal: null, expected: true })
         await exited
       },
-      die: () => end({ code: null, signal: 'SIGKILL', expected: false })
+      die: () => end({ code: null, signal: 'SIGKILL', expected: false, failure: new CorralError('engine_crashed', '') })
     } as unknown as World['engines'][number]
     engines.push(engine)
     return engine
   }
   const build = buildOf('/llama-server')
+  const log = { debug() {}, info() {}, warn() {} }
   const provider = createLlamaServerProvider({
     storage: {
       find: () => undefined,
@@ -117,7 +122,8 @@ function world(_: Test, given: Partial<StoredVariant> = {}): World {
     engineLogs: createEngineLogs(),
     freeMemory: async (bytes: number) => void done.push(`free ${bytes}`),
     grammarLimits: { size: 65_536, ways: 20_000 },
-    log: { debug() {}, warn() {} },
+    speculation: createSpeculation({ directory: t.testdir(speeds), isEnabled: () => true, log }),
+    log,
     startEngine
   } as unknown as ProviderDeps)
   return {
@@ -172,8 +178,8 @@ t.test('converts SafeTensors, the only format for which the type matters', async
 
 t.test('a failed or cancelled start leaves nothing', async t => {
   const failing = world(t)
-  failing.hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
   const estimate = await failing.provider.estimate!(failing.spec, {})
+  failing.hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
   t.match(await errorOf(failing.provider.start(failing.spec, {}, estimate)), { code: 'insufficient_memory' })
   t.same(failing.done, ['estimate', 'free 6', 'start', 'out of memory'], 'the shortage is remembered')
   t.equal(failing.held(), 0)
@@ -191,6 +197,56 @@ t.test('a failed or cancelled start leaves nothing', async t => {
     t.match(await failure, { message: 'enough' }, step)
     t.equal(held(), 0)
   }
+})
+
+/** A large model with MTP heads, which was already measured without guessing ahead. */
+function worldWithHeads(t: Test) {
+  const { variant } = engineSpec()
+  const info = { 'qwen35.nextn_predict_layers': 1 }
+  const metadata = { architecture: 'qwen35', capabilities: ['completion' as const], info }
+  const settings = { arguments: [], environment: {}, speculation: {}, loras: [] }
+  const given = { size: 2 ** 30, metadata }
+  const key = getSpeedKey({ ...engineSpec({ settings }), variant: { ...variant, ...given } }, buildOf('/llama-server'))
+  const speeds = { [key]: { methods: { none: { tokens: 2000, milliseconds: 100_000 } }, at: '2026-01-01' } }
+  const made = world(t, given, { 'speeds.json': JSON.stringify({ version: 1, speeds }) })
+  const start = async () => {
+    const spec = { ...made.spec, settings }
+    return await made.provider.start(spec, {}, await made.provider.estimate!(spec, {}))
+  }
+  return { ...made, start, method: () => made.engines.at(-1)!.spec.settings!.speculation }
+}
+
+t.test('a method of guessing ahead that does not start or crashes is not tried again', async t => {
+  for (const when of ['start', 'answer']) {
+    const { start, method, hold, engines } = worldWithHeads(t)
+    const failures = when === 'start' ? [new CorralError('load_failed', 'There are no heads.')] : []
+    Object.defineProperty(hold, 'start', {
+      get: () => {
+        const failure = failures.pop()
+        return failure && Promise.reject(failure)
+      }
+    })
+    await start()
+    if (when === 'start') t.same(method(), { ngram: false }, 'it starts without')
+    else {
+      t.same(method(), { ngram: false, mtp: true }, 'the method that is not measured yet')
+      engines[0]!.die()
+      await engines[0]!.exited
+    }
+    await start()
+    t.same(method(), { ngram: true }, `${when}: the next method`)
+  }
+})
+
+t.test('a request for log probabilities gets an engine that guesses nothing', async t => {
+  const { start, method, engines } = worldWithHeads(t)
+  const engine = await start()
+  t.throws(() => engines[0]!.askProbabilities(), { code: 'engine_crashed', details: { sent: false } })
+  await engine.outdated
+  await start()
+  t.same(method(), { ngram: false })
+  engines[1]!.askProbabilities()
+  t.match(engines[1]!.speculation, { method: 'none', tokensPerSecond: { none: 20 } })
 })
 
 t.test('removing a model removes its saved caches after its engines have ended', async t => {

@@ -55,7 +55,7 @@ interface World {
   scheduler: ReturnType<typeof createScheduler>
   /** The promises or errors of the next loads, by step. */
   hold: Partial<Record<'estimate' | 'start' | 'save', Promise<unknown>>>
-  engines: (Engine & { die: () => void })[]
+  engines: (Engine & { die: () => void; outdate: () => void })[]
   remove: (name: string) => Promise<void>
   lease: (name: string, more?: Partial<LeaseRequest>) => ReturnType<ReturnType<typeof createScheduler>['lease']>
   needs: MemoryUse
@@ -99,6 +99,7 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
       await held('start', formatName(spec), signal)
       t.same(estimate?.use, needs, 'what was estimated for this load')
       const exited = gate<EngineExit>()
+      const outdated = gate()
       const engine = {
         spec,
         pid: 1,
@@ -114,6 +115,8 @@ function world(t: Test, config: object = {}, limits: Partial<typeof LIMITS> = {}
           exited.open({ code: 0, signal: null, expected: true })
           await exited.promise
         },
+        outdated: outdated.promise,
+        outdate: outdated.open,
         die: () => exited.open({ code: null, signal: 'SIGKILL', expected: false })
       } as unknown as World['engines'][number]
       engines.push(engine)
@@ -287,6 +290,22 @@ t.test('a load that runs out of memory is retried without idle models, then refu
   hold.start = Promise.reject(new CorralError('insufficient_memory', 'No memory.'))
   await t.rejects(lease('b'), { code: 'insufficient_memory' })
   t.same(done.slice(2), ['estimate b', 'start b', 'save a', 'stop a', 'start b'])
+})
+
+t.test('an engine that its provider would start differently is loaded again after its answers', async t => {
+  const { lease, engines, done } = world(t)
+  const held = await lease('a', { options: { num_ctx: 100 } })
+  engines[0]!.outdate()
+  await tick()
+  t.equal(engines.length, 1, 'not while it answers')
+  const next = lease('a')
+  held.release()
+  t.equal((await next).engine.spec.options.num_ctx, 100, 'its options stay')
+  t.same(done, ['estimate a', 'start a', 'save a', 'stop a', 'estimate a', 'start a'])
+  ;(await next).release()
+  engines[1]!.outdate()
+  while (engines.length < 3) await tick()
+  t.equal(engines[2]!.spec.options.num_ctx, 100, 'an idle one is replaced without a request')
 })
 
 t.test('a request survives an engine that dies as it becomes ready', async t => {
