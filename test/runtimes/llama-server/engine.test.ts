@@ -156,7 +156,9 @@ t.test('uses TCP with a key when a socket is impossible', async t => {
 
 t.test('surroundings do not change an engine', async t => {
   const { engine } = await start(t)
-  const { status } = await engine.request({ method: 'GET', path: '/metrics', signal: NEVER })
+  // Only engines for conversations get the flag.
+  const { engine: other } = await start(t, { mode: 'embedding' })
+  const { status } = await other.request({ method: 'GET', path: '/metrics', signal: NEVER })
   t.equal(status, 501, 'neither a variable nor a configuration file enabled metrics')
   t.equal(await ask(engine), ANSWER, 'or truncated the answer')
 })

@@ -38,6 +38,7 @@ t.test('builds the command line', t => {
     '--cache-type-k': 'f16',
     '--cache-type-v': 'f16',
     '--jinja': true,
+    '--metrics': true,
     '--cache-ram': '0',
     '--no-cache-idle-slots': true,
     '--no-ui': true,

@@ -345,7 +345,7 @@ t.test('stores learned needs in a file', async t => {
   const blocked = createLearnedNeeds(join(file, 'no folder'), log)
   blocked.note('a', 'x/a', { use: { host: 1 } })
   await blocked.close()
-  t.same(warnings, ['The measured memory use of engines could not be saved.'])
+  t.same(warnings, ['What was measured of engines could not be saved.'])
 })
 
 t.test('the key names engines that use the same memory', async t => {

@@ -1,8 +1,12 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import {
+  type Chosen,
+  createSpeculation,
+  withMethod
+} from '../../../../runtimes/llama-server/speculation/speculation.ts'
 import { architectureKeys, writeRandomArchitecture } from '../../../../scripts/random-models.ts'
-import { type Chosen, createSpeculation, withMethod } from '../../../../runtimes/llama-server/speculation/speculation.ts'
 import { longText, promptCacheIn, say, startWith, takeTurns } from '../prompt-cache/support.ts'
 import { engineSpec } from '../support.ts'
 
@@ -67,7 +71,11 @@ t.test('an engine is measured while it answers, and replaced once it is idle', a
     else await sleep(100)
     t.ok(outdated === 0 || (tokensPerSecond.none ?? 0) > 0)
   }
-  t.equal(speculation.choose({ ...engine.spec, ...LARGE }, engine.build).method, 'none', 'another model is not measured')
+  t.equal(
+    speculation.choose({ ...engine.spec, ...LARGE }, engine.build).method,
+    'none',
+    'another model is not measured'
+  )
   await speculation.close()
   const later = createSpeculation({ directory, isEnabled: () => true, log })
   await later.loaded
