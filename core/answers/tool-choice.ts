@@ -1,6 +1,7 @@
 import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
+import { headerList } from './unknown-options.ts'
 
 interface EngineTool {
   type: 'function'
@@ -14,14 +15,27 @@ export interface ToolChoice {
   names?: { name: unknown; param: string }[]
 }
 
-/** The tool fields for an engine, with only the tools that may be called. @throws CorralError `invalid_request` */
-export function toolFields(tools: readonly EngineTool[], { mode, names }: ToolChoice): Record<string, unknown> {
+/**
+ * The tool fields for an engine, with only the tools that may be called.
+ * @param ignored names of tools that were left out, because other services run them
+ * @throws CorralError `invalid_request`, or `unsupported_capability` if only tools that were left out may be called
+ */
+export function toolFields(
+  tools: readonly EngineTool[],
+  { mode, names }: ToolChoice,
+  ignored: readonly string[] = []
+): Record<string, unknown> {
   for (const { name, param } of names ?? []) {
     if (tools.some(tool => tool.function.name === name)) continue
     throw new CorralError('invalid_request', `"${param}" must be the name of one of the "tools".`, { param })
   }
-  if (mode === 'required' && tools.length === 0) {
+  if (mode === 'required' && (tools.length === 0 || names?.length === 0)) {
     const param = 'tool_choice'
+    if (ignored.length > 0) {
+      const list = headerList(ignored)
+      const message = `"tool_choice" demands a call, but the tools that may be called run in another service: ${list}. Send functions, and run them yourself.`
+      throw new CorralError('unsupported_capability', message, { param })
+    }
     throw new CorralError('invalid_request', '"tool_choice" requires a call, but there are no "tools".', { param })
   }
   // A model that sees tools might call one anyway.

@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto'
 import { Type } from 'typebox'
 import { callArguments } from '../../../../core/answers/call-arguments.ts'
 import { passedFields } from '../../../../core/answers/model-request.ts'
-import { type ToolChoice, toolFields } from '../../../../core/answers/tool-choice.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
 import type { OverflowPolicy, ParsedOptions } from '../../../../core/models/options.ts'
@@ -11,7 +10,9 @@ import { faultPlace } from '../../../../core/system/schema-check.ts'
 import { stopField } from '../generation.ts'
 import { logprobFields } from '../openai-answer.ts'
 import { checkAgainst, type Path } from '../request-validation.ts'
-import type { InputPart, Item, ResponseRequest } from './schemas.ts'
+import { callOf, isKnownItem, isOpenAiType, resultOf } from './call-items.ts'
+import type { InputPart, Item, Message, Reasoning, ResponseRequest } from './schemas.ts'
+import { engineTools, invalid, type PlacedTool, type RequestedTools, readTools } from './tools.ts'
 
 type Fields = Record<string, unknown>
 
@@ -19,7 +20,7 @@ export interface EngineRequest {
   /** Under the engine's names. They take precedence over the settings of the model and the server. */
   fields: Fields
   overflow: OverflowPolicy | undefined
-  tools: OfferedTool[]
+  tools: RequestedTools
   /** Number of alternatives per token. Undefined if no log probabilities are requested. */
   logprobs: number | undefined
 }
@@ -44,15 +45,22 @@ const REFUSED: Record<string, string> = {
   moderation: 'There is no moderation here. Remove "moderation".'
 }
 
-/** @throws CorralError `unsupported_capability` or `invalid_request` with the field as `param` */
-export function engineRequest(request: ResponseRequest, options: ParsedOptions): EngineRequest {
+/**
+ * @param added tools that items of the input add
+ * @throws CorralError `unsupported_capability` or `invalid_request` with the field as `param`
+ */
+export function engineRequest(
+  request: ResponseRequest,
+  options: ParsedOptions,
+  added: readonly PlacedTool[] = []
+): EngineRequest {
   for (const [field, sentence] of Object.entries(REFUSED)) {
     const value = (request as Fields)[field]
     if (value === undefined || value === null || value === false) continue
     throw new CorralError('unsupported_capability', sentence, { param: field })
   }
   const { top_logprobs: top, truncation, reasoning, max_output_tokens, parallel_tool_calls: parallel } = request
-  const tools = readTools(request.tools ?? [])
+  const tools = readTools(request.tools ?? [], added)
   const logprobs = top || request.include?.includes(LOGPROBS) ? (top ?? 0) : undefined
   const overflow = truncation && (truncation === 'auto' ? 'drop_oldest' : 'error')
   const passed = passedFields(request, options, OWN)
@@ -61,7 +69,7 @@ export function engineRequest(request: ResponseRequest, options: ParsedOptions):
       ...passed,
       ...stopField(passed.stop as string | string[] | undefined),
       ...(max_output_tokens && { max_tokens: max_output_tokens }),
-      ...toolFields(engineTools(tools), readChoice(request.tool_choice)),
+      ...engineTools(tools, request.tool_choice),
       ...(typeof parallel === 'boolean' && { parallel_tool_calls: parallel }),
       ...responseFormat(request.text?.format as Fields | null | undefined),
       ...(reasoning?.effort && { reasoning_effort: reasoning.effort }),
@@ -83,148 +91,38 @@ function responseFormat(format: Fields | null | undefined): Fields {
   return { response_format: { type, json_schema: { name: name ?? 'answer', schema, strict, description } } }
 }
 
-const Name = Type.String({ minLength: 1 })
-const FunctionSchema = Loose({
-  type: Type.Literal('function'),
-  name: Name,
-  description: Given(Type.String()),
-  parameters: Given(Loose({})),
-  strict: Given(Type.Boolean())
-})
-const Namespace = Loose({
-  type: Type.Literal('namespace'),
-  name: Name,
-  description: Given(Type.String()),
-  tools: ListOf({})
-})
-
-/** A function in the flat form of the Responses API. */
-interface FunctionTool {
-  type: 'function'
-  name: string
-  description: string | null
-  parameters: object | null
-  strict: boolean
-}
-
-/** A function, or a group of functions, such as those of an MCP server. */
-type OfferedTool = FunctionTool | { type: 'namespace'; name: string; description: string; tools: FunctionTool[] }
-
-/** Returns the engine's name of a function. Engines have no namespaces. */
-function engineName({ name, namespace }: { name: string; namespace?: string | undefined }): string {
-  return namespace ? `${namespace}__${name}` : name
-}
-
-/** Returns all functions, including those in namespaces, by their engine names. */
-function functionsByName(tools: readonly OfferedTool[]): Map<string, { tool: FunctionTool; namespace?: string }> {
-  const all = tools.flatMap(tool =>
-    tool.type === 'function' ? [{ tool }] : tool.tools.map(inner => ({ tool: inner, namespace: tool.name }))
-  )
-  return new Map(all.map(entry => [engineName({ ...entry, name: entry.tool.name }), entry]))
-}
-
-function engineTools(tools: readonly OfferedTool[]) {
-  return [...functionsByName(tools)].map(([name, { tool }]) => {
-    const { type, description, parameters, strict } = tool
-    return {
-      type,
-      function: { name, ...(description !== null && { description }), ...(parameters && { parameters }), strict }
-    }
-  })
-}
-
-/** Returns the name and namespace of a called function as in the request. */
-export function calledFunction(tools: readonly OfferedTool[], called: string): { name: string; namespace?: string } {
-  const found = functionsByName(tools).get(called)
-  return found?.namespace ? { name: found.tool.name, namespace: found.namespace } : { name: called }
-}
-
-/**
- * Returns the functions and namespaces that a request offers. Tools that OpenAI's service runs itself are ignored,
- * because agents offer them in every request.
- * @throws CorralError `unsupported_capability` if there are only such tools, or `invalid_request`
- */
-function readTools(tools: readonly object[]): OfferedTool[] {
-  const offered = tools.flatMap((tool, index) => readTool(tool as Fields, ['tools', index]))
-  if (tools.length > 0 && offered.length === 0) {
-    const { type } = tools[0] as Fields
-    throw new CorralError(
-      'unsupported_capability',
-      `"tools[0]": tools ${describeType(type as string)} are not supported, only functions that the client runs itself. Send tools with "type": "function".`,
-      { param: 'tools[0].type' }
-    )
-  }
-  return offered
-}
-
-function readTool(tool: Fields, at: Path): OfferedTool[] {
-  if (tool.type !== 'namespace') return readFunction(tool, at)
-  const { type, name, description, tools } = checkAgainst(Namespace, tool, at)
-  const functions = tools.flatMap((inner, index) => readFunction(inner as Fields, [...at, 'tools', index]))
-  return functions.length === 0 ? [] : [{ type, name, description: description ?? '', tools: functions }]
-}
-
-function readFunction(tool: Fields, at: Path): FunctionTool[] {
-  if (typeof tool.type === 'string' && tool.type !== 'function') return []
-  // Functions are strict by default in this API.
-  const { type, name, description = null, parameters = null, strict } = checkAgainst(FunctionSchema, tool, at)
-  return [{ type, name, description, parameters, strict: strict ?? true }]
-}
-
-const AllowedTools = Loose({
-  mode: Type.Enum(['auto', 'required']),
-  tools: Type.Array(Type.Unknown(), { minItems: 1 })
-})
-
-function readChoice(choice: ResponseRequest['tool_choice']): ToolChoice {
-  if (choice === undefined || choice === null) return {}
-  if (choice === 'auto' || choice === 'none' || choice === 'required') return { mode: choice }
-  const { type, name } = (isObject(choice) ? choice : {}) as Fields
-  if (type === 'function') return { mode: 'required', names: [{ name, param: 'tool_choice.name' }] }
-  if (type === 'allowed_tools') {
-    const { mode, tools } = checkAgainst(AllowedTools, choice, ['tool_choice'])
-    const names = tools.map((tool, index) => ({
-      name: isObject(tool) ? tool.name : undefined,
-      param: `tool_choice.tools[${index}].name`
-    }))
-    return { mode: mode as 'auto' | 'required', names }
-  }
-  throw invalid(
-    ['tool_choice'],
-    '"auto", "none", "required", {"type": "function", "name"} or {"type": "allowed_tools"}'
-  )
-}
-
 type FindItem = (id: string) => Item | undefined
 
 const Text = Type.String({ minLength: 1 })
 const Content = Type.Union([Type.String(), ListOf({})])
+const Output = Loose({ call_id: Text, output: Content })
 const Texts = Given(ListOf({ text: Type.String() }))
+
+const ROLES = ['user', 'assistant', 'system', 'developer'] as const
+/** Other roles of messages that the API has returned. Templates only know the usual ones. */
+const OTHER_ROLES = ['unknown', 'critic', 'discriminator', 'tool'] as const
 
 const Anything = Loose({})
 const TextPart = Loose({ text: Type.String() })
 /** The required fields of each type of item. */
 const REQUIRED = {
-  message: Loose({ role: Type.Enum(['user', 'assistant', 'system', 'developer']), content: Content }),
+  message: Loose({ role: Type.Enum([...ROLES, ...OTHER_ROLES]), content: Content }),
   function_call: Loose({
     name: Text,
     call_id: Text,
     namespace: Given(Type.String()),
     arguments: Type.Optional(Type.Unknown())
   }),
-  function_call_output: Loose({ call_id: Text, output: Content }),
+  custom_tool_call: Loose({ name: Text, call_id: Text, input: Type.String() }),
+  function_call_output: Output,
+  custom_tool_call_output: Output,
   reasoning: Loose({ summary: Texts, content: Texts }),
   item_reference: Loose({ id: Text })
 }
 
 /** Generates an id in OpenAI's format, such as `msg_` with 48 hex digits. */
-export function newId(prefix: 'resp' | 'msg' | 'rs' | 'fc' | 'fco' | 'call'): string {
+export function newId(prefix: string): string {
   return `${prefix}_${randomBytes(24).toString('hex')}`
-}
-
-export function invalid(path: Path, allowed: string): CorralError {
-  const param = faultPlace({ path })
-  return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
 }
 
 function unsupported(path: Path, sentences: string): CorralError {
@@ -258,7 +156,8 @@ function readItem(given: unknown, at: Path, find: FindItem): Item {
       const text = typeof given === 'string' ? given : JSON.stringify(given ?? {})
       return { type, ...identity(item, 'fc'), call_id, name, ...group, arguments: text }
     }
-    case 'function_call_output': {
+    case 'function_call_output':
+    case 'custom_tool_call_output': {
       const { call_id, output } = checkAgainst(REQUIRED[type], item, at)
       const read = typeof output === 'string' ? output : inputParts(output, [...at, 'output'])
       return { type, ...identity(item, 'fco'), call_id, output: read }
@@ -277,9 +176,13 @@ function readItem(given: unknown, at: Path, find: FindItem): Item {
     default:
       if (typeof type !== 'string' || type === '')
         throw invalid([...at, 'type'], 'the type of an item, such as "message"')
+      if (type === 'custom_tool_call') checkAgainst(REQUIRED[type], item, at)
+      if (isKnownItem(type) || (isOpenAiType(type) && item.role === undefined)) {
+        return { ...item, type, ...identity(item, 'item') }
+      }
       throw unsupported(
         [...at, 'type'],
-        `items ${describeType(type)} are not supported. Send messages, reasoning, function calls and their outputs.`
+        `items ${describeType(type)} are unknown. Send messages, reasoning, calls of tools and their outputs.`
       )
   }
 }
@@ -291,24 +194,37 @@ function itemType({ type, role, id }: Fields): unknown {
   return id === undefined ? undefined : 'item_reference'
 }
 
-function identity({ id, status }: Fields, prefix: Parameters<typeof newId>[0]): Pick<Item, 'id' | 'status'> {
+function identity({ id, status }: Fields, prefix: string): Pick<Item, 'id' | 'status'> {
   const usable = typeof id === 'string' && id !== '' && id.length <= 200
-  return { id: usable ? id : newId(prefix), status: status === 'incomplete' ? 'incomplete' : 'completed' }
+  const isTruncated = status === 'incomplete' || status === 'in_progress'
+  return { id: usable ? id : newId(prefix), status: isTruncated ? 'incomplete' : 'completed' }
 }
 
 function message(item: Fields, at: Path): Item {
   const { role, content } = checkAgainst(REQUIRED.message, item, at)
   const common = { type: 'message', ...identity(item, 'msg') } as const
   const place = [...at, 'content']
-  if (role !== 'assistant') return { ...common, role, content: inputParts(content, place) }
+  if (role !== 'assistant') {
+    const known = role === 'system' || role === 'developer' ? role : 'user'
+    return { ...common, role: known, content: inputParts(content, place) }
+  }
   const texts = typeof content === 'string' ? [content] : (content as Fields[]).map(assistantText)
   return { ...common, role, content: texts.map(text => ({ type: 'output_text', text, annotations: [], logprobs: [] })) }
 
   function assistantText(part: Fields, index: number): string {
-    const text = part.type === 'refusal' ? part.refusal : part.text
-    if (typeof text === 'string') return text
-    throw invalid([...place, index], "a part with the assistant's text")
+    const { type, text = part.transcript } = part
+    const said = type === 'refusal' ? part.refusal : text
+    if (typeof said === 'string') return said
+    if (/text|refusal/.test(`${type}`)) throw invalid([...place, index], "a part with the assistant's text")
+    return unreadable(part, [...place, index]).text
   }
+}
+
+/** Returns a sentence instead of a part that the API has returned, but that models cannot read here. */
+function unreadable({ type }: Fields, at: Path): { type: 'input_text'; text: string } {
+  if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
+  if (isOpenAiType(type)) return { type: 'input_text', text: `[There was a part of type ${type} here.]` }
+  throw unsupported([...at, 'type'], `parts ${describeType(type)} are not supported. Send text or images.`)
 }
 
 function inputParts(content: string | object[], at: Path): InputPart[] {
@@ -322,14 +238,16 @@ function inputPart(part: Fields, at: Path): InputPart {
   switch (type) {
     case 'input_text':
     case 'output_text':
+    case 'summary_text':
+    case 'reasoning_text':
     case 'text':
       return { type: 'input_text', text: checkAgainst(TextPart, part, at).text }
-    case 'input_image': {
-      const { image_url, detail, file_id } = part
-      if (!image_url && file_id) {
-        throw unsupported([...at, 'file_id'], 'files are not stored here. Send the image as a data URL in "image_url".')
-      }
-      return { type, image_url, detail: typeof detail === 'string' ? detail : 'auto' }
+    case 'refusal':
+      return { type: 'input_text', text: String(part.refusal ?? '') }
+    case 'input_image':
+    case 'computer_screenshot': {
+      const { image_url, detail } = part
+      return { type: 'input_image', image_url, detail: typeof detail === 'string' ? detail : 'auto' }
     }
     case 'input_audio': {
       const { data, format } = isObject(part.input_audio) ? part.input_audio : {}
@@ -340,8 +258,7 @@ function inputPart(part: Fields, at: Path): InputPart {
       return { type, ...Object.fromEntries(texts.map(name => [name, part[name]])) }
     }
     default:
-      if (typeof type !== 'string') throw invalid([...at, 'type'], '"input_text" or "input_image"')
-      throw unsupported([...at, 'type'], `parts ${describeType(type)} are not supported. Send text or images.`)
+      return unreadable(part, at)
   }
 }
 
@@ -355,6 +272,9 @@ function referenced(id: string, path: Path, find: FindItem): Item {
     { param }
   )
 }
+
+const isReasoning = (item: Item): item is Reasoning => item.type === 'reasoning'
+const isMessage = (item: Item): item is Message => item.type === 'message'
 
 type Content = string | Record<string, unknown>[]
 
@@ -397,7 +317,7 @@ export function engineMessages(
   const messages: EngineMessage[] = []
   const places: string[] = []
   const names = new Map<string, string>()
-  const answered = new Set(items.map(({ item }) => item.type === 'function_call_output' && item.call_id))
+  const answered = new Set(items.map(({ item }) => resultOf(item)?.id))
   const push = (message: EngineMessage, place = 'previous_response_id') => {
     messages.push(message)
     places.push(place)
@@ -411,44 +331,37 @@ export function engineMessages(
   }
   if (instructions) push({ role: 'system', content: instructions }, 'instructions')
   for (const { item, place } of items) {
-    switch (item.type) {
-      case 'reasoning': {
-        const text = (item.content.length > 0 ? item.content : item.summary).map(part => part.text).join('\n')
-        if (text) assistant('content', 'tool_calls', 'reasoning_content').reasoning_content = text
-        break
-      }
-      case 'function_call': {
-        const name = engineName(item)
-        names.set(item.call_id, name)
-        // A truncated call is kept only if the client answered it.
-        if (item.status === 'incomplete' && !answered.has(item.call_id)) break
-        const message = assistant()
-        message.tool_calls ??= []
-        message.tool_calls.push({
-          id: item.call_id,
-          type: 'function',
-          function: { name, arguments: callArguments(item.arguments) }
-        })
-        break
-      }
-      case 'function_call_output': {
-        const { call_id, output } = item
-        const name = names.get(call_id)
-        const content = typeof output === 'string' ? output : engineContent(output)
-        push({ role: 'tool', tool_call_id: call_id, ...(name && { name }), content }, place && `${place}.output`)
-        break
-      }
-      default:
-        if (item.role === 'assistant') {
-          assistant('content', 'tool_calls').content = item.content.map(part => part.text).join('')
-        } else if (item.role === 'user') {
-          push({ role: 'user', content: engineContent(item.content) }, place && `${place}.content`)
-        } else addSystem(engineContent(item.content), place && `${place}.content`)
-    }
+    if (isReasoning(item)) {
+      const text = (item.content.length > 0 ? item.content : item.summary).map(part => part.text).join('\n')
+      if (text) assistant('content', 'tool_calls', 'reasoning_content').reasoning_content = text
+    } else if (!isMessage(item)) addCall(item, place)
+    else if (item.role === 'assistant') {
+      assistant('content', 'tool_calls').content = item.content.map(part => part.text).join('')
+    } else if (item.role === 'user')
+      push({ role: 'user', content: engineContent(item.content) }, place && `${place}.content`)
+    else addSystem(engineContent(item.content), place && `${place}.content`)
   }
   // Engines require content in a message without calls.
   for (const message of messages) if (!message.tool_calls) message.content ??= ''
   return { messages, places }
+
+  function addCall(item: Item, place: string | undefined): void {
+    const call = callOf(item)
+    // A truncated call is kept only if the client answered it.
+    if (call && (!call.isOpen || answered.has(call.id))) {
+      const { id, name } = call
+      names.set(id, name)
+      const message = assistant()
+      message.tool_calls ??= []
+      message.tool_calls.push({ id, type: 'function', function: { name, arguments: callArguments(call.arguments) } })
+    }
+    const result = resultOf(item)
+    if (!result) return
+    const { id, content } = result
+    const name = names.get(id)
+    const output = typeof content === 'string' ? content : engineContent(content)
+    push({ role: 'tool', tool_call_id: id, ...(name && { name }), content: output }, place && `${place}.output`)
+  }
 
   function addSystem(content: Content, place: string | undefined): void {
     const [first] = messages

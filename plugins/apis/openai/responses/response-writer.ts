@@ -2,8 +2,10 @@ import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../.
 import type { CorralError } from '../../../../core/errors.ts'
 import { OPENAI_CONTEXT_CODE, openaiErrorBody } from '../../../../core/http/openai-error.ts'
 import { chatLogprobs } from '../openai-answer.ts'
-import { calledFunction, type EngineRequest, newId } from './response-request.ts'
-import type { FunctionCall, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
+import { type CallWriter, openCall } from './call-writer.ts'
+import { type EngineRequest, newId } from './response-request.ts'
+import type { OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
+import { calledTool } from './tools.ts'
 
 export interface ResponseEvent {
   type: string
@@ -27,7 +29,7 @@ export interface ResponseHead {
 type Ending = 'completed' | 'incomplete'
 
 /**
- * Builds a response and the events of its stream from an engine's answer: reasoning, text and function calls in the
+ * Builds a response and the events of its stream from an engine's answer: reasoning, text and calls of tools in the
  * order of their first pieces. Each item ends before the next starts.
  */
 export class ResponseWriter {
@@ -35,7 +37,8 @@ export class ResponseWriter {
   readonly #output: OutputItem[] = []
   #events: ResponseEvent[] = []
   #open: OutputItem | undefined
-  #call: number | undefined
+  /** The open item if it is a call, and its index in the engine's answer. */
+  #call: { index: number; writer: CallWriter } | undefined
   #began = false
   #sequence = 0
   #ending: Ending = 'completed'
@@ -64,7 +67,7 @@ export class ResponseWriter {
       if (finish === 'length') this.#ending = 'incomplete'
       if (thinking) this.#reason(thinking)
       if (content) this.#say(content, logprobs)
-      for (const piece of toolCalls) this.#callFunction(piece)
+      for (const piece of toolCalls) this.#callTool(piece)
     }
     return this.#taken()
   }
@@ -139,11 +142,10 @@ export class ResponseWriter {
     this.#output.push(item)
     const output_index = this.#output.length - 1
     // Events get copies, because the items and parts still grow.
-    if (item.type === 'function_call') this.#event('response.output_item.added', { output_index, item: { ...item } })
-    else {
-      this.#event('response.output_item.added', { output_index, item: { ...item, content: [] } })
-      this.#itemEvent('response.content_part.added', { content_index: 0, part: structuredClone(item.content[0]) })
-    }
+    const { content } = item as Partial<OutputMessage>
+    this.#event('response.output_item.added', { output_index, item: { ...item, ...(content && { content: [] }) } })
+    if (!content) return
+    this.#itemEvent('response.content_part.added', { content_index: 0, part: structuredClone(content[0]) })
   }
 
   #reason(delta: string): void {
@@ -171,32 +173,24 @@ export class ResponseWriter {
     this.#itemEvent('response.output_text.delta', { content_index: 0, delta, logprobs })
   }
 
-  #callFunction({ index, id, name = '', arguments: delta }: ToolCallPiece): void {
-    if (this.#open?.type !== 'function_call' || this.#call !== index) {
-      this.#add({
-        type: 'function_call',
-        id: newId('fc'),
-        status: 'in_progress',
-        call_id: callId(id),
-        ...calledFunction(this.#head.engine.tools, name),
-        arguments: ''
-      })
-      this.#call = index
+  #callTool({ index, id, name = '', arguments: json }: ToolCallPiece): void {
+    if (this.#call?.index !== index) {
+      const writer = openCall(calledTool(this.#head.engine.tools.offered, name), id)
+      this.#add(writer.item)
+      this.#call = { index, writer }
     }
-    if (!delta) return
-    ;(this.#open as FunctionCall).arguments += delta
-    this.#itemEvent('response.function_call_arguments.delta', { delta })
+    if (!json) return
+    for (const event of this.#call.writer.add(json)) this.#itemEvent(...event)
   }
 
   #close(status: Ending): void {
     const item = this.#open
     if (!item) return
-    item.status = status
-    if (item.type === 'function_call') {
-      const { name, arguments: text } = item
-      this.#itemEvent('response.function_call_arguments.done', { name, arguments: text })
-    } else {
-      const part = item.content[0]!
+    // A patch is either complete or in progress.
+    item.status = status === 'incomplete' && item.type === 'apply_patch_call' ? 'in_progress' : status
+    if (this.#call) for (const event of this.#call.writer.end()) this.#itemEvent(...event)
+    else {
+      const part = (item as OutputMessage | Reasoning).content[0]!
       if (part.type === 'output_text') {
         const { text, logprobs } = part
         this.#itemEvent('response.output_text.done', { content_index: 0, text, logprobs })
@@ -205,6 +199,7 @@ export class ResponseWriter {
     }
     this.#event('response.output_item.done', { output_index: this.#output.length - 1, item })
     this.#open = undefined
+    this.#call = undefined
   }
 
   /** Returns the response with all fields of OpenAI's type, including those repeated from the request. */
@@ -235,7 +230,7 @@ export class ResponseWriter {
       temperature: sampling.temperature ?? null,
       text: { format: request.text?.format ?? { type: 'text' }, verbosity: request.text?.verbosity ?? 'medium' },
       tool_choice: request.tool_choice ?? 'auto',
-      tools: engine.tools,
+      tools: engine.tools.shown,
       top_logprobs: engine.logprobs ?? 0,
       top_p: sampling.top_p ?? null,
       truncation,
@@ -243,12 +238,6 @@ export class ResponseWriter {
       ...more
     }
   }
-}
-
-/** The model's own id is kept, because its template may require it. A random id of the engine gets OpenAI's format. */
-function callId(given: string | undefined): string {
-  if (!given) return newId('call')
-  return /^[A-Za-z0-9]{32}$/.test(given) ? `call_${given}` : given
 }
 
 /** Returns OpenAI's code for a failure. The event that ends the stream has corral's code. */

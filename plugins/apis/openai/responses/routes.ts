@@ -1,4 +1,5 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import { reportIgnoredTools } from '../../../../core/answers/ignored-tools.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
@@ -12,6 +13,7 @@ import {
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiRouter } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
+import { addedTools } from './call-items.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import * as schemas from './schemas.ts'
@@ -28,7 +30,7 @@ export function responseRoutes(api: ApiDependencies & { storedResponses: number 
     const route = openaiRouter(app, 'OpenAI responses')
     route('POST /responses', 'createResponse', 'Create a response', {
       description:
-        'Answers like OpenAI’s Responses API. Only functions that the client runs are supported as tools; other tools are ignored, as `tools` in the reply shows. A response is stored in memory for the API key that created it, until the memory is needed.',
+        'Answers like OpenAI’s Responses API. Tools that the client runs are offered to the model. Tools that OpenAI’s service would run are left out, and the header X-Corral-Ignored-Tools names them. A response is stored in memory for the API key that created it, until the memory is needed.',
       body: schemas.ResponseRequest,
       response: { 200: jsonOrStream('The response', schemas.Response, { event: STREAM }) },
       errors: [...ANSWER_ERRORS, 'response_not_found'],
@@ -120,10 +122,12 @@ function conversation(stored: StoredResponses, owner: string, request: schemas.R
 }
 
 /** @throws CorralError naming the wrong field */
-function parseRequest(deps: ResponseDependencies, { body: request, caller }: ResponseCall): Plan {
+function parseRequest(deps: ResponseDependencies, { body: request, caller }: ResponseCall, reply: FastifyReply): Plan {
   const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
-  const engine = engineRequest(request, options)
   const placed = conversation(deps.stored, caller.owner, request)
+  const added = placed.flatMap(({ item, place }) => addedTools(item, [place ?? 'previous_response_id']))
+  const engine = engineRequest(request, options, added)
+  reportIgnoredTools(reply, engine.tools.ignored)
   const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
   if (placed.length === 0) {
     const sentence = '"input" is missing. It must be text or a non-empty list of items.'
@@ -160,7 +164,7 @@ export async function createResponse(
   request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { head, items, question } = parseRequest(deps, request)
+  const { head, items, question } = parseRequest(deps, request, reply)
   const keep = (response: ResponseObject) => {
     if (request.body.store !== false) deps.stored.add(request.caller.owner, { response, input: items })
   }
@@ -194,6 +198,6 @@ async function countInputTokens(
   request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { question } = parseRequest(deps, request)
+  const { question } = parseRequest(deps, request, reply)
   return { object: 'response.input_tokens', input_tokens: await askPrompt(deps, reply, 'countTokens', question) }
 }

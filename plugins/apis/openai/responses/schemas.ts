@@ -34,7 +34,7 @@ export const ResponseRequest = Titled('ResponseRequest', {
       {},
       {
         description:
-          'Functions: {type: "function", name, description, parameters}; or groups of functions: {type: "namespace", name, description, tools}. Other tools are ignored'
+          'Functions: {type: "function", name, description, parameters}; freeform tools: {type: "custom", name, description, format}; groups of them: {type: "namespace", name, description, tools}; tools that the client runs: local_shell, shell, apply_patch, computer, computer_use_preview, tool_search. The header X-Corral-Ignored-Tools names the tools that are left out'
       }
     )
   ),
@@ -156,9 +156,33 @@ const FunctionCallOutput = Loose({
   output: Type.Union([Type.String(), Type.Array(InputPart)])
 })
 
-const OutputItem = Type.Union([OutputMessage, Reasoning, FunctionCall])
+const CustomToolCall = Loose({
+  type: Type.Literal('custom_tool_call'),
+  ...item,
+  call_id: Type.String(),
+  name: Type.String(),
+  namespace: Type.Optional(Type.String()),
+  input: Type.String({ description: 'Any text' })
+})
+export type CustomToolCall = Static<typeof CustomToolCall>
+
+const OtherItem = Loose({
+  type: Type.String({ description: 'Any other type of OpenAI, such as shell_call or apply_patch_call_output' }),
+  ...item
+})
+
+const OutputItem = Type.Union([OutputMessage, Reasoning, FunctionCall, CustomToolCall, OtherItem])
 export type OutputItem = Static<typeof OutputItem>
-const Item = Type.Union([InputMessage, FunctionCallOutput, OutputMessage, Reasoning, FunctionCall])
+export type Message = Static<typeof InputMessage> | OutputMessage
+const Item = Type.Union([
+  InputMessage,
+  FunctionCallOutput,
+  OutputMessage,
+  Reasoning,
+  FunctionCall,
+  CustomToolCall,
+  OtherItem
+])
 export type Item = Static<typeof Item>
 
 export const Response = Titled('Response', {
@@ -182,7 +206,7 @@ export const Response = Titled('Response', {
   temperature: OrNull(Type.Number()),
   text: Loose({ format: Loose({}), verbosity: Type.String() }),
   tool_choice: Type.Union([Type.String(), Loose({})]),
-  tools: ListOf({ type: Type.Enum(['function', 'namespace']), name: Type.String() }),
+  tools: ListOf({ type: Type.String() }),
   top_logprobs: Type.Integer(),
   top_p: OrNull(Type.Number()),
   truncation: Type.Enum(['auto', 'disabled']),

@@ -1,5 +1,7 @@
+import { Ajv } from 'ajv'
 import t from 'tap'
 import { parseRequestOptions } from '../../../../core/models/options.ts'
+import { addedTools } from '../../../../plugins/apis/openai/responses/call-items.ts'
 import { engineMessages, engineRequest, readInput } from '../../../../plugins/apis/openai/responses/response-request.ts'
 import type { Item } from '../../../../plugins/apis/openai/responses/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
@@ -9,6 +11,7 @@ import { TOOL } from './support.ts'
 
 const CASES = readCases('responses-requests')
 
+const ajv = new Ajv()
 const none = () => undefined
 /** Builds the engine's request, without the input. */
 const engineFields = (request: object) =>
@@ -103,23 +106,41 @@ t.test('converts request fields for the engine', async t => {
   }
 })
 
-t.test('ignores unsupported tools that agents send to every server', async t => {
-  const group = {
-    type: 'namespace',
-    name: 'crm',
-    description: 'Customers.',
-    tools: [TOOL, { type: 'custom', name: 'x' }]
-  }
+t.test('offers tools that the client runs and names the ones that are left out', async t => {
+  const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL, { type: 'web_search' }] }
   const { tools, fields } = engineFields({
     tools: [{ type: 'web_search' }, TOOL, group, { type: 'local_shell' }, { ...group, name: 'none', tools: [] }]
   })
-  t.match(tools, [TOOL, { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL] }])
-  t.equal(tools.length, 2, 'the reply lists only supported tools')
+  t.match(tools.shown, [TOOL, { ...group, tools: [TOOL] }, { type: 'local_shell' }])
+  t.equal(tools.shown.length, 3, 'the reply lists only offered tools')
+  t.strictSame(tools.ignored, ['web_search', 'crm.web_search'])
   const offered = fields.tools as { function: { name: string } }[]
   t.strictSame(
     offered.map(tool => tool.function.name),
-    [TOOL.name, `crm__${TOOL.name}`]
+    [TOOL.name, `crm__${TOOL.name}`, 'local_shell']
   )
+})
+
+t.test('offers tools of every type and obeys every choice', async t => {
+  const table: [
+    string,
+    Record<string, unknown>,
+    { names?: string[]; choice?: string; ignored?: string[] },
+    unknown[]?
+  ][] = CASES.tools
+  for (const [what, request, { names = [], choice, ignored = [] }, added = []] of table) {
+    const placed = added.flatMap((item, index) => addedTools(item as object, ['input', index]))
+    const { fields, tools } = engineRequest(request, parseRequestOptions(request), placed)
+    const offered = (fields.tools ?? []) as { function: { name: string; parameters?: object } }[]
+    t.strictSame(
+      offered.map(tool => tool.function.name),
+      names,
+      what
+    )
+    t.equal(fields.tool_choice, choice, what)
+    t.strictSame(tools.ignored, ignored, what)
+    for (const tool of offered) ajv.compile(tool.function.parameters ?? {})
+  }
 })
 
 t.test('refuses unsupported features', async t => {

@@ -1,0 +1,181 @@
+import { Type } from 'typebox'
+import { type ToolChoice, toolFields } from '../../../../core/answers/tool-choice.ts'
+import { CorralError } from '../../../../core/errors.ts'
+import { Given, ListOf, Loose } from '../../../../core/http/request-fields.ts'
+import { isObject } from '../../../../core/system/json-object.ts'
+import { faultPlace } from '../../../../core/system/schema-check.ts'
+import { freeformFunction } from '../freeform-tools.ts'
+import { checkAgainst, type Path } from '../request-validation.ts'
+import { clientFunction, clientToolType } from './client-tools.ts'
+import type { ResponseRequest } from './schemas.ts'
+
+type Fields = Record<string, unknown>
+
+/** A tool that a request offers, and its function for the engine. */
+export interface OfferedTool {
+  /** `function`, `custom`, or the type of a tool in `CLIENT_TOOLS`. */
+  type: string
+  /** Its name in the request. Tools of other types are named by their type. */
+  name: string
+  namespace?: string | undefined
+  function: { name: string; description?: string; parameters?: object; strict?: boolean }
+}
+
+export interface RequestedTools {
+  offered: OfferedTool[]
+  /** The tools that the reply repeats. */
+  shown: object[]
+  /** Names of the tools that were left out. */
+  ignored: string[]
+}
+
+/** A tool and its place in the request. */
+export interface PlacedTool {
+  tool: unknown
+  at: Path
+}
+
+const Name = Type.String({ minLength: 1 })
+const FunctionSchema = Loose({
+  type: Type.Literal('function'),
+  name: Name,
+  description: Given(Type.String()),
+  parameters: Given(Loose({})),
+  strict: Given(Type.Boolean())
+})
+const Custom = Loose({ name: Name, description: Given(Type.String()), format: Given(Loose({})) })
+const Namespace = Loose({ name: Name, description: Given(Type.String()), tools: ListOf({}) })
+
+export function invalid(path: Path, allowed: string): CorralError {
+  const param = faultPlace({ path })
+  return new CorralError('invalid_request', `"${param}" must be ${allowed}.`, { param })
+}
+
+/** Returns the engine's name of a function. Engines have no namespaces. */
+export function engineName(name: unknown, namespace?: unknown): string {
+  return namespace ? `${namespace}__${name}` : String(name)
+}
+
+/**
+ * Reads the tools of a request. Tools that OpenAI's service runs are left out, because agents offer them in every
+ * request. A search among tools that the service would do is no loss, because all tools are offered then.
+ * @param added tools that items of the input add
+ * @throws CorralError `invalid_request`
+ */
+export function readTools(requested: readonly unknown[], added: readonly PlacedTool[]): RequestedTools {
+  const read: RequestedTools = { offered: [], shown: [], ignored: [] }
+  const isSearch = (tool: unknown) => isObject(tool) && clientToolType(tool) === 'tool_search'
+  const isDeferred = requested.some(isSearch)
+  const add = (tool: OfferedTool) => {
+    const { offered } = read
+    // A later definition replaces an earlier one. Other tools of the same name get another one for the engine.
+    const known = offered.findIndex(
+      ({ type, name, namespace }) => type === tool.type && name === tool.name && namespace === tool.namespace
+    )
+    while (offered.some((each, index) => index !== known && each.function.name === tool.function.name)) {
+      tool.function.name += '_'
+    }
+    offered.splice(known < 0 ? offered.length : known, known < 0 ? 0 : 1, tool)
+  }
+  /** @returns the tool as the reply shows it, or undefined if it is left out */
+  const readTool = (given: unknown, at: Path, namespace?: string): object | undefined => {
+    const tool = checkAgainst(Loose({}), given, at) as Fields
+    const { type } = tool
+    // The client's search has not found it yet.
+    if (isDeferred && at[0] === 'tools' && tool.defer_loading === true) return undefined
+    if (type === 'namespace' && namespace === undefined) {
+      const { name, description, tools } = checkAgainst(Namespace, tool, at)
+      const shown = tools.flatMap((inner, index) => readTool(inner, [...at, 'tools', index], name) ?? [])
+      return shown.length === 0 ? undefined : { type, name, description: description ?? '', tools: shown }
+    }
+    const clientType = namespace === undefined ? clientToolType(tool) : undefined
+    if (clientType) {
+      add({ type: clientType, name: clientType, function: clientFunction(clientType, tool) })
+      return tool
+    }
+    if (type === 'custom') {
+      const { name, description, format } = checkAgainst(Custom, tool, at)
+      add({ type, name, namespace, function: freeformFunction(engineName(name, namespace), description, format) })
+      return tool
+    }
+    if (typeof type === 'string' && type !== 'function') {
+      const label = [namespace, type, tool.server_label].filter(part => typeof part === 'string').join('.')
+      if (type !== 'tool_search') read.ignored.push(label)
+      return undefined
+    }
+    // Functions are strict by default in this API.
+    const { name, description = null, parameters = null, strict: isStrict } = checkAgainst(FunctionSchema, tool, at)
+    const strict = isStrict ?? true
+    add({
+      type: 'function',
+      name,
+      namespace,
+      function: {
+        name: engineName(name, namespace),
+        ...(description !== null && { description }),
+        ...(parameters && { parameters }),
+        strict
+      }
+    })
+    return { type: 'function', name, description, parameters, strict }
+  }
+  read.shown = requested.flatMap((tool, index) => readTool(tool, ['tools', index]) ?? [])
+  for (const { tool, at } of added) readTool(tool, at)
+  return read
+}
+
+/** Returns the tool that a call of the engine means. A model without a grammar may call any name. */
+export function calledTool(offered: readonly OfferedTool[], called: string): Omit<OfferedTool, 'function'> {
+  return offered.find(tool => tool.function.name === called) ?? { type: 'function', name: called }
+}
+
+const AllowedTools = Loose({
+  mode: Type.Enum(['auto', 'required']),
+  tools: Type.Array(Type.Unknown(), { minItems: 1 })
+})
+const HOSTED = /^(web_search|file_search|image_generation|code_interpreter|mcp|programmatic_tool_calling|tool_search)/
+
+/** Returns the engine's fields for the tools. @throws CorralError `invalid_request` or `unsupported_capability` */
+export function engineTools(tools: RequestedTools, choice: ResponseRequest['tool_choice']): Fields {
+  const functions = tools.offered.map(tool => ({ type: 'function' as const, function: tool.function }))
+  return toolFields(functions, readChoice(choice, tools), tools.ignored)
+}
+
+type Names = NonNullable<ToolChoice['names']>
+
+function readChoice(choice: ResponseRequest['tool_choice'], tools: RequestedTools): ToolChoice {
+  if (choice === undefined || choice === null) return {}
+  if (choice === 'auto' || choice === 'none' || choice === 'required') return { mode: choice }
+  const at = ['tool_choice']
+  if (isObject(choice) && choice.type === 'allowed_tools') {
+    const { mode, tools: allowed } = checkAgainst(AllowedTools, choice, at)
+    const names = allowed.flatMap((tool, index) => chosenNames(tool, tools, [...at, 'tools', index]))
+    if (names.length === 0 && mode === 'auto') return { mode: 'none' }
+    return { mode: mode as 'auto' | 'required', names }
+  }
+  const names = chosenNames(choice, tools, at)
+  // The model decides if the tool was left out and there are others.
+  return names.length === 0 && tools.offered.length > 0 ? {} : { mode: 'required', names }
+}
+
+/** Returns the engine's names of the tools that a choice names: none for a tool that was left out. */
+function chosenNames(choice: unknown, { offered, ignored }: RequestedTools, at: Path): Names {
+  const { type = 'function', name, namespace } = isObject(choice) ? choice : { type: null }
+  const found = offered.filter(tool => {
+    if (type === 'function' || type === 'custom') return tool.function.name === engineName(name, namespace)
+    return type === 'namespace' ? tool.namespace === name : kindOf(tool.type) === kindOf(type)
+  })
+  if (found.length > 0) return found.map(tool => ({ name: tool.function.name, param: '' }))
+  if (HOSTED.test(`${type}`) || ignored.includes(`${type}`)) return []
+  const isNamed = type === 'function' || type === 'custom' || type === 'namespace'
+  if (!isNamed && clientToolType({ type }) === undefined) {
+    throw invalid(
+      at,
+      '"auto", "none", "required", or an object with the "type" of a tool or "allowed_tools", and a "name" if it is a function or a custom tool'
+    )
+  }
+  return [{ name: undefined, param: faultPlace({ path: [...at, isNamed ? 'name' : 'type'] }) }]
+}
+
+/** `computer` has several names. */
+const kindOf = (type: unknown) => String(type).replace(/^computer_.*/, 'computer')
