@@ -12,7 +12,7 @@ const INPUT = 'input'
 /** The beginning of arguments whose first parameter is the text. */
 const BEGINNING = /^\s*\{\s*"input"\s*:\s*"/
 /** A beginning that is not complete, because the answer was truncated. */
-const TRUNCATED = /^\s*\{?\s*("\w*"?\s*:?\s*)?$/
+const TRUNCATED = /^\s*(\{\s*("\w*"?\s*:?\s*)?)?$/
 /** Characters of a longer beginning, such as blanks, after which the text is not streamed. */
 const MAX_BEGINNING = 200
 

@@ -75,7 +75,10 @@ function check(t: Test, events: ResponseEvent[], response: ResponseObject): void
     }
     if (item_id) expect(open.has(item_id), `${type} outside of its item`)
     if (type.endsWith('.delta')) texts.set(item_id, (texts.get(item_id) ?? '') + delta)
-    const whole = event.text ?? (type === 'response.function_call_arguments.done' ? event.arguments : undefined)
+    const whole =
+      event.text ??
+      (type === 'response.function_call_arguments.done' ? event.arguments : undefined) ??
+      (type === 'response.custom_tool_call_input.done' ? event.input : undefined)
     if (whole !== undefined) expect(whole === (texts.get(item_id) ?? ''), `${type} differs from its pieces`)
     if (type === 'response.output_item.done') {
       expect(open.delete(item.id), 'end without a start of an item')
@@ -158,6 +161,66 @@ t.test('calls of namespaced functions', async t => {
   t.match(plain, { type: 'function_call', name: 'look' })
   t.notOk('namespace' in plain!)
   t.match(response.tools, [TOOL, group])
+})
+
+const TYPES = ['local_shell', 'shell', 'apply_patch', 'computer'].map(type => ({ type }))
+const HOSTED_TYPES = [...TYPES, { type: 'custom', name: 'patch' }, { type: 'tool_search', execution: 'client' }]
+
+t.test('calls of tools of every type come back as items of their type', async t => {
+  const calls: [string, unknown][] = [
+    ['patch', { input: '*** "Ä" 🦙\n\\' }],
+    ['local_shell', { command: ['ls'], env: { A: 'b' }, timeout_ms: 5 }],
+    ['shell', { commands: ['ls', 'pwd'] }],
+    ['apply_patch', { type: 'create_file', path: 'x', diff: '+a' }],
+    ['apply_patch', { type: 'delete_file', path: 'x', diff: '' }],
+    ['computer', { actions: [{ type: 'click', x: 1, y: 2, button: 'left' }] }],
+    ['tool_search', { query: 'mail' }]
+  ]
+  const pieces = calls.flatMap(([name, given], index) => [
+    piece({ toolCalls: [{ index, id: `c${index}`, name, arguments: '' }] }),
+    ...JSON.stringify(given)
+      .match(/.{1,3}/gs)!
+      .map(part => piece({ toolCalls: [{ index, arguments: part }] }))
+  ])
+  const { events, response } = write(t, headOf({ tools: HOSTED_TYPES }), [...pieces, piece({ finish: 'tool_calls' })])
+  const exec = { type: 'exec', command: ['ls'], env: { A: 'b' }, timeout_ms: 5, user: null, working_directory: null }
+  t.match(response.output, [
+    {
+      type: 'custom_tool_call',
+      id: /^ctc_/,
+      call_id: 'c0',
+      name: 'patch',
+      input: '*** "Ä" 🦙\n\\',
+      status: 'completed'
+    },
+    { type: 'local_shell_call', call_id: 'c1', action: exec, status: 'completed' },
+    { type: 'shell_call', action: { commands: ['ls', 'pwd'], timeout_ms: null, max_output_length: null } },
+    { type: 'apply_patch_call', operation: { type: 'create_file', path: 'x', diff: '+a' } },
+    { type: 'apply_patch_call', operation: { type: 'delete_file', path: 'x' } },
+    { type: 'computer_call', actions: [{ type: 'click', x: 1, y: 2, button: 'left' }], pending_safety_checks: [] },
+    { type: 'tool_search_call', call_id: 'c6', execution: 'client', arguments: { query: 'mail' } }
+  ])
+  t.ok(
+    events.filter(({ type }) => type === 'response.custom_tool_call_input.delta').length > 3,
+    'text arrives in pieces'
+  )
+  t.match(response.tools, HOSTED_TYPES)
+})
+
+t.test('truncated calls of tools of every type', async t => {
+  const cases: [string, string, object][] = [
+    ['patch', '{"input":"a\\', { status: 'incomplete', input: 'a' }],
+    ['patch', '{"inp', { status: 'incomplete', input: '' }],
+    ['shell', '{"commands":["rm', { status: 'incomplete', action: { commands: [] } }],
+    ['local_shell', '', { status: 'incomplete', action: { command: [] } }],
+    ['apply_patch', '{"type":"crea', { status: 'in_progress', operation: { path: '', diff: '' } }],
+    ['computer', '{"actions":[{', { status: 'incomplete', actions: [] }]
+  ]
+  for (const [name, text, item] of cases) {
+    const deltas = [piece({ toolCalls: [{ index: 0, name, arguments: text }] }), piece({ finish: 'length' })]
+    const { response } = write(t, headOf({ tools: HOSTED_TYPES }), deltas)
+    t.match(response, { status: 'incomplete', output: [item] }, `${name} ${text}`)
+  }
 })
 
 t.test('truncated and empty answers', async t => {
