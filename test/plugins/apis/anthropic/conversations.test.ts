@@ -4,8 +4,8 @@ import { engineMessages } from '../../../../plugins/apis/anthropic/history.ts'
 import { MessagesRequest } from '../../../../plugins/apis/anthropic/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
 import { randomNumbers } from '../../../support/random.ts'
+import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
 import { trialCount } from '../../../support/trial-count.ts'
-import { randomValue, sdkShapes } from './sdk-types.ts'
 import { assistant, image, result, text, use, user } from './support.ts'
 
 const CASES = readCases('anthropic-conversations')

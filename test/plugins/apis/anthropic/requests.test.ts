@@ -7,8 +7,8 @@ import { engineRequest } from '../../../../plugins/apis/anthropic/message-reques
 import { MessagesRequest } from '../../../../plugins/apis/anthropic/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
 import { randomNumbers } from '../../../support/random.ts'
+import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
 import { trialCount } from '../../../support/trial-count.ts'
-import { randomValue, sdkShapes } from './sdk-types.ts'
 import { result, user } from './support.ts'
 
 const CASES = readCases('anthropic-requests')

@@ -8,10 +8,10 @@ import { demoModelFile, randomProjector } from '../../../../scripts/random-model
 import { DEMO, startCorral, until } from '../../../support/corral.ts'
 import { failure } from '../../../support/failure.ts'
 import { randomNumbers } from '../../../support/random.ts'
+import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
 import { thorough } from '../../../support/thorough.ts'
 import { trialCount } from '../../../support/trial-count.ts'
 import { pngBytes } from '../openai/media/support.ts'
-import { randomValue, sdkShapes } from './sdk-types.ts'
 
 // Runs the official client against a real server with an engine of one slot. test/clients has the usual requests.
 const QUESTION = { role: 'user' as const, content: 'What is the capital of France?' }

@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { API, type Checker, type Type } from 'typescript/unstable/sync'
-import { pick } from '../../../support/random.ts'
+import { pick } from './random.ts'
 
 /** A type of the SDK, as far as JSON can express it. */
 type Shape =
