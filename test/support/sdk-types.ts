@@ -12,9 +12,14 @@ type Shape =
   | { kind: 'object'; fields: { name: string; shape: Shape; optional: boolean }[] }
   | { kind: 'string' | 'number' | 'any' }
 
-/** Returns the shapes of types that a file of the SDK exports. @param folder for the compiler's configuration */
-export function sdkShapes(folder: string, file: string, names: readonly string[]): Shape[] {
-  const path = join(dirname(createRequire(import.meta.url).resolve('@anthropic-ai/sdk')), file)
+/** Returns the shapes of types that a file of an SDK exports. @param folder for the compiler's configuration */
+export function sdkShapes(
+  folder: string,
+  file: string,
+  names: readonly string[],
+  sdk: 'openai' | '@anthropic-ai/sdk' = '@anthropic-ai/sdk'
+): Shape[] {
+  const path = join(dirname(createRequire(import.meta.url).resolve(sdk)), file)
   const config = join(folder, 'tsconfig.json')
   const compilerOptions = { strict: true, skipLibCheck: true, types: [], lib: ['es2022', 'dom'], module: 'nodenext' }
   writeFileSync(config, JSON.stringify({ compilerOptions, files: [path] }))
@@ -55,7 +60,7 @@ function readType(checker: Checker, type: Type, known: Map<number, Shape>): Shap
     return { kind: 'list', of: toShape(checker, checker.getTypeArguments(type as never)[0]!, known) }
   }
   const properties = type.isObjectType() ? checker.getPropertiesOfType(type) : []
-  if (properties.length === 0) return { kind: 'any' }
+  if (properties.length === 0) return text.startsWith('{') ? { kind: 'object', fields: [] } : { kind: 'any' }
   const fields = properties.map(symbol => {
     const inner = checker.getTypeOfSymbol(symbol)!
     const optional = checker.typeToString(inner).split(' | ').includes('undefined')
@@ -67,6 +72,14 @@ function readType(checker: Checker, type: Type, known: Map<number, Shape>): Shap
 const TEXTS = ['x', '', ' ', '{"a": ', 'toolu_1', 'Ünï 😀', '</s>', 'a\nb']
 const VALUES = [{}, { a: 1 }, null, [], 'text', '{"broken": ', 0, true, { nested: [{ b: null }] }]
 const PNG = 'iVBORw0KGgo='
+/** Values of fields whose texts must mean something. */
+const FIELDS: Record<string, unknown[]> = {
+  data: [PNG],
+  image_url: [`data:image/png;base64,${PNG}`],
+  call_id: ['call_1', 'call_2'],
+  name: ['look', 'ask'],
+  parameters: [{ type: 'object', properties: { a: { type: 'string' } } }]
+}
 
 /** Returns a random value of a shape. */
 export function randomValue(shape: Shape, random: () => number, field = ''): unknown {
@@ -82,10 +95,10 @@ export function randomValue(shape: Shape, random: () => number, field = ''): unk
       return Object.fromEntries(fields.map(({ name, shape: inner }) => [name, randomValue(inner, random, name)]))
     }
     case 'string':
-      return field === 'data' ? PNG : pick(random, TEXTS)
+      return pick(random, FIELDS[field] ?? TEXTS)
     case 'number':
       return Math.floor(random() * 5)
     default:
-      return pick(random, VALUES)
+      return pick(random, FIELDS[field] ?? VALUES)
   }
 }

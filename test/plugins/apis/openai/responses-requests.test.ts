@@ -5,8 +5,12 @@ import { addedTools } from '../../../../plugins/apis/openai/responses/call-items
 import { engineMessages, engineRequest, readInput } from '../../../../plugins/apis/openai/responses/response-request.ts'
 import type { Item } from '../../../../plugins/apis/openai/responses/schemas.ts'
 import { readCases } from '../../../support/cases.ts'
+import { randomNumbers } from '../../../support/random.ts'
+import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
+import { trialCount } from '../../../support/trial-count.ts'
 import { refusal } from './bodies.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
+import { RESPONSES, randomItems } from './random-items.ts'
 import { TOOL } from './support.ts'
 
 const CASES = readCases('responses-requests')
@@ -140,6 +144,37 @@ t.test('offers tools of every type and obeys every choice', async t => {
     t.equal(fields.tool_choice, choice, what)
     t.strictSame(tools.ignored, ignored, what)
     for (const tool of offered) ajv.compile(tool.function.parameters ?? {})
+  }
+})
+
+t.test("accepts every history that the SDK's types allow", async t => {
+  const types = new Set<unknown>()
+  for (let seed = 1; seed <= trialCount(2000); seed++) {
+    const items = randomItems(t, seed)
+    for (const item of items) types.add(item.type)
+    try {
+      const read = readInput(items, none).map(item => ({ item }))
+      const added = read.flatMap(({ item }) => addedTools(item, ['input']))
+      engineMessages(read)
+      engineRequest({}, parseRequestOptions({}), added)
+    } catch (error) {
+      t.fail(`seed ${seed}: ${(error as Error).message} in ${JSON.stringify(items)}`)
+    }
+  }
+  t.ok(types.size > 28, `${types.size} types of items`)
+})
+
+t.test("offers or names every tool of the SDK's types", async t => {
+  const [{ of }] = sdkShapes(t.testdir(), RESPONSES, ['Tool'], 'openai') as any
+  for (const shape of of) {
+    const tool = randomValue(shape, randomNumbers(1)) as { type: string }
+    const { tools } = engineFields({ tools: [{ ...tool, environment: undefined }] })
+    const isOffered = /^(function|custom|namespace|computer|computer_use_preview|local_shell|shell|apply_patch)$/.test(
+      tool.type
+    )
+    const isEmpty = tool.type === 'namespace' && (tool as unknown as { tools: [] }).tools.length === 0
+    t.equal(tools.offered.length > 0, isOffered && !isEmpty, tool.type)
+    t.equal(tools.ignored.length, isOffered || tool.type === 'tool_search' ? 0 : 1, tool.type)
   }
 })
 

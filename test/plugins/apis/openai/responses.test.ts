@@ -1,12 +1,20 @@
 import OpenAI from 'openai'
-import type { FunctionTool, ResponseInputItem, ResponseStreamEvent } from 'openai/resources/responses/responses'
+import type {
+  FunctionTool,
+  ResponseCreateParams,
+  ResponseInputItem,
+  ResponseStreamEvent,
+  Tool
+} from 'openai/resources/responses/responses'
 import t from 'tap'
 import { readCases } from '../../../support/cases.ts'
 import { CAPITAL_ANSWER, DEMO, startCorral, until } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { thorough } from '../../../support/thorough.ts'
+import { trialCount } from '../../../support/trial-count.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
+import { randomItems } from './random-items.ts'
 import { checkEvents, collectEvents } from './response-events.ts'
 
 // Runs the official client against a corral with the real engine.
@@ -112,6 +120,57 @@ t.test('functions: a call, and an answer based on its result', async t => {
   })
   t.equal(referring.output_text, chained.output_text, 'the same if the client refers to the call')
   return undefined
+})
+
+t.test("the template renders every history that the SDK's types allow", async t => {
+  for (let seed = 1; seed <= trialCount(60); seed++) {
+    const input = [...randomItems(t, seed), { role: 'user', content: CAPITAL }]
+    const { status, body } = await corral.json('/v1/responses/input_tokens', { model: DEMO, input })
+    t.equal(status, 200, `seed ${seed}: ${JSON.stringify(body)} for ${JSON.stringify(input)}`)
+  }
+})
+
+t.test('freeform tools and tools that the client runs', async t => {
+  const tools: Tool[] = [
+    { type: 'custom', name: 'apply_patch', description: 'Patches.', format: { type: 'text' } },
+    { type: 'shell' },
+    { type: 'web_search' }
+  ]
+  const ask = (input: ResponseInputItem[], tool_choice: ResponseCreateParams['tool_choice']) =>
+    client.responses.stream({ model: DEMO, input, tools, tool_choice, max_output_tokens: 60 })
+  const question: ResponseInputItem = { role: 'user', content: 'List the files.' }
+  const history: ResponseInputItem[] = [question]
+  for (const [choice, type] of [
+    [{ type: 'custom', name: 'apply_patch' }, 'custom_tool_call'],
+    [{ type: 'shell' }, 'shell_call']
+  ] as const) {
+    const stream = ask(history, choice)
+    const events = await collectEvents(stream)
+    checkEvents(t, events)
+    const { output, tools: shown } = await stream.finalResponse()
+    t.strictSame(each(shown, 'type'), ['custom', 'shell'])
+    const call = output.at(-1)!
+    t.equal(call.type, type)
+    if (call.type === 'custom_tool_call') {
+      const deltas = events.flatMap(event =>
+        event.type === 'response.custom_tool_call_input.delta' ? [event.delta] : []
+      )
+      t.ok(deltas.length > 0 && deltas.join('') === call.input, `the pieces of ${JSON.stringify(call.input)}`)
+      history.push(call as ResponseInputItem, {
+        type: 'custom_tool_call_output',
+        call_id: call.call_id,
+        output: 'Done'
+      })
+    } else if (call.type === 'shell_call') {
+      const outcome = { type: 'exit', exit_code: 0 } as const
+      const results = [{ stdout: 'a', stderr: '', outcome }]
+      history.push(call as ResponseInputItem, { type: 'shell_call_output', call_id: call.call_id, output: results })
+    }
+  }
+  const { response } = await client.responses
+    .create({ model: DEMO, input: history, tools, max_output_tokens: 5 })
+    .withResponse()
+  t.equal(response.headers.get('x-corral-ignored-tools'), 'web_search')
 })
 
 t.test('functions: two parallel calls, streams and tool_choice', async t => {
