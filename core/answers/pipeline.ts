@@ -31,12 +31,15 @@ import { formatTraceParent } from '../http/trace-parent.ts'
 import { catalogFor, requireAllowed } from '../models/allowed-models.ts'
 import { formatModelName, type ModelName, publicModelName, type RequestedName } from '../models/model-name.ts'
 import type { OverflowPolicy } from '../models/options.ts'
+import { abortAfter } from '../system/abort-signals.ts'
 import { merged } from '../system/collections.ts'
 import { countAborted, promptTokens, tokensIn } from './aborted-answers.ts'
 import { withDocuments } from './documents.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
 import { ContextGrowth } from './grow-context.ts'
+import { noteRepeatedCalls } from './repeated-calls.ts'
+import { endingLoops } from './repeats.ts'
 import { type Asked, enforceRequestLimits, getRequestLimits } from './request-limits.ts'
 import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
@@ -115,6 +118,8 @@ export interface Channel extends ReplyStreamOptions {
   failure(error: CorralError): string
   /** Rewrites the bytes of an OpenAI stream. If the engine provides bytes, no writer is created. */
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
+  /** The events that end such a stream if corral ends the answer. */
+  endBytes?(usage: TokenUsage): string
 }
 
 /** Milliseconds after which a stream begins although nothing is generated yet. Until then a failure is a status code. */
@@ -145,7 +150,8 @@ export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: read
   const prepared = await prepare(deps, reply, merged(asked, { whole: true }), clientSignal(reply))
   return await withGrantedLease(deps, reply, prepared, {}, async lease => {
     const taker = await open(lease, preparation(deps, lease, prepared, reply))
-    await generate(deps, lease, withBody(prepared, taker), reply, deltas => void taker.add(deltas))
+    const onLoop = () => void reply.header(STOPPED, 'repeats')
+    await generate(deps, lease, withBody(prepared, taker), reply, deltas => void taker.add(deltas), onLoop)
     return taker
   })
 }
@@ -181,18 +187,24 @@ export async function streamedAnswer(
       const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
       if (channel.bytes && inBytes) {
         const rewrite = channel.bytes(leased)
-        await ask(deps, leased, question, reply, inBytes, bytes => stream.write(rewrite(bytes)))
+        const take = (bytes: Buffer) => stream.write(rewrite(bytes))
+        const end = (usage: TokenUsage) => Buffer.from(`${STOPPED_COMMENT}${channel.endBytes?.(usage) ?? ''}`)
+        await ask(deps, leased, question, reply, inBytes, take, end)
         return stream.end()
       }
       const writer = await open(leased, preparation(deps, leased, prepared, reply))
       const begun = writer.body === undefined ? undefined : writer.add([])
       if (begun) await stream.write(begun)
-      await generate(deps, leased, withBody(prepared, writer), reply, deltas => {
+      let comment = ''
+      const take = (deltas: readonly Delta[]) => {
         sayReading(stream, deltas[0])
         const text = writer.add(deltas)
         return text ? stream.write(text) : undefined
+      }
+      await generate(deps, leased, withBody(prepared, writer), reply, take, () => {
+        if (channel.contentType === 'text/event-stream') comment = STOPPED_COMMENT
       })
-      stream.end(writer.end())
+      stream.end(`${comment}${writer.end()}`)
     })
   )
 }
@@ -359,7 +371,9 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   reply.server.drain.admit(reply)
   requireAllowed(caller.models, asked.lease.model, variant)
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
-  let body = enforceRequestLimits(asked, getRequestLimits(config, variant, caller), sent)
+  const bounds = getRequestLimits(config, variant, caller)
+  const within = enforceRequestLimits(asked, bounds, sent)
+  let body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
   if (body) {
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
@@ -487,12 +501,20 @@ export function pointerList(pointers: readonly string[]): string {
   return [...named, ...more].join(', ')
 }
 
+/** Milliseconds for counting the prompt of an answer that corral has ended. */
+const COUNT_MS = 2000
+/** The header of a reply, or the comment in a stream, if corral ended the answer as if it had reached its limit. */
+const STOPPED = 'x-corral-stopped'
+const STOPPED_COMMENT = `: ${STOPPED}: repeats\n\n`
+
+/** @param onLoop called if the answer was ended because it repeats itself */
 async function generate(
   deps: AnswerDependencies,
   lease: Lease,
   { question, hooked }: Prepared,
   reply: FastifyReply,
-  take: (deltas: readonly Delta[]) => Promise<void> | undefined
+  take: (deltas: readonly Delta[]) => Promise<void> | undefined,
+  onLoop?: () => void
 ): Promise<void> {
   if (!hooked) return
   const { hooks } = deps
@@ -506,9 +528,13 @@ async function generate(
   }
   const { tokens } = reply.request.record
   const pass = hooks.hasEventFilters(hooked) ? filtered : take
-  await ask(deps, lease, question, reply, requireCall(lease, question.operation), deltas => {
+  const counted = (deltas: readonly Delta[]) => {
     for (const delta of deltas) countDelta(tokens, delta)
     return pass(deltas)
+  }
+  await ask(deps, lease, question, reply, requireCall(lease, question.operation), counted, usage => {
+    onLoop?.()
+    return [{ finish: 'length', usage }]
   })
 }
 
@@ -516,6 +542,7 @@ async function generate(
  * Asks the engine. If the policy allows it and the conversation does not fit, the oldest turns are dropped and the
  * engine is asked again until it fits. Only the engine's own count decides. A header and the log report how many
  * messages were dropped.
+ * @param ending returns the last piece of an answer that is ended because it repeats itself
  */
 async function ask<Piece extends readonly Delta[] | Buffer>(
   deps: AnswerDependencies,
@@ -523,7 +550,8 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   question: Question,
   reply: FastifyReply,
   call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
-  take: (piece: Piece) => Promise<void> | undefined
+  take: (piece: Piece) => Promise<void> | undefined,
+  ending: (usage: TokenUsage) => Piece
 ): Promise<void> {
   const { whole = false, countEach = false, stopText = false, native = false } = question
   const { overflow, check, controlled, used } = question
@@ -562,11 +590,23 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
       return take(piece)
     }
   }
+  const { repeats } = getRequestLimits(deps.config, question.variant, reply.request.caller)
+  const endLoop = async () => {
+    reply.log.info({ repeats }, 'An answer was ended because it repeats the same passage. See limits.repeats.')
+    const { prompt, cached: cachedTokens, completion: completionTokens } = tokens
+    const count = () => promptTokens(lease.engine, question.operation, body, 0, abortAfter(COUNT_MS)).catch(() => 0)
+    const usage = { promptTokens: prompt || (await count()), cachedTokens, completionTokens }
+    tokens.usage(usage, 0)
+    return ending(usage)
+  }
+  // Other choices and prompts of a request continue, so these are not watched.
+  const isSingle = tokens.choicesPerPrompt === 1 && !Array.isArray(body.prompt)
+  const answer = repeats > 0 && isSingle ? endingLoops(call, repeats, endLoop) : call
   record.hold()
   try {
     for (;;) {
       try {
-        return await call(body, sink)
+        return await answer(body, sink)
       } catch (error) {
         const mayDrop = !begun && overflow === 'drop_oldest' && !question.growth?.canGrow(error)
         const shorter = mayDrop ? shorterConversation(body, error) : undefined

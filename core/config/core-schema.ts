@@ -85,7 +85,12 @@ const requestBounds = {
   }),
   keep_alive: KeepAlive({ description: 'Longest keep_alive; negative means forever' }),
   prompts: Type.Integer({ minimum: 1, description: 'Maximum inputs or documents of a request' }),
-  n: Type.Integer({ minimum: 1, description: 'Maximum choices of a request' })
+  n: Type.Integer({ minimum: 1, description: 'Maximum choices of a request' }),
+  repeats: Type.Integer({
+    minimum: 0,
+    description:
+      'End an answer that directly repeats the same passage this often, over thousands of characters; 0 is never'
+  })
 }
 export const RequestBoundsSchema = Type.Object(optional(requestBounds))
 
@@ -115,7 +120,8 @@ const LimitsSchema = Group(
       max_tokens: 131_072,
       keep_alive: -1,
       prompts: 8192,
-      n: 128
+      n: 128,
+      repeats: 16
     }),
     ...withDefaults(budgets, Object.fromEntries(Object.keys(budgets).map(name => [name, 0])) as Record<BudgetName, 0>),
     strict_options: Type.Boolean({

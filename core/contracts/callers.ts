@@ -35,6 +35,8 @@ export interface RequestBounds {
   prompts: number
   /** Choices. */
   n: number
+  /** How often a passage may repeat directly before the answer is ended. 0 is without limit. */
+  repeats: number
 }
 
 /** What a budget counts: requests to models, prompt tokens, generated tokens, or both kinds of tokens together. */

@@ -1,6 +1,7 @@
 import t from 'tap'
 import { type Corral, DEMO, startCorral } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
+import { thorough } from '../support/thorough.ts'
 
 const CONFIG = `limits: { max_tokens: 12, n: 2, prompts: 3, num_parallel: 4, keep_alive: 10m }
 defaults: { max_tokens: -1, num_ctx: 512, num_parallel: 2 }
@@ -97,6 +98,34 @@ t.test('fields that would affect other requests or take memory are dropped', asy
     t.equal(status, 400, JSON.stringify(body))
     t.equal(body.code ?? body.error?.code, 'over_limit')
   }
+})
+
+t.test('an answer that repeats itself is ended, unless the limit is 0', thorough, async t => {
+  const config = 'defaults: { num_ctx: 12288, num_parallel: 1, max_tokens: -1 }'
+  const corral = await startCorral(t, { config })
+  const grammar = 'root ::= "one two three four five six seven eight nine ten " root'
+  const own = { model, messages, options: { grammar } }
+  const stream = { ...own, stream: true, stream_options: { include_usage: true } }
+  const text = await (await corral.send('/v1/chat/completions', stream)).text()
+  t.match(text, /^: x-corral-stopped: repeats$/m)
+  const events = text.split('\n\n').flatMap(event => (event.startsWith('data: {') ? JSON.parse(event.slice(6)) : []))
+  const [last, usage] = events.slice(-2)
+  t.match(last.choices, [{ finish_reason: 'length', delta: {} }])
+  t.same(events.filter(({ choices }) => choices[0]?.delta.role).length, 1)
+  t.match(text, /data: \[DONE\]\n\n$/)
+  const { completion_tokens: tokens, prompt_tokens } = usage.usage
+  t.ok(tokens > 2000 && tokens < 11_000, `${tokens} tokens`)
+
+  const whole = await corral.send('/api/chat', { ...own, stream: false })
+  t.equal(whole.headers.get('x-corral-stopped'), 'repeats')
+  const { eval_count, prompt_eval_count, done_reason } = (await whole.json()) as any
+  t.same([done_reason, prompt_eval_count], ['length', prompt_tokens])
+  t.ok(eval_count > 2000 && eval_count < 11_000, `${eval_count} tokens`)
+  t.match(corral.log(), /repeats the same passage/)
+
+  corral.configure(`${config}\nlimits: { repeats: 0, max_tokens: ${eval_count + 100} }`)
+  await corral.json('/api/reload', undefined, { method: 'POST', local: true })
+  t.equal((await corral.json('/api/chat', { ...own, stream: false })).body.eval_count, eval_count + 100)
 })
 
 /** Two requests that name the same slot are answered in parallel. */

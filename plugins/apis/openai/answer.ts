@@ -62,20 +62,31 @@ export async function answer(
         }
       }
     }
+    channel.endBytes = usage => {
+      // The role was sent with the first bytes.
+      writer.begins()
+      const last = writer
+        .chunks([{ finish: 'length', usage }])
+        .map(frame)
+        .join('')
+      return `${last}${lastFrames(writer)}`
+    }
     return await streamedAnswer(deps, request, reply, question, channel, async lease => {
       const answer = await openAnswer(lease, generation, id, writer)
       writer = answer
       return {
         add: deltas => answer.chunks(deltas).map(frame).join(''),
-        end() {
-          const last = answer.lastChunk()
-          return `${last ? frame(last) : ''}${DONE}`
-        }
+        end: () => lastFrames(answer)
       }
     })
   } finally {
     end()
   }
+}
+
+function lastFrames(answer: OpenAiAnswer): string {
+  const last = answer.lastChunk()
+  return `${last ? frame(last) : ''}${DONE}`
 }
 
 async function openAnswer(

@@ -27,7 +27,7 @@ const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE'
 const EXPOSED_HEADERS = [
   'x-request-id, request-id, retry-after, x-should-retry',
   'x-corral-dropped-messages, x-corral-unenforced-schema, x-corral-unheeded-schema, x-corral-clamped, x-corral-captured',
-  'x-corral-unknown-options, x-corral-stream-id, x-corral-context, x-corral-max-tokens, x-corral-ignored-tools',
+  'x-corral-unknown-options, x-corral-stream-id, x-corral-context, x-corral-max-tokens, x-corral-stopped, x-corral-ignored-tools',
   RATE_LIMIT_HEADERS.join(', ')
 ].join(', ')
 

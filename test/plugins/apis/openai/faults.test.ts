@@ -54,6 +54,32 @@ t.test('an empty stream is retried once, then answered with an error status', as
   t.equal(engines.length, 1)
 })
 
+t.test('an answer that repeats itself ends as if it had reached its limit', async t => {
+  const sentence = 'Wait, I should read the file again before I change anything in it. '
+  const endless: Responder = ({ path }) => {
+    if (path.endsWith('/input_tokens')) return jsonResponse(200, { input_tokens: 7 })
+    const response = eventStream()
+    for (let count = 0; count < 5000; count++) response.body.write(event(sentence))
+    return response
+  }
+  const { send, idle } = await scriptedService(t, [endless])
+  const text = await (await send('/chat/completions', { ...chat, stream_options: { include_usage: true } })).text()
+  const last = text.split('\n\n').slice(-6)
+  t.match(last[0], sentence, 'the answer itself is complete up to there')
+  t.equal(last[1], ': x-corral-stopped: repeats')
+  t.match(JSON.parse(last[2]!.slice(6)), { choices: [{ finish_reason: 'length', delta: {} }] })
+  const { prompt_tokens, completion_tokens } = JSON.parse(last[3]!.slice(6)).usage
+  t.equal(prompt_tokens, 7)
+  t.ok(completion_tokens > 1000 && completion_tokens < 4000, `${completion_tokens} tokens`)
+  t.same(text.slice(-14), 'data: [DONE]\n\n')
+  await idle()
+
+  const whole = await send('/chat/completions', { ...chat, stream: false })
+  t.equal(whole.headers.get('x-corral-stopped'), 'repeats')
+  t.match(await whole.json(), { choices: [{ finish_reason: 'length', message: { content: sentence.repeat(500) } }] })
+  await idle()
+})
+
 t.test('an engine that dies before it answers is replaced once', async t => {
   const dies: Responder = (_request, engine) => {
     engine.crash()

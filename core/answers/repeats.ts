@@ -1,0 +1,111 @@
+import type { AnswerSink, Delta, EngineFields } from '../contracts/engines.ts'
+
+/* Detects answers that repeat the same passage without end. Answers of usual length are only counted. */
+
+type Piece = readonly Delta[] | Buffer
+
+/** Events after which an answer is watched, and between two checks. Most contain one token. */
+const INTERVAL = 1024
+/** Usual length of an event. Counting events in bytes would take longer. */
+const EVENT_BYTES = 220
+/** Characters of an answer that are remembered. A passage can be as long as its part of them. */
+const WINDOW = 65_536
+/** Minimum characters of all repetitions together, so that a text that a user wanted many times is not a loop. */
+const MIN_LENGTH = 8192
+/** The same for passages with few letters: rows of zeros, rules of tables, drawings. */
+const MIN_PLAIN_LENGTH = 60_000
+const MIN_LETTERS = 8
+/** Characters at the end of the text whose earlier places are possible lengths of the passage, and how many to try. */
+const PROBE = 256
+const MAX_TRIES = 64
+
+/** Whether a text ends with a passage that directly repeats at least this often. */
+export function endsInLoop(text: string, repeats: number): boolean {
+  const probe = text.slice(-PROBE)
+  let at = text.length - probe.length
+  for (let tries = 0; tries < MAX_TRIES && at > 0; tries++) {
+    at = text.lastIndexOf(probe, at - 1)
+    if (at < 0) return false
+    const passage = text.slice(at + probe.length)
+    const letters = new Set(passage.match(/\p{L}/gu)).size
+    const length = letters < MIN_LETTERS ? MIN_PLAIN_LENGTH : MIN_LENGTH
+    const count = Math.max(repeats, Math.ceil(length / passage.length))
+    if (count * passage.length <= text.length && text.endsWith(passage.repeat(count))) return true
+  }
+  return false
+}
+
+/** The texts in the bytes of OpenAI events. */
+const TEXTS = /"(?:content|reasoning_content|arguments|text)":"((?:[^"\\]|\\.)*)"/g
+
+/** Watches one answer. */
+class RepeatWatch {
+  readonly #repeats: number
+  #events = 0
+  #next = INTERVAL
+  #text = ''
+  #held: Piece[] = []
+
+  constructor(repeats: number) {
+    this.#repeats = repeats
+  }
+
+  /** @returns whether the answer repeats itself */
+  add(piece: Piece): boolean {
+    this.#events += Buffer.isBuffer(piece) ? piece.length / EVENT_BYTES : piece.length
+    if (this.#events < INTERVAL) return false
+    this.#held.push(piece)
+    if (this.#events < this.#next) return false
+    this.#next = this.#events + INTERVAL
+    this.#text = (this.#text + this.#held.splice(0).map(textOf).join('')).slice(-WINDOW)
+    return endsInLoop(this.#text, this.#repeats)
+  }
+}
+
+function textOf(piece: Piece): string {
+  if (Buffer.isBuffer(piece)) return [...piece.toString('latin1').matchAll(TEXTS)].map(([, text]) => text).join('')
+  return piece
+    .flatMap(({ content = '', thinking = '', toolCalls = [] }) => [
+      thinking,
+      content,
+      ...toolCalls.map(call => call.arguments)
+    ])
+    .join('')
+}
+
+type Call<Of extends Piece> = (request: EngineFields, sink: AnswerSink<Of>) => Promise<void>
+
+/**
+ * Ends the answer of an engine's call when it repeats itself.
+ * @param repeats as in `limits.repeats`
+ * @param ending returns the last piece of the answer
+ */
+export function endingLoops<Of extends Piece>(call: Call<Of>, repeats: number, ending: () => Promise<Of>): Call<Of> {
+  return async (request, sink) => {
+    const watch = new RepeatWatch(repeats)
+    const stop = new AbortController()
+    const leave = () => stop.abort(sink.signal.reason)
+    sink.signal.addEventListener('abort', leave)
+    if (sink.signal.aborted) leave()
+    let isLoop = false
+    let taken: Promise<void> | undefined
+    const take = (piece: Of) => {
+      if (isLoop) return undefined
+      taken = sink.take(piece)
+      isLoop = watch.add(piece)
+      if (isLoop) stop.abort()
+      return taken
+    }
+    try {
+      await call(request, { ...sink, signal: stop.signal, take })
+    } catch (error) {
+      if (!isLoop) throw error
+    } finally {
+      sink.signal.removeEventListener('abort', leave)
+    }
+    if (!isLoop) return
+    sink.signal.throwIfAborted()
+    await taken
+    await sink.take(await ending())
+  }
+}
