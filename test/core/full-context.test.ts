@@ -89,7 +89,8 @@ t.test('a conversation is sent again, shorter, until it fits', async t => {
       log: { info() {} },
       header(name: string, value: string) {
         headers[name] = value
-      }
+      },
+      removeHeader() {}
     } as unknown as FastifyReply
     const model = { owner: 'a', name: 'b' }
     const question = {
