@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import {
   eventChannel,
@@ -28,6 +29,7 @@ export async function answer(
 ): Promise<unknown> {
   const modelRequest = readModelRequest(deps, request.body, request.caller)
   const generation = plan(request.body, modelRequest)
+  reportIgnoredTools(reply, generation.ignoredTools ?? [])
   const { body, head } = generation
   const { variant, lease, overflow } = modelRequest
   const id = answerId(head.operation === 'chat' ? 'chatcmpl' : 'cmpl')

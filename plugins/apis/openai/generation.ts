@@ -3,11 +3,12 @@ import { callArguments } from '../../../core/answers/call-arguments.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ModelRequest, passedFields } from '../../../core/answers/model-request.ts'
-import { type ToolChoice, toolFields } from '../../../core/answers/tool-choice.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { merged } from '../../../core/system/collections.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { chatTools, withoutNulls } from './chat-tools.ts'
+import { freeformArguments } from './freeform-tools.ts'
 import { type AnswerHead, logprobFields } from './openai-answer.ts'
 import { checkAgainst } from './request-validation.ts'
 import { type ChatMessage, ChatRequest, CompletionRequest, type ContentPart } from './schemas.ts'
@@ -21,6 +22,8 @@ export interface Generation {
   head: Omit<AnswerHead, 'id' | 'echo'> & { echo?: readonly Prompt[] }
   /** Whether the engine's stream can be passed on unchanged, except for names. */
   passesBytes: boolean
+  /** Names of the tools that were left out. */
+  ignoredTools?: readonly string[]
 }
 
 export type Planner = (body: Fields, request: ModelRequest) => Generation
@@ -53,9 +56,10 @@ function generation(
   const stream = fields.stream === true
   const options = fields.stream_options as { include_usage?: boolean | null } | undefined
   const usage = !stream || options?.include_usage === true
-  const { operation, choices, logprobs, legacyFunctions, nothing, echo } = head
+  const { operation, choices, logprobs, legacyFunctions, freeform, nothing, echo } = head
   const several = choices > 1 || (Array.isArray(fields.prompt) && typeof fields.prompt[0] !== 'number')
-  const change = logprobs !== undefined || legacyFunctions || nothing || echo || several || fields.suffix !== undefined
+  const change =
+    logprobs !== undefined || legacyFunctions || freeform || nothing || echo || several || fields.suffix !== undefined
   // Engines count the tokens of each choice separately, and count completions differently from OpenAI.
   const useOpenAiFormat = !usage || operation === 'chat'
   return {
@@ -73,7 +77,7 @@ function generation(
 export const chatGeneration: Planner = (body, request) => {
   const { variant, settings } = request
   const chat = engineFields(body, request, ChatRequest) as ChatRequest & Fields
-  const { messages: sent, tools, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
+  const { messages: sent, tools: _, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
   if (rest.modalities?.some(kind => kind !== 'text')) {
     throw new CorralError(
       'unsupported_capability',
@@ -91,26 +95,24 @@ export const chatGeneration: Planner = (body, request) => {
     const { type } = (converted[message]!.content as { type: string }[])[part]!
     return `messages[${message}].content[${part}].${type}`
   })
-  const legacyFunctions = Boolean(functions?.length) && !tools?.length
-  const offered = legacyFunctions ? functions!.map(called => ({ type: 'function' as const, function: called })) : tools
+  const tools = chatTools(chat)
   const fields = merged(rest, {
     messages: withModelDefaults(messages, variant.defaults),
     ...stopField(rest.stop),
     ...formatField(rest.response_format),
-    ...toolFields(
-      (offered ?? []).map(plainTool),
-      legacyFunctions ? functionChoice(function_call) : chatChoice(tool_choice)
-    ),
+    ...tools.fields,
     // Older clients expect at most one call.
-    ...(legacyFunctions && { parallel_tool_calls: false }),
+    ...(tools.isLegacy && { parallel_tool_calls: false }),
     ...(logprobs && logprobFields(top_logprobs ?? 0))
   })
-  return generation(request, fields, {
-    operation: 'chat',
+  const head = {
+    operation: 'chat' as const,
     choices: rest.n ?? 1,
-    legacyFunctions,
+    legacyFunctions: tools.isLegacy,
+    ...(tools.freeform.size > 0 && { freeform: tools.freeform }),
     ...(logprobs && { logprobs: top_logprobs ?? 0 })
-  })
+  }
+  return merged(generation(request, fields, head), { ignoredTools: tools.ignored })
 }
 
 /** Hugging Face's clients call the schema of a JSON object `value`, which engines ignore. */
@@ -120,40 +122,8 @@ function formatField(format: ChatRequest['response_format']): Fields {
   return { response_format: { ...rest, schema: value } }
 }
 
-type Tool = NonNullable<ChatRequest['tools']>[number]
-
-function withoutNulls(fields: Fields): Fields {
-  const kept: Fields = {}
-  for (const name in fields) if (fields[name] !== null) kept[name] = fields[name]
-  return kept
-}
-
-/** Removes null fields, which engines may take for values. */
-function plainTool({ type, function: called }: Tool): Tool {
-  return { type, function: withoutNulls(called) as Tool['function'] }
-}
-
-function chatChoice(choice: ChatRequest['tool_choice']): ToolChoice {
-  if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
-  const { type, function: one, allowed_tools: allowed } = choice
-  if (type === 'function') {
-    return { mode: 'required', names: [{ name: one?.name, param: 'tool_choice.function.name' }] }
-  }
-  if (type !== 'allowed_tools' || !allowed) {
-    throw invalid('tool_choice.type', '"tool_choice.type" must be "function" or "allowed_tools".')
-  }
-  const param = 'tool_choice.allowed_tools.tools'
-  return {
-    mode: allowed.mode,
-    names: allowed.tools.map(tool => ({ name: (tool as Partial<Tool>).function?.name, param }))
-  }
-}
-
-/** The older form of `tool_choice`. */
-function functionChoice(choice: ChatRequest['function_call']): ToolChoice {
-  if (typeof choice !== 'object' || !choice) return { mode: choice ?? undefined }
-  return { mode: 'required', names: [{ name: choice.name, param: 'function_call.name' }] }
-}
+/** Answers in audio are only named by an id, which means something to the service that made them. */
+const SPOKEN = '[There was a spoken answer here.]'
 
 const PARTS = ['text', 'image_url', 'input_audio', 'input_video', 'video_url', 'file']
 
@@ -166,16 +136,18 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
   let calls = 0
   return messages.map((message, index) => {
     const at = `messages[${index}].content`
-    const { function_call, tool_calls, refusal, reasoning, ...rest } = message
+    const { function_call, tool_calls, refusal, reasoning, audio, ...rest } = message
     const converted: Fields = withoutNulls(rest)
     // Some clients return the thinking under another name.
     if (reasoning) converted.reasoning_content ??= reasoning
     converted.role ??= 'user'
-    const made = toolCalls(message, () => `call_${++calls}`)
+    const made = toolCalls(message, `messages[${index}]`, () => `call_${++calls}`)
     if (made.length > 0) converted.tool_calls = made
-    const content = message.content ?? refusal
+    const content = message.content ?? refusal ?? (audio ? (audio.transcript ?? SPOKEN) : undefined)
+    const isResult = message.content === null && (converted.role === 'tool' || converted.role === 'function')
     if (typeof content === 'string') converted.content = content
     else if (content) converted.content = content.map((part, number) => enginePart(part, `${at}[${number}]`))
+    else if (isResult) converted.content = ''
     else if (converted.role !== 'assistant' || (made.length === 0 && message.content === undefined)) {
       throw invalid(at, `"${at}" must be text or a list of parts.`)
     } else converted.content = null
@@ -188,14 +160,19 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
   })
 }
 
-function toolCalls({ tool_calls, function_call }: ChatMessage, newId: () => string): Fields[] {
+function toolCalls({ tool_calls, function_call }: ChatMessage, at: string, newId: () => string): Fields[] {
   const made = tool_calls?.length ? tool_calls : function_call ? [{ function: function_call }] : []
-  return made.map(call => ({
-    ...call,
-    id: ('id' in call && call.id) || newId(),
-    type: 'function',
-    function: { ...call.function, arguments: callArguments(call.function.arguments) }
-  }))
+  return made.map(({ custom, ...call }: NonNullable<ChatMessage['tool_calls']>[number], index) => {
+    const called = custom ? { name: custom.name, arguments: freeformArguments(custom.input) } : call.function
+    const param = `${at}.tool_calls[${index}].function`
+    if (!called) throw invalid(param, `"${param}" is missing. It must be an object with "name" and "arguments".`)
+    return {
+      ...call,
+      id: call.id || newId(),
+      type: 'function',
+      function: { ...called, arguments: callArguments(called.arguments) }
+    }
+  })
 }
 
 function enginePart(part: ContentPart, at: string): Fields {

@@ -1,6 +1,7 @@
 import type { Static } from 'typebox'
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import { merged } from '../../../core/system/collections.ts'
+import { FreeformInput, freeformInput } from './freeform-tools.ts'
 import type { ChatChunk, Completion, Usage } from './schemas.ts'
 
 type ChatPiece = Static<typeof ChatChunk>
@@ -23,11 +24,23 @@ export interface AnswerHead {
   usage: boolean
   /** Whether the request uses the old functions instead of tools. The answer then does the same. */
   legacyFunctions?: boolean
+  /** The names of freeform tools by the names of their functions. */
+  freeform?: ReadonlyMap<string, string>
   /** The prompts, if answers start with them. */
   echo?: readonly string[]
   /** Whether the answer must be empty. Engines generate one token even if none was requested. */
   nothing?: boolean
 }
+
+interface FunctionPiece {
+  index: number
+  id?: string
+  type?: 'function'
+  function: { name?: string; arguments: string }
+}
+type CallPiece =
+  | FunctionPiece
+  | { index: number; id?: string; type?: 'custom'; custom: { name?: string; input: string } }
 
 /** The delta that begins a choice. */
 const ROLE = { role: 'assistant', content: null } as const
@@ -43,6 +56,8 @@ export class OpenAiAnswer {
   readonly #usage: (TokenUsage | undefined)[] = []
   readonly #lengths: (number | undefined)[] = []
   readonly #wholes: Delta[] = []
+  /** The inputs of freeform tools that are being streamed, by choice and call. */
+  readonly #inputs = new Map<string, { choice: number; index: number; reader: FreeformInput }>()
   #extra: Record<string, unknown> = {}
   /** Whether the client has the chunk with the role of the first choice. */
   #begun = false
@@ -79,7 +94,7 @@ export class OpenAiAnswer {
           const delta = ROLE
           if (choice > 0 || this.begins()) chunks.push(this.#chunk([{ index: choice, finish_reason: null, delta }]))
         }
-        chunks.push(this.#chunk([this.#chatChoice(choice, delta)]))
+        chunks.push(this.#chunk([this.#chatChoice(choice, delta, this.#streamedCalls(delta))]))
       }
       if (delta.finish && !this.#head.usage) Object.assign(chunks.at(-1)!, this.#extra)
     }
@@ -162,7 +177,37 @@ export class OpenAiAnswer {
     return Math.floor(choice / this.#head.choices)
   }
 
-  #chatChoice(index: number, { content, thinking, toolCalls, logprobs, finish }: Delta): ChatChoice {
+  /** Returns the pieces of calls in a stream. The input of a freeform tool is decoded as its JSON text arrives. */
+  #streamedCalls({ choice = 0, toolCalls, finish }: Delta): CallPiece[] | undefined {
+    const { freeform } = this.#head
+    if (!freeform) return toolCalls?.map(callPiece)
+    const pieces = (toolCalls ?? []).flatMap((piece): CallPiece[] => {
+      const key = `${choice}:${piece.index}`
+      const name = freeform.get(piece.name ?? '')
+      if (name !== undefined) this.#inputs.set(key, { choice, index: piece.index, reader: new FreeformInput() })
+      const open = this.#inputs.get(key)
+      if (!open) return [callPiece(piece)]
+      const input = open.reader.add(piece.arguments)
+      const { index, id } = piece
+      if (name !== undefined) return [{ index, ...(id && { id }), type: 'custom', custom: { name, input } }]
+      return input === '' ? [] : [{ index, custom: { input } }]
+    })
+    if (finish) {
+      for (const [key, open] of this.#inputs) {
+        if (open.choice !== choice) continue
+        this.#inputs.delete(key)
+        const input = open.reader.end()
+        if (input !== '') pieces.push({ index: open.index, custom: { input } })
+      }
+    }
+    return pieces.length > 0 ? pieces : undefined
+  }
+
+  #chatChoice(
+    index: number,
+    { content, thinking, toolCalls, logprobs, finish }: Delta,
+    calls: CallPiece[] | undefined
+  ): ChatChoice {
     const { logprobs: top, legacyFunctions } = this.#head
     const tokens = top === undefined ? [] : chatLogprobs(logprobs ?? [], top)
     const firstCall = toolCalls?.find(piece => piece.index === 0)
@@ -172,7 +217,7 @@ export class OpenAiAnswer {
       delta: {
         ...(content && { content }),
         ...(thinking && { reasoning_content: thinking }),
-        ...(!legacyFunctions && toolCalls && { tool_calls: toolCalls.map(callPiece) }),
+        ...(!legacyFunctions && calls && { tool_calls: calls }),
         ...(legacyFunctions && firstCall && { function_call: callPiece(firstCall).function })
       },
       ...(tokens.length > 0 && { logprobs: { content: tokens, refusal: null } })
@@ -180,12 +225,18 @@ export class OpenAiAnswer {
   }
 
   #messageChoice(at: number, whole: Delta) {
-    const { index, finish_reason, delta, logprobs = null } = this.#chatChoice(at, whole)
-    const { tool_calls, ...said } = delta
-    const calls = tool_calls?.map(({ index, ...call }) => call)
+    const { index, finish_reason, delta: said, logprobs = null } = this.#chatChoice(at, whole, undefined)
+    const calls = this.#head.legacyFunctions ? undefined : whole.toolCalls?.map(piece => this.#wholeCall(piece))
     const content = calls || said.function_call ? null : ''
     const message = { role: 'assistant', content, refusal: null, ...said, ...(calls && { tool_calls: calls }) }
     return { index, finish_reason, logprobs, message }
+  }
+
+  #wholeCall(piece: ToolCallPiece) {
+    const { index, ...call } = callPiece(piece)
+    const name = this.#head.freeform?.get(piece.name ?? '')
+    if (name === undefined) return call
+    return { id: call.id, type: 'custom', custom: { name, input: freeformInput(piece.arguments) } }
   }
 
   #textChoice(index: number, { content = '', logprobs = [], finish }: Delta): TextChoice {
@@ -205,7 +256,7 @@ export class OpenAiAnswer {
   }
 }
 
-function callPiece({ index, id, name, arguments: text }: ToolCallPiece) {
+function callPiece({ index, id, name, arguments: text }: ToolCallPiece): FunctionPiece {
   return { index, ...(id && { id, type: 'function' }), function: { ...(name && { name }), arguments: text } }
 }
 

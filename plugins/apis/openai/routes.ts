@@ -1,6 +1,7 @@
-import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../../core/answers/embed-in-batches.ts'
+import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, askPrompt, requireCall } from '../../../core/answers/pipeline.ts'
 import { RunningAnswers } from '../../../core/answers/running-answers.ts'
@@ -122,18 +123,20 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
     })
     rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
     // Builds the engine's request for a conversation without answering it.
-    const conversation = (body: Fields, caller: Caller) => {
-      const request = readModelRequest(deps, body, caller)
-      return { operation: 'tokens', body: chatGeneration(body, request).body, lease: request.lease } as const
+    const conversation = (body: Fields, reply: FastifyReply) => {
+      const request = readModelRequest(deps, body, reply.request.caller)
+      const generation = chatGeneration(body, request)
+      reportIgnoredTools(reply, generation.ignoredTools ?? [])
+      return { operation: 'tokens', body: generation.body, lease: request.lease } as const
     }
     tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
       description: "Like llama-server's /v1/chat/completions/input_tokens.",
       body: schemas.ChatRequest,
       response: { 200: json('The number of tokens', schemas.PromptTokens) },
       errors: ANSWER_ERRORS,
-      handler: async ({ body, caller }, reply) => ({
+      handler: async ({ body }, reply) => ({
         object: 'response.input_tokens',
-        input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, caller))
+        input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, reply))
       })
     })
     tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
@@ -141,8 +144,8 @@ function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
       body: schemas.ChatRequest,
       response: { 200: json('The prompt', schemas.Prompt) },
       errors: ANSWER_ERRORS,
-      handler: async ({ body, caller }, reply) => ({
-        prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, caller))
+      handler: async ({ body }, reply) => ({
+        prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, reply))
       })
     })
     tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {

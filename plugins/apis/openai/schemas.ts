@@ -78,7 +78,15 @@ const ChatMessage = Loose({
   reasoning_content: text,
   reasoning: text,
   refusal: text,
-  tool_calls: Given(ListOf({ id: text, type: text, function: Called })),
+  audio: Given(Loose({ transcript: text })),
+  tool_calls: Given(
+    ListOf({
+      id: text,
+      type: text,
+      function: Given(Called),
+      custom: Given(Loose({ name: Type.String(), input: Given(Type.String()) }))
+    })
+  ),
   tool_call_id: text,
   function_call: Given(Called)
 })
@@ -88,6 +96,14 @@ const FunctionTool = Loose({
   name: Type.String({ minLength: 1 }),
   description: text,
   parameters: Given(Anything('JSON schema of the arguments'))
+})
+
+const CustomTool = Loose({
+  name: Type.String({ minLength: 1 }),
+  description: text,
+  format: Given(
+    Anything('{type: "text"}, or {type: "grammar", grammar: {syntax, definition}}, which is only described')
+  )
 })
 
 const AllowedTools = Loose({
@@ -109,13 +125,22 @@ export const ChatRequest = Loose(
         schema: Given(Anything('JSON schema for the type json_object'))
       })
     ),
-    tools: Given(ListOf({ type: Type.Enum(['function']), function: FunctionTool })),
+    tools: Given(
+      ListOf({
+        type: Type.String({
+          description: 'function, or custom for any text as input. The header X-Corral-Ignored-Tools names other tools'
+        }),
+        function: Given(FunctionTool),
+        custom: Given(CustomTool)
+      })
+    ),
     tool_choice: Given(
       Type.Union([
         Type.Enum(['none', 'auto', 'required']),
         Loose({
           type: Type.String(),
           function: Given(Loose({ name: Type.String() })),
+          custom: Given(Loose({ name: Type.String() })),
           allowed_tools: Given(AllowedTools)
         })
       ])
@@ -134,7 +159,8 @@ export const ChatRequest = Loose(
     ),
     modalities: Given(Type.Array(Type.String(), { description: 'Only text is supported' })),
     ...ignored('audio', 'metadata', 'moderation', 'prediction', 'safety_identifier', 'service_tier', 'store', 'user'),
-    ...ignored('prompt_cache_key', 'prompt_cache_options', 'prompt_cache_retention', 'verbosity', 'web_search_options')
+    ...ignored('prompt_cache_key', 'prompt_cache_options', 'prompt_cache_retention', 'verbosity'),
+    web_search_options: Type.Optional(Type.Unknown({ description: 'Not supported: named in X-Corral-Ignored-Tools' }))
   },
   { title: 'ChatCompletionRequest', description: 'Further fields of llama-server, such as min_p, are passed on' }
 )
@@ -270,6 +296,8 @@ const ChatLogprobs = Loose({
 })
 
 const Call = Loose({ name: Type.String(), arguments: Type.String({ description: 'JSON text' }) })
+const FreeformCall = Loose({ name: Type.String(), input: Type.String({ description: 'Any text' }) })
+const FreeformPiece = Loose({ name: Type.Optional(Type.String()), input: Type.String() })
 const CallPiece = Loose({ name: Type.Optional(Type.String()), arguments: Type.Optional(Type.String()) })
 
 const ChatFinish = OrNull(Type.Enum(['stop', 'length', 'tool_calls', 'function_call']))
@@ -284,7 +312,14 @@ export const ChatCompletion = Titled('ChatCompletion', {
       content: OrNull(Type.String()),
       refusal: Type.Null(),
       reasoning_content: Type.Optional(Type.String({ description: "The model's thinking before the answer" })),
-      tool_calls: Type.Optional(ListOf({ id: Type.String(), type: Type.Literal('function'), function: Call })),
+      tool_calls: Type.Optional(
+        ListOf({
+          id: Type.String(),
+          type: Type.Enum(['function', 'custom']),
+          function: Type.Optional(Call),
+          custom: Type.Optional(FreeformCall)
+        })
+      ),
       function_call: Type.Optional(Call)
     }),
     logprobs: OrNull(ChatLogprobs),
@@ -303,7 +338,12 @@ export const ChatChunk = Titled('ChatChunk', {
       content: text,
       reasoning_content: text,
       tool_calls: Type.Optional(
-        ListOf({ index: Count, id: Type.Optional(Type.String()), function: Type.Optional(CallPiece) })
+        ListOf({
+          index: Count,
+          id: Type.Optional(Type.String()),
+          function: Type.Optional(CallPiece),
+          custom: Type.Optional(FreeformPiece)
+        })
       ),
       function_call: Type.Optional(CallPiece)
     }),

@@ -2,7 +2,9 @@ import type OpenAI from 'openai'
 import t from 'tap'
 import { ChatCompletion } from '../../../../plugins/apis/openai/schemas.ts'
 import { failure } from '../../../support/failure.ts'
+import { trialCount } from '../../../support/trial-count.ts'
 import { typeFaults } from './declared-types.ts'
+import { randomMessages } from './random-items.ts'
 import { conforms, MODEL, question, startRealEngine } from './real-engine.ts'
 import { variantOf } from './support.ts'
 
@@ -122,6 +124,43 @@ t.test('tools are called, and tool_choice is respected', async t => {
     ).choices[0]!
   t.match(await choose('auto'), { finish_reason: 'tool_calls' })
   t.match(await choose('required'), { message: { tool_calls: [{ function: { name: 'get_weather' } }] } })
+})
+
+t.test('freeform tools are called, and their calls stay in the history', async t => {
+  const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'List the files.' }]
+  const tools: OpenAI.ChatCompletionTool[] = [weather, { type: 'custom', custom: { name: 'patch' } }]
+  const tool_choice = { type: 'custom', custom: { name: 'patch' } } as const
+  const asked = { model: MODEL, messages, tools, tool_choice, max_tokens: 60 }
+  const { choices } = await client.chat.completions.create(asked)
+  const [call] = choices[0]!.message.tool_calls ?? []
+  if (call?.type !== 'custom') return t.fail(`no call: ${JSON.stringify(choices)}`)
+  t.equal(call.custom.name, 'patch')
+  let input = ''
+  for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
+    for (const piece of chunk.choices[0]?.delta.tool_calls ?? []) {
+      input += (piece as unknown as { custom: { input: string } }).custom.input
+    }
+  }
+  t.equal(input, call.custom.input, 'a stream has the same input')
+  messages.push(choices[0]!.message, { role: 'tool', tool_call_id: call.id, content: 'Done' })
+  const next = await service.send('/chat/completions', {
+    model: MODEL,
+    messages,
+    tools: [...tools, { type: 'web_search' }],
+    max_tokens: 5
+  })
+  t.equal(next.status, 200)
+  t.equal(next.headers.get('x-corral-ignored-tools'), 'web_search')
+  return undefined
+})
+
+t.test("the template renders every history that the SDK's types allow", async t => {
+  for (let seed = 1; seed <= trialCount(60); seed++) {
+    const messages = [...randomMessages(t, seed), question]
+    const counted = await service.send('/chat/completions/input_tokens', { model: MODEL, messages })
+    const text = await counted.text()
+    t.equal(counted.status, 200, `seed ${seed}: ${text} for ${JSON.stringify(messages)}`)
+  }
 })
 
 t.test('the older functions are called', async t => {

@@ -1,7 +1,9 @@
 import t from 'tap'
 import { engineMessages, type Fields } from '../../../../plugins/apis/openai/generation.ts'
 import { readCases } from '../../../support/cases.ts'
+import { trialCount } from '../../../support/trial-count.ts'
 import { able, base, chat, complete, defaults, messages, modelRequest } from './bodies.ts'
+import { randomMessages } from './random-items.ts'
 
 const CASES = readCases('openai-generation')
 
@@ -21,6 +23,57 @@ t.test('converts chats for the engine', async t => {
   t.ok(chat({ ...base, stream: true, stream_options: { include_usage: true } }).passesBytes)
   t.notOk(chat({ ...base, stream: true, n: 2 }).passesBytes)
   t.notOk(chat({ ...base, stream: true, logprobs: true }).passesBytes)
+})
+
+t.test('offers freeform tools as functions and names the tools that are left out', async t => {
+  const named = (name: string) => ({ type: 'function', function: { name } })
+  const custom = {
+    type: 'custom',
+    custom: { name: 'patch', format: { type: 'grammar', grammar: { syntax: 'lark', definition: 'start: "x"' } } }
+  }
+  const tools = [named('look'), custom, { type: 'web_search' }]
+  const asked = (fields: Fields) => {
+    const { body, ignoredTools, passesBytes } = chat({ ...base, tools, stream: true, ...fields })
+    const names = ((body.tools ?? []) as { function: { name: string } }[]).map(tool => tool.function.name)
+    return { names, choice: body.tool_choice, ignoredTools, passesBytes }
+  }
+  const given = { ignoredTools: ['web_search'], passesBytes: false }
+  const both = ['look', 'patch']
+  t.strictSame(asked({}), { names: both, choice: undefined, ...given })
+  const allowed = (mode: string, ...tools: object[]) => ({
+    tool_choice: { type: 'allowed_tools', allowed_tools: { mode, tools } }
+  })
+  for (const [fields, names, choice] of [
+    [{ tool_choice: { type: 'custom', custom: { name: 'patch' } } }, ['patch'], 'required'],
+    [{ tool_choice: { type: 'web_search' } }, both, undefined],
+    [{ tool_choice: 'required' }, both, 'required'],
+    [allowed('required', custom, { type: 'web_search' }), ['patch'], 'required'],
+    [allowed('auto', { type: 'web_search' }), [], undefined]
+  ] as const) {
+    t.strictSame(asked(fields), { names, choice, ...given }, JSON.stringify(fields))
+  }
+  t.strictSame(asked({ tools: [named('patch'), custom] }).names, ['patch', 'patch_'])
+  t.strictSame(asked({ tools: undefined, web_search_options: {} }), {
+    names: [],
+    choice: undefined,
+    ignoredTools: ['web_search'],
+    passesBytes: true
+  })
+  t.match(chat({ ...base, tools: [custom] }).body.tools, [
+    { function: { description: /lark.*\nstart: "x"/, parameters: { required: ['input'] } } }
+  ])
+})
+
+t.test("converts every history that the SDK's types allow", async t => {
+  for (let seed = 1; seed <= trialCount(2000); seed++) {
+    const messages = randomMessages(t, seed)
+    try {
+      chat({ ...base, messages: [...messages, { role: 'user', content: 'Hi' }] })
+    } catch (error) {
+      t.fail(`seed ${seed}: ${(error as Error).message} in ${JSON.stringify(messages)}`)
+    }
+  }
+  t.pass('no history was refused')
 })
 
 t.test('parses the fields that all APIs share', async t => {

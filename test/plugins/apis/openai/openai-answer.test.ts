@@ -161,6 +161,38 @@ t.test('assembles a complete answer', async t => {
   t.equal(best.length, 1)
 })
 
+t.test('calls of freeform tools have their own format', async t => {
+  const call = (index: number, text: string, first: object = {}) => ({
+    toolCalls: [{ index, arguments: text, ...first }]
+  })
+  const deltas: Delta[] = [
+    call(0, '', { id: 'c0', name: 'f' }),
+    call(0, '{}'),
+    call(1, '{"in', { id: 'c1', name: 'patch_' }),
+    call(1, 'put":"a'),
+    call(1, '\\'),
+    call(1, 'nb"}'),
+    call(2, '{"patch":"x"}', { id: 'c2', name: 'patch_' }),
+    { finish: 'tool_calls' }
+  ]
+  const head = { freeform: new Map([['patch_', 'patch']]), usage: false }
+  const pieces = getChunks(deltas, head).flatMap(({ choices }) => choices[0].delta.tool_calls ?? [])
+  t.strictSame(pieces, [
+    { index: 0, id: 'c0', type: 'function', function: { name: 'f', arguments: '' } },
+    { index: 0, function: { arguments: '{}' } },
+    { index: 1, id: 'c1', type: 'custom', custom: { name: 'patch', input: '' } },
+    { index: 1, custom: { input: 'a' } },
+    { index: 1, custom: { input: '\nb' } },
+    { index: 2, id: 'c2', type: 'custom', custom: { name: 'patch', input: '' } },
+    { index: 2, custom: { input: '{"patch":"x"}' } }
+  ])
+  const { message } = getWhole(deltas, head).choices[0]
+  t.strictSame(message.tool_calls.slice(1), [
+    { id: 'c1', type: 'custom', custom: { name: 'patch', input: 'a\nb' } },
+    { id: 'c2', type: 'custom', custom: { name: 'patch', input: '{"patch":"x"}' } }
+  ])
+})
+
 t.test('function calls have the older format', async t => {
   const deltas: Delta[] = [
     { toolCalls: [{ index: 0, id: 'x', name: 'f', arguments: '{' }] },
