@@ -317,8 +317,15 @@ export function architectureKeys(architecture: SmallArchitecture): Record<string
   return Object.fromEntries(Object.entries(keys).map(([key, value]) => [`${architecture}.${key}`, value]))
 }
 
-/** Writes a small model with the vocabulary and template of the demo model. */
-export async function writeRandomArchitecture(target: string, architecture: SmallArchitecture): Promise<void> {
+/**
+ * Writes a small model with the vocabulary and template of the demo model.
+ * @param part of Qwen 3.5: the whole model, or only the layer that predicts the token after the next, as a draft model
+ */
+export async function writeRandomArchitecture(
+  target: string,
+  architecture: SmallArchitecture,
+  part: 'whole' | 'heads' = 'whole'
+): Promise<void> {
   const { width, heads, convolution } = SMALL
   const source = readKeys(await readFile(demoModelFile))
   const words = source.get('llama.vocab_size')!.readUInt32LE(source.get('llama.vocab_size')!.length - 4)
@@ -378,7 +385,7 @@ export async function writeRandomArchitecture(target: string, architecture: Smal
   const tensors = [
     weights('token_embd', width, words),
     scale(architecture === 'lfm2' ? 'token_embd_norm' : 'output_norm', width),
-    ...layers(SMALL.layers, block),
+    ...(part === 'whole' ? layers(SMALL.layers, block) : []),
     ...(architecture === 'qwen35'
       ? [
           ...block(SMALL.layers, true),

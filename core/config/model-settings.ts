@@ -9,6 +9,8 @@ import type { CoreConfig, ModelSettings } from './core-schema.ts'
 /** How tokens are guessed ahead. The provider decides if nothing is set. */
 interface Speculation {
   ngram?: boolean | undefined
+  /** Absolute path of a draft model that was made for this model and guesses with its states. */
+  companion?: string
   /** Guess with the model's own heads for the tokens after the next one. */
   mtp?: boolean
   /** The small model that guesses. */

@@ -35,7 +35,7 @@ export interface PlannedDownload {
   path: string
   /** Path in the model's storage. */
   storedPath: string
-  role: 'model' | 'projector' | 'other'
+  role: 'model' | 'projector' | 'draft' | 'other'
   /** Bytes; undefined if unknown before the transfer. */
   size: number | undefined
   sha256?: string | undefined

@@ -96,7 +96,7 @@ export const ModelDescriptionSchema = Titled('ShownModel', {
     path: Text("Relative to the variant's folder"),
     size: Bytes(),
     sha256: Sha256(),
-    role: Type.Enum(['model', 'projector', 'other'])
+    role: Type.Enum(['model', 'projector', 'draft', 'other'])
   }),
   conversions: Type.Optional(Type.Array(ConversionRecordSchema, { description: 'Only for SafeTensors models' }))
 })
@@ -128,7 +128,9 @@ export const PromptCacheSchema = Titled('PromptCache', PromptCacheProperties)
 export type PromptCacheRecord = Static<typeof PromptCacheSchema>
 
 export const SpeculationSchema = Titled('Speculation', {
-  method: Text('How the next tokens are guessed ahead: none, mtp (by the model itself) or ngram (from earlier text)'),
+  method: Text(
+    'How the next tokens are guessed ahead: none, mtp (by the model itself), draft (by a model that came with it) or ngram (from earlier text)'
+  ),
   tokens_per_second: Type.Record(Type.String(), Type.Number(), {
     description: 'Speed of single answers by method, as far as measured on this machine'
   })
@@ -277,7 +279,7 @@ export const PullPlanSchema = Titled('PullPlan', {
   }),
   files: ListOf({
     path: Text('Path in the repository'),
-    role: Type.Enum(['model', 'projector', 'other']),
+    role: Type.Enum(['model', 'projector', 'draft', 'other']),
     size: Type.Optional(Bytes()),
     sha256: Type.Optional(Sha256()),
     gitSha1: Type.Optional(Text("40 hex digits: SHA-1 of git's blob"))

@@ -11,7 +11,7 @@ export interface StoredFile {
   size: number
   /** 64 hex digits. */
   sha256: string
-  role: 'model' | 'projector' | 'other'
+  role: 'model' | 'projector' | 'draft' | 'other'
 }
 
 /** One quantization of one model, on disk. A later revision is another object with another directory. */

@@ -53,8 +53,12 @@ const NO_MODEL =
 /** Image and video models whose names differ from those of language models. */
 const IMAGE_MODEL =
   /^(?:flux[-._]?[12]|sd(?:xl|[-_]?3)|stable[-_]diffusion|hidream|(?:qwen|z)[-_]image|wan[-_]?2|hunyuan[-_]?video|ltx[-_]?v|cogvideo|aura[-_]?flow)/i
-/** Preferred precisions of a projector. */
-const PROJECTOR_LABELS = ['F16', 'BF16', 'F32', 'Q8_0']
+/** Files that a model uses beside its own, with their preferred precisions and how their names are recognized. */
+const COMPANIONS = {
+  projector: { labels: ['F16', 'BF16', 'F32', 'Q8_0'], name: /mmproj/i },
+  // Other draft models are models of their own, which need their own part of each conversation.
+  draft: { labels: ['Q8_0', 'F16', 'BF16'], name: /(?:^|[-._/])(?:mtp|eagle3|dflash|dspark)(?:[-._/]|$)/i }
+}
 
 const fileNameOf = (path: string) => path.slice(path.lastIndexOf('/') + 1)
 const stemOf = (path: string) =>
@@ -130,29 +134,33 @@ export function shardNames(path: string): string[] {
   )
 }
 
-/** Maximum models and projectors of a listing that are compared with each other. Real listings have a few dozen. */
+/** Maximum models and companions of a listing that are compared with each other. Real listings have a few dozen. */
 const MAX_COMPARED = 500
 
 /**
- * Finds the projector of a model. Considers the projectors that share most folders with the model. Prefers a projector
- * with the model's name. If there is only this model, a projector that names no other model will do. Chooses
- * the most compatible of several precisions. Returns undefined if the choice is ambiguous.
+ * Finds the projector of a model, or the draft model that guesses ahead for it. Considers those that share most folders
+ * with the model. Prefers one with the model's name. If there is only this model, one that names no other model will do.
+ * Chooses the best of several precisions. Returns undefined if the choice is ambiguous.
  * @param paths all files in the listing
  */
-export function projectorFinder(paths: readonly string[]): (modelPath: string) => string | undefined {
-  if (!paths.some(path => /mmproj/i.test(path))) return () => undefined
+export function companionFinder(
+  wanted: keyof typeof COMPANIONS,
+  paths: readonly string[]
+): (modelPath: string) => string | undefined {
+  const { labels, name } = COMPANIONS[wanted]
+  if (!paths.some(path => name.test(path))) return () => undefined
   const files = paths.map(path => ({ path, role: roleOf(path), base: baseOfFileName(path), folders: foldersOf(path) }))
-  const projectors = files.filter(({ role }) => role === 'projector').slice(0, MAX_COMPARED)
+  const found = files.filter(({ role, path }) => role === wanted && name.test(path)).slice(0, MAX_COMPARED)
   const models = files.filter(({ role }) => role === 'model')
   const rank = ({ path }: { path: string }) => {
-    const index = PROJECTOR_LABELS.indexOf(labelFromFileName(path) ?? '')
-    return index === -1 ? PROJECTOR_LABELS.length : index
+    const index = labels.indexOf(labelFromFileName(path) ?? '')
+    return index === -1 ? labels.length : index
   }
   return modelPath => {
     const folders = foldersOf(modelPath)
     const shared = (file: { folders: string[] }) => sharedFolders(file.folders, folders)
-    const depth = Math.max(...projectors.map(shared))
-    const nearest = projectors.filter(file => shared(file) === depth)
+    const depth = Math.max(...found.map(shared))
+    const nearest = found.filter(file => shared(file) === depth)
     const base = baseOfFileName(modelPath)
     const named = nearest.filter(file => base !== '' && file.base.includes(base))
     const isAlone = () =>
@@ -167,20 +175,15 @@ export function projectorFinder(paths: readonly string[]): (modelPath: string) =
 
 const SIZE = /(?<![a-z0-9])\d+(?:\.\d+)?b(?![a-z0-9])/g
 
-/** Whether a projector's name has words of which none is in the model's name, or another size. */
-function namesAnother(projector: string, model: string): boolean {
-  const [own, other] = [projector.match(SIZE)?.[0], model.match(SIZE)?.[0]]
+/** Whether a companion's name has words of which none is in the model's name, or another size. */
+function namesAnother(companion: string, model: string): boolean {
+  const [own, other] = [companion.match(SIZE)?.[0], model.match(SIZE)?.[0]]
   if (own && other && own !== other) return true
   const squashed = model.replace(/[^a-z0-9]/g, '')
-  const words = projector
+  const words = companion
     .split(/[^a-z0-9]+/)
-    .filter(word => word.length > 1 && !/^(?:mmproj|model|ggml|gguf)$/.test(word))
+    .filter(word => word.length > 1 && !/^(?:mmproj|mtp|eagle3|dflash|dspark|draft|model|ggml|gguf)$/.test(word))
   return squashed !== '' && words.length > 0 && !words.some(word => squashed.includes(word))
-}
-
-/** `projectorFinder` for one model. */
-export function projectorFor(modelPath: string, paths: readonly string[]): string | undefined {
-  return projectorFinder(paths)(modelPath)
 }
 
 /** Whether these bases belong to one model whose quantizations have unusual names: their names are mostly the same. */

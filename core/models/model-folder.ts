@@ -3,7 +3,7 @@ import type { ParsedJson } from '../system/json-file.ts'
 import { isObject } from '../system/json-object.ts'
 import { parseUntrustedJson } from '../system/untrusted-json.ts'
 import type { GgufHeader } from './gguf-file.ts'
-import { parseGgufFileName, projectorFor, shardNames } from './gguf-file-name.ts'
+import { companionFinder, parseGgufFileName, shardNames } from './gguf-file-name.ts'
 import { describesSafetensors, isTokenizer } from './safetensors-layout.ts'
 
 /** A model in a folder, as its file names and small text files describe it. Paths are as in the listing. */
@@ -64,14 +64,14 @@ export function ggufModels(paths: readonly string[], single = NONE): FolderModel
 export function ggufModel(path: string, paths: readonly string[], single = NONE): FolderModel {
   const shards = single.has(path) ? [path] : shardNames(path)
   const present = shards.filter(shard => paths.includes(shard))
-  const projector = projectorFor(shards[0]!, paths)
+  const companion = (role: 'projector' | 'draft') => {
+    const found = companionFinder(role, paths)(shards[0]!)
+    return filesOf(role, found === undefined || found === path ? [] : [found])
+  }
   return {
     format: 'gguf',
     label: parseGgufFileName(path).label,
-    files: [
-      ...filesOf('model', present),
-      ...filesOf('projector', projector === undefined || projector === path ? [] : [projector])
-    ],
+    files: [...filesOf('model', present), ...companion('projector'), ...companion('draft')],
     problem: missingProblem(shards.filter(shard => !paths.includes(shard)))
   }
 }

@@ -1,3 +1,4 @@
+import { basename } from 'node:path'
 import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { StoredVariant } from '../../core/contracts/storage.ts'
 import { CorralError } from '../../core/errors.ts'
@@ -172,7 +173,7 @@ function loraArguments(loras: EngineSettings['loras']): string[] {
 /** Tokens to guess in one step from the conversation, as llama.cpp's documentation advises. Its default is 3. */
 const NGRAM_GUESS = 64
 
-function speculationArguments({ ngram, mtp, draft }: EngineSettings['speculation']): string[] {
+function speculationArguments({ ngram, mtp, companion, draft }: EngineSettings['speculation']): string[] {
   const list: string[] = []
   if (draft?.modelPath !== undefined) {
     list.push('--model-draft', draft.modelPath)
@@ -181,6 +182,11 @@ function speculationArguments({ ngram, mtp, draft }: EngineSettings['speculation
     if (draft.gpuLayers !== undefined && draft.gpuLayers >= 0) list.push('--n-gpu-layers-draft', `${draft.gpuLayers}`)
   }
   // llama-server reads the kind of draft model from its file.
+  if (companion !== undefined) {
+    // Except for some kinds that come with a model. Their names follow the convention of llama.cpp's downloads.
+    const [kind = 'mtp'] = /eagle3|dflash|dspark/i.exec(basename(companion)) ?? []
+    list.push('--model-draft', companion, '--spec-type', `draft-${kind.toLowerCase()}`)
+  }
   if (mtp) list.push('--spec-type', 'draft-mtp')
   if (ngram) list.push('--spec-type', draft ? 'draft-simple,ngram-map-k' : 'ngram-map-k')
   const most = draft?.maxTokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)

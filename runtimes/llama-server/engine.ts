@@ -119,7 +119,8 @@ export async function createLlamaServerEngine(
 /** Absolute paths that the engine's output may contain. */
 function listPaths({ modelPath, projectorPath, settings }: LaunchSpec, build: Build, address: EngineAddress): string[] {
   const loras = settings?.loras.map(({ path }) => path) ?? []
-  const files = [modelPath, projectorPath, settings?.speculation.draft?.modelPath, ...loras]
+  const { draft, companion } = settings?.speculation ?? {}
+  const files = [modelPath, projectorPath, draft?.modelPath, companion, ...loras]
   return [...files.filter(path => path !== undefined), address.folder, dirname(build.executables.server)]
 }
 
@@ -138,7 +139,8 @@ async function startEngine(
   const page = deps.engineLogs.open({ id, variant: spec.variant.key, build: build.id, paths })
   const { stuckAfter = 0, hangTimeout = 0 } = deps
   const loading = followLoad(waiting, deps.loadTimeout, spec.alias, stuckAfter)
-  const memory = new MemoryReport(spec.mode === 'chat' && spec.settings?.speculation.draft !== undefined)
+  const { draft, companion } = spec.settings?.speculation ?? {}
+  const memory = new MemoryReport(spec.mode === 'chat' && (draft ?? companion) !== undefined)
   let child: EngineProcess | undefined
   let httpThreads: number
   let engine: LlamaServerEngine | undefined

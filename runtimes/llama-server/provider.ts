@@ -113,9 +113,9 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     const outdated = new Promise<void>(resolve => {
       outdate = resolve
     })
-    const { ngram, mtp, draft } = spec.settings?.speculation ?? {}
+    const { ngram, mtp, companion, draft } = spec.settings?.speculation ?? {}
     const refuseProbabilities =
-      ngram || mtp || draft
+      ngram || mtp || companion || draft
         ? () => {
             outdate()
             return speculation.refuseProbabilities(chosen)

@@ -25,7 +25,7 @@ const VariantSchema = Type.Object({
       path: RelativePath,
       size: Type.Integer({ minimum: 0 }),
       sha256: Sha256,
-      role: Type.Enum(['model', 'projector', 'other'])
+      role: Type.Enum(['model', 'projector', 'draft', 'other'])
     }),
     { minItems: 1 }
   ),

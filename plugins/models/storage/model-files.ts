@@ -72,6 +72,7 @@ async function readGgufModel(files: SourceFile[], named: string): Promise<ModelM
     if (file.role === 'other') continue
     const gguf = await reading(file, opened => readGguf(file.source, opened, FILL_IN_TOKENS))
     const purpose = ggufPurpose(gguf.metadata)
+    if (file.role === 'draft') continue
     if (file.role === 'projector') {
       if (purpose !== 'projector')
         throw refuseSource(`${file.source} is named like a projector but is not one. Rename it.`)

@@ -97,8 +97,8 @@ function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   const context = flags.context || options.num_ctx * options.num_parallel
   const num_ctx = Math.max(1, context / num_parallel)
   const pooled = mode !== 'chat'
-  const { draft, mtp, ngram } = settings?.speculation ?? {}
-  const guessed = draft || mtp ? (draft?.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
+  const { draft, mtp, companion, ngram } = settings?.speculation ?? {}
+  const guessed = draft || mtp || companion ? (draft?.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
   return {
     num_ctx,
     num_parallel,
@@ -393,7 +393,7 @@ async function projectorIn(path: string): Promise<EngineFiles['projector']> {
  */
 export async function engineFiles(spec: LaunchSpec, amx = false): Promise<EngineFiles> {
   const { loras = [], speculation } = spec.settings ?? {}
-  const draftPath = spec.mode === 'chat' ? speculation?.draft?.modelPath : undefined
+  const draftPath = spec.mode === 'chat' ? (speculation?.draft?.modelPath ?? speculation?.companion) : undefined
   const [model, projector, draft, ...adapters] = await Promise.all([
     weightsIn(spec.modelPath, spec.variant.metadata.info, amx),
     spec.projectorPath === undefined ? undefined : projectorIn(spec.projectorPath),

@@ -241,8 +241,9 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         }
         const link = await store.link(variant.key, tier, `${id}.slot`)
         temporary.push(link.remove)
-        // The heads that guess ahead have a cache of their own, whose positions would not fit the restored ones.
-        if (spec.settings?.speculation.mtp) await slotAction(engine, slot, 'erase', '', limit)
+        // What guesses ahead has a cache of its own, whose positions would not fit the restored ones.
+        const { mtp, companion } = spec.settings?.speculation ?? {}
+        if (mtp || companion) await slotAction(engine, slot, 'erase', '', limit)
         // Without a time limit: a restore that was given up might still happen once the slot belongs to another owner.
         const { tokens } = await slotAction(engine, slot, 'restore', link.name, new AbortController().signal)
         if (tokens !== state.tokens) throw new Error(`only ${tokens} tokens were restored`)
@@ -429,7 +430,9 @@ export function getEngineKey(
     build: [build.version, build.commit, build.commit === undefined ? build.digest : undefined],
     types: [options.cache_type_k, options.cache_type_v],
     // Recurrent states are then stored with the ones before.
-    mtp: RECURRENT.has(architecture ?? '') ? settings?.speculation.mtp : undefined,
+    guesses: RECURRENT.has(architecture ?? '')
+      ? Boolean(settings?.speculation.mtp ?? settings?.speculation.companion)
+      : false,
     longRope: original > 0 && options.num_ctx > original,
     projector: spec.projectorPath !== undefined,
     loras: settings?.loras,

@@ -1,3 +1,4 @@
+import { join } from 'node:path'
 import type { Build } from '../../../core/contracts/builds.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 
@@ -6,9 +7,9 @@ import type { LaunchSpec } from '../launch-spec.ts'
  * depends on the model, the machine and the texts, so each method is measured with real answers before it is kept.
  */
 
-/** How tokens are guessed: by heads of the model itself (MTP), or from earlier text. */
-export type Method = 'none' | 'mtp' | 'ngram'
-export const METHODS = ['none', 'mtp', 'ngram'] as const satisfies Method[]
+/** How tokens are guessed: by heads of the model itself (MTP), by a model that was made for it, or from earlier text. */
+export type Method = 'none' | 'mtp' | 'draft' | 'ngram'
+export const METHODS = ['none', 'mtp', 'draft', 'ngram'] as const satisfies Method[]
 
 /** What was measured with one method. */
 export interface Speed {
@@ -36,7 +37,14 @@ export function listMethods({ mode, variant, settings }: LaunchSpec): readonly M
   if (mode !== 'chat' || !settings || isSet || settings.rpc || variant.size < MIN_MODEL_BYTES) return ['none']
   const { architecture, info } = variant.metadata
   const heads = Number(info[`${architecture}.nextn_predict_layers`] ?? 0)
-  return METHODS.filter(method => method !== 'mtp' || heads > 0)
+  const isOffered = { none: true, mtp: heads > 0, draft: companionPath(variant) !== undefined, ngram: true }
+  return METHODS.filter(method => isOffered[method])
+}
+
+/** Returns the absolute path of the draft model that came with a model. */
+export function companionPath({ directory, files, format }: LaunchSpec['variant']): string | undefined {
+  const file = format === 'gguf' ? files.find(({ role }) => role === 'draft') : undefined
+  return file && join(directory, file.path)
 }
 
 /** Returns tokens per second. 0 if nothing was measured. */

@@ -9,7 +9,16 @@ import type { LlamaServerEngine } from '../engine.ts'
 import type { LaunchSpec } from '../launch-spec.ts'
 import { createLearnedFile } from '../learned-file.ts'
 import { readText } from '../response-body.ts'
-import { addSpeed, chooseMethod, getRate, getSpeedKey, listMethods, METHODS, type Method } from './choose-method.ts'
+import {
+  addSpeed,
+  chooseMethod,
+  companionPath,
+  getRate,
+  getSpeedKey,
+  listMethods,
+  METHODS,
+  type Method
+} from './choose-method.ts'
 
 const SpeedSchema = Type.Object({
   tokens: Type.Number(),
@@ -20,6 +29,7 @@ const SpeedsSchema = Type.Object({
   methods: Type.Object({
     none: Type.Optional(SpeedSchema),
     mtp: Type.Optional(SpeedSchema),
+    draft: Type.Optional(SpeedSchema),
     ngram: Type.Optional(SpeedSchema)
   })
 })
@@ -90,7 +100,12 @@ export function createSpeculation({ directory, log, isEnabled, times = USUAL_TIM
       const methods = listMethods(spec)
       const method = choose(key, methods)
       const decides = methods.length > 1 || wantsExact(key)
-      const settings = { ngram: method === 'ngram', ...(method === 'mtp' && { mtp: true }) }
+      const companion = method === 'draft' ? companionPath(spec.variant) : undefined
+      const settings = {
+        ngram: method === 'ngram',
+        ...(method === 'mtp' && { mtp: true }),
+        ...(companion !== undefined && { companion })
+      }
       return { model: spec.alias, key, methods, method, ...(decides && { settings }) }
     },
 

@@ -119,6 +119,14 @@ t.test("appends flags from a model's settings", t => {
     return list.slice(plain.length - 3, -3)
   }
   const draft = { model: 'a/b', modelPath: '/m/draft.gguf' }
+  for (const [name, kind] of [
+    ['mtp-x-Q8_0.gguf', 'draft-mtp'],
+    ['x-EAGLE3-Q8_0.gguf', 'draft-eagle3'],
+    ['x-dflash.gguf', 'draft-dflash']
+  ] as const) {
+    const expected = ['--model-draft', `/eagle3/${name}`, '--spec-type', kind]
+    t.same(of({ speculation: { companion: `/eagle3/${name}` } }), expected)
+  }
   const table: [Partial<EngineSettings>, string[]][] = [
     [{}, []],
     [{ arguments: ['--no-warmup', '-fa', 'off'] }, ['--no-warmup', '-fa', 'off']],

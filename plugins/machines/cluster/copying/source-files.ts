@@ -51,7 +51,7 @@ export const OfferSchema = Titled('ModelOffer', {
         path: Type.String(),
         size: Type.Integer({ minimum: 0 }),
         sha256: Sha256(),
-        role: Type.Enum(['model', 'projector', 'other'])
+        role: Type.Enum(['model', 'projector', 'draft', 'other'])
       },
       { additionalProperties: true }
     ),

@@ -153,12 +153,13 @@ function requestedReason({ label, quantization, path }: GgufCandidate, wanted: s
 }
 
 function ggufChoice(request: ChoiceRequest, models: GgufModels, candidate: GgufCandidate, reason: string): Choice {
-  const { projector } = candidate
+  const { projector, draft } = candidate
   const plan = (file: HubFile, role: PlannedDownload['role']) =>
     toPlannedFile(file, role, storedName(baseName(file.path)))
   const files = withoutNameTwins([
     ...candidate.files.map(file => plan(file, 'model')),
     ...(projector ? [plan(projector, 'projector')] : []),
+    ...(draft ? [plan(draft, 'draft')] : []),
     ...companions(request.files, parentFolder(candidate.path)).map(file => plan(file, 'other'))
   ])
   const memory = memoryCheck(requiredFor(candidate), memoryBudget(request.memory))

@@ -1,9 +1,9 @@
 import type { HubFile } from '../../../../core/contracts/hubs.ts'
 import {
+  companionFinder,
   type FileRole,
   labelFromFileName,
   parseGgufFileName,
-  projectorFinder,
   shardNames
 } from '../../../../core/models/gguf-file-name.ts'
 import { ggufIdentity, ggufPurpose } from '../../../../core/models/gguf-purpose.ts'
@@ -19,6 +19,8 @@ export interface GgufCandidate {
   files: HubFile[]
   size: number
   projector: HubFile | undefined
+  /** The small model that guesses ahead for it. */
+  draft: HubFile | undefined
 }
 
 export interface GgufModels {
@@ -56,18 +58,30 @@ export function findGgufModels(id: string, files: readonly HubFile[], headers: H
   }
   const models = withoutDuplicates(withoutDrafts(withHeaders(found, headers), roles))
   const paths = sorted.filter(({ path }) => !isEmpty(path)).map(({ path }) => path)
-  const projectorOf = projectorFinder(paths.filter(path => ['model', 'projector'].includes(roles.get(path)!)))
-  const candidates = labelled(id, models).map(candidate => ({
-    ...candidate,
-    projector: byName.get(projectorOf(candidate.path) ?? '')
-  }))
+  const companionOf = (role: 'projector' | 'draft') => {
+    const find = companionFinder(
+      role,
+      paths.filter(path => ['model', role].includes(roles.get(path)!))
+    )
+    return (path: string) => byName.get(find(path) ?? '')
+  }
+  const projectorOf = companionOf('projector')
+  const draftOf = companionOf('draft')
+  const candidates = labelled(id, models).map(candidate => {
+    const draft = draftOf(candidate.path)
+    const isSmall = draft?.size !== undefined && draft.size > 0 && draft.size <= candidate.size * MAX_DRAFT_SHARE
+    return { ...candidate, projector: projectorOf(candidate.path), draft: isSmall ? draft : undefined }
+  })
   const taken = new Set(candidates.map(candidate => candidate.projector?.path))
   const projectors = paths.filter(path => roles.get(path) === 'projector')
   const looseProjectors = projectors.some(path => taken.has(path)) ? [] : projectors
   return { candidates, incomplete, looseProjectors, roles }
 }
 
-type Found = Omit<GgufCandidate, 'label' | 'projector'>
+type Found = Omit<GgufCandidate, 'label' | 'projector' | 'draft'>
+
+/** With a draft model of a larger share, guessing ahead is seldom faster. */
+const MAX_DRAFT_SHARE = 0.25
 
 /** Pieces to be joined and files that are not GGUF have no header of their own. */
 function resolveRole(path: string, role: FileRole, headers: Headers): FileRole {
@@ -151,7 +165,7 @@ function withoutDuplicates(found: Found[]): Found[] {
 }
 
 /** Gives each candidate a unique label, also if case is ignored: its quantization, otherwise part of its path. */
-function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector'>[] {
+function labelled(id: string, found: Found[]): Omit<GgufCandidate, 'projector' | 'draft'>[] {
   const lowerCaseName = ({ path }: Found) => withoutExtension(baseName(path)).toLowerCase()
   const onlyOne = (keyOf: (candidate: Found) => string | undefined) => {
     const counts = new Map<string | undefined, number>()

@@ -23,10 +23,16 @@ function specOf({ size = 500, heads = 0, ...given }: Partial<LaunchSpec> & { siz
   return engineSpec({ settings: SETTINGS, variant: { ...variant, size: size * MIB, metadata }, ...given })
 }
 
+function withDraft(spec: LaunchSpec): LaunchSpec {
+  const file = { path: 'mtp-x-Q8_0.gguf', size: MIB, sha256: '', role: 'draft' as const }
+  return { ...spec, variant: { ...spec.variant, files: [...spec.variant.files, file] } }
+}
+
 t.test('methods that an engine offers', async t => {
   const cases: [string, ReturnType<typeof specOf>, Method[]][] = [
     ['any model', specOf(), ['none', 'ngram']],
     ['a model with MTP heads', specOf({ heads: 1 }), ['none', 'mtp', 'ngram']],
+    ['a model that came with a draft model', withDraft(specOf()), ['none', 'draft', 'ngram']],
     ['a small model', specOf({ size: 5 }), ['none']],
     ['embeddings', specOf({ mode: 'embedding' }), ['none']],
     ['ngram is set', specOf({ settings: { ...SETTINGS, speculation: { ngram: false } } }), ['none']],

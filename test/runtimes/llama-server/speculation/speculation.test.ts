@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import type { Method } from '../../../../runtimes/llama-server/speculation/choose-method.ts'
 import {
   type Chosen,
   createSpeculation,
@@ -16,7 +17,7 @@ const TWO = [1, 2].map(seed => longText(200, seed))
 /** The last answer and question, and the end of the template. */
 const MAX_NEW = 60
 
-async function specWithHeads(directory: string, method: 'mtp' | 'ngram' | 'none') {
+async function specWithHeads(directory: string, method: Method) {
   const modelPath = join(directory, 'model.gguf')
   await writeRandomArchitecture(modelPath, 'qwen35')
   const info = Object.fromEntries(
@@ -24,7 +25,13 @@ async function specWithHeads(directory: string, method: 'mtp' | 'ngram' | 'none'
   ) as Record<string, number>
   const metadata = { architecture: 'qwen35', capabilities: ['completion' as const], info }
   const { variant } = engineSpec()
-  const speculation = { ngram: method === 'ngram', ...(method === 'mtp' && { mtp: true }) }
+  const companion = join(directory, 'mtp-model.gguf')
+  if (method === 'draft') await writeRandomArchitecture(companion, 'qwen35', 'heads')
+  const speculation = {
+    ngram: method === 'ngram',
+    ...(method === 'mtp' && { mtp: true }),
+    ...(method === 'draft' && { companion })
+  }
   return {
     modelPath,
     variant: { ...variant, key: 'random/qwen35', metadata },
@@ -36,7 +43,7 @@ t.test('answers are the same with every method, also after their states were res
   const options = { num_parallel: 2, num_ctx: 2048 }
   const alone = await startWith(t, undefined, options, await specWithHeads(t.testdir(), 'none'))
   const expected = await takeTurns(alone, TWO, 2)
-  for (const method of ['mtp', 'ngram'] as const) {
+  for (const method of ['mtp', 'draft', 'ngram'] as const) {
     const { cache, said: log } = promptCacheIn(join(t.testdirName, `states ${method}`))
     const spec = await specWithHeads(t.testdirName, method)
     const engine = await startWith(t, cache, { ...options, num_parallel: 1 }, spec)

@@ -1,9 +1,9 @@
 import t from 'tap'
 import {
+  companionFinder,
   type FileRole,
   labelFromFileName,
   parseGgufFileName,
-  projectorFor,
   storedName
 } from '../../../../../core/models/gguf-file-name.ts'
 import {
@@ -56,8 +56,28 @@ t.test('labels are read from real file names', t => {
 t.test('projectors belong to models in their folder', t => {
   for (const { model, others, projector } of CASES.projectors) {
     const title = [model, ...others].join(' ')
-    t.equal(projectorFor(model, [model, ...others]) ?? null, projector, title)
-    t.equal(projectorFor(model, [...others].reverse().concat(model)) ?? null, projector, 'whatever the order')
+    t.equal(companionFinder('projector', [model, ...others])(model) ?? null, projector, title)
+    const reversed = [...others].reverse().concat(model)
+    t.equal(companionFinder('projector', reversed)(model) ?? null, projector, 'whatever the order')
+  }
+  t.end()
+})
+
+t.test('draft models that were made for a model are found by their names', t => {
+  const model = 'gemma-4-12b-it-Q4_K_M.gguf'
+  const cases: [others: string[], draft: string | undefined][] = [
+    [['mtp-gemma-4-12b-it-Q8_0.gguf'], 'mtp-gemma-4-12b-it-Q8_0.gguf'],
+    [['mtp-gemma-4-12b-it-BF16.gguf', 'mtp-gemma-4-12b-it-Q8_0.gguf'], 'mtp-gemma-4-12b-it-Q8_0.gguf'],
+    [['MTP/gemma-4-12b-it-F16.gguf'], 'MTP/gemma-4-12b-it-F16.gguf'],
+    [['gemma-4-12b-it-eagle3-Q8_0.gguf', 'gemma-4-12b-it-Q8_0.gguf'], 'gemma-4-12b-it-eagle3-Q8_0.gguf'],
+    [['mtp-Q8_0.gguf'], 'mtp-Q8_0.gguf'],
+    [['mtp-gemma-4-27b-it-Q8_0.gguf', 'gemma-4-27b-it-Q4_K_M.gguf'], undefined],
+    [['gemma-4-12b-it-eagle3-Q8_0.gguf', 'gemma-4-12b-it-dflash-Q8_0.gguf'], undefined],
+    [['gemma-4-1b-it-draft-Q8_0.gguf'], undefined],
+    [[], undefined]
+  ]
+  for (const [others, draft] of cases) {
+    t.equal(companionFinder('draft', [model, ...others])(model), draft, others.join(' '))
   }
   t.end()
 })
