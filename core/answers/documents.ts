@@ -9,7 +9,7 @@ import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
 import { type DocumentPart, joinTexts } from './media-parts.ts'
-import { PdfReader, type PdfText } from './pdf-reader.ts'
+import { PdfReader, type PdfText } from './file-reader.ts'
 
 const pdfs = new PdfReader()
 

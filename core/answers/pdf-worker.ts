@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { parentPort, workerData } from 'node:worker_threads'
 import { init } from '@embedpdf/pdfium'
-import type { PdfJob, PdfText } from './pdf-reader.ts'
+import type { PdfJob, PdfText } from './file-reader.ts'
 
 /* Extracts the text of one PDF with PDFium. Each PDF gets its own thread, so that none can affect another one. */
 
