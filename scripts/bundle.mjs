@@ -14,14 +14,21 @@ const ENTRIES = {
   testing: 'testing/index.ts',
   'digest-worker': 'plugins/models/download/transfer/digest-worker.ts',
   'transfer-worker': 'plugins/models/download/transfer/transfer-worker.ts',
-  'pdf-worker': 'core/answers/pdf-worker.ts'
+  'pdf-worker': 'core/answers/pdf-worker.ts',
+  'webp-worker': 'core/answers/webp-worker.ts'
 }
 
 /**
  * Packages outside the bundle: few users need them, and only with certain settings. The serializers are replaced by
  * JSON.stringify.
  */
-const SEPARATE = ['ioredis', '@embedpdf/pdfium', '@opentelemetry/*', '@fastify/fast-json-stringify-compiler']
+const SEPARATE = [
+  'ioredis',
+  '@embedpdf/pdfium',
+  '@jsquash/webp',
+  '@opentelemetry/*',
+  '@fastify/fast-json-stringify-compiler'
+]
 
 /** CommonJS globals that ECMAScript modules lack. */
 const BANNER = `import { createRequire as bundledRequire } from 'node:module'

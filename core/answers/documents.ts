@@ -8,17 +8,17 @@ import { formatBytes, parseBytes } from '../system/bytes.ts'
 import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
 import { isObject } from '../system/json-object.ts'
-import { type DocumentPart, joinTexts } from './media-parts.ts'
-import { PdfReader, type PdfText } from './file-reader.ts'
+import { FileReader, type PdfText, type ReadFault } from './file-reader.ts'
+import { type FilePart, joinTexts } from './media-parts.ts'
 
-const pdfs = new PdfReader()
+const files = new FileReader()
 
 type Limits = ReturnType<typeof readLimits>
 
 function readLimits(limits: CoreConfig['limits']) {
   return {
     size: parseBytes(limits.document_size)!,
-    pdf: {
+    read: {
       maxPages: limits.document_pages,
       maxCharacters: limits.document_text,
       memory: parseBytes(limits.document_memory)!,
@@ -55,7 +55,7 @@ const SCANNED = unsupported(
   'Send its text, or images of its pages to a model that can understand images.'
 )
 
-const PDF_FAULTS: Record<Extract<PdfText, { fault: string }>['fault'], (limits: Limits['pdf']) => Fault> = {
+const READ_FAULTS: Record<ReadFault['fault'], (limits: Limits['read']) => Fault> = {
   encrypted: () => invalid('it needs a password', 'Send a copy without a password.'),
   damaged: () => invalid('it is damaged', 'Check that other programs can open it.'),
   memory: ({ memory }) => over(`it needs more than ${formatBytes(memory)} of memory to be read`, 'document_memory'),
@@ -73,7 +73,7 @@ interface Source {
   load(): Buffer | Promise<Buffer>
 }
 
-/** A document's text, and what was left out because of limits. */
+/** A document's text, or an image as a data URL, and what was left out because of limits. */
 interface Text {
   text: string
   pages?: number
@@ -81,64 +81,59 @@ interface Text {
 }
 
 /**
- * Replaces the documents in chat messages by their text. A document in the newest user message that cannot be used
- * fails the request. Anywhere else a sentence tells the model, because every later request of the conversation would
- * fail otherwise.
- * @throws CorralError with the document's place as `param`, `too_busy`; the reason of the signal
+ * Replaces the documents in chat messages by their text, and WebP images by PNG, because engines cannot decode WebP
+ * without another program. A file that cannot be used fails the request if it is in the newest user message. Anywhere
+ * else a sentence tells the model, because every later request of the conversation would fail otherwise.
+ * @throws CorralError with the file's place as `param`, `too_busy`; the reason of the signal
  */
-export async function withDocuments<Body extends EngineFields>(
+export async function withReadFiles<Body extends EngineFields>(
   body: Body,
   { limits }: Pick<CoreConfig, 'limits'>,
   reply: FastifyReply,
   signal: AbortSignal
 ): Promise<Body> {
   const { messages } = body
-  if (!Array.isArray(messages) || !messages.some(hasDocument)) return body
+  if (!Array.isArray(messages) || !messages.some(hasFile)) return body
   const read: unknown[] = []
-  for (const message of messages) read.push(hasDocument(message) ? await withTexts(message) : message)
+  for (const message of messages) read.push(hasFile(message) ? await withTexts(message) : message)
   return merged(body, { messages: read }) as Body
 
   async function withTexts(message: { content: unknown[] }): Promise<unknown> {
     const parts: unknown[] = []
-    for (const part of message.content) parts.push(isDocument(part) ? await asText(part) : part)
+    for (const part of message.content) parts.push(isFile(part) ? await readable(part) : part)
     return merged(message, { content: joinTexts(parts) })
   }
 
-  async function asText({ file, param }: DocumentPart): Promise<{ type: 'text'; text: string }> {
-    const text = await documentText(file, param, readLimits(limits), reply, signal)
+  async function readable({ isImage, file, param }: FilePart): Promise<object> {
+    const source = findSource(file, reply)
+    const read = isFault(source)
+      ? source
+      : await (isImage ? readImage : readDocument)(source, readLimits(limits), reply.request.caller.turn, signal)
+    const fault = isFault(read) ? read : read.cut
+    const what = isImage ? 'image' : 'document'
+    if (fault && param !== undefined) {
+      const { code, because, advice } = fault
+      throw new CorralError(code, `The ${what} "${param}" cannot be used: ${because}. ${advice}`, { param })
+    }
+    const name = displayName('name' in source ? source.name : file.filename)
+    const text = isFault(read) ? `[The ${what}${name && ` "${name}"`} was left out here: ${read.because}.]` : read.text
     reply.server.bodyMemory.take(reply.request, text.length)
-    return { type: 'text', text }
+    if (isFault(read)) return { type: 'text', text }
+    if (isImage) return { type: 'image_url', image_url: { url: text } }
+    const attributes = `${name && ` name="${name}"`}${read.pages === undefined ? '' : ` pages="${read.pages}"`}`
+    const note = read.cut ? `[${read.cut.note}]\n` : ''
+    return { type: 'text', text: `<document${attributes}>\n${text}\n${note}</document>` }
   }
 }
 
-const isDocument = (part: unknown): part is DocumentPart => isObject(part) && part.type === 'file'
-const hasDocument = (message: unknown): message is { content: unknown[] } =>
-  isObject(message) && Array.isArray(message.content) && message.content.some(isDocument)
-
-async function documentText(
-  file: DocumentPart['file'],
-  param: string | undefined,
-  limits: Limits,
-  reply: FastifyReply,
-  signal: AbortSignal
-): Promise<string> {
-  const source = findSource(file, reply)
-  const name = 'name' in source ? source.name : displayName(file.filename)
-  const read = 'code' in source ? source : await readSource(source, limits, reply.request.caller.turn, signal)
-  const fault = 'code' in read ? read : read.cut
-  if (fault && param !== undefined) {
-    const { code, because, advice } = fault
-    throw new CorralError(code, `The document "${param}" cannot be used: ${because}. ${advice}`, { param })
-  }
-  if ('code' in read) return `[The document${name && ` "${name}"`} was left out here: ${read.because}.]`
-  const { text, pages, cut } = read
-  const attributes = `${name && ` name="${name}"`}${pages === undefined ? '' : ` pages="${pages}"`}`
-  return `<document${attributes}>\n${text}\n${cut ? `[${cut.note}]\n` : ''}</document>`
-}
+const isFault = (value: object): value is Fault => 'because' in value
+const isFile = (part: unknown): part is FilePart => isObject(part) && part.type === 'file'
+const hasFile = (message: unknown): message is { content: unknown[] } =>
+  isObject(message) && Array.isArray(message.content) && message.content.some(isFile)
 
 /** Returns a file's name without characters that would break the tag around its text. */
 function displayName(name: unknown): string {
-  return typeof name === 'string' ? name.replace(/[\p{Cc}"<>]/gu, '').slice(0, 200) : ''
+  return typeof name === 'string' ? name.slice(0, 200).replace(/[\p{Cc}\p{Cs}"<>]/gu, '') : ''
 }
 
 const DATA_URL = /^data:[^,]{0,200};base64,/
@@ -147,15 +142,16 @@ const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/
 const HEAD_BYTES = 1024
 
 function findSource(
-  { file_url: url, file_id: id, file_data: data, filename }: DocumentPart['file'],
+  { file_url: url, file_id: id, file_data: data, filename }: FilePart['file'],
   { server, request }: FastifyReply
 ): Source | Fault {
+  const name = typeof filename === 'string' ? filename : ''
   if (typeof id === 'string' && id !== '') {
     const found = server.userFiles?.find(request.caller.owner, id)
     if (!found) return FILE_GONE
     const { path, bytes } = found
     return {
-      name: displayName(filename) || displayName(found.filename),
+      name: name || found.filename,
       bytes,
       id: () => id,
       async head() {
@@ -180,7 +176,7 @@ function findSource(
   const base64 = encoded.includes('\n') ? encoded.replace(/\s+/g, '') : encoded
   if (!BASE64.test(base64)) return DAMAGED_BASE64
   return {
-    name: displayName(filename),
+    name,
     bytes: Math.floor((base64.length * 3) / 4),
     id: () => createHash('sha256').update(base64).digest('hex'),
     head: () => Buffer.from(base64.slice(0, HEAD_BYTES * 2), 'base64').subarray(0, HEAD_BYTES),
@@ -188,17 +184,27 @@ function findSource(
   }
 }
 
-async function readSource(
+async function readImage(
   source: Source,
-  { size, pdf }: Limits,
+  { read: limits }: Limits,
+  client: string,
+  signal: AbortSignal
+): Promise<Text | Fault> {
+  const read = await files.read('webp', source.id(), source.load, limits, client, signal)
+  return 'fault' in read ? READ_FAULTS[read.fault](limits) : { text: `data:image/png;base64,${read.png}` }
+}
+
+async function readDocument(
+  source: Source,
+  { size, read: limits }: Limits,
   client: string,
   signal: AbortSignal
 ): Promise<Text | Fault> {
   if (source.bytes > size) return over(`it is larger than ${formatBytes(size)}`, 'document_size')
   const head = await source.head()
   if (head.includes('%PDF-')) {
-    const read = await pdfs.read(source.id(), source.load, pdf, client, signal)
-    return 'fault' in read ? PDF_FAULTS[read.fault](pdf) : pdfText(read, pdf)
+    const read = await files.read('pdf', source.id(), source.load, limits, client, signal)
+    return 'fault' in read ? READ_FAULTS[read.fault](limits) : pdfText(read, limits)
   }
   const text = decodeText(await source.load())
   if (text === undefined) {
@@ -206,8 +212,8 @@ async function readSource(
     const type = ending ? `files of the type "${ending}"` : 'such files'
     return unsupported(`corral reads text and PDFs, but not ${type}`, 'Send its text, or convert it to PDF.')
   }
-  if (text.length <= pdf.maxCharacters) return { text }
-  return { text: text.slice(0, pdf.maxCharacters), cut: tooLong(pdf) }
+  if (text.length <= limits.maxCharacters) return { text }
+  return { text: text.slice(0, limits.maxCharacters).replace(/\p{Cs}$/u, ''), cut: tooLong(limits) }
 }
 
 /** Decodes text in UTF-8, or in UTF-16 with a byte order mark. Returns undefined if it is not text. */
@@ -222,12 +228,12 @@ function decodeText(bytes: Buffer): string | undefined {
   }
 }
 
-const tooLong = ({ maxCharacters }: Limits['pdf']) => ({
+const tooLong = ({ maxCharacters }: Limits['read']) => ({
   ...over(`it has more than ${maxCharacters} characters of text`, 'document_text'),
   note: `Only the first ${maxCharacters} characters of this document are here.`
 })
 
-function pdfText({ pages, texts }: Extract<PdfText, { texts: string[] }>, limits: Limits['pdf']): Text | Fault {
+function pdfText({ pages, texts }: PdfText, limits: Limits['read']): Text | Fault {
   const { maxPages, maxCharacters } = limits
   if (texts.every(text => text === '')) return SCANNED
   const text = texts

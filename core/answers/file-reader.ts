@@ -1,62 +1,73 @@
 import { Worker } from 'node:worker_threads'
 
-/** The text of a PDF by page, or why it cannot be read. Pages and characters over their limits are left out. */
-export type PdfText = { pages: number; texts: string[] } | { fault: 'encrypted' | 'damaged' | 'memory' | 'slow' }
+export type ReadFault = { fault: 'encrypted' | 'damaged' | 'memory' | 'slow' }
+/** The text of a PDF by page. Pages and characters over their limits are left out. */
+export type PdfText = { pages: number; texts: string[] }
 
-export interface PdfLimits {
+export interface ReadLimits {
   maxPages: number
   /** The last text has one character more if there are more. */
   maxCharacters: number
-  /** Bytes that PDFium may use. */
+  /** Bytes that the decoder may use. */
   memory: number
   /** Milliseconds. */
   time: number
 }
 
-export type PdfJob = Omit<PdfLimits, 'time'> & { bytes: Uint8Array }
+export type ReadJob = Omit<ReadLimits, 'time'> & { bytes: Uint8Array }
 
-/** PDFs that are read at the same time, each in a thread. */
+/** The result for each kind of file: the text of a PDF, and a PNG in base64 for a WebP. */
+interface Results {
+  pdf: PdfText
+  webp: { png: string }
+}
+type Result = Results[keyof Results] | ReadFault
+
+/** Files that are read at the same time, each in a thread. */
 const MAX_WORKERS = 2
 const MAX_HEAP_MB = 64
-/** Characters of all cached texts. */
-const MAX_CACHED = 16 * 2 ** 20
+/** Characters of all cached results. */
+const MAX_CACHED = 32 * 2 ** 20
 
 /**
- * Extracts the text of PDFs in worker threads. The texts are cached, because the history of a conversation contains
- * the same PDFs in every request.
+ * Reads files in worker threads. The results are cached, because the history of a conversation contains the same files
+ * in every request.
  */
-export class PdfReader {
+export class FileReader {
   /** Results by digest and limits, the least recently used first. */
-  readonly #cache = new Map<string, PdfText>()
+  readonly #cache = new Map<string, Result>()
   #cached = 0
   readonly #turns = new ClientTurns(MAX_WORKERS)
 
   /**
-   * @param id the digest of the PDF, or another id of this content
-   * @param load returns the PDF. It is called when the client has its turn, so that waiting requests hold no copies.
-   * @param client the client, whose PDFs are read one after the other
+   * @param id the digest of the file, or another id of its content
+   * @param load returns the file. It is called when the client has its turn, so that waiting requests hold no copies.
+   * @param client the client, whose files are read one after the other
    * @throws the reason of the signal, and errors of `load`
    */
-  async read(
+  async read<Kind extends keyof Results>(
+    kind: Kind,
     id: string,
     load: () => Uint8Array | Promise<Uint8Array>,
-    limits: PdfLimits,
+    limits: ReadLimits,
     client: string,
     signal: AbortSignal
-  ): Promise<PdfText> {
-    const key = `${id} ${Object.values(limits)}`
-    const found = this.#find(key)
-    if (found) return found
-    const end = await this.#turns.begin(client, signal)
-    try {
-      // Another request of the client may have contained the same PDF.
-      return this.#find(key) ?? this.#keep(key, await readInWorker(await load(), limits, signal))
-    } finally {
-      end()
+  ): Promise<Results[Kind] | ReadFault> {
+    const key = `${kind} ${id} ${Object.values(limits)}`
+    let result = this.#find(key)
+    if (!result) {
+      const end = await this.#turns.begin(client, signal)
+      try {
+        // Another request of the client may have contained the same file.
+        result = this.#find(key) ?? this.#keep(key, await readInWorker(kind, await load(), limits, signal))
+      } finally {
+        end()
+      }
     }
+    return result as Results[Kind] | ReadFault
   }
 
-  #find(key: string): PdfText | undefined {
+  #find(key: string): Result | undefined {
     const found = this.#cache.get(key)
     if (found) {
       this.#cache.delete(key)
@@ -65,7 +76,7 @@ export class PdfReader {
     return found
   }
 
-  #keep(key: string, result: PdfText): PdfText {
+  #keep(key: string, result: Result): Result {
     this.#cache.set(key, result)
     this.#cached += cost(result)
     for (const [oldest, old] of this.#cache) {
@@ -126,17 +137,22 @@ class ClientTurns {
   }
 }
 
-/** The characters of a result. Results without text count too, so that their number is limited. */
-function cost(result: PdfText): number {
-  const texts = 'texts' in result ? result.texts : []
+/** The characters of a result. Results without any count too, so that their number is limited. */
+function cost(result: Result): number {
+  const texts = 'texts' in result ? result.texts : 'png' in result ? [result.png] : []
   return texts.reduce((sum, { length }) => sum + length, 1000)
 }
 
-async function readInWorker(bytes: Uint8Array, { time, ...limits }: PdfLimits, signal: AbortSignal): Promise<PdfText> {
+async function readInWorker(
+  kind: keyof Results,
+  bytes: Uint8Array,
+  { time, ...limits }: ReadLimits,
+  signal: AbortSignal
+): Promise<Result> {
   signal.throwIfAborted()
   const copy = new Uint8Array(bytes)
-  const worker = new Worker(new URL('./pdf-worker.js', import.meta.url), {
-    workerData: { ...limits, bytes: copy } satisfies PdfJob,
+  const worker = new Worker(new URL(`./${kind}-worker.js`, import.meta.url), {
+    workerData: { ...limits, bytes: copy } satisfies ReadJob,
     transferList: [copy.buffer],
     resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB, maxYoungGenerationSizeMb: 16 },
     execArgv: []
@@ -144,7 +160,7 @@ async function readInWorker(bytes: Uint8Array, { time, ...limits }: PdfLimits, s
   let timer: NodeJS.Timeout | undefined
   let abort = () => {}
   try {
-    return await new Promise<PdfText>((resolve, reject) => {
+    return await new Promise<Result>((resolve, reject) => {
       timer = setTimeout(() => resolve({ fault: 'slow' }), time)
       abort = () => reject(signal.reason)
       signal.addEventListener('abort', abort, { once: true })

@@ -50,6 +50,8 @@ const DATA_URL = /^data:[^,]*;base64,/
 const HEAD = 2 ** 20
 /** The engine stores an image with 3 bytes a pixel, twice while it decodes it. */
 const MAX_PIXELS = 100_000_000
+/** corral decodes WebP itself, into 4 bytes a pixel several times. */
+const MAX_WEBP_PIXELS = 25_000_000
 
 type Fields = Record<string, unknown>
 
@@ -61,11 +63,12 @@ export type Place = (message: number, part: number) => string | undefined
 
 const inContent: Place = (message, part) => `messages[${message}].content[${part}]`
 
-/** A document in a message. `withDocuments` replaces it by its text. */
-export interface DocumentPart {
+/** A file in a message that engines cannot read. `withReadFiles` replaces a document by its text, and a WebP by a PNG. */
+export interface FilePart {
   type: 'file'
+  isImage?: boolean
   file: { file_data?: unknown; file_id?: unknown; file_url?: unknown; filename?: unknown }
-  /** Its place in the request if the request fails when the document cannot be used. */
+  /** Its place in the request if the request fails when the file cannot be used. */
   param: string | undefined
 }
 
@@ -96,13 +99,17 @@ export function withUsableMedia<T extends Fields>(
 
   function usablePart(part: Fields, param: string | undefined): unknown {
     if (part?.type === 'file')
-      return { type: 'file', file: isObject(part.file) ? part.file : {}, param } as DocumentPart
+      return { type: 'file', file: isObject(part.file) ? part.file : {}, param } satisfies FilePart
     const kind = kindOf(part)
     if (!kind) return part
     const { medium, fields, plain } = kind
     // The capabilities of a configured projector are not known before it is loaded.
     const blind = typeof projector === 'string' ? undefined : capabilityFault(variant, medium, projector === null)
-    const fault = blind ?? dataFault(dataOf(part, fields), medium, plain)
+    const data = dataOf(part, fields)
+    const fault = blind ?? dataFault(data, medium, plain)
+    if (!fault && medium === IMAGE && isWebp(data)) {
+      return { type: 'file', isImage: true, file: { file_data: data }, param } satisfies FilePart
+    }
     if (!fault) return part
     if (param === undefined) {
       const why = blind ? `this model cannot understand ${medium.plural}` : 'its data cannot be used'
@@ -112,6 +119,10 @@ export function withUsableMedia<T extends Fields>(
     throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
   }
 }
+
+/** Whether the data, which was checked before, is a WebP. */
+const isWebp = (data: unknown) =>
+  Buffer.from(String(data).replace(DATA_URL, '').slice(0, 16), 'base64').includes('WEBP')
 
 const kindOf = (part: Fields | null) =>
   typeof part?.type === 'string' && Object.hasOwn(PARTS, part.type) ? PARTS[part.type] : undefined
@@ -168,8 +179,9 @@ function dataFault(data: unknown, medium: Medium, plain: boolean): string | unde
   const head = Buffer.from(base64.slice(0, HEAD), 'base64')
   if (!formats.test(head.toString('latin1', 0, 16))) return `is not ${one} that can be read. Send ${names}.`
   const { width, height } = medium === IMAGE ? imageSize(head) : { width: 0, height: 0 }
-  if (width * height <= MAX_PIXELS) return undefined
-  return `is an image of ${width} × ${height} pixels, more than ${MAX_PIXELS / 1e6} million. Send a smaller one.`
+  const most = head.toString('latin1', 0, 4) === 'RIFF' ? MAX_WEBP_PIXELS : MAX_PIXELS
+  if (width * height <= most) return undefined
+  return `is an image of ${width} × ${height} pixels, more than ${most / 1e6} million. Send a smaller one.`
 }
 
 /** Reads the size of an image in pixels from its first bytes. Returns zeros if they do not contain it. */
@@ -182,7 +194,17 @@ export function imageSize(head: Buffer): { width: number; height: number } {
   if (signature.startsWith('BM') && head.length >= 26) {
     return { width: Math.abs(head.readInt32LE(18)), height: Math.abs(head.readInt32LE(22)) }
   }
+  if (signature === 'RIFF' && head.length >= 30) return webpSize(head)
   return { width: 0, height: 0 }
+}
+
+/** The size depends on the first chunk: extended, lossless or lossy. */
+function webpSize(head: Buffer): { width: number; height: number } {
+  const chunk = head.toString('latin1', 12, 16)
+  if (chunk === 'VP8X') return { width: head.readUIntLE(24, 3) + 1, height: head.readUIntLE(27, 3) + 1 }
+  if (chunk === 'VP8 ') return { width: head.readUInt16LE(26) & 0x3fff, height: head.readUInt16LE(28) & 0x3fff }
+  const bits = head.readUInt32LE(21)
+  return { width: (bits & 0x3fff) + 1, height: ((bits >> 14) & 0x3fff) + 1 }
 }
 
 /** A JPEG file is a sequence of segments. The first start-of-frame segment (SOF0 to SOF15) has the size. */

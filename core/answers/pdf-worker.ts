@@ -2,34 +2,24 @@ import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { parentPort, workerData } from 'node:worker_threads'
 import { init } from '@embedpdf/pdfium'
-import type { PdfJob, PdfText } from './file-reader.ts'
+import type { PdfText, ReadFault, ReadJob } from './file-reader.ts'
+import { limitWasmMemory } from './wasm-memory.ts'
 
 /* Extracts the text of one PDF with PDFium. Each PDF gets its own thread, so that none can affect another one. */
 
-declare const WebAssembly: { Memory: { prototype: { readonly buffer: ArrayBuffer; grow(pages: number): number } } }
-
-const WASM_PAGE_BYTES = 65_536
 /** PDFium's error code for a missing password. */
 const PASSWORD_ERROR = 4
 
-const { bytes, memory, maxPages, maxCharacters } = workerData as PdfJob
+const { bytes, memory, maxPages, maxCharacters } = workerData as ReadJob
+const memoryLimit = limitWasmMemory(memory)
 const decoder = new TextDecoder('utf-16le')
-let outOfMemory = false
-
-/** PDFium's memory is outside the heap that `resourceLimits` limits. It grows only with this function. */
-const grow = WebAssembly.Memory.prototype.grow
-WebAssembly.Memory.prototype.grow = function (pages) {
-  outOfMemory = this.buffer.byteLength + pages * WASM_PAGE_BYTES > memory
-  if (outOfMemory) throw new RangeError('The PDF needs more memory than it may have.')
-  return grow.call(this, pages)
-}
 
 const wasmBinary = readFileSync(createRequire(import.meta.url).resolve('@embedpdf/pdfium/pdfium.wasm'))
 const pdfium = await init({ wasmBinary: new Uint8Array(wasmBinary).buffer, print() {}, printErr() {} })
 pdfium.PDFiumExt_Init()
 const module = pdfium.pdfium as typeof pdfium.pdfium & { readonly HEAPU8: Uint8Array }
 
-function readText(): PdfText {
+function readText(): PdfText | ReadFault {
   const { malloc, free } = module.wasmExports
   const data = malloc(bytes.length)
   module.HEAPU8.set(bytes, data)
@@ -69,10 +59,10 @@ function readText(): PdfText {
   }
 }
 
-let result: PdfText
+let result: PdfText | ReadFault
 try {
   result = readText()
 } catch {
-  result = { fault: outOfMemory ? 'memory' : 'damaged' }
+  result = { fault: memoryLimit.reached ? 'memory' : 'damaged' }
 }
 parentPort!.postMessage(result)

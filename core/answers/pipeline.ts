@@ -34,7 +34,7 @@ import type { OverflowPolicy } from '../models/options.ts'
 import { abortAfter } from '../system/abort-signals.ts'
 import { merged } from '../system/collections.ts'
 import { countAborted, promptTokens, tokensIn } from './aborted-answers.ts'
-import { withDocuments } from './documents.ts'
+import { withReadFiles } from './documents.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
 import { ContextGrowth } from './grow-context.ts'
@@ -378,7 +378,7 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
     await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
-    body = await withDocuments(body, config, reply, signal)
+    body = await withReadFiles(body, config, reply, signal)
   }
   // The name is resolved once, so that a change in between cannot switch the request's model.
   const lease = merged(asked.lease, { model: publicModelName(variant) })

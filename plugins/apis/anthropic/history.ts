@@ -1,5 +1,5 @@
 import { callArguments } from '../../../core/answers/call-arguments.ts'
-import type { DocumentPart } from '../../../core/answers/media-parts.ts'
+import type { FilePart } from '../../../core/answers/media-parts.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
 import type { CountRequest, MessageParam } from './schemas.ts'
@@ -23,7 +23,7 @@ interface Part {
   content:
     | { type: 'text'; text: string }
     | { type: 'image_url'; image_url: { url: string } }
-    | { type: 'file'; file: DocumentPart['file'] }
+    | { type: 'file'; file: FilePart['file'] }
   place: string
 }
 

@@ -21,7 +21,7 @@ import { isCacheFault, requestError } from '../../../../../runtimes/llama-server
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { sourceAt } from '../../../models/storage/support.ts'
 import { variantOf as storedVariant } from '../support.ts'
-import { hugePngBytes, pngBytes, wavBytes } from './support.ts'
+import { hugePngBytes, pngBytes, WEBP, wavBytes } from './support.ts'
 
 function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVariant {
   const variant = storedVariant('a', 'b', { capabilities })
@@ -58,6 +58,7 @@ t.test('reads the size of images', async t => {
   }
   t.same(imageSize(Buffer.from('ffd80000000000000000000000', 'hex')), { width: 0, height: 0 }, 'no marker')
   t.same(imageSize(Buffer.from('RIFF    WEBP')), { width: 0, height: 0 })
+  for (const data of Object.values(WEBP)) t.same(imageSize(Buffer.from(data, 'base64')), { width: 20, height: 10 })
 })
 
 t.test('checks images and audio in messages', async t => {

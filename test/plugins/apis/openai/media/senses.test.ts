@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net'
 import OpenAI, { toFile } from 'openai'
 import t from 'tap'
 import { DEMO, startCorral, until } from '../../../../support/corral.ts'
-import { hugePngBytes, importModels, MODELS, pngBytes, wavBytes, writeModels } from './support.ts'
+import { hugePngBytes, importModels, MODELS, pngBytes, WEBP, wavBytes, writeModels } from './support.ts'
 
 // Images and audio with projectors of random weights. The answers are meaningless: the tests check that media reach the
 // model, and that errors are reported before a model is loaded.
@@ -87,6 +87,30 @@ t.test('invalid media are refused before a model is loaded', async t => {
   }
   t.equal(fetched, 0, 'no URL was fetched')
   t.ok(await nothingLoaded())
+})
+
+t.test('models see WebP images, and images that tools return', async t => {
+  const tokens = async (content: unknown[]) => (await chat(MODELS.seeing, ...content)).body.usage?.prompt_tokens
+  const seen = await tokens([text, image(dataUrl(pngBytes(20, 10)))])
+  for (const [kind, data] of Object.entries(WEBP)) {
+    t.equal(await tokens([text, image(`data:image/webp;base64,${data}`)]), seen, kind)
+  }
+  const damaged = image(dataUrl(Buffer.from(WEBP.lossless, 'base64').subarray(0, 40)))
+  t.match(await chat(MODELS.seeing, damaged), {
+    status: 400,
+    body: { error: { code: 'invalid_request', param: 'messages[0].content[0].image_url', message: /it is damaged/ } }
+  })
+  const call = { id: 'a', type: 'function', function: { name: 'look', arguments: '{}' } }
+  const answer = async (...content: unknown[]) => {
+    const messages = [{ content: 'Look.' }, { role: 'assistant', tool_calls: [call] }, { role: 'tool', content }]
+    const { status, body } = await corral.json('/v1/chat/completions', { model: MODELS.seeing, messages })
+    t.equal(status, 200, JSON.stringify(body))
+    return body.usage.prompt_tokens
+  }
+  const bare = await answer({ type: 'text', text: '' })
+  t.ok((await answer(image(dataUrl(PNG)))) > bare + 10, 'the image itself')
+  t.ok((await answer(image(`data:image/webp;base64,${WEBP.lossy}`))) > bare + 10)
+  await answer(damaged)
 })
 
 t.test('all APIs accept images', async t => {

@@ -153,3 +153,12 @@ export function wavBytes(seconds = 1, hertz = 440): Buffer {
   }
   return Buffer.concat([header, data])
 }
+
+/** WebP images of 20 × 10 pixels: lossy, lossless and extended. */
+export const WEBP = {
+  lossy:
+    'UklGRnQAAABXRUJQVlA4IGgAAADwAwCdASoUAAoAPpE+mkelo6KhMAgAsBIJbACdMoR3N6SAYQX4NVoAAP73yRYsGCtDRIqALWl2kIaVUTAYUbT1KRY3Z13Z0J7/+r0Gf1Og1fgZtXMidSO2+dHMoMDGBjaMdQEEp2AAAA==',
+  lossless: 'UklGRkQAAABXRUJQVlA4TDcAAAAvE0ACAJkyRPQ/NhHR/4Cito2Y0LjjD3Wvv0AghQH8jIXatm0Ye6rJH8gYMSp8oECFwhhq4oUNAA==',
+  extended:
+    'UklGRqIAAABXRUJQVlA4WAoAAAAQAAAAEwAACQAAQUxQSBQAAAABD/DA/4iIIBZMrhDnz5NBRP+DFlZQOCBoAAAA8AMAnQEqFAAKAD6RPppHpaOioTAIALASCWwAnTKEdzekgGEF+DVaAAD+98kWLBgrQ0SKgC1pdpCGlVEy7xAT902wSyBX47oLQvngd6dG2puhcQ+YkNjSwBE5Qxo/WuxUgL+YolMQAAA='
+}
