@@ -18,6 +18,7 @@ const CODES = [
   [410, 'link_ended'],
   [413, 'body_too_large'],
   [415, 'unsupported_encoding'],
+  [426, 'websocket_refused'],
   [429, 'rate_limited'],
   [500, 'load_failed engine_crashed conversion_failed reload_failed hook_timeout internal'],
   [501, 'not_implemented'],

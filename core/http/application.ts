@@ -164,7 +164,7 @@ export async function createApplication(
   })
   // Runs before any body is read, and before Fastify checks bodies for methods without a route.
   app.addHook('preParsing', (request, reply, payload, done) => {
-    if (request.is404) done(noRouteError(allowedMethods, request.method, request.url))
+    if (request.is404) done(noWebSocket(request) ?? noRouteError(allowedMethods, request.method, request.url))
     else done(null, incomingBody(request, reply, payload))
   })
   app.onRequestEnd(logRequest)
@@ -187,6 +187,15 @@ function hasSeveralHosts({ rawHeaders }: IncomingMessage): boolean {
 
 function severalHosts(): CorralError {
   return new CorralError('invalid_request', 'The request has more than one Host header. Send it with one.')
+}
+
+/** Node.js treats an upgrade that nobody serves as a usual request. Codex tries others than 426 seven times. */
+function noWebSocket({ headers: { upgrade } }: FastifyRequest): CorralError | undefined {
+  if (upgrade?.toLowerCase() !== 'websocket') return undefined
+  return new CorralError(
+    'websocket_refused',
+    'corral offers no WebSockets. Send the request over HTTP, such as POST /v1/responses with "stream": true.'
+  )
 }
 
 function logRequest({ method, url, caller, log, record }: FastifyRequest): void {

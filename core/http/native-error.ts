@@ -98,6 +98,8 @@ export function errorHeaders(error: CorralError): Record<string, string> {
   // OpenAI's SDKs retry every 5xx and 409 without this header.
   if ((error.status >= 500 || error.status === 409) && !error.retryable) headers['x-should-retry'] = 'false'
   if (error.status === 405 && Array.isArray(error.details?.allow)) headers.allow = error.details.allow.join(', ')
+  // Node.js parses nothing that arrives together with an upgrade.
+  if (error.status === 426) Object.assign(headers, { upgrade: 'HTTP/1.1', connection: 'upgrade, close' })
   return headers
 }
 

@@ -76,6 +76,24 @@ t.test('a base address that repeats the path of an API gets an error that says s
   t.notMatch(JSON.stringify(nothing.body), 'base address')
 })
 
+t.test('a WebSocket upgrade is refused immediately on every API', async t => {
+  const upgrade = 'Connection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n'
+  const ask = (path: string, more = '') => raw(`GET ${path} HTTP/1.1\r\nHost: localhost\r\n${upgrade}${more}\r\n`).reply
+  for (const path of [
+    '/v1/responses',
+    '/responses',
+    '/ollama/v1/responses',
+    '/v1/realtime',
+    '/anthropic/x',
+    '/api/v0/x'
+  ]) {
+    const [head, body] = (await ask(path)).split('\r\n\r\n')
+    t.match(head, /^HTTP\/1.1 426 .*\r\nupgrade: HTTP\/1.1\r\n/s, path)
+    t.match(body, /"(?:code|corral_code)":"websocket_refused"/, path)
+  }
+  t.match(await ask('/v1/models', 'Connection: close\r\n'), /^HTTP\/1.1 200 /, 'existing routes ignore it')
+})
+
 t.test('bodies are decoded from each registered encoding, within the body limit', async t => {
   const send = (path: string, body: Uint8Array<ArrayBuffer>, encoding: string) =>
     fetch(corral.url + path, { method: 'POST', body, headers: { 'content-encoding': encoding } })
