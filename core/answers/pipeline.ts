@@ -38,6 +38,7 @@ import { withReadFiles } from './documents.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
 import { ContextGrowth } from './grow-context.ts'
+import { growthLimit } from './model-limits.ts'
 import { noteRepeatedCalls } from './repeated-calls.ts'
 import { endingLoops } from './repeats.ts'
 import { type Asked, enforceRequestLimits, getRequestLimits } from './request-limits.ts'
@@ -344,13 +345,10 @@ function contextGrowth(
   { lease: { mode = 'chat', options }, body }: Asked & { lease: ModelLease },
   variant: Model
 ): ContextGrowth | undefined {
-  const { load, growsContext } = settingsFor(config, variant)
-  if (!growsContext || options.num_ctx !== undefined) return undefined
-  const { contextLength: trained } = variant.metadata
+  const most = growthLimit(config, variant, caller)
   const isLocal = engines.providerOf(variant, mode)?.estimate !== undefined
-  if (!isLocal || trained === undefined) return undefined
-  const { num_ctx: allowed } = getRequestLimits(config, variant, caller)
-  const most = allowed > 0 ? Math.min(trained, allowed) : trained
+  if (most === undefined || options.num_ctx !== undefined || !isLocal) return undefined
+  const { load } = settingsFor(config, variant)
   const usual = { ...load, ...options, num_ctx: Math.min(load.num_ctx, most) }
   const { max_tokens: answer } = body ?? {}
   const limits = { usual, given: options, most, answer: typeof answer === 'number' && answer > 0 ? answer : undefined }

@@ -1,5 +1,4 @@
 import type { Budgets, RequestBounds } from '../contracts/callers.ts'
-import type { RunningModel } from '../contracts/leases.ts'
 import type { Model } from '../contracts/models.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../models/load-options.ts'
 import { type OverflowPolicy, parseOptions } from '../models/options.ts'
@@ -173,19 +172,4 @@ function engineSettings(section: ModelSettings, environment: Record<string, stri
     ...(projector !== undefined && { projector: projector === '' ? null : projector }),
     ...(rpc.length > 0 && { rpc: { workers: rpc, insecure } })
   }
-}
-
-/**
- * The context length for requests that do not set one: the running engine's, or the one that the model would be loaded
- * with. It never exceeds what the model was trained for.
- */
-export function contextInForce(
-  config: CoreConfig,
-  variant: Model,
-  running: readonly Pick<RunningModel, 'variant' | 'mode' | 'engine'>[]
-): number {
-  const own = running.filter(model => model.variant.key === variant.key)
-  const engine = (own.find(({ mode }) => mode === 'chat') ?? own[0])?.engine
-  const { contextLength = Number.POSITIVE_INFINITY } = variant.metadata
-  return engine?.contextSize ?? Math.min(settingsFor(config, variant).load.num_ctx, contextLength)
 }

@@ -244,6 +244,22 @@ declare module './leases.ts' {
   }
 }
 
+/** An item of the Responses API. */
+export interface StoredItem {
+  type?: string
+  role?: string
+  content?: string | Record<string, unknown>[]
+}
+
+/** Answers that a later request of the same owner continues by their id. */
+export interface StoredResponses {
+  /** @param entry.input the whole conversation before the response, without instructions */
+  add(owner: string, entry: { response: StoredResponse; input: readonly StoredItem[] }): void
+  /** @throws CorralError `response_not_found` with this `param` */
+  get(owner: string, id: string, param: string): { response: StoredResponse; input: readonly StoredItem[] }
+}
+type StoredResponse = Record<string, unknown> & { id: string; output: readonly StoredItem[] }
+
 declare module './services.ts' {
   interface Services {
     hardware: HardwareService
@@ -253,6 +269,7 @@ declare module './services.ts' {
     adoption: Adoption
     access: Access
     usage: Usage
+    responses: StoredResponses
     nativeApi: NativeApi
     stateFeed: StateFeed
     web: WebPage

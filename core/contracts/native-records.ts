@@ -76,6 +76,7 @@ export const ModelDescriptionSchema = Titled('ShownModel', {
   details: Loose({ ...localFields, ...detailFields }),
   model_info: Type.Record(Type.String(), Type.Unknown(), { description: "The file's metadata without its arrays" }),
   capabilities,
+  context_window: Integer('Tokens that prompt and answer of a request may have together'),
   template: Text('Chat template; empty if there is none'),
   parameters: Text('Options that it was created with: a name and a value on each line'),
   system: Type.Optional(Text('System message for conversations without one')),

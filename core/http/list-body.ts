@@ -11,9 +11,9 @@ export const LIST_HEADERS = Type.Object({
 export const NOT_MODIFIED = Type.Unsafe<FastifyReply>({ description: 'The client already has the current list' })
 
 export interface ListRows {
-  /** JSON before the rows; constant. */
-  head: string
-  /** JSON after the rows; depends only on the rows. */
+  /** JSON before each list of rows; constant. */
+  heads: readonly string[]
+  /** JSON after the last list; depends only on the rows. */
   tail: string
   /** Whether rows stay the same as long as all models and aliases do. */
   followNames?: boolean
@@ -22,8 +22,8 @@ export interface ListRows {
    * value changes.
    */
   factOf(model: Model, alias?: string): string | number
-  /** The JSON of a row, if there is one. */
-  textOf(model: Model, alias?: string): string | undefined
+  /** The JSON of the row in each list, if it has one there. */
+  textsOf(model: Model, alias?: string): readonly (string | undefined)[]
 }
 
 interface Row {
@@ -31,11 +31,11 @@ interface Row {
   /** Undefined unless it is the row of an alias. */
   name: string | undefined
   fact: string | number
-  text: string | undefined
+  texts: readonly (string | undefined)[]
 }
 
 /**
- * The reply of a list of models, with one row for each model and then for each alias. With thousands of models,
+ * The reply of a list of models, with one row for each model and then for each alias, or several such lists. With thousands of models,
  * rendering the JSON takes most of the request's time, and hardly any row changes between two requests. The last reply
  * is cached, and so are its rows, which are reused for the same model and fact.
  */
@@ -80,10 +80,13 @@ export class ListBody {
       const model = modelAt(at)
       const name = nameAt(at)
       const before = places.get(model)?.find(old => old.name === name && old.fact === fact)
-      return before ?? { model, name, fact, text: rows.textOf(model, name) }
+      return before ?? { model, name, fact, texts: rows.textsOf(model, name) }
     })
-    const texts = this.#rows.map(({ text }) => text).filter(text => text !== undefined)
-    this.#bytes = Buffer.from(rows.head + texts.join(',') + rows.tail)
+    const lists = rows.heads.map((head, at) => {
+      const texts = this.#rows.map(row => row.texts[at]).filter(text => text !== undefined)
+      return head + texts.join(',')
+    })
+    this.#bytes = Buffer.from(lists.join('') + rows.tail)
     this.#tag = `"${this.#run}-${++this.#version}"`
     return this.#bytes
   }

@@ -1,4 +1,5 @@
 import { type Static, Type } from 'typebox'
+import type { ModelLimits } from '../answers/model-limits.ts'
 import type { Model } from '../contracts/models.ts'
 import { Loose } from '../http/request-fields.ts'
 
@@ -9,9 +10,10 @@ const support = (supported: boolean): Static<typeof Support> => ({ supported })
 export const anthropicFields = {
   type: Type.Literal('model'),
   display_name: Type.String(),
+  description: Type.Optional(Type.String({ description: 'The model that an alias refers to' })),
   created_at: Type.String({ format: 'date-time' }),
-  max_input_tokens: Type.Integer({ description: 'The context that it is loaded with, or would be' }),
-  max_tokens: Type.Integer({ description: 'Maximum tokens of an answer: the size of the context' }),
+  max_input_tokens: Type.Integer({ description: 'Tokens that prompt and answer may have together' }),
+  max_tokens: Type.Integer({ description: 'Maximum tokens of an answer' }),
   lifecycle: Type.Literal('active'),
   deprecated_at: Type.Null(),
   retires_at: Type.Null(),
@@ -24,14 +26,18 @@ export const anthropicFields = {
   )
 }
 
-/** The values of those fields for a model (https://docs.claude.com/en/api/models). `context` is in tokens. */
-export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Model, shown: string, context: number) {
-  return {
+/** The values of those fields for a model (https://docs.claude.com/en/api/models). */
+export function anthropicRecord(
+  { modifiedAt, publicName, metadata: { capabilities } }: Model,
+  shown: string,
+  { window, answer }: Pick<ModelLimits, 'window' | 'answer'>
+) {
+  const record = {
     type: 'model' as const,
     display_name: shown,
     created_at: modifiedAt,
-    max_input_tokens: context,
-    max_tokens: context,
+    max_input_tokens: window,
+    max_tokens: answer,
     lifecycle: 'active' as const,
     deprecated_at: null,
     retires_at: null,
@@ -43,6 +49,8 @@ export function anthropicRecord({ modifiedAt, metadata: { capabilities } }: Mode
           4 * Number(capabilities.includes('thinking'))
       ]!
   }
+  // Claude Code shows it beside the name.
+  return shown === publicName ? record : Object.assign(record, { description: publicName })
 }
 
 const no = support(false)

@@ -36,6 +36,7 @@ export function shownModel(name: string): ShownModel {
     details: { ...record, ...details },
     model_info: {},
     capabilities: record.capabilities,
+    context_window: 32_768,
     template: '',
     parameters: '',
     license: '',

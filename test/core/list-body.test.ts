@@ -14,13 +14,14 @@ t.test('ListBody renders only changed rows, and sends 304 for a known list', asy
   t.teardown(() => app.close())
   app.get('/', (_, reply) =>
     body.send(reply, models, aliases, {
-      head: '{"rows":[',
+      heads: ['{"rows":[', '],"named":['],
       tail: `],"count":${models.length}}`,
       factOf: ({ key }) => states.get(key) ?? 'idle',
-      textOf(model, alias) {
-        if (alias === 'hidden') return undefined
+      textsOf(model, alias) {
+        if (alias === 'hidden') return []
         made.push(alias ?? model.key)
-        return JSON.stringify({ name: alias ?? model.key, state: states.get(model.key) ?? 'idle' })
+        const text = JSON.stringify({ name: alias ?? model.key, state: states.get(model.key) ?? 'idle' })
+        return [text, alias && JSON.stringify(alias)]
       }
     })
   )
@@ -28,7 +29,8 @@ t.test('ListBody renders only changed rows, and sends 304 for a known list', asy
     made = []
     const reply = await app.inject({ url: '/', headers: etag === undefined ? {} : { 'if-none-match': etag } })
     const rows = reply.statusCode === 200 ? reply.json().rows.map(({ name, state }: any) => `${name} ${state}`) : []
-    return { status: reply.statusCode, rows, made, etag: reply.headers.etag as string }
+    const named = reply.statusCode === 200 ? reply.json().named : []
+    return { status: reply.statusCode, rows, named, made, etag: reply.headers.etag as string }
   }
 
   const first = await list()
@@ -47,7 +49,7 @@ t.test('ListBody renders only changed rows, and sends 304 for a known list', asy
     { alias: 'hidden', model: models[0]! },
     { alias: 'also', model: models[1]! }
   ]
-  t.match(await list(), { rows: ['0 idle', 'b loaded', 'ü idle', 'also loaded'], made: ['also'] })
+  t.match(await list(), { rows: ['0 idle', 'b loaded', 'ü idle', 'also loaded'], named: ['also'], made: ['also'] })
   aliases = aliases.map(each => ({ ...each }))
   t.match(await list(), { made: [] }, 'equal aliases are the same')
   models = models.toReversed()

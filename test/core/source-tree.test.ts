@@ -49,6 +49,8 @@ test('durations use the monotonic clock; only these files compare or write dates
     core/system/data-directory
     plugins/apis/batches/batches
     plugins/apis/batches/user-files
+    plugins/apis/lmstudio/model-routes
+    plugins/apis/lmstudio/studio-chat
     plugins/apis/native/answer
     plugins/apis/native/events/state-collector
     plugins/apis/ollama/models/blobs

@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { contextAdvice } from '../../core/answers/full-context.ts'
-import { CAPITAL_ANSWER, CAPITAL_QUESTION, DEMO, joined, startCorral } from '../support/corral.ts'
+import { CAPITAL_ANSWER, CAPITAL_QUESTION, type Corral, DEMO, joined, startCorral } from '../support/corral.ts'
 import { demoWithContext } from '../support/demo-variants.ts'
 import { refusedWith } from '../support/failure.ts'
 
@@ -127,21 +127,80 @@ t.test('drop_oldest can be set for a model and overridden by a request', async t
   t.match(other.log(), /oldest messages of a conversation were dropped/)
 })
 
-t.test('model lists show the current context length', async t => {
-  const listedContext = async () => {
-    const limits = []
-    for (const path of ['/v1/models', `/v1/models/${DEMO}`, `/anthropic/v1/models/${DEMO}`]) {
-      for (const headers of [undefined, { 'anthropic-version': '2023-06-01' }]) {
-        const { body } = await corral.json(path, undefined, { method: 'GET', headers })
-        limits.push((body.data?.[0] ?? body).max_input_tokens)
-      }
-    }
-    return [...new Set(limits)]
+/** Returns what each API says about the demo model, without duplicates. */
+async function shownLimits(server: Corral) {
+  const get = async (path: string, body?: object) => (await server.json(path, body)).body
+  const name = { model: DEMO }
+  const { data, models: codex } = await get('/v1/models')
+  const records = [data[0], await get(`/v1/models/${DEMO}`), (await get('/models')).data[0]]
+  for (const path of ['/v1/models?limit=1000', '/anthropic/v1/models']) records.push((await get(path)).data[0])
+  records.push(await get(`/anthropic/v1/models/${DEMO}`))
+  const shown = [await get('/api/show', name), await get('/ollama/api/show', name)]
+  const running = [...(await get('/api/ps')).models, ...(await get('/ollama/api/ps')).models]
+  const props = running.length > 0 ? [await get(`/props?model=${DEMO}`)] : []
+  const studio = [(await get('/api/v0/models')).data[0], await get(`/api/v0/models/${DEMO}`)]
+  const newStudio = (await get('/api/v1/models')).models
+  const all = (rows: any[], read: (row: any) => unknown) => rows.map(read)
+  const only = (...lists: unknown[][]) => [...new Set(lists.flat().filter(value => value !== undefined))]
+  return {
+    window: only(
+      all(records, row => row.max_input_tokens),
+      all(shown, row => row.context_window),
+      all(codex, row => row.context_window)
+    ),
+    context: only(
+      all(records, row => row.meta?.n_ctx),
+      all(running, row => row.context_length),
+      all(props, row => row.default_generation_settings.n_ctx),
+      all(studio, row => row.loaded_context_length),
+      all(newStudio, row => row.loaded_instances[0]?.config.context_length)
+    ),
+    trained: only(
+      all(records, row => row.meta?.n_ctx_train),
+      all([...studio, ...newStudio], row => row.max_context_length),
+      all(shown, row => row.model_info['llama.context_length'])
+    ),
+    answer: only(all(records, row => row.max_tokens)),
+    tools: only(
+      all(shown, row => row.capabilities.includes('tools')),
+      all(codex, row => row.apply_patch_tool_type === 'freeform'),
+      all(studio, row => row.capabilities.includes('tool_use')),
+      all(newStudio, row => row.capabilities.trained_for_tool_use)
+    ),
+    images: only(
+      all(records, row => row.capabilities.image_input.supported),
+      all(shown, row => row.capabilities.includes('vision')),
+      all(codex, row => row.input_modalities.includes('image')),
+      all(props, row => row.modalities.vision),
+      all(studio, row => row.type === 'vlm'),
+      all(newStudio, row => row.capabilities.vision)
+    ),
+    thinking: only(
+      all(records, row => row.capabilities.thinking.supported),
+      all(shown, row => row.capabilities.includes('thinking')),
+      all(codex, row => row.supported_reasoning_levels.length > 0),
+      all(newStudio, row => row.capabilities.reasoning !== undefined)
+    )
   }
+}
+
+/** Sizes of a model that can neither see nor think, as `shownLimits` returns them. */
+const sizes = (window: number, context: number, answer = window) => ({
+  window: [window],
+  context: [context],
+  trained: [32768],
+  answer: [answer],
+  tools: [true],
+  images: [false],
+  thinking: [false]
+})
+
+t.test('all APIs show the same context, limits and abilities of a model', async t => {
   await corral.json('/api/stop', { model: DEMO })
-  t.same(await listedContext(), [256], 'the context that it would be loaded with')
+  await corral.json('/api/delete', { model: 'me/ctx' }, { method: 'DELETE' })
+  t.strictSame(await shownLimits(corral), sizes(256, 256), 'a fixed context')
   await corral.json('/api/load', { model: DEMO, options: { num_ctx: 512 } })
-  t.same(await listedContext(), [512], 'the context that it was loaded with')
+  t.strictSame(await shownLimits(corral), sizes(512, 512), 'the context that it was loaded with')
 })
 
 /** A prompt of about 5,500 tokens, and a question that tiny-chat knows. */
@@ -154,10 +213,12 @@ const far: Message[] = [
 const farText = far.map(message => message.content).join(' ')
 
 t.test('a context that nobody has set grows for a prompt that does not fit', async t => {
-  const growing = await startCorral(t)
+  const growing = await startCorral(t, { config: 'limits: { max_tokens: 9000 }' })
+  t.strictSame(await shownLimits(growing), sizes(32768, 32768, 9000), 'not loaded')
   const shown = async () => (await growing.json('/api/ps')).body.models[0]?.context_length
   const short = await growing.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
   t.same([short.status, short.headers.get('x-corral-context'), await shown()], [200, null, 4096])
+  t.strictSame(await shownLimits(growing), sizes(32768, 4096, 9000), 'loaded')
   for (const { path, body } of ways) {
     for (const stream of [false, true]) {
       await growing.json('/api/stop', { model: DEMO })
@@ -169,7 +230,7 @@ t.test('a context that nobody has set grows for a prompt that does not fit', asy
       t.notMatch(text, /"error":\{|event: error/, path)
     }
   }
-  t.equal(await shown(), 8192)
+  t.strictSame(await shownLimits(growing), sizes(32768, 8192, 9000), 'grown')
   const later = await growing.send('/api/chat', { model: DEMO, messages: [CAPITAL_QUESTION], stream: false })
   t.match(await later.json(), { message: { content: CAPITAL_ANSWER } })
   t.equal(await shown(), 8192, 'it stays for others')

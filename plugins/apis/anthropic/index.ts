@@ -4,10 +4,11 @@ import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
+import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askPrompt, eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
-import { contextInForce } from '../../../core/config/model-settings.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
@@ -100,14 +101,18 @@ function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: stri
 
 function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
   const route = anthropicRouter(app, 'Anthropic')
-  const record = (variant: Model, id = variant.publicName): schemas.ModelRecord => ({
-    id,
-    ...anthropicRecord(variant, id, contextInForce(config, variant, scheduler.running()))
-  })
+  const recordsFor = (caller: Caller) => {
+    const getLimits = modelLimits(config, scheduler.running(), caller)
+    return (variant: Model, id = variant.publicName): schemas.ModelRecord => ({
+      id,
+      ...anthropicRecord(variant, id, getLimits(variant))
+    })
+  }
   route('GET /v1/models', 'anthropicListModels', 'List models', {
     response: { 200: json('All models, on one page', schemas.ModelList) },
     handler: async ({ caller }) => {
       const models = catalogFor(catalog, caller)
+      const record = recordsFor(caller)
       const aliases = models.aliases().map(({ alias, model }) => record(model, alias))
       const data = [...models.list().map(model => record(model)), ...aliases]
       return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
@@ -119,7 +124,8 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDe
     params,
     response: { 200: json('The model', schemas.ModelRecord) },
     errors: ['invalid_model_name', 'model_not_found'],
-    handler: async request => record(catalogFor(catalog, request.caller).get(parseRequestedName(request.params['*'])))
+    handler: async ({ caller, params }) =>
+      recordsFor(caller)(catalogFor(catalog, caller).get(parseRequestedName(params['*'])))
   })
 }
 

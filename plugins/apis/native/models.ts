@@ -1,6 +1,7 @@
 import { isAbsolute } from 'node:path'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { callerLease } from '../../../core/answers/pipeline.ts'
 import { reportUnknownOptions } from '../../../core/answers/unknown-options.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -96,7 +97,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
           alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
         if (caller.models === undefined) {
           return body.send(reply, all, aliases, {
-            head: '{"models":[',
+            heads: ['{"models":['],
             tail: ']}',
             followNames: true,
             factOf(model) {
@@ -104,10 +105,7 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
               const own = names.get(model.key)
               return own ? `${shown} ${own.join(' ')}` : shown
             },
-            textOf(model, alias) {
-              const record = toRecord(model, alias)
-              return record && JSON.stringify(record)
-            }
+            textsOf: (model, alias) => [JSON.stringify(toRecord(model, alias))]
           })
         }
         return {
@@ -165,7 +163,8 @@ export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
       errors: FILE_ERRORS,
       handler: async ({ body, caller }) => {
         const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
-        const record = showRecord(variant, naming, deps.modelfile(variant), caller.role)
+        const limits = modelLimits(deps.config, scheduler.running(), caller)(variant)
+        const record = showRecord(variant, naming, deps.modelfile(variant), caller.role, limits)
         if (!hasFiles(variant) || variant.format === 'gguf') return record
         return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
       }

@@ -1,5 +1,6 @@
 import { basename } from 'node:path'
 import { generatedBy } from '../../../core/answers/generated-tokens.ts'
+import type { ModelLimits } from '../../../core/answers/model-limits.ts'
 import type { SchedulerStats } from '../../../core/contracts/built-in-services.ts'
 import type { Engines, Speculation, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { LoadingModel, RunningModel } from '../../../core/contracts/leases.ts'
@@ -77,7 +78,8 @@ export function showRecord(
   variant: Model,
   naming: ModelNaming,
   modelfile: string,
-  role: Role
+  role: Role,
+  { window }: Pick<ModelLimits, 'window'>
 ): contract.ShownModel | contract.OllamaShownModel {
   const { kind, from, ...origin } = variant.origin
   const isPath = kind === 'import' && !hasRole(role, 'admin')
@@ -88,6 +90,7 @@ export function showRecord(
     details: naming.plainDetails ? details : { ...record, ...details },
     model_info: variant.metadata.info,
     capabilities: variant.metadata.capabilities,
+    context_window: window,
     template: variant.metadata.chatTemplate ?? '',
     parameters: parametersText(options),
     ...(system && { system }),

@@ -3,12 +3,14 @@ import { apiDependencies } from '../../../core/answers/model-request.ts'
 import { Bytes, Timeout } from '../../../core/config/core-schema.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { parseBytes } from '../../../core/system/bytes.ts'
+import { StoredResponses } from './responses/stored-responses.ts'
 import { cohereRoutes, openaiRoutes } from './routes.ts'
 
 export default definePlugin({
   name: 'api-openai',
   api: 1,
   description: 'The OpenAI API under /v1',
+  offers: ['responses'],
   needs: ['catalog', 'scheduler', 'engines'],
   optional: true,
   options: Type.Object(
@@ -24,11 +26,10 @@ export default definePlugin({
   ),
   setup(context, options) {
     let { heartbeat } = options
-    const deps = {
-      ...apiDependencies(context, 'api-openai', () => heartbeat),
-      storedResponses: parseBytes(options.stored_responses)!
-    }
+    const stored = new StoredResponses(parseBytes(options.stored_responses)!, context.config.limits.stored_responses)
+    const deps = { ...apiDependencies(context, 'api-openai', () => heartbeat), stored }
     return {
+      services: { responses: stored },
       routes: async app => {
         await app.register(openaiRoutes(deps), { prefix: '/v1' })
         await app.register(cohereRoutes(deps), { prefix: '/v2' })

@@ -1,7 +1,8 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
+import { type ModelLimits, modelLimits } from '../../../core/answers/model-limits.ts'
 import type { ApiDependencies } from '../../../core/answers/model-request.ts'
-import { contextInForce } from '../../../core/config/model-settings.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
 import type { ModelAlias, Model as StoredModel } from '../../../core/contracts/models.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
 import { CorralError } from '../../../core/errors.ts'
@@ -13,6 +14,7 @@ import { aliasesByModel, catalogFor, findListed, type VisibleCatalog } from '../
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
+import { codexRecord } from './codex-catalog.ts'
 import { Model, ModelList, ModelListQuery } from './schemas.ts'
 
 const ModelPath = Type.Object({
@@ -23,12 +25,12 @@ const ModelPath = Type.Object({
 })
 
 export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): FastifyPluginAsync {
-  const readFacts = (seen: VisibleCatalog) => {
-    const running = scheduler.running()
+  const readFacts = (seen: VisibleCatalog, caller: Pick<Caller, 'bounds'>) => {
+    const getLimits = modelLimits(config, scheduler.running(), caller)
     const getState = loadStates(scheduler)
     const names = aliasesByModel(seen.aliases())
     return (variant: StoredModel): Facts => ({
-      context: contextInForce(config, variant, running),
+      limits: getLimits(variant),
       state: getState(variant),
       aliases: names.get(variant.key) ?? []
     })
@@ -37,7 +39,8 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
   return async app => {
     const route = openaiRouter(app, 'OpenAI models')
     route('GET /models', 'listModels', 'List models', {
-      description: 'The models on this machine, in records for the clients of OpenAI and Anthropic.',
+      description:
+        'The models on this machine, in records for the clients of OpenAI and Anthropic. Without `limit`, `after_id` and `before_id`, `models` is a catalog for Codex.',
       querystring: ModelListQuery,
       headers: LIST_HEADERS,
       response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
@@ -45,21 +48,32 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
       handler: async ({ caller, query }, reply) => {
         const seen = catalogFor(catalog, caller)
         const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
-        if (!isWhole || caller.models !== undefined) return modelPage(listed(seen), readFacts(seen), query)
+        const getFacts = readFacts(seen, caller)
+        if (!isWhole) return modelPage(listed(seen), getFacts, query)
+        const toCodex = (model: StoredModel, alias?: string) =>
+          codexRecord(model, alias ?? model.publicName, getFacts(model).limits)
+        if (caller.models !== undefined || caller.bounds !== undefined) {
+          const rows = listed(seen)
+          const codex = rows.map(({ model, alias }) => toCodex(model, alias)).filter(row => row !== undefined)
+          return { ...modelPage(rows, getFacts, query), models: codex }
+        }
         const models = seen.list()
         const aliases = seen.aliases()
         const first = models[0]?.publicName ?? aliases[0]?.alias ?? null
         const last = aliases.at(-1)?.alias ?? models.at(-1)?.publicName ?? null
-        const getFacts = readFacts(seen)
         return body.send(reply, models, aliases, {
-          head: '{"object":"list","data":[',
+          heads: ['{"object":"list","data":[', '],"models":['],
           tail: `],"first_id":${JSON.stringify(first)},"last_id":${JSON.stringify(last)},"has_more":false}`,
           factOf(model) {
-            const { context, state, aliases } = getFacts(model)
+            const { limits, state, aliases } = getFacts(model)
             const isPlain = state.value === 'unloaded' && !state.failure && aliases.length === 0
-            return isPlain ? context : JSON.stringify([context, state, state.failure?.message, aliases])
+            if (isPlain) return `${limits.window} ${limits.answer}`
+            return JSON.stringify([limits, state, state.failure?.message, aliases])
           },
-          textOf: (model, alias) => JSON.stringify(modelRecord({ model, alias }, getFacts(model)))
+          textsOf: (model, alias) => [
+            JSON.stringify(modelRecord({ model, alias }, getFacts(model))),
+            JSON.stringify(toCodex(model, alias))
+          ]
         })
       }
     })
@@ -71,7 +85,7 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
       handler: async request => {
         const seen = catalogFor(catalog, request.caller)
         const listed = findListed(seen, parseRequestedName(request.params['*']))
-        return modelRecord(listed, readFacts(seen)(listed.model))
+        return modelRecord(listed, readFacts(seen, request.caller)(listed.model))
       }
     })
   }
@@ -86,7 +100,7 @@ const listed = (models: VisibleCatalog): Listed[] => [...models.list().map(model
 const listedId = ({ model, alias }: Listed) => alias ?? model.publicName
 
 interface Facts {
-  context: number
+  limits: ModelLimits
   state: LoadState
   aliases: readonly string[]
 }
@@ -98,7 +112,7 @@ interface Facts {
  */
 function modelRecord(
   { model: variant, alias }: Listed,
-  { context, state: { value, progress, failure }, aliases }: Facts
+  { limits, state: { value, progress, failure }, aliases }: Facts
 ) {
   const id = listedId({ model: variant, alias })
   const { capabilities, contextLength, embeddingLength, parameters } = variant.metadata
@@ -109,7 +123,7 @@ function modelRecord(
   const modalities = ['text']
   if (capabilities.includes('vision')) modalities.push('image')
   if (capabilities.includes('audio')) modalities.push('audio')
-  const meta: Record<string, number> = { n_ctx: context }
+  const meta: Record<string, number> = { n_ctx: limits.context }
   if (contextLength !== undefined) meta.n_ctx_train = contextLength
   if (embeddingLength !== undefined) meta.n_embd = embeddingLength
   if (parameters !== undefined) meta.n_params = parameters
@@ -117,7 +131,7 @@ function modelRecord(
   const isOwn = hasFiles(variant) && alias === undefined
   const record = Object.assign(
     { id, object: 'model', created: Math.floor(Date.parse(variant.modifiedAt) / 1000), owned_by: variant.model.owner },
-    anthropicRecord(variant, id, context),
+    anthropicRecord(variant, id, limits),
     {
       status,
       architecture: { input_modalities: modalities, output_modalities: ['text'] },

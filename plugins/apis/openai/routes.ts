@@ -20,9 +20,10 @@ import { mediaRoutes } from './media/routes.ts'
 import { modelRoutes } from './models.ts'
 import { schemaCompiler } from './request-validation.ts'
 import { responseRoutes } from './responses/routes.ts'
+import type { StoredResponses } from './responses/stored-responses.ts'
 import * as schemas from './schemas.ts'
 
-export function openaiRoutes(deps: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
+export function openaiRoutes(deps: ApiDependencies & { stored: StoredResponses }): FastifyPluginAsync {
   return async app => {
     useOpenAiFormat(app, '/v1/', deps)
     await app.register(modelRoutes(deps))

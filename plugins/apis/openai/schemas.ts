@@ -3,6 +3,7 @@ import { PageOf } from '../../../core/http/list-page.ts'
 import { Given, ignored, keep_alive, ListOf, Loose, named, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import { anthropicFields } from '../../../core/models/anthropic-record.ts'
 import { requestOptions } from '../../../core/models/options.ts'
+import { CodexModel } from './codex-catalog.ts'
 
 const text = Given(Type.String())
 const Anything = (description: string) => Loose({}, { description })
@@ -438,7 +439,7 @@ export const Model = Titled('Model', {
   }),
   can_remove: Type.Boolean({ description: 'Whether `DELETE /models` can delete it' }),
   meta: Loose({
-    n_ctx: Type.Integer({ description: 'The same as max_input_tokens' }),
+    n_ctx: Type.Integer({ description: 'Context of the loaded model; as max_input_tokens if it is not loaded' }),
     n_ctx_train: Type.Optional(Type.Integer({ description: 'The context size it was trained with' })),
     n_embd: Type.Optional(Type.Integer({ description: 'Length of its embeddings' })),
     n_params: Type.Optional(Type.Integer({ description: 'Number of parameters' })),
@@ -449,4 +450,6 @@ export const Model = Titled('Model', {
   root: Type.Optional(Type.String({ description: 'The model that an alias refers to' }))
 })
 
-export const ModelList = PageOf(Model, { title: 'ModelList' })
+export const ModelList = Type.Intersect([PageOf(Model), Loose({ models: Type.Optional(Type.Array(CodexModel)) })], {
+  title: 'ModelList'
+})

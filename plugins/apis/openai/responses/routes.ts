@@ -17,15 +17,14 @@ import { addedTools } from './call-items.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import * as schemas from './schemas.ts'
-import { itemPage, StoredResponses } from './stored-responses.ts'
+import { itemPage, type StoredResponses } from './stored-responses.ts'
 
 const STREAM =
   'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress (repeated while nothing else is sent), items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
 
-/** OpenAI's Responses API, below `/v1`. @param api.storedResponses maximum bytes of stored responses */
-export function responseRoutes(api: ApiDependencies & { storedResponses: number }): FastifyPluginAsync {
-  const stored = new StoredResponses(api.storedResponses, api.config.limits.stored_responses)
-  const deps = { ...api, stored }
+/** OpenAI's Responses API, below `/v1`. */
+export function responseRoutes(deps: ResponseDependencies): FastifyPluginAsync {
+  const { stored } = deps
   return async app => {
     const route = openaiRouter(app, 'OpenAI responses')
     route('POST /responses', 'createResponse', 'Create a response', {

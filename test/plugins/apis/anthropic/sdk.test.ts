@@ -293,7 +293,7 @@ t.test('lists and shows models', async t => {
   for (const base of ['', '/anthropic']) {
     const { models } = clientOf(corral.url + base)
     const record = await models.retrieve(DEMO)
-    t.match(record, { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 4096, max_tokens: 4096 })
+    t.match(record, { type: 'model', id: DEMO, display_name: DEMO, max_input_tokens: 32_768, max_tokens: 32_768 })
     t.match(record, {
       lifecycle: 'active',
       capabilities: { thinking: { supported: false }, image_input: { supported: false } }

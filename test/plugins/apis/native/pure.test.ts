@@ -150,9 +150,9 @@ t.test('only admins see the path of an import', async t => {
     metadata: { capabilities: [], info: {} }
   } as unknown as Model
   const origins = (['user', 'operator', 'admin'] as const).map(
-    role => showRecord(variant, NATIVE_NAMING, '', role).origin.from
+    role => showRecord(variant, NATIVE_NAMING, '', role, { window: 4096 }).origin.from
   )
   t.same(origins, ['x.gguf', 'x.gguf', '/home/alice/models/x.gguf'])
   const pulled = { ...variant, origin: { kind: 'hub' as const, from: 'hf:a/x' } }
-  t.equal(showRecord(pulled, NATIVE_NAMING, '', 'user').origin.from, 'hf:a/x')
+  t.equal(showRecord(pulled, NATIVE_NAMING, '', 'user', { window: 4096 }).origin.from, 'hf:a/x')
 })

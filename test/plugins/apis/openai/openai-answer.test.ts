@@ -16,7 +16,7 @@ import { variantOf } from './support.ts'
 
 const CASES = readCases('openai-answer')
 
-const FACTS = { context: 1, state: { value: 'unloaded' }, aliases: [] } as const
+const FACTS = { limits: { context: 1, window: 1, answer: 1 }, state: { value: 'unloaded' }, aliases: [] } as const
 
 const usage = (prompt: number, completion: number, cached = 0) => ({
   prompt_tokens: prompt,

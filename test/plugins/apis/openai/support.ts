@@ -18,6 +18,7 @@ import { bareName, modelKey } from '../../../../core/models/model-name.ts'
 import { DEFAULT_SAMPLING_OPTIONS } from '../../../../core/models/options.ts'
 import { HookRegistry } from '../../../../core/plugins/hook-registry.ts'
 import { packageRoot } from '../../../../core/system/package-info.ts'
+import { StoredResponses } from '../../../../plugins/apis/openai/responses/stored-responses.ts'
 import { openaiRoutes } from '../../../../plugins/apis/openai/routes.ts'
 import { createCatalog } from '../../../../plugins/models/storage/catalog.ts'
 import { createEngineRegistry } from '../../../../plugins/running/scheduler/engine-registry.ts'
@@ -251,7 +252,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
       surface: 'api-openai',
       config,
       heartbeat: () => options.heartbeat ?? 10_000,
-      storedResponses: 2 ** 20
+      stored: new StoredResponses(2 ** 20, 1000)
     }),
     { prefix: '/v1' }
   )
