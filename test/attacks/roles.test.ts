@@ -99,10 +99,12 @@ async function tryAll(t: Test, corral: Corral, role: Role | undefined, init: Sen
         t.equal(status, 403, where)
         if (method !== 'HEAD') {
           const said = JSON.parse(text)
-          const { corral_code: code, ...rest } = said.error?.corral_code
-            ? said.error
-            : { ...said, corral_code: said.code }
-          t.match({ ...rest, code }, { code: 'forbidden_role', role, neededRole: needed }, where)
+          const shown = typeof said.error === 'object' ? said.error : said
+          t.match(
+            { ...shown, code: shown.corral_code ?? shown.code },
+            { code: 'forbidden_role', role, neededRole: needed },
+            where
+          )
         }
       } else t.notOk([401, 403, 429, 500].includes(status), where)
     }

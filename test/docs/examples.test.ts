@@ -56,7 +56,7 @@ const REFUSED: Record<string, number[]> = {
   createImageVariation: [400]
 }
 /** These delete the model that other examples use, or make keys mandatory. */
-const LAST = ['deleteModel', 'ollamaDeleteModel', 'createKey']
+const LAST = ['lmStudioDownload', 'deleteModel', 'ollamaDeleteModel', 'createKey']
 const native = (id: string) => id.replace(/^ollama(.)/, (_, letter: string) => letter.toLowerCase())
 const getExample = ({ requestBody }: any) => requestBody?.content['application/json']?.example
 

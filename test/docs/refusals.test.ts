@@ -44,7 +44,7 @@ const BESIDE = {
 }
 /** Operations whose body need not name an existing model. */
 const NO_MODEL =
-  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember|redeemTicket|copyFromMember|pullAtMember/i
+  /^(ollama)?(importModel|pullModel|pausePull|resumePull|cancelPull|pushModel|me|signout|llamaLookUpStreams|llamaDownload|lmStudioDownload)$|createBatch$|Runtime$|Key$|Session(Link)?$|Conversation$|LogLevel$|describeModels|drainMember|redeemTicket|copyFromMember|pullAtMember/i
 
 t.test('bodies that are not JSON, not objects, missing or too large are refused as documented', async t => {
   for (const { operationId: id, requestBody, path } of sample(operations.filter(takesJson), 4)) {
@@ -64,7 +64,7 @@ t.test('unknown models and invalid names are refused as documented', async t => 
       ['../../etc/passwd', 400],
       [7, 400]
     ] as const) {
-      const named = { ...BESIDE, model, ...(/copyModel$/i.test(id) ? { source: model } : {}) }
+      const named = { ...BESIDE, model, instance_id: model, ...(/copyModel$/i.test(id) ? { source: model } : {}) }
       // A model is created from a missing model. Its own name may be new.
       const made = /createModel$/i.test(id) && typeof model === 'string' ? { model: 'a/b', from: model } : {}
       // The prompt has another meaning there.

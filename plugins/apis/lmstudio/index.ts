@@ -1,43 +1,41 @@
 import type { IncomingMessage } from 'node:http'
 import type { FastifyPluginAsync } from 'fastify'
 import { type Static, Type } from 'typebox'
-import type { CoreConfig } from '../../../core/config/core-schema.ts'
-import { contextInForce } from '../../../core/config/model-settings.ts'
+import { modelLimits } from '../../../core/answers/model-limits.ts'
+import { type ApiDependencies, apiDependencies } from '../../../core/answers/model-request.ts'
+import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Runtimes } from '../../../core/contracts/builds.ts'
+import type { Caller } from '../../../core/contracts/callers.ts'
 import type { Delta } from '../../../core/contracts/engines.ts'
 import type { HookedRequest } from '../../../core/contracts/hooks.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
-import type { Catalog, Model } from '../../../core/contracts/models.ts'
-import type { CorralError } from '../../../core/errors.ts'
+import type { Model } from '../../../core/contracts/models.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { reroute } from '../../../core/http/reroute.ts'
-import {
-  ANSWER_ERRORS,
-  errorsWithin,
-  json,
-  jsonOrStream,
-  routerWith,
-  routesWith,
-  WITH_BODY
-} from '../../../core/http/response-schemas.ts'
+import { ANSWER_ERRORS, json, jsonOrStream, WITH_BODY } from '../../../core/http/response-schemas.ts'
 import { catalogFor, findListed } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
 import { isObject } from '../../../core/system/json-object.ts'
+import { studioRoutes } from './model-routes.ts'
+import { errorBodyV0, errorBodyV1, studioRoute, studioRouter, TAG } from './studio-errors.ts'
 
 export default definePlugin({
   name: 'api-lmstudio',
   api: 1,
-  description: "LM Studio's REST API under /api/v0: models with their states, answers with their speed",
-  needs: ['catalog', 'scheduler', 'runtimes'],
+  description: "LM Studio's REST API under /api/v0 and /api/v1: models with their states, answers with their speed",
+  needs: ['catalog', 'scheduler', 'engines', 'runtimes', 'downloads', 'responses'],
   optional: true,
-  options: Type.Object({}, { additionalProperties: false, restart: true }),
-  setup(context) {
+  options: Type.Object(
+    { heartbeat: Timeout({ default: '10s', description: 'Silence after which a waiting stream sends its progress' }) },
+    { additionalProperties: false, restart: true }
+  ),
+  setup(context, { heartbeat }) {
     const scheduler = context.service('scheduler')
     const facts = new AnswerStats({ scheduler, runtimes: context.service('runtimes') })
-    const deps = { catalog: context.service('catalog'), scheduler, config: context.config }
+    const deps = apiDependencies(context, 'api-lmstudio', () => heartbeat)
     return {
       hooks: async app => {
         app.addHook('preValidation', async ({ raw, body }) => {
@@ -53,6 +51,19 @@ export default definePlugin({
           lmStudioRoutes(deps, request => facts.mark(request)),
           { prefix: '/api/v0' }
         )
+        await app.register(
+          async mount => {
+            useErrorFormat(mount, '/api/v1/', errorBodyV1)
+            studioRoutes(mount, {
+              ...deps,
+              downloads: context.service('downloads'),
+              responses: context.service('responses'),
+              error: errorBodyV1,
+              ended: context.signal
+            })
+          },
+          { prefix: '/api/v1' }
+        )
       }
     }
   }
@@ -65,13 +76,7 @@ function readTtl(body: Record<string, unknown>): void {
   if (ttl !== undefined && ttl !== null) body.keep_alive ??= ttl
 }
 
-const TAG = 'LM Studio'
-
-interface LmStudioDependencies {
-  catalog: Catalog
-  scheduler: Scheduler
-  config: CoreConfig
-}
+type LmStudioDependencies = Pick<ApiDependencies, 'catalog' | 'scheduler' | 'config'>
 
 const ModelRecord = Titled('LMStudioModel', {
   id: Type.String(),
@@ -111,37 +116,17 @@ const AnswerSchema = Titled('LMStudioAnswer', {
   })
 })
 
-const ErrorSchema = Titled('LMStudioError', {
-  error: Loose({
-    message: Type.String(),
-    type: Type.String(),
-    code: Type.String({ description: 'Stable error code for programs' })
-  })
-})
-
-const lmStudioErrorBody = ({ message, status, param, code, details }: CorralError) => ({
-  error: {
-    ...details,
-    message,
-    type: status >= 500 ? 'server_error' : 'invalid_request_error',
-    param: param ?? null,
-    code
-  }
-})
-const lmStudioErrors = errorsWithin(ErrorSchema)
-const lmStudioRoute = routesWith(lmStudioErrors)
-
 /** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
 function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMessage) => void): FastifyPluginAsync {
   const { catalog } = deps
   return async app => {
-    const route = routerWith(lmStudioErrors)(app, TAG)
-    useErrorFormat(app, '/api/v0/', lmStudioErrorBody)
+    const route = studioRouter(app)
+    useErrorFormat(app, '/api/v0/', errorBodyV0)
     route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
       response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
       handler: async ({ caller }) => {
         const seen = catalogFor(catalog, caller)
-        const toRecord = modelRecords(deps)
+        const toRecord = modelRecords(deps, caller)
         return {
           object: 'list',
           data: [
@@ -161,14 +146,14 @@ function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMess
           catalogFor(catalog, caller),
           parseRequestedName(params['*'])
         )
-        return modelRecords(deps)(model, alias)
+        return modelRecords(deps, caller)(model, alias)
       }
     })
     for (const [path, operationId, summary] of [
       ['/chat/completions', 'lmStudioChat', 'Answer a conversation and report the speed'],
       ['/completions', 'lmStudioCompletion', 'Continue a text and report the speed']
     ] as const) {
-      const route = lmStudioRoute(TAG, operationId, summary, {
+      const route = studioRoute(TAG, operationId, summary, {
         description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` added; a stream has them in its last event before [DONE]. \`ttl\` is \`keep_alive\` in seconds.`,
         response: {
           200: jsonOrStream('The answer', AnswerSchema, {
@@ -181,7 +166,7 @@ function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMess
       })
       reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
     }
-    const embeddings = lmStudioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
+    const embeddings = studioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
       description: 'The same as POST /v1/embeddings.',
       response: { 200: json('As /v1/embeddings', Type.Unknown()) },
       errors: [...ANSWER_ERRORS, ...WITH_BODY]
@@ -191,13 +176,13 @@ function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMess
 }
 
 /** Returns a function that makes the record of a model, based on the current state. */
-function modelRecords({ scheduler, config }: LmStudioDependencies) {
+function modelRecords({ scheduler, config }: LmStudioDependencies, caller: Caller) {
   const getState = loadStates(scheduler)
-  const running = scheduler.running()
+  const getLimits = modelLimits(config, scheduler.running(), caller)
   return (model: Model, id: string): Static<typeof ModelRecord> => {
     const { capabilities, architecture = 'unknown', contextLength, quantization } = model.metadata
     const isLoaded = getState(model).value === 'loaded'
-    const context = contextInForce(config, model, running)
+    const context = getLimits(model).context
     const isText = capabilities.includes('completion')
     return {
       id,

@@ -34,7 +34,9 @@ async function slowModel(t: Test, heartbeat: string) {
   await once(server, 'listening')
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
   const models = { [model]: { model: 'slow', servers: [{ url }] } }
-  const apis = ['api-openai', 'api-anthropic', 'api-llama'].map(name => `${name}: { heartbeat: ${heartbeat} }\n`)
+  const apis = ['api-openai', 'api-anthropic', 'api-llama', 'api-lmstudio'].map(
+    name => `${name}: { heartbeat: ${heartbeat} }\n`
+  )
   const corral = await startTestCorral({ echo: false, config: `${apis.join('')}remote: ${JSON.stringify({ models })}` })
   t.teardown(async () => {
     await corral.close()
@@ -48,6 +50,25 @@ async function slowModel(t: Test, heartbeat: string) {
 type Ask = (url: string, seen: (event: any) => void) => Promise<string | null>
 
 const openai = (url: string) => new OpenAI({ baseURL: `${url}/v1`, apiKey: 'any', maxRetries: 0 })
+/** Joins the `content` of the events of a stream. */
+async function readText(url: string, fields: object, seen: (event: any) => void): Promise<string> {
+  const { body } = await fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ model, stream: true, ...fields })
+  })
+  let text = ''
+  for await (const chunk of body!.pipeThrough(new TextDecoderStream())) {
+    for (const [, data] of chunk.matchAll(/^data: (.*)$/gm)) {
+      const event = JSON.parse(data!)
+      if (event.error) throw new Error(event.error.message)
+      seen(event)
+      text += event.content ?? ''
+    }
+  }
+  return `assistant: ${text}`
+}
+
 const APIS: Record<string, { ask: Ask; first: object; idle: object }> = {
   chat: {
     async ask(url, seen) {
@@ -90,22 +111,14 @@ const APIS: Record<string, { ask: Ask; first: object; idle: object }> = {
     idle: {}
   },
   'llama-server': {
-    async ask(url, seen) {
-      const body = JSON.stringify({ model, prompt: 'hello there', stream: true })
-      const { body: stream } = await fetch(`${url}/completion`, { method: 'POST', body })
-      let text = ''
-      for await (const chunk of stream!.pipeThrough(new TextDecoderStream())) {
-        for (const [, data] of chunk.matchAll(/^data: (.*)$/gm)) {
-          const event = JSON.parse(data!)
-          if (event.error) throw new Error(event.error.message)
-          seen(event)
-          text += event.content
-        }
-      }
-      return `assistant: ${text}`
-    },
+    ask: (url, seen) => readText(`${url}/completion`, { prompt: 'hello there' }, seen),
     first: { content: '', stop: false },
     idle: { content: '', stop: false }
+  },
+  'LM Studio': {
+    ask: (url, seen) => readText(`${url}/api/v1/chat`, { input: 'hello there' }, seen),
+    first: { type: 'chat.start', model_instance_id: model },
+    idle: { type: 'prompt_processing.progress', progress: 0 }
   }
 }
 

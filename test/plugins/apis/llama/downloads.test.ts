@@ -82,6 +82,25 @@ t.test('deleting one row of the list keeps the others', async t => {
   })
 })
 
+t.test('LM Studio downloads a model and shows its progress', async t => {
+  hub.bandwidth = SLOW
+  const download = { model: MODEL, quantization: 'Q8_0' }
+  const { body: job } = await corral.json('/api/v1/models/download', download)
+  t.match(job, { job_id: String, status: 'downloading', total_size_bytes: Q8_0.length, started_at: String })
+  const path = `/api/v1/models/download/status/${job.job_id}`
+  const status = async () => (await corral.json(path)).body
+  t.match(await status(), { job_id: job.job_id, status: 'downloading', bytes_per_second: Number })
+  await corral.json('/api/pulls/pause', { id: job.job_id })
+  t.match(await status(), { status: 'paused' })
+  hub.bandwidth = {}
+  t.match((await corral.json('/api/v1/models/download', download)).body, { job_id: job.job_id })
+  await until('the download has ended', async () => (await status()).status === 'completed')
+  t.match(await status(), { downloaded_bytes: Q8_0.length, completed_at: String })
+  t.strictSame((await corral.json('/api/v1/models/download', download)).body, { status: 'already_downloaded' })
+  t.strictSame(await ids(), [MODEL])
+  t.equal((await remove(MODEL)).status, 200)
+})
+
 t.test('refuses to download a model that no hub has', async t => {
   t.match(await corral.json('/models', { model: 'nobody/nothing' }), {
     status: 404,

@@ -127,6 +127,157 @@ t.test('returns errors for invalid requests', async t => {
   }
 })
 
+const STATS = {
+  input_tokens: Number,
+  total_output_tokens: Number,
+  reasoning_output_tokens: 0,
+  tokens_per_second: Number,
+  time_to_first_token_seconds: Number
+}
+const ask = (fields: object) => corral.json('/api/v1/chat', { model: DEMO, temperature: 0, ...fields })
+
+t.test('v1 lists models with their instances, and loads and unloads them', async t => {
+  const rows = async () => (await corral.json('/api/v1/models')).body.models
+  const instances = async () => (await rows()).map((row: any) => row.loaded_instances)
+  await corral.json('/api/v1/models/unload', { instance_id: DEMO })
+  const [demo, encoder, helper] = await rows()
+  t.match(demo, {
+    type: 'llm',
+    publisher: 'corral',
+    key: DEMO,
+    architecture: 'llama',
+    quantization: { name: 'F16', bits_per_weight: Number },
+    params_string: /^0\.0\d+B$/,
+    loaded_instances: [],
+    max_context_length: 32768,
+    format: 'gguf',
+    capabilities: { vision: false, trained_for_tool_use: true },
+    description: null
+  })
+  t.match(encoder, { type: 'embedding', key: ENCODER, max_context_length: 512, format: 'gguf' })
+  t.notOk('capabilities' in encoder || 'architecture' in encoder)
+  t.match(helper, { type: 'llm', key: 'helper' })
+
+  const load = { model: 'helper', context_length: 1024, flash_attention: true, echo_load_config: true }
+  t.match(await corral.json('/api/v1/models/load', load), {
+    status: 200,
+    body: {
+      type: 'llm',
+      instance_id: DEMO,
+      status: 'loaded',
+      load_time_seconds: Number,
+      load_config: { context_length: 1024, parallel: Number }
+    }
+  })
+  const config = { context_length: 1024, parallel: Number }
+  t.match(await instances(), [[{ id: DEMO, config }], [], [{ id: 'helper', config }]])
+  t.match(await corral.json('/api/v1/models/load', { model: ENCODER }), { status: 200, body: { type: 'embedding' } })
+  t.strictSame(await corral.json('/api/v1/models/unload', { instance_id: 'helper' }), {
+    status: 200,
+    body: { instance_id: 'helper' }
+  })
+  t.strictSame((await instances())[0], [])
+  t.match(await corral.json('/api/v1/models/unload', { instance_id: DEMO }), {
+    status: 404,
+    body: { error: { type: 'invalid_request', code: 'model_not_loaded' } }
+  })
+})
+
+t.test('v1 answers and continues stored conversations', async t => {
+  const first = await ask({ input: CAPITAL_QUESTION.content, system_prompt: 'You are Leo.' })
+  t.match(first, {
+    status: 200,
+    body: {
+      model_instance_id: DEMO,
+      output: [{ type: 'message', content: CAPITAL_ANSWER }],
+      stats: { ...STATS, model_load_time_seconds: Number },
+      response_id: /^resp_/
+    }
+  })
+  const { response_id: id, stats } = first.body
+  const part = { type: 'text', content: 'What is 7 + 8?' }
+  const second = await ask({ input: [part], previous_response_id: id })
+  t.match(second.body.output, [{ type: 'message', content: '7 + 8 = 15.' }])
+  t.ok(second.body.stats.input_tokens > stats.input_tokens, 'the model got the whole conversation')
+  t.notOk('model_load_time_seconds' in second.body.stats)
+  const { body: items } = await corral.json(`/v1/responses/${second.body.response_id}/input_items?order=asc`)
+  t.strictSame(each(items.data as any[], 'role'), ['system', 'user', 'assistant', 'user'])
+
+  const shared = { model: DEMO, temperature: 0, input: 'What is 7 + 8?', previous_response_id: id }
+  const response = (await corral.json('/v1/responses', shared)).body
+  t.equal(response.output[0].content[0].text, '7 + 8 = 15.', 'the Responses API continues it')
+  const third = await ask({ input: CAPITAL_QUESTION.content, previous_response_id: response.id })
+  t.match(third.body.output, [{ content: CAPITAL_ANSWER }], 'and the other way round')
+  const forgotten = await ask({ input: 'Hi', store: false })
+  t.notOk('response_id' in forgotten.body)
+  const headers = { authorization: 'Bearer another' }
+  t.match(await corral.json('/api/v1/chat', { model: DEMO, input: 'x', previous_response_id: 'resp_x' }, { headers }), {
+    status: 404,
+    body: { error: { code: 'response_not_found', param: 'previous_response_id' } }
+  })
+})
+
+t.test('v1 streams its own events', async t => {
+  await corral.json('/api/v1/models/unload', { instance_id: DEMO })
+  const read = async (fields: object) => {
+    const sent = { model: DEMO, temperature: 0, stream: true, input: CAPITAL_QUESTION.content, ...fields }
+    const events = await corral.events('/api/v1/chat', sent)
+    return { events, kinds: events.map(({ type }) => type).filter((type, at, all) => type !== all[at - 1]) }
+  }
+  const { events, kinds } = await read({})
+  t.strictSame(
+    kinds.filter(kind => kind !== 'prompt_processing.progress'),
+    [
+      'chat.start',
+      'model_load.start',
+      'model_load.end',
+      'prompt_processing.start',
+      'prompt_processing.end',
+      'message.start',
+      'message.delta',
+      'message.end',
+      'chat.end'
+    ]
+  )
+  const text = events.map(({ type, content }) => (type === 'message.delta' ? content : '')).join('')
+  t.equal(text, CAPITAL_ANSWER)
+  t.match(events.at(-1).result, {
+    model_instance_id: DEMO,
+    output: [{ type: 'message', content: CAPITAL_ANSWER }],
+    stats: { ...STATS, model_load_time_seconds: Number },
+    response_id: /^resp_/
+  })
+  t.notOk((await read({ store: false })).kinds.includes('model_load.start'), 'the model is loaded')
+})
+
+t.test('v1 refuses what it cannot do', async t => {
+  const image = { type: 'image', data_url: 'data:image/png;base64,iVBORw0KGgo=' }
+  const cases: [fields: object, status: number, error: object][] = [
+    [{ input: [image] }, 400, { code: 'unsupported_capability', type: 'invalid_request', param: 'input[0]' }],
+    [{ input: 'x', reasoning: 'high' }, 400, { code: 'unsupported_capability', param: 'reasoning' }],
+    [{ input: [] }, 400, { code: 'invalid_request' }],
+    [{ input: [{ type: 'video' }] }, 400, { code: 'invalid_request' }],
+    [{ input: 'x', temperature: 'hot' }, 400, { code: 'invalid_request', param: 'temperature' }],
+    [{ input: 'x', model: 'no/such-model' }, 404, { code: 'model_not_found', type: 'model_not_found' }],
+    [{ input: 'x', model: ENCODER }, 400, { code: 'unsupported_capability' }]
+  ]
+  for (const [fields, status, error] of cases) {
+    for (const stream of [false, true]) {
+      t.match(await ask({ stream, ...fields }), { status, body: { error } }, JSON.stringify(fields))
+    }
+  }
+  t.match(await corral.json('/api/v1/models/download/status/job_x'), {
+    status: 404,
+    body: { error: { type: 'job_not_found', param: 'job_id' } }
+  })
+  const integrations = [
+    'mcp/playwright',
+    { type: 'ephemeral_mcp', server_label: 'huggingface', server_url: 'http://x' }
+  ]
+  const reply = await corral.send('/api/v1/chat', { model: DEMO, input: 'Hi', reasoning: 'off', integrations })
+  t.same([reply.status, reply.headers.get('x-corral-ignored-tools')], [200, 'huggingface, mcp%2Fplaywright'])
+})
+
 t.test('a key sees and uses only its own models', async t => {
   const headers = { authorization: `Bearer ${await keyOf('narrow', [ENCODER])}` }
   const { body } = await corral.json('/api/v0/models', undefined, { headers })
@@ -134,6 +285,11 @@ t.test('a key sees and uses only its own models', async t => {
   const refused = { status: 403, body: { error: { code: 'forbidden_model' } } }
   t.match(await corral.json(`/api/v0/models/${DEMO}`, undefined, { headers }), refused)
   t.match(await corral.json('/api/v0/chat/completions', chat, { headers }), refused)
+  t.match(await corral.json('/api/v1/chat', { model: DEMO, input: 'Hi' }, { headers }), refused)
+  t.match(await corral.json('/api/v1/models/load', { model: ENCODER }, { headers }), {
+    status: 403,
+    body: { error: { code: 'forbidden_role' } }
+  })
   const missing = { status: 401, body: { error: { code: 'unauthorized' } } }
   t.match(await corral.json('/api/v0/models'), missing)
   t.match(await corral.json('/api/v0/chat/completions', chat), missing)

@@ -10,6 +10,7 @@ import type { CoreConfig } from '../../../../core/config/core-schema.ts'
 import { createApplication } from '../../../../core/http/application.ts'
 import { openReplyStream } from '../../../../core/http/reply-stream.ts'
 import type { PluginContext } from '../../../../core/plugins/plugin.ts'
+import { StoredResponses } from '../../../../plugins/apis/openai/responses/stored-responses.ts'
 import { openaiRoutes } from '../../../../plugins/apis/openai/routes.ts'
 import security from '../../../../plugins/people/security/index.ts'
 import { MAIN } from '../../../command-line/command.ts'
@@ -66,7 +67,9 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     surface: 'api-openai',
     config
   }
-  await app.register(openaiRoutes({ ...deps, heartbeat: () => 10_000, storedResponses: 0 }), { prefix: '/v1' })
+  await app.register(openaiRoutes({ ...deps, heartbeat: () => 10_000, stored: new StoredResponses(0, 0) }), {
+    prefix: '/v1'
+  })
   t.teardown(() => app.close())
   await app.ready()
   return { app, lines }

@@ -1,0 +1,294 @@
+import type { FastifyInstance } from 'fastify'
+import { type Static, Type } from 'typebox'
+import { type ModelLimits, modelLimits } from '../../../core/answers/model-limits.ts'
+import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
+import { callerLease } from '../../../core/answers/pipeline.ts'
+import type { Downloads, Pull } from '../../../core/contracts/downloads.ts'
+import type { RunningModel } from '../../../core/contracts/leases.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { clientSignal } from '../../../core/http/client-disconnect.ts'
+import { Given, ignored, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
+import {
+  ANSWER_ERRORS,
+  DOWNLOAD_ERRORS,
+  FILE_ERRORS,
+  json,
+  jsonOrStream,
+  MODEL_ERRORS
+} from '../../../core/http/response-schemas.ts'
+import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
+import { requestOptions } from '../../../core/models/options.ts'
+import { answerChat, CHAT_EVENTS, type ChatDependencies, ChatRequest, ChatResult } from './studio-chat.ts'
+import { studioRouter } from './studio-errors.ts'
+
+/* LM Studio's REST API of version 0.4 and later, below /api/v1. */
+
+export interface StudioDependencies extends ChatDependencies {
+  downloads: Downloads
+  /** Aborted when the server stops. */
+  ended: AbortSignal
+}
+
+const Level = Type.Enum(['off', 'on', 'low', 'medium', 'high'])
+const Config = Loose({
+  context_length: Type.Integer({ description: 'Tokens' }),
+  parallel: Type.Optional(Type.Integer({ description: 'Slots' }))
+})
+const ModelKind = Type.Enum(['llm', 'embedding'], { description: 'Rerankers are listed as embedding' })
+
+const ListedModel = Titled('LMStudioListedModel', {
+  type: ModelKind,
+  publisher: Type.String(),
+  key: Type.String(),
+  display_name: Type.String(),
+  architecture: Type.Optional(OrNull(Type.String())),
+  quantization: Loose({ name: Type.String(), bits_per_weight: OrNull(Type.Number()) }),
+  size_bytes: Type.Integer(),
+  params_string: OrNull(Type.String({ description: 'Such as 7.62B' })),
+  loaded_instances: Type.Array(Loose({ id: Type.String(), config: Config })),
+  max_context_length: Type.Integer({ description: 'Context size in tokens that the model was trained with' }),
+  format: OrNull(Type.Literal('gguf')),
+  capabilities: Type.Optional(
+    Loose({
+      vision: Type.Boolean(),
+      trained_for_tool_use: Type.Boolean(),
+      reasoning: Type.Optional(Loose({ allowed_options: Type.Array(Level), default: Level }))
+    })
+  ),
+  description: Type.Optional(OrNull(Type.String()))
+})
+
+const LoadRequest = Titled('LMStudioLoadRequest', {
+  model: Type.String(),
+  context_length: requestOptions.num_ctx,
+  echo_load_config: Given(Type.Boolean({ default: false })),
+  ...ignored('eval_batch_size', 'flash_attention', 'num_experts', 'offload_kv_cache_to_gpu')
+})
+const Instance = Loose({ instance_id: Type.String() })
+
+const Job = Titled('LMStudioDownload', {
+  job_id: Type.Optional(Type.String({ description: 'Absent if already_downloaded' })),
+  status: Type.Enum(['downloading', 'paused', 'completed', 'failed', 'already_downloaded']),
+  total_size_bytes: Type.Optional(Type.Integer()),
+  downloaded_bytes: Type.Optional(Type.Integer()),
+  bytes_per_second: Type.Optional(Type.Number()),
+  estimated_completion: Type.Optional(Type.String({ format: 'date-time' })),
+  started_at: Type.Optional(Type.String({ format: 'date-time' })),
+  completed_at: Type.Optional(Type.String({ format: 'date-time' }))
+})
+type Job = Static<typeof Job>
+
+/** Errors that resolving a model at the hubs can cause. */
+const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_not_found', 'model_exists']
+
+export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): void {
+  const route = studioRouter(app)
+  const { catalog, config, scheduler, downloads } = deps
+  const jobs = new DownloadJobs(downloads, deps.ended)
+
+  route('GET /models', 'lmStudioListModels', 'List models with their loaded instances', {
+    response: { 200: json('The models', Loose({ models: Type.Array(ListedModel) })) },
+    handler: async ({ caller }) => {
+      const seen = catalogFor(catalog, caller)
+      const running = scheduler.running()
+      const getLimits = modelLimits(config, running, caller)
+      const toRecord = (model: Model, key: string) => listedModel(model, key, running, getLimits(model))
+      return {
+        models: [
+          ...seen.list().map(model => toRecord(model, model.publicName)),
+          ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
+        ]
+      }
+    }
+  })
+
+  route('POST /models/load', 'lmStudioLoad', 'Load a model', {
+    role: 'operator',
+    description: '`load_config` has the settings that applied. The engine chooses other settings.',
+    body: LoadRequest,
+    response: {
+      200: json(
+        'The model is loaded',
+        Loose({
+          type: ModelKind,
+          ...Instance.properties,
+          load_time_seconds: Type.Number(),
+          status: Type.Literal('loaded'),
+          load_config: Type.Optional(Config)
+        })
+      )
+    },
+    errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability', 'forbidden_model'],
+    handler: async ({ body, caller }, reply) => {
+      const request = { model: body.model, num_ctx: body.context_length }
+      const { variant, lease: wanted } = readModelRequest(deps, request, caller)
+      const lease = await scheduler.lease({
+        ...callerLease(reply),
+        ...wanted,
+        model: publicModelName(variant),
+        mode: anyMode(variant),
+        loadOnly: true,
+        signal: clientSignal(reply)
+      })
+      lease.release()
+      return {
+        type: kindOf(variant),
+        instance_id: variant.publicName,
+        load_time_seconds: lease.loadDuration / 1000,
+        status: 'loaded',
+        ...(body.echo_load_config && { load_config: configOf(lease) })
+      }
+    }
+  })
+
+  route('POST /models/unload', 'lmStudioUnload', 'Unload a model', {
+    role: 'operator',
+    description: 'Running requests end with `model_stopped`.',
+    body: Instance,
+    response: { 200: json('The model is unloaded', Instance) },
+    errors: ['invalid_model_name', 'model_not_found', 'model_not_loaded', 'forbidden_model'],
+    handler: async ({ body: { instance_id }, caller }) => {
+      await scheduler.stop(publicModelName(catalogFor(catalog, caller).get(parseRequestedName(instance_id))))
+      return { instance_id }
+    }
+  })
+
+  route('POST /models/download', 'lmStudioDownload', 'Start downloading a model', {
+    role: 'operator',
+    description: 'The download continues if the client disconnects.',
+    body: Titled('LMStudioDownloadRequest', {
+      model: Type.String({ description: 'A name or address, as for POST /api/pull' }),
+      quantization: Given(Type.String({ description: 'The variant, such as Q4_K_M' }))
+    }),
+    response: { 200: json('The download', Job) },
+    errors: [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS],
+    handler: async ({ body, caller }, reply) => {
+      const model = body.quantization ? `${body.model}:${body.quantization}` : body.model
+      const plan = await downloads.plan({ model, caller }, { signal: clientSignal(reply) })
+      const pull = await downloads.pull(plan, { detached: true, caller })
+      return pull ? jobs.add(pull) : { status: 'already_downloaded' }
+    }
+  })
+
+  route('GET /models/download/status/:job_id', 'lmStudioDownloadStatus', 'Show the progress of a download', {
+    role: 'operator',
+    params: Type.Object({ job_id: Type.String() }),
+    response: { 200: json('The download', Job) },
+    errors: ['model_not_found'],
+    handler: async ({ params }) => jobs.get(params.job_id)
+  })
+
+  route('POST /chat', 'lmStudioChatV1', 'Answer a message of a stored conversation', {
+    description:
+      'Answers are stored like those of `POST /v1/responses`, and either can continue the other. `integrations` are left out.',
+    body: ChatRequest,
+    response: { 200: jsonOrStream('The answer', ChatResult, { event: CHAT_EVENTS, item: Type.Unknown() }) },
+    errors: [...ANSWER_ERRORS, 'response_not_found'],
+    handler: (request, reply) => answerChat(deps, request, reply)
+  })
+}
+
+const kindOf = ({ metadata }: Model) => (metadata.capabilities.includes('completion') ? 'llm' : 'embedding')
+
+const configOf = ({ engine }: Pick<RunningModel, 'engine'>) => ({
+  context_length: engine.contextSize,
+  parallel: engine.slots
+})
+
+function listedModel(
+  model: Model,
+  key: string,
+  running: readonly RunningModel[],
+  { window }: ModelLimits
+): Static<typeof ListedModel> {
+  const { capabilities, architecture, contextLength, quantization, parameters } = model.metadata
+  const isText = kindOf(model) === 'llm'
+  const bits = parameters ? (model.size * 8) / parameters : undefined
+  return {
+    type: kindOf(model),
+    publisher: model.model.owner,
+    key,
+    display_name: key,
+    ...(isText && { architecture: architecture ?? null }),
+    quantization: {
+      name: quantization ?? model.label,
+      bits_per_weight: bits === undefined ? null : Number(bits.toFixed(1))
+    },
+    size_bytes: model.size,
+    params_string: parameters === undefined ? null : `${Number((parameters / 1e9).toPrecision(3))}B`,
+    loaded_instances: running
+      .filter(({ variant }) => variant.key === model.key)
+      .map(one => ({ id: key, config: configOf(one) })),
+    max_context_length: contextLength ?? window,
+    format: model.format === 'gguf' ? 'gguf' : null,
+    ...(isText && {
+      capabilities: {
+        vision: capabilities.includes('vision'),
+        trained_for_tool_use: capabilities.includes('tools'),
+        ...(capabilities.includes('thinking') && {
+          reasoning: { allowed_options: ['off', 'on', 'low', 'medium', 'high'], default: 'on' }
+        })
+      },
+      description: null
+    })
+  }
+}
+
+/** Finished downloads whose result is remembered. */
+const MAX_FINISHED_JOBS = 100
+
+/** The state of downloads, also after they have ended: pulls are listed only while they are unfinished. */
+class DownloadJobs {
+  readonly #downloads: Downloads
+  readonly #ended: AbortSignal
+  /** The ends of downloads by id, oldest first. */
+  readonly #finished = new Map<string, Job>()
+
+  constructor(downloads: Downloads, ended: AbortSignal) {
+    this.#downloads = downloads
+    this.#ended = ended
+  }
+
+  add(pull: Pull): Job {
+    const { id } = pull.record()
+    const finish = (job: Pick<Job, 'status' | 'completed_at'>) => {
+      this.#finished.set(id, { ...jobOf(pull.record()), ...job })
+      if (this.#finished.size > MAX_FINISHED_JOBS) this.#finished.delete([...this.#finished.keys()][0]!)
+    }
+    pull
+      .watch(() => undefined, this.#ended)
+      .then(
+        () => finish({ status: 'completed', completed_at: new Date().toISOString() }),
+        // A failed pull can be resumed. The list shows its state until then.
+        () => finish({ status: 'failed' })
+      )
+    return jobOf(pull.record())
+  }
+
+  /** @throws CorralError `model_not_found` */
+  get(id: string): Job {
+    const record = this.#downloads.list().find(pull => pull.id === id)
+    const job = record ? jobOf(record) : this.#finished.get(id)
+    if (job) return job
+    const message = `There is no download ${JSON.stringify(id)}. It may have ended before the last restart: GET /api/v1/models lists the models.`
+    throw new CorralError('model_not_found', message, { param: 'job_id' })
+  }
+}
+
+function jobOf({ id, state, total, completed, speed, created_at }: ReturnType<Downloads['list']>[number]): Job {
+  const status = state === 'paused' || state === 'failed' ? state : 'downloading'
+  const left = speed > 0 && total > 0 ? ((total - completed) / speed) * 1000 : undefined
+  return {
+    job_id: id,
+    status,
+    total_size_bytes: total,
+    downloaded_bytes: completed,
+    ...(status === 'downloading' && {
+      bytes_per_second: speed,
+      ...(left !== undefined && { estimated_completion: new Date(Date.now() + left).toISOString() })
+    }),
+    started_at: created_at
+  }
+}
