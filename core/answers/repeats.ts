@@ -42,6 +42,8 @@ const TEXTS = /"(?:content|reasoning_content|arguments|text)":"((?:[^"\\]|\\.)*)
 class RepeatWatch {
   readonly #repeats: number
   #events = 0
+  /** Whether the engine has ended the answer. */
+  #ended = false
   #next = INTERVAL
   #text = ''
   #held: Piece[] = []
@@ -53,13 +55,18 @@ class RepeatWatch {
   /** @returns whether the answer repeats itself */
   add(piece: Piece): boolean {
     this.#events += Buffer.isBuffer(piece) ? piece.length / EVENT_BYTES : piece.length
-    if (this.#events < INTERVAL) return false
+    if (this.#ended || this.#events < INTERVAL) return false
     this.#held.push(piece)
-    if (this.#events < this.#next) return false
+    this.#ended = hasEnd(piece)
+    if (this.#ended || this.#events < this.#next) return false
     this.#next = this.#events + INTERVAL
     this.#text = (this.#text + this.#held.splice(0).map(textOf).join('')).slice(-WINDOW)
     return endsInLoop(this.#text, this.#repeats)
   }
+}
+
+function hasEnd(piece: Piece): boolean {
+  return Buffer.isBuffer(piece) ? piece.includes('"finish_reason":"') : piece.some(({ finish }) => finish)
 }
 
 function textOf(piece: Piece): string {

@@ -68,6 +68,13 @@ t.test('ends an answer that repeats itself, also if its bytes are not parsed', a
   t.equal(`${bytes.last}`, 'end')
   t.ok(bytes.passed < 10_000, `${bytes.passed} pieces`)
 
+  const ended = await answerOf(
+    at => [{ content: SENTENCE, ...(at === 1200 && { finish: 'stop' as const }) }],
+    end,
+    3000
+  )
+  t.equal(ended.count, 3000, 'the engine has ended it')
+
   const list = await answerOf(at => [{ content: `${at}. ${SENTENCE}` }], end, 6000)
   t.equal(list.count, 6000, 'an honest answer is complete')
 })
