@@ -20,7 +20,7 @@ import {
   versionFile,
   versionText
 } from '../test/agents/packages.ts'
-import { findPython, installPackages, run } from './python-packages.ts'
+import { findPython, installPackages, run } from './python-environments.ts'
 
 function install(agent: AgentName): void {
   if (isInstalled(agent)) return

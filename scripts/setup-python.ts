@@ -18,7 +18,7 @@ import { packageRoot } from '../core/system/package-info.ts'
 import { prepareRay } from '../plugins/machines/ray/ray-python.ts'
 import { preparePython, readRequirements } from '../plugins/models/conversion/python-environment.ts'
 import { cachedRuntimes, log } from './cached-engine.ts'
-import { findPython, installPackages, run } from './python-packages.ts'
+import { findPython, installPackages, run } from './python-environments.ts'
 
 const conversion = join(packageRoot, '.cache', 'conversion-python')
 const pathFile = join(conversion, 'path.json')
