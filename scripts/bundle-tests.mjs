@@ -1,7 +1,7 @@
 import { readFileSync, rmSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { importedLater } from './bundle.mjs'
+import { ALIASES, importedLater } from './bundle.mjs'
 import { root } from './inputs.mjs'
 
 const TESTS = join(root, 'dist', 'test')
@@ -31,6 +31,7 @@ export async function bundleTests(files) {
       js: "import { createRequire as bundledRequire } from 'node:module'; const require = bundledRequire(import.meta.url)"
     },
     external: ['corral/*', 'esbuild', 'ioredis', 'playwright-core', '@opentelemetry/*'],
+    alias: ALIASES,
     plugins: [importedLater, ownPlaces],
     logLevel: 'error'
   })

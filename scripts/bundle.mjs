@@ -30,6 +30,9 @@ const SEPARATE = [
   '@fastify/fast-json-stringify-compiler'
 ]
 
+/** Packages whose main file esbuild cannot follow, with their ECMAScript modules. */
+export const ALIASES = { 'jsonc-parser': 'jsonc-parser/lib/esm/main.js' }
+
 /** CommonJS globals that ECMAScript modules lack. */
 const BANNER = `import { createRequire as bundledRequire } from 'node:module'
 const require = bundledRequire(import.meta.url), { filename: __filename, dirname: __dirname } = import.meta`
@@ -61,6 +64,7 @@ export async function buildBundle() {
     legalComments: 'none',
     banner: { js: BANNER },
     external: SEPARATE,
+    alias: ALIASES,
     plugins: [importedLater, requiredLater],
     logLevel: 'error'
   })

@@ -39,7 +39,9 @@ const VALUES: Record<string, (context: CommandContext) => string[] | Promise<str
   model: modelNames,
   reference: modelNames,
   command: () => [],
-  shell: () => SHELLS
+  shell: () => SHELLS,
+  agent: async () => Object.keys((await import('../launch/agents.ts')).AGENTS),
+  argument: () => []
 }
 
 /**

@@ -1,0 +1,293 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { mkdir, readdir } from 'node:fs/promises'
+import { constants, homedir } from 'node:os'
+import { dirname, join } from 'node:path'
+import writeFileAtomic from 'write-file-atomic'
+import { findHome } from '../../core/config/config-file.ts'
+import { nearest } from '../../core/config/suggestion.ts'
+import type { LocalModel, ShownModel } from '../../core/contracts/native-records.ts'
+import { isSystemError } from '../../core/errors.ts'
+import { findExecutable } from '../../core/system/child-process.ts'
+import { dataPaths } from '../../core/system/data-paths.ts'
+import { CommandFailure, EXIT, failure, interruption, startedOnTerminal } from '../command-failure.ts'
+import { type CommandContext, configPlaces, modelArgument, openConfig, usageFailure } from '../context.ts'
+import { AGENTS, type Agent, type Launch, type LaunchFacts } from '../launch/agents.ts'
+import { makeChange, planChange, undoLaunch } from '../launch/changed-files.ts'
+import { type AgentModel, chooseModel, contextProblem, formatCommand } from '../launch/plan.ts'
+import { formatDiff } from '../launch/settings-edit.ts'
+import { formatTable, printable, printNote, printText } from '../output.ts'
+import { readServerSettings, toServerSettings } from '../server-address.ts'
+import { createClient, type ServerClient, ServerRefusal } from '../server-client.ts'
+import { withServer } from '../server-connection.ts'
+
+interface Options {
+  model?: string
+  print?: boolean
+  yes?: boolean
+  undo?: boolean
+}
+
+export async function launch(
+  context: CommandContext,
+  name: string | undefined,
+  words: string[],
+  options: Options
+): Promise<void> {
+  const { print = false, yes = false, undo = false, model } = options
+  if (name !== undefined && !(name in AGENTS)) {
+    const near = nearest(name, Object.keys(AGENTS))
+    const hint = near ? ` Did you mean ${near}?` : ''
+    throw usageFailure(`corral cannot launch "${name}".${hint} It can launch: ${Object.keys(AGENTS).join(', ')}.`)
+  }
+  const { home } = dataPaths(findHome({ ...context, flags: context.flags() }).home, undefined)
+  const folders = join(home, 'launch')
+  if (undo) return await undoAll(folders, name)
+  if (name === undefined) return listAgents(context)
+  if (model !== undefined) modelArgument(model)
+  const agent = AGENTS[name]!
+  const program = findProgram(agent, context.env)
+  if (program === undefined && !print) {
+    throw failure(`${agent.title} is not installed. Install it with: ${agent.install}`)
+  }
+  const facts = await withServer(context, 'fail', ({ client }) =>
+    findFacts(context, client, agent, join(folders, name), { model, yes })
+  )
+  const plan = agent.plan(facts)
+  if (print) return await printLaunch(context, plan, facts, [agent.programs[0]!, ...words])
+  await writeFiles(name, agent, plan, facts, yes)
+  printNote(`Starting ${agent.title} with ${facts.model}, with a context of ${facts.context} tokens.`)
+  process.exitCode = await run(program!, [...(plan.args ?? []), ...words], environment(context.env, plan))
+}
+
+async function undoAll(folders: string, name: string | undefined): Promise<void> {
+  const names = await readdir(folders).catch(error => {
+    if (isSystemError(error, 'ENOENT')) return []
+    throw error
+  })
+  const wanted = names.filter(each => each in AGENTS && (name === undefined || each === name))
+  const lines = (await Promise.all(wanted.map(each => undoLaunch(join(folders, each))))).flat()
+  for (const line of lines) printNote(line)
+  if (lines.length === 0) printNote('There is nothing to undo: "corral launch" has changed no files.')
+}
+
+function listAgents({ env }: CommandContext): void {
+  const rows = Object.entries(AGENTS).map(([name, agent]) => {
+    const program = findProgram(agent, env)
+    return [name, agent.title, program ?? 'no', program === undefined ? agent.install : '']
+  })
+  printText(formatTable(['AGENT', 'PROGRAM', 'INSTALLED', 'INSTALL IT WITH'], rows))
+}
+
+/** Finds a program on PATH and in the folders of npm, pipx, uv and installers, which may be missing from PATH. */
+function findProgram({ programs }: Agent, env: NodeJS.ProcessEnv): string | undefined {
+  const below =
+    '.local/bin .npm-global/bin .bun/bin .volta/bin .opencode/bin .claude/local .local/share/pnpm Library/pnpm AppData/Roaming/npm'
+  const others = [
+    dirname(process.execPath),
+    '/opt/homebrew/bin',
+    '/usr/local/bin',
+    '/Applications/Visual Studio Code.app/Contents/Resources/app/bin'
+  ]
+  const more = [...below.split(' ').map(folder => join(homedir(), folder)), ...others]
+  for (const program of programs) {
+    const found = findExecutable(program, env, more)
+    if (found !== undefined) return found
+  }
+  return undefined
+}
+
+interface ModelRow {
+  id: string
+  aliases: string[]
+  max_input_tokens: number
+  max_tokens: number
+  status: { value: string }
+}
+
+/** Asks the server about its models over TCP with the user's key, because that is what the agent can use. */
+async function findFacts(
+  context: CommandContext,
+  client: ServerClient,
+  agent: Agent,
+  folder: string,
+  { model: wanted, yes }: { model: string | undefined; yes: boolean }
+): Promise<LaunchFacts> {
+  const places = configPlaces(context)
+  const { apiKey } = (await readServerSettings(places)) ?? toServerSettings(await openConfig(context))
+  const own = createClient({ address: client.address, apiKey, signal: interruption() })
+  const readModels = async () => {
+    const [{ models }, { data, models: catalog }] = await Promise.all([
+      own.json<{ models: LocalModel[] }>('GET', '/api/tags'),
+      own.json<{ data: ModelRow[]; models?: object[] }>('GET', '/v1/models')
+    ])
+    return { catalog, models: agentModels(models, data) }
+  }
+  let { catalog, models } = await readModels()
+  const name = wanted === undefined ? undefined : await resolveName(own, client, wanted, yes)
+  if (name !== undefined && !models.some(model => model.name === name)) ({ catalog, models } = await readModels())
+  const choice = chooseModel(models, agent, name)
+  if ('problem' in choice) throw new CommandFailure(EXIT.notFound, choice.problem)
+  if ('small' in choice) {
+    throw failure(contextProblem(choice.small, agent, await limitingSettings(context, client, choice.small.name)))
+  }
+  let [model] = choice.models as [AgentModel, ...AgentModel[]]
+  const [{ atTerminal, pickOne }] = await Promise.all([import('../questions.ts')])
+  if (choice.models.length > 1 && !yes && atTerminal() && process.stdout.isTTY) {
+    const rows = choice.models.map(({ name, size }) => ({ value: name, label: name, size }))
+    const picked = await pickOne('Which model?', rows)
+    model = choice.models.find(({ name }) => name === picked)!
+  }
+  const { name: found, context: tokens, answer, images, thinking } = model
+  return {
+    url: client.address,
+    key: apiKey ?? 'unused',
+    model: found,
+    context: tokens,
+    answer,
+    images,
+    thinking,
+    catalog: catalog && { models: catalog },
+    folder,
+    user: { home: homedir(), env: context.env, platform: process.platform, read: readIfPresent }
+  }
+}
+
+function readIfPresent(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    throw error
+  }
+}
+
+function agentModels(models: LocalModel[], rows: ModelRow[]): AgentModel[] {
+  return models.flatMap(({ name, size, modified_at, capabilities, details }) => {
+    const row = rows.find(({ id }) => id === name)
+    if (!row || !capabilities.includes('completion')) return []
+    const has = (capability: string) => capabilities.includes(capability)
+    return {
+      name,
+      size,
+      modifiedAt: modified_at,
+      loaded: row.status.value === 'loaded',
+      trained: details.context_length,
+      context: row.max_input_tokens,
+      answer: row.max_tokens,
+      tools: has('tools'),
+      images: has('vision'),
+      thinking: has('thinking')
+    }
+  })
+}
+
+/** Returns the full name of the wanted model, and offers to pull it if it is missing. */
+async function resolveName(own: ServerClient, client: ServerClient, wanted: string, yes: boolean): Promise<string> {
+  const show = async (model: string) => (await own.json<ShownModel>('POST', '/api/show', { model })).details.name
+  try {
+    return await show(wanted)
+  } catch (error) {
+    if (!(error instanceof ServerRefusal) || error.code !== 'model_not_found') throw error
+    const { offerPull } = await import('../model-choice.ts')
+    return await show(await offerPull(client, wanted, error, yes))
+  }
+}
+
+/** The settings of a server on this machine that limit a model's context, with their places in the configuration. */
+async function limitingSettings(context: CommandContext, client: ServerClient, model: string): Promise<string[]> {
+  if (!client.bySocket) return []
+  // The configuration may be that of another user, or need a trust that this command does not ask for.
+  const { origins } = await openConfig(context).catch(() => ({ origins: {} as Record<string, string> }))
+  const names = [`models.${model}.options.num_ctx`, 'limits.num_ctx', 'defaults.num_ctx', 'defaults.context']
+  return names.flatMap(name => {
+    const place = origins[name] ?? 'default'
+    return place === 'default' ? [] : [`${name} (${place})`]
+  })
+}
+
+/** Prints everything that a launch would write and start, without the key. */
+async function printLaunch(context: CommandContext, plan: Launch, facts: LaunchFacts, command: string[]) {
+  const { own = {}, changes, env = {}, args = [] } = plan
+  for (const [name, text] of Object.entries(own)) printText(`# ${join(facts.folder, name)}\n${text}`)
+  if (changes) {
+    const { path, before = '', after } = await planChange(facts.folder, changes.file, changes.list)
+    if (before !== after) printText(`# ${path}\n${withoutKey(formatDiff(before, after), facts.key)}\n`)
+  }
+  const key = context.env.CORRAL_API_KEYS?.trim() === facts.key ? '"$CORRAL_API_KEYS"' : "'<key>'"
+  printText(
+    formatCommand(
+      env,
+      [command[0]!, ...args, ...command.slice(1)],
+      facts.key === 'unused' ? undefined : { value: facts.key, shown: key }
+    )
+  )
+}
+
+const withoutKey = (text: string, key: string) => (key === 'unused' ? text : text.replaceAll(key, '<key>'))
+
+/** Writes corral's own files for the agent, and changes the user's file after a yes. */
+async function writeFiles(name: string, { title }: Agent, plan: Launch, facts: LaunchFacts, yes: boolean) {
+  const { own = {}, changes } = plan
+  const { folder, key } = facts
+  if (changes) {
+    const { path, before = '', after } = await planChange(folder, changes.file, changes.list)
+    if (before !== after) {
+      printNote(`${title} takes its models from ${path}. This change is needed:`)
+      process.stderr.write(`${printable(withoutKey(formatDiff(before, after), key))}\n`)
+      if (changes.hasKey && key !== 'unused')
+        printNote('The file will contain the API key, and only you can read it if it is new.')
+      if (!yes) {
+        const { atTerminal, confirm } = await import('../questions.ts')
+        if (!atTerminal()) {
+          throw usageFailure(`Nothing was changed. Add --yes to change ${path}, or make the change yourself.`)
+        }
+        if (!(await confirm('Change the file?', true))) throw failure('Nothing was changed, and nothing was started.')
+      }
+      await makeChange(folder, changes.file, changes.list)
+      printNote(`Changed ${path}. Undo this with: corral launch ${name} --undo`)
+    }
+  }
+  if (Object.keys(own).length > 0) await mkdir(folder, { recursive: true, mode: 0o700 })
+  for (const [file, text] of Object.entries(own)) await writeFileAtomic(join(folder, file), text, { mode: 0o600 })
+}
+
+function environment(env: NodeJS.ProcessEnv, plan: Launch): NodeJS.ProcessEnv {
+  const all = { ...env, ...plan.env }
+  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined))
+}
+
+/**
+ * Becomes the program on the terminal. A helper hangs it up if corral dies, even by `kill -9`: corral then has not
+ * written the line that the helper waits for.
+ */
+const WATCHED = `
+( trap '' INT TERM HUP QUIT; read -r _ <&3 || kill -s HUP $$ ) </dev/null >/dev/null 2>&1 &
+exec 3<&-
+exec "$@"
+`
+
+/** Runs a program on the terminal of this command. @returns its exit code */
+async function run(program: string, args: string[], env: NodeJS.ProcessEnv): Promise<number> {
+  const isWindows = process.platform === 'win32'
+  const child = isWindows
+    ? // Programs of npm are scripts on Windows.
+      (await import('execa')).execa(program, args, { stdio: 'inherit', env, extendEnv: false, reject: false })
+    : spawn('/bin/sh', ['-c', WATCHED, 'corral-launch', program, ...args], {
+        stdio: ['inherit', 'inherit', 'inherit', 'pipe'],
+        env
+      })
+  for (const signal of ['SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGHUP'] as const) {
+    process.removeAllListeners(signal)
+    process.on(signal, () => {
+      // A terminal sends these to the program, too.
+      const isKey = signal === 'SIGINT' || signal === 'SIGQUIT'
+      if (!(isKey && startedOnTerminal())) child.kill(signal)
+    })
+  }
+  const [code, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
+  const watched = child.stdio[3] as NodeJS.WritableStream | null | undefined
+  watched?.end('\n')
+  return code ?? 128 + constants.signals[signal!]
+}

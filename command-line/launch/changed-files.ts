@@ -1,0 +1,154 @@
+import { constants } from 'node:fs'
+import { access, lstat, mkdir, open, readFile, realpath, rename, rm, rmdir, stat } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import writeFileAtomic from 'write-file-atomic'
+import { isSystemError } from '../../core/errors.ts'
+import { withShortLock } from '../../core/system/short-lock.ts'
+import { failure } from '../command-failure.ts'
+import { applyChanges, type Change, type ChangedFile, digest, NotEditable, undoChanges } from './settings-edit.ts'
+
+/*
+ * Changes files of the user so that they can be restored. A record in the agent's folder has the text of each file
+ * before the change. It is written before the file, so that a killed process leaves either the old file or one that
+ * can be restored.
+ */
+
+const RECORD = 'changed.json'
+
+export interface PlannedChange {
+  path: string
+  before: string | undefined
+  after: string
+}
+
+/** Returns the text that the file gets. @throws CommandFailure if it cannot be changed */
+export async function planChange(folder: string, file: string, changes: Change[]): Promise<PlannedChange> {
+  const { path, current, text } = await computeChange(folder, file, changes)
+  return { path, before: current, after: text }
+}
+
+/** Changes the file, after recording how to undo it. */
+export async function makeChange(folder: string, file: string, changes: Change[]): Promise<void> {
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  await withShortLock(folder, async () => {
+    const { path, current, text, record, others } = await computeChange(folder, file, changes)
+    if (text === current) return
+    await writeFileAtomic(join(folder, RECORD), JSON.stringify([...others, record]), { mode: 0o600 })
+    await mkdir(dirname(path), { recursive: true })
+    await replaceFile(path, text)
+  })
+}
+
+async function computeChange(folder: string, file: string, changes: Change[]) {
+  const path = await realpath(file).catch(async error => {
+    if (!isSystemError(error, 'ENOENT')) throw error
+    const isLink = await lstat(file).catch(() => undefined)
+    if (isLink) throw failure(`${file} is a link to a file that does not exist. Create that file or remove the link.`)
+    return file
+  })
+  const current = await readText(path)
+  const records = await readRecords(folder)
+  const earlier = records.find(record => record.path === path)
+  try {
+    const { text: base } = earlier ? undoChanges(current, earlier) : { text: current }
+    const { text, entries } = applyChanges(base, changes, earlier?.entries)
+    const written = earlier && earlier.base === (base ?? null) ? earlier.written : []
+    const folders = [...(earlier?.folders ?? []), ...(await missingFolders(dirname(path)))]
+    const record: ChangedFile = { path, base: base ?? null, written: [...written, digest(text)], folders, entries }
+    return { path, current, text, record, others: records.filter(other => other !== earlier) }
+  } catch (error) {
+    throw explained(path, error)
+  }
+}
+
+/** Names the file in an error about its text. */
+function explained(path: string, error: unknown): unknown {
+  if (!(error instanceof NotEditable)) return error
+  return failure(`${path} cannot be changed: ${error.message}. Correct the file and try again.`, error)
+}
+
+async function missingFolders(folder: string): Promise<string[]> {
+  if (await stat(folder).catch(() => undefined)) return []
+  return [...(await missingFolders(dirname(folder))), folder]
+}
+
+/** @returns undefined if there is no file. @throws CommandFailure if its bytes would not survive */
+async function readText(path: string): Promise<string | undefined> {
+  try {
+    const bytes = await readFile(path)
+    await access(path, constants.W_OK)
+    const text = bytes.toString('utf8')
+    if (Buffer.from(text).equals(bytes)) return text
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return undefined
+    if (!isSystemError(error, 'EACCES', 'EPERM', 'EROFS')) throw error
+    throw failure(`${path} is read-only. Use --print, and make the change where the file comes from.`, error)
+  }
+  throw failure(`${path} is not UTF-8. Save it as UTF-8 and try again.`)
+}
+
+async function readRecords(folder: string): Promise<ChangedFile[]> {
+  try {
+    return JSON.parse(await readFile(join(folder, RECORD), 'utf8'))
+  } catch (error) {
+    if (isSystemError(error, 'ENOENT')) return []
+    throw error
+  }
+}
+
+/** Replaces a file at once. Its mode and owner stay. */
+async function replaceFile(path: string, text: string): Promise<void> {
+  const old = await stat(path).catch(() => undefined)
+  // The same name each time: the lock keeps others away, and a killed process leaves at most this one.
+  const temporary = `${path}.corral-tmp`
+  await rm(temporary, { force: true })
+  const file = await open(temporary, 'wx', 0o600)
+  try {
+    await file.writeFile(text)
+    if (old) {
+      if (process.getuid?.() === 0) await file.chown(old.uid, old.gid)
+      await file.chmod(old.mode & 0o7777)
+    }
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+  await rename(temporary, path)
+}
+
+function undone(current: string | undefined, record: ChangedFile) {
+  try {
+    return undoChanges(current, record)
+  } catch (error) {
+    throw explained(record.path, error)
+  }
+}
+
+/**
+ * Restores all files that were changed for an agent, and removes corral's own. Later changes of the user stay.
+ * @returns what was done, a line for each file
+ */
+export async function undoLaunch(folder: string): Promise<string[]> {
+  if (!(await stat(folder).catch(() => undefined))) return []
+  return await withShortLock(folder, async () => {
+    const lines: string[] = []
+    for (const record of await readRecords(folder)) {
+      const { path, folders } = record
+      const current = await readText(path)
+      const { text, kept } = undone(current, record)
+      await rm(`${path}.corral-tmp`, { force: true })
+      if (text === undefined) await rm(path, { force: true })
+      else if (text !== current) await replaceFile(path, text)
+      for (const created of folders.toReversed()) {
+        await rmdir(created).catch(error => {
+          if (!isSystemError(error, 'ENOTEMPTY', 'EEXIST', 'ENOENT')) throw error
+        })
+      }
+      const whose = kept.length > 0 ? `, except ${kept.join(', ')}, which somebody has changed since` : ''
+      if (current === undefined) lines.push(`${path} no longer exists`)
+      else lines.push(text === undefined ? `removed ${path}` : `restored ${path}${whose}`)
+    }
+    await rm(folder, { recursive: true, force: true })
+    return lines
+  })
+}
