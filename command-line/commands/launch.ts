@@ -13,9 +13,9 @@ import { findExecutable } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { CommandFailure, EXIT, failure, interruption, startedOnTerminal } from '../command-failure.ts'
 import { type CommandContext, configPlaces, modelArgument, openConfig, usageFailure } from '../context.ts'
-import { AGENTS, type Agent, type Launch, type LaunchFacts } from '../launch/agents.ts'
+import { AGENTS, type Agent, type Launch, type LaunchFacts, planLaunch } from '../launch/agents.ts'
 import { makeChange, planChange, undoLaunch } from '../launch/changed-files.ts'
-import { type AgentModel, chooseModel, contextProblem, formatCommand } from '../launch/plan.ts'
+import { agentModels, chooseModel, contextProblem, formatCommand, type ListedModel } from '../launch/plan.ts'
 import { formatDiff } from '../launch/settings-edit.ts'
 import { formatTable, printable, printNote, printText } from '../output.ts'
 import { readServerSettings, toServerSettings } from '../server-address.ts'
@@ -54,11 +54,12 @@ export async function launch(
   const facts = await withServer(context, 'fail', ({ client }) =>
     findFacts(context, client, agent, join(folders, name), { model, yes })
   )
-  const plan = agent.plan(facts)
-  if (print) return await printLaunch(context, plan, facts, [agent.programs[0]!, ...words])
+  const user = { env: context.env, platform: process.platform, read: readIfPresent }
+  const plan = planLaunch(agent, facts, user)
+  if (print) return await printLaunch(context, agent, plan, facts, words)
   await writeFiles(name, agent, plan, facts, yes)
   printNote(`Starting ${agent.title} with ${facts.model}, with a context of ${facts.context} tokens.`)
-  process.exitCode = await run(program!, [...(plan.args ?? []), ...words], environment(context.env, plan))
+  process.exitCode = await run(program!, [...plan.args, ...words], { ...context.env, ...plan.env })
 }
 
 async function undoAll(folders: string, name: string | undefined): Promise<void> {
@@ -98,14 +99,6 @@ function findProgram({ programs }: Agent, env: NodeJS.ProcessEnv): string | unde
   return undefined
 }
 
-interface ModelRow {
-  id: string
-  aliases: string[]
-  max_input_tokens: number
-  max_tokens: number
-  status: { value: string }
-}
-
 /** Asks the server about its models over TCP with the user's key, because that is what the agent can use. */
 async function findFacts(
   context: CommandContext,
@@ -120,7 +113,7 @@ async function findFacts(
   const readModels = async () => {
     const [{ models }, { data, models: catalog }] = await Promise.all([
       own.json<{ models: LocalModel[] }>('GET', '/api/tags'),
-      own.json<{ data: ModelRow[]; models?: object[] }>('GET', '/v1/models')
+      own.json<{ data: ListedModel[]; models?: object[] }>('GET', '/v1/models')
     ])
     return { catalog, models: agentModels(models, data) }
   }
@@ -132,25 +125,23 @@ async function findFacts(
   if ('small' in choice) {
     throw failure(contextProblem(choice.small, agent, await limitingSettings(context, client, choice.small.name)))
   }
-  let [model] = choice.models as [AgentModel, ...AgentModel[]]
-  const [{ atTerminal, pickOne }] = await Promise.all([import('../questions.ts')])
-  if (choice.models.length > 1 && !yes && atTerminal() && process.stdout.isTTY) {
-    const rows = choice.models.map(({ name, size }) => ({ value: name, label: name, size }))
-    const picked = await pickOne('Which model?', rows)
-    model = choice.models.find(({ name }) => name === picked)!
-  }
-  const { name: found, context: tokens, answer, images, thinking } = model
+  const { atTerminal, pickOne } = await import('../questions.ts')
+  const isAsked = choice.models.length > 1 && !yes && atTerminal() && process.stdout.isTTY
+  const rows = choice.models.map(({ name, size }) => ({ value: name, label: name, size }))
+  const picked = isAsked ? await pickOne('Which model?', rows) : rows[0]!.value
+  const { context: tokens, answer, images, thinking } = choice.models.find(({ name }) => name === picked)!
   return {
     url: client.address,
     key: apiKey ?? 'unused',
-    model: found,
+    // The agents' files must not get anything else from a server.
+    model: modelArgument(picked),
     context: tokens,
     answer,
     images,
     thinking,
-    catalog: catalog && { models: catalog },
+    catalog: catalog ?? [],
     folder,
-    user: { home: homedir(), env: context.env, platform: process.platform, read: readIfPresent }
+    home: homedir()
   }
 }
 
@@ -161,26 +152,6 @@ function readIfPresent(path: string): string | undefined {
     if (isSystemError(error, 'ENOENT')) return undefined
     throw error
   }
-}
-
-function agentModels(models: LocalModel[], rows: ModelRow[]): AgentModel[] {
-  return models.flatMap(({ name, size, modified_at, capabilities, details }) => {
-    const row = rows.find(({ id }) => id === name)
-    if (!row || !capabilities.includes('completion')) return []
-    const has = (capability: string) => capabilities.includes(capability)
-    return {
-      name,
-      size,
-      modifiedAt: modified_at,
-      loaded: row.status.value === 'loaded',
-      trained: details.context_length,
-      context: row.max_input_tokens,
-      answer: row.max_tokens,
-      tools: has('tools'),
-      images: has('vision'),
-      thinking: has('thinking')
-    }
-  })
 }
 
 /** Returns the full name of the wanted model, and offers to pull it if it is missing. */
@@ -208,35 +179,30 @@ async function limitingSettings(context: CommandContext, client: ServerClient, m
 }
 
 /** Prints everything that a launch would write and start, without the key. */
-async function printLaunch(context: CommandContext, plan: Launch, facts: LaunchFacts, command: string[]) {
-  const { own = {}, changes, env = {}, args = [] } = plan
-  for (const [name, text] of Object.entries(own)) printText(`# ${join(facts.folder, name)}\n${text}`)
+async function printLaunch(context: CommandContext, agent: Agent, plan: Launch, facts: LaunchFacts, words: string[]) {
+  const { own, changes, env, args } = plan
+  for (const [path, text] of Object.entries(own)) printText(`# ${path}\n${text}`)
   if (changes) {
     const { path, before = '', after } = await planChange(facts.folder, changes.file, changes.list)
     if (before !== after) printText(`# ${path}\n${withoutKey(formatDiff(before, after), facts.key)}\n`)
   }
-  const key = context.env.CORRAL_API_KEYS?.trim() === facts.key ? '"$CORRAL_API_KEYS"' : "'<key>'"
-  printText(
-    formatCommand(
-      env,
-      [command[0]!, ...args, ...command.slice(1)],
-      facts.key === 'unused' ? undefined : { value: facts.key, shown: key }
-    )
-  )
+  const shown = context.env.CORRAL_API_KEYS?.trim() === facts.key ? '"$CORRAL_API_KEYS"' : "'<key>'"
+  const secret = facts.key === 'unused' ? undefined : { value: facts.key, shown }
+  printText(formatCommand(env, [agent.programs[0]!, ...args, ...words], secret))
 }
 
 const withoutKey = (text: string, key: string) => (key === 'unused' ? text : text.replaceAll(key, '<key>'))
 
 /** Writes corral's own files for the agent, and changes the user's file after a yes. */
 async function writeFiles(name: string, { title }: Agent, plan: Launch, facts: LaunchFacts, yes: boolean) {
-  const { own = {}, changes } = plan
+  const { own, changes } = plan
   const { folder, key } = facts
   if (changes) {
     const { path, before = '', after } = await planChange(folder, changes.file, changes.list)
     if (before !== after) {
       printNote(`${title} takes its models from ${path}. This change is needed:`)
       process.stderr.write(`${printable(withoutKey(formatDiff(before, after), key))}\n`)
-      if (changes.hasKey && key !== 'unused')
+      if (key !== 'unused' && after.includes(key))
         printNote('The file will contain the API key, and only you can read it if it is new.')
       if (!yes) {
         const { atTerminal, confirm } = await import('../questions.ts')
@@ -250,12 +216,7 @@ async function writeFiles(name: string, { title }: Agent, plan: Launch, facts: L
     }
   }
   if (Object.keys(own).length > 0) await mkdir(folder, { recursive: true, mode: 0o700 })
-  for (const [file, text] of Object.entries(own)) await writeFileAtomic(join(folder, file), text, { mode: 0o600 })
-}
-
-function environment(env: NodeJS.ProcessEnv, plan: Launch): NodeJS.ProcessEnv {
-  const all = { ...env, ...plan.env }
-  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined))
+  for (const [path, text] of Object.entries(own)) await writeFileAtomic(path, text, { mode: 0o600 })
 }
 
 /**

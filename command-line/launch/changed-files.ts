@@ -5,7 +5,7 @@ import writeFileAtomic from 'write-file-atomic'
 import { isSystemError } from '../../core/errors.ts'
 import { withShortLock } from '../../core/system/short-lock.ts'
 import { failure } from '../command-failure.ts'
-import { applyChanges, type Change, type ChangedFile, digest, NotEditable, undoChanges } from './settings-edit.ts'
+import { applyChanges, type Change, type ChangedFile, NotEditable, undoChanges } from './settings-edit.ts'
 
 /*
  * Changes files of the user so that they can be restored. A record in the agent's folder has the text of each file
@@ -31,9 +31,9 @@ export async function planChange(folder: string, file: string, changes: Change[]
 export async function makeChange(folder: string, file: string, changes: Change[]): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
   await withShortLock(folder, async () => {
-    const { path, current, text, record, others } = await computeChange(folder, file, changes)
+    const { path, current, text, records } = await computeChange(folder, file, changes)
     if (text === current) return
-    await writeFileAtomic(join(folder, RECORD), JSON.stringify([...others, record]), { mode: 0o600 })
+    await writeFileAtomic(join(folder, RECORD), JSON.stringify(records), { mode: 0o600 })
     await mkdir(dirname(path), { recursive: true })
     await replaceFile(path, text)
   })
@@ -50,12 +50,11 @@ async function computeChange(folder: string, file: string, changes: Change[]) {
   const records = await readRecords(folder)
   const earlier = records.find(record => record.path === path)
   try {
-    const { text: base } = earlier ? undoChanges(current, earlier) : { text: current }
-    const { text, entries } = applyChanges(base, changes, earlier?.entries)
-    const written = earlier && earlier.base === (base ?? null) ? earlier.written : []
+    const base = earlier ? undoChanges(current, earlier).text : current
+    const { text, record } = applyChanges(base, changes, earlier)
     const folders = [...(earlier?.folders ?? []), ...(await missingFolders(dirname(path)))]
-    const record: ChangedFile = { path, base: base ?? null, written: [...written, digest(text)], folders, entries }
-    return { path, current, text, record, others: records.filter(other => other !== earlier) }
+    const others = records.filter(other => other !== earlier)
+    return { path, current, text, records: [...others, { path, folders, ...record }] }
   } catch (error) {
     throw explained(path, error)
   }

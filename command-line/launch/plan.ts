@@ -1,4 +1,13 @@
+import type { LocalModel } from '../../core/contracts/native-records.ts'
 import type { Agent } from './agents.ts'
+
+/** A model in the reply of `GET /v1/models`. */
+export interface ListedModel {
+  id: string
+  max_input_tokens: number
+  max_tokens: number
+  status: { value: string }
+}
 
 /** A chat model of the server. */
 export interface AgentModel {
@@ -16,6 +25,32 @@ export interface AgentModel {
   tools: boolean
   images: boolean
   thinking: boolean
+}
+
+/** Combines what two lists of a server say about its chat models. */
+export function agentModels(models: readonly LocalModel[], rows: readonly ListedModel[]): AgentModel[] {
+  return models.flatMap(({ name, size, modified_at: modifiedAt, capabilities, details }) => {
+    const row = rows.find(({ id }) => id === name)
+    const [chats, tools, images, thinking] = ['completion', 'tools', 'vision', 'thinking'].map(each =>
+      capabilities.includes(each)
+    ) as [boolean, boolean, boolean, boolean]
+    if (!row || !chats) return []
+    const { max_input_tokens: context, max_tokens, status } = row
+    const answer = Math.min(max_tokens, MAX_ANSWER_TOKENS, Math.floor(context * ANSWER_SHARE))
+    const trained = details.context_length
+    return {
+      name,
+      size,
+      modifiedAt,
+      loaded: status.value === 'loaded',
+      trained,
+      context,
+      answer,
+      tools,
+      images,
+      thinking
+    }
+  })
 }
 
 type Needs = Pick<Agent, 'title' | 'minContext' | 'needsTools'>
@@ -41,12 +76,7 @@ export function chooseModel(
   const capable = candidates
     .filter(({ tools }) => tools || !needsTools)
     .toSorted((a, b) => Number(b.loaded) - Number(a.loaded) || b.modifiedAt.localeCompare(a.modifiedAt))
-  const models = capable
-    .filter(({ context }) => context >= minContext)
-    .map(model => ({
-      ...model,
-      answer: Math.min(model.answer, MAX_ANSWER_TOKENS, Math.floor(model.context * ANSWER_SHARE))
-    }))
+  const models = capable.filter(({ context }) => context >= minContext)
   if (models.length > 0) return { models }
   const [small] = capable.toSorted((a, b) => (b.trained ?? b.context) - (a.trained ?? a.context))
   if (small) return { small }
