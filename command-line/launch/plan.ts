@@ -80,8 +80,8 @@ export function chooseModel(
   if (models.length > 0) return { models }
   const [small] = capable.toSorted((a, b) => (b.trained ?? b.context) - (a.trained ?? a.context))
   if (small) return { small }
-  const which = wanted === undefined ? 'No model on this server' : `"${wanted}" is not a chat model that`
-  return { problem: `${which} can call tools, which ${title} needs. ${PULL}` }
+  const problem = wanted === undefined ? 'No model on this server can' : `"${wanted}" cannot`
+  return { problem: `${problem} ${needsTools ? 'call tools' : 'chat'}, which ${title} needs. ${PULL}` }
 }
 
 /** Says why the context is too small, and which setting to change. @param limiting settings that limit it, with places */
