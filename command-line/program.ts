@@ -19,7 +19,7 @@ const MODULES: Record<string, () => Promise<object>> = {
   serve: () => import('./commands/serve.ts'),
   open: () => import('./commands/open.ts'),
   run: () => import('./commands/run.ts'),
-  launch: () => import('./commands/launch.ts'),
+  launch: () => import('./commands/launch-agent.ts'),
   ps: () => import('./commands/loaded-models.ts'),
   top: () => import('./commands/loaded-models.ts'),
   stop: () => import('./commands/loaded-models.ts'),

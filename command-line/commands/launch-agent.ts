@@ -231,22 +231,26 @@ exec "$@"
 
 /** Runs a program on the terminal of this command. @returns its exit code */
 async function run(program: string, args: string[], env: NodeJS.ProcessEnv): Promise<number> {
-  const isWindows = process.platform === 'win32'
-  const child = isWindows
-    ? // Programs of npm are scripts on Windows.
-      (await import('execa')).execa(program, args, { stdio: 'inherit', env, extendEnv: false, reject: false })
-    : spawn('/bin/sh', ['-c', WATCHED, 'corral-launch', program, ...args], {
-        stdio: ['inherit', 'inherit', 'inherit', 'pipe'],
-        env
-      })
+  const { execa } = await import('execa')
+  interruption().throwIfAborted()
   for (const signal of ['SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGHUP'] as const) {
-    process.removeAllListeners(signal)
+    const others = process.listeners(signal)
     process.on(signal, () => {
       // A terminal sends these to the program, too.
       const isKey = signal === 'SIGINT' || signal === 'SIGQUIT'
       if (!(isKey && startedOnTerminal())) child.kill(signal)
     })
+    // Not before, because a signal without any listener is lost.
+    for (const other of others) process.off(signal, other)
   }
+  const child =
+    process.platform === 'win32'
+      ? // Programs of npm are scripts on Windows.
+        execa(program, args, { stdio: 'inherit', env, extendEnv: false, reject: false })
+      : spawn('/bin/sh', ['-c', WATCHED, 'corral-launch', program, ...args], {
+          stdio: ['inherit', 'inherit', 'inherit', 'pipe'],
+          env
+        })
   const [code, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
   const watched = child.stdio[3] as NodeJS.WritableStream | null | undefined
   watched?.end('\n')
