@@ -3,7 +3,7 @@ import { open, readFile } from 'node:fs/promises'
 import type { FastifyReply } from 'fastify'
 import type { CoreConfig } from '../config/core-schema.ts'
 import type { EngineFields } from '../contracts/engines.ts'
-import { CorralError, type ErrorCode } from '../errors.ts'
+import { CorralError, type ErrorCode, isSystemError } from '../errors.ts'
 import { formatBytes, parseBytes } from '../system/bytes.ts'
 import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
@@ -108,7 +108,12 @@ export async function withReadFiles<Body extends EngineFields>(
     const source = findSource(file, reply)
     const read = isFault(source)
       ? source
-      : await (isImage ? readImage : readDocument)(source, readLimits(limits), reply.request.caller.turn, signal)
+      : await (isImage ? readImage : readDocument)(source, readLimits(limits), reply.request.caller.turn, signal).catch(
+          error => {
+            if (isSystemError(error, 'ENOENT')) return FILE_GONE
+            throw error
+          }
+        )
     const fault = isFault(read) ? read : read.cut
     const what = isImage ? 'image' : 'document'
     if (fault && param !== undefined) {

@@ -23,7 +23,7 @@ const ImageData = function (this: Pixels, data: Uint8ClampedArray, width: number
 }
 Object.assign(globalThis, { ImageData })
 const wasmBinary = readFileSync(createRequire(import.meta.url).resolve('@jsquash/webp/codec/dec/webp_dec.wasm'))
-await init({ wasmBinary: new Uint8Array(wasmBinary).buffer })
+await init({ wasmBinary: new Uint8Array(wasmBinary).buffer, print() {}, printErr() {} })
 
 const RGBA_BYTES = 4
 /** Bit depth 8, RGBA, and the only methods that PNG has. */

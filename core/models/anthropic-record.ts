@@ -70,7 +70,7 @@ const KINDS = Array.from({ length: 8 }, (_, flags) => {
     },
     effort: { ...no, low: no, medium: no, high: no, xhigh: null, max: no },
     image_input: support((flags & 1) !== 0),
-    pdf_input: no,
+    pdf_input: support(true),
     server_tools: { ...no, code_execution: no, web_search: no },
     structured_outputs: support((flags & 2) !== 0),
     thinking: { ...thinking, types: { enabled: thinking, disabled: thinking, adaptive: no, between_tools: no } }

@@ -108,7 +108,7 @@ export function generateCall(
 ): NativeCall {
   const prompt = request.prompt ?? ''
   const turn: Record<string, unknown> = { role: 'user', content: messageContent(prompt, request.images) }
-  withUsableMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
+  const turns = withUsableMedia([turn], variant, engine, (_, part) => `images[${part - 1}]`)
   if (request.images?.length && (request.suffix || request.raw)) {
     const other = request.suffix ? 'suffix' : 'raw'
     throw new CorralError('invalid_request', `"images" cannot be combined with "${other}".`, { param: 'images' })
@@ -119,7 +119,7 @@ export function generateCall(
   const format = formatFields(request)
   if (request.raw) return { operation: 'completion', body: { ...sampling, ...format, prompt } }
   const earlier: Record<string, unknown>[] = earlierTurns(request).map(each => ({ ...each }))
-  const messages = withModelDefaults([...earlier, turn], variant.defaults)
+  const messages = withModelDefaults([...earlier, ...turns], variant.defaults)
   if (variant.metadata.capabilities.includes('base') && !request.images?.length && !setsTemplate(engine)) {
     return { operation: 'completion', body: { ...sampling, ...format, prompt: bareText(messages) } }
   }

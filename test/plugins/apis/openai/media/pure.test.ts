@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Fastify from 'fastify'
 import t from 'tap'
-import { imageSize, withUsableMedia } from '../../../../../core/answers/media-parts.ts'
+import { imageSize, type Place, withUsableMedia } from '../../../../../core/answers/media-parts.ts'
 import type { EngineMode } from '../../../../../core/contracts/engines.ts'
 import type { Capability } from '../../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
@@ -97,6 +97,41 @@ t.test('checks images and audio in messages', async t => {
   }
   t.match(check(video), { code: 'invalid_request', message: /not a video/ })
   t.same(check({ type: 'constructor' }), {}, 'other types are left to the API')
+})
+
+t.test('media that a model cannot use become sentences in histories', async t => {
+  const asked = {
+    content: [
+      { type: 'text', text: 'See.' },
+      { type: 'image_url', image_url: { url: 'http://x' } }
+    ]
+  }
+  const heard = { content: [{ type: 'input_audio', input_audio: { data: 'x' } }] }
+  const question = { role: 'user', content: 'And?' }
+  const answer = { role: 'assistant', content: 'Hm.' }
+  const result = { role: 'tool', ...heard }
+  const contents = (messages: Record<string, unknown>[], capabilities: Capability[], place?: Place) =>
+    withUsableMedia(messages, variantOf(capabilities), {}, place).map(({ content }) => content)
+  const blind = 'See.\n[There was an image here, but this model cannot understand images.]'
+  const deaf = '[There was a sound here, but this model cannot understand sounds.]'
+  t.strictSame(contents([asked, answer, result], ['completion']), [blind, 'Hm.', deaf])
+  t.strictSame(contents([asked, heard, question], ['completion']), [blind, deaf, 'And?'], 'after a refusal')
+  const bad = 'See.\n[There was an image here, but its data cannot be used.]'
+  t.strictSame(contents([asked, answer, question], ['completion', 'vision']), [bad, 'Hm.', 'And?'])
+  t.strictSame(contents([asked, answer, result, asked], ['completion'])[3], blind, 'behind the result of a tool')
+  t.strictSame(
+    contents([asked], ['completion'], () => undefined),
+    [blind],
+    'from an earlier message of the request'
+  )
+  for (const more of [[], [answer], [{ role: 'system', content: '' }]]) {
+    t.match(
+      refusal(() => contents([question, answer, asked, ...more], ['completion'])),
+      {
+        code: 'unsupported_capability'
+      }
+    )
+  }
 })
 
 t.test('parses multipart forms', async t => {
