@@ -54,10 +54,11 @@ export function readThinking(request: EngineFields): Thinking {
       const value = request[field]
       return inner === undefined ? [value] : isObject(value) ? [value[inner]] : []
     })
-  const said = values(FIELDS)
-  const effort = said.find((value): value is string => typeof value === 'string' && !Object.hasOwn(SWITCHES, value))
-  const switched = said.find(value => typeof value === 'boolean' || Object.hasOwn(SWITCHES, String(value)))
-  const enabled = typeof switched === 'string' ? SWITCHES[switched] : (switched as boolean | undefined)
+  const said = values(FIELDS).map(value =>
+    typeof value === 'string' && Object.hasOwn(SWITCHES, value) ? SWITCHES[value] : value
+  )
+  const enabled = said.find(value => typeof value === 'boolean')
+  const effort = said.find(value => typeof value === 'string')
   const budget = values(BUDGETS).find((value): value is number => Number.isInteger(value) && Number(value) >= 0)
   return {
     ...((enabled ?? effort) !== undefined && { enabled: enabled ?? true }),

@@ -2,6 +2,7 @@ import { EFFORTS, readThinking, THINKING_FIELDS } from '../../core/answers/think
 import type { EngineFields } from '../../core/contracts/engines.ts'
 import { CorralError } from '../../core/errors.ts'
 import { templateCode, withoutStrings } from '../../core/models/template-code.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import { isConstrained } from './answer-fields.ts'
 
 /*
@@ -62,7 +63,8 @@ export function thinkingWriter(template: string, thinks: boolean): (body: Engine
     const { enabled, effort } = said
     const level = getLevel(enabled, effort)
     const budget = getBudget(body, said)
-    const template: EngineFields = { ...kept, ...(body.chat_template_kwargs as EngineFields | undefined) }
+    const { chat_template_kwargs: given } = body
+    const template: EngineFields = { ...kept, ...(isObject(given) && given) }
     if (enabled !== undefined) {
       template.enable_thinking = enabled
       for (const name of switches) template[name] = name === 'thinking' ? enabled : enabled ? 'enabled' : 'disabled'
@@ -110,7 +112,6 @@ const MARKS: readonly { start: string; end: string; after?: string; without?: st
     without: '<|channel|>final<|message|>'
   },
   { start: '<think>', end: '</think>' },
-  { start: '<think:opensource>', end: '</think:opensource>' },
   { start: '<seed:think>', end: '</seed:think>' },
   { start: '<|START_THINKING|>', end: '<|END_THINKING|>' },
   { start: '<|channel>thought', end: '<channel|>' },

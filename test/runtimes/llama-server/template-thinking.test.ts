@@ -32,7 +32,8 @@ const SAID: [request: object, thinking: object][] = [
     { enabled: true, budget: 7 }
   ],
   [{ chat_template_kwargs: { enable_thinking: false }, reasoning_effort: 'high' }, { enabled: false }],
-  [{ think: 1, thinking: 'x', reasoning: [], thinking_budget: 'much', reasoning_budget: -1 }, {}]
+  [{ think: 1, thinking: { type: { toString: 1 } }, reasoning: ['none'], reasoning_effort: { toString: 1 } }, {}],
+  [{ thinking: [], thinking_budget: 'much', reasoning_budget: -1, chat_template_kwargs: 'none' }, {}]
 ]
 
 t.test('reads thinking in the words of each API', async t => {
@@ -67,6 +68,7 @@ const WRITTEN: [template: string, request: object, variables: object, budget?: n
   [PLAIN, { max_tokens: -1, grammar: 'root ::= "a"' }, {}],
   [PLAIN, { max_tokens: 100, tools: [{}] }, {}],
   [PLAIN, { think: true, chat_template_kwargs: { other: 1 } }, { ...on, other: 1 }],
+  [PLAIN, { think: true, chat_template_kwargs: 'x'.repeat(99) }, on],
   [FORCED, { think: false }, off, 1],
   [LEVELS, { reasoning_effort: 'minimal' }, { ...on, reasoning_effort: 'low' }],
   [LEVELS, { reasoning_effort: 'xhigh' }, { ...on, reasoning_effort: 'high' }],

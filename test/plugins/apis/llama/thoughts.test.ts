@@ -101,7 +101,7 @@ function partsOf({ message, response, thinking, choices, output, content }: any)
 const FORMATTED: [path: string, body: object][] = [
   ['/api/chat', { messages, think: true, format: schema }],
   ['/api/generate', { prompt: 'Hi', think: 'high', format: schema }],
-  ['/ollama/api/chat', { messages, think: true, format: 'json' }],
+  ['/ollama/api/chat', { messages, think: true, format: schema }],
   ['/v1/chat/completions', { messages, response_format: { type: 'json_schema', json_schema } }],
   ['/v1/chat/completions', { messages, thinking: { type: 'enabled' }, json_schema: schema }],
   [
@@ -124,7 +124,7 @@ const FORMATTED: [path: string, body: object][] = [
 
 t.test('a format applies to the answer after the thinking on every API', async t => {
   for (const [path, body] of FORMATTED) {
-    // Without the format, the model would think until its tokens are used up.
+    // Without the format, the model would think until its tokens are used up. Its white space is limited.
     const limits = path === '/v1/messages' ? { max_tokens: 480 } : { options: { max_tokens: 480 } }
     const reply = await corral.json(path, { model: MODEL, stream: false, ...body, ...limits }, alice)
     t.equal(reply.status, 200, `${path}: ${JSON.stringify(reply.body)}`)
