@@ -27,7 +27,9 @@ export const ChatRequest = Titled('LMStudioChatRequest', {
   model: Type.String(),
   input: Type.Union([Type.String(), Type.Array(Part, { minItems: 1 })]),
   system_prompt: Given(Type.String()),
-  integrations: Given(Type.Array(Type.Unknown(), { description: 'Left out, and named in X-Corral-Ignored-Tools' })),
+  integrations: Given(
+    Type.Array(Type.Union([Type.String(), Loose({})]), { description: 'Left out, and named in X-Corral-Ignored-Tools' })
+  ),
   stream: Given(Type.Boolean({ default: false })),
   temperature,
   top_p,
@@ -161,7 +163,7 @@ const pick = ({ model, temperature, top_p, top_k }: ChatRequest) => ({ model, te
 
 /** Returns the names of MCP servers and plugins. */
 const integrationNames = (integrations: readonly unknown[]) =>
-  integrations.map(each => String(isObject(each) ? (each.id ?? each.server_label) : each))
+  integrations.map(each => String(isObject(each) ? (each.id ?? each.server_label ?? 'integration') : each))
 
 const newId = (prefix: string) => `${prefix}_${randomBytes(24).toString('hex')}`
 
@@ -187,12 +189,13 @@ function toContent(input: ChatRequest['input']): Record<string, unknown>[] {
 function toMessage({ type = 'message', role, content }: StoredItem): Record<string, unknown>[] {
   if (type !== 'message') return []
   if (!Array.isArray(content)) return [{ role, content }]
-  const parts = content.map(({ type, text, refusal, image_url }) =>
-    type === 'input_image'
-      ? { type: 'image_url', image_url: { url: image_url } }
-      : { type: 'text', text: text ?? refusal }
-  )
-  return [{ role, content: role === 'assistant' ? parts.map(({ text }) => text).join('') : parts }]
+  const parts = content.map(({ type, text, refusal, image_url, ...file }) => {
+    if (type === 'input_image') return { type: 'image_url', image_url: { url: image_url } }
+    return type === 'input_file' ? { type: 'file', file } : { type: 'text', text: text ?? refusal ?? '' }
+  })
+  return [
+    { role, content: role === 'assistant' ? content.map(part => part.text ?? part.refusal ?? '').join('') : parts }
+  ]
 }
 
 /** Returns the answer as `GET /v1/responses/{id}` shows it. */

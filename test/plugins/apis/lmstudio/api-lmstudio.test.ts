@@ -203,9 +203,11 @@ t.test('v1 answers and continues stored conversations', async t => {
   const { body: items } = await corral.json(`/v1/responses/${second.body.response_id}/input_items?order=asc`)
   t.strictSame(each(items.data as any[], 'role'), ['system', 'user', 'assistant', 'user'])
 
-  const shared = { model: DEMO, temperature: 0, input: 'What is 7 + 8?', previous_response_id: id }
+  const file = { type: 'input_file', filename: 'note.txt', file_data: 'data:text/plain;base64,SGVsbG8=' }
+  const input = [{ role: 'user', content: [file, { type: 'input_text', text: 'What is 7 + 8?' }] }]
+  const shared = { model: DEMO, temperature: 0, max_output_tokens: 20, input, previous_response_id: id }
   const response = (await corral.json('/v1/responses', shared)).body
-  t.equal(response.output[0].content[0].text, '7 + 8 = 15.', 'the Responses API continues it')
+  t.equal(response.output[0].type, 'message', 'the Responses API continues it, here with a file')
   const third = await ask({ input: CAPITAL_QUESTION.content, previous_response_id: response.id })
   t.match(third.body.output, [{ content: CAPITAL_ANSWER }], 'and the other way round')
   const forgotten = await ask({ input: 'Hi', store: false })
