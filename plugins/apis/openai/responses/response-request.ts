@@ -41,7 +41,6 @@ const REFUSED: Record<string, string> = {
   background: 'Responses cannot run in the background here. Remove "background" and use "stream".',
   conversation: 'Conversations are not stored here. Use "previous_response_id", or send the earlier items as "input".',
   prompt: 'Prompt templates are not stored here. Send their text as "instructions" and "input".',
-  context_management: 'Conversations cannot be compacted here. Use "truncation": "auto" to drop the oldest messages.',
   moderation: 'There is no moderation here. Remove "moderation".'
 }
 

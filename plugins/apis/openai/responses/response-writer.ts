@@ -4,7 +4,7 @@ import { OPENAI_CONTEXT_CODE, openaiErrorBody } from '../../../../core/http/open
 import { chatLogprobs } from '../openai-answer.ts'
 import { type CallWriter, openCall } from './call-writer.ts'
 import { type EngineRequest, newId } from './response-request.ts'
-import type { OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
+import type { CompactionItem, OutputItem, OutputMessage, Reasoning, ResponseRequest } from './schemas.ts'
 import { calledTool } from './tools.ts'
 
 export interface ResponseEvent {
@@ -70,6 +70,14 @@ export class ResponseWriter {
       for (const piece of toolCalls) this.#callTool(piece)
     }
     return this.#taken()
+  }
+
+  /** Adds a summary of the conversation, and counts its tokens unless an answer follows. */
+  compacted(item: CompactionItem, usage: TokenUsage): void {
+    this.#begin()
+    const output_index = this.#output.push(item) - 1
+    for (const type of ['added', 'done']) this.#event(`response.output_item.${type}`, { output_index, item })
+    this.#usage = usage
   }
 
   /** Returns the complete response and the events that end it. */

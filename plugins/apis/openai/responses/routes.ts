@@ -14,6 +14,14 @@ import { CorralError } from '../../../../core/errors.ts'
 import { openaiRouter } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'
 import { addedTools } from './call-items.ts'
+import {
+  type Compaction,
+  compact,
+  compactedWindow,
+  requestedCompaction,
+  sinceCompaction,
+  withTrigger
+} from './compaction.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
 import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
 import * as schemas from './schemas.ts'
@@ -40,6 +48,14 @@ export function responseRoutes(deps: ResponseDependencies): FastifyPluginAsync {
       response: { 200: json('The number of tokens', schemas.TokenCount) },
       errors: [...ANSWER_ERRORS, 'response_not_found'],
       handler: (request, reply) => countInputTokens(deps, request, reply)
+    })
+    route('POST /responses/compact', 'compactResponse', 'Replace a conversation by a summary', {
+      description:
+        'The model writes a summary. Send the output as the beginning of the next input. An input that ends with an item of type `compaction_trigger`, and `context_management`, do the same within `POST /v1/responses`.',
+      body: schemas.ResponseRequest,
+      response: { 200: json('The compacted conversation', schemas.CompactedResponse) },
+      errors: [...ANSWER_ERRORS, 'response_not_found'],
+      handler: (request, reply) => compactConversation(deps, request, reply)
     })
     route('GET /responses/:id', 'getResponse', 'Show a stored response', {
       params: schemas.ResponseId,
@@ -96,7 +112,8 @@ type ResponseCall = FastifyRequest<{ Body: schemas.ResponseRequest }>
 
 interface Plan {
   head: ResponseHead
-  items: schemas.Item[]
+  placed: PlacedItem[]
+  compaction: Compaction | undefined
   question: Question & { body: Record<string, unknown> }
 }
 
@@ -121,20 +138,26 @@ function conversation(stored: StoredResponses, owner: string, request: schemas.R
 }
 
 /** @throws CorralError naming the wrong field */
-function parseRequest(deps: ResponseDependencies, { body: request, caller }: ResponseCall, reply: FastifyReply): Plan {
+function parseRequest(
+  deps: ResponseDependencies,
+  { body: request, caller }: Pick<ResponseCall, 'body' | 'caller'>,
+  reply: FastifyReply
+): Plan {
   const { variant, settings, options, lease } = readModelRequest(deps, request, caller)
   const placed = conversation(deps.stored, caller.owner, request)
   const added = placed.flatMap(({ item, place }) => addedTools(item, [place ?? 'previous_response_id']))
   const engine = engineRequest(request, options, added)
   reportIgnoredTools(reply, engine.tools.ignored)
-  const { messages, places } = engineMessages(placed, request.instructions ?? undefined)
+  const { messages, places } = engineMessages(sinceCompaction(placed), request.instructions ?? undefined)
   if (placed.length === 0) {
     const sentence = '"input" is missing. It must be text or a non-empty list of items.'
     throw new CorralError('invalid_request', sentence, { param: 'input' })
   }
   const place = (message: number, part: number) => `${places[message]}[${part}]`
   const usable = withUsableMedia(messages, variant, settings.engine, place)
-  const overflow = engine.overflow ?? settings.overflow
+  const compaction = requestedCompaction(request, placed)
+  // A conversation that should be compacted is often too long already.
+  const overflow = engine.overflow ?? (compaction === 'now' ? 'drop_oldest' : settings.overflow)
   const sampling = { ...settings.sampling, ...engine.fields }
   return {
     head: {
@@ -145,7 +168,8 @@ function parseRequest(deps: ResponseDependencies, { body: request, caller }: Res
       sampling,
       truncation: overflow === 'drop_oldest' ? 'auto' : 'disabled'
     },
-    items: placed.map(({ item }) => item),
+    placed,
+    compaction,
     question: {
       operation: 'chat',
       body: { ...sampling, messages: withModelDefaults(usable, variant.defaults) },
@@ -163,13 +187,14 @@ export async function createResponse(
   request: ResponseCall,
   reply: FastifyReply
 ): Promise<unknown> {
-  const { head, items, question } = parseRequest(deps, request, reply)
+  const plan = parseRequest(deps, request, reply)
+  const { head, placed, question } = plan
   const keep = (response: ResponseObject) => {
-    if (request.body.store !== false) deps.stored.add(request.caller.owner, { response, input: items })
+    if (request.body.store !== false)
+      deps.stored.add(request.caller.owner, { response, input: placed.map(({ item }) => item) })
   }
   if (!request.body.stream) {
-    const writer = await wholeAnswer(deps, reply, question, () => new ResponseWriter(head))
-    const { response } = writer.complete()
+    const { response } = (await wholeResponse(deps, reply, plan)).complete()
     keep(response)
     return response
   }
@@ -179,9 +204,10 @@ export async function createResponse(
     failure => frames(writer.fail(failure)),
     () => frames(writer.beat())
   )
-  return await streamedAnswer(deps, request, reply, question, channel, () => {
+  return await streamedAnswer(deps, request, reply, question, channel, async (lease, first) => {
     writer = new ResponseWriter(head, writer)
     return {
+      body: await compact(plan, writer, lease, first),
       add: deltas => frames(writer.add(deltas)),
       end() {
         const { events, response } = writer.complete()
@@ -190,6 +216,26 @@ export async function createResponse(
       }
     }
   })
+}
+
+function wholeResponse(deps: ResponseDependencies, reply: FastifyReply, plan: Plan) {
+  return wholeAnswer(deps, reply, plan.question, async (lease, first) => {
+    const writer = new ResponseWriter(plan.head)
+    const body = await compact(plan, writer, lease, first)
+    return Object.assign(writer, { body })
+  })
+}
+
+async function compactConversation(
+  deps: ResponseDependencies,
+  request: ResponseCall,
+  reply: FastifyReply
+): Promise<unknown> {
+  const { body, caller } = request
+  const plan = parseRequest(deps, { body: withTrigger(body), caller }, reply)
+  const { response } = (await wholeResponse(deps, reply, plan)).complete()
+  const { id, created_at, output, usage } = response
+  return { id, object: 'response.compaction', created_at, output: compactedWindow(plan.placed, output), usage }
 }
 
 async function countInputTokens(

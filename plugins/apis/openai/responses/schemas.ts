@@ -72,7 +72,15 @@ export const ResponseRequest = Titled('ResponseRequest', {
   prompt_cache_key: Given(Type.String({ description: 'Has no effect: prompts are always cached' })),
   conversation: NOT_HERE,
   prompt: NOT_HERE,
-  context_management: NOT_HERE,
+  context_management: Given(
+    ListOf(
+      { type: Type.Literal('compaction'), compact_threshold: Given(Type.Integer({ minimum: 1 })) },
+      {
+        description:
+          'One entry: the model first summarizes a conversation of more than compact_threshold tokens (80 % of the context if absent)'
+      }
+    )
+  ),
   moderation: NOT_HERE,
   max_tool_calls: Type.Optional(Type.Unknown({ description: 'Has no effect: tools are run by the client' })),
   ...ignored('personality', 'prompt_cache_options', 'prompt_cache_retention', 'stream_options')
@@ -166,12 +174,19 @@ const CustomToolCall = Loose({
 })
 export type CustomToolCall = Static<typeof CustomToolCall>
 
+const CompactionItem = Loose({
+  type: Type.Literal('compaction'),
+  ...item,
+  encrypted_content: Type.String({ description: 'A summary of the conversation before, for this server' })
+})
+export type CompactionItem = Static<typeof CompactionItem>
+
 const OtherItem = Loose({
   type: Type.String({ description: 'Any other type of OpenAI, such as shell_call or apply_patch_call_output' }),
   ...item
 })
 
-const OutputItem = Type.Union([OutputMessage, Reasoning, FunctionCall, CustomToolCall, OtherItem])
+const OutputItem = Type.Union([OutputMessage, Reasoning, FunctionCall, CustomToolCall, CompactionItem, OtherItem])
 export type OutputItem = Static<typeof OutputItem>
 export type Message = Static<typeof InputMessage> | OutputMessage
 const Item = Type.Union([
@@ -181,6 +196,7 @@ const Item = Type.Union([
   Reasoning,
   FunctionCall,
   CustomToolCall,
+  CompactionItem,
   OtherItem
 ])
 export type Item = Static<typeof Item>
@@ -217,6 +233,14 @@ export const Response = Titled('Response', {
     output_tokens_details: Loose({ reasoning_tokens: Type.Integer() }),
     total_tokens: Type.Integer()
   })
+})
+
+export const CompactedResponse = Titled('CompactedResponse', {
+  id: Type.String({ description: 'resp_…' }),
+  object: Type.Literal('response.compaction'),
+  created_at: Type.Integer({ description: 'Seconds since the epoch' }),
+  output: Type.Array(Item, { description: 'The latest messages of the user, and the item with the summary' }),
+  usage: Response.properties.usage
 })
 
 export const ItemList = PageOf(Item)

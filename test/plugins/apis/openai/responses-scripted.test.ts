@@ -8,7 +8,7 @@ import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
 import { checkEvents, collectEvents } from './response-events.ts'
-import { eventStream, fakeEngine, type Responder, startService, variantOf } from './support.ts'
+import { eventStream, fakeEngine, jsonResponse, type Responder, startService, TOOL, variantOf } from './support.ts'
 
 // Features that the demo model lacks, tested with scripted engines.
 const CAPITAL = 'What is the capital of France?'
@@ -131,6 +131,97 @@ t.test('a failed load after the headers is reported as an event', async t => {
   t.match(error, { code: 'load_failed', message: /did not load/ })
   checkEvents(t, events)
   t.strictSame([...new Set(each(events, 'type'))], ['response.created', 'response.in_progress', 'response.failed'])
+})
+
+t.test('a summary replaces the conversation', async t => {
+  const asked: any[] = []
+  let summary = '<summary>We name a boat.</summary>'
+  const respond: Responder = ({ path, body }) => {
+    const request = JSON.parse(String(body))
+    if (path.endsWith('/input_tokens')) return jsonResponse(200, { input_tokens: 500 })
+    asked.push(request)
+    const text = /Write a summary of this conversation/.test(JSON.stringify(request.messages.at(-1)))
+      ? summary
+      : 'Anna.'
+    const response = eventStream()
+    const timings = { cache_n: 3, prompt_n: 4, prompt_ms: 1, predicted_n: 5, predicted_ms: 1 }
+    response.body.write(`data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: text } }] })}\n\n`)
+    const end = { choices: [{ index: 0, delta: {}, finish_reason: 'stop' }], timings }
+    response.body.end(`data: ${JSON.stringify(end)}\n\ndata: [DONE]\n\n`)
+    return response
+  }
+  const { url, json } = await startService(t, {
+    variants: [variantOf('corral', 'tiny-chat')],
+    startEngine: async spec => fakeEngine(spec, respond)
+  })
+  const client = new OpenAI({ baseURL: url, apiKey: 'any', maxRetries: 0 })
+  const input: OpenAI.Responses.ResponseInput = [
+    { role: 'developer', content: 'Be brief.' },
+    { role: 'user', content: 'Name my boat.' },
+    { type: 'function_call', call_id: 'call_1', name: 'look', arguments: '{}' },
+    { type: 'function_call_output', call_id: 'call_1', output: 'blue' },
+    { role: 'assistant', content: 'Which colour?' },
+    { role: 'user', content: 'Blue.' }
+  ]
+  const request = { model: DEMO, input, tools: [TOOL as never], instructions: 'You are Leo.' }
+  const whole = await client.responses.compact({ ...request, stream: false } as never)
+  t.match(whole, { object: 'response.compaction', usage: { input_tokens: 7, output_tokens: 5 } })
+  t.strictSame(each(whole.output, 'type'), ['message', 'message', 'compaction'])
+  t.match(asked[0].messages[0], { role: 'system', content: /^You are Leo/ })
+  t.match(asked[0], { tool_choice: 'none', tools: [{ function: { name: 'look' } }] }, 'the prompt stays in the cache')
+  t.notMatch(JSON.stringify(whole.output.at(-1)), /boat/)
+
+  // As Codex sends it, and reads the answer.
+  const trigger = { type: 'compaction_trigger' as const }
+  const events = await collectEvents(
+    await client.responses.create({ ...request, input: [...input, trigger], store: false, stream: true })
+  )
+  checkEvents(t, events)
+  const done = events.filter(event => event.type === 'response.output_item.done')
+  t.match(done, [{ item: { type: 'compaction', encrypted_content: /./ } }])
+  t.match(events.at(-1), { type: 'response.completed', response: { usage: { input_tokens: 7 } } })
+  const { item } = done[0] as { item: { encrypted_content: string } }
+
+  const continued = [...input, item as never, { role: 'user' as const, content: 'Well?' }]
+  t.equal((await client.responses.create({ ...request, input: continued })).output_text, 'Anna.')
+  const { messages } = asked.at(-1)
+  t.strictSame(each(messages, 'role'), ['system', 'user', 'user'])
+  t.match(messages[0].content, /You are Leo.*Be brief/s)
+  t.match(messages[1].content, /We name a boat.*Name my boat.*Blue\./s, 'the latest messages are kept word for word')
+  const window = [...whole.output, { role: 'user' as const, content: 'Well?' }]
+  await client.responses.create({ ...request, input: window as never })
+  t.match(asked.at(-1).messages[1].content, /We name a boat.*Name my boat/s, 'the compacted window means the same')
+
+  const marked = (text: string) => `corral-summary:${Buffer.from(text).toString('base64')}`
+  const huge = marked(JSON.stringify({ text: 'x'.repeat(100_000), keep: 1 }))
+  for (const encrypted_content of ['gAAAAforeign', 'corral-summary:', marked('[1]'), marked('{"text": 7}'), huge]) {
+    await client.responses.create({ ...request, input: [...input, { type: 'compaction', encrypted_content }] })
+    t.strictSame(each(asked.at(-1).messages, 'role'), ['system', 'user', 'assistant', 'tool', 'assistant', 'user'])
+  }
+
+  const managed = (compact_threshold: number) => ({
+    ...request,
+    context_management: [{ type: 'compaction', compact_threshold }]
+  })
+  const above = await collectEvents(await client.responses.create({ ...managed(499), stream: true }))
+  checkEvents(t, above)
+  const { response } = above.at(-1) as { response: OpenAI.Responses.Response }
+  t.strictSame(each(response.output, 'type'), ['compaction', 'message'])
+  t.match(asked.at(-1).messages, [{ role: 'system' }, { role: 'user', content: /We name a boat.*Blue\./s }])
+  mustBe('Response', response)
+  t.equal(asked.at(-1).messages.length, 2)
+  const below = await client.responses.create(managed(500))
+  t.strictSame(each(below.output, 'type'), ['message'])
+  const more = await client.responses.create({ ...request, input: 'And?', previous_response_id: response.id })
+  t.equal(more.output_text, 'Anna.')
+  t.match(asked.at(-1).messages.slice(1), [{ content: /We name a boat/ }, { content: 'Anna.' }, { content: 'And?' }])
+
+  summary = '<summary> </summary>'
+  t.match(await json('/responses/compact', request), { status: 400, body: { error: { message: /wrote no summary/ } } })
+  t.match(await json('/responses', { ...request, context_management: [{ type: 'other' }] }), {
+    status: 400,
+    body: { error: { param: 'context_management[0].type' } }
+  })
 })
 
 t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))

@@ -38,6 +38,19 @@ const running = async () => {
 }
 const idle = () => until('all slots are free', async () => (await running()) === 0)
 
+t.test('compacts a conversation of any length, and continues it', async t => {
+  const input = Array.from({ length: 40 }, (_, index) => [
+    { role: 'user' as const, content: `Note ${index}: ${'green bottles '.repeat(20)}` },
+    { role: 'assistant' as const, content: 'Noted.' }
+  ]).flat()
+  const body = { model: DEMO, input: [...input, { role: 'user' as const, content: CAPITAL }] }
+  const { output, usage } = await client.responses.compact(body)
+  t.equal(output.at(-1)!.type, 'compaction')
+  t.ok(usage.input_tokens > 100 && usage.output_tokens > 0)
+  const window = [...output, { role: 'user', content: CAPITAL }] as ResponseInputItem[]
+  t.match(await client.responses.create({ model: DEMO, input: window, max_output_tokens: 5 }), { object: 'response' })
+})
+
 t.test('creates a response', async t => {
   const response = await client.responses.create({ model: DEMO, input: CAPITAL, metadata: { of: 'mine' }, user: 'me' })
   t.equal(response.output_text, CAPITAL_ANSWER)
