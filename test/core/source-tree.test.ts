@@ -80,6 +80,7 @@ test('durations use the monotonic clock; only these files compare or write dates
     plugins/watching/tracing/request-spans
     runtimes/llama-cpp/builds-directory
     runtimes/llama-cpp/sources/release-server
+    runtimes/llama-server/learned-file
     runtimes/llama-server/memory/memory-estimates
     runtimes/llama-server/prompt-cache/prompt-cache
     runtimes/llama-server/prompt-cache/state-store
