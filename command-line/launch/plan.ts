@@ -96,7 +96,7 @@ export function contextProblem(
   }
   const change =
     limiting.length > 0
-      ? `Raise or remove ${limiting.join(' and ')}`
+      ? `Change ${limiting.join(' and ')}`
       : `Set models."${name}".options.num_ctx to ${minContext} or more in config.yaml on the server, and check limits.num_ctx there`
   return `${problem}, and "${name}" has ${context}. ${change}, then run: corral reload`
 }
