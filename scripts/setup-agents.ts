@@ -8,6 +8,7 @@
  */
 import { mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { lock } from 'proper-lockfile'
 import { errorMessage } from '../core/errors.ts'
 import { formatDuration } from '../core/system/duration.ts'
 import {
@@ -21,6 +22,9 @@ import {
   versionText
 } from '../test/agents/packages.ts'
 import { findPython, installPackages, run } from './python-environments.ts'
+
+/** Milliseconds after which another installation is taken for dead. */
+const INSTALL_LIMIT_MS = 900_000
 
 function install(agent: AgentName): void {
   if (isInstalled(agent)) return
@@ -51,7 +55,14 @@ try {
   const isLong = process.argv.includes('--long')
   const wanted = named.length > 0 ? (named as AgentName[]) : all.filter(name => isLong || AGENTS[name].tests !== 'long')
   const begun = performance.now()
+  mkdirSync(AGENTS_FOLDER, { recursive: true })
+  // Tests that run side by side may need the same agents.
+  const release = await lock(AGENTS_FOLDER, {
+    stale: INSTALL_LIMIT_MS,
+    retries: { retries: INSTALL_LIMIT_MS / 1000, maxTimeout: 1000 }
+  })
   for (const agent of wanted) install(agent)
+  await release()
   console.log(`Coding agents: ${AGENTS_FOLDER} (${formatDuration(performance.now() - begun)})`)
 } catch (error) {
   console.error(errorMessage(error))

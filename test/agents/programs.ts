@@ -11,7 +11,7 @@ export interface Place {
   /** Context size in tokens. */
   context: number
   /** The reply of /v1/models, which contains a catalog for Codex. */
-  models: { models?: unknown }
+  models: object
 }
 
 /** What is tried with each agent, in the order of the table in docs/agents.md. */
@@ -72,16 +72,14 @@ export const PROGRAMS: Record<AgentName, AgentProgram> = {
     api: '/v1/responses',
     hasTools: true,
     next: ['exec', 'resume', '--last', '--skip-git-repo-check', NEXT_PROMPT],
-    start: ({ url, model, context, home, models }) => ({
+    start: ({ url, model, home, models }) => ({
       args: ['exec', '--skip-git-repo-check', '--sandbox', 'danger-full-access', PROMPT],
       files: {
         '.codex/models.json': models,
         '.codex/config.toml': `${toml({
           model,
           model_provider: 'corral',
-          model_context_window: context,
-          model_auto_compact_token_limit: Math.floor(context * 0.8),
-          ...(models.models ? { model_catalog_json: `${home}/.codex/models.json` } : {}),
+          model_catalog_json: `${home}/.codex/models.json`,
           check_for_update_on_startup: false
         })}[model_providers.corral]\n${toml({ name: 'corral', base_url: `${url}/v1`, wire_api: 'responses' })}`
       }

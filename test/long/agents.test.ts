@@ -1,8 +1,10 @@
 import t from 'tap'
 import { AGENTS, type AgentName } from '../agents/packages.ts'
-import { testSessions } from '../agents/sessions.ts'
+import { testRealEngine, testSessions } from '../agents/sessions.ts'
 
 t.setTimeout(1_200_000)
 
 const agents = (Object.keys(AGENTS) as AgentName[]).filter(agent => AGENTS[agent].tests === 'long')
 await testSessions(t, agents)
+// The first prompts of other agents are longer than the context of the demo model.
+await testRealEngine(t, ['opencode', 'pi'])
