@@ -34,7 +34,7 @@ const ELEMENT = target('ref', { ref: text('Reference of an element, from read_pa
 
 const PARAMETERS: Record<string, Fields> = {
   command: text('The command to run'),
-  restart: { type: 'boolean', description: 'true starts the shell anew instead of running a command' },
+  restart: { type: 'boolean', description: 'true restarts the shell instead of running a command' },
   path: text('Path of the file or directory'),
   file_text: text('With "create": the whole text of the file'),
   old_str: text('With "str_replace": the text to replace, which must occur exactly once'),
@@ -50,7 +50,7 @@ const PARAMETERS: Record<string, Fields> = {
   region: numbers(4, 'Corners [x0, y0, x1, y1] of the part to show at full resolution'),
   text: text('The text to type, or the keys to press or hold, such as "Return" or "ctrl+s"'),
   'text:script': text('The JavaScript to run'),
-  modifiers: text('Keys to hold meanwhile, such as "ctrl+shift"'),
+  modifiers: text('Keys to hold during the action, such as "ctrl+shift"'),
   duration: number('Seconds'),
   repeat: number('How often to press'),
   scroll_amount: number('Steps of the wheel'),

@@ -1,14 +1,25 @@
 import { randomBytes } from 'node:crypto'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
+import { ClearedSteps } from '../../../core/answers/context-edits.ts'
 import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import { askPrompt, eventChannel, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import {
+  askOnce,
+  eventChannel,
+  type Preparation,
+  type Question,
+  requireCall,
+  streamedAnswer,
+  wholeAnswer
+} from '../../../core/answers/pipeline.ts'
+import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
+import type { EngineFields } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { CorralError, ErrorCode } from '../../../core/errors.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
@@ -19,6 +30,7 @@ import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
+import { clearedContext, manageContext } from './context-management.ts'
 import { MessageEvents, type MessageHead } from './message-events.ts'
 import { engineRequest } from './message-request.ts'
 import * as schemas from './schemas.ts'
@@ -43,6 +55,8 @@ export default definePlugin({
     }
   }
 })
+
+const steps = new ClearedSteps()
 
 const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRouter = routerWith(schemas.anthropicErrors)
@@ -140,7 +154,7 @@ function toQuestion(
   reply: FastifyReply
 ) {
   const { variant, settings, sampling, lease, overflow } = readModelRequest(deps, request, reply.request.caller)
-  const { body, places, called, ignored } = engineRequest(request, sampling)
+  const { body, places, ignored, ...named } = engineRequest(request, sampling)
   reportIgnoredTools(reply, ignored)
   const newest = `messages.${request.messages.findLastIndex(({ role }) => role === 'user')}.`
   const usable = withUsableMedia(body.messages, variant, settings.engine, (message, part) => {
@@ -157,7 +171,7 @@ function toQuestion(
     overflow,
     stopText
   } satisfies Question
-  return { question, called }
+  return { question, ...named }
 }
 
 async function answerMessage(
@@ -166,17 +180,23 @@ async function answerMessage(
   reply: FastifyReply
 ): Promise<schemas.Message | undefined> {
   const { body } = request
-  const { question, called } = toQuestion(deps, body, reply)
+  const { question, ...named } = toQuestion(deps, body, reply)
   const head: MessageHead = {
     id: `msg_${randomBytes(12).toString('hex')}`,
     model: body.model,
     stopSequences: body.stop_sequences ?? [],
     omitThinking: body.thinking?.display === 'omitted',
-    called,
+    ...named,
     oneCall: body.tool_choice?.disable_parallel_tool_use === true
   }
+  const { variant } = question
+  const { max_tokens: most } = getRequestLimits(deps.config, variant, request.caller)
+  const manage = (first: Preparation) => manageContext(body, first, { model: variant.publicName, steps }, most)
   if (!body.stream) {
-    return (await wholeAnswer(deps, reply, question, () => new MessageEvents(head))).whole()
+    const events = await wholeAnswer(deps, reply, question, async (_, first) =>
+      new MessageEvents(head).manage(await manage(first))
+    )
+    return events.whole()
   }
   let writer = new MessageEvents(head)
   const channel = eventChannel(
@@ -185,20 +205,37 @@ async function answerMessage(
     () => writer.beat().map(frame).join('')
   )
   channel.contentType += '; charset=utf-8'
-  await streamedAnswer(deps, request, reply, question, channel, () => {
-    writer = new MessageEvents(head, writer)
-    return { add: deltas => writer.add(deltas).map(frame).join(''), end: () => writer.end().map(frame).join('') }
+  await streamedAnswer(deps, request, reply, question, channel, async (_, first) => {
+    const managed = await manage(first)
+    // Created after the summary, because heartbeats may have begun the message by then.
+    const events = new MessageEvents(head, writer).manage(managed)
+    writer = events
+    return {
+      body: events.body,
+      add: deltas => events.add(deltas).map(frame).join(''),
+      end: () => events.end().map(frame).join('')
+    }
   })
   return undefined
 }
 
+/** Counts a prompt after its old parts were cleared. Summaries are only written for answers. */
 export async function countTokens(
   deps: ApiDependencies,
   request: schemas.CountRequest,
   reply: FastifyReply
-): Promise<{ input_tokens: number }> {
+): Promise<Static<typeof schemas.TokenCount>> {
   const { question } = toQuestion(deps, request, reply)
-  return { input_tokens: await askPrompt(deps, reply, 'countTokens', question) }
+  const asked = { ...question, operation: 'tokens' as const }
+  return await askOnce(deps, reply, asked, async (leased, body) => {
+    const count = (each: EngineFields) => requireCall(leased, 'countTokens')(each, leased)
+    const original = await count(body)
+    if (!request.context_management) return { input_tokens: original }
+    const setting = { model: question.variant.publicName, steps }
+    const { context } = await clearedContext(request, { body, count }, setting)
+    const tokens = context.tokens ?? original
+    return { input_tokens: tokens, context_management: { original_input_tokens: original } }
+  })
 }
 
 const TYPES: Record<number, string> = {

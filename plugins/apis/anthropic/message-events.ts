@@ -1,4 +1,5 @@
 import type { Delta, TokenUsage, ToolCallPiece } from '../../../core/contracts/engines.ts'
+import type { ManagedContext } from './context-management.ts'
 import { toClientId } from './history.ts'
 import type { BlockDelta, Message, MessageEvent, ReplyBlock, StopReason, Usage } from './schemas.ts'
 
@@ -14,6 +15,8 @@ export interface MessageHead {
   oneCall?: boolean
   /** The fields of calls of functions that have another name in the request. */
   called?: ReadonlyMap<string, { name: string; toolset_name: string } | undefined>
+  /** The changes of tools within the messages, which a summary of them must repeat. */
+  toolChanges?: readonly object[]
 }
 
 /**
@@ -40,6 +43,7 @@ export class MessageEvents {
   #usage: TokenUsage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 }
   #finish: Delta['finish']
   #stopSequence: string | undefined
+  #managed: ManagedContext | undefined
 
   /** @param earlier the events of an attempt that sent no content, which the client already has */
   constructor(head: MessageHead, earlier?: MessageEvents) {
@@ -52,6 +56,29 @@ export class MessageEvents {
     if (this.#started) return [{ type: 'ping' }]
     this.#start()
     return this.#taken()
+  }
+
+  /** What to ask the engine in place of the request's conversation. */
+  get body(): ManagedContext['body'] | undefined {
+    return this.#managed?.body
+  }
+
+  /** Reports what was done to the conversation. A summary of it is the first block. */
+  manage(managed: ManagedContext | undefined): this {
+    this.#managed = managed
+    if (!managed?.summary) return this
+    this.#start()
+    const block = { type: 'compaction' as const, content: null, encrypted_content: null }
+    const { text: content = null } = managed.summary
+    const tool_changes = [...(this.#head.toolChanges ?? [])]
+    const index = this.#index++
+    this.#content.push({ ...block, content, tool_changes })
+    this.#out.push(
+      { type: 'content_block_start', index, content_block: { ...block, tool_changes } },
+      { type: 'content_block_delta', index, delta: { ...block, type: 'compaction_delta', content } },
+      { type: 'content_block_stop', index }
+    )
+    return this
   }
 
   add(deltas: readonly Delta[]): MessageEvent[] {
@@ -71,14 +98,15 @@ export class MessageEvents {
   end(): MessageEvent[] {
     this.#close()
     this.#start()
-    this.#out.push({ type: 'message_delta', delta: this.#ending(), usage: this.#shownUsage() })
+    const usage = this.#shownUsage()
+    this.#out.push({ type: 'message_delta', delta: this.#ending(), usage, ...this.#shownEdits() })
     this.#out.push({ type: 'message_stop' })
     return this.#taken()
   }
 
   whole(): Message {
     this.#close()
-    return this.#message(this.#content, this.#shownUsage(), this.#ending())
+    return { ...this.#message(this.#content, this.#shownUsage(), this.#ending()), ...this.#shownEdits() }
   }
 
   #taken(): MessageEvent[] {
@@ -97,18 +125,23 @@ export class MessageEvents {
     if (stop !== undefined && this.#head.stopSequences.includes(stop)) {
       return { stop_reason: 'stop_sequence', stop_sequence: stop }
     }
+    if (this.body === false) return { stop_reason: 'compaction', stop_sequence: null }
     const reason = this.#finish === 'length' ? 'max_tokens' : this.#calls > 0 ? 'tool_use' : 'end_turn'
     return { stop_reason: reason, stop_sequence: null }
   }
 
+  #shownEdits(): Pick<Message, 'context_management'> {
+    return this.#managed ? { context_management: { applied_edits: this.#managed.applied } } : {}
+  }
+
+  /** The tokens of a summary are only in the list of calls, as in Anthropic's API. */
   #shownUsage(): Usage {
-    const { promptTokens, cachedTokens, completionTokens } = this.#usage
-    return {
-      input_tokens: promptTokens - cachedTokens,
-      cache_creation_input_tokens: 0,
-      cache_read_input_tokens: cachedTokens,
-      output_tokens: completionTokens
-    }
+    const usage = toUsage(this.#usage)
+    const { summary } = this.#managed ?? {}
+    if (!summary) return usage
+    const iterations = [{ type: 'compaction', ...toUsage(summary.usage) }]
+    if (this.body) iterations.push({ type: 'message', ...usage })
+    return { ...usage, iterations }
   }
 
   #start(): void {
@@ -194,5 +227,14 @@ export class MessageEvents {
       this.#unnamed = ''
     }
     if (added) this.#delta({ type: 'input_json_delta', partial_json: added })
+  }
+}
+
+function toUsage({ promptTokens, cachedTokens, completionTokens }: TokenUsage): Usage {
+  return {
+    input_tokens: promptTokens - cachedTokens,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: cachedTokens,
+    output_tokens: completionTokens
   }
 }

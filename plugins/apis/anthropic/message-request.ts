@@ -20,7 +20,7 @@ export function engineRequest(request: CountRequest & Partial<MessagesRequest>, 
   const { messages, places } = engineMessages(request)
   const { stop_sequences: stops, output_config } = request
   const format = output_config?.format ?? request.output_format
-  const { tools, called, ignored } = requestedTools(request)
+  const { tools, ...named } = requestedTools(request)
   const continues = messages.at(-1)?.role === 'assistant'
   // The engine's grammars cover a whole answer, which an already started answer may not match.
   if (continues && (format || tools.tool_choice)) {
@@ -31,8 +31,7 @@ export function engineRequest(request: CountRequest & Partial<MessagesRequest>, 
   }
   return {
     places,
-    called,
-    ignored,
+    ...named,
     body: {
       ...defaults,
       ...messageThinking(request, defaults),
@@ -77,6 +76,8 @@ interface RequestedTools {
   tools: Fields
   called: Map<string, ClientFunction['called']>
   ignored: string[]
+  /** Blocks that change the request's tools as its messages do. */
+  toolChanges: Fields[]
 }
 
 /**
@@ -88,7 +89,8 @@ function requestedTools(request: CountRequest): RequestedTools {
   const { tools, messages, tool_choice: choice, mcp_servers: servers, container } = request
   const functions: ClientFunction[] = []
   const ignored = new Set<string>()
-  for (const { tool, place } of offeredTools(tools ?? [], messages)) {
+  const { offered, toolChanges } = offeredTools(tools ?? [], messages)
+  for (const { tool, place } of offered) {
     const found = clientFunctions(tool) ?? ownFunction(tool, place)
     if (found) functions.push(...found)
     else if (!SEARCH.test(`${tool.type}`)) ignored.add(String(tool.name || tool.mcp_server_name || tool.type))
@@ -115,7 +117,8 @@ function requestedTools(request: CountRequest): RequestedTools {
   return {
     tools: { ...fields, ...(fields.tools && choice?.disable_parallel_tool_use ? { parallel_tool_calls: false } : {}) },
     called: new Map(functions.map(each => [each.function.name, each.called])),
-    ignored: [...ignored]
+    ignored: [...ignored],
+    toolChanges
   }
 }
 
@@ -145,7 +148,7 @@ function ownFunction({ type, name, description, input_schema: parameters }: Fiel
  * changes in messages (`tool_reference`, `tool_addition`, `tool_removal`).
  * @throws CorralError `invalid_request` for a change that names no tool
  */
-function offeredTools(tools: readonly ToolParam[], messages: readonly MessageParam[]): OfferedTool[] {
+function offeredTools(tools: readonly ToolParam[], messages: readonly MessageParam[]) {
   const known = new Map<unknown, OfferedTool>()
   const offered = new Set<unknown>()
   const define = (tool: Fields, place: string) => {
@@ -169,7 +172,15 @@ function offeredTools(tools: readonly ToolParam[], messages: readonly MessagePar
     else if (isObject(definition)) offered.add(define(definition, `${place}.tool.definition`))
     else throw invalid(`${place}.tool`, 'must name a tool or contain the "definition" of one')
   }
-  return [...known].flatMap(([key, tool]) => (offered.has(key) ? [tool] : []))
+  const toolChanges: Fields[] = []
+  for (const [name, { tool, place }] of known) {
+    const isDefinition = !place.startsWith('tools.')
+    const change = isDefinition || tool.defer_loading ? 'tool_addition' : 'tool_removal'
+    if (offered.has(name) !== (change === 'tool_addition') || (isSearched && !isDefinition)) continue
+    const reference = isDefinition ? { type: 'tool_definition', definition: tool } : { type: 'tool_reference', name }
+    toolChanges.push({ type: change, tool: reference })
+  }
+  return { offered: [...known].flatMap(([key, tool]) => (offered.has(key) ? [tool] : [])), toolChanges }
 }
 
 /** Yields the blocks of all messages, including those inside results and summaries. */

@@ -67,6 +67,21 @@ export type ToolParam = Static<typeof ToolParam>
 
 const Format = Loose({ type: Type.Literal('json_schema'), schema: Loose({}) })
 
+const Threshold = Given(Loose({ type: text, value: Type.Integer({ minimum: 0 }) }))
+
+const Edit = Loose({
+  type: Type.String({
+    description: 'clear_tool_uses_20250919, clear_thinking_20251015 or compact_20260112; other types have no effect'
+  }),
+  trigger: Threshold,
+  keep: Given(Type.Union([Loose({ type: text, value: Given(Type.Integer({ minimum: 0 })) }), Type.String()])),
+  clear_at_least: Threshold,
+  exclude_tools: Given(Type.Array(Type.String())),
+  clear_tool_inputs: Given(Type.Union([Type.Array(Type.String()), Type.Boolean()])),
+  instructions: text,
+  pause_after_compaction: Given(Type.Boolean())
+})
+
 const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Left out, and named in X-Corral-Ignored-Tools' }))
 
 /** The fields that counting and answering share. */
@@ -102,14 +117,16 @@ const conversation = {
   ),
   container: NOT_HERE,
   mcp_servers: NOT_HERE,
-  ...ignored(
-    'billing_policy',
-    'cache_control',
-    'compaction',
-    'context_management',
-    'diagnostics',
-    'fallback_credit_token'
+  context_management: Given(
+    Loose(
+      { edits: Given(Type.Array(Edit, { maxItems: 10 })) },
+      { description: 'Clears old parts of the conversation, or has the model replace it by a summary' }
+    )
   ),
+  compaction: Given(
+    Loose({ type: Type.Literal('summarize'), instructions: text }, { description: 'Answers with a summary only' })
+  ),
+  ...ignored('billing_policy', 'cache_control', 'diagnostics', 'fallback_credit_token'),
   ...ignored('betas', 'fallbacks', 'inference_geo', 'service_tier', 'speed', 'user_profile_id', 'workspace_id'),
   options,
   keep_alive
@@ -134,7 +151,10 @@ const Usage = Loose({
   input_tokens: Type.Integer({ description: 'Prompt tokens that were not in the cache' }),
   cache_creation_input_tokens: Type.Integer(),
   cache_read_input_tokens: Type.Integer({ description: 'Prompt tokens that were in the cache' }),
-  output_tokens: Type.Integer()
+  output_tokens: Type.Integer(),
+  iterations: Type.Optional(
+    Type.Array(Loose({ type: Type.String() }), { description: 'With a summary: the tokens of each call of the model' })
+  )
 })
 export type Usage = Static<typeof Usage>
 
@@ -147,12 +167,22 @@ const ReplyBlock = Type.Union([
     name: Type.String(),
     input: Type.Unknown(),
     toolset_name: Type.Optional(Type.String({ description: 'The set of the tool' }))
+  }),
+  Type.Object({
+    type: Type.Literal('compaction'),
+    content: OrNull(Type.String({ description: 'The summary. null if the model wrote none' })),
+    encrypted_content: Type.Null(),
+    tool_changes: Type.Array(Loose({}))
   })
 ])
 export type ReplyBlock = Static<typeof ReplyBlock>
 
-const StopReason = Type.Enum(['end_turn', 'max_tokens', 'stop_sequence', 'tool_use'])
+const StopReason = Type.Enum(['end_turn', 'max_tokens', 'stop_sequence', 'tool_use', 'compaction'])
 export type StopReason = Static<typeof StopReason>
+
+const ContextManagement = Type.Optional(
+  Loose({ applied_edits: Type.Array(Loose({ type: Type.String(), cleared_input_tokens: Type.Integer() })) })
+)
 
 export const Message = Loose({
   id: Type.String(),
@@ -162,7 +192,8 @@ export const Message = Loose({
   content: Type.Array(ReplyBlock),
   stop_reason: Type.Union([StopReason, Type.Null()], { description: 'null only at the start of a stream' }),
   stop_sequence: OrNull(Type.String()),
-  usage: Usage
+  usage: Usage,
+  context_management: ContextManagement
 })
 export type Message = Static<typeof Message>
 
@@ -170,7 +201,12 @@ const BlockDelta = Type.Union([
   Type.Object({ type: Type.Literal('text_delta'), text: Type.String() }),
   Type.Object({ type: Type.Literal('thinking_delta'), thinking: Type.String() }),
   Type.Object({ type: Type.Literal('signature_delta'), signature: Type.String() }),
-  Type.Object({ type: Type.Literal('input_json_delta'), partial_json: Type.String() })
+  Type.Object({ type: Type.Literal('input_json_delta'), partial_json: Type.String() }),
+  Type.Object({
+    type: Type.Literal('compaction_delta'),
+    content: OrNull(Type.String()),
+    encrypted_content: Type.Null()
+  })
 ])
 export type BlockDelta = Static<typeof BlockDelta>
 
@@ -184,7 +220,8 @@ export const MessageEvent = Type.Union(
     Type.Object({
       type: Type.Literal('message_delta'),
       delta: Type.Object({ stop_reason: StopReason, stop_sequence: OrNull(Type.String()) }),
-      usage: Usage
+      usage: Usage,
+      context_management: ContextManagement
     }),
     Type.Object({ type: Type.Literal('message_stop') })
   ],
@@ -192,7 +229,10 @@ export const MessageEvent = Type.Union(
 )
 export type MessageEvent = Static<typeof MessageEvent>
 
-export const TokenCount = Loose({ input_tokens: Type.Integer() })
+export const TokenCount = Loose({
+  input_tokens: Type.Integer(),
+  context_management: Type.Optional(Loose({ original_input_tokens: Type.Integer() }))
+})
 
 export const ModelRecord = Loose({ id: Type.String(), ...anthropicFields })
 

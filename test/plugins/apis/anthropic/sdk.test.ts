@@ -45,6 +45,13 @@ function endless(more: object = {}) {
   return { model: DEMO, max_tokens: 20_000, messages, options, ...more } as Anthropic.MessageCreateParamsNonStreaming
 }
 
+/** The tokens of all requests so far. */
+async function countedTokens(): Promise<number> {
+  const { body } = await corral.json('/api/usage?by=model', undefined, { local: true })
+  const sums = body.usage.map((each: any) => each.tokens_in + each.tokens_out)
+  return sums.reduce((sum: number, each: number) => sum + each, 0)
+}
+
 const total = (usage: Anthropic.Usage) => usage.input_tokens + usage.cache_read_input_tokens!
 
 t.test('answers as a whole and as a stream', async t => {
@@ -149,6 +156,77 @@ t.test('a conversation continues after a call that max_tokens truncated', async 
   }
 })
 
+/** A conversation in which the tool was called several times. */
+function rainy(calls: number): Anthropic.Beta.BetaMessageParam[] {
+  const rounds = Array.from({ length: calls }, (_, index): Anthropic.Beta.BetaMessageParam[] => {
+    const id = `toolu_${index}`
+    const content = `It is sunny. ${'word '.repeat(50)}`
+    return [
+      { role: 'assistant', content: [{ type: 'tool_use', id, name: 'get_weather', input: { city: 'Paris' } }] },
+      { role: 'user', content: [{ type: 'tool_result', tool_use_id: id, content }] }
+    ]
+  })
+  return [RAIN, ...rounds.flat()]
+}
+
+const atTokens = (value: number) => ({ trigger: { type: 'input_tokens' as const, value } })
+
+t.test('clears old tool results and reports what it cleared', async t => {
+  const type = 'clear_tool_uses_20250919'
+  const edit = { type, ...atTokens(300), keep: { type: 'tool_uses', value: 2 } } as const
+  const plain = { model: DEMO, tools: [WEATHER], messages: rainy(8) }
+  const asked = { ...plain, context_management: { edits: [{ type: 'clear_thinking_20251015' as const }, edit] } }
+  const { input_tokens, context_management } = await client.beta.messages.countTokens(asked)
+  const { original_input_tokens: original } = context_management!
+  t.equal((await client.beta.messages.countTokens(plain)).input_tokens, original)
+  const applied_edits = [{ type, cleared_tool_uses: 6, cleared_input_tokens: original - input_tokens }]
+  t.ok(original - input_tokens > 200)
+  const answers = [
+    await client.beta.messages.create({ ...asked, max_tokens: 5 }),
+    await client.beta.messages.stream({ ...asked, max_tokens: 5 }).finalMessage()
+  ]
+  for (const answered of answers) {
+    t.strictSame(answered.context_management, { applied_edits })
+    t.equal(total(answered.usage as Anthropic.Usage), input_tokens)
+  }
+})
+
+t.test('replaces a conversation by a summary', async t => {
+  const messages = [...rainy(3), { role: 'assistant' as const, content: 'It is sunny.' }, QUESTION]
+  const edit = { type: 'compact_20260112' as const, ...atTokens(100) }
+  const asked = { model: DEMO, max_tokens: 20, tools: [WEATHER], messages, context_management: { edits: [edit] } }
+  const before = await countedTokens()
+  const whole = await client.beta.messages.create(asked)
+  const streamed = await client.beta.messages.stream(asked).finalMessage()
+  let used = 0
+  for (const { content, stop_reason, usage } of [whole, streamed]) {
+    t.match(content[0], { type: 'compaction', content: String, tool_changes: [] })
+    t.not(stop_reason, 'compaction')
+    t.match(usage.iterations, [{ type: 'compaction', output_tokens: Number }, { type: 'message' }])
+    for (const each of usage.iterations!) used += total(each as never) + each.output_tokens
+  }
+  t.equal((await countedTokens()) - before, used, 'the tokens of both calls of the model are counted')
+  const next = [...messages, { role: 'assistant' as const, content: whole.content }, QUESTION]
+  const { usage } = await client.beta.messages.create({ ...asked, context_management: null, messages: next })
+  t.ok(usage.cache_read_input_tokens! > 20, 'the summary is in the cache')
+
+  const pause = { edits: [{ ...edit, pause_after_compaction: true }] }
+  const paused = await client.beta.messages.stream({ ...asked, context_management: pause }).finalMessage()
+  const only = await client.beta.messages.create({
+    ...asked,
+    context_management: null,
+    compaction: { type: 'summarize' }
+  })
+  for (const { content, stop_reason } of [paused, only]) {
+    t.match(content, [{ type: 'compaction' }])
+    t.equal(content.length, 1)
+    t.equal(stop_reason, 'compaction')
+  }
+  const later = { edits: [{ ...edit, ...atTokens(4000) }] }
+  const unchanged = await client.beta.messages.create({ ...asked, context_management: later })
+  t.match(unchanged, { context_management: { applied_edits: [] }, content: [{ type: 'text' }] })
+})
+
 t.test('works with the tool runner and threads of the SDK', async t => {
   const getWeather = betaTool({
     name: 'get_weather',
@@ -240,7 +318,8 @@ t.test("answers histories with every block of the SDK's types", async t => {
       random() < 0.5 ? randomValue(message!, random) : { role: 'assistant', content: [randomValue(reply!, random)] }
     )
     // Images and documents that the model cannot use are refused only in the newest message.
-    const request = { model: DEMO, messages: [...messages, { role: 'user', content: 'Continue.' }] as never }
+    const newest = [{ role: 'assistant', content: 'Next?' }, QUESTION]
+    const request = { model: DEMO, messages: [...messages, ...newest] as never }
     try {
       const { input_tokens } = await client.beta.messages.countTokens(request)
       if (trial % 8 > 0) continue

@@ -1,0 +1,194 @@
+import { createHash } from 'node:crypto'
+import type { EngineFields } from '../contracts/engines.ts'
+
+/*
+ * Clears old parts of a conversation, as Anthropic's `context_management` asks. Clients send the whole conversation in
+ * each request. If each request cleared a little more, the engine could use less of its prompt cache every time. So what
+ * was cleared stays cleared, and more is cleared only when the rest reaches the trigger again.
+ */
+
+type Message = Record<string, unknown>
+
+export interface ClearToolUses {
+  type: 'clear_tool_uses_20250919'
+  trigger?: { type: string; value: number } | null
+  keep?: { value: number } | null
+  clear_at_least?: { value: number } | null
+  exclude_tools?: readonly string[] | null
+  clear_tool_inputs?: boolean | readonly string[] | null
+}
+
+export interface ClearThinking {
+  type: 'clear_thinking_20251015'
+  /** Number of turns. A turn ends with the next message of the user. */
+  keep?: { value?: number } | string | null
+}
+
+export interface AppliedEdit {
+  type: string
+  cleared_tool_uses?: number
+  cleared_thinking_turns?: number
+  cleared_input_tokens: number
+}
+
+/** A conversation after clearing, and the tokens of its prompt if they are known. */
+export interface EditedContext {
+  body: EngineFields
+  applied: AppliedEdit[]
+  tokens?: number
+}
+
+type Count = (body: EngineFields) => Promise<number>
+
+const MAX_UNCLEARED_TOKENS = 100_000
+const KEPT_TOOL_USES = 3
+const CLEARED = '[This result was removed to save space.]'
+/** Tokens that a chat template adds on its own, such as instructions for tools. */
+const MAX_TEMPLATE_TOKENS = 2000
+const MAX_STEPS = 1000
+
+/** Remembers how far conversations were cleared, by hashes of their messages up to the last cleared result. */
+export class ClearedSteps {
+  readonly #hashes = new Set<string>()
+
+  has(hash: string): boolean {
+    return this.#hashes.has(hash)
+  }
+
+  add(hash: string): void {
+    this.#hashes.delete(hash)
+    this.#hashes.add(hash)
+    if (this.#hashes.size > MAX_STEPS) this.#hashes.delete(this.#hashes.values().next().value!)
+  }
+}
+
+/** Whether a prompt may have this many tokens. A token is at least one byte of text. */
+export function mayReach(tokens: number, { messages, tools }: EngineFields): boolean {
+  return Buffer.byteLength(JSON.stringify([messages, tools])) + MAX_TEMPLATE_TOKENS >= tokens
+}
+
+/**
+ * Applies edits in their order.
+ * @param model name of the model, because triggers count its tokens
+ * @param count counts the tokens of a prompt, and is called only if an edit may apply
+ */
+export async function clearContext(
+  body: EngineFields,
+  edits: readonly (ClearToolUses | ClearThinking)[],
+  model: string,
+  steps: ClearedSteps,
+  count: Count
+): Promise<EditedContext> {
+  let context: EditedContext = { body, applied: [] }
+  for (const edit of edits) {
+    if (edit.type === 'clear_thinking_20251015') context = await clearThinking(context, edit, count)
+    else context = await clearToolUses(context, edit, model, steps, count)
+  }
+  return context
+}
+
+async function clearThinking({ body, applied, tokens }: EditedContext, { type, keep }: ClearThinking, count: Count) {
+  const kept = typeof keep === 'string' ? undefined : keep ? keep.value : 1
+  const { messages, cleared } = withoutThinking(body.messages as Message[], kept ?? Number.POSITIVE_INFINITY)
+  if (cleared === 0) return { body, applied, ...(tokens !== undefined && { tokens }) }
+  const edited = { ...body, messages }
+  const left = await count(edited)
+  const edit = { type, cleared_thinking_turns: cleared, cleared_input_tokens: (tokens ?? (await count(body))) - left }
+  return { body: edited, applied: [...applied, edit], tokens: left }
+}
+
+/** Removes the thinking of all but the last turns that have some. */
+function withoutThinking(messages: readonly Message[], kept: number): { messages: Message[]; cleared: number } {
+  const turns = new Set<number>()
+  let turn = 0
+  const turnOf = messages.map(({ role, reasoning_content }) => {
+    if (role === 'user') turn++
+    if (reasoning_content) turns.add(turn)
+    return turn
+  })
+  const old = new Set([...turns].slice(0, Math.max(0, turns.size - kept)))
+  const cleared = messages.map((message, index) => {
+    if (!old.has(turnOf[index]!) || !message.reasoning_content) return message
+    const { reasoning_content: _, ...rest } = message
+    return rest
+  })
+  return { messages: cleared, cleared: old.size }
+}
+
+async function clearToolUses(
+  context: EditedContext,
+  edit: ClearToolUses,
+  model: string,
+  steps: ClearedSteps,
+  count: Count
+): Promise<EditedContext> {
+  const { body, applied } = context
+  const { value: limit, type: unit } = edit.trigger ?? { value: MAX_UNCLEARED_TOKENS, type: 'input_tokens' }
+  const messages = body.messages as Message[]
+  const uses = toolUses(messages, new Set(edit.exclude_tools ?? []))
+  const most = Math.max(0, uses.length - (edit.keep?.value ?? KEPT_TOOL_USES))
+  const inTokens = unit !== 'tool_uses'
+  if (most === 0 || (inTokens ? !mayReach(limit, body) : uses.length <= limit)) return context
+  const clearFirst = (number: number) => ({ ...body, messages: cleared(messages, uses.slice(0, number), edit) })
+  const hashes = hashUses(messages, uses.slice(0, most), JSON.stringify([model, edit]))
+  const original = context.tokens ?? (await count(body))
+  let number = hashes.findLastIndex(hash => steps.has(hash)) + 1
+  let tokens = number > 0 ? await count(clearFirst(number)) : original
+  if (number < most && (inTokens ? tokens > limit : uses.length - number > limit)) {
+    const fewer = await count(clearFirst(most))
+    if (tokens - fewer >= (edit.clear_at_least?.value ?? 0)) {
+      number = most
+      tokens = fewer
+    }
+  }
+  const removed = uses.slice(0, number).filter(use => !use.isExcluded).length
+  if (removed === 0) return { ...context, tokens: original }
+  steps.add(hashes[number - 1]!)
+  const report = { type: edit.type, cleared_tool_uses: removed, cleared_input_tokens: original - tokens }
+  return { body: clearFirst(number), applied: [...applied, report], tokens }
+}
+
+interface ToolUse {
+  id: unknown
+  name: unknown
+  /** Index of the message with the result. */
+  index: number
+  isExcluded: boolean
+}
+
+/** The results in a conversation, oldest first. */
+function toolUses(messages: readonly Message[], excluded: ReadonlySet<unknown>): ToolUse[] {
+  const names = new Map<unknown, string>()
+  return messages.flatMap(({ role, tool_calls, tool_call_id: id }, index) => {
+    for (const { id, function: called } of (tool_calls ?? []) as { id: unknown; function: { name: string } }[]) {
+      names.set(id, called.name)
+    }
+    const name = names.get(id)
+    return role === 'tool' ? [{ id, name, index, isExcluded: excluded.has(name) }] : []
+  })
+}
+
+/** Hashes a conversation up to each of these results. */
+function hashUses(messages: readonly Message[], uses: readonly ToolUse[], seed: string): string[] {
+  const hash = createHash('sha256').update(seed)
+  let next = 0
+  return uses.map(({ index }) => {
+    for (; next <= index; next++) hash.update(JSON.stringify(messages[next]))
+    return hash.copy().digest('base64')
+  })
+}
+
+function cleared(messages: readonly Message[], uses: readonly ToolUse[], { clear_tool_inputs: inputs }: ClearToolUses) {
+  const old = uses.filter(({ isExcluded }) => !isExcluded)
+  const results = new Set(old.map(({ index }) => index))
+  const names = Array.isArray(inputs) ? new Set<unknown>(inputs) : undefined
+  const ids = new Set(old.flatMap(({ id, name }) => (names?.has(name) || inputs === true ? [id] : [])))
+  return messages.map((message, index) => {
+    if (results.has(index)) return { ...message, content: CLEARED }
+    if (!Array.isArray(message.tool_calls) || ids.size === 0) return message
+    const tool_calls = message.tool_calls.map(call =>
+      ids.has(call.id) ? { ...call, function: { ...call.function, arguments: '{}' } } : call
+    )
+    return { ...message, tool_calls }
+  })
+}
