@@ -139,7 +139,7 @@ export function engineMessages(messages: readonly ChatMessage[]): Fields[] {
     const { function_call, tool_calls, refusal, reasoning, audio, ...rest } = message
     const converted: Fields = withoutNulls(rest)
     // Some clients return the thinking under another name.
-    if (reasoning) converted.reasoning_content ??= reasoning
+    if (typeof reasoning === 'string' && reasoning !== '') converted.reasoning_content ??= reasoning
     converted.role ??= 'user'
     const made = toolCalls(message, `messages[${index}]`, () => `call_${++calls}`)
     if (made.length > 0) converted.tool_calls = made

@@ -77,7 +77,7 @@ const ChatMessage = Loose({
   content: Given(Type.Union([Type.String(), Type.Array(ContentPart)])),
   name: text,
   reasoning_content: text,
-  reasoning: text,
+  reasoning: Given(Type.Unknown({ description: 'Text: another name of reasoning_content' })),
   refusal: text,
   audio: Given(Loose({ transcript: text })),
   tool_calls: Given(
