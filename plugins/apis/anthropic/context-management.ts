@@ -1,4 +1,3 @@
-import { compacted, type Summary, summarize } from '../../../core/answers/compaction.ts'
 import {
   type AppliedEdit,
   type ClearedSteps,
@@ -7,6 +6,7 @@ import {
   clearContext,
   mayReach
 } from '../../../core/answers/context-edits.ts'
+import { compacted, type Summary, summarize } from '../../../core/answers/conversation-summary.ts'
 import type { Preparation } from '../../../core/answers/pipeline.ts'
 import type { EngineFields } from '../../../core/contracts/engines.ts'
 import { summaryText } from './history.ts'

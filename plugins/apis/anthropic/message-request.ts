@@ -2,7 +2,7 @@ import { readThinking, thinkingFields } from '../../../core/answers/thinking.ts'
 import { toolFields } from '../../../core/answers/tool-choice.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { isObject } from '../../../core/system/json-object.ts'
-import { type ClientFunction, clientFunctions } from './client-tools.ts'
+import { type ClientFunction, clientFunctions } from './anthropic-tools.ts'
 import { engineMessages, invalid } from './history.ts'
 import type { CountRequest, MessageParam, MessagesRequest, ToolParam } from './schemas.ts'
 

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox'
-import { compacted, summarize } from '../../../../core/answers/compaction.ts'
+import { compacted, summarize } from '../../../../core/answers/conversation-summary.ts'
 import type { Preparation } from '../../../../core/answers/pipeline.ts'
 import type { EngineFields } from '../../../../core/contracts/engines.ts'
 import type { Lease } from '../../../../core/contracts/leases.ts'
