@@ -21,6 +21,32 @@ export function callArguments(given: unknown): string {
   return MAY_BE_REFUSED.test(given) ? acceptable(value) : given
 }
 
+/**
+ * Makes the end of a conversation one that engines continue. Calls at the end get results, such as those of an
+ * interrupted session, and several assistant messages at the end become one.
+ */
+export function withUsableEnd<Body extends Record<string, unknown> | undefined>(body: Body): Body {
+  const messages: Message[] = Array.isArray(body?.messages) ? body.messages : []
+  const start = messages.findLastIndex(message => message?.role !== 'assistant') + 1
+  if (messages.length - start < 2 && !messages.at(-1)?.tool_calls) return body
+  const end: Message[] = []
+  for (const message of messages.slice(start)) {
+    const last = end.at(-1)
+    if (last?.role !== 'assistant') end.push(message)
+    else end[end.length - 1] = { ...last, ...message, content: [last, message].map(textOf).filter(Boolean).join('\n') }
+    const calls = Array.isArray(message.tool_calls) ? message.tool_calls : []
+    for (const call of calls) end.push({ role: 'tool', tool_call_id: call?.id, content: 'The tool was not run.' })
+  }
+  return { ...body, messages: [...messages.slice(0, start), ...end] }
+}
+
+type Message = Record<string, unknown>
+
+function textOf({ content }: Message): string {
+  if (!Array.isArray(content)) return typeof content === 'string' ? content : ''
+  return content.map(part => part?.text ?? '').join('')
+}
+
 /** Parses a JSON text. Returns null if it is blank, undefined if it is malformed or nested too deeply. */
 function parse(text: string): unknown {
   if (text.trim() === '') return null

@@ -34,6 +34,7 @@ import type { OverflowPolicy } from '../models/options.ts'
 import { abortAfter } from '../system/abort-signals.ts'
 import { merged } from '../system/collections.ts'
 import { countAborted, promptTokens, tokensIn } from './aborted-answers.ts'
+import { withUsableEnd } from './call-arguments.ts'
 import { withReadFiles } from './documents.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
@@ -370,7 +371,7 @@ async function bounded<Request extends Asked & { lease: ModelLease }>(
   requireAllowed(caller.models, asked.lease.model, variant)
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
   const bounds = getRequestLimits(config, variant, caller)
-  const within = enforceRequestLimits(asked, bounds, sent)
+  const within = withUsableEnd(enforceRequestLimits(asked, bounds, sent))
   let body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
   if (body) {
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)

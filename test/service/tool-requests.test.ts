@@ -119,6 +119,14 @@ t.test('every API answers a history with malformed tool arguments', async t => {
   t.same(corral.enginePids(), before, 'no engine crashed')
 })
 
+t.test('every API answers a history that ends with a call', async t => {
+  for (const { path, short, history } of APIS) {
+    const entries = Object.entries(history({})).map(([name, list]) => [name, (list as object[]).slice(0, -1)])
+    const { status, body } = await corral.json(path, { model: DEMO, ...short, ...Object.fromEntries(entries) })
+    t.equal(status, 200, `${path}: ${JSON.stringify(body).slice(0, 200)}`)
+  }
+})
+
 t.test('a truncated call that the client answered stays in the history', async t => {
   const call = { type: 'function_call', status: 'incomplete', name: 'now', call_id: 'c', arguments: '{"a' }
   const output = { type: 'function_call_output', call_id: 'c', output: 'unreadable' }

@@ -129,6 +129,7 @@ export const ChatRequest = Loose(
     tools: Given(
       ListOf({
         type: Type.String({
+          minLength: 1,
           description: 'function, or custom for any text as input. The header X-Corral-Ignored-Tools names other tools'
         }),
         function: Given(FunctionTool),

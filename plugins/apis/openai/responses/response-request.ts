@@ -94,6 +94,7 @@ type FindItem = (id: string) => Item | undefined
 
 const Text = Type.String({ minLength: 1 })
 const Content = Type.Union([Type.String(), ListOf({})])
+const OtherItem = Loose({ call_id: Given(Type.String()) })
 const Output = Loose({ call_id: Text, output: Content })
 const Texts = Given(ListOf({ text: Type.String() }))
 
@@ -175,7 +176,7 @@ function readItem(given: unknown, at: Path, find: FindItem): Item {
     default:
       if (typeof type !== 'string' || type === '')
         throw invalid([...at, 'type'], 'the type of an item, such as "message"')
-      if (type === 'custom_tool_call') checkAgainst(REQUIRED[type], item, at)
+      checkAgainst(type === 'custom_tool_call' ? REQUIRED[type] : OtherItem, item, at)
       if (isKnownItem(type) || (isOpenAiType(type) && item.role === undefined)) {
         return { ...item, type, ...identity(item, 'item') }
       }

@@ -98,7 +98,7 @@ export function readTools(requested: readonly unknown[], added: readonly PlacedT
       add({ type, name, namespace, function: freeformFunction(engineName(name, namespace), description, format) })
       return tool
     }
-    if (typeof type === 'string' && type !== 'function') {
+    if (typeof type === 'string' && type !== '' && type !== 'function') {
       const label = [namespace, type, tool.server_label].filter(part => typeof part === 'string').join('.')
       if (type !== 'tool_search') read.ignored.push(label)
       return undefined

@@ -156,7 +156,10 @@ t.test('freeform tools are called, and their calls stay in the history', async t
 
 t.test("the template renders every history that the SDK's types allow", async t => {
   for (let seed = 1; seed <= trialCount(60); seed++) {
-    const messages = [...randomMessages(t, seed), question]
+    const made = randomMessages(t, seed)
+    // The newest message of a user may be refused, because the model cannot see images.
+    const ends = made.filter(({ role }) => role !== 'user')
+    const messages = seed % 2 || ends.length === 0 ? [...made, question] : ends
     const counted = await service.send('/chat/completions/input_tokens', { model: MODEL, messages })
     const text = await counted.text()
     t.equal(counted.status, 200, `seed ${seed}: ${text} for ${JSON.stringify(messages)}`)

@@ -137,7 +137,10 @@ t.test('functions: a call, and an answer based on its result', async t => {
 
 t.test("the template renders every history that the SDK's types allow", async t => {
   for (let seed = 1; seed <= trialCount(60); seed++) {
-    const input = [...randomItems(t, seed), { role: 'user', content: CAPITAL }]
+    const items = randomItems(t, seed)
+    // The newest message of a user may be refused, because the model cannot see images.
+    const ends = items.filter(({ role }) => role !== 'user')
+    const input = seed % 2 || ends.length === 0 ? [...items, { role: 'user', content: CAPITAL }] : ends
     const { status, body } = await corral.json('/v1/responses/input_tokens', { model: DEMO, input })
     t.equal(status, 200, `seed ${seed}: ${JSON.stringify(body)} for ${JSON.stringify(input)}`)
   }
