@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
@@ -61,7 +62,7 @@ t.test('a client that disconnects while the model loads leaves the queue', async
 })
 
 t.test('a slow reader causes back-pressure and loses nothing', async t => {
-  const block = event('x'.repeat(64 * 1024))
+  const block = event(randomBytes(32 * 1024).toString('hex'))
   const total = 500
   let taken = 0
   const { url, idle } = await scriptedService(t, [

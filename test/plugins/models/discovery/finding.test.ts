@@ -89,10 +89,10 @@ t.test('a repository yields a model per quantization and its weights', async t =
       'mtp-m-Q4_0.gguf': 'gguf'
     }),
     [
-      ['o/n:Q4_K_M', 'm-Q4_K_M.gguf, projector mmproj-m-F16.gguf'],
-      ['o/n:Q8_0', 'm-Q8_0.gguf, projector mmproj-m-F16.gguf']
+      ['o/n:Q4_K_M', 'm-Q4_K_M.gguf, projector mmproj-m-F16.gguf, draft mtp-m-Q4_0.gguf'],
+      ['o/n:Q8_0', 'm-Q8_0.gguf, projector mmproj-m-F16.gguf, draft mtp-m-Q4_0.gguf']
     ],
-    'one model per quantization, with its projector'
+    'one model per quantization, with its projector and its draft model'
   )
   t.same(
     plan({
