@@ -41,7 +41,7 @@ import { countGenerated } from './generated-tokens.ts'
 import { ContextGrowth } from './grow-context.ts'
 import { growthLimit } from './model-limits.ts'
 import { noteRepeatedCalls } from './repeated-calls.ts'
-import { endingLoops } from './repeats.ts'
+import { endingLoops, mayLoop } from './repeats.ts'
 import { type Asked, enforceRequestLimits, getRequestLimits } from './request-limits.ts'
 import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
@@ -600,7 +600,7 @@ async function ask<Piece extends readonly Delta[] | Buffer>(
   }
   // Other choices and prompts of a request continue, so these are not watched.
   const isSingle = tokens.choicesPerPrompt === 1 && !Array.isArray(body.prompt)
-  const answer = repeats > 0 && isSingle ? endingLoops(call, repeats, endLoop) : call
+  const answer = repeats > 0 && isSingle && mayLoop(body) ? endingLoops(call, repeats, endLoop) : call
   record.hold()
   try {
     for (;;) {

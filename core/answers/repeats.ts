@@ -19,6 +19,11 @@ const MIN_LETTERS = 8
 const PROBE = 256
 const MAX_TRIES = 64
 
+/** Whether an answer can be so long that it is watched. */
+export function mayLoop({ max_tokens: most }: EngineFields): boolean {
+  return typeof most !== 'number' || most < 0 || most >= INTERVAL
+}
+
 /** Whether a text ends with a passage that directly repeats at least this often. */
 export function endsInLoop(text: string, repeats: number): boolean {
   const probe = text.slice(-PROBE)
