@@ -105,9 +105,10 @@ export const AGENTS = {
 } as const satisfies Record<string, AgentPackage>
 export type AgentName = keyof typeof AGENTS
 
-/** Names the installed version. The setup writes it last. */
+/** Names the installed version and its place, because programs in Python do not work elsewhere. Written last. */
 export const versionFile = (agent: AgentName) => join(AGENTS_FOLDER, agent, 'installed.txt')
-export const versionText = ({ name, version }: AgentPackage) => `${name} ${version}, before ${RELEASED_BEFORE}\n`
+export const versionText = ({ name, version }: AgentPackage) =>
+  `${name} ${version}, before ${RELEASED_BEFORE}, in ${AGENTS_FOLDER}\n`
 
 export function isInstalled(agent: AgentName): boolean {
   const file = versionFile(agent)

@@ -97,13 +97,13 @@ export function startSession(
     }
   }
   const timer = setTimeout(kill, TIMEOUT_MS)
-  const ended = once(child, 'exit').then(([code]) => {
-    clearTimeout(timer)
-    return code as number | null
-  })
+  const ended = once(child, 'exit')
+    .then(([code]) => code as number | null)
+    .finally(() => clearTimeout(timer))
   t.teardown(async () => {
     kill()
-    await ended
+    // It was never started if its program cannot run. Its test reports that.
+    await ended.catch(() => undefined)
     // Processes end a moment after they are killed, and until then they write.
     rmSync(dirname(place.home), { recursive: true, force: true, maxRetries: 20 })
   })
