@@ -22,8 +22,8 @@ export function callArguments(given: unknown): string {
 }
 
 /**
- * Makes the end of a conversation one that engines continue. Calls at the end get results, such as those of an
- * interrupted session, and several assistant messages at the end become one.
+ * Changes the end of a conversation so that engines can continue it. Calls without results, as an interrupted session
+ * leaves them, get results, and several assistant messages at the end become one.
  */
 export function withUsableEnd<Body extends Record<string, unknown> | undefined>(body: Body): Body {
   const messages: Message[] = Array.isArray(body?.messages) ? body.messages : []

@@ -68,7 +68,7 @@ interface Source {
   bytes: number
   /** Identifies the content. */
   id(): string
-  /** The first bytes, which show what it is. */
+  /** The first bytes, from which its type is detected. */
   head(): Buffer | Promise<Buffer>
   load(): Buffer | Promise<Buffer>
 }

@@ -4,7 +4,7 @@ import { headerList } from './unknown-options.ts'
 /** The header that lists tools of the request that the model was not offered. */
 export const IGNORED_TOOLS = 'x-corral-ignored-tools'
 
-/** Names tools that were left out, such as those that the service of the API runs itself, in a header and the log. */
+/** Reports the names of tools that were left out, such as tools that run on the vendor's servers, in a header and the log. */
 export function reportIgnoredTools(reply: FastifyReply, names: readonly string[]): void {
   const list = headerList(names)
   if (list === '') return

@@ -138,9 +138,9 @@ export function shardNames(path: string): string[] {
 const MAX_COMPARED = 500
 
 /**
- * Finds the projector of a model, or the draft model that guesses ahead for it. Considers those that share most folders
- * with the model. Prefers one with the model's name. If there is only this model, one that names no other model will do.
- * Chooses the best of several precisions. Returns undefined if the choice is ambiguous.
+ * Finds the projector of a model, or the draft model that was made for it. Considers the files that share the most
+ * folders with the model, and prefers a file with the model's name. If there is only this model, a file that names no
+ * other model is enough. Chooses the best of several precisions. Returns undefined if the choice is ambiguous.
  * @param paths all files in the listing
  */
 export function companionFinder(

@@ -97,7 +97,7 @@ function blockNotAllowed({ block, place }: Block, allowed: string): CorralError 
  * - Consecutive messages of the same role become one, and leading system blocks become one message. Later system blocks
  *   go into a user message, because most templates refuse a system message there.
  * - Results become messages after their calls, also results of tools that Anthropic's servers ran within an answer. A
- *   call without a result gets one that says so.
+ *   call without a result gets a result that says that the tool was not run.
  * - Everything before the last summary (`compaction`) is dropped.
  * @returns the messages, and for each part of each message its place in the request
  * @throws CorralError `invalid_request` with the place as `param`

@@ -29,7 +29,7 @@ const MAX_TOKENS = 20_000
 /** How much faster a method must be than none: it also needs memory. */
 const MIN_GAIN = 1.08
 
-/** Returns the methods that a model and a build offer. Only `none` if the configuration decides. */
+/** Returns the methods that can be tried with a model. Only `none` if the configuration decides. */
 export function listMethods({ mode, variant, settings }: LaunchSpec): readonly Method[] {
   const { ngram, draft } = settings?.speculation ?? {}
   const isSet =
