@@ -223,14 +223,15 @@ export const OPERATIONS: Operation[] = [
 ]
 
 function metricsWith(count: number) {
-  const metrics = createMetrics({
-    scheduler: () => ({ engines: [], memory: { reserved: {}, budget: {} } }) as never,
-    pulls: () => [],
-    received: () => 0,
-    conversions: () => ({ running: 0, finished: 0, failed: 0 }) as never,
-    storedConversations: async () => [],
-    freeSpace: async () => 0
-  })
+  const metrics = createMetrics(async () => ({
+    engines: [],
+    memory: { reserved: {}, budget: {} },
+    pulls: [],
+    received: 0,
+    conversions: { running: 0, finished: 0, failed: 0 },
+    stored: [],
+    freeSpace: 0
+  }))
   // With 10 items there are as many series as allowed, so that the limit is measured.
   for (let at = 0; at < Math.max(count, 1000); at++) metrics.observe(answered(`a/model-${at}`, `key-${at}`), NO_REPLY)
   return metrics

@@ -61,20 +61,25 @@ export default definePlugin({
       import('./metrics.ts'),
       import('./server-metrics.ts')
     ])
-    const metrics = createMetrics({
-      scheduler() {
-        const stats = scheduler.stats()
-        const named = (name: string, mode: EngineMode) => {
-          const variant = catalog.find(parseModelName(name))
-          return variant && engines.providerOf(variant, mode)?.elsewhere ? variant.publicName : undefined
-        }
-        return { ...stats, engines: withMembers(stats.engines, engines.elsewhere(), named) }
-      },
-      pulls: () => downloads.list(),
-      received: () => downloads.received(),
-      conversions: () => conversion.counts(),
-      storedConversations: () => engines.storedConversations(),
-      freeSpace: () => freeSpace(paths.models).catch(() => undefined)
+    const metrics = createMetrics(async () => {
+      const [freeBytes, stored] = await Promise.all([
+        freeSpace(paths.models).catch(() => undefined),
+        engines.storedConversations()
+      ])
+      const stats = scheduler.stats()
+      const named = (name: string, mode: EngineMode) => {
+        const variant = catalog.find(parseModelName(name))
+        return variant && engines.providerOf(variant, mode)?.elsewhere ? variant.publicName : undefined
+      }
+      return {
+        engines: withMembers(stats.engines, engines.elsewhere(), named),
+        memory: stats.memory,
+        pulls: downloads.list(),
+        received: downloads.received(),
+        conversions: conversion.counts(),
+        stored,
+        freeSpace: freeBytes
+      }
     })
     /** Requests that came through the separate address. */
     const own = new WeakSet<IncomingMessage>()

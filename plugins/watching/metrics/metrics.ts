@@ -1,16 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { collectDefaultMetrics, Registry } from 'prom-client'
-import { LabelValues } from './label-values.ts'
 import { requestMetrics } from './request-metrics.ts'
-import { modelMetrics, type Sources, stateMetrics } from './server-metrics.ts'
+import { LabelValues } from './series.ts'
+import { modelMetrics, type ServerState, stateMetrics } from './server-metrics.ts'
 
 /** How often a native timer measures the delay of the event loop, in milliseconds. */
 const LAG_PRECISION = 20
 
-export function createMetrics(sources: Sources) {
+export function createMetrics(readState: () => Promise<ServerState>) {
   const registry = new Registry()
   const values = new LabelValues()
-  const readState = stateMetrics(registry, values, sources)
+  const showState = stateMetrics(registry, values)
   let scraping: Promise<string> | undefined
   let watching: Promise<void> | undefined
 
@@ -26,7 +26,7 @@ export function createMetrics(sources: Sources) {
     try {
       watching ??= watchProcess()
       await watching
-      await readState()
+      showState(await readState())
       return await registry.metrics()
     } finally {
       scraping = undefined

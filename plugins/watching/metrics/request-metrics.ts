@@ -2,23 +2,16 @@ import type { FastifyRequest } from 'fastify'
 import type { Registry } from 'prom-client'
 import type { Operation } from '../../../core/contracts/hooks.ts'
 import type { RequestObserver, RequestRecord } from '../../../core/http/request-record.ts'
+/*
+ * In seconds or tokens. The buckets of `gen_ai_…` come from the OpenTelemetry conventions, extended at the ends: small
+ * models need less than 10 ms per token, and waits include the loading of models.
+ */
+import BUCKETS from './buckets.json' with { type: 'json' }
 import HELP from './help-texts.json' with { type: 'json' }
-import type { LabelValues } from './label-values.ts'
-import { seriesCounter, seriesHistogram } from './series.ts'
+import { type LabelValues, seriesCounter, seriesHistogram } from './series.ts'
 
 /** OpenTelemetry's names for operations. The others keep corral's names. */
 const OPERATIONS: Partial<Record<Operation, string>> = { completion: 'text_completion' }
-
-/*
- * Buckets in seconds or tokens. The buckets of `gen_ai_…` come from the OpenTelemetry conventions, extended at the ends:
- * small models need less than 10 ms per token, and waits include the loading of models.
- */
-const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 120]
-const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
-const DURATION = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 327.68]
-const TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576]
-const WAIT = [0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
-const OVERHEAD = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1]
 
 /** Converts milliseconds to seconds. Anything but a duration becomes 0, since it would spoil a sum for good. */
 function seconds(milliseconds: number): number {
@@ -39,16 +32,15 @@ interface Kind {
 /** Counts requests when they end. @returns the observer, which never throws */
 export function requestMetrics(registry: Registry, values: LabelValues): RequestObserver {
   const counter = (name: keyof typeof HELP) => seriesCounter(registry, name, HELP[name])
-  const histogram = (name: keyof typeof HELP, buckets: readonly number[]) =>
-    seriesHistogram(registry, name, HELP[name], buckets)
+  const histogram = (name: keyof typeof BUCKETS) => seriesHistogram(registry, name, HELP[name], BUCKETS[name])
   const requests = counter('corral_requests_total')
   const tokens = counter('corral_tokens_total')
-  const wait = histogram('corral_queue_wait_seconds', WAIT)
-  const overhead = histogram('corral_overhead_seconds', OVERHEAD)
-  const duration = histogram('gen_ai_server_request_duration_seconds', DURATION)
-  const firstToken = histogram('gen_ai_server_time_to_first_token_seconds', FIRST_TOKEN)
-  const perToken = histogram('gen_ai_server_time_per_output_token_seconds', PER_TOKEN)
-  const usage = histogram('gen_ai_client_token_usage', TOKENS)
+  const wait = histogram('corral_queue_wait_seconds')
+  const overhead = histogram('corral_overhead_seconds')
+  const duration = histogram('gen_ai_server_request_duration_seconds')
+  const firstToken = histogram('gen_ai_server_time_to_first_token_seconds')
+  const perToken = histogram('gen_ai_server_time_per_output_token_seconds')
+  const usage = histogram('gen_ai_client_token_usage')
 
   function seriesOf({ surface, operation, model, key, status, code }: Kind) {
     const of = {

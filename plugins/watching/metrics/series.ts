@@ -8,107 +8,99 @@ import type { Metric, Registry } from 'prom-client'
 
 type Labels = Readonly<Record<string, string>>
 
-interface Value {
-  metricName?: string
-  labels: Record<string, string | number>
-  sharedLabels?: Labels
-  value: number
-}
-
 /** The samples of one combination of labels. */
 interface Series {
   /** The output; nothing before the first value. */
-  print(name: string): Value[]
+  print(): object[]
 }
 
-class CounterSeries implements Series {
-  readonly #labels: Labels
-  value = 0
-
-  constructor(labels: Labels) {
-    this.#labels = labels
-  }
-
-  print(): Value[] {
-    return this.value === 0 ? [] : [{ labels: this.#labels, value: this.value }]
-  }
-}
-
-export class HistogramSeries implements Series {
-  readonly #labels: Labels
-  readonly #bounds: readonly number[]
-  /** Number of values in each bucket alone. The last bucket has no upper limit. */
-  readonly #counts: number[]
-  #sum = 0
-
-  constructor(labels: Labels, bounds: readonly number[]) {
-    this.#labels = labels
-    this.#bounds = bounds
-    this.#counts = new Array(bounds.length + 1).fill(0)
-  }
-
-  observe(value: number): void {
-    const bounds = this.#bounds
-    let at = 0
-    while (at < bounds.length && value > bounds[at]!) at++
-    this.#counts[at]!++
-    this.#sum += value
-  }
-
-  print(name: string): Value[] {
-    const sharedLabels = this.#labels
-    let count = 0
-    const buckets = this.#counts.map((more, at) => {
-      count += more
-      return { metricName: `${name}_bucket`, labels: { le: this.#bounds[at] ?? '+Inf' }, sharedLabels, value: count }
-    })
-    if (count === 0) return []
-    return [
-      ...buckets,
-      { metricName: `${name}_sum`, labels: {}, sharedLabels, value: this.#sum },
-      { metricName: `${name}_count`, labels: {}, sharedLabels, value: count }
-    ]
-  }
-}
-
-/** A metric with one series for each combination of labels. */
-class SeriesMetric<Of extends Series> {
-  readonly type: 'counter' | 'histogram'
-  readonly name: string
-  readonly help: string
-  readonly #make: (labels: Labels) => Of
-  readonly #series = new Map<string, Of>()
-
-  constructor(
-    registry: Registry,
-    about: { type: 'counter' | 'histogram'; name: string; help: string },
-    make: (labels: Labels) => Of
-  ) {
-    this.type = about.type
-    this.name = about.name
-    this.help = about.help
-    this.#make = make
-    registry.registerMetric(this as unknown as Metric)
-  }
-
-  /** Returns the series for these labels, which must always be in the same order. */
-  with(labels: Labels): Of {
-    const key = JSON.stringify(Object.values(labels))
-    const series = this.#series.get(key) ?? this.#make(labels)
-    this.#series.set(key, series)
-    return series
-  }
-
-  async get(): Promise<object> {
-    const { name, help, type } = this
-    const values = [...this.#series.values()].flatMap(series => series.print(name))
-    return { name, help, type, aggregator: 'sum', values }
+/** Registers a metric with one series for each combination of labels, which must always be in the same order. */
+function seriesMetric<Of extends Series>(
+  registry: Registry,
+  about: { type: 'counter' | 'histogram'; name: string; help: string },
+  create: (labels: Labels) => Of
+) {
+  const all = new Map<string, Of>()
+  const get = async () => ({ ...about, aggregator: 'sum', values: [...all.values()].flatMap(series => series.print()) })
+  registry.registerMetric({ ...about, get } as unknown as Metric)
+  return {
+    with(labels: Labels): Of {
+      const key = JSON.stringify(Object.values(labels))
+      const series = all.get(key) ?? create(labels)
+      all.set(key, series)
+      return series
+    }
   }
 }
 
 export const seriesCounter = (registry: Registry, name: string, help: string) =>
-  new SeriesMetric(registry, { type: 'counter', name, help }, labels => new CounterSeries(labels))
+  seriesMetric(registry, { type: 'counter', name, help }, labels => {
+    const series = { value: 0, print: () => (series.value === 0 ? [] : [{ labels, value: series.value }]) }
+    return series
+  })
 
 /** @param buckets their upper limits, ascending */
 export const seriesHistogram = (registry: Registry, name: string, help: string, buckets: readonly number[]) =>
-  new SeriesMetric(registry, { type: 'histogram', name, help }, labels => new HistogramSeries(labels, buckets))
+  seriesMetric(registry, { type: 'histogram', name, help }, sharedLabels => {
+    /** Number of values in each bucket alone. The last bucket has no upper limit. */
+    const counts: number[] = new Array(buckets.length + 1).fill(0)
+    let sum = 0
+    return {
+      observe(value: number): void {
+        let at = 0
+        while (at < buckets.length && value > buckets[at]!) at++
+        counts[at]!++
+        sum += value
+      },
+      print() {
+        let count = 0
+        const printed = counts.map((more, at) => {
+          count += more
+          return { metricName: `${name}_bucket`, labels: { le: buckets[at] ?? '+Inf' }, sharedLabels, value: count }
+        })
+        if (count === 0) return []
+        const total = (suffix: string, value: number) => ({
+          metricName: name + suffix,
+          labels: {},
+          sharedLabels,
+          value
+        })
+        return [...printed, total('_sum', sum), total('_count', count)]
+      }
+    }
+  })
+
+/** Label for all names beyond the limits. */
+const OTHER = 'other'
+
+/** Maximum number of models with their own label: each has hundreds of series. */
+const MAX_MODELS = 100
+/** Maximum number of pairs of model and key with their own label. */
+const MAX_PAIRS = 1000
+
+/**
+ * Limits the number of series. The first used names get their own label until the restart. All further names share a
+ * label.
+ */
+export class LabelValues {
+  readonly #models = new Set<string>()
+  readonly #pairs = new Map<string, Set<string>>()
+  #count = 0
+
+  model(name: string): string {
+    if (this.#models.has(name)) return name
+    if (this.#models.size >= MAX_MODELS) return OTHER
+    this.#models.add(name)
+    return name
+  }
+
+  /** Returns the label of an existing key used with a model. @param model the result of `model`, or empty */
+  key(name: string, model: string): string {
+    const keys = this.#pairs.get(model) ?? new Set()
+    if (keys.has(name)) return name
+    if (this.#count >= MAX_PAIRS) return OTHER
+    this.#pairs.set(model, keys.add(name))
+    this.#count++
+    return name
+  }
+}

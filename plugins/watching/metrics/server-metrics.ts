@@ -5,34 +5,33 @@ import type { PullRecord } from '../../../core/contracts/downloads.ts'
 import type { EngineMode, StoredConversations } from '../../../core/contracts/engines.ts'
 import type { PluginHooks } from '../../../core/contracts/hooks.ts'
 import { version } from '../../../core/system/package-info.ts'
+import BUCKETS from './buckets.json' with { type: 'json' }
 import HELP from './help-texts.json' with { type: 'json' }
-import type { LabelValues } from './label-values.ts'
+import type { LabelValues } from './series.ts'
 
-export interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
+interface MeasuredEngine extends Omit<EngineStats, 'longestWait'> {
   /** Undefined if the nodes do not report it. */
   readonly longestWait: number | undefined
 }
 
-/** The sources of the values of a scrape. */
-export interface Sources {
-  scheduler(): Omit<SchedulerStats, 'engines'> & { readonly engines: readonly MeasuredEngine[] }
-  pulls(): readonly Pick<PullRecord, 'state'>[]
-  received(): number
-  conversions(): ConversionCounts
-  storedConversations(): Promise<readonly StoredConversations[]>
-  freeSpace(): Promise<number | undefined>
+/** The state of the server, read at each scrape. */
+export interface ServerState {
+  engines: readonly MeasuredEngine[]
+  memory: SchedulerStats['memory']
+  pulls: readonly Pick<PullRecord, 'state'>[]
+  received: number
+  conversions: ConversionCounts
+  stored: readonly StoredConversations[]
+  freeSpace: number | undefined
 }
 
 type MetricName = keyof typeof HELP
-
-const LOAD = [0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640]
-const PULL_STATES = ['downloading', 'waiting', 'storing', 'paused', 'failed']
 
 export function modelMetrics(registry: Registry, values: LabelValues): PluginHooks {
   const about = <Label extends string>(name: MetricName, ...labelNames: Label[]) => {
     return { name, help: HELP[name], labelNames, registers: [registry] }
   }
-  const loads = new Histogram({ ...about('corral_load_seconds', 'model'), buckets: LOAD })
+  const loads = new Histogram({ ...about('corral_load_seconds', 'model'), buckets: BUCKETS.corral_load_seconds })
   const loadFailures = new Counter(about('corral_load_failures_total', 'model', 'code', 'cause'))
   const unloads = new Counter(about('corral_unloads_total', 'model', 'reason'))
   const engineFailures = new Counter(about('corral_engine_failures_total', 'model', 'cause'))
@@ -110,71 +109,57 @@ function addEngine(engines: Map<string, MeasuredEngine>, engine: MeasuredEngine)
   })
 }
 
-interface Snapshot {
-  engines: readonly MeasuredEngine[]
-  memory: SchedulerStats['memory']
-  /** Pulls by state. */
-  pulls: Record<string, number>
-  received: number
-  conversions: ConversionCounts
-  /** Sums over all models. */
-  stored: Omit<StoredConversations, 'model'>
-  freeSpace: number | undefined
-}
-
-type Sample = readonly [labels: Record<string, string>, value: number]
+/** A sample without a value is left out. */
+type Sample = readonly [labels: Record<string, string>, value: number | undefined]
 
 interface Family {
   name: MetricName
   labels: readonly string[]
-  read(snapshot: Snapshot): readonly Sample[]
+  read(state: ServerState): readonly Sample[]
 }
 
 /** A gauge for each model in each mode. */
-function perEngine(name: MetricName, value: (engine: MeasuredEngine) => number | undefined): Family {
-  const read = ({ engines }: Snapshot) =>
-    engines.flatMap(engine => {
-      const known = value(engine)
-      return known === undefined ? [] : [[{ model: engine.model, mode: engine.mode }, known] as const]
-    })
-  return { name, labels: ['model', 'mode'], read }
-}
+const perEngine = (name: MetricName, value: (engine: MeasuredEngine) => number | undefined): Family => ({
+  name,
+  labels: ['model', 'mode'],
+  read: ({ engines }) => engines.map(engine => [{ model: engine.model, mode: engine.mode }, value(engine)])
+})
 
-/**
- * A gauge for each model under the name that vLLM uses, which load balancers such as the Gateway API extension read.
- */
-function perModel(name: MetricName, value: (engines: readonly MeasuredEngine[]) => number): Family {
-  return {
-    name,
-    labels: ['model_name'],
-    read({ engines }) {
-      // Before its first load the server has free capacity. Without any sample, load balancers would treat it as
-      // broken.
-      if (engines.length === 0) return [[{ model_name: '' }, value([])]]
-      const models = new Map<string, MeasuredEngine[]>()
-      for (const engine of engines) models.set(engine.model, [...(models.get(engine.model) ?? []), engine])
-      return [...models].map(([model, its]) => [{ model_name: model }, value(its)] as const)
-    }
+/** A gauge for each model under vLLM's name, which load balancers such as the Gateway API extension read. */
+const perModel = (name: MetricName, value: (engines: readonly MeasuredEngine[]) => number): Family => ({
+  name,
+  labels: ['model_name'],
+  read({ engines }) {
+    // Load balancers treat a server without any sample as broken, but before its first load it has free capacity.
+    const models = engines.length === 0 ? [''] : [...new Set(engines.map(({ model }) => model))]
+    return models.map(model => [{ model_name: model }, value(engines.filter(engine => engine.model === model))])
   }
-}
+})
 
 /** A metric with one sample for each value of its only label. */
-function by(label: string, name: MetricName, read: (snapshot: Snapshot) => Record<string, number>): Family {
-  const samples = (snapshot: Snapshot) =>
-    Object.entries(read(snapshot)).map(([key, value]) => [{ [label]: key }, value] as const)
-  return { name, labels: [label], read: samples }
-}
+const by = (label: string, name: MetricName, read: (state: ServerState) => Record<string, number>): Family => ({
+  name,
+  labels: [label],
+  read: state => Object.entries(read(state)).map(([key, value]) => [{ [label]: key }, value])
+})
 
 /** A metric without labels. */
-function single(name: MetricName, read: (snapshot: Snapshot) => number | undefined): Family {
-  const samples = (snapshot: Snapshot) => {
-    const value = read(snapshot)
-    return value === undefined ? [] : [[{}, value] as const]
-  }
-  return { name, labels: [], read: samples }
-}
+const single = (name: MetricName, read: (state: ServerState) => number | undefined): Family => ({
+  name,
+  labels: [],
+  read: state => [[{}, read(state)]]
+})
 
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
+
+function countPulls(pulls: ServerState['pulls']): Record<string, number> {
+  const counts: Record<string, number> = { downloading: 0, waiting: 0, storing: 0, paused: 0, failed: 0 }
+  for (const { state } of pulls) counts[state]!++
+  return counts
+}
+
+const sumStored = (stored: ServerState['stored'], field: Exclude<keyof StoredConversations, 'model'>) =>
+  sum(stored.map(each => each[field]))
 
 const runningIn = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ running }) => running))
 const waitingIn = (engines: readonly MeasuredEngine[]) => sum(engines.map(({ waiting }) => waiting))
@@ -220,54 +205,37 @@ const FAMILIES: readonly Family[] = [
   perModel('vllm:num_requests_running', runningIn),
   perModel('vllm:num_requests_waiting', waitingIn),
   perModel('vllm:kv_cache_usage_perc', usedSlots),
-  by('state', 'corral_downloads_unfinished', ({ pulls }) => pulls),
+  by('state', 'corral_downloads_unfinished', ({ pulls }) => countPulls(pulls)),
   single('corral_download_bytes_total', ({ received }) => received),
   single('corral_conversions_running', ({ conversions }) => conversions.running),
   by('outcome', 'corral_conversions_total', ({ conversions: { finished, failed } }) => ({ finished, failed })),
-  by('tier', 'corral_prompt_cache_bytes', ({ stored: { memory, disk } }) => ({ memory, disk })),
-  by('outcome', 'corral_prompt_cache_prompts_total', ({ stored: { hits, misses } }) => ({ hit: hits, miss: misses })),
-  single('corral_prompt_cache_restored_tokens_total', ({ stored }) => stored.restoredTokens),
-  single('corral_prompt_cache_restore_seconds_total', ({ stored }) => stored.restoreTime / 1000),
+  by('tier', 'corral_prompt_cache_bytes', ({ stored }) => ({
+    memory: sumStored(stored, 'memory'),
+    disk: sumStored(stored, 'disk')
+  })),
+  by('outcome', 'corral_prompt_cache_prompts_total', ({ stored }) => ({
+    hit: sumStored(stored, 'hits'),
+    miss: sumStored(stored, 'misses')
+  })),
+  single('corral_prompt_cache_restored_tokens_total', ({ stored }) => sumStored(stored, 'restoredTokens')),
+  single('corral_prompt_cache_restore_seconds_total', ({ stored }) => sumStored(stored, 'restoreTime') / 1000),
   single('corral_disk_free_bytes', ({ freeSpace }) => freeSpace)
 ]
 
-/**
- * Gauges of the current state, which is read at each scrape and never otherwise.
- * @returns a function that reads the state, to be called before the registry is printed
- */
-export function stateMetrics(registry: Registry, values: LabelValues, sources: Sources): () => Promise<void> {
+/** Registers the gauges of the current state. @returns a function that fills them before the registry is printed */
+export function stateMetrics(registry: Registry, values: LabelValues): (state: ServerState) => void {
   const metrics = FAMILIES.map(({ name, labels, read }) => {
     const configuration = { name, help: HELP[name], labelNames: labels, registers: [registry] }
     return { metric: name.endsWith('_total') ? new Counter(configuration) : new Gauge(configuration), read }
   })
-  return async () => {
-    const [freeSpace, conversations] = await Promise.all([sources.freeSpace(), sources.storedConversations()])
-    const { engines, memory } = sources.scheduler()
-    const pulls: Snapshot['pulls'] = Object.fromEntries(PULL_STATES.map(state => [state, 0]))
-    for (const { state } of sources.pulls()) pulls[state]!++
+  return state => {
     // Models without their own label are added up.
     const labelled = new Map<string, MeasuredEngine>()
-    for (const engine of engines) addEngine(labelled, { ...engine, model: values.model(engine.model) })
-    const snapshot: Snapshot = {
-      engines: [...labelled.values()],
-      memory,
-      pulls,
-      received: sources.received(),
-      conversions: sources.conversions(),
-      stored: addUp(conversations),
-      freeSpace
-    }
-    // Everything from here on is synchronous, so that concurrent scrapes do not count twice.
+    for (const engine of state.engines) addEngine(labelled, { ...engine, model: values.model(engine.model) })
+    const shown = { ...state, engines: [...labelled.values()] }
     for (const { metric, read } of metrics) {
       metric.reset()
-      for (const [labels, value] of read(snapshot)) metric.inc(labels, value)
+      for (const [labels, value] of read(shown)) if (value !== undefined) metric.inc(labels, value)
     }
   }
-}
-
-function addUp(list: readonly StoredConversations[]): Snapshot['stored'] {
-  const sum = { conversations: 0, tokens: 0, memory: 0, disk: 0, hits: 0, misses: 0, restoredTokens: 0, restoreTime: 0 }
-  const names = Object.keys(sum) as (keyof typeof sum)[]
-  for (const one of list) for (const name of names) sum[name] += one[name]
-  return sum
 }

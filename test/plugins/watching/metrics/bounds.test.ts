@@ -15,27 +15,24 @@ const ODD = readCases<string[]>('people-cases.yaml', 'oddNames')
 
 const LINE = /^(# (HELP|TYPE) [a-z_:][\w:]* .+|[a-z_:][\w:]*(\{.*\})? (NaN|[+-]Inf|[\d.e+-]+))$/i
 
-function metricsOf(engines: { model: string }[] = []) {
+function metricsOf(models: string[] = []) {
   const idle = { mode: 'chat' as const, isLoaded: true, isBlocked: false, slots: 2, freeSlots: 1, running: 1 }
-  return createMetrics({
-    scheduler: () => ({
-      engines: engines.map(({ model }, at) => ({
-        ...idle,
-        model,
-        waiting: 1,
-        longestWait: at,
-        reserved: { host: 10 }
-      })),
-      requests: 0,
-      maxLoaded: 3,
-      memory: { reserved: { host: 10 * engines.length }, budget: { host: 1000 } }
-    }),
-    pulls: () => [{ state: 'failed' }],
-    received: () => 5,
-    conversions: () => ({ running: 0, finished: 1, failed: 2 }),
-    storedConversations: async () => [],
-    freeSpace: async () => undefined
-  })
+  const engines = models.map((model, at) => ({
+    ...idle,
+    model,
+    waiting: 1,
+    longestWait: at,
+    reserved: { host: 10 }
+  }))
+  return createMetrics(async () => ({
+    engines,
+    memory: { reserved: { host: 10 * models.length }, budget: { host: 1000 } },
+    pulls: [{ state: 'failed' }],
+    received: 5,
+    conversions: { running: 0, finished: 1, failed: 2 },
+    stored: [],
+    freeSpace: undefined
+  }))
 }
 
 /** The record of a finished request, as passed to an observer. */
@@ -56,7 +53,7 @@ function ended(
 }
 
 t.test('names with quotes, line breaks and other special characters cannot add or break a line', async t => {
-  const metrics = metricsOf(ODD.map(model => ({ model })))
+  const metrics = metricsOf(ODD)
   for (const name of ODD) metrics.observe(...ended(name, name))
   const text = await metrics.text()
   for (const line of text.split('\n')) {
@@ -76,7 +73,7 @@ t.test('names with quotes, line breaks and other special characters cannot add o
 
 t.test('number of series is limited for ten thousand models and keys, and no request is lost', async t => {
   const names = Array.from({ length: 10_000 }, (_, at) => `owner/model-${at}`)
-  const metrics = metricsOf(names.map(model => ({ model })))
+  const metrics = metricsOf(names)
   for (const [at, name] of names.entries()) {
     metrics.observe(...ended(name, `key-${at % 3000}`))
     void metrics.hooks.modelLoaded?.({ model: name, mode: 'chat', milliseconds: 1 })
