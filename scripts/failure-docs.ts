@@ -1,4 +1,4 @@
-import { CAUSES, type Reaction } from '../runtimes/llama-server/failure-causes.ts'
+import { CAUSES, type Reaction } from '../runtimes/llama-server/failure.ts'
 
 const REACTIONS: Record<Reaction, string> = {
   retry: 'tries the same again immediately',

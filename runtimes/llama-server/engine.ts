@@ -15,13 +15,14 @@ import { watchEngine } from './engine-watch.ts'
 import {
   type ExitFacts,
   engineFailure,
+  type FailureCause,
   hungFailure,
   isFatal,
   overMemoryFailure,
+  reactionTo,
   startFailure,
   stuckFailure
 } from './failure.ts'
-import { type FailureCause, reactionTo } from './failure-causes.ts'
 import { createInputGuard, createInputRecords, type Input, type InputRecords, inputOf } from './input-guard.ts'
 import {
   allocateAddress,

@@ -1,8 +1,46 @@
-import { CorralError } from '../../core/errors.ts'
+import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { isQuoted, type LogTail, withoutFolders } from './engine-logs.ts'
 import type { ProcessExit } from './engine-process.ts'
-import { CAUSES, type FailureCause, type FailureCode } from './failure-causes.ts'
+import FACTS from './failure-causes.json' with { type: 'json' }
+
+/** The names of causes are stable, because programs read them in `details.cause`. See `docs/failures.md`. */
+export type FailureCause = keyof typeof FACTS
+
+/**
+ * How corral reacts to a failure.
+ * - `retry`: repeat the load immediately.
+ * - `evict`: repeat it after other models have made room.
+ * - `other_build`: try the next best llama.cpp build.
+ * - `give_up`: fail the request. The next request tries again, after growing pauses.
+ * - `ask_again`: fail the request before anything is loaded. The next request tries again immediately.
+ */
+export type Reaction = 'retry' | 'evict' | 'other_build' | 'give_up' | 'ask_again'
+
+/** The source of a regular expression. `(?i)` at its beginning ignores case. */
+type Pattern = string | { pattern: string; sentence: string }
+
+interface CauseFacts {
+  /** The error code for an engine that failed while loading. `runtime_missing` blames the build. */
+  code: ErrorCode
+  reaction: Reaction
+  /** The problem and its solution. `$1` and so on stand for the groups of the pattern that matched. */
+  sentence: string
+  /** Lines that are a cause by themselves. A pattern may have its own sentence. */
+  lines?: readonly Pattern[]
+  /** Lines that are also printed when llama-server continues, or after a failure that has its own line. */
+  hints?: readonly Pattern[]
+  /** A file is to blame, which may not be the model's own. */
+  ofFile?: boolean
+}
+
+/** Every cause of an engine's failure. If several match a line, the first wins, so specific causes come first. */
+export const CAUSES: Record<FailureCause, CauseFacts> = FACTS as Record<FailureCause, CauseFacts>
+
+/** Returns how to react to an engine's failure. Unknown causes are given up. */
+export function reactionTo(cause: FailureCause | (string & {}) | undefined): Reaction {
+  return cause !== undefined && Object.hasOwn(CAUSES, cause) ? CAUSES[cause as FailureCause].reaction : 'give_up'
+}
 
 /** How an engine ended. Both fields are null while it runs or if unknown. */
 export interface ExitFacts extends ProcessExit {
@@ -13,8 +51,7 @@ export interface ExitFacts extends ProcessExit {
 /** Why an engine failed, for programs and people. */
 export interface Failure {
   /** The error code if the engine failed while loading. */
-  code: FailureCode
-  /** Stable. See `docs/failures.md`. */
+  code: ErrorCode
   cause: FailureCause
   /** The problem and its solution, without the model's name. */
   sentence: string
@@ -67,26 +104,28 @@ interface Finding {
   weak: boolean
 }
 
-/** Returns the patterns of all causes, in the order of their table. */
+/** Compiles the patterns of all causes, in the order of their table. */
 function listRules(kind: 'lines' | 'hints'): Rule[] {
-  return Object.entries(CAUSES).flatMap(([name, facts]) =>
-    [facts[kind]].flat().map(entry => {
-      const { pattern, sentence } = entry instanceof RegExp ? { pattern: entry, sentence: facts.sentence } : entry
-      return { cause: name as FailureCause, pattern, sentence }
+  return Object.entries(CAUSES).flatMap(([name, { sentence, [kind]: patterns = [] }]) =>
+    patterns.map(entry => {
+      const { pattern: text, ...own } = typeof entry === 'string' ? { pattern: entry } : entry
+      const source = text.replace(/^\(\?i\)/, '')
+      return { cause: name as FailureCause, pattern: new RegExp(source, source === text ? '' : 'i'), sentence, ...own }
     })
   )
 }
-const RULES = listRules('lines')
-const HINTS = listRules('hints')
+/** Compiled for the first failure, because most runs have none. */
+let rules: Record<'lines' | 'hints', Rule[]> | undefined
 
 /** Finds the first line that is a cause by itself, otherwise a line that hints at a cause. */
 function find(lines: readonly string[]): Finding | undefined {
+  rules ??= { lines: listRules('lines'), hints: listRules('hints') }
   const counted = [...lines.entries()].filter(([, line]) => !HARMLESS.test(line))
   for (const [index, line] of counted) {
-    const rule = RULES.find(({ pattern }) => pattern.test(line))
+    const rule = rules.lines.find(({ pattern }) => pattern.test(line))
     if (rule) return { rule, index, weak: false }
   }
-  for (const rule of HINTS) {
+  for (const rule of rules.hints) {
     const found = counted.find(([, line]) => rule.pattern.test(line))
     if (found) return { rule, index: found[0], weak: true }
   }
@@ -331,49 +370,45 @@ export function engineFailure(
     : new CorralError(code, `The model "${alias}" could not be loaded. ${sentence}`, { details })
 }
 
-/** Makes the error for an engine that corral ended because it showed no sign of life. */
-export function hungFailure(alias: string, limit: number): CorralError {
-  return new CorralError(
-    'engine_crashed',
-    `The engine of "${alias}" hung: for ${seconds(limit)} it neither sent anything nor answered nor used the processor, so corral ended it. Send the request again to reload the model.`,
-    { details: { cause: 'hung' satisfies FailureCause, signal: 'SIGKILL' } }
-  )
+/**
+ * Makes the error for an engine that corral ended.
+ * @param ready whether it served
+ * @param texts what happened to the engine: while serving, and while loading
+ */
+export function endedFailure(
+  alias: string,
+  ready: boolean,
+  cause: FailureCause,
+  [serving, loading]: readonly [string, string],
+  facts: object = { signal: 'SIGKILL' }
+): CorralError {
+  const details = { cause, ...facts }
+  if (ready) return new CorralError('engine_crashed', `The engine of "${alias}" ${serving}`, { details })
+  return new CorralError('load_failed', `The model "${alias}" could not be loaded: its ${loading}`, { details })
 }
 
 const seconds = (ms: number) => `${Math.max(1, Math.round(ms / 1000))} s`
 
-/**
- * Makes the error for an engine that corral ended because it computed without progress.
- * @param ready whether it served. Otherwise it was reading its chat template
- */
-export function stuckFailure(alias: string, limit: number, ready: boolean): CorralError {
-  const details = { cause: 'stuck' satisfies FailureCause, signal: 'SIGKILL' }
-  return ready
-    ? new CorralError(
-        'engine_crashed',
-        `The engine of "${alias}" was stuck: for ${seconds(limit)} it used the processor without progress on any request, so corral ended it. The next request reloads the model.`,
-        { details }
-      )
-    : new CorralError(
-        'load_failed',
-        `The model "${alias}" could not be loaded: its engine did not finish reading the chat template within ${seconds(limit)}, so corral ended it. Create the model again with a simpler template.`,
-        { details }
-      )
+/** Makes the error for a serving engine that showed no sign of life for `limit` milliseconds. */
+export function hungFailure(alias: string, limit: number): CorralError {
+  const text = `hung: for ${seconds(limit)} it neither sent anything nor answered nor used the processor, so corral ended it. Send the request again to reload the model.`
+  return endedFailure(alias, true, 'hung', [text, ''])
 }
 
-/** Makes the error for an engine that corral ended because it used far more memory than was reserved. */
+/** Makes the error for an engine that computed without progress for `limit` milliseconds. */
+export function stuckFailure(alias: string, limit: number, ready: boolean): CorralError {
+  return endedFailure(alias, ready, 'stuck', [
+    `was stuck: for ${seconds(limit)} it used the processor without progress on any request, so corral ended it. The next request reloads the model.`,
+    `engine did not finish reading the chat template within ${seconds(limit)}, so corral ended it. Create the model again with a simpler template.`
+  ])
+}
+
+/** Makes the error for an engine that used far more memory than was reserved. */
 export function overMemoryFailure(alias: string, reserved: number, ready: boolean): CorralError {
   const what = `used far more memory than the ${formatBytes(reserved)} reserved for it, so corral ended it.`
-  const details = { cause: 'over_memory' satisfies FailureCause, signal: 'SIGKILL', reserved }
-  return ready
-    ? new CorralError('engine_crashed', `The engine of "${alias}" ${what} The next request reloads the model.`, {
-        details
-      })
-    : new CorralError(
-        'load_failed',
-        `The model "${alias}" could not be loaded: its engine ${what} If its chat template has a long loop, create the model again with a simpler one.`,
-        { details }
-      )
+  const advice = 'If its chat template has a long loop, create the model again with a simpler one.'
+  const texts = [`${what} The next request reloads the model.`, `engine ${what} ${advice}`] as const
+  return endedFailure(alias, ready, 'over_memory', texts, { signal: 'SIGKILL', reserved })
 }
 
 /** Makes the error for a llama-server that could not be started. */

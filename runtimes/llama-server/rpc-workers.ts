@@ -11,7 +11,7 @@ import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { parseJson } from '../../core/system/json-file.ts'
 import { isLoopback, isPublicAddress } from '../../core/system/private-address.ts'
-import { CAUSES, type FailureCause } from './failure-causes.ts'
+import { CAUSES, endedFailure, type FailureCause } from './failure.ts'
 import type { Device } from './memory/device-placement.ts'
 
 /*
@@ -325,16 +325,9 @@ export function createRpcWorkers(
 
 /** Makes the error for an engine whose worker is lost. */
 export function lostWorkerFailure(alias: string, worker: string, ready: boolean): CorralError {
-  const details = { cause: 'rpc_lost' satisfies FailureCause, worker }
-  return ready
-    ? new CorralError(
-        'engine_crashed',
-        `The engine of "${alias}" exited while in use: its worker ${worker} is gone. The model can be loaded again once the worker is back.`,
-        { details }
-      )
-    : new CorralError(
-        'load_failed',
-        `The model "${alias}" could not be loaded: its worker ${worker} went away during the load. Start "corral worker" there again.`,
-        { details }
-      )
+  const texts = [
+    `exited while in use: its worker ${worker} is gone. The model can be loaded again once the worker is back.`,
+    `worker ${worker} went away during the load. Start "corral worker" there again.`
+  ] as const
+  return endedFailure(alias, ready, 'rpc_lost', texts, { worker })
 }

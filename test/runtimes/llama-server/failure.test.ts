@@ -1,8 +1,15 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
 import { LogTail } from '../../../runtimes/llama-server/engine-logs.ts'
-import { classifyFailure, engineFailure, findFailure, isFatal } from '../../../runtimes/llama-server/failure.ts'
-import { CAUSES, type FailureCause, reactionTo } from '../../../runtimes/llama-server/failure-causes.ts'
+import {
+  CAUSES,
+  classifyFailure,
+  engineFailure,
+  type FailureCause,
+  findFailure,
+  isFatal,
+  reactionTo
+} from '../../../runtimes/llama-server/failure.ts'
 import { loadWarnings } from '../../../runtimes/llama-server/loading.ts'
 import { renderFailureDocs } from '../../../scripts/failure-docs.ts'
 import { readFixture } from '../../support/fixture.ts'
@@ -127,7 +134,7 @@ t.test('classifies other wordings, back ends and years', t => {
       t.notMatch(failure.sentence, /\$\d|undefined|\(\)|""/, failure.sentence)
     }
   }
-  const causes = Object.entries(CAUSES).filter(([, { lines, hints }]) => [lines, hints].flat().length > 0)
+  const causes = Object.entries(CAUSES).filter(([, { lines, hints }]) => lines ?? hints)
   t.same(
     causes.map(([cause]) => cause).filter(cause => !(cause in VARIANTS)),
     [],
