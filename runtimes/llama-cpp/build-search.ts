@@ -25,7 +25,6 @@ import { createAttempts, listReasons, missingText } from './search-report.ts'
 import { BuildImpossible, isSourceUnavailable } from './sources/compile.ts'
 import { usableDevices, type VerifyBuild } from './verify-build.ts'
 
-/** Dependencies that searching, installing and starting builds share. */
 export interface BuildsContext {
   builds: BuildsDirectory
   log: BuildsLog
@@ -45,7 +44,6 @@ export interface BuildsContext {
 export interface SearchOptions {
   /** Id of an installed build, or name of a kind, to find instead of the best build. */
   choice?: string | undefined
-  /** The attempts so far. Updated during the search. */
   attempts: Attempt[]
   onProgress: OnProgress
 }
@@ -161,7 +159,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return build
   }
 
-  /** Makes a source provide a build of a kind, verifies it and records it. */
   async function provide(
     source: BuildSource,
     runtime: RuntimeDescriptor
@@ -242,7 +239,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     }
   }
 
-  /** Returns the build chosen with `corral runtime use`, if it still works. */
   async function selected(): Promise<Build | undefined> {
     const id = selection.selected
     if (id === undefined || choice !== undefined) return undefined
@@ -261,7 +257,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return found
   }
 
-  /** Goes down the ranking while every better kind is known to fail. */
   async function quick(found: readonly InstantBuild[]): Promise<Build | undefined> {
     const all = considered(ranking)
     for (const candidate of all) {
@@ -271,7 +266,6 @@ export async function searchBuild(context: BuildsContext, options: SearchOptions
     return undefined
   }
 
-  /** Goes down the whole ranking, with downloads and compilation. */
   async function thorough(found: readonly InstantBuild[]): Promise<Build | undefined> {
     const all = considered(await untilAborted(context.liveRanking(), signal))
     return await builds.locked(async () => {

@@ -34,10 +34,8 @@ const FailureSchema = Type.Object({
 })
 export type BuildFailure = Static<typeof FailureSchema>
 
-/** A verified build as recorded in a file. */
 export interface BuildRecord {
   format: 1
-  /** ISO 8601 UTC. */
   provenAt: string
   build: Build
   /** Size in bytes of each file in the build's folder. Empty for builds that corral did not make. */
@@ -50,7 +48,6 @@ export interface BuildRecord {
   failure?: BuildFailure
 }
 
-/** Fields that every record must have. */
 const RecordSchema = Type.Unsafe<BuildRecord>(
   Type.Object({
     format: Type.Literal(1),
@@ -70,13 +67,11 @@ const FailedAttemptSchema = Type.Object({
   runtime: Type.String(),
   ...FailureSchema.properties
 })
-/** A kind of build from a source that did not work on this machine. */
 type FailedAttempt = Static<typeof FailedAttemptSchema>
 
 const SelectionSchema = Type.Object({
   /** Chosen by the user. If absent, the best build of the ranking is used. */
   selected: Type.Optional(Type.String()),
-  /** The fallback of an upgrade. */
   previous: Type.Optional(Type.String()),
   /** Installed by an upgrade. No engine has started on it yet. */
   trial: Type.Optional(Type.String()),
@@ -109,7 +104,6 @@ async function isUsed(folder: string): Promise<boolean> {
   return pid === process.pid ? unfinished.has(folder) : (await processStartTime(pid)) !== undefined
 }
 
-/** Manages the directory of the builds: their records, the selection, failures and the lock. */
 export class BuildsDirectory {
   readonly path: string
 
@@ -130,7 +124,6 @@ export class BuildsDirectory {
     return records.sort((a, b) => b.provenAt.localeCompare(a.provenAt))
   }
 
-  /** Records a verified build atomically and forgets its earlier failure. */
   async save(build: Build, { installed }: Pick<BuildRecord, 'installed'> = {}): Promise<void> {
     const { size, mtimeMs } = await stat(build.executables.server)
     const files: BuildRecord['files'] = {}
@@ -146,13 +139,11 @@ export class BuildsDirectory {
     await writeJsonFile(join(this.path, record.build.id + RECORD), record, { pretty: true })
   }
 
-  /** Marks a recorded build as unusable here. Does nothing without a record. */
   async markFailed(id: string, failure: BuildFailure): Promise<void> {
     const record = this.records().find(({ build }) => build.id === id)
     if (record) await this.#write({ ...record, failure })
   }
 
-  /** Removes a record, and also the build's folder if corral made it. */
   async remove({ build }: BuildRecord): Promise<void> {
     // The record is removed first, because a folder without a record is never used.
     await rm(join(this.path, build.id + RECORD), { force: true })
@@ -173,7 +164,6 @@ export class BuildsDirectory {
     return Object.fromEntries(fields.filter(([name, value]) => properties[name] && fits(properties[name], value)))
   }
 
-  /** Changes fields of the recorded selection. Undefined removes a field. */
   async select(changes: Selection): Promise<void> {
     await writeJsonFile(join(this.path, SELECTION), { ...this.selection(), ...changes }, { pretty: true })
   }
@@ -183,7 +173,6 @@ export class BuildsDirectory {
     return readJsonFileSync(join(this.path, FAILED_ATTEMPTS), Type.Array(FailedAttemptSchema))?.value ?? []
   }
 
-  /** Records a failed attempt, replacing an earlier failure of the same source for the same kind. */
   async addFailedAttempt(attempt: FailedAttempt): Promise<void> {
     const { source, runtime } = attempt
     const others = this.failedAttempts().filter(other => other.source !== source || other.runtime !== runtime)
@@ -271,7 +260,6 @@ export function failureNow(error: unknown, hardware: Hardware): BuildFailure {
   return { reason: errorMessage(error), at: new Date().toISOString(), machine: machineFingerprint(hardware) }
 }
 
-/** Whether a failure still matters: it is recent, and the machine is the same. Pure. */
 export function isRecent(failure: Pick<BuildFailure, 'at' | 'machine'>, machine: string, now = Date.now()): boolean {
   return failure.machine === machine && Math.abs(now - Date.parse(failure.at)) < FORGOTTEN_AFTER
 }

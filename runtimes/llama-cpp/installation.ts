@@ -24,13 +24,11 @@ export type ModelRuntimes = Readonly<Record<string, { runtime?: string }>>
 
 export interface InstallationDeps extends BuildsContext {
   releases: Pick<Releases, 'find' | 'fetch' | 'followsLatest'>
-  /** The build for new engines. */
   current(): Build | undefined
   /** Sets the build for new engines. Undefined starts a new search. */
   setCurrent(build: Build | undefined): void
   /** Returns the build for new engines, after a search if there is none yet. */
   search(waiting: Waiting): Promise<Build>
-  /** Whether an engine runs on the build with this id. */
   inUse(id: string): boolean
   /** The folder that the user names, which takes precedence, and the setting that names it. */
   named?: { folder: string; by: string } | undefined
@@ -46,13 +44,11 @@ const notFound = (text: string, param = 'runtime') => new CorralError('runtime_n
 const asSentence = (text: string) => text.replace(/\.?$/, '.')
 
 /**
- * Installs, selects, upgrades and removes builds, in one process at a time. A build is recorded after it is verified,
- * and is never used without a record. After a kill at any moment, the next run removes the leftover files.
+ * Installs, selects, upgrades and removes builds, one process at a time. After a kill, the next run removes leftovers.
  */
 export function createInstallation(deps: InstallationDeps) {
   const { builds, log, kinds, releases, setCurrent, inUse } = deps
 
-  /** Runs work with the lock of the builds' directory. */
   async function withLock<T>(waiting: Waiting, work: (waiting: Required<Waiting>) => Promise<T>): Promise<T> {
     const signal = AbortSignal.any([deps.signal, ...(waiting.signal ? [waiting.signal] : [])])
     const onProgress = waiting.onProgress ?? (() => undefined)
@@ -145,7 +141,6 @@ export function createInstallation(deps: InstallationDeps) {
     return undefined
   }
 
-  /** Returns the kind with this name, or the best kind. */
   async function kindNamed(name: string | undefined): Promise<RuntimeDescriptor> {
     const ranking = await deps.liveRanking()
     const best = ranking.find(candidate => (name === undefined ? candidate.usable : matchesChoice(name, candidate)))
@@ -168,14 +163,12 @@ export function createInstallation(deps: InstallationDeps) {
     )
   }
 
-  /** Downloads, unpacks and verifies a release's archives. Returns the installed build if it is intact. */
   async function installRelease(runtime: RuntimeDescriptor, found: FoundArchives, waiting: Required<Waiting>) {
     const id = releaseId(found.tag, runtime)
     const intact = await findIntact(build => build.id === id, waiting)
     return intact ?? (await verifyNew(await releases.fetch(found, runtime, waiting), waiting))
   }
 
-  /** Unpacks and verifies a local archive. Returns the installed build if it is from the same archive. */
   async function installArchive(request: ArchiveRequest, waiting: Waiting): Promise<Build> {
     const { archive, companions = [] } = request
     const expected = parseDigest(request.sha256)
@@ -202,14 +195,12 @@ export function createInstallation(deps: InstallationDeps) {
     })
   }
 
-  /** @throws CorralError if the user names a folder, which takes precedence over any choice */
   function refuseWhileNamed(): void {
     if (!deps.named) return
     const what = `${deps.named.by} names ${deps.named.folder}, and that llama.cpp build`
     throw new CorralError('invalid_request', `${what} takes precedence over any choice. Unset it first.`)
   }
 
-  /** Returns why a build must not be removed, or undefined. */
   function whyNeeded({ id, directory: folder }: Build, records: readonly BuildRecord[]): string | undefined {
     if (inUse(id)) {
       return `An engine runs on ${id}. Stop the models on it first ("corral ps" lists them, "corral stop <model>").`
@@ -298,7 +289,6 @@ export function createInstallation(deps: InstallationDeps) {
       })
     },
 
-    /** Lists all recorded builds, the one verified last first. */
     list(): InstalledBuild[] {
       const selection = builds.selection()
       const current = deps.current()
@@ -344,7 +334,6 @@ export function createInstallation(deps: InstallationDeps) {
   }
 }
 
-/** Returns the state of an installed build. Pure. */
 export function getState(
   { build, failure }: Pick<BuildRecord, 'build' | 'failure'>,
   { selected, previous }: Selection,

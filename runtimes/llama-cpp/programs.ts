@@ -14,7 +14,6 @@ export const PROGRAMS = {
 
 const EXTENSION = process.platform === 'win32' ? '.exe' : ''
 
-/** Returns the file name of a program on this system. */
 export function programFile(name: string): string {
   return name + EXTENSION
 }
@@ -36,7 +35,6 @@ export function programFolder(directory: string): string | undefined {
     .find(folder => existsSync(join(folder, programFile(PROGRAMS.server))))
 }
 
-/** Whether a file name belongs to a program or a library. */
 export function isProgramOrLibrary(name: string): boolean {
   if (Object.values(PROGRAMS).some(program => programFile(program) === name)) return true
   return /\.(so(\.\d+)*|dylib|dll)$/.test(name) || /^lib.+\.v[\d.]+\.so$/.test(name) || name.endsWith('.metallib')

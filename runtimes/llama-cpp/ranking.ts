@@ -38,7 +38,6 @@ function matchArchive(kind: RuntimeDescriptor, hardware: Hardware, names: readon
   return undefined
 }
 
-/** Returns why this system cannot run an archive, if there is a reason. */
 function glibcObstacle({ glibc }: ArchivePattern, hardware: Hardware): string | undefined {
   if (hardware.platform !== 'linux' || glibc === undefined) return undefined
   if (hardware.glibc === undefined && !knowsLibraries(hardware)) return undefined
@@ -136,7 +135,6 @@ function archiveWarnings({ files: [archive], pattern, accepted, toolkit }: Match
   return warnings
 }
 
-/** Whether builds of this kind use a GPU. */
 export function isForGpus(kind: Build['kind']): boolean {
   return kind !== 'cpu' && kind !== 'unknown'
 }

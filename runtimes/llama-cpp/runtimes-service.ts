@@ -103,7 +103,6 @@ export function createRuntimes(deps: RuntimesDeps): Runtimes & { stop(): Promise
     return chosen ? 'ready' : running ? 'searching' : failure ? 'failed' : 'idle'
   }
 
-  /** Records that a build does not work, so that it is not chosen again automatically. */
   async function noteFailure({ id, source, runtime }: Build, error: unknown): Promise<void> {
     const failure = failureNow(error, await hardware.detect())
     await builds.markFailed(id, failure)

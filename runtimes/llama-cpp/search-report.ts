@@ -68,7 +68,6 @@ export function missingText(attempts: readonly Attempt[], ranking: readonly Rank
   )
 }
 
-/** Returns why a better kind is not used, as far as the search knows. */
 function reasonFor({ runtime }: RankedCandidate, attempts: readonly Attempt[], decided: string | undefined): string {
   const tried = attempts.filter(attempt => {
     return attempt.runtime === runtime && ['failed', 'unavailable'].includes(attempt.outcome) && attempt.reasons[0]

@@ -29,7 +29,6 @@ export function createSharedProgress(log: BuildsLog) {
       now = undefined
       logged = ''
     },
-    /** Waits for the work until the caller's signal is aborted. */
     async follow<T>(pending: Promise<T>, { signal, onProgress }: Waiting): Promise<T> {
       signal?.throwIfAborted()
       if (onProgress) {
@@ -45,17 +44,13 @@ export function createSharedProgress(log: BuildsLog) {
   }
 }
 
-/** One search for a build, shared by all callers that need it. */
 interface Search {
   build?: Build | undefined
   running?: Promise<Build> | undefined
   failure?: { error: CorralError; at: number; count: number } | undefined
 }
 
-/**
- * Runs each search once for all callers, and stores its result by choice.
- * @param find finds a build; without a choice, the default build
- */
+/** Runs each search once for all callers, and stores its result by choice. Undefined is the default build. */
 export function createSearches(
   find: (choice: string | undefined) => Promise<Build>,
   progress: ReturnType<typeof createSharedProgress>,
@@ -105,7 +100,6 @@ export function createSearches(
   }
 
   return {
-    /** The search for the default build. */
     get usual(): Readonly<Search> {
       return searchFor(undefined)
     },

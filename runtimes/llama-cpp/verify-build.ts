@@ -25,7 +25,6 @@ export interface VerifyOptions {
   log?: ToolLog
 }
 
-/** Verifies a candidate. @throws Error with the reason if it does not work here */
 export type VerifyBuild = (candidate: BuildCandidate, options: VerifyOptions) => Promise<Build>
 
 /** Starts an engine with the variables that its kind of build needs on this machine. */
@@ -36,7 +35,6 @@ export type StartEngine = (
   environment?: Readonly<Record<string, string>>
 ) => Promise<Pick<Engine, 'chat' | 'memory' | 'logTail' | 'stop'>>
 
-/** Returns the SHA-256 of a file as 64 hex digits. */
 export async function fileDigest(path: string, signal?: AbortSignal): Promise<string> {
   const hash = createHash('sha256')
   for await (const piece of createReadStream(path, { signal })) hash.update(piece)

@@ -3,8 +3,6 @@ import type { ModelMetadata } from '../../core/contracts/models.ts'
 import { merged } from '../../core/system/collections.ts'
 import { isSmall } from './text-length.ts'
 
-/* Writes requests for answers in llama-server's dialect. */
-
 export const CHAT = '/v1/chat/completions'
 export const COMPLETION = '/v1/completions'
 
@@ -14,7 +12,6 @@ const TRANSLATE = 'Translate audio to English text'
 /** LFM2's audio models were trained with this system message instead of instructions. */
 const LFM2_SYSTEM = 'Perform ASR.'
 
-/** Turns a transcription request into a chat with a model that accepts audio. */
 export function transcriptionChat(
   { audio, language, prompt, translate, ...fields }: EngineFields,
   { architecture, capabilities }: Pick<ModelMetadata, 'architecture' | 'capabilities'>
@@ -80,10 +77,7 @@ export function getSeed({ seed }: EngineFields, choice: number): EngineFields {
   return typeof seed === 'number' && seed >= 0 ? { seed: seed + choice } : {}
 }
 
-/**
- * Turns a request into one for an answer that is read as deltas. Unless the client wants usage in the stream, counts
- * come with the end of each choice.
- */
+/** Turns a request into one for a stream. Without usage in the stream, counts come with the end of each choice. */
 export function streamed(fields: EngineFields, { countEach, stopText, native }: AnswerSink): EngineFields {
   const { stream_options, ...rest } = withProbabilities(fields)
   return merged(rest, {
@@ -95,10 +89,7 @@ export function streamed(fields: EngineFields, { countEach, stopText, native }: 
   })
 }
 
-/**
- * Requests log probabilities by llama-server's own field, because it rejects "logprobs" when tools are streamed. It
- * treats 0 as none at all, not even of the generated token.
- */
+/** Uses llama-server's own field, because it rejects "logprobs" when tools are streamed, and treats 0 as none. */
 export function withProbabilities({ logprobs, top_logprobs, ...fields }: EngineFields): EngineFields {
   if (!logprobs) return fields
   // Otherwise it would report probabilities for requests that ask for them.
@@ -114,7 +105,6 @@ export function isConstrained({ response_format, grammar, json_schema, tools }: 
   )
 }
 
-/** Returns the text of a final assistant message. */
 export function begunText(messages: unknown): string {
   const last = Array.isArray(messages) ? (messages.at(-1) as EngineFields | undefined) : undefined
   if (last?.role !== 'assistant') return ''

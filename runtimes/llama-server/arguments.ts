@@ -12,9 +12,8 @@ const CONTEXT_STEP = 256
 const MIN_CONTEXT = 16
 
 /**
- * Returns the tokens that an engine for embeddings or rerankings processes in one batch (`--batch-size`,
- * `--ubatch-size`). A text must fit in one batch, and llama.cpp's mean pooling aborts unless the slots share the batch
- * evenly.
+ * Returns the tokens of a batch for embeddings or rerankings. A text must fit in one batch, and llama.cpp's mean
+ * pooling aborts unless the slots share it evenly.
  */
 export function pooledBatch({ num_ctx, num_parallel }: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>): number {
   const tokens = Math.max(DEFAULT_BATCH, Math.ceil(num_ctx / CONTEXT_STEP) * CONTEXT_STEP)
@@ -55,10 +54,7 @@ function getPooling({ metadata, format }: StoredVariant): string {
   return POOLING[Number(info[`${architecture}.pooling_type`])] ?? otherwise
 }
 
-/**
- * Builds the command line of llama-server for an engine. Everything that decides how it works is explicit. Flags that
- * the build does not know are left out.
- */
+/** Builds the command line of an engine. Everything that decides how it works is explicit, if the build knows it. */
 export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): string[] {
   const { listen, knownFlags } = settings
   const { options, mode } = spec
@@ -119,10 +115,7 @@ export function engineArguments(spec: LaunchSpec, settings: ArgumentSettings): s
   return list
 }
 
-/**
- * Returns how many connections a llama-server with these arguments certainly serves in parallel, or 0 if unknown. It
- * starts more threads when it needs them, but not for each of several connections that arrive together.
- */
+/** Returns how many connections a llama-server with these arguments certainly serves in parallel. 0 if unknown. */
 export function httpThreads(list: readonly string[]): number {
   const at = list.lastIndexOf('--threads-http')
   return at === -1 ? 0 : Math.max(0, Number(list[at + 1]) || 0)

@@ -42,10 +42,8 @@ export interface CallsOptions {
   mode: EngineMode
   contextSize: number
   metadata: Pick<ModelMetadata, 'architecture' | 'capabilities'>
-  /** The text of its chat template, if it is known. */
   template?: string
   promptSlots: PromptSlots
-  /** Correlates the engine's log with requests. */
   marks?: RequestLogCorrelation
   /** Refuses requests for log probabilities, if the engine may not know them. */
   refuseProbabilities?: (() => never) | undefined
@@ -138,10 +136,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     }
   }
 
-  /**
-   * Opens the stream of an answer. If llama-server fails because of its cache, the request is repeated without the
-   * cache.
-   */
+  /** Opens the stream of an answer. If llama-server fails because of its cache, the request is repeated without it. */
   async function open(path: string, body: EngineFields, { fields, sent }: SlotUse): Promise<EngineBody> {
     sent({ path, fields: body })
     try {
@@ -159,10 +154,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     )
   }
 
-  /**
-   * Reads an answer as deltas. The answer is complete at its end mark, or when all its choices have ended, if their
-   * number is known.
-   */
+  /** Reads an answer as deltas. It is complete at its end mark, or when all its choices, if counted, have ended. */
   async function deltas(path: string, body: EngineFields, sink: AnswerSink, choices?: number): Promise<void> {
     // A request for several answers would take slots that belong to others.
     if (isWide(body)) return await oneByOne(path, body, sink)
@@ -188,9 +180,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     if (!done && reader.finished !== choices) throw cutShort()
   }
 
-  /**
-   * Requests an answer that is not streamed. Parsing one event of a stream takes as long as parsing the whole answer.
-   */
+  /** Requests an unstreamed answer. Parsing one event of a stream takes as long as parsing the whole answer. */
   async function inOnePiece(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
     const { return_progress, ...fields } = body
     const chunks: Buffer[] = []
@@ -202,10 +192,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     await sink.take([delta])
   }
 
-  /**
-   * Requests each choice separately, as many in parallel as each prompt has, because it is unknown which slots
-   * llama-server takes for the choices of one request.
-   */
+  /** Requests each choice separately, because it is unknown which slots llama-server takes for several choices. */
   async function oneByOne(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
     const prompts = Array.isArray(body.prompt) ? listPrompts(body.prompt) : [body.prompt]
     const choices = countChoices(body)
@@ -263,10 +250,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     return { ...body, grammar: afterThinking(grammar as string, marked, prompt, readThinking(body).enabled !== false) }
   }
 
-  /**
-   * Rejects a request that crashes llama-server 0.5.0: an answer with a given beginning that contains special tokens,
-   * such as the end of a turn, and that is constrained by a grammar. Other given beginnings may be constrained.
-   */
+  /** Rejects a constrained answer whose given beginning has special tokens, because it crashes llama-server 0.5.0. */
   async function requirePlainBeginning(body: EngineFields, signal: AbortSignal): Promise<void> {
     const content = begunText(body.messages)
     if (content === '') return
@@ -287,9 +271,7 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
 
   /**
    * Returns the input, or the tokens of its beginning if it is longer than the context.
-   * @param most tokens, if fewer than the context
-   * @throws CorralError `context_exceeded` if the input is longer than `most` and must not be truncated, or if
-   * truncation would leave nothing
+   * @param most tokens, if fewer than the context @throws CorralError `context_exceeded`
    */
   async function fitting(
     input: string | readonly number[],
@@ -426,24 +408,17 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
   }
 }
 
-/**
- * Returns the reply of `/props` without the paths of the model's files and without fields that only a direct client of
- * this server could use.
- */
+/** Returns `/props` without the paths of the model's files and without fields that only a direct client could use. */
 function withoutPlaces(properties: EngineFields): EngineFields {
   const { model_path, model_alias, media_marker, ...others } = properties
   return others
 }
 
-/** Returns a slot from `/slots` without its prompt and its output. */
 function withoutPrompt({ id, n_ctx, speculative, is_processing }: EngineFields): EngineFields {
   return { id, n_ctx, speculative, is_processing }
 }
 
-/**
- * Reports the usage of an answer in bytes. A disconnected answer has no count of its own. Its first event contains only
- * the role.
- */
+/** Reports the usage of an answer in bytes. A disconnected answer has no count, and its first event only a role. */
 function sayUsed({ usages, events }: EventBlocks, sink: AnswerSink<Buffer>): void {
   if (usages.length === 0 && events > 1) {
     sink.used?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
@@ -462,11 +437,7 @@ interface RankingReply {
   usage?: { prompt_tokens?: number }
 }
 
-/**
- * Truncates to `room` tokens. Tokens that the vocabulary adds before and after every text stay.
- * @param whole the tokens with those additions
- * @param plain the text's own tokens
- */
+/** Truncates to `room` tokens. @param whole the `plain` tokens with those that the vocabulary adds around every text */
 export function cutTokens(whole: readonly number[], plain: readonly number[], room: number): number[] {
   const added = whole.length - plain.length
   let before = 0
@@ -488,10 +459,7 @@ function readVector(base64: string): Float32Array {
 
 const COLON = 58
 
-/**
- * Reads an answer in a chosen slot. An unwanted answer is abandoned immediately, and disconnected once llama-server has
- * responded at all (`PromptSlots.take`).
- */
+/** Reads an answer in its slot. An unwanted one is abandoned now, and disconnected once llama-server has responded. */
 function inSlot(
   slot: SlotUse,
   signal: AbortSignal,

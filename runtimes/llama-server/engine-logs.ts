@@ -8,22 +8,17 @@ const KEPT_LINES = 500
 const KEPT_LENGTH = 2000
 const KEPT_CHARACTERS = 256 * 1024
 
-/** Marks lines that repeat a client's text and are not the engine's own words. */
 const QUOTE = '│ '
 
 /** Marks a log line as text of a client or the model, so that it is never taken for a failure. */
 export const markAsClientText = (text: string) => QUOTE + text
 export const isQuoted = (line: string) => line.startsWith(QUOTE)
 
-/**
- * Stores the last lines of a log, oldest first: at most 500, each at most 2000 characters, 256 Ki characters in all.
- */
+/** Stores the last lines of a log, oldest first, within limits for lines and characters. */
 export class LogTail {
   readonly #lines: string[] = []
   #sinceMark = 0
-  /** Number of earlier lines that were dropped. */
   dropped = 0
-  /** Characters of all stored lines. */
   characters = 0
 
   push(text: string): void {
@@ -51,7 +46,6 @@ export class LogTail {
   }
 }
 
-/** Stores the output of the latest engines of each variant, also after they have ended. */
 export type EngineLogs = ReturnType<typeof createEngineLogs>
 
 interface Entry {
@@ -63,7 +57,6 @@ interface Entry {
 
 /** Limited to five engines per variant and 8 Mi characters in all. Records of running engines are never dropped. */
 export function createEngineLogs(limits = { perVariant: 5, characters: 8 * 2 ** 20 }) {
-  /** The newest first. */
   let entries: Entry[] = []
 
   function tidy(): void {

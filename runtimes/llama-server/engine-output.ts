@@ -5,10 +5,7 @@ import { type EngineLine, parseLine } from './loading.ts'
 const MAX_LINE_LENGTH = 2000
 /** Quoted text after a head has ended after this many milliseconds without a line. */
 const QUOTE_END = 1000
-/**
- * llama-server prints these lines outside its log before it repeats a grammar or a model's output. The client controls
- * the content of the lines that follow directly.
- */
+/** Lines before llama-server repeats a grammar or a model's output. The client controls the lines that follow. */
 const HEADS = /error (?:parsing|printing) grammar: |^AST for |^WARNING: JSON schema conversion/
 
 /**

@@ -49,10 +49,7 @@ function startWatchdog(pid: number, onFailure: (error: Error) => void): ChildPro
   return watchdog
 }
 
-/**
- * Starts a server of a llama.cpp build and passes its output to `onLine` line by line. The server does not outlive this
- * process: the kernel or a watchdog kills it, and it also exits when its input ends.
- */
+/** Starts a server of a build. The kernel, a watchdog or the end of its input ends it if this process dies. */
 export async function startEngineProcess(options: {
   executable: string
   arguments: readonly string[]
@@ -139,11 +136,9 @@ export async function startEngineProcess(options: {
 }
 
 /**
- * Returns the environment of an engine. Only harmless variables pass, because `LLAMA_ARG_*` and configuration files
- * would change an engine behind corral's back.
+ * Returns the environment of an engine. Other variables and configuration files would change it behind corral's back.
  * @param configHome an empty folder, in which llama-server looks for its configuration file
  * @param apiKey required in every request. It is passed here because all users can see command lines
- * @param more variables of the build and the model's settings
  */
 export function engineEnvironment(
   ambient: NodeJS.ProcessEnv,
@@ -174,9 +169,7 @@ async function counterFiles(): Promise<string[]> {
   return ['/proc/vmstat', ...ofGroups]
 }
 
-/**
- * Counts the processes that the kernel has killed for memory so far, in the groups of this process and on the machine.
- */
+/** Counts the processes that the kernel has killed for memory, in this process's groups and on the machine. */
 async function countOomKills(): Promise<number | undefined> {
   if (process.platform !== 'linux') return undefined
   let count: number | undefined
@@ -188,10 +181,7 @@ async function countOomKills(): Promise<number | undefined> {
   return count
 }
 
-/**
- * Records how often the kernel has killed for memory. The returned function reports whether it has done so since, or
- * undefined if unknown.
- */
+/** Returns a function that reports whether the kernel has killed for memory since. Undefined if unknown. */
 export async function watchOomKills(): Promise<() => Promise<boolean | undefined>> {
   const before = await countOomKills()
   return async () => {

@@ -66,7 +66,6 @@ const MAX_NODES = 20_000
 /** Values of an enum that cost as much as one schema. */
 const VALUES_PER_NODE = 2
 const MAX_LENGTH = 4 * 2 ** 20
-/** Maximum of `EngineSchema.writtenOut`. */
 const MAX_WRITTEN_OUT = 200_000
 /** llama.cpp counts a few more rules for a list than the list has items. */
 const MAX_ITEMS = MAX_REPETITIONS - 20
@@ -89,8 +88,7 @@ const MAX_KNOWN_LENGTH = 100_000
 
 /**
  * Rewrites a JSON schema in the form that llama.cpp enforces.
- * @param forFormat true if the result is only for a grammar. Otherwise the model also reads it, as the parameters of a
- * tool
+ * @param forFormat whether the result is only for a grammar. Otherwise the model also reads it, as a tool's parameters
  * @throws CorralError `invalid_request` for a schema that is malformed or that no value can fit; TooCostly
  */
 export function engineSchema(schema: Fields, forFormat = true): EngineSchema {
@@ -160,10 +158,7 @@ class Compiler {
     return { ...made, $defs: definitions }
   }
 
-  /**
-   * Returns the pointers to definitions that no finite value fits, such as an object that must contain another object
-   * of its kind.
-   */
+  /** Returns pointers to definitions that no finite value fits, such as an object that requires one of its kind. */
   endless(): Map<string, Never | undefined> {
     const finite = new Set<string>()
     const ends = (made: unknown): boolean => {
@@ -525,10 +520,7 @@ class Compiler {
     return { $ref: `#/$defs/${name}` }
   }
 
-  /**
-   * Returns limits for characters or items that llama.cpp can write out.
-   * @param limit how many it can write out
-   */
+  /** Returns limits that llama.cpp can write out. @param limit how many characters or items it can write out */
   #bounds(
     parts: readonly Part[],
     least: string,

@@ -15,14 +15,10 @@ export interface WatchDeps extends Patience {
   activity(): { open: number; received: number; filing: boolean } | undefined
   /** Called at each check once the engine serves. */
   onLook?(moved: boolean, atRest: boolean): void
-  /**
-   * Reports that the engine must be ended.
-   * @param inLoop for `stuck`: whether its main loop is blocked. Otherwise it computes outside the loop
-   */
+  /** Reports that the engine must be ended. @param inLoop whether its main loop is blocked, for `stuck` */
   onFault(fault: 'stuck' | 'hung' | 'over_memory', inLoop: boolean): void
 }
 
-/** The reply of `/slots`. Undefined if there is none. */
 type Slots = ReturnType<typeof readSlots> | 'refused'
 
 /** Maximum milliseconds between checks. Shorter if the limits are short. */
@@ -40,10 +36,7 @@ const LAST_LOOKS = 3
 /** Linux reports processor time in these units, independent of the kernel's own rate (`USER_HZ`). */
 const MS_PER_TICK = 10
 
-/**
- * Watches an engine from its start to its end: its memory all the time, and its progress once it serves. Sleeps while
- * the engine is idle. Call `wake` for each request.
- */
+/** Watches an engine's memory, and its progress once it serves. Sleeps while it is idle until `wake`. */
 export function watchEngine(deps: WatchDeps) {
   const limits = [deps.stuckAfter, deps.hangTimeout].filter(limit => limit > 0)
   const step = Math.max(MIN_STEP, Math.min(MAX_STEP, Math.min(...limits, Infinity) / CHECKS_PER_LIMIT))
@@ -61,10 +54,7 @@ export function watchEngine(deps: WatchDeps) {
   let asleep = false
   let timer: NodeJS.Timeout | undefined
 
-  /**
-   * Asks for the slots, one question at a time. An unanswered question stays open and is answered when the loop
-   * continues.
-   */
+  /** Asks for the slots, one question at a time. An unanswered question stays open until the loop continues. */
   function createSlotReader() {
     let asked: Promise<void> | undefined
     let answer: Slots
@@ -166,7 +156,6 @@ export function watchEngine(deps: WatchDeps) {
 
   schedule()
   return {
-    /** Resumes the watch when a request begins. */
     wake(): void {
       restful = 0
       if (!asleep) return
@@ -183,10 +172,7 @@ export function watchEngine(deps: WatchDeps) {
   }
 }
 
-/**
- * Returns the milliseconds that a process and its threads have run. Undefined if the system does not report it (only
- * Linux does).
- */
+/** Returns the milliseconds that a process and its threads have run. Undefined except on Linux. */
 async function processorTime(pid: number | undefined): Promise<number | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
@@ -196,10 +182,7 @@ async function processorTime(pid: number | undefined): Promise<number | undefine
   return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK
 }
 
-/**
- * Returns the bytes of a process's private memory. Pages of mapped files, such as weights, are excluded, because the
- * system reclaims them when needed. Undefined if the system does not report it (only Linux does).
- */
+/** Returns a process's private bytes (Linux only). The system reclaims pages of mapped files, such as weights. */
 async function ownMemory(pid: number | undefined): Promise<number | undefined> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   const status = await readFile(`/proc/${pid}/status`, 'utf8').catch(() => '')

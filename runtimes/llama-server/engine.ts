@@ -42,7 +42,6 @@ import { createUpstream, type EngineRequest, type EngineResponse } from './upstr
 
 export interface EngineDeps extends LaunchDeps {
   log: EngineLog
-  /** Stores the engine's output, also after the engine has ended. */
   engineLogs?: EngineLogs
   /** Milliseconds without progress after which a load is given up. */
   loadTimeout: number
@@ -52,25 +51,19 @@ export interface EngineDeps extends LaunchDeps {
   stuckAfter?: number
   /** Bytes of the machine's memory that it is expected to use. Its memory is not watched if absent. */
   reserved?: number | undefined
-  /** Refuses requests for log probabilities, if it guesses tokens ahead. */
   refuseProbabilities?: (() => never) | undefined
-  /** Inputs that have trapped engines. */
   inputs?: InputRecords
-  /** Follows the other machines that hold layers of the model, if there are any. */
   rpcWorkers?: Pick<RpcWorkers, 'follow'>
-  /** Folder for the private folders of sockets. The system's temporary folder by default. */
   socketRoot?: string
 }
 
 export interface LlamaServerEngine extends Engine {
   readonly spec: LaunchSpec
   readonly build: Build
-  /** Flags that all engines get in addition to those from the spec. */
   readonly sharedArguments: readonly string[]
   reserved?: Engine['reserved']
   speculation?: Engine['speculation']
   outdated?: Promise<void>
-  /** The prompts in its slots. */
   readonly promptSlots: PromptSlots
   /** Sends a request. Resolves at the response's headers. Sets no time limits. */
   request(request: EngineRequest): Promise<EngineResponse>
@@ -88,11 +81,9 @@ const ADDRESS_ATTEMPTS = 3
 const OTHER_ATTEMPTS = 2
 
 /**
- * Starts a llama-server for a model and resolves once it serves. Reports progress while it loads. Retries a failure
- * that a second attempt may avoid (`reactionTo`).
- * @throws CorralError `load_failed`, `insufficient_memory` or `runtime_missing` with `details.cause` and the decisive
- * line of its log, `load_timeout` after `loadTimeout` without progress, or the signal's reason when the caller gave up.
- * Nothing of the engine is left then.
+ * Starts a llama-server and resolves once it serves. Retries a failure that a second attempt may avoid (`reactionTo`).
+ * @throws CorralError with `details.cause` and the decisive line of its log, or the signal's reason when the caller
+ * gave up. Nothing of the engine is left then.
  */
 export async function createLlamaServerEngine(
   build: Build,
@@ -117,7 +108,6 @@ export async function createLlamaServerEngine(
   }
 }
 
-/** Absolute paths that the engine's output may contain. */
 function listPaths({ modelPath, projectorPath, settings }: LaunchSpec, build: Build, address: EngineAddress): string[] {
   const loras = settings?.loras.map(({ path }) => path) ?? []
   const { draft, companion } = settings?.speculation ?? {}
@@ -217,7 +207,6 @@ async function startEngine(
   const following = spec.workers?.length
     ? deps.rpcWorkers?.follow(spec.workers, worker => killFor(lostWorkerFailure(spec.alias, worker, ready)))
     : undefined
-  /** Names the worker that caused a failure, if any. */
   async function withWorker(failure: CorralError): Promise<CorralError> {
     if (!following || failure.details?.cause !== ('rpc_unreachable' satisfies FailureCause)) return failure
     const worker = await Promise.race([following.lost, sleep(WORKER_LAG, undefined, { ref: false })])
@@ -349,7 +338,6 @@ function templateText({ settings, variant: { defaults, metadata } }: LaunchSpec)
   return settings && setsTemplate(settings) ? '' : (defaults?.template ?? metadata.chatTemplate ?? '')
 }
 
-/** Returns the template that conversations with the model are formatted with. */
 export function getTemplate({ mode, variant }: Pick<LaunchSpec, 'mode' | 'variant'>): Input | undefined {
   const { defaults, key, revision } = variant
   return mode === 'chat' ? inputOf('template', defaults?.template ?? `${key} ${revision}`) : undefined

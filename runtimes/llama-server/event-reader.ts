@@ -16,14 +16,12 @@ interface StreamEvent extends OpenAiEvent {
   __verbose?: { stopping_word?: string; [field: string]: unknown }
 }
 
-/** Reads llama-server's events as deltas. */
 export class EventReader {
   /** The text that ended each choice. It comes with the first of the final events, the reason with the last. */
   readonly #stopWords: string[] = []
   readonly #native: boolean
   finished = 0
 
-  /** @param native whether deltas have `native` */
   constructor(native = false) {
     this.#native = native
   }
@@ -83,15 +81,11 @@ export interface EventBlock {
   error?: string
 }
 
-/**
- * Splits a stream of Server-Sent Events at the ends of events, without parsing them. Nearly every chunk consists of
- * whole events and is passed on unchanged.
- */
+/** Splits a stream at the ends of events without parsing them. Nearly all chunks are passed on unchanged. */
 export class EventBlocks {
   #rest: Buffer = NOTHING
   /** Number of events so far. Nearly every event is one token. */
   events = 0
-  /** Usage of the choices that have ended. */
   readonly usages: TokenUsage[] = []
 
   /** Returns the events that this chunk completes, or undefined if there are none to pass on. */
@@ -136,10 +130,7 @@ function endOfEvents(data: Buffer): number {
   return at === -1 ? 0 : at + END_OF_EVENT.length
 }
 
-/**
- * Finds where a line with this beginning starts. Line feeds within JSON are escaped, so the start of a line is
- * unambiguous.
- */
+/** Finds where a line with this beginning starts. Line feeds within JSON are escaped. */
 function findLineStart(text: string, line: string): number {
   if (text.startsWith(line)) return 0
   const feed = text.indexOf(`\n${line}`)

@@ -48,7 +48,6 @@ export interface ExitFacts extends ProcessExit {
   oomKilled?: boolean
 }
 
-/** Why an engine failed, for programs and people. */
 export interface Failure {
   /** The error code if the engine failed while loading. */
   code: ErrorCode
@@ -60,9 +59,7 @@ export interface Failure {
   details: FailureDetails
 }
 
-/** Facts about a failure for programs, as far as the log has them. */
 export interface FailureDetails {
-  /** The purpose of the memory. */
   stage?: keyof typeof PURPOSES
   /** As llama-server names it, such as CUDA0. */
   device?: string
@@ -70,16 +67,10 @@ export interface FailureDetails {
   wanted?: number
 }
 
-/**
- * Errors before such a line are irrelevant: llama-server recovered, serves, or continues with a request. Before it
- * ends, it prints the reason last.
- */
+/** Errors before such a line are irrelevant: llama-server recovered or serves. It prints the reason of its end last. */
 const FRESH_START =
   /retrying without pipeline parallelism|server is listening on|all slots are idle|starting the main loop|: id +\d+ \| task -?\d+ \| (?:selected slot|processing task|prompt |stop processing|n_gen =| *(?:eval|total) time)|: cancel task, id_task/
-/**
- * llama-server's own lines that repeat a client's text, such as part of a schema, or a model's output. They follow a
- * rejected request, never an exit.
- */
+/** llama-server's own lines that repeat text of a client or model. They follow a rejected request, never an exit. */
 const REPEATS =
   /got exception:|send_error: |unparsed \S+ output|Ignoring content part|Tool call mismatch|failed to apply template|unable to match sampler|unknown completion id|failed to parse (?:tool use )?chat template|error parsing grammar/
 /** Lines printed when nothing is wrong, when llama-server continues in another way, or by a debugger at its end. */
@@ -98,7 +89,6 @@ interface Rule {
 
 interface Finding {
   rule: Rule
-  /** Index of the decisive line. */
   index: number
   /** Whether the line only hints at its cause. */
   weak: boolean
@@ -168,10 +158,7 @@ function decisiveLines(lines: readonly string[]): string[] {
   return own.slice(own.findLastIndex(line => FRESH_START.test(line)) + 1)
 }
 
-/**
- * Finds the failure that the lines alone reveal. Returns undefined if they reveal nothing, or if llama-server may still
- * recover (`ended` is false).
- */
+/** Finds the failure that the lines reveal, or undefined. Unless it has `ended`, llama-server may still recover. */
 export function findFailure(
   lines: readonly string[],
   paths: readonly string[] = [],
@@ -184,7 +171,6 @@ export function findFailure(
   return finding && failureAt(counted, finding, paths)
 }
 
-/** Describes the failure at this line. */
 function failureAt(counted: readonly string[], { rule, index }: Finding, paths: readonly string[]): Failure {
   const raw = counted[index]!
   const line = presentable(raw, paths)
@@ -217,9 +203,7 @@ function outranks({ signal, oomKilled }: ExitFacts, byExit: FailureCause, { rule
 }
 
 /**
- * Finds out why an engine failed. Its last lines outrank an exit code, and a signal outranks weak hints. Lines about
- * failures it recovered from are ignored, and so are lines that repeat a client's text.
- * @param end.lines its last lines, oldest first
+ * Finds out why an engine failed. Its last lines outrank an exit code, and a signal outranks weak hints.
  * @param end.paths absolute paths that the lines may contain. Only their last part is shown
  */
 export function classifyFailure({
@@ -316,7 +300,6 @@ function deviceAtFault(lines: readonly string[], index: number): string | undefi
   return pattern.exec(lines.join('\n'))?.[1]
 }
 
-/** Collects facts from the lines around the decisive one. */
 function factsAt(
   cause: FailureCause,
   lines: readonly string[],
@@ -330,10 +313,7 @@ function factsAt(
   return { details: { device }, remark: `It is ${device}${advice}.` }
 }
 
-/**
- * The end of a process whose lines reveal nothing: signals, the exit codes of shells (128 plus the signal's number, 126
- * and 127 for commands that could not start) and Windows statuses.
- */
+/** Ends that no line explains: signals, exit codes of shells (128 plus the signal, 126, 127) and Windows statuses. */
 const ENDINGS: [FailureCause, ...(string | number)[]][] = [
   ['executable_missing', 126],
   ['library_missing', 127, 0xc000007b, 0xc0000135, 0xc0000138, 0xc0000139, 0xc0000142],

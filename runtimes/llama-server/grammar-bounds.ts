@@ -21,10 +21,7 @@ const TOOLS = 16
 const MAX_ELEMENTS_OF_TOOLS = 1_200_000
 /** Elements of a character or item that may be absent. */
 const ELEMENTS_WRITTEN_OUT = 4
-/**
- * Number of ways that is known to be harmless: llama.cpp takes about ten milliseconds per token. The default of the
- * limit.
- */
+/** Ways that are known to be harmless: llama.cpp takes about ten milliseconds per token. The default of the limit. */
 const HARMLESS_WAYS = 20_000
 /** Number of cached costs. Programs send the same schemas with every request. */
 const MAX_KNOWN = 256
@@ -39,10 +36,8 @@ interface Cost {
 }
 
 /**
- * Rejects grammars and JSON schemas that would keep llama.cpp busy for minutes with a single token, or that are too
- * large.
- * @returns checks a request in the OpenAI chat format, and resolves with whether its grammar may harm an engine because
- * the limit was raised. Throws CorralError `over_limit`, `invalid_request`
+ * Rejects grammars and JSON schemas that are too large or would keep llama.cpp busy for minutes with one token.
+ * @returns checks a request, and resolves with whether its grammar may harm an engine because the limit was raised
  */
 export function grammarCheck({ size, ways: mostWays }: GrammarLimits): (request: EngineFields) => Promise<boolean> {
   /** By the text. The most recently used entry is last. */

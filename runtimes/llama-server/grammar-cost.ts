@@ -11,7 +11,6 @@
 /** Pairs of first and last code points. */
 interface CharacterClass {
   ranges: readonly (readonly [number, number])[]
-  /** Whether the class matches all other characters. */
   negated?: boolean
 }
 
@@ -44,10 +43,7 @@ export class GrammarRules {
     this.rules[index] = alternatives
   }
 
-  /**
-   * Writes `piece{least,most}`: the piece as often as required, then a chain of optional rules.
-   * @param most infinite without a limit
-   */
+  /** Writes `piece{least,most}`: the piece as often as required, then a chain of optional rules. */
   repeat(piece: readonly Element[], least: number, most: number): Element[] {
     if (least > LLAMA_MOST_REPETITIONS) throw new TooCostly()
     this.elements += piece.length * least
@@ -90,18 +86,12 @@ const REFERENCE = -2
 const TOKEN_LENGTH = 16
 /** Number of such tokens that are followed in a row, because stacks may grow over a longer text. */
 const TOKENS = 3
-/**
- * Number of characters to try at each step, and number of candidates among which they are chosen by how many stacks
- * accept them.
- */
+/** Characters to try at each step, and candidates among which those are chosen that most stacks accept. */
 const TRIED = 3
 const MAX_CANDIDATES = 24
 /** A letter, a digit, a space and a quotation mark. */
 const USUAL = [97, 48, 32, 34]
-/**
- * A stack at the beginning of a token is tried against the whole vocabulary. With 130,000 tokens, an enum of 300 values
- * takes 0.3 s of processor time per generated token.
- */
+/** A stack at the beginning of a token is tried against the whole vocabulary. An enum of 300 values takes 0.3 s. */
 const FIRST_WEIGHT = 4
 /** Maximum steps of one count, so that it takes about ten milliseconds at most. */
 const MAX_STEPS = 40_000
@@ -112,11 +102,7 @@ export interface CountedGrammar {
   starts: number[]
 }
 
-/**
- * Counts the ways to read the costliest token found.
- * @param enough counting stops at this number
- * @throws TooCostly if there is too much to count
- */
+/** Counts the ways to read the costliest token found, up to `enough`. @throws TooCostly */
 export function countWays({ rules: { rules }, starts }: CountedGrammar, enough: number): number {
   return new Walk(rules).ways(starts, enough)
 }
@@ -125,7 +111,6 @@ class Walk {
   readonly #kind: number[] = []
   readonly #rule: number[] = []
   readonly #classes: CharacterClass[] = []
-  /** Index of the alternatives of each rule in the flat list. */
   readonly #alternatives: number[][] = []
   readonly #bottom: Stack = { at: END, below: undefined, above: new Map() }
   #steps = 0

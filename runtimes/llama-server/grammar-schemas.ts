@@ -2,10 +2,7 @@ import { isObject } from '../../core/system/json-object.ts'
 import { engineSchema } from './engine-schema.ts'
 import type { Fields } from './schema-keywords.ts'
 
-/**
- * Rewrites the JSON schemas in a request to llama-server in the form that llama.cpp enforces. Returns a request without
- * schemas unchanged.
- */
+/** Rewrites the JSON schemas in a request in the form that llama.cpp enforces. Other requests stay unchanged. */
 export function withEngineSchemas(body: Fields): Fields {
   const { response_format: format, json_schema: bare, tools } = body
   const changed: Fields = {}

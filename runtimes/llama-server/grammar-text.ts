@@ -9,10 +9,8 @@ export class NotReadable extends Error {
 }
 
 /**
- * Parses a grammar in GBNF. `root` is the first rule. Counting also starts from every rule, and at every position after
- * fixed text, which may be long.
- * @param isStart whether counting also starts at a rule with this name
- * @throws NotReadable, TooCostly
+ * Parses a grammar in GBNF. Counting starts at `root`, at every rule, and at every position after fixed text.
+ * @param isStart whether counting also starts at a rule with this name @throws NotReadable, TooCostly
  */
 export function readGrammar(text: string, isStart: (name: string) => boolean = () => true): CountedGrammar {
   const rules = new GrammarRules()

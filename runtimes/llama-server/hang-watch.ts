@@ -4,7 +4,6 @@
  * even while it waits for the model to compute. A loop that is blocked by something else does not answer.
  */
 
-/** The observations of one check. */
 export interface Look {
   /** Milliseconds since the check before. */
   passed: number
@@ -12,14 +11,10 @@ export interface Look {
   open: number
   /** Whether it has sent something other than a keep-alive, or a slot has advanced. */
   moved: boolean
-  /**
-   * The report of its main loop: the model computes for a slot, no slot is in use, or no answer. `unknown` if this
-   * build or its flags have no `/slots`, or if there was no need to ask.
-   */
+  /** The report of its main loop. `unknown` if this build or its flags have no `/slots`, or without a need to ask. */
   slots: 'working' | 'resting' | 'silent' | 'unknown'
   /** Whether it used the processor. Undefined if the system does not report it. */
   busy: boolean | undefined
-  /** Whether any of its threads answers. */
   healthy: boolean
   /** Whether slots are being saved to files or restored from them. */
   filing: boolean

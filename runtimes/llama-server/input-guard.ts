@@ -13,16 +13,12 @@ import { isLarge } from './text-length.ts'
 
 type Kind = 'grammar' | 'schema' | 'template'
 
-/** A part of a request that may trap an engine. */
 export interface Input {
   kind: Kind
   digest: string
 }
 
-/**
- * Failures of an input after which it is refused, the milliseconds for which it is refused, and the number of
- * remembered inputs.
- */
+/** Failures after which an input is refused, the milliseconds of the refusal, and the number of remembered inputs. */
 const MAX_FAILURES = 2
 const REFUSED_FOR = 10 * 60_000
 const REMEMBERED = 1000
@@ -46,7 +42,6 @@ export function inputOf(kind: Kind, text: string): Input {
   return { kind, digest }
 }
 
-/** Returns the grammars and schemas of a request. */
 export function listConstraints({ grammar, json_schema, response_format, tools }: EngineFields): Input[] {
   const { schema, json_schema: named } = (response_format ?? {}) as { schema?: unknown; json_schema?: unknown }
   const schemas = [json_schema, schema, named, Array.isArray(tools) && tools.length > 0 ? tools : undefined]
@@ -56,7 +51,6 @@ export function listConstraints({ grammar, json_schema, response_format, tools }
   ]
 }
 
-/** The records of inputs, shared by all engines. */
 export type InputRecords = ReturnType<typeof createInputRecords>
 
 export function createInputRecords(now = () => performance.now()) {
@@ -82,7 +76,6 @@ export function createInputRecords(now = () => performance.now()) {
         )
       }
     },
-    /** Records that this input did harm. */
     strike({ digest }: Input, cause: string): void {
       const entry = strikes.get(digest)
       const count = entry && entry.until > now() ? entry.count + 1 : 1
@@ -93,7 +86,6 @@ export function createInputRecords(now = () => performance.now()) {
     /** Records that this input or another one did harm. */
     suspect: ({ digest }: Input) => note(suspects, digest, now() + REFUSED_FOR),
     isSuspect: ({ digest }: Input) => (suspects.get(digest) ?? 0) > now(),
-    /** Records that an answer with this input has completed. */
     recordCompletion({ digest }: Input): void {
       suspects.delete(digest)
       if (!completed.has(digest)) note(completed, digest, true)
@@ -108,10 +100,7 @@ export interface Ticket {
   template?: Input | undefined
   /** Whether the length of its text explains the memory and time that the engine takes to read it. */
   large?: boolean
-  /**
-   * Whether the engine reports immediately when its main loop takes the request. Otherwise only the first token shows
-   * it.
-   */
+  /** Whether the engine reports when its main loop takes the request. Otherwise only the first token shows it. */
   reportsProgress: boolean
   /** The engine has started to answer, so template and schemas have been read. */
   answered: boolean
@@ -121,10 +110,7 @@ export interface Ticket {
   wentOn: boolean
 }
 
-/**
- * The place where an engine was trapped: in its main loop, or outside it while reading a request. `memory`: it used too
- * much memory.
- */
+/** Where an engine was trapped: in its main loop, or outside it while reading a request. `memory`: it used too much. */
 export type Trouble = 'loop' | 'beside' | 'memory'
 
 /**
@@ -183,7 +169,6 @@ export function findBlame(
   return { certain: inputs.length === 1 && !isElsewhere, tickets: blamed, inputs }
 }
 
-/** The requests of one engine, with the inputs that they may be blamed for. */
 export type InputGuard = ReturnType<typeof createInputGuard>
 
 export function createInputGuard(book: InputRecords, model: string, template?: Input) {
@@ -195,8 +180,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
   let gone = false
 
   /**
-   * A suspect runs alone until it has generated something. This shows whether it is harmful, and protects other
-   * requests.
+   * A suspect runs alone until it has generated something, which shows if it is harmful and protects other requests.
    */
   function mayBegin(constraints: readonly Input[]): boolean {
     const isSuspect = constraints.some(book.isSuspect)
@@ -231,10 +215,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
   }
 
   return {
-    /**
-     * Runs a request with a part that may be harmful.
-     * @throws CorralError `input_blocked`, or for the request to blame an `engine_crashed` that is not retried
-     */
+    /** Runs a request. @throws CorralError `input_blocked`, or for a request to blame one that is not retried */
     async run<Result>(
       fields: EngineFields,
       signal: AbortSignal,
@@ -268,7 +249,6 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
         retryWaiting()
       }
     },
-    /** Records that the engine has produced something for the request. */
     progressed(ticket: Ticket): void {
       ticket.answered = true
       if (ticket.generated) return
@@ -304,10 +284,7 @@ export function createInputGuard(book: InputRecords, model: string, template?: I
   }
 }
 
-/**
- * Makes the error for the request that an engine was ended for, because another engine would have to be ended for it
- * too.
- */
+/** Makes the error for the request that an engine was ended for. Another engine would have to be ended too. */
 function blameFor(failure: CorralError, kind: Kind | undefined): CorralError {
   const what =
     kind === undefined ? 'this request' : kind === 'template' ? `the model's ${NAMES.template}` : `the ${NAMES[kind]}`

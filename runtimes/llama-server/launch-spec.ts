@@ -11,16 +11,12 @@ import type { RpcWorker } from './rpc-workers.ts'
 export interface EngineBounds {
   /** Maximum checkpoints per slot, for models with windows or states (`--ctx-checkpoints`). */
   checkpoints: number
-  /**
-   * Bytes of each device to leave free when llama.cpp places the layers (`--fit-target`): first workers' devices, then
-   * the build's.
-   */
+  /** Bytes of each device to leave free (`--fit-target`): first workers' devices, then the build's. */
   deviceMargins?: readonly number[]
   /** Shares of the layers on these devices (`--tensor-split`). If absent, llama.cpp decides. */
   shares?: readonly number[]
 }
 
-/** Everything that a llama-server is started with. */
 export interface LaunchSpec extends EngineSpec {
   variant: StoredVariant
   /** Absolute path of the (first) model file, after conversion if it was needed. */
@@ -28,13 +24,10 @@ export interface LaunchSpec extends EngineSpec {
   projectorPath?: string
   /** Folder in which the engine may save its slots' caches (`--slot-save-path`). None are saved if absent. */
   slotFolder?: string
-  /** If absent, the defaults of llama-server and corral apply. */
   bounds?: EngineBounds
-  /** Other machines that hold layers of the model. */
   workers?: readonly RpcWorker[]
 }
 
-/** The files that an engine loads, absolute. */
 export interface EngineFiles {
   modelPath: string
   projectorPath?: string
@@ -56,11 +49,7 @@ export function ownFiles(variant: StoredVariant): EngineFiles {
   }
 }
 
-/**
- * Describes how an engine is started, once its files are known.
- * @param catalog has the draft model, if one is set
- * @throws CorralError `load_failed` when the draft model cannot be used
- */
+/** Describes how an engine is started. @throws CorralError `load_failed` if the draft model cannot be used */
 export function launchSpec(
   spec: EngineSpec & { variant: StoredVariant },
   { modelPath, projectorPath: own }: EngineFiles,

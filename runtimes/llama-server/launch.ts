@@ -30,11 +30,7 @@ export interface LaunchDeps {
   environment?: Readonly<Record<string, string>>
 }
 
-/**
- * Starts the process of an engine in a private folder, and records both so that the next start of corral can clean up.
- * Leaves nothing behind on failure.
- * @throws CorralError when the folder cannot be created; the signal's reason
- */
+/** Starts an engine's process in a private folder, and records both for a later cleanup. Leaves nothing on failure. */
 export async function launchEngine(options: {
   id: string
   build: Build
@@ -91,7 +87,6 @@ async function writeTemplate({ mode, variant }: LaunchSpec, { folder }: EngineAd
   return path
 }
 
-/** The address of an engine, and its key. */
 export interface EngineAddress {
   listen: Listen
   /** Required in every request. */
@@ -100,15 +95,12 @@ export interface EngineAddress {
   folder: string
 }
 
-/** Prefix of the names of engines' private folders. */
 export const FOLDER_PREFIX = 'corral-'
 
 /** Systems accept 103 to 107 bytes. Some room is left. */
 const MAX_SOCKET_PATH = 100
 
-/**
- * Whether llama-server can listen at this path. It must be short enough for the system, and `--host` splits at commas.
- */
+/** Whether llama-server can listen at this path: it is short enough, and has no comma, at which `--host` splits. */
 export function isUsableSocketPath(path: string): boolean {
   return Buffer.byteLength(path) <= MAX_SOCKET_PATH && !path.includes(',')
 }
@@ -138,10 +130,7 @@ export async function allocateAddress(
   return { listen: { host: '127.0.0.1', port: await freePort('127.0.0.1') }, key, folder }
 }
 
-/**
- * Creates the engine's folder. An existing folder would not be private.
- * @throws CorralError `load_failed` when it cannot be created
- */
+/** Creates the engine's folder. An existing one would not be private. @throws CorralError `load_failed` */
 export async function makePrivateFolder({ folder }: EngineAddress): Promise<void> {
   try {
     await mkdir(folder, { mode: 0o700 })
@@ -161,7 +150,6 @@ const RunRecordSchema = Type.Object({
   /** From `processStartTime`, because process ids are reused. */
   startTime: Type.Optional(Type.String())
 })
-/** The record of a started engine, for cleaning up if this process is killed. */
 export type RunRecord = Static<typeof RunRecordSchema>
 
 const SUFFIX = '.engine.json'
@@ -174,7 +162,6 @@ export async function writeRunRecord(runDirectory: string, id: string, record: R
   await writeJsonFile(join(runDirectory, id + SUFFIX), record, { fsync: false })
 }
 
-/** Removes an engine's private folder and its record. */
 export async function removeRunRecord(runDirectory: string, id: string, folder: string): Promise<void> {
   await rm(folder, { recursive: true, force: true })
   await rm(join(runDirectory, id + SUFFIX), { force: true })
@@ -191,8 +178,7 @@ async function killStray({ pid, startTime }: RunRecord): Promise<boolean> {
 }
 
 /**
- * Cleans up after a killed gateway: ends its engines and removes their folders. Only for the owner of the data
- * directory that `runDirectory` belongs to, before it starts engines. Returns the number of ended engines.
+ * Cleans up after a killed gateway, before the owner of the data directory starts engines. Returns the ended engines.
  */
 export async function reapStrayEngines(runDirectory: string, log: Pick<EngineLog, 'warn'>): Promise<number> {
   let ended = 0

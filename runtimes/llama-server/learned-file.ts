@@ -5,8 +5,7 @@ import { readJsonFile, writeJsonFile } from '../../core/system/json-file.ts'
 const MAX_COUNT = 500
 
 /**
- * Stores what was measured on this machine, by key, in a JSON file that outlives corral. A damaged file is ignored and a
- * failed write is only logged, because everything can be measured again.
+ * Stores what was measured on this machine, by key. A damaged file or a failed write only costs a measurement.
  * @param name the field of the file with the entries
  */
 export function createLearnedFile<Properties extends TProperties>(

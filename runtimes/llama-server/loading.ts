@@ -8,7 +8,6 @@ import { addUse } from './memory/engine-need.ts'
 import { readText } from './response-body.ts'
 import type { Upstream } from './upstream.ts'
 
-/** Facts that an engine reports once it serves. */
 export interface LoadedFacts {
   contextSize: number
   slots: number
@@ -38,10 +37,8 @@ export function factsFromProps(props: unknown): LoadedFacts | undefined {
 }
 
 /**
- * Follows a load for its caller, from the engine's start until it serves. Passes progress on, and gives up when the
- * caller does or after `timeout` milliseconds without progress.
- * @param templateLimit the same limit for the last step, reading the chat template when the model is in memory. 0 is
- * unlimited
+ * Follows a load until the engine serves. Gives up when the caller does, or after `timeout` ms without progress.
+ * @param templateLimit the same limit for reading the chat template, the last step. 0 is unlimited
  */
 export function followLoad(
   { signal: outer, onProgress }: Waiting,
@@ -191,7 +188,6 @@ export function loadWarnings(lines: readonly string[], options: { gpuLayers: num
 
 type LogLevel = 'error' | 'warn' | 'info' | 'debug'
 
-/** The meaning of one line of llama-server's output. */
 export type EngineLine =
   | {
       type: 'text'
@@ -203,9 +199,7 @@ export type EngineLine =
   /** The share of the model that is loaded, 0 to 1. Undefined if the line does not report it. */
   | { type: 'loading'; fraction: number | undefined }
   | { type: 'ready' }
-  /** Another state of the child protocol. */
   | { type: 'state' }
-  /** Memory that the engine uses. */
   | { type: 'memory'; use: MemoryUse }
 
 const STATE_PREFIX = 'cmd_child_to_router:state:'
@@ -275,10 +269,7 @@ function parseJsonLine(line: string): EngineLine[] | undefined {
     }))
 }
 
-/**
- * Parses a line of output: plain or JSON log lines, or messages of the child protocol. Returns nothing for a blank
- * line.
- */
+/** Parses a line of output: plain or JSON log lines, or messages of the child protocol. A blank line has none. */
 export function parseLine(line: string): EngineLine[] {
   if (line.trim() === '') return []
   if (line.startsWith(STATE_PREFIX)) {
@@ -311,13 +302,11 @@ export class MemoryReport {
     this.#drafts = drafts
   }
 
-  /** Takes a table that was printed (`fit_memory_breakdown`), while loading or later. */
   note(use: MemoryUse, loading: boolean): void {
     if (loading) this.#tables.push(use)
     else this.#final = use
   }
 
-  /** Bytes by pool. Undefined before the first table. */
   use(): MemoryUse | undefined {
     const draft = this.#drafts ? this.#tables[1] : undefined
     const model = this.#final ?? (draft && this.#tables.length === 2 ? this.#tables[0] : this.#tables.at(-1))

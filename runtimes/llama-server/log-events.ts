@@ -43,11 +43,7 @@ const pace = (speed: string) => `${Number(speed) < 10 ? Number(speed).toFixed(1)
 const amount = (mebibytes: string) => formatBytes(Number(mebibytes) * 2 ** 20)
 const getPlace = (buffer: string) => (/^CPU/.test(buffer) ? 'main memory' : `the memory of ${buffer}`)
 
-/**
- * Explains an engine's log in plain words, without lines that do not matter to people and without clients' lines.
- * @param dropped number of earlier lines that were dropped
- * @param isQuoted whether a line repeats text of clients
- */
+/** Explains an engine's log in plain words, without clients' lines. @param dropped number of dropped earlier lines */
 export function plainEvents(
   lines: readonly string[],
   dropped: number,

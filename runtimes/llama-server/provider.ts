@@ -18,10 +18,7 @@ import type { PromptCache } from './prompt-cache/prompt-cache.ts'
 import type { RpcWorkers } from './rpc-workers.ts'
 import { type Chosen, type SpeculationChooser, withMethod } from './speculation/speculation.ts'
 
-/**
- * One of these capabilities is enough for a mode. A text model can produce embeddings too. llama-server would load
- * other models all the same and answer nonsense.
- */
+/** One of these capabilities is enough. llama-server would load other models all the same and answer nonsense. */
 const ENOUGH: Record<EngineMode, readonly Capability[]> = {
   chat: ['completion'],
   embedding: ['embedding', 'completion'],
@@ -74,7 +71,6 @@ export function createLlamaServerProvider(deps: ProviderDeps): EngineProvider {
     await Promise.all([...keys].map(variant => promptCache.forget({ variant })))
   })
 
-  /** Converts the model's files first if necessary. */
   async function createLaunchSpec(spec: EngineSpec, waiting: Waiting): Promise<LaunchSpec> {
     const { options } = spec
     const variant = requireFiles(spec.variant)

@@ -3,10 +3,7 @@ import { CorralError } from '../../core/errors.ts'
 /** Replaces the messages of C++ libraries about an index out of range, such as a token beyond the vocabulary. */
 const OUT_OF_RANGE = 'a number in it is out of range'
 
-/**
- * Exceptions besides `std::invalid_argument` that llama-server's request parsing throws. It answers these with status
- * 500, but the request is at fault and a retry would fail in the same way.
- */
+/** Exceptions that llama-server answers with status 500, although the request is at fault and a retry would fail. */
 const REQUEST_FAULTS = [
   new RegExp(`^${OUT_OF_RANGE}`),
   /json\.exception/,
@@ -27,10 +24,8 @@ const NOT_ITS_FORMAT = /^The model produced output that does not match/
 const MAX_MESSAGE_LENGTH = 400
 
 /**
- * Translates llama-server's error reply for a client. It quotes only text that a client may see. llama-server quotes
- * whole messages and tools in some of its errors.
+ * Translates llama-server's error reply. Quotes only text that a client may see.
  * @param status HTTP status. The `code` within the body takes precedence, because an error may come in a stream
- * @param bodyText the body of the reply, or the JSON of the event: `{"error":{"code","message","type"}}`
  */
 export function requestError(status: number, bodyText: string): CorralError {
   const failure = readFailure(status, bodyText)
@@ -67,17 +62,12 @@ export function requestError(status: number, bodyText: string): CorralError {
   )
 }
 
-/**
- * Whether the engine failed on the cache of an earlier prompt. llama-server 0.5.0 cannot forget one of two consecutive
- * images without text in between. With `cache_prompt: false` it starts from scratch.
- */
+/** Whether the cache of an earlier prompt is at fault: 0.5.0 cannot forget one of two consecutive images. */
 export function isCacheFault(error: unknown): boolean {
   return error instanceof CorralError && error.code === 'internal' && error.message.includes('Chunk not found')
 }
 
-/**
- * Describes a prompt that is longer than the context, with both numbers if they are known. The pipeline adds advice.
- */
+/** Describes a prompt that is longer than the context. The pipeline adds advice. */
 export function contextExceeded({
   promptTokens,
   contextSize

@@ -13,10 +13,7 @@ export interface ServedRequest {
   task: number
 }
 
-/**
- * Correlates the engine's output with requests, although the engine does not know their ids. Requests are marked when
- * they begin and end. If only one request waits for a slot, it must be the one that is taken.
- */
+/** Correlates the engine's output with requests. If only one waits for a slot, it must be the one that is taken. */
 export class RequestLogCorrelation {
   readonly #mark: (line: string) => void
   readonly #served: (request: ServedRequest) => void
@@ -29,10 +26,7 @@ export class RequestLogCorrelation {
     this.#served = served
   }
 
-  /**
-   * Marks a request that is about to be sent. @param slot the slot that corral chose for it @returns a function to call
-   * when it has ended
-   */
+  /** Marks a request that is about to be sent. Returns a function to call when it has ended. */
   begin(id: string, slot?: number): () => void {
     const waiting: { id: string; slot: number | undefined; ended?: number } = { id, slot }
     this.#waiting.add(waiting)
@@ -46,7 +40,6 @@ export class RequestLogCorrelation {
     }
   }
 
-  /** Takes a line that the engine printed. */
   read(line: string): void {
     if (this.#waiting.size === 0) return
     const [, taken, task] = LAUNCH.exec(line) ?? []

@@ -2,23 +2,17 @@ type Take = (chunk: Buffer) => Promise<void> | undefined
 
 /** The body of an engine's answer. At most one piece is fetched ahead of the reader. */
 export interface EngineBody {
-  /**
-   * Calls `take` with each piece as it arrives, and waits for its result before the next piece. Resolves at the end of
-   * the body. Rejects with the error of `take`, or when the connection breaks. Call it once.
-   */
+  /** Calls `take` with each piece and waits for its result. Rejects with its error, or when the connection breaks. */
   consume(take: Take): Promise<void>
-  /** Disconnects, if still connected. */
   cancel(): void
 }
 
-/** The connection that delivers a body. */
 interface Source {
   pause(): unknown
   resume(): unknown
   destroy(): unknown
 }
 
-/** A body that its connection delivers piece by piece. */
 export class ResponseBody implements EngineBody {
   readonly #source: Source
   readonly #held: Buffer[] = []
@@ -44,7 +38,6 @@ export class ResponseBody implements EngineBody {
     this.fail(new Error('The answer was interrupted.'))
   }
 
-  /** Takes a piece that has arrived. */
   push(chunk: Buffer): void {
     if (this.#failure) return
     this.#held.push(chunk)

@@ -34,7 +34,6 @@ export class MalformedResponse extends Error {
   }
 }
 
-/** Reads one response, however its bytes are split. */
 export class ResponseReader {
   /** The status code. Undefined until the head has arrived. Provisional answers (1xx) are skipped. */
   status: number | undefined
@@ -52,11 +51,7 @@ export class ResponseReader {
     return this.#expected === 'nothing'
   }
 
-  /**
-   * Takes bytes that have arrived.
-   * @returns their part of the body, copied into one piece. Empty if there is none
-   * @throws MalformedResponse
-   */
+  /** Takes bytes. Returns their part of the body, copied into one piece. @throws MalformedResponse */
   push(bytes: Buffer): Buffer {
     const pieces: Buffer[] = []
     let at = 0

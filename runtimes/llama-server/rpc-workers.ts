@@ -108,7 +108,6 @@ export function buildMismatch(
 
 class Restarting extends Error {}
 
-/** The machines that engines use in addition to this one. */
 export type RpcWorkers = ReturnType<typeof createRpcWorkers>
 
 export function createRpcWorkers(
@@ -217,11 +216,7 @@ export function createRpcWorkers(
     return worker
   }
 
-  /**
-   * Asks all workers of a model in parallel.
-   * @param alias the model's name, for errors
-   * @throws CorralError `load_failed` with `details.cause` and `details.worker`
-   */
+  /** Asks all workers of a model in parallel. @throws CorralError with `details.cause` and `details.worker` */
   async function reach(alias: string, settings: RpcSettings, build: Build, waiting: Waiting): Promise<RpcWorker[]> {
     const signal = waiting.signal ?? new AbortController().signal
     const reached = settings.workers.map(name => reachOne(alias, name, settings.insecure, build, signal))
@@ -246,11 +241,7 @@ export function createRpcWorkers(
     }
   }
 
-  /**
-   * Follows the workers of an engine.
-   * @param onLost called once, with the name of the first worker that has ended or no longer answers
-   * @returns `lost` with that name once there is one, and a function that stops following
-   */
+  /** Follows the workers of an engine. `onLost` and `lost` get the name of the first that ends or no longer answers. */
   function follow(workers: readonly RpcWorker[], onLost: (name: string) => void) {
     const closing = new AbortController()
     let tell = (_: string) => {}
@@ -284,10 +275,7 @@ export function createRpcWorkers(
     return { lost, close: () => closing.abort() }
   }
 
-  /**
-   * Returns the bytes that engines may use of each worker's devices.
-   * @param held bytes that they already use
-   */
+  /** Returns the bytes that engines may use of each worker's devices. @param held bytes that they already use */
   async function budgets(held: MemoryUse): Promise<MemoryUse> {
     const all = await Promise.all(
       [...heard.values()].map(async ({ worker, at }) => {
@@ -323,7 +311,6 @@ export function createRpcWorkers(
   return { reach, reachFree, follow, budgets, close: async () => await agent?.destroy() }
 }
 
-/** Makes the error for an engine whose worker is lost. */
 export function lostWorkerFailure(alias: string, worker: string, ready: boolean): CorralError {
   const texts = [
     `exited while in use: its worker ${worker} is gone. The model can be loaded again once the worker is back.`,

@@ -16,10 +16,7 @@ const NEVER = new Set(
 /** Other names of `max_tokens`, which llama-server would prefer. */
 const TOKEN_LIMITS = ['n_predict', 'max_completion_tokens', 'max_output_tokens']
 
-/**
- * Lengths of the part of an answer that samplers look back on. llama-server allocates as much memory as requested. It
- * does not accept negative values, which mean the whole context, for all of them.
- */
+/** Lengths that samplers look back on. llama-server allocates as much as requested, and not all may be negative. */
 const LOOK_BACK = ['repeat_last_n', 'dry_penalty_last_n']
 
 /** Prepares a request for llama-server. @param contextSize tokens of each slot */

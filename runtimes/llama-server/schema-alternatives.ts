@@ -40,10 +40,7 @@ export function areApart(alternatives: readonly Fields[], look: LookUp): boolean
   )
 }
 
-/**
- * Collects the types of a schema's values, the values, and the values of required properties, as far as they are
- * known. Values are JSON.
- */
+/** Collects the types of a schema's values, the values, and those of required properties, as JSON, if known. */
 function getFacts(schema: unknown, look: LookUp, depth = 0): Facts | undefined {
   look.step()
   if (!isObject(schema) || depth > 5) return undefined

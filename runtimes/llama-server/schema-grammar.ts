@@ -10,10 +10,7 @@ export const MAX_COPIES = MAX_OPTIONAL ** 3
 
 export interface SchemaGrammar {
   text: string
-  /**
-   * Names of optional properties that llama.cpp copies for its own grammar: the third power of their number for each
-   * object.
-   */
+  /** Names of optional properties that llama.cpp copies: the third power of their number for each object. */
   copies: number
 }
 

@@ -89,14 +89,10 @@ export function malformed(at: string, must: string): CorralError {
   })
 }
 
-/** Characters of a path in messages. */
 const MAX_PATH = 200
 export const shown = (at: string) => (at.length > MAX_PATH ? `${at.slice(0, MAX_PATH)}…` : at)
 
-/**
- * Wraps a schema with its place. `true` becomes a schema of all values. Null keywords, which programs write for absent
- * ones, are dropped.
- */
+/** Wraps a schema with its place. Drops null keywords, which programs write for absent ones. */
 export function located(schema: unknown, at: string): Part {
   if (schema === true) return { schema: {}, at }
   if (!isObject(schema)) throw malformed(at, 'must be a JSON schema')
@@ -266,10 +262,7 @@ export function requireLength(value: unknown, left: number): number {
   return rest
 }
 
-/**
- * Adds the parts' other keywords in their order, including constraints that llama.cpp ignores, because models read the
- * schemas of tools.
- */
+/** Adds the parts' other keywords in order, also those that llama.cpp ignores, because models read tools' schemas. */
 export function written(parts: readonly Part[], keywords: Fields): Fields {
   const made: Fields = {}
   for (const { schema } of parts) {

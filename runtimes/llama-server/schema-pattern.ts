@@ -17,10 +17,7 @@ class Unsupported extends Error {
 }
 
 export interface CompiledPattern {
-  /**
-   * In the subset of regular expressions that llama.cpp translates: the text between the quotation marks of a JSON
-   * string.
-   */
+  /** In llama.cpp's subset of regular expressions: the text between the quotation marks of a JSON string. */
   pattern: string
   /** Whether it admits more than the given expression. */
   loose: boolean
@@ -62,10 +59,7 @@ const SHORT_ESCAPES = new Map([
   [34, '"'],
   [92, '\\\\']
 ] as const)
-/**
- * Characters that need no escape in a JSON string: neither control characters, quotation mark, backslash nor
- * surrogates.
- */
+/** Characters that need no escape in a JSON string, without surrogates. */
 const PLAIN = union([
   [32, 33],
   [35, 91],
@@ -78,11 +72,9 @@ const PLAIN = union([
 const ANYTHING = repeat(makeSet(EVERYTHING), 0, Number.POSITIVE_INFINITY)
 
 /**
- * Rewrites a regular expression (ECMA-262, as in JSON Schema: it may match anywhere unless it is anchored) in the form
- * that llama.cpp enforces without breaking the surrounding JSON.
+ * Rewrites a regular expression (ECMA-262) in the form that llama.cpp enforces without breaking the surrounding JSON.
  * @param length limits of the text's length, enforced if the expression is one repeated set of characters
- * @returns undefined if no grammar can enforce any part of it
- * @throws SyntaxError if it is not a regular expression
+ * @returns undefined if no grammar can enforce any part of it @throws SyntaxError
  */
 export function compilePattern(
   source: string,
@@ -121,8 +113,7 @@ function unlessUnsupported<Result>(make: () => Result): Result | undefined {
 }
 
 /**
- * Merges short texts into one expression in which common prefixes are written once, so that few alternatives are open
- * at a time.
+ * Merges short texts into one expression that writes common prefixes once, so that few alternatives are open.
  * @returns undefined if a text is long, or cannot be represented in JSON
  */
 export function textsPattern(texts: readonly string[]): string | undefined {
@@ -208,10 +199,7 @@ function repeat(part: Part, least: number, most: number): Part {
   return { kind: 'repeat', part, least, most, min: part.min * least, max: most === 0 ? 0 : part.max * most || 0 }
 }
 
-/**
- * Returns an expression for the whole text. The source may be anchored at both ends of each alternative. @throws
- * Unsupported
- */
+/** Returns an expression for the whole text. Each alternative may be anchored at its ends. @throws Unsupported */
 function withoutAnchors(part: Part): Part {
   if (part.kind === 'choice') return choice(part.parts.map(withoutAnchors))
   let parts = part.kind === 'sequence' ? part.parts : [part]
@@ -265,7 +253,6 @@ function matcher(whole: Part): CompiledPattern['matches'] {
   }
 }
 
-/** Parses a regular expression with valid syntax. */
 class PatternReader {
   /** Whether the result admits more than the source, because assertions are ignored. */
   loose = false

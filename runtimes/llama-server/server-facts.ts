@@ -49,7 +49,6 @@ export async function runForLines(
   }
 }
 
-/** Returns the flags that a `--help` text names. */
 export function flagsInHelp(help: readonly string[]): Set<string> {
   const flags = new Set(help.join('\n').match(/(?<![\w-])--[a-z0-9][a-z0-9-]*/g))
   for (const line of help) {
@@ -62,9 +61,7 @@ export function flagsInHelp(help: readonly string[]): Set<string> {
 /** By digest of the build and path of the program. */
 const getFlags = new Map<string, Promise<ReadonlySet<string> | undefined>>()
 
-/**
- * Returns the flags that a build's program knows by its own `--help`, read once. Undefined if it does not list them.
- */
+/** Returns the flags in the `--help` of a build's program, read once. Undefined if it does not list them. */
 export async function knownFlags(
   { digest }: Build,
   program: string,
@@ -87,7 +84,6 @@ export async function knownFlags(
   return found
 }
 
-/** Finds the version in the output of `llama-server --version`. */
 export function parseVersion(lines: readonly string[]): { version: string; commit?: string } | undefined {
   for (const line of lines) {
     // Its logging thread writes to the same stream, so parts of a log line may surround the version.
@@ -110,10 +106,7 @@ export async function queryVersion(
   return version
 }
 
-/**
- * Returns the GPUs that a build lists and has code for, and sentences on why others are missing.
- * @throws Error with the reason if it does not run
- */
+/** Returns the GPUs that a build has code for, and why others are missing. @throws Error if it does not run */
 export async function queryDevices(
   server: string,
   options: QueryOptions
@@ -134,10 +127,7 @@ export async function queryDevices(
 /** Makes the log report how many layers are on the GPU, for builds that do not report their memory, see `idleGpu`. */
 export const LOG_LAYERS = ['--verbosity', '4']
 
-/**
- * Returns why an engine of a GPU build does not use a GPU, by its reported memory or by its log. Undefined if it uses
- * one, or if this is unknown. Pure.
- */
+/** Returns why an engine does not use a GPU, by its memory or its log. Undefined if it does, or if unknown. Pure. */
 export function idleGpu(memory: MemoryUse | undefined, log: readonly string[]): string | undefined {
   if (memory && Object.keys(memory).length > 0) {
     const onDevices = Object.entries(memory).some(([pool, bytes]) => pool !== 'host' && bytes > 0)
@@ -147,11 +137,7 @@ export function idleGpu(memory: MemoryUse | undefined, log: readonly string[]): 
   return counted?.[1] === '0' ? `0 of ${counted[2]} layers of the model are on a GPU` : undefined
 }
 
-/*
- * Parses the output of `llama-server --list-devices`: on standard output the list (common_print_available_devices in
- * llama.cpp's common/arg.cpp), on standard error the backends' messages about the devices they found (ggml_cuda_init in
- * ggml/src/ggml-cuda/ggml-cuda.cu).
- */
+/* Parses `llama-server --list-devices`: the list on standard output, the backends' messages on standard error. */
 
 const MIB = 1024 * 1024
 /** Listed beside GPUs, although the processor does their work. */
@@ -163,10 +149,7 @@ function mebibytes(text: string): number | undefined {
   return /^\d{1,9}$/.test(text) && Number(text) > 0 ? Number(text) * MIB : undefined
 }
 
-/**
- * Returns the GPUs in the list, without software renderers. Undefined if these lines have no list. A listed device may
- * still be unusable, see `whyUnusable`.
- */
+/** Returns the listed GPUs without software renderers, or undefined without a list. They may be unusable. */
 export function parseDevices(lines: readonly string[]): BuildDevice[] | undefined {
   const start = lines.findIndex(line => line.trim() === 'Available devices:')
   if (start < 0) return undefined
@@ -187,13 +170,11 @@ export function parseDevices(lines: readonly string[]): BuildDevice[] | undefine
   })
 }
 
-/** Messages of the backends besides the list. */
 export interface DeviceLog {
   /** By id of the device: compute capability such as `8.6`, or gfx1030 without the suffixes of features. */
   architectures: Record<string, string>
   /** Compute capabilities that the build has code for. Absent if it does not report them. */
   builtFor?: string[]
-  /** Why a backend found no device. */
   failure?: { code: 'driver_too_old' | 'driver_mismatch' | 'no_device' | 'failed'; message: string }
 }
 
@@ -231,10 +212,7 @@ const capabilityNumber = (capability: string) => {
   return Number(major) * 100 + Number(minor)
 }
 
-/**
- * Explains in a sentence why a listed device cannot run this build's code. Returns undefined if it probably can. As in
- * ggml_cuda_highest_compiled_arch, the build needs code for the device's capability or an older one.
- */
+/** Explains why a listed device cannot run this build's code, if so (ggml_cuda_highest_compiled_arch). */
 export function whyUnusable(device: Pick<BuildDevice, 'id' | 'description'>, log: DeviceLog): string | undefined {
   const capability = log.architectures[device.id]
   if (!capability || !/^\d+\.\d+$/.test(capability) || !log.builtFor || log.builtFor.length === 0) return undefined

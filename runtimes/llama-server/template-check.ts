@@ -18,8 +18,7 @@ const REASONS = [/^Error: (?:Jinja Exception: )?(.+)/, /common_chat_templates_in
 const PLACE = /^While executing \w+ at (line \d+, column \d+)/
 
 /**
- * Checks a chat template with llama-server itself, which parses and renders it before it looks for a model. It gets no
- * model, so it exits immediately.
+ * Checks a chat template with llama-server, which renders it before it looks for a model. It gets none, so it exits.
  * @throws CorralError `invalid_request` with llama.cpp's reason
  */
 export async function checkTemplate(build: Build, template: string, options: QueryOptions): Promise<void> {
@@ -49,9 +48,7 @@ export async function checkTemplate(build: Build, template: string, options: Que
   }
 }
 
-/**
- * Returns llama-server's objection to a template: undefined if there is none, empty if it rejects it without a reason.
- */
+/** Returns llama-server's objection to a template: undefined without one, empty if it gives no reason. */
 async function findFault(run: () => Promise<unknown>): Promise<string | undefined> {
   try {
     await run()

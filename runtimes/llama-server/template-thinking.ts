@@ -124,8 +124,7 @@ export function thinkingMarks(template: string) {
 }
 
 /**
- * Returns a grammar (GBNF) of an answer with thinking before it. The given grammar applies to the rest, as schemas do.
- * @param prompt the prompt, which may begin the thinking
+ * Returns a grammar (GBNF) of an answer with thinking before it. The given grammar applies to the rest.
  * @param enabled whether the model may think if the prompt does not begin with it
  */
 export function afterThinking(

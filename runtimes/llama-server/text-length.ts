@@ -3,10 +3,7 @@ import { CorralError } from '../../core/errors.ts'
 
 /** No token of any vocabulary has more characters. A longer text per token of the context cannot fit. */
 const MAX_TOKEN_LENGTH = 256
-/**
- * Texts up to this many tokens are always tokenized, even if the context is smaller. Tokenizing a million characters
- * briefly takes some 50 MB of memory.
- */
+/** Tokens that are always tokenized, even if the context is smaller. A million characters take some 50 MB. */
 const MIN_COUNT = 8192
 /** Average characters per token, for messages about texts that have not been tokenized. */
 const CHARACTERS_PER_TOKEN = 4
@@ -16,11 +13,7 @@ export function longestText(contextSize: number): number {
   return Math.max(contextSize, MIN_COUNT) * MAX_TOKEN_LENGTH
 }
 
-/**
- * Rejects texts that cannot fit, before an engine tokenizes them. Tokenizing tens of megabytes takes so much memory
- * that the engine would be ended, along with the answers of others.
- * @throws CorralError `context_exceeded`
- */
+/** Rejects texts that cannot fit. Tokenizing tens of megabytes could end the engine. @throws CorralError */
 export function requireFittingText(body: EngineFields, contextSize: number): void {
   const { messages, prompt, input_prefix, input_suffix, content, input, query, documents } = body
   const single = [prompt, content, input, documents].flat()
@@ -52,9 +45,7 @@ export function requireShortText(content: unknown, contextSize: number): void {
 /** The memory and time that an engine takes for a text of more characters are explained by its length. */
 const LARGE = 128 * 1024
 
-/**
- * Images and sounds also explain a long time, whatever their size, because a small file may contain a large picture.
- */
+/** Images and sounds explain a long time too: a small file may contain a large picture. */
 export function isLarge({ messages, prompt }: EngineFields): boolean {
   return textLength(messages) + textLength(prompt) > LARGE || hasMedia(messages)
 }

@@ -8,7 +8,6 @@ import type { TrialSettings, Tunable } from '../../core/contracts/trials.ts'
  * caches smaller than q8_0).
  */
 
-/** Facts that decide which values are worth a trial. */
 export interface TuningFacts {
   /** Physical cores of the processor, and its hardware threads. */
   cores: number
@@ -138,10 +137,7 @@ export function replaced(list: readonly string[], flag: readonly string[], value
   return [...rest.slice(0, at), flag[0]!, value, ...rest.slice(at)]
 }
 
-/**
- * Finds much smaller models with the same vocabulary, the largest first, because better guesses are accepted more
- * often.
- */
+/** Finds much smaller models with the same vocabulary, the largest first, because it guesses best. */
 function draftsFor(model: Model, models: readonly Model[]): Model[] {
   const vocabulary = ({ metadata: { info, architecture } }: Model) =>
     [

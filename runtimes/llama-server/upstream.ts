@@ -33,10 +33,7 @@ export interface UpstreamHooks {
 
 /** The connection failed before an answer came. If the engine is alive, another connection may work. */
 const BROKEN = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ENOTCONN'])
-/**
- * If the queue of new connections of a Unix socket is full, it refuses immediately. The request is repeated after these
- * milliseconds.
- */
+/** Milliseconds before each further attempt if the queue of new connections of a Unix socket is full. */
 const BACKLOG_WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
 
 /** Routes that save slots to files and restore them. */
@@ -46,10 +43,7 @@ const SLOT_FILES = '/slots/'
 const READ_SIZE = 16 * 1024
 const MAX_SPARE = 32
 
-/**
- * Milliseconds that a connection stays open for the next request. llama-server polls each connection 100 times a
- * second.
- */
+/** Milliseconds until an idle connection is closed, because llama-server polls each 100 times a second. */
 const KEPT_FOR = 1000
 /** Threads of llama-server that idle connections may not take. The watch needs them (`engine-watch.ts`). */
 const THREADS_FOR_OTHERS = 4
@@ -57,9 +51,7 @@ const THREADS_FOR_OTHERS = 4
 /** Whether it is a comment of an event stream, which llama-server sends while it has nothing else to send. */
 const isSignOfLife = (chunk: Buffer) => chunk.length <= 3 && chunk[0] === 0x3a
 
-/**
- * Longer bodies are converted to bytes once. Otherwise they would be converted for their length and again when written.
- */
+/** Longer bodies are converted to bytes once, not for their length and again when written. */
 const LONG = 32 * 1024
 
 function writeRequest(socket: Socket, { method, path, body }: EngineRequest, key: string, keep: boolean): void {
@@ -176,11 +168,9 @@ function createConnections(listen: Listen, threads: number) {
 }
 
 /**
- * Sends requests to an engine. The connection of a stream serves nothing else, because llama-server closes it although
- * it promises otherwise. There are no time limits.
- *
- * @param threads how many connections llama-server certainly serves in parallel. Without it, each connection serves one
- * request
+ * Sends requests to an engine, without time limits. The connection of a stream serves nothing else, because
+ * llama-server closes it although it promises otherwise.
+ * @param threads how many connections it certainly serves in parallel. Without it, none is reused
  */
 export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHooks, threads = 0) {
   /** Functions that end one open request each. */
@@ -301,10 +291,7 @@ export function createUpstream({ listen, key }: EngineAddress, hooks: UpstreamHo
       for (const finish of open) finish(error)
       connections.closeKept()
     },
-    /**
-     * The number of open requests, the bytes and answers received so far without keep-alives, and whether slots are
-     * being saved or restored.
-     */
+    /** Open requests, bytes and answers received without keep-alives, and whether slots are being saved or restored. */
     activity: () => ({ open: open.size, received, filing: filing > 0 })
   }
 }

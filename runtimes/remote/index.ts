@@ -10,7 +10,6 @@ import { createRemoteEngine } from './remote-engine.ts'
 import type { RemoteServers } from './remote-servers.ts'
 import { SERVER_KINDS, serverKind } from './server-kinds.ts'
 
-/** The capability that a mode needs. */
 const NEEDED: Partial<Record<EngineMode, Capability>> = { chat: 'completion', embedding: 'embedding' }
 
 const RemoteModel = Type.Object(

@@ -12,7 +12,6 @@ import type { ServerKind } from './server-kinds.ts'
 /** Parallel requests. The remote server decides how many it answers. */
 const SLOTS = 1024
 
-/** Creates an engine that sends requests to remote servers in the OpenAI chat format. */
 export function createRemoteEngine(
   spec: EngineSpec,
   servers: RemoteServers,

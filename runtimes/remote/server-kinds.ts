@@ -5,7 +5,6 @@ import { CorralError } from '../../core/errors.ts'
 export const SERVER_KINDS = ['mlx'] as const
 type KindName = (typeof SERVER_KINDS)[number]
 
-/** Special treatment for one server program. */
 export interface ServerKind {
   /** Returns the address of its health check from the address of its API. */
   health(url: string): string
@@ -61,7 +60,6 @@ const MLX: ServerKind = {
   }
 }
 
-/** Returns the special treatment of a server program. Undefined if it needs none. */
 export function serverKind(name: KindName | undefined): ServerKind {
   return name === 'mlx' ? MLX : HOSTED_CHAT
 }

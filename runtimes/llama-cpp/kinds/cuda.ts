@@ -28,7 +28,6 @@ interface CudaKind {
 /** Drivers after 580 do not support cards below this compute capability. */
 const NEW_DRIVERS_SINCE = '7.5'
 
-/** Tells how to fix a driver that does not support a card or is too old. */
 function driverFix({ architecture }: Gpu): string {
   const old = architecture !== undefined && compareVersions(architecture, NEW_DRIVERS_SINCE) < 0
   return (
@@ -38,11 +37,9 @@ function driverFix({ architecture }: Gpu): string {
   )
 }
 
-/** Describes the builds for one major version of NVIDIA's CUDA toolkit. */
 function cudaKind({ major, base, drivers, capability, archives }: CudaKind): RuntimeDescriptor {
   const title = `CUDA ${major}`
 
-  /** Returns why this toolkit cannot use a card, if there is a reason. */
   function findFault(gpu: Gpu, platform: string): Fit['missing'][number] | undefined {
     const { name, driver, usable, architecture } = gpu
     if (architecture !== undefined && compareVersions(architecture, capability) < 0) {

@@ -37,7 +37,6 @@ const metal: RuntimeDescriptor = {
   usesDevice: ({ id }) => /^(?:MTL|Metal)\d*$/i.test(id)
 }
 
-/** For Intel's cards with oneAPI installed. */
 export const sycl: RuntimeDescriptor = {
   name: 'sycl',
   kind: 'sycl',
@@ -76,7 +75,6 @@ const SOFTWARE_RENDERERS = /llvmpipe|lavapipe|swiftshader|softpipe|basic render/
 
 const DRIVER_FIX = `Install the Vulkan driver: ${installPackage('mesa-vulkan-drivers', 'mesa-vulkan-drivers', 'vulkan-radeon or vulkan-intel')}; NVIDIA's comes with its driver`
 
-/** Whether Vulkan supports a GPU, as far as is known. */
 function supports(gpu: Gpu, { probes, problems }: Hardware): boolean {
   if (gpu.apis.includes('vulkan')) return true
   if (!gpu.usable || (gpu.vendor === 'amd' && COMPUTE_ONLY.test(gpu.architecture ?? ''))) return false

@@ -76,7 +76,6 @@ function findShortcoming(gpu: Gpu, platform: string): Fit['missing'] {
   return shortcomings[getGrade(gpu, platform)]
 }
 
-/** For AMD's cards with ROCm installed. */
 export const rocm: RuntimeDescriptor = {
   name: 'rocm',
   kind: 'rocm',

@@ -1,8 +1,6 @@
 import type { ArchivePattern, Fit } from '../../../core/contracts/builds.ts'
 import type { Gpu, Hardware } from '../../../core/contracts/hardware.ts'
 
-/* Helpers with which the kinds of builds rate how well they fit a machine. */
-
 /** Scores of kinds on a machine with everything they need: the vendors' APIs, Vulkan, then the processor. */
 export const SCORES = {
   metal: 100,
@@ -38,15 +36,11 @@ export function relevantGpus({ gpus }: Hardware): Gpu[] {
   return discrete.length > 0 ? discrete : usable
 }
 
-/** Returns the relevant GPUs of a vendor, see `relevantGpus`. */
 export function relevantVendorGpus(vendor: Gpu['vendor'], hardware: Hardware): Gpu[] {
   return relevantGpus({ ...hardware, gpus: hardware.gpus.filter(gpu => gpu.vendor === vendor) })
 }
 
-/**
- * Rates a kind that would use these GPUs (at least one). GPUs that it leaves idle lower the score.
- * @param options the score if nothing is missing, whether all required libraries were found, and a detail of the GPUs
- */
+/** Rates a kind that would use these GPUs (at least one). GPUs that it leaves idle lower the score. */
 export function fitFor(
   used: readonly Gpu[],
   hardware: Hardware,
@@ -111,7 +105,6 @@ const VENDOR_WORDS: Partial<Record<Gpu['vendor'], RegExp>> = {
   apple: /apple|metal/i
 }
 
-/** Returns the hardware problems of a vendor's cards as `Fit.missing`. */
 export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['missing'] {
   const names = hardware.gpus.filter(gpu => gpu.vendor === vendor).flatMap(({ id, name }) => [id, name])
   return hardware.problems
@@ -120,12 +113,10 @@ export function vendorProblems(vendor: Gpu['vendor'], hardware: Hardware): Fit['
     .map(({ message, advice }) => ({ what: message, ...(advice !== undefined && { fix: advice }) }))
 }
 
-/** Rates a kind for which nothing is missing. */
 export const fitAt = (score: number, reasons: string[], gpus: readonly Gpu[] = []): Fit => {
   return { score, reasons, missing: [], gpus: gpus.map(({ id }) => id) }
 }
 
-/** Rates a kind that cannot work here. */
 export const unfit = (reason: string, missing: Fit['missing'] = []): Fit => ({ ...fitAt(0, [reason]), missing })
 
 /** Lowest glibc for release builds made on each system. Only used symbols matter. */
@@ -144,7 +135,6 @@ export function archiveNamed(
   return { platform, arch, archive: new RegExp(`^llama-${RELEASE_TAG}-bin-${name}\\.(?:tar\\.gz|zip)$`), ...more }
 }
 
-/** Lists the commands of common package managers that install a package. */
 export function installPackage(debian: string, fedora: string, arch: string): string {
   return `sudo apt install ${debian} (Debian, Ubuntu), sudo dnf install ${fedora} (Fedora), sudo pacman -S ${arch} (Arch)`
 }
@@ -154,7 +144,6 @@ export function knowsLibraries({ probes }: Hardware): boolean {
   return probes.every(({ probe, outcome }) => probe !== 'libraries' || outcome === 'ok')
 }
 
-/** Whether this system has a library. Undefined if unknown. */
 export function hasLibrary(hardware: Hardware, name: string): boolean | undefined {
   if (hardware.libraries.includes(name)) return true
   return knowsLibraries(hardware) ? false : undefined
@@ -173,8 +162,6 @@ export function compareVersions(a: string, b: string): number {
 function getParts(version: string): number[] {
   return version.split('.').map(part => Number.parseInt(part, 10) || 0)
 }
-
-/* The tags of llama.cpp's releases are `b11347` for nightly and `v0.6.0` for stable releases (semantic versions). */
 
 /** Returns the release in a build's id, such as `b11347` in `release-b11347-cuda-13`. */
 export function releaseTag(id: string): string | undefined {

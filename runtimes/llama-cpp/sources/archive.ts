@@ -67,7 +67,6 @@ export function parseDigest(text: string | undefined): string | undefined {
   throw invalid(`"sha256" must be 64 hex digits, not ${JSON.stringify(text)}.`, 'sha256')
 }
 
-/** An archive that cannot become a build. */
 const unusable = (archive: string, why: string, cause?: unknown) =>
   new CorralError('invalid_request', `${basename(archive)} cannot be used: ${why}`, { cause })
 

@@ -18,13 +18,11 @@ export class BuildImpossible extends Error {
   override readonly name = 'BuildImpossible'
 }
 
-/** Whether a failure makes the source unavailable for all kinds. */
 export function isSourceUnavailable(error: unknown): boolean {
   if (error instanceof CorralError) return error.code === 'hub_unreachable' || error.code === 'hub_rate_limited'
   return error instanceof SourceUnavailable
 }
 
-/** The tools that compiling llama.cpp needs. */
 export type BuildTool = 'git' | 'cmake' | 'C++ compiler' | 'make or ninja'
 
 export interface ToolChain {
@@ -120,7 +118,6 @@ export function buildFraction(line: string): number | undefined {
   return steps && Number(steps[2]) > 0 ? Math.min(1, Number(steps[1]) / Number(steps[2])) : undefined
 }
 
-/** Bytes that one compiler may need. */
 const COMPILER_MEMORY = 1024 ** 3
 
 /** Returns how many compilers to run in parallel: one for each core, if memory allows. Pure. */
@@ -172,7 +169,6 @@ export async function compile(
   await copyBinaries(bin, target)
 }
 
-/** Copies the programs and libraries of a folder. */
 export async function copyBinaries(from: string, target: string): Promise<void> {
   await mkdir(target, { recursive: true })
   for (const name of await readdir(from)) {

@@ -31,13 +31,11 @@ import { copyConverter, fetchPackage, fetchSource, type LlamaSource, type Source
 
 export interface SourceOptions extends Omit<SourcePackage, 'work'> {
   directory: string
-  /** Whether to link with prebuilt libraries if there are some. */
   prebuilt: boolean
   /** Throws if a build does not work, so that the next route is tried. */
   trial(candidate: BuildCandidate, request: BuildRequest): Promise<unknown>
 }
 
-/** One way of making a build. */
 interface Route {
   what: string
   /** Packages in addition to the source. */

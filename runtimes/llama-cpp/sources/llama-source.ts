@@ -23,7 +23,6 @@ export interface SourcePackage {
 
 export interface LlamaSource {
   directory: string
-  /** Release tag, such as `v0.5.0`. */
   release: string
 }
 
@@ -71,7 +70,6 @@ export async function fetchPackage(
   return folder
 }
 
-/** Fetches the source of llama.cpp that the package carries. */
 export async function fetchSource(options: SourcePackage, { signal, onProgress }: Waiting): Promise<LlamaSource> {
   const { name, version, work, env, log } = options
   onProgress?.({ phase: 'downloading', subject: `${name} ${version}` })
@@ -97,7 +95,6 @@ export type Converter = Pick<ConversionTools, 'directory' | 'version' | 'mismatc
 export type FindConverter = (build: Build, waiting: Waiting) => Promise<Converter>
 
 const SCRIPT = 'convert_hf_to_gguf.py'
-/** The files and folders of the converter in llama.cpp's source tree. */
 const PARTS = [SCRIPT, 'conversion', 'gguf-py', 'requirements', 'requirements.txt', 'LICENSE']
 
 const isConverter = (folder: string) =>

@@ -12,7 +12,6 @@ import { fits } from '../../../core/system/schema-check.ts'
 import { parseUntrustedJson } from '../../../core/system/untrusted-json.ts'
 import type { RuntimesOptions } from '../options.ts'
 
-/** A server with GitHub's API for releases, as named in the settings. */
 export interface ReleaseServerOptions extends Omit<RuntimesOptions['release'], 'tag'> {
   /** Milliseconds without a byte after which a connection is given up. */
   stallTimeout?: number
@@ -22,7 +21,6 @@ export interface ReleaseServerOptions extends Omit<RuntimesOptions['release'], '
 const AssetSchema = Type.Object({
   name: Type.String({ pattern: '^\\w[\\w.+-]*$' }),
   browser_download_url: Type.String(),
-  /** Bytes. */
   size: Type.Number(),
   /** `sha256:` and 64 hex digits. */
   digest: Type.Optional(Type.Union([Type.String(), Type.Null()])),
@@ -35,7 +33,6 @@ const ReleaseSchema = Type.Object({
   assets: Type.Array(Type.Unknown())
 })
 
-/** A release, as GitHub's API lists it. */
 export interface Release {
   tag_name: string
   assets: ReleaseAsset[]
@@ -58,7 +55,6 @@ const PAUSE = 500
 /** Bytes that a download must receive to show progress. */
 const PROGRESS = 64 * 1024
 
-/** A release server answered with an error status. */
 export class ReleaseStatusError extends CorralError {
   readonly answered: number
 
@@ -185,7 +181,6 @@ export class ReleaseServer {
     return mirror === '' ? address : address.replace(/^https:\/\/github\.com(?=\/)/, mirror)
   }
 
-  /** Returns the newest stable release, if there is one. */
   async latest(signal: AbortSignal): Promise<Release | undefined> {
     const [release] = await this.#releases('releases/latest', signal).catch(error => {
       if (isMissing(error)) return []
@@ -216,7 +211,6 @@ export class ReleaseServer {
     return (await this.#open(url, '*/*', signal)).body
   }
 
-  /** Returns the text of a small file of a release. */
   async text(asset: ReleaseAsset, signal: AbortSignal): Promise<string> {
     return await readText((await this.#open(this.addressOf(asset), '*/*', signal)).body)
   }

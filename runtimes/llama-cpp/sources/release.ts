@@ -18,16 +18,13 @@ import {
 } from './release-server.ts'
 
 export interface ReleasesOptions extends ReleaseServerOptions {
-  /** Tag of the release to use. `latest` is the newest stable one. */
   tag: string
   directory: string
   log: { debug(object: object, message: string): void }
 }
 
-/** Archives of one kind for one machine, found in a release. */
 export interface FoundArchives {
   tag: string
-  /** The archive, then the archive of its libraries, if there is one. */
   assets: ReleaseAsset[]
 }
 
@@ -67,7 +64,6 @@ export const BUNDLED_LISTING: ReleaseListing = {
   ]
 }
 
-/** Returns the id of a build from a release. */
 export function releaseId(tag: string, runtime: Pick<RuntimeDescriptor, 'name'>): string {
   return `release-${tag}-${runtime.name}`
 }
@@ -118,10 +114,8 @@ function undefinedIfMissing(error: unknown): undefined {
   throw error
 }
 
-/** llama.cpp's releases on one server. */
 export class Releases {
   readonly server: ReleaseServer
-  /** Whether the newest release is used, not a specific one. */
   readonly followsLatest: boolean
   readonly #options: ReleasesOptions
   #kept: { listing: ReleaseListing; until: number } | undefined
@@ -173,8 +167,7 @@ export class Releases {
   }
 
   /**
-   * Downloads and checks archives, and makes an unverified build from them. Progress covers the bytes of all archives.
-   * Leaves nothing behind on failure.
+   * Downloads and checks archives, and makes an unverified build from them. Leaves nothing behind on failure.
    * @throws CorralError `checksum_mismatch`, `hub_unreachable`, `insufficient_storage`, `invalid_request`
    */
   async fetch({ tag, assets }: FoundArchives, runtime: RuntimeDescriptor, waiting: Waiting): Promise<BuildCandidate> {

@@ -45,7 +45,6 @@ const CUT_OFF = 10_000
 /** Far more connections than asking for a worker's facts needs. */
 const MAX_CONNECTIONS = 256
 
-/** Parses a device that `ggml-rpc-server` lists when it starts. */
 export function parseWorkerDevice(line: string): BuildDevice | undefined {
   const match = /^ {2}(\S+?): (.*) \((\d+) MiB, (\d+) MiB free\)$/.exec(line)
   if (!match) return undefined
@@ -194,7 +193,6 @@ function superviseServer(settings: {
   let devices: BuildDevice[] = []
   let clients = 0
   const stopped = new AbortController()
-  /** Called when the current process has ended, by followers of its state. */
   const onEnd = new Set<() => void>()
   /** Cache maintenance runs one step at a time. */
   let tending = Promise.resolve()

@@ -2,7 +2,6 @@ import type { Build, BuildDevice } from '../../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../../core/contracts/engines.ts'
 import type { Gpu, MemoryNow } from '../../../core/contracts/hardware.ts'
 
-/** A device that can hold layers. */
 export interface Device {
   /** The pool of its memory: its own, or `host` if it shares the machine's memory. */
   pool: string
@@ -12,15 +11,11 @@ export interface Device {
   overhead: number
 }
 
-/** Bytes of an engine's parts that are placed. */
 export interface Parts {
   /** The token embeddings, which are always in the machine's memory. */
   input: number
   layers: { weights: number; cache: number }[]
-  /**
-   * The output and other parts after the layers. `copied` is the part that it shares with `input` when the output is
-   * not on a device.
-   */
+  /** The parts after the layers. `copied` is shared with `input` if the output is not on a device. */
   output: number
   copied: number
   compute: { layers: number; io: number }
@@ -85,7 +80,6 @@ const OVERHEAD: Record<Build['kind'], number> = {
   unknown: 256 * MIB
 }
 
-/** A build's device, and the matching GPU of this machine. */
 export interface MatchedDevice {
   device: BuildDevice
   gpu: Gpu | undefined
@@ -111,10 +105,7 @@ function similarity(device: BuildDevice, gpu: Gpu): number {
   return names + (close ? 1 : 0)
 }
 
-/**
- * Finds the GPU behind each device of a build: the most similar by name and size. Ties go to the next in order. Builds
- * number devices in the order, and with the choice, that a driver's variables request.
- */
+/** Finds the GPU behind each device of a build: the most similar by name and size. Ties go to the next in order. */
 export function matchDevices(devices: readonly BuildDevice[], gpus: readonly Gpu[]): MatchedDevice[] {
   const free = [...gpus]
   return devices.map(device => {
@@ -181,10 +172,7 @@ export function devicePools(
   }
 }
 
-/**
- * Combines the pools of a build's devices with those of workers, which come first.
- * @param count the number of the build's devices
- */
+/** Combines the pools of a build's devices (`count`) with those of workers, which come first. */
 export function withWorkers(
   own: Pick<DevicePools, 'getPool' | 'devices' | 'margins'>,
   workers: readonly (Device & { total: number })[],

@@ -30,7 +30,6 @@ const SLOT = MIB
 const TOKEN = 256
 const MERGE = 192
 
-/** An estimate of an engine's memory before it is started. */
 export interface EngineNeed {
   /** Bytes by pool: `host`, or the id of a device of the build. */
   use: MemoryUse
@@ -42,7 +41,6 @@ export interface EngineNeed {
   bounds: EngineBounds
 }
 
-/** Facts about the machine that runs the engine. */
 export interface EnginePlace {
   devices: readonly Device[]
   /** Bytes of the machine's memory that all engines together may use. */
@@ -72,9 +70,7 @@ export interface MetadataEstimate {
   cache: number
   /** Part of `core`: output buffers for each token of a batch, which not every build reserves. */
   logits: number
-  /**
-   * Whether the placement of layers is certain: all fit on the devices, their number was given, or there is no device.
-   */
+  /** Whether the placement is certain: all layers fit on the devices, their number was given, or there is no device. */
   settled: boolean
 }
 
@@ -130,10 +126,7 @@ function getParts({ shape, size }: Weights, options: ComputeOptions, loras: numb
   return { input, layers, output: output + other, copied: tied && !copies ? output : 0, compute }
 }
 
-/**
- * Whether the processor's code packs these weights (ggml-cpu's repack.cpp, amx.cpp). A token table that is also the
- * output is then in memory twice.
- */
+/** Whether the processor's code packs these weights. A token table that is also the output is then in memory twice. */
 function packed({ weights, vocabulary, embedding }: ModelShape, { arch, amx }: EnginePlace): boolean {
   const bits = (8 * weights.output) / (vocabulary * embedding)
   return bits < (amx ? 17 : arch === 'arm64' ? 9 : 5)
@@ -144,10 +137,8 @@ const CHECKPOINT_SHARE = 1 / 16
 const MAX_CHECKPOINTS_SIZE = 2048 * MIB
 
 /**
- * Returns how many checkpoints llama-server may make of each slot, for models with windows or states. It makes the
- * allowed maximum, so all of them are counted. There is at least one, unless it has no room beside the model.
- * @param room bytes beside the model
- * @param size bytes of a checkpoint of every slot
+ * Returns how many checkpoints llama-server may make of each slot. It makes the maximum, so all are counted.
+ * @param room bytes beside the model @param size bytes of a checkpoint of every slot
  */
 function countCheckpoints(flags: EngineFlags, memory: number, room: number, size: number): number {
   if (flags.checkpoints !== undefined || size === 0) return flags.checkpoints ?? CHECKPOINTS
@@ -155,7 +146,6 @@ function countCheckpoints(flags: EngineFlags, memory: number, room: number, size
   return Math.min(CHECKPOINTS, usual, Math.floor(room / size))
 }
 
-/** Estimates the bytes that an engine uses in each pool from the files' metadata. */
 export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where: EnginePlace): MetadataEstimate {
   const flags = engineFlags(spec.settings?.arguments ?? [])
   const options = computeOptions(spec, flags)
@@ -229,10 +219,7 @@ const MANY = 1e6
 
 type EngineFlags = ReturnType<typeof engineFlags>
 
-/**
- * Parses how a model's own flags for llama-server change its memory. llama-server checks the other flags and invalid
- * values.
- */
+/** Parses how a model's own flags change its memory. llama-server checks other flags and invalid values. */
 export function engineFlags(list: readonly string[]) {
   const has = (...flags: string[]) => list.some(flag => flags.includes(flag))
   const after = (...flags: string[]) => list[list.findLastIndex(flag => flags.includes(flag)) + 1]
@@ -254,7 +241,6 @@ export function engineFlags(list: readonly string[]) {
     unified: has('-kvu', '--kv-unified'),
     fullWindow: has('--swa-full'),
     hostOnly: has('-dev', '--device') && after('-dev', '--device') === 'none',
-    /** Caches stay in the machine's memory. */
     hostCache: has('-nkvo', '--no-kv-offload')
   }
 }
@@ -283,10 +269,7 @@ export function fromFit(
   return addUse(fit, { host: left }, estimated.draft, estimated.unreported)
 }
 
-/**
- * Returns the memory that an engine uses from the start according to the metadata alone.
- * @param old whether the build may be one that reserves an output for every token of a batch
- */
+/** Returns the memory used from the start by metadata. @param old whether an output for every token may be reserved */
 export function fromMetadata(estimated: MetadataEstimate, devices: readonly Device[], old: boolean): MemoryUse {
   const { core, draft, unreported, logits } = estimated
   const where = devices.length === 0 ? ['host'] : [...new Set(devices.map(({ pool }) => pool))]
@@ -294,10 +277,7 @@ export function fromMetadata(estimated: MetadataEstimate, devices: readonly Devi
   return addUse(core, draft, unreported, ...more)
 }
 
-/**
- * Returns the memory that an engine uses from the start according to its own report. `resident` is what the system
- * reports for its process.
- */
+/** Returns the memory used from the start by the engine's report. `resident` is what the system reports. */
 export function fromReport(report: MemoryUse, estimated: MetadataEstimate, resident: number | undefined): MemoryUse {
   const use = addUse(report, estimated.unreported)
   return { ...use, host: Math.max(use.host ?? 0, resident ?? 0) }
@@ -309,7 +289,6 @@ export function beyond(use: MemoryUse, tooLittle: MemoryUse = {}): MemoryUse {
   return { ...use, ...Object.fromEntries(raised) }
 }
 
-/** Combines the memory used from the start with the growth into a need. */
 export function toNeed(estimated: MetadataEstimate, start: MemoryUse, from: EngineNeed['from']): EngineNeed {
   const use = addUse(start, { host: estimated.growth })
   for (const [pool, bytes] of Object.entries(use)) use[pool] = Math.ceil(bytes)
@@ -321,12 +300,10 @@ export function toNeed(estimated: MetadataEstimate, start: MemoryUse, from: Engi
 
 /** A model's files. Sizes are bytes. */
 interface Weights {
-  /** Undefined if the metadata is insufficient. */
   shape: ModelShape | undefined
   size: number
 }
 
-/** Facts about the files that an engine loads. */
 export interface EngineFiles extends Weights {
   loras: number
   projector?: { size: number; compute: number }
@@ -356,10 +333,7 @@ async function headerOf(path: string): Promise<GgufHeader | undefined> {
   return readGgufHeader(path).catch(() => undefined)
 }
 
-/**
- * The models whose files were read most recently, by the path of the first file. Reading them again would delay each
- * load.
- */
+/** The models whose files were read most recently, by their first file. Reading them again would delay each load. */
 const known = new Map<string, { mark: string; weights: Weights }>()
 const MAX_KNOWN = 100
 
@@ -386,11 +360,7 @@ async function projectorIn(path: string): Promise<EngineFiles['projector']> {
   return { size, compute: projectorCompute(header?.keys, size) }
 }
 
-/**
- * Reads the facts about memory from an engine's files, in a few milliseconds per file. If a file cannot be read, uses
- * the store's record of the model. Never rejects.
- * @param amx whether llama.cpp packs weights for a processor with AMX
- */
+/** Reads the facts about memory from an engine's files, otherwise from the store's record. Never rejects. */
 export async function engineFiles(spec: LaunchSpec, amx = false): Promise<EngineFiles> {
   const { loras = [], speculation } = spec.settings ?? {}
   const draftPath = spec.mode === 'chat' ? (speculation?.draft?.modelPath ?? speculation?.companion) : undefined
@@ -412,9 +382,8 @@ export async function engineFiles(spec: LaunchSpec, amx = false): Promise<Engine
 const F32 = 4
 
 /**
- * Returns the bytes that a projector needs to process an image, by the keys of its file: the attention scores between
- * all patches of an image, and the widest step of a layer (llama.cpp's tools/mtmd/clip.cpp without flash attention,
- * which not all projectors support). Without keys, returns the size of its weights.
+ * Returns the bytes that a projector needs for an image: the attention scores of all patches, and the widest step of a
+ * layer (tools/mtmd/clip.cpp without flash attention). Without keys, returns the size of its weights.
  */
 export function projectorCompute(keys: Readonly<Record<string, unknown>> | undefined, weights: number): number {
   const number = (name: string) => Number(keys?.[`clip.vision.${name}`] ?? 0)

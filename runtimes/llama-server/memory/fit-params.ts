@@ -25,8 +25,7 @@ export function sharedArguments(list: readonly string[], known: ReadonlySet<stri
 }
 
 /**
- * Parses the output of `llama-fit-params --fit-print on`: a row for each pool with MiB of weights, context and compute
- * buffers. Devices without memory use are absent. Returns undefined for other text. Pure.
+ * Parses the rows of `--fit-print on`: MiB of weights, context and compute buffers by pool. Undefined for other text.
  */
 export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
   const use: MemoryUse = {}
@@ -42,9 +41,7 @@ export function parseFitPrint(lines: readonly string[]): MemoryUse | undefined {
 }
 
 /**
- * Returns the bytes by pool that an engine of this build would use for the model itself, by llama.cpp's own estimate.
- * Projector and draft model are not included. Returns undefined if the build has no such program or it fails.
- * @throws the signal's reason when it is aborted
+ * Returns the bytes by pool of the model itself by llama.cpp's own estimate. Undefined without it. Throws only aborts.
  */
 export async function estimateMemory(
   build: Build,

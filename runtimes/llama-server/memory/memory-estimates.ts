@@ -29,13 +29,10 @@ import {
   toNeed
 } from './engine-need.ts'
 
-/** An estimate of an engine's memory, with the facts behind it. */
 export interface MemoryNeed extends EngineNeed {
-  /** The facts that it was estimated from. */
   facts: EngineFacts
 }
 
-/** Facts about an engine before it is started. */
 interface EngineFacts {
   /** Engines with the same key use the same memory. */
   key: string
@@ -46,17 +43,12 @@ interface EngineFacts {
   estimated: MetadataEstimate
 }
 
-/** Estimates the needs of models, and measures the memory of GPUs. */
 export type MemoryEstimates = ReturnType<typeof createMemoryEstimates>
 
 /** Maximum number of cached estimates of llama-fit-params. */
 const KEPT = 100
 
-/**
- * Estimates the memory of engines. The source is an earlier engine with the same key, otherwise llama-fit-params,
- * otherwise the files' metadata. Each estimate includes memory that the engine does not report, and the growth of its
- * caches (`MetadataEstimate.growth`).
- */
+/** Estimates engines by an earlier engine with the same key, otherwise by llama-fit-params, otherwise by metadata. */
 export function createMemoryEstimates(deps: {
   runtimes: Pick<Runtimes, 'current'>
   hardware: HardwareService
@@ -156,9 +148,7 @@ export function createMemoryEstimates(deps: {
       return pools.budgets(now, used)
     },
     /**
-     * Stores what an engine really uses, also for later starts of corral. Returns the amount to reserve for it: the
-     * memory that it reports, the memory that it does not report (its process, a driver's part), and its possible
-     * growth.
+     * Stores what an engine really uses. Returns the amount to reserve: reported and unreported memory, and its growth.
      */
     learn(engine: LlamaServerEngine, { facts }: MemoryNeed): MemoryUse {
       const report = engine.memory && inPools(engine.memory, facts.pools)
@@ -193,7 +183,6 @@ export function createMemoryEstimates(deps: {
       }
       return explainNeed(spec, need, limits, needFor)
     },
-    /** Waits until everything learned is on disk. */
     async close(): Promise<void> {
       await Promise.all(writing)
       await learned.close()
@@ -244,10 +233,7 @@ function named(use: MemoryUse): string {
   return joined(pools, 'and')
 }
 
-/**
- * Explains to the user with numbers why a model does not fit, and what would make it fit.
- * @param needFor undefined if the need with other options is unknown
- */
+/** Explains with numbers why a model does not fit, and what would help, if the need with other options is known. */
 function explainNeed(
   spec: LaunchSpec,
   need: EngineNeed,
@@ -289,10 +275,7 @@ const FILE = 'memory-needs.json'
 /** Milliseconds after which running out of memory is assumed to have had another reason. */
 const FORGET = 7 * 24 * 3_600_000
 
-/**
- * Returns the key of engines that use the same memory: the same files, options and flags on the same kind of build. A
- * later version of the build may use another amount, which is learned at its first load.
- */
+/** Returns the key of engines that use the same memory: the same files, options and flags on the same kind of build. */
 export function needKey(spec: LaunchSpec, build: Build): string {
   const { dtype: _, ...options } = spec.options
   const { arguments: flags = [], environment, speculation, loras, projector } = spec.settings ?? {}
@@ -306,7 +289,6 @@ export function needKey(spec: LaunchSpec, build: Build): string {
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
 }
 
-/** Stores measured and insufficient needs. */
 export function createLearnedNeeds(
   directory: string,
   log: { warn(object: object, message: string): void },

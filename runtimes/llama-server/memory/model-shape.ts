@@ -1,7 +1,6 @@
 import { type GgufHeader, listLength } from '../../../core/models/gguf-file.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
 
-/** The memory of one layer of a model. */
 interface LayerShape {
   weights: number
   /** Numbers that each token stores in the cache, as keys and as values. */
@@ -13,13 +12,9 @@ interface LayerShape {
   state: number
 }
 
-/** Everything that decides a model's need for memory. */
 export interface ModelShape {
   architecture: string
-  /**
-   * Bytes of the weights outside the layers: the token embeddings, which stay in the machine's memory; the output,
-   * which may be the token table a second time; and others.
-   */
+  /** Bytes outside the layers: token embeddings, output (which may be the token table a second time) and others. */
   weights: { input: number; output: number; tied: boolean; other: number }
   layers: LayerShape[]
   /** Tokens of the window. 0 without one. */
@@ -34,9 +29,7 @@ export interface ModelShape {
   /** Numbers in the queries of all heads. */
   queries: number
   vocabulary: number
-  /**
-   * Token pairs that the tokenizer merges. Assumed to equal the number of tokens if the file does not list its tokens.
-   */
+  /** Token pairs that the tokenizer merges. As many as tokens if the file does not list its tokens. */
   merges: number
 }
 
@@ -51,7 +44,6 @@ const UNCACHED = new Set(
 /** Layers with both attention and a recurrent part. */
 const BOTH = new Set(['falcon-h1'])
 const GEMMA_3N_CACHED_LAYERS = 20
-/** Matches the tensor names of recurrent layers. */
 const STATE_TENSOR = /^(ssm_|time_mix_|shortconv\.)/
 const ATTENTION_TENSOR = /^attn_(k|v|qkv|kv_a_mqa|kv_b)\./
 const INPUT_TENSOR = /^(token_embd|per_layer_token_embd|position_embd)\.weight$/
@@ -86,10 +78,7 @@ function makeKeys(keys: Keys, architecture: string) {
 }
 type KeyReader = ReturnType<typeof makeKeys>
 
-/**
- * Returns the bytes of state of a recurrent layer for one conversation: `llama_hparams::n_embd_r` and `n_embd_s`,
- * stored as F32.
- */
+/** Returns the bytes of a recurrent layer's state for one conversation (`llama_hparams::n_embd_r`, `n_embd_s`, F32). */
 function getState(read: KeyReader, embedding: number, heads: number): number {
   const of = (name: string) => read.number(name) ?? 0
   const wkv = of('wkv.head_size')
@@ -104,10 +93,7 @@ function getState(read: KeyReader, embedding: number, heads: number): number {
   return F32 * (Math.max(kernel - 1, 0) * (inner + 2 * of('ssm.group_count') * size) + size * inner)
 }
 
-/**
- * Returns the numbers that a token stores in a layer with attention: `llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`,
- * `is_mla`.
- */
+/** Returns the numbers that a token stores in a layer (`llama_hparams::n_embd_k_gqa`, `n_embd_v_gqa`, `is_mla`). */
 function getAttention(read: KeyReader, layer: number, headLength: number, windowed: boolean) {
   const kvHeads = read.at('attention.head_count_kv', layer) ?? read.at('attention.head_count', layer) ?? 0
   const length = (name: string) => (windowed ? read.number(`attention.${name}_swa`) : undefined)
@@ -146,12 +132,9 @@ function guessedLayer(architecture: string, read: KeyReader, layer: number, stat
 }
 
 /**
- * Returns a model's shape by its metadata and, if known, its tensors.
- * @param keys of the (first) file. Lists such as heads by layer may be missing, and the guess is then on the large side
- * @param tensors of all files
+ * Returns a model's shape by its metadata and, if known, its tensors. Undefined if the keys do not describe it.
+ * @param keys of the first file. If lists such as heads by layer are missing, the guess is on the large side
  * @param bytes of all model files, used if the tensors are unknown
- * @param amx whether llama.cpp packs weights for a processor with AMX
- * @returns undefined if the keys do not describe the model's structure
  */
 export function modelShape(
   keys: Keys,
@@ -246,10 +229,7 @@ function placeWeights(
   return { input, output: input, tied: true, other: 0 }
 }
 
-/**
- * Returns the bytes of a tensor in the layout for AMX, which adds sums to the blocks of some types (`get_row_size` in
- * llama.cpp's ggml-cpu/amx/mmq.cpp). Types are recognized by their bits per number. Tensors of experts are not packed.
- */
+/** Returns the bytes of a matrix in the layout for AMX (`get_row_size` in ggml-cpu/amx/mmq.cpp), by bits per number. */
 function packedForAmx({ shape, bytes }: Tensor): number {
   if (shape.length !== 2) return bytes
   const bits = (8 * bytes) / (shape[0]! * shape[1]!)
@@ -336,7 +316,6 @@ const BYTES: Record<LoadOptions['cache_type_k'], number> = {
   iq4_nl: 18 / 32
 }
 
-/** The options that decide the size of the cache. */
 export interface CacheOptions extends Pick<LoadOptions, 'num_ctx' | 'num_parallel' | 'cache_type_k' | 'cache_type_v'> {
   /** Tokens that are evaluated together. */
   batch: number
@@ -348,10 +327,7 @@ export interface CacheOptions extends Pick<LoadOptions, 'num_ctx' | 'num_paralle
 
 const pad = (tokens: number) => Math.ceil(tokens / 256) * 256
 
-/**
- * Returns the tokens that the cache of each slot holds, in layers without and with a window. Both are multiples of 256
- * (`llama_context::llama_context`, `llama_kv_cache_iswa` in llama.cpp's src/).
- */
+/** Returns the tokens that each slot's cache holds, in layers without and with a window (`llama_kv_cache_iswa`). */
 export function cells(shape: Pick<ModelShape, 'window'>, options: CacheOptions): { full: number; windowed: number } {
   const slots = options.num_parallel
   const all = pad(options.num_ctx * slots)
@@ -362,24 +338,17 @@ export function cells(shape: Pick<ModelShape, 'window'>, options: CacheOptions):
   return { full, windowed: options.unified ? windowed / slots : windowed }
 }
 
-/** Returns the bytes of one slot's cache in a layer. */
 function slotBytes(layer: LayerShape, tokens: number, options: CacheOptions): number {
   return tokens * (layer.keys * BYTES[options.cache_type_k] + layer.values * BYTES[options.cache_type_v]) + layer.state
 }
 
-/**
- * Returns the bytes of each layer's cache for all slots: keys and values (`llama_kv_cache`), states
- * (`llama_memory_recurrent`).
- */
+/** Returns the bytes of each layer's cache for all slots (`llama_kv_cache`, `llama_memory_recurrent`). */
 export function cacheByLayer(shape: ModelShape, options: CacheOptions): number[] {
   const { full, windowed } = cells(shape, options)
   return shape.layers.map(layer => options.num_parallel * slotBytes(layer, layer.windowed ? windowed : full, options))
 }
 
-/**
- * Returns the bytes of a slot's checkpoint. llama-server regularly copies the parts that cannot be rolled back if a
- * model has windows or states (`--ctx-checkpoints`). 0 for other models.
- */
+/** Returns the bytes of a slot's checkpoint (`--ctx-checkpoints`): the parts that cannot be rolled back. */
 export function checkpointSize(shape: ModelShape, options: CacheOptions): number {
   const { windowed } = cells(shape, options)
   const size = (layer: LayerShape) => (layer.windowed ? slotBytes(layer, windowed, options) : layer.state)
@@ -388,7 +357,6 @@ export function checkpointSize(shape: ModelShape, options: CacheOptions): number
 
 const F16 = 2
 
-/** The options that decide the size of the compute buffers. */
 export interface ComputeOptions extends CacheOptions {
   flashAttention: boolean
   /** Whether texts are embedded or ranked, so that no next tokens are predicted. */
@@ -397,7 +365,6 @@ export interface ComputeOptions extends CacheOptions {
   guessed: number
 }
 
-/** Bytes of the buffers that a batch is computed in. */
 interface ComputeSize {
   /** Where layers are computed. */
   layers: number

@@ -60,10 +60,7 @@ export function isBackground(body: EngineFields, trail: Trail, said = false): bo
 /** Whether a slot holds a conversation that a background request should not displace. */
 const isSpared = ({ background, usedAt }: SlotState) => usedAt > 0 && !background
 
-/**
- * Whether a background request should wait for a slot that another background request is using, because it would
- * displace a long conversation now.
- */
+/** Whether a background request waits for the slot of another one rather than displace a long conversation now. */
 export function shouldWait(slots: Iterable<SlotState>, free: ReadonlySet<SlotState>, prompt: PlacedPrompt): boolean {
   if (!prompt.background || ![...slots].some(slot => slot.background && !free.has(slot))) return false
   const { slot } = choosePlacement(free, prompt)

@@ -43,10 +43,7 @@ export interface PromptCacheOptions extends Omit<StateStoreOptions, 'memoryDirec
   log: StateStoreOptions['log'] & { info(object: object, message: string): void }
 }
 
-/**
- * Stores the states of conversations, so that no prompt is processed twice: while other conversations use the slots,
- * while the model is unloaded, and across restarts.
- */
+/** Stores the states of conversations, so that no prompt is processed twice, also after unloads and restarts. */
 export function createPromptCache({ memoryDirectory, log, ...options }: PromptCacheOptions) {
   let opened: Promise<StateStore | undefined> | undefined
   let store: StateStore | undefined
@@ -127,7 +124,6 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     return getEngineKey(engine, stamps)
   }
 
-  /** Saves and restores the slots of one engine. */
   function createStates(store: StateStore, engine: LlamaServerEngine, key: string): SlotStates {
     const { spec } = engine
     const { variant, alias } = spec
@@ -295,10 +291,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
   }
 
   return {
-    /**
-     * Returns the folder for `LaunchSpec.slotFolder`, or undefined if this engine's states cannot be saved. Never
-     * rejects.
-     */
+    /** Returns the folder for `LaunchSpec.slotFolder`, or undefined if states cannot be saved. Never rejects. */
     async folderFor(spec: LaunchSpec): Promise<string | undefined> {
       // Also without a budget, because opening deletes the files of an earlier budget.
       const store = await open()
@@ -364,10 +357,6 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     }
   }
 }
-
-/*
- * Decides which engines' slots can be saved, and which saved state fits which engine.
- */
 
 /** Recurrent and hybrid models (`llm_arch_is_recurrent`, `llm_arch_is_hybrid` in llama-arch.cpp). */
 const RECURRENT = new Set(
@@ -443,7 +432,6 @@ export function getEngineKey(
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex')
 }
 
-/** Files outside the model's revision that its states depend on. */
 function outsideFiles({ settings, projectorPath }: LaunchSpec): string[] {
   return [...(settings?.loras ?? []).map(lora => lora.path), ...(projectorPath === undefined ? [] : [projectorPath])]
 }
@@ -453,9 +441,7 @@ const TOKEN_BYTES = 16
 /** Tokens for which the size of a state is estimated. */
 const STEP = 256
 
-/**
- * Estimates the bytes of a token in a saved state by the model's metadata. Returns undefined if that is insufficient.
- */
+/** Estimates the bytes of a token in a saved state by the model's metadata, if that is sufficient. */
 export function bytesPerToken(spec: LaunchSpec): number | undefined {
   const shape = shapeOf(spec)
   if (!shape) return undefined

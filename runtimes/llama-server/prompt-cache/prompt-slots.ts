@@ -16,13 +16,10 @@ import { continues, getTrail, type Trail } from './trail.ts'
 
 /** The request fields of one answer, and the events of its slot. */
 export interface SlotUse {
-  /** Request fields that no client may set. */
   readonly fields: { readonly id_slot: number; readonly cache_prompt?: false }
-  /** The request was sent to llama-server. */
   sent(request: SentRequest): void
   /** The first part of the answer has arrived: the slot now holds this prompt and no part of an earlier one. */
   begun(): void
-  /** The answer has ended, for any reason. */
   end(): void
 }
 
@@ -60,12 +57,10 @@ class Slot implements SlotState {
   background = false
   /** Whether it has changed since it was last saved or restored. */
   changed = false
-  /** Whether its last request allows that it is stored. */
   allowed = true
   last: SentRequest | undefined
   /** The state that it was last saved to or restored from, until it changes. */
   saved: SavedState | undefined
-  /** The save in progress. */
   saving: Promise<SavedState | undefined> | undefined
   timer: NodeJS.Timeout | undefined
 
@@ -88,7 +83,6 @@ type Prompt = Pick<PlacedPrompt, 'owner' | 'trail' | 'background'>
 export class PromptSlots {
   readonly #slots: Slot[]
   readonly #free: Set<Slot>
-  /** Callers that wait for a free slot, in order. */
   readonly #waiting: (() => void)[] = []
   #uses = 0
   #states: SlotStates | undefined
@@ -101,7 +95,6 @@ export class PromptSlots {
     this.#free = new Set(this.#slots)
   }
 
-  /** Starts saving and restoring states. */
   attach(states: SlotStates): void {
     this.#states = states
   }
@@ -182,12 +175,10 @@ export class PromptSlots {
     }
   }
 
-  /** Number of answers so far. */
   get uses(): number {
     return this.#uses
   }
 
-  /** Whether no answer is in progress. */
   get isIdle(): boolean {
     return this.#free.size === this.#slots.length
   }

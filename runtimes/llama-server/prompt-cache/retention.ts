@@ -17,11 +17,7 @@ const HALF_LIFE = 3_600_000
 /** The share of the free memory that states may use, unless the admin sets an amount. */
 const MEMORY_SHARE = 0.25
 
-/**
- * Returns the bytes that the states in memory may use.
- * @param configured bytes, if the admin has set them
- * @param free bytes that programs can allocate, if the states are counted as free
- */
+/** Returns the bytes that states in memory may use. @param free bytes, if the states are counted as free */
 export function getMemoryBudget(configured: number | undefined, free: number): number {
   return Math.min(configured ?? Number.POSITIVE_INFINITY, MEMORY_SHARE * free)
 }
@@ -54,10 +50,7 @@ function getValue({ tokens, pace = 1, usedAt, bytes }: SavedState, now: number):
   return (tokens * pace * 2 ** ((usedAt - now) / HALF_LIFE)) / bytes
 }
 
-/**
- * Chooses which states to evict to free bytes for a new state of an owner: the least valuable ones of owners above their
- * share of the budget.
- */
+/** Chooses which states to evict for a new one: the least valuable ones of owners above their share of the budget. */
 export function chooseEvicted<Entry extends { state: SavedState }>(
   entries: readonly Entry[],
   bytes: number,

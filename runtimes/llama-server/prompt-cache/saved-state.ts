@@ -4,7 +4,6 @@ import { TrailSchema } from './trail.ts'
 export const StateRecordSchema = Type.Object({
   version: Type.Literal(2),
   variant: Type.String(),
-  /** From `getEngineKey`. */
   key: Type.String(),
   revision: Type.String(),
   /** The owner of the prompt (`Caller.owner`). Prompts of other owners are never compared with it. */
@@ -13,7 +12,6 @@ export const StateRecordSchema = Type.Object({
   tokens: Type.Integer({ minimum: 1 }),
   bytes: Type.Integer({ minimum: 1 }),
   crc32: Type.Integer({ minimum: 0 }),
-  /** Slots of the engine that wrote it. */
   slots: Type.Integer({ minimum: 1 }),
   /** Streams of its file. Absent if the file cannot be rewritten for another number of slots. */
   streams: Type.Optional(Type.Integer({ minimum: 1 })),

@@ -1,10 +1,7 @@
 import { readJson, readText } from '../response-body.ts'
 import type { EngineRequest, EngineResponse } from '../upstream.ts'
 
-/*
- * llama-server's HTTP interface for the states of slots (tools/server/README.md: POST /slots/{id}?action=…, GET
- * /metrics).
- */
+/* llama-server's routes for the states of slots (tools/server/README.md). */
 
 interface Requests {
   request(request: EngineRequest): Promise<EngineResponse>
@@ -43,7 +40,6 @@ export async function rollBack(
   await post(engine, path, body, signal)
 }
 
-/** A request for an answer as sent to llama-server. */
 export interface SentRequest {
   path: string
   fields: Record<string, unknown>

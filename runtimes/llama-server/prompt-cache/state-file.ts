@@ -49,13 +49,11 @@ interface CachePart {
 }
 
 export interface StateLayout {
-  /** Whether images or sounds are among the tokens. */
   media: boolean
   /** Undefined if the file cannot be rewritten, because its format is not known completely. */
   parts: CachePart[] | undefined
 }
 
-/** Replaces bytes of a file. */
 interface Edit {
   from: number
   to: number
@@ -82,10 +80,7 @@ export async function readLayout(path: string, kind: StateKind): Promise<StateLa
   })
 }
 
-/**
- * Token words are a mark, a version, a list of tokens and a list of the positions of media. Each list follows its
- * length.
- */
+/** Token words: a mark, a version, a list of tokens and a list of positions of media. Each list follows its length. */
 function hasMedia(words: Uint32Array): boolean {
   if (words[0] !== 0xffffffff) return false
   return words[1] !== 1 || words[3 + words[2]!] !== 0

@@ -162,11 +162,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     return Math.min(budget, MAX_DISK_SHARE * (free + getUse('disk')))
   }
 
-  /**
-   * Evicts states until this many bytes of an owner fit into the budget. States that do not fit into memory go to the
-   * disk.
-   * @returns false if they can never fit
-   */
+  /** Evicts states until an owner's bytes fit into the budget. Returns false if they can never fit. */
   async function makeRoom(tier: Tier, bytes: number, owner: string): Promise<boolean> {
     const most = await getBudget(tier)
     if (bytes + reserved[tier] > most) return false
@@ -256,17 +252,12 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
     },
 
     list: (): readonly SavedState[] => [...states.values()],
-    /** Returns the states of a variant's conversations with this owner. */
     find: (variant: string, owner: string): readonly SavedState[] =>
       [...states.values()].filter(state => state.variant === variant && state.owner === owner),
     has: ({ id }: SavedState) => states.has(id),
-    /** Returns the bytes in a tier. */
     getUse,
 
-    /**
-     * Reserves bytes for a file, evicting others if the budget requires it. Returns its name and path, or undefined if
-     * neither memory nor disk has room.
-     */
+    /** Reserves bytes for a file, evicting others if needed. Undefined if neither memory nor disk has room. */
     reserve: (variant: string, bytes: number, owner: string) =>
       alone(async () => {
         for (const tier of ['memory', 'disk'] as const) {
@@ -302,10 +293,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
       return { name, remove: () => discard(path) }
     },
 
-    /**
-     * Adds a complete file. It replaces the earlier turns of its conversation. A turn that survives a restart
-     * stays until the new state does too.
-     */
+    /** Adds a complete file, and removes earlier turns that would not survive a restart. Others stay until `seal`. */
     add: (state: SavedState): Promise<void> =>
       alone(async () => {
         verified.set(state, getMark(await stat(pathOf(state))))
@@ -328,11 +316,7 @@ export async function openStateStore({ directory, memoryDirectory, budget, memor
       })
     },
 
-    /**
-     * Returns a state's path after checking that its file is undamaged. The whole file is read unless this was done since
-     * it last changed.
-     * @throws Error if it is damaged, or the signal's reason
-     */
+    /** Returns a state's path. Reads its whole file unless it is unchanged. @throws Error if it is damaged */
     async verify(state: SavedState, signal: AbortSignal): Promise<string> {
       const path = pathOf(state)
       const before = getMark(await stat(path))

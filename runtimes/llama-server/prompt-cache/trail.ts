@@ -4,13 +4,9 @@ import type { EngineFields } from '../../../core/contracts/engines.ts'
 
 export const TrailSchema = Type.Object({
   sums: Type.Array(Type.Integer()),
-  /** Bytes of the whole prompt. */
   length: Type.Integer()
 })
-/**
- * The beginnings of a prompt: checksums of its first bytes up to each boundary. Two prompts are compared by them without
- * storing anybody's text.
- */
+/** Checksums of the beginnings of a prompt, by which prompts are compared without storing anybody's text. */
 export type Trail = Static<typeof TrailSchema>
 
 /** Boundaries are close at the beginning, because short conversations differ there. */
@@ -37,9 +33,7 @@ export function getTrail({ tools, messages, prompt, input_prefix }: EngineFields
   return { sums, length: text.length }
 }
 
-/**
- * Returns a message's content if it is plain text. The fields that all messages share would make short ones look alike.
- */
+/** Returns a message's content if it is plain text. Fields that all messages share would make short ones look alike. */
 function readText(message: { content?: unknown; tool_calls?: unknown }): unknown {
   return typeof message.content === 'string' && !message.tool_calls ? message.content : message
 }

@@ -11,7 +11,6 @@ import type { LaunchSpec } from '../launch-spec.ts'
 export type Method = 'none' | 'mtp' | 'draft' | 'ngram'
 export const METHODS = ['none', 'mtp', 'draft', 'ngram'] as const satisfies Method[]
 
-/** What was measured with one method. */
 export interface Speed {
   tokens: number
   milliseconds: number
@@ -47,7 +46,6 @@ export function companionPath({ directory, files, format }: LaunchSpec['variant'
   return file && join(directory, file.path)
 }
 
-/** Returns tokens per second. 0 if nothing was measured. */
 export function getRate(speed: Speed | undefined): number {
   return speed && speed.milliseconds > 0 ? (1000 * speed.tokens) / speed.milliseconds : 0
 }
@@ -62,7 +60,6 @@ export function chooseMethod(methods: readonly Method[], speeds: Speeds): Method
   return faster.sort((a, b) => getRate(speeds[b]) - getRate(speeds[a]))[0] ?? 'none'
 }
 
-/** Adds a measurement. */
 export function addSpeed(known: Speed | undefined, { tokens, milliseconds }: Speed): Speed {
   const { tokens: before = 0, milliseconds: time = 0 } = known ?? {}
   const weight = Math.min(1, MAX_TOKENS / (before + tokens))

@@ -43,10 +43,8 @@ const REQUEST_LIMIT = 10_000
 const MIN_TOKENS = 50
 const MAX_BUSY_SLOTS = 1.2
 
-/** The method of an engine. */
 export interface Chosen {
   model: string
-  /** Identifies the engines whose speeds are compared. */
   key: string
   methods: readonly Method[]
   method: Method
@@ -63,7 +61,6 @@ export interface SpeculationOptions {
   times?: typeof USUAL_TIMES
 }
 
-/** Returns the spec with the chosen method. */
 export function withMethod(spec: LaunchSpec, { settings: speculation }: Chosen): LaunchSpec {
   const { settings } = spec
   return settings && speculation ? { ...spec, settings: { ...settings, speculation } } : spec
@@ -109,13 +106,9 @@ export function createSpeculation({ directory, log, isEnabled, times = USUAL_TIM
       return { model: spec.alias, key, methods, method, ...(decides && { settings }) }
     },
 
-    /** An engine with a method did not start, or crashed. */
     failed,
 
-    /**
-     * Refuses a request for log probabilities, which llama-server does not know for tokens that were guessed. The next
-     * engine of the model guesses none.
-     */
+    /** Refuses a request for log probabilities, which are unknown for guessed tokens. The next engine guesses none. */
     refuseProbabilities({ key, model }: Chosen): never {
       exact.set(key, performance.now())
       throw new CorralError(
@@ -168,7 +161,6 @@ export function createSpeculation({ directory, log, isEnabled, times = USUAL_TIM
       })
     },
 
-    /** The method of an engine, and the tokens per second of all methods that were measured. */
     describe({ key, method, methods }: Chosen): Speculation | undefined {
       if (methods.length === 1) return undefined
       const speeds = getSpeeds(key)
