@@ -2,7 +2,7 @@ import type { EmbeddingsReply, Engine, RankingReply } from '../contracts/engines
 import type { Lease } from '../contracts/leases.ts'
 import type { TokenTally } from '../http/request-record.ts'
 import type { Vector } from './embedding.ts'
-import { requireCall } from './pipeline.ts'
+import { requireCall } from './engine-call.ts'
 
 /* Embeds and ranks long lists in batches, so that other clients get their turn in between. */
 

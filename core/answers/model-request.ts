@@ -15,7 +15,7 @@ import {
 import type { PluginContext } from '../plugins/plugin.ts'
 import { merged } from '../system/collections.ts'
 import { parseDuration } from '../system/duration.ts'
-import type { AnswerDependencies, ModelLease } from './pipeline.ts'
+import type { AnswerDependencies, ModelLease } from './question.ts'
 
 export interface ApiDependencies extends AnswerDependencies {
   catalog: Catalog

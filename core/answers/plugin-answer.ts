@@ -5,7 +5,8 @@ import type { PassedQuestion } from '../plugins/plugin.ts'
 import { isObject } from '../system/json-object.ts'
 import { withModelDefaults } from './model-defaults.ts'
 import { passedFields, readModelRequest } from './model-request.ts'
-import { type AnswerDependencies, passedAnswer } from './pipeline.ts'
+import { passedAnswer } from './pipeline.ts'
+import type { AnswerDependencies } from './question.ts'
 
 /** Fields that choose the model or the form of the reply, and that engines do not get. */
 const NOT_FOR_ENGINES = ['model', 'name', 'stream', 'stream_options', 'keep_alive', 'options']

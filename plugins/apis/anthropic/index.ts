@@ -2,20 +2,14 @@ import { randomBytes } from 'node:crypto'
 import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ClearedSteps } from '../../../core/answers/context-edits.ts'
+import { requireCall } from '../../../core/answers/engine-call.ts'
 import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import {
-  askOnce,
-  eventChannel,
-  type Preparation,
-  type Question,
-  requireCall,
-  streamedAnswer,
-  wholeAnswer
-} from '../../../core/answers/pipeline.ts'
+import { askOnce, eventChannel, type Preparation, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import type { Question } from '../../../core/answers/question.ts'
 import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'

@@ -3,13 +3,8 @@ import { type Static, type TSchema, Type } from 'typebox'
 import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
 import { type Vector, vectorReply } from '../../../core/answers/embedding.ts'
 import { passedFields, readModelRequest } from '../../../core/answers/model-request.ts'
-import {
-  type AnswerWriter,
-  askOnce,
-  type Question,
-  streamedAnswer,
-  wholeAnswer
-} from '../../../core/answers/pipeline.ts'
+import { type AnswerWriter, askOnce, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import type { Question } from '../../../core/answers/question.ts'
 import type { Delta, EngineFields } from '../../../core/contracts/engines.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'

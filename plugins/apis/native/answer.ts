@@ -1,5 +1,6 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { type AnswerWriter, type Question, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import { type AnswerWriter, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import type { Question } from '../../../core/answers/question.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
 import type { Delta, TokenProbability, ToolCallPiece } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'

@@ -1,4 +1,4 @@
-import type { AnswerDependencies } from '../../../core/answers/pipeline.ts'
+import type { AnswerDependencies } from '../../../core/answers/question.ts'
 import type { CoreConfig } from '../../../core/config/core-schema.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { ModelNaming } from '../../../core/contracts/native-api.ts'

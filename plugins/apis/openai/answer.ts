@@ -1,14 +1,10 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { requireCall } from '../../../core/answers/engine-call.ts'
 import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
-import {
-  eventChannel,
-  type Question,
-  requireCall,
-  streamedAnswer,
-  wholeAnswer
-} from '../../../core/answers/pipeline.ts'
+import { eventChannel, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
+import type { Question } from '../../../core/answers/question.ts'
 import type { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Lease } from '../../../core/contracts/leases.ts'
 import { CorralError } from '../../../core/errors.ts'

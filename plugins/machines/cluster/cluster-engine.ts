@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { promptTokens } from '../../../core/answers/aborted-answers.ts'
-import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/pipeline.ts'
+import { GROWN_CONTEXT, UNENFORCED_SCHEMA } from '../../../core/answers/answer-headers.ts'
 import type {
   AnswerControls,
   AnswerSink,

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { pointerList } from '../../../core/answers/pipeline.ts'
+import { pointerList } from '../../../core/answers/answer-headers.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { engineSchema } from '../../../runtimes/llama-server/engine-schema.ts'
 import { TooCostly } from '../../../runtimes/llama-server/grammar-cost.ts'

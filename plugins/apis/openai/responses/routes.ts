@@ -3,13 +3,8 @@ import { reportIgnoredTools } from '../../../../core/answers/ignored-tools.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
-import {
-  askPrompt,
-  eventChannel,
-  type Question,
-  streamedAnswer,
-  wholeAnswer
-} from '../../../../core/answers/pipeline.ts'
+import { askPrompt, eventChannel, streamedAnswer, wholeAnswer } from '../../../../core/answers/pipeline.ts'
+import type { Question } from '../../../../core/answers/question.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { openaiRouter } from '../../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../../core/http/response-schemas.ts'

@@ -2,15 +2,10 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { embedChunked, rerankChunked } from '../../../../core/answers/embed-in-batches.ts'
-import {
-  type AnswerDependencies,
-  askOnce,
-  callerLease,
-  type ModelLease,
-  type Question,
-  requireCall,
-  streamedAnswer
-} from '../../../../core/answers/pipeline.ts'
+import { requireCall } from '../../../../core/answers/engine-call.ts'
+import { callerLease } from '../../../../core/answers/granted-lease.ts'
+import { askOnce, streamedAnswer } from '../../../../core/answers/pipeline.ts'
+import type { AnswerDependencies, ModelLease, Question } from '../../../../core/answers/question.ts'
 import { RunningAnswers } from '../../../../core/answers/running-answers.ts'
 import { settingsFor } from '../../../../core/config/model-settings.ts'
 import type { EngineFields, Engines, TokenUsage } from '../../../../core/contracts/engines.ts'

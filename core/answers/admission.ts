@@ -1,0 +1,104 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { settingsFor } from '../config/model-settings.ts'
+import type { EngineFields } from '../contracts/engines.ts'
+import type { HookedRequest, Operation } from '../contracts/hooks.ts'
+import type { Model } from '../contracts/models.ts'
+import { hasRole } from '../http/roles.ts'
+import { requireAllowed } from '../models/allowed-models.ts'
+import { formatModelName, type ModelName, publicModelName } from '../models/model-name.ts'
+import { merged } from '../system/collections.ts'
+import { CLAMPED_TOKENS, pointerList, unenforcedHeaders } from './answer-headers.ts'
+import { withUsableEnd } from './call-arguments.ts'
+import { withReadFiles } from './documents.ts'
+import { ContextGrowth } from './grow-context.ts'
+import { growthLimit } from './model-limits.ts'
+import type { AnswerDependencies, ModelLease, Question } from './question.ts'
+import { noteRepeatedCalls } from './repeated-calls.ts'
+import { type Asked, enforceRequestLimits, getRequestLimits } from './request-limits.ts'
+import { requireToolSupport } from './tool-choice.ts'
+import { reportUnknownOptions } from './unknown-options.ts'
+
+/** A request within its limits, before it has an engine. */
+export interface Prepared<Request = Question> {
+  question: Request
+  /** The request as hooks see it; absent if the model is only loaded. */
+  hooked: HookedRequest | undefined
+  signal: AbortSignal
+}
+
+/** Completes all steps that may still change the status code or headers. @throws as `bounded`, and errors of hooks */
+export async function prepare(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  asked: Question,
+  signal: AbortSignal
+): Promise<Prepared<Question & { lease: { model: ModelName }; growth: ContextGrowth | undefined }>> {
+  const question = await bounded(deps, reply, asked, asked.variant, signal)
+  const { operation, body, lease, variant } = question
+  if (!body) return { question, hooked: undefined, signal }
+  const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
+  if (deps.hooks.hasRequestFilters()) await deps.hooks.request(hooked)
+  const unenforced = deps.engines.providerOf(variant, 'chat')?.unenforced?.(body) ?? []
+  if (unenforced.length > 0) reply.headers(unenforcedHeaders(pointerList(unenforced)))
+  return { question, hooked, signal }
+}
+
+/** Applies limits, and lists unknown options in a header. @throws CorralError `over_limit`, `invalid_option`, … */
+export async function bounded<Request extends Asked & { lease: ModelLease }>(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  asked: Request,
+  variant: Model,
+  signal: AbortSignal
+): Promise<Request & { lease: { model: ModelName }; growth: ContextGrowth | undefined }> {
+  const { config, engines, surface } = deps
+  const { caller, body: sent, record } = reply.request
+  record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
+  reply.server.drain.admit(reply)
+  requireAllowed(caller.models, asked.lease.model, variant)
+  reportUnknownOptions(deps, reply, variant, asked.lease.mode)
+  const bounds = getRequestLimits(config, variant, caller)
+  const within = withUsableEnd(enforceRequestLimits(asked, bounds, sent))
+  let body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
+  if (body) {
+    if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
+    requireToolSupport(body, variant, settingsFor(config, variant).engine)
+    await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
+    body = await withReadFiles(body, config, reply, signal)
+  }
+  // The name is resolved once, so that a change in between cannot switch the request's model.
+  const lease = merged(asked.lease, { model: publicModelName(variant) })
+  // How long a model stays loaded affects all clients. Many clients send the field by default, so it is ignored instead
+  // of refused.
+  if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
+  return merged(asked, { body, lease, growth: contextGrowth(deps, reply.request, merged(asked, { body }), variant) })
+}
+
+export function hookedRequest(
+  { surface }: AnswerDependencies,
+  operation: Operation,
+  body: EngineFields,
+  { model }: ModelLease,
+  reply: FastifyReply,
+  signal: AbortSignal
+): HookedRequest {
+  const { caller } = reply.request
+  return { surface, operation, model: formatModelName(model), body, caller, reply, signal }
+}
+
+/** Returns how the context of a request grows. Undefined if somebody has set its size, or another server decides it. */
+function contextGrowth(
+  { config, engines }: AnswerDependencies,
+  { caller }: FastifyRequest,
+  { lease: { mode = 'chat', options }, body }: Asked & { lease: ModelLease },
+  variant: Model
+): ContextGrowth | undefined {
+  const most = growthLimit(config, variant, caller)
+  const isLocal = engines.providerOf(variant, mode)?.estimate !== undefined
+  if (most === undefined || options.num_ctx !== undefined || !isLocal) return undefined
+  const { load } = settingsFor(config, variant)
+  const usual = { ...load, ...options, num_ctx: Math.min(load.num_ctx, most) }
+  const { max_tokens: answer } = body ?? {}
+  const limits = { usual, given: options, most, answer: typeof answer === 'number' && answer > 0 ? answer : undefined }
+  return new ContextGrowth(limits, body)
+}

@@ -1,0 +1,34 @@
+/** The header with the tokens of a context that grew for the request. */
+export const GROWN_CONTEXT = 'x-corral-context'
+
+/** The header with the maximum tokens of an answer whose request asked for more than its limit. */
+export const CLAMPED_TOKENS = 'x-corral-max-tokens'
+
+/** The header with the number of messages that were dropped from a conversation. */
+export const DROPPED_MESSAGES = 'x-corral-dropped-messages'
+
+/** The header of a reply, or the comment in a stream, if corral ended the answer as if it had reached its limit. */
+export const STOPPED = 'x-corral-stopped'
+
+export const STOPPED_COMMENT = `: ${STOPPED}: repeats\n\n`
+
+/** The header that lists the constraints of a schema that are not enforced. */
+export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'
+
+/** The old header name is also sent until 0.3.0. */
+export const unenforcedHeaders = (pointers: string) => ({
+  [UNENFORCED_SCHEMA]: pointers,
+  'x-corral-unheeded-schema': pointers
+})
+
+/** Limits of the pointers in the header, since clients accept headers of about 8 KiB. */
+const MAX_POINTERS = 10
+
+const MAX_POINTER_LENGTH = 200
+
+/** Formats JSON pointers for a header. Pointers that do not fit are only counted. */
+export function pointerList(pointers: readonly string[]): string {
+  const named = pointers.filter(({ length }) => length <= MAX_POINTER_LENGTH).slice(0, MAX_POINTERS)
+  const more = pointers.length > named.length ? [`+${pointers.length - named.length}`] : []
+  return [...named, ...more].join(', ')
+}

@@ -1,0 +1,233 @@
+import type { FastifyReply } from 'fastify'
+import type { AnswerSink, Delta, Engine, EngineFields, TokenUsage } from '../contracts/engines.ts'
+import type { Lease } from '../contracts/leases.ts'
+import { CorralError } from '../errors.ts'
+import { isSaidBackground } from '../http/forwarded-headers.ts'
+import { toCorralError } from '../http/native-error.ts'
+import type { TokenTally } from '../http/request-record.ts'
+import { formatTraceParent } from '../http/trace-parent.ts'
+import { abortAfter } from '../system/abort-signals.ts'
+import { countAborted, promptTokens } from './aborted-answers.ts'
+import type { Prepared } from './admission.ts'
+import { DROPPED_MESSAGES } from './answer-headers.ts'
+import { shorterConversation, withContextAdvice } from './full-context.ts'
+import { countGenerated } from './generated-tokens.ts'
+import type { AnswerDependencies, Question } from './question.ts'
+import { endingLoops, mayLoop } from './repeats.ts'
+import { getRequestLimits } from './request-limits.ts'
+
+type Call =
+  | Question['operation']
+  | ByteCall
+  | 'embed'
+  | 'rerank'
+  | 'tokenize'
+  | 'detokenize'
+  | 'countTokens'
+  | 'applyTemplate'
+
+type ByteCall = 'chatBytes' | 'completionBytes'
+
+const PURPOSES: Record<Exclude<Call, ByteCall>, string> = {
+  chat: 'answer conversations',
+  completion: 'continue texts',
+  transcribe: 'transcribe audio',
+  embed: 'make embeddings',
+  rerank: 'rank documents',
+  tokenize: 'split texts into tokens',
+  detokenize: 'turn tokens into text',
+  countTokens: 'count tokens',
+  applyTemplate: 'show the prompts of conversations'
+}
+
+/** A call that the leased engine supports. @throws CorralError `unsupported_capability` */
+export function requireCall<Name extends Exclude<Call, ByteCall>>(
+  { engine, variant }: Lease,
+  name: Name
+): NonNullable<Engine[Name]> {
+  const call = engine[name]
+  if (call) return (call as unknown as { bind(engine: Engine): NonNullable<Engine[Name]> }).bind(engine)
+  const message = `The engine of model "${variant.publicName}" (${engine.provider}) cannot ${PURPOSES[name]}. Use a model that can.`
+  throw new CorralError('unsupported_capability', message, { param: 'model' })
+}
+
+/** The engine's call that returns bytes, if it has one. Engines offer it for a single answer. */
+export function byteCall(engine: Engine, { operation, body }: Question): Engine['chatBytes'] {
+  if (!body || operation === 'transcribe' || Number(body.n ?? 1) > 1 || Array.isArray(body.prompt)) return undefined
+  return engine[`${operation}Bytes`]?.bind(engine)
+}
+
+/** @param onLoop called if the answer was ended because it repeats itself */
+export async function generate(
+  deps: AnswerDependencies,
+  lease: Lease,
+  { question, hooked }: Prepared,
+  reply: FastifyReply,
+  take: (deltas: readonly Delta[]) => Promise<void> | undefined,
+  onLoop?: () => void
+): Promise<void> {
+  if (!hooked) return
+  const { hooks } = deps
+  const filtered = async (deltas: readonly Delta[]) => {
+    const kept: Delta[] = []
+    for (const delta of deltas) {
+      const left = await hooks.event(delta, hooked)
+      if (left) kept.push(left)
+    }
+    if (kept.length > 0) await take(kept)
+  }
+  const { tokens } = reply.request.record
+  const pass = hooks.hasEventFilters(hooked) ? filtered : take
+  const counted = (deltas: readonly Delta[]) => {
+    for (const delta of deltas) countDelta(tokens, delta)
+    return pass(deltas)
+  }
+  await ask(deps, lease, question, reply, requireCall(lease, question.operation), counted, usage => {
+    onLoop?.()
+    return [{ finish: 'length', usage }]
+  })
+}
+
+/** Milliseconds for counting the prompt of an answer that corral has ended. */
+const COUNT_MS = 2000
+
+/**
+ * Asks the engine. If the policy allows it and the conversation does not fit, the oldest turns are dropped and the
+ * engine is asked again until it fits. Only the engine's own count decides. A header and the log report how many
+ * messages were dropped.
+ * @param ending returns the last piece of an answer that is ended because it repeats itself
+ */
+export async function ask<Piece extends readonly Delta[] | Buffer>(
+  deps: AnswerDependencies,
+  lease: Lease,
+  question: Question,
+  reply: FastifyReply,
+  call: (request: EngineFields, sink: AnswerSink<Piece>) => Promise<void>,
+  take: (piece: Piece) => Promise<void> | undefined,
+  ending: (usage: TokenUsage) => Piece
+): Promise<void> {
+  const { whole = false, countEach = false, stopText = false, native = false } = question
+  const { overflow, check, controlled, used } = question
+  check?.(lease)
+  let body = question.body!
+  let dropped = 0
+  let begun = false
+  const { record } = reply.request
+  const { tokens } = record
+  tokens.choicesPerPrompt = typeof body.n === 'number' ? body.n : 1
+  const sink: AnswerSink<Piece> = {
+    signal: lease.signal,
+    whole,
+    countEach,
+    stopText,
+    native,
+    owner: reply.request.caller.owner,
+    background: isSaidBackground(reply.request.headers),
+    requestId: reply.request.id,
+    ...(controlled && { controlled }),
+    ...(record.trace && { traceParent: formatTraceParent(record.trace) }),
+    used(usage, choice) {
+      tokens.usage(usage, choice)
+      used?.(usage, choice)
+    },
+    take(piece: Piece) {
+      if (!begun) {
+        begun = true
+        record.firstPiece = performance.now() - sinceFirstToken(piece)
+        if (dropped > 0) {
+          const text = 'The oldest messages of a conversation were dropped: it was longer than the context.'
+          reply.log.info({ messages: dropped }, text)
+        }
+      }
+      countGenerated(lease.engine, piece)
+      return take(piece)
+    }
+  }
+  const { repeats } = getRequestLimits(deps.config, question.variant, reply.request.caller)
+  const endLoop = async () => {
+    reply.log.info({ repeats }, 'An answer was ended because it repeats the same passage. See limits.repeats.')
+    const { prompt, cached: cachedTokens, completion: completionTokens } = tokens
+    const count = () => promptTokens(lease.engine, question.operation, body, 0, abortAfter(COUNT_MS)).catch(() => 0)
+    const usage = { promptTokens: prompt || (await count()), cachedTokens, completionTokens }
+    tokens.usage(usage, 0)
+    return ending(usage)
+  }
+  // Other choices and prompts of a request continue, so these are not watched.
+  const isSingle = tokens.choicesPerPrompt === 1 && !Array.isArray(body.prompt)
+  const answer = repeats > 0 && isSingle && mayLoop(body) ? endingLoops(call, repeats, endLoop) : call
+  record.hold()
+  try {
+    for (;;) {
+      try {
+        return await answer(body, sink)
+      } catch (error) {
+        const mayDrop = !begun && overflow === 'drop_oldest' && !question.growth?.canGrow(error)
+        const shorter = mayDrop ? shorterConversation(body, error) : undefined
+        if (!shorter) throw reasonOf(deps, reply, lease, error)
+        dropped += shorter.dropped
+        body = shorter.body
+        // Set at once, because headers may be sent before the first piece.
+        reply.header(DROPPED_MESSAGES, `${dropped}`)
+      }
+    }
+  } catch (error) {
+    reply.removeHeader(DROPPED_MESSAGES)
+    const prompt = tokens.uncounted
+    if (prompt !== undefined) {
+      countAborted(reply, lease, signal => promptTokens(lease.engine, question.operation, body, prompt, signal))
+    }
+    throw error
+  } finally {
+    record.answered = performance.now()
+    record.release()
+  }
+}
+
+/** The reason why an answer failed. A lost engine or client explains more than the broken connection. */
+export function reasonOf(
+  { config }: AnswerDependencies,
+  { request }: FastifyReply,
+  { signal, engine, variant }: Lease,
+  error: unknown
+): unknown {
+  if (signal.aborted && !knowsMore(error)) return signal.reason
+  const known = toCorralError(error)
+  if (error instanceof CorralError || known.code !== 'internal') {
+    return withContextAdvice(known, {
+      model: variant.publicName,
+      size: engine.contextSize,
+      trained: variant.metadata.contextLength,
+      allowed: getRequestLimits(config, variant, request.caller).num_ctx
+    })
+  }
+  const message =
+    `Something went wrong while the engine "${engine.provider}" answered for the model "${variant.publicName}". ` +
+    "The server's log has the details under this request id."
+  return new CorralError('internal', message, { cause: error })
+}
+
+/** Whether an engine that ended explains the failure better than the broken connection does. */
+function knowsMore(error: unknown): boolean {
+  return (
+    error instanceof CorralError &&
+    error.code === 'engine_crashed' &&
+    (!error.retryable || error.details?.sent === false)
+  )
+}
+
+function countDelta(
+  tally: TokenTally,
+  { choice = 0, content, thinking, toolCalls, usage, reading, finish }: Delta
+): void {
+  if (finish) tally.finish()
+  if (usage) tally.usage(usage, choice)
+  else if (reading) tally.read(reading.total, reading.cached, tally.promptOf(choice))
+  else if (content || thinking || toolCalls) tally.piece(choice)
+}
+
+/** Milliseconds since the first token. For a whole answer the engine reports the duration. */
+function sinceFirstToken(piece: readonly Delta[] | Buffer): number {
+  if (Buffer.isBuffer(piece)) return 0
+  const [first] = piece
+  return first?.tokens === undefined ? 0 : (first.timing?.generation ?? 0)
+}
