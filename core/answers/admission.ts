@@ -26,14 +26,14 @@ export interface Prepared<Request = Question> {
   signal: AbortSignal
 }
 
-/** Completes all steps that may still change the status code or headers. @throws as `bounded`, and errors of hooks */
+/** Completes all steps that may still change the status code or headers. @throws as `admit`, and errors of hooks */
 export async function prepare(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Question,
   signal: AbortSignal
 ): Promise<Prepared<Question & { lease: { model: ModelName }; growth: ContextGrowth | undefined }>> {
-  const question = await bounded(deps, reply, asked, asked.variant, signal)
+  const question = await admit(deps, reply, asked, asked.variant, signal)
   const { operation, body, lease, variant } = question
   if (!body) return { question, hooked: undefined, signal }
   const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
@@ -44,7 +44,7 @@ export async function prepare(
 }
 
 /** Applies limits, and lists unknown options in a header. @throws CorralError `over_limit`, `invalid_option`, … */
-export async function bounded<Request extends Asked & { lease: ModelLease }>(
+export async function admit<Request extends Asked & { lease: ModelLease }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,

@@ -1,12 +1,13 @@
+import type { FastifyReply } from 'fastify'
+
+/* Headers of a reply that say what corral changed about a request or its answer. */
+
 /** The header with the tokens of a context that grew for the request. */
 export const GROWN_CONTEXT = 'x-corral-context'
-
 /** The header with the maximum tokens of an answer whose request asked for more than its limit. */
 export const CLAMPED_TOKENS = 'x-corral-max-tokens'
-
 /** The header with the number of messages that were dropped from a conversation. */
 export const DROPPED_MESSAGES = 'x-corral-dropped-messages'
-
 /** The header of a reply, or the comment in a stream, if corral ended the answer as if it had reached its limit. */
 export const STOPPED = 'x-corral-stopped'
 
@@ -23,7 +24,6 @@ export const unenforcedHeaders = (pointers: string) => ({
 
 /** Limits of the pointers in the header, since clients accept headers of about 8 KiB. */
 const MAX_POINTERS = 10
-
 const MAX_POINTER_LENGTH = 200
 
 /** Formats JSON pointers for a header. Pointers that do not fit are only counted. */
@@ -31,4 +31,34 @@ export function pointerList(pointers: readonly string[]): string {
   const named = pointers.filter(({ length }) => length <= MAX_POINTER_LENGTH).slice(0, MAX_POINTERS)
   const more = pointers.length > named.length ? [`+${pointers.length - named.length}`] : []
   return [...named, ...more].join(', ')
+}
+
+/** The header that lists tools of the request that the model was not offered. */
+export const IGNORED_TOOLS = 'x-corral-ignored-tools'
+
+/** Reports the names of tools that were left out, such as tools that run on the vendor's servers, in a header and the log. */
+export function reportIgnoredTools(reply: FastifyReply, names: readonly string[]): void {
+  const list = headerList(names)
+  if (list === '') return
+  reply.header(IGNORED_TOOLS, list)
+  reply.log.info({ tools: list }, 'Tools of a request were left out, because corral does not run them.')
+}
+
+/** Limits of names in a header. */
+const MAX_NAMES = 20
+const MAX_NAME_LENGTH = 64
+
+/** Characters that cannot be encoded in a URI. */
+const LONE_SURROGATE = /\p{Surrogate}/gu
+
+/** Formats names that a client chose for a header. Names that do not fit are only counted. */
+export function headerList(all: readonly string[]): string {
+  const names = new Set(all)
+  const short = [...names]
+    .filter(name => name.length <= MAX_NAME_LENGTH)
+    .map(name => encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd')))
+    .filter(name => name !== '' && name.length <= MAX_NAME_LENGTH)
+  const shown = short.sort().slice(0, MAX_NAMES)
+  const more = names.size > shown.length ? [`+${names.size - shown.length}`] : []
+  return [...shown, ...more].join(', ')
 }

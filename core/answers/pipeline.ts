@@ -16,7 +16,7 @@ import type { TokenTally } from '../http/request-record.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { merged } from '../system/collections.ts'
 import { countAborted, tokensIn } from './aborted-answers.ts'
-import { bounded, hookedRequest, type Prepared, prepare } from './admission.ts'
+import { admit, hookedRequest, type Prepared, prepare } from './admission.ts'
 import { STOPPED, STOPPED_COMMENT } from './answer-headers.ts'
 import { ask, byteCall, generate, reasonOf, requireCall } from './engine-call.ts'
 import { withGrantedLease } from './granted-lease.ts'
@@ -192,7 +192,7 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const signal = clientSignal(reply)
   const { record, caller } = reply.request
   const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
-  const question = await bounded(deps, reply, asked, variant, signal)
+  const question = await admit(deps, reply, asked, variant, signal)
   const { operation, body, lease } = question
   const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
   if (hooked) await deps.hooks.request(hooked)

@@ -1,7 +1,7 @@
 import { setsTemplate, type TemplateSettings } from '../config/model-settings.ts'
 import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
-import { headerList } from './unknown-options.ts'
+import { headerList } from './answer-headers.ts'
 
 interface EngineTool {
   type: 'function'

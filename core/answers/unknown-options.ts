@@ -7,15 +7,9 @@ import type { Model } from '../contracts/models.ts'
 import { CorralError } from '../errors.ts'
 import { isKnownOption, knownOptionNames } from '../models/options.ts'
 import { isObject } from '../system/json-object.ts'
+import { headerList } from './answer-headers.ts'
 
 export const UNKNOWN_OPTIONS_HEADER = 'x-corral-unknown-options'
-
-/** Limits of the names in the header, since clients accept headers of about 8 KiB. */
-const MAX_NAMES = 20
-const MAX_NAME_LENGTH = 64
-
-/** Characters that cannot be encoded in a URI. */
-const LONE_SURROGATE = /\p{Surrogate}/gu
 
 const NONE: ReadonlySet<string> = new Set()
 
@@ -98,18 +92,6 @@ function documentedFields(reply: FastifyReply): ReadonlySet<string> {
     fieldsOf.set(schema, fields)
   }
   return fields
-}
-
-/** Formats names that a client chose for a header. Names that do not fit are only counted. */
-export function headerList(all: readonly string[]): string {
-  const names = new Set(all)
-  const short = [...names]
-    .filter(name => name.length <= MAX_NAME_LENGTH)
-    .map(name => encodeURIComponent(name.replace(LONE_SURROGATE, '\ufffd')))
-    .filter(name => name !== '' && name.length <= MAX_NAME_LENGTH)
-  const shown = short.sort().slice(0, MAX_NAMES)
-  const more = names.size > shown.length ? [`+${names.size - shown.length}`] : []
-  return [...shown, ...more].join(', ')
 }
 
 function refusal([first, ...others]: readonly UnknownOption[], known: readonly string[]): CorralError {

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
-import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
+import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
-import { reportIgnoredTools } from '../../../core/answers/ignored-tools.ts'
 import { type ApiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { eventChannel, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'

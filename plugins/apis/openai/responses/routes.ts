@@ -1,5 +1,5 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { reportIgnoredTools } from '../../../../core/answers/ignored-tools.ts'
+import { reportIgnoredTools } from '../../../../core/answers/answer-headers.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
