@@ -23,6 +23,13 @@ const corral = await startCorral(t, { config: config('', DEFAULTS) })
 const rowOf = async (corral: Corral, name: string) =>
   (await usageOf(corral)).usage.find((row: { name: string }) => row.name === name) ?? { tokens_in: 0, tokens_out: 0 }
 
+/** Waits until an engine works for a request. Before that a client has used nothing, even if it has received events. */
+const untilAnswering = (server: Corral) =>
+  until('an engine works', async () => {
+    const { body } = await server.json('/api/ps', undefined, bearer(ADMIN))
+    return body.models.some((model: any) => model.running > 0)
+  })
+
 t.test('usage has the token counts of the engine, on every API', async t => {
   const key = await newKey(corral, 'alice')
   const ask = async (path: string, body: object) => (await corral.json(path, body, bearer(key))).body
@@ -84,16 +91,9 @@ t.test('clients that disconnect early are charged for the prompt', async t => {
     const before = await count()
     const leave = new AbortController()
     const asking = corral.send(path, body, { ...bearer(key), signal: leave.signal })
-    if ('stream' in body && body.stream === true) {
-      const reader = (await asking).body!.getReader()
-      await reader.read()
-      leave.abort()
-    } else {
-      await until('it is answered', async () =>
-        (await corral.json('/api/ps', undefined, bearer(ADMIN))).body.models.some((model: any) => model.running > 0)
-      )
-      leave.abort()
-    }
+    await untilAnswering(corral)
+    if ('stream' in body && body.stream === true) await (await asking).body!.getReader().read()
+    leave.abort()
     await asking.then(reply => reply.text()).catch(() => {})
     await until(`${name} is counted`, async () => (await count()) > before)
     t.ok((await count()) - before > 100, `${name}: ${(await count()) - before} tokens`)
@@ -115,9 +115,7 @@ t.test('interrupted embeddings are counted', thorough, async t => {
   const leave = new AbortController()
   const input = Array(2000).fill('quite a long text that takes the engine a while to read, again and again')
   const asking = corral.send('/v1/embeddings', { model: DEMO, input }, { ...bearer(key), signal: leave.signal })
-  await until('embeddings are computed', async () =>
-    (await corral.json('/api/ps', undefined, bearer(ADMIN))).body.models.some((model: any) => model.running > 0)
-  )
+  await untilAnswering(corral)
   leave.abort()
   await asking.catch(() => {})
   await until('embeddings are counted', async () => (await count()) > before)
@@ -173,10 +171,7 @@ t.test('usage stays correct when the engine or the server is killed during answe
   const key = await newKey(first, 'alice')
   const ask = { model: DEMO, messages: [question], max_tokens: 300, ignore_eos: true }
   const asking = first.json('/v1/chat/completions', ask, bearer(key))
-  await until('the engine answers', async () => {
-    const { body } = await first.json('/api/ps', undefined, bearer(ADMIN))
-    return body.models.some((model: any) => model.running > 0)
-  })
+  await untilAnswering(first)
   process.kill(first.enginePids()[0]!, 'SIGKILL')
   const { status, body } = await asking
   t.equal(status, 200, 'the request is retried')
