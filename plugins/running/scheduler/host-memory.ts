@@ -34,35 +34,28 @@ export function hostBudget({ total, available, engines }: HostMemoryFigures, con
   return Math.max(0, Math.floor(Math.min(most, now)))
 }
 
-export interface HostMemory {
-  /** Counts an engine until it has ended. `reserved` counts if its process cannot be measured. */
-  add(engine: Pick<Engine, 'pid' | 'exited'>, reserved: number): void
-  /** @param configured limit in bytes from `config.yaml`; undefined means everything except a reserve */
-  configure(configured: number | undefined): void
-  /** Bytes that all engines together may use now. */
-  budget(): Promise<number>
-}
+export type HostMemory = ReturnType<typeof createHostMemory>
 
 /**
- * @param configured limit in bytes from `config.yaml`; undefined means everything except a reserve
+ * Measures the main memory for engines.
+ * @param settings `memory` is the limit in bytes from `config.yaml`; undefined means everything except a reserve
  * @param reclaimable bytes that providers can free for an engine
  */
 export function createHostMemory(
   hardware: Pick<HardwareService, 'memory'>,
-  configured: number | undefined,
+  settings: { readonly memory: number | undefined },
   reclaimable: () => number = () => 0
-): HostMemory {
+) {
   const engines = new Map<Pick<Engine, 'pid' | 'exited'>, number>()
-  let most = configured
   return {
-    configure(next) {
-      most = next
-    },
-    add(engine, reserved) {
+    /** Counts an engine until it has ended. `reserved` counts if its process cannot be measured. */
+    add(engine: Pick<Engine, 'pid' | 'exited'>, reserved: number): void {
       engines.set(engine, reserved)
       void engine.exited.then(() => engines.delete(engine))
     },
-    async budget() {
+
+    /** Bytes that all engines together may use now. */
+    async budget(): Promise<number> {
       const measured = Promise.all(
         [...engines].map(async ([{ pid }, reserved]) => (await processMemory(pid))?.own ?? reserved)
       )
@@ -71,7 +64,7 @@ export function createHostMemory(
       const { total, available } = host.total > 0 ? host : { total: totalmem(), available: freemem() }
       return hostBudget(
         { total, available: available + reclaimable(), engines: bytes.reduce((sum, own) => sum + own, 0) },
-        most
+        settings.memory
       )
     }
   }

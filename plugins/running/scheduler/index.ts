@@ -82,45 +82,26 @@ export default definePlugin({
   ),
   setup(context, options) {
     const { log, config } = context
-    let memory = amount(options.memory)
-    const hostMemory = createHostMemory(context.service('hardware'), memory, () => engines.reclaimable())
-    let gpuMemory = amount(options.gpu_memory)
-    let promptCacheMemory = amount(options.prompt_cache_memory)
-    let { speculation } = options
-    const engines = createEngineRegistry(
-      {
-        settings: {
-          promptCache: parseBytes(options.prompt_cache)!,
-          get promptCacheMemory() {
-            return promptCacheMemory
-          },
-          get speculation() {
-            return speculation
-          },
-          get memory() {
-            return memory
-          },
-          get gpuMemory() {
-            return gpuMemory
-          }
-        },
-        hostMemory: () => hostMemory.budget()
-      },
-      log
-    )
-    const toLimits = (given: typeof options): Limits => {
-      return {
-        maxLoaded: given.max_loaded_models,
-        maxQueue: given.max_queue,
-        keepAlive: toKeepAlive(parseDuration(given.keep_alive)!),
-        fairWait: parseDuration(given.fair_wait)!,
-        fairCount: given.fair_count,
-        roomTimeout: parseDuration(given.room_timeout)!,
-        loadGrace: parseDuration(given.load_grace)!,
-        queuePerKey: config.limits.queue_per_key,
-        reloads: config.limits.reloads
-      }
-    }
+    const toSettings = ({ memory, gpu_memory, prompt_cache_memory, speculation }: typeof options) => ({
+      memory: amount(memory),
+      gpuMemory: amount(gpu_memory),
+      promptCacheMemory: amount(prompt_cache_memory),
+      speculation
+    })
+    const settings = { promptCache: parseBytes(options.prompt_cache)!, ...toSettings(options) }
+    const hostMemory = createHostMemory(context.service('hardware'), settings, () => engines.reclaimable())
+    const engines = createEngineRegistry({ settings, hostMemory: () => hostMemory.budget() }, log)
+    const toLimits = (given: typeof options): Limits => ({
+      maxLoaded: given.max_loaded_models,
+      maxQueue: given.max_queue,
+      keepAlive: toKeepAlive(parseDuration(given.keep_alive)!),
+      fairWait: parseDuration(given.fair_wait)!,
+      fairCount: given.fair_count,
+      roomTimeout: parseDuration(given.room_timeout)!,
+      loadGrace: parseDuration(given.load_grace)!,
+      queuePerKey: config.limits.queue_per_key,
+      reloads: config.limits.reloads
+    })
     const scheduler = createScheduler({
       storage: context.service('storage'),
       catalog: context.service('catalog'),
@@ -160,11 +141,7 @@ export default definePlugin({
         void scheduler.preload(context.signal)
       },
       reload(next: typeof options) {
-        memory = amount(next.memory)
-        hostMemory.configure(memory)
-        gpuMemory = amount(next.gpu_memory)
-        promptCacheMemory = amount(next.prompt_cache_memory)
-        speculation = next.speculation
+        Object.assign(settings, toSettings(next))
         scheduler.reload(toLimits(next), context.signal)
       },
       async stop() {

@@ -227,7 +227,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     catalog,
     engines,
     hooks,
-    hostMemory: { add() {}, configure() {}, budget: async () => 2 ** 40 },
+    hostMemory: { add() {}, budget: async () => 2 ** 40 },
     config,
     limits: {
       maxLoaded: 4,

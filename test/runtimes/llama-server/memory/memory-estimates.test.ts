@@ -69,7 +69,7 @@ function bookOf(
     memory: async () => now,
     readings: async () => []
   }
-  const host = createHostMemory(machine, options.memory)
+  const host = createHostMemory(machine, { memory: options.memory })
   const { estimate, ...book } = createMemoryEstimates({
     runtimes: { current: () => build },
     hardware: machine,
