@@ -4,9 +4,8 @@ import type { Model } from '../../../core/contracts/models.ts'
 import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
-import { clampOptions, UNBOUNDED } from './clamp-options.ts'
-import { type EngineRecord, engineFault, settleGone } from './engine-record.ts'
-import type { SchedulerCore } from './scheduler-core.ts'
+import { clampOptions, UNBOUNDED } from './model-configuration.ts'
+import { type EngineRecord, engineFault, type SchedulerCore, settleGone } from './scheduler-core.ts'
 import { type Event, isIn, reservedBy } from './scheduler-state.ts'
 
 /** Milliseconds that an engine has to report its end after `stop` has resolved. */
@@ -66,7 +65,7 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
   async function prepare(record: EngineRecord, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
     const { signal } = controller
-    record.prepareAbort = controller
+    record.work = controller
     // All effects of an event are carried out before any outcome returns.
     await Promise.resolve()
     let outcome: Event
@@ -83,7 +82,7 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
     } catch (error) {
       outcome = { type: 'prepare-failed', key: record.key, run, error: toFailure(record, signal, error) }
     }
-    record.prepareAbort = undefined
+    record.work = undefined
     record.progress = undefined
     settleGone(record)
     core.dispatch(outcome)
@@ -91,7 +90,7 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
 
   async function load(record: EngineRecord, run: number, options: LoadOptions): Promise<void> {
     const controller = new AbortController()
-    record.loadAbort = controller
+    record.work = controller
     await Promise.resolve()
     const started = performance.now()
     const { estimate } = record
@@ -113,13 +112,13 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
       }
     } catch (error) {
       const failure = toFailure(record, controller.signal, error)
-      record.loadAbort = undefined
+      record.work = undefined
       record.progress = undefined
       settleGone(record)
       core.dispatch({ type: 'load-failed', key: record.key, run, error: failure })
       return
     }
-    record.loadAbort = undefined
+    record.work = undefined
     record.progress = undefined
     record.engine = engine
     record.loadedAt = performance.now()

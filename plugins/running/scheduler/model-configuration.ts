@@ -1,10 +1,10 @@
 import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import type { CoreConfig, ModelSettings } from '../../../core/config/core-schema.ts'
 import { type EffectiveSettings, readSettings, settingsFor } from '../../../core/config/model-settings.ts'
+import type { RequestBounds } from '../../../core/contracts/callers.ts'
 import type { EngineProvider } from '../../../core/contracts/engines.ts'
 import type { Model } from '../../../core/contracts/models.ts'
 import type { LoadOptions } from '../../../core/models/load-options.ts'
-import { clampOptions } from './clamp-options.ts'
 import type { ModelFacts } from './scheduler-state.ts'
 
 /** A longer `keep_alive` means forever (milliseconds): clients cannot represent later dates. */
@@ -13,6 +13,33 @@ const MAX_KEEP_ALIVE_MS = 100 * 365 * 24 * 3_600_000
 /** Converts a `keep_alive` in milliseconds: negative means forever, undefined stays undefined. */
 export function toKeepAlive<Given extends number | undefined>(ms: Given): Given | number {
   return ms !== undefined && (ms < 0 || ms > MAX_KEEP_ALIVE_MS) ? Number.POSITIVE_INFINITY : ms
+}
+
+/** Only the model's training limits the options. */
+export const UNBOUNDED = { num_ctx: 0, num_parallel: Number.POSITIVE_INFINITY }
+
+/** Clamps load options to their limits, and the context to the length that the model was trained with. */
+export function clampOptions<Options extends Partial<LoadOptions>>(
+  options: Options,
+  { metadata: { contextLength: trained = Number.POSITIVE_INFINITY } }: Pick<Model, 'metadata'>,
+  bounds: Pick<RequestBounds, 'num_ctx' | 'num_parallel'>
+): Options {
+  const { num_ctx: context, num_parallel: slots } = options
+  const maxContext = Math.min(trained, bounds.num_ctx > 0 ? bounds.num_ctx : Number.POSITIVE_INFINITY)
+  const isLarge = context !== undefined && context > maxContext
+  const isWide = slots !== undefined && slots > bounds.num_parallel
+  if (!isLarge && !isWide) return options
+  return { ...options, ...(isLarge && { num_ctx: maxContext }), ...(isWide && { num_parallel: bounds.num_parallel }) }
+}
+
+/** Returns the options that were clamped, or undefined. */
+export function findClamped(
+  requested: Partial<LoadOptions>,
+  options: Partial<LoadOptions>
+): Partial<LoadOptions> | undefined {
+  if (requested === options) return undefined
+  const names = Object.keys(options) as (keyof LoadOptions)[]
+  return Object.fromEntries(names.filter(name => options[name] !== requested[name]).map(name => [name, options[name]]))
 }
 
 export type ModelConfiguration = ReturnType<typeof createModelConfiguration>

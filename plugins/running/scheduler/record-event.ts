@@ -45,11 +45,13 @@ export function record(step: Step, engine: EngineState, event: EngineEvent): voi
     case 'request':
       recordRequest(step, engine, event)
       return
-    case 'leave':
-      leaveQueue(engine, event.id)
+    case 'leave': {
+      const queued = engine.queue.get(event.id)
+      if (queued) engine.queue.remove(queued)
       endAnswer(step, engine, event.id)
       undoReloadFor(step, engine, event.id)
       return
+    }
     case 'yield':
       recordYield(step, engine, event.id)
       return
@@ -78,7 +80,8 @@ export function record(step: Step, engine: EngineState, event: EngineEvent): voi
       recordStop(step, engine, event)
       return
     case 'keep-alive':
-      recordKeepAlive(engine, event.keepAlive)
+      engine.keepAlive = event.keepAlive
+      for (const client of engine.clients.values()) client.keepAlive = event.keepAlive
       return
     case 'settings':
       recordSettings(step, engine, event)
@@ -149,11 +152,6 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
   })
 }
 
-function leaveQueue({ queue }: EngineState, id: number): void {
-  const request = queue.get(id)
-  if (request) queue.remove(request)
-}
-
 /**
  * Drops a plan made for background requests, because a client has arrived. A load that has begun continues, because it
  * may serve the client.
@@ -188,11 +186,6 @@ function recordYield(step: Step, engine: EngineState, id: number): void {
   }
   endAnswer(step, engine, id)
   queue.add(taken.request)
-}
-
-function recordKeepAlive(engine: EngineState, keepAlive: number): void {
-  engine.keepAlive = keepAlive
-  for (const client of engine.clients.values()) client.keepAlive = keepAlive
 }
 
 function backOff({ phase, failure }: EngineState, event: RequestEvent, now: number): CorralError | undefined {

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { EngineMode } from '../../../core/contracts/engines.ts'
 import type { Scheduler } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
@@ -5,22 +6,21 @@ import type { Progress } from '../../../core/contracts/progress.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { bareName, type ModelName } from '../../../core/models/model-name.ts'
 import { OpenMap } from '../../../core/system/open-tables.ts'
-import { createConfigurationLoads } from './apply-configuration.ts'
 import { decide } from './decide.ts'
 import { createEngineLifecycle } from './engine-lifecycle.ts'
+import { createModelConfiguration, toKeepAlive } from './model-configuration.ts'
+import { createOwnLoads } from './own-loads.ts'
+import { createLeases, retryOnFreshEngine } from './request-leases.ts'
 import {
   type EngineRecord,
   isOccupied,
   loadingModel,
   type PendingRequest,
   runningModel,
+  type SchedulerCore,
+  type SchedulerDependencies,
   whenGone
-} from './engine-record.ts'
-import { createModelConfiguration, toKeepAlive } from './model-configuration.ts'
-import { createTrials } from './model-trials.ts'
-import { createLeases } from './request-leases.ts'
-import { retryOnFreshEngine } from './retry-on-fresh-engine.ts'
-import type { SchedulerCore, SchedulerDependencies } from './scheduler-core.ts'
+} from './scheduler-core.ts'
 import { createState, type Effect, type Event, getStats, type Limits } from './scheduler-state.ts'
 
 /** The longest delay of Node's timers in milliseconds. A later alarm goes off early and is set again. */
@@ -47,15 +47,14 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
   const state = createState(deps.limits)
   const records = new Map<string, EngineRecord>()
   const requests = new OpenMap<number, PendingRequest>()
-  const models = createModelConfiguration(config, key => trials.getSettings(key))
+  const models = createModelConfiguration(config, key => loads.getTrialSettings(key))
   const core: SchedulerCore = { ...deps, models, state, records, requests, getRecord, dispatch, report }
   const lifecycle = createEngineLifecycle(core, record => {
     const phase = state.engines.get(record.key)?.phase
     if (phase?.name === 'ready') loads.replace(record, record.variant, phase.options)
   })
   const { lease, count } = createLeases(core)
-  const loads = createConfigurationLoads(core, lease)
-  const trials = createTrials(core, lease, loads)
+  const loads = createOwnLoads(core, lease)
 
   function dispatch(event: Event): void {
     for (const effect of decide(state, event, performance.now())) {
@@ -77,14 +76,12 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
       case 'prepare':
         void lifecycle.prepare(record, effect.run, effect.options)
         break
-      case 'abort-prepare':
-        record.prepareAbort?.abort(stoppedError(record))
-        break
       case 'load':
         void lifecycle.load(record, effect.run, effect.options)
         break
+      case 'abort-prepare':
       case 'abort-load':
-        record.loadAbort?.abort(stoppedError(record))
+        record.work?.abort(stoppedError(record))
         break
       case 'unload':
         record.unloadReason = effect.reason
@@ -195,9 +192,8 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
     loadFailure: lifecycle.getFailure,
     stats: () => ({ ...getStats(state, performance.now()), requests: count() }),
 
-    trial: trials.trial,
-    tunables: trials.tunables,
-
+    trial: loads.trial,
+    tunables: loads.tunables,
     preload: loads.preload,
 
     reload(limits, signal) {
@@ -208,12 +204,10 @@ export function createScheduler(deps: SchedulerDependencies): OwnedScheduler {
 
     async close(graceMs) {
       dispatch({ type: 'close' })
-      let timer: NodeJS.Timeout | undefined
-      const grace = new Promise<void>(resolve => {
-        timer = setTimeout(resolve, graceMs)
-      })
+      const gone = new AbortController()
+      const grace = sleep(graceMs, undefined, { signal: gone.signal }).catch(() => {})
       await Promise.race([whenGone([...records.values()]), grace])
-      clearTimeout(timer)
+      gone.abort()
       const error = () =>
         new CorralError(
           'shutting_down',

@@ -2,8 +2,8 @@ import t from 'tap'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { DEFAULT_LOAD_OPTIONS, type LoadOptions } from '../../../../core/models/load-options.ts'
-import { clampOptions } from '../../../../plugins/running/scheduler/clamp-options.ts'
 import { decide } from '../../../../plugins/running/scheduler/decide.ts'
+import { clampOptions } from '../../../../plugins/running/scheduler/model-configuration.ts'
 import {
   createState,
   type Event,
