@@ -1,5 +1,5 @@
 import type { GpuReading, Hardware, HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
-import type { GpuMemory } from './gpu-memory.ts'
+import type { GpuMemory } from './gpu-figures.ts'
 import type { HardwareOptions } from './inspected-machine.ts'
 import type { Machine } from './probe.ts'
 
@@ -40,7 +40,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
   }
 
   async function memory(): Promise<MemoryNow> {
-    gpuMemory ??= import('./gpu-memory.ts').then(({ createGpuMemory }) => createGpuMemory())
+    gpuMemory ??= import('./gpu-figures.ts').then(({ createGpuMemory }) => createGpuMemory())
     const { readMemory } = await import('./main-memory.ts')
     const [at, hardware, gpusOf] = await Promise.all([open(), found ?? detect(), gpuMemory])
     const [host, gpus] = await Promise.all([readMemory(at), gpusOf(at, hardware.gpus)])
@@ -54,7 +54,7 @@ export function createHardware(options: HardwareOptions): HardwareService {
     // Several callers ask at the same time before a load.
     memory: () => (looking ??= memory().finally(() => (looking = undefined))),
     async readings(): Promise<GpuReading[]> {
-      const { readGpus } = await import('./gpu-readings.ts')
+      const { readGpus } = await import('./gpu-figures.ts')
       return await readGpus(await open(), (found ?? (await detect())).gpus)
     }
   }

@@ -90,15 +90,23 @@ async function readCard(files: SystemFiles, folder: string): Promise<CardFiles> 
   return defined(Object.fromEntries(texts))
 }
 
-/** Reads the cards with a driver, and their current memory. */
-export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
+/** Reads the folder of each card with a driver. */
+async function eachCard<Card>(
+  files: SystemFiles,
+  read: (folder: string, bus: string | undefined) => Promise<Card>
+): Promise<Card[]> {
   const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
   const cards = names.map(async name => {
     const folder = `${DRM}/${name}/device`
-    const place = (await files.real(folder))?.split(/[\\/]/).at(-1)
-    return toSighting(await readCard(files, folder), pciAddress(place))
+    return await read(folder, pciAddress((await files.real(folder))?.split(/[\\/]/).at(-1)))
   })
-  return (await Promise.all(cards)).flatMap(card => card ?? [])
+  return await Promise.all(cards)
+}
+
+/** Reads the cards with a driver, and their current memory. */
+export async function readDrmCards(files: SystemFiles): Promise<Sighting[]> {
+  const cards = await eachCard(files, async (folder, bus) => toSighting(await readCard(files, folder), bus))
+  return cards.flatMap(card => card ?? [])
 }
 
 export interface CardSensors {
@@ -113,22 +121,16 @@ export interface CardSensors {
  * Reads the sensors of cards with AMD's driver or Intel's newer one (https://docs.kernel.org/gpu/amdgpu/thermal.html).
  */
 export async function readCardSensors(files: SystemFiles): Promise<CardSensors[]> {
-  const names = (await files.names(DRM)).filter(name => /^card\d+$/.test(name)).slice(0, MAX_CARDS)
-  return await Promise.all(
-    names.map(async name => {
-      const folder = `${DRM}/${name}/device`
-      const place = (await files.real(folder))?.split(/[\\/]/).at(-1)
-      const [sensor] = await files.names(`${folder}/hwmon`)
-      const millidegrees = sensor && (await files.text(`${folder}/hwmon/${sensor}/temp1_input`))
-      const percent = await files.text(`${folder}/gpu_busy_percent`)
-      return {
-        pciBus:
-          pciAddress(getField((await files.text(`${folder}/uevent`)) ?? '', 'PCI_SLOT_NAME')) ?? pciAddress(place),
-        ...(/^\d{4,6}\s*$/.test(millidegrees ?? '') && { temperature: Math.round(Number(millidegrees) / 1000) }),
-        ...(/^(\d{1,2}|100)\s*$/.test(percent ?? '') && { utilization: Number(percent) / 100 })
-      }
-    })
-  )
+  return await eachCard(files, async (folder, bus) => {
+    const [sensor] = await files.names(`${folder}/hwmon`)
+    const millidegrees = sensor && (await files.text(`${folder}/hwmon/${sensor}/temp1_input`))
+    const percent = await files.text(`${folder}/gpu_busy_percent`)
+    return {
+      pciBus: pciAddress(getField((await files.text(`${folder}/uevent`)) ?? '', 'PCI_SLOT_NAME')) ?? bus,
+      ...(/^\d{4,6}\s*$/.test(millidegrees ?? '') && { temperature: Math.round(Number(millidegrees) / 1000) }),
+      ...(/^(\d{1,2}|100)\s*$/.test(percent ?? '') && { utilization: Number(percent) / 100 })
+    }
+  })
 }
 
 export const drmCards: Probe = {

@@ -1,5 +1,6 @@
 import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
-import { pciAddress, pciId } from './pci.ts'
+import FACTS from './nvidia-facts.json' with { type: 'json' }
+import { isInRange, pciAddress, pciId } from './pci.ts'
 import {
   defined,
   type Findings,
@@ -16,6 +17,11 @@ import {
 /*
  * NVIDIA's GPUs, from the kernel driver's files and from nvidia-smi's queries, table, version and list
  * (https://docs.nvidia.com/deploy/nvidia-smi).
+ *
+ * `nvidia-facts.json` has the messages of nvidia-smi with their remedies on Linux (`problems`), and the remedies on each
+ * system (`install`). `names` and `ids` have compute capabilities (https://developer.nvidia.com/cuda-gpus,
+ * /cuda-legacy-gpus and https://pci-ids.ucw.cz). The first match applies. `drivers` has the first driver of each branch
+ * and the highest CUDA version that it supports (CUDA's release notes, table 3).
  */
 
 const MIB = 2 ** 20
@@ -138,71 +144,18 @@ export function parseSmiList(text: string): Map<number, number[]> {
 }
 
 /** The kind of system decides how a driver is repaired. */
-export type SystemKind = 'linux' | 'wsl' | 'win32'
-
-const INSTALL: Record<SystemKind, string> = {
-  linux:
-    'Install the driver of your distribution (Ubuntu: "sudo ubuntu-drivers install"), then load it with "sudo modprobe ' +
-    'nvidia" or restart. With Secure Boot, its kernel module must be signed. Start containers with "--gpus all".',
-  wsl:
-    'Update the NVIDIA driver on Windows. Do not install one inside WSL, because it would hide the Windows driver. Then run ' +
-    '"wsl --shutdown" on Windows and start WSL again.',
-  win32: 'Install the newest driver from https://www.nvidia.com/drivers and restart the machine.'
-}
-
-/**
- * Known error messages of nvidia-smi, with their meaning and the remedy on Linux. `INSTALL` has the remedy for other
- * systems.
- */
-const PROBLEMS: { pattern: RegExp; code: HardwareProblem['code']; message: string; advice: string }[] = [
-  {
-    pattern: /driver\/library version mismatch/i,
-    code: 'driver_mismatch',
-    message:
-      'The loaded NVIDIA kernel driver and its libraries have different versions: the driver was updated while in use.',
-    advice:
-      'Restart the machine ("sudo reboot"), or unload the old driver and load the new one. Do not install driver ' +
-      "libraries in a container: it uses the host's."
-  },
-  {
-    pattern:
-      /couldn't communicate with the NVIDIA driver|driver not loaded|couldn't find (the )?(libnvidia-ml|nvml)|NVML: (library )?not found|driver is not (loaded|installed)/i,
-    code: 'driver_not_loaded',
-    message: 'nvidia-smi is installed, but the NVIDIA driver is not loaded.',
-    advice: INSTALL.linux
-  },
-  {
-    pattern: /GPU is lost|fallen off the bus|unable to determine the device handle/i,
-    code: 'no_device',
-    message: 'An NVIDIA GPU no longer responds to its driver.',
-    advice: 'Restart the machine; if it happens again, look for "Xid" in "sudo dmesg", and check power and cooling.'
-  },
-  {
-    pattern: /no devices were found|no supported (GPUs|devices) were found/i,
-    code: 'no_device',
-    message: 'The NVIDIA driver is installed, but finds no GPU: there is none, or it is switched off or hidden.',
-    advice:
-      'Look for it with "lspci -d 10de:"; "sudo dmesg | grep -i nvrm" shows why the driver rejected a card. Start ' +
-      'containers with "--gpus all".'
-  },
-  {
-    pattern: /insufficient permissions|GPU access blocked|operation not permitted|NVML: Unknown Error|no permission/i,
-    code: 'no_permission',
-    message: 'This user has no permission to open the NVIDIA devices.',
-    advice: 'Check the permissions of /dev/nvidia*. Restart a container that lost its devices, with "--gpus all".'
-  }
-]
+export type SystemKind = keyof typeof FACTS.install
 
 /** Recognizes known problems in the output of nvidia-smi. */
 export function smiProblem(text: string, where: SystemKind): HardwareProblem | undefined {
-  const known = PROBLEMS.find(({ pattern }) => pattern.test(text))
+  const known = FACTS.problems.find(({ pattern }) => new RegExp(pattern, 'i').test(text))
   if (!known) return undefined
   const library = /NVML library version:\s*([\d.]+)/.exec(text)?.[1]
   return {
-    code: known.code,
+    code: known.code as HardwareProblem['code'],
     subject: 'NVIDIA driver',
     message: known.message + (library ? ` The libraries have version ${library}.` : ''),
-    advice: where === 'linux' ? known.advice : INSTALL[where]
+    advice: (where === 'linux' && known.advice) || FACTS.install[where]
   }
 }
 
@@ -339,57 +292,17 @@ export const nvidiaDriver: Probe = {
   }
 }
 
-// ---- Compute capabilities (https://developer.nvidia.com/cuda-gpus and /cuda-legacy-gpus), for cards without a driver
-// and for drivers that are too old to report them
-
-/** Name → capability. The first match applies. */
-const BY_NAME: [RegExp, string][] = [
-  [/\bGB10\b|DGX Spark/i, '12.1'],
-  [/\bG?B300\b/i, '10.3'],
-  [/\bG?B[12]00\b/i, '10.0'],
-  [/\bThor\b/i, '11.0'],
-  [/\bOrin\b/i, '8.7'],
-  [/\bXavier\b/i, '7.2'],
-  [/RTX PRO \d+.*Blackwell|RTX 50[5-9]0/i, '12.0'],
-  [/\bGH200\b|\bH[128]00\b|\bH20\b/i, '9.0'],
-  [/\bL(4|20|40S?|2)\b|RTX \d{4} (SFF )?Ada|RTX 40[5-9]0/i, '8.9'],
-  [/\bA(2|10[GM]?|16|40)\b|RTX A\d{4}|RTX 30[5-9]0|RTX 2050|MX570/i, '8.6'],
-  [/\bA(30|100|800)\b|CMP 170HX/i, '8.0'],
-  [/RTX 20[678]0|GTX 16[3-6]0|TITAN RTX|Quadro RTX|\bT(4|4G|[1-9]00|1[02]00)\b|MX450|MX550|CMP [345]0HX/i, '7.5'],
-  [/TITAN V\b|\bG?V100|Quadro GV100/i, '7.0'],
-  [/\bP100\b|GP100/i, '6.0'],
-  [/GTX 10[1-8]0|GT 10[13]0|TITAN Xp?\b(?!.*Maxwell)|\bP(4|6|40|[1-6]0{2,3})\b|MX(1[135]0|[23][1-5]0)/i, '6.1'],
-  [/GTX 9[5-8]0|TITAN X\b|\bM(4|6|40|60|[2-6]000)\b/i, '5.2'],
-  [/GTX 750|GTX 745|9[34]0M|\bM10\b|Quadro K[126]20/i, '5.0'],
-  [/\bK80\b/i, '3.7']
-]
-
-/** First and last PCI device id: capability, by the chips' ranges in https://pci-ids.ucw.cz. */
-const BY_ID =
-  '1340-13bf:5.0 13c0-1436:5.2 15f0-15ff:6.0 1617-17ff:5.2 1b00-1d56:6.1 1d81-1df6:7.0 1e02-1fff:7.5 2080-20ff:8.0 ' +
-  '2182-21d1:7.5 2200-22bf:8.6 2300-23ff:9.0 2414-25ff:8.6 2681-28ff:8.9 2901-29ff:10.0 2b85-2dff:12.0 2e12-2e12:12.1 ' +
-  '2f04-2f80:12.0 3182-31ff:10.3'
-
+/** Returns the compute capability of a card without a driver, or with a driver that is too old to report it. */
 export function capabilityOfName(name: string): string | undefined {
-  return BY_NAME.find(([pattern]) => pattern.test(name))?.[1]
+  return FACTS.names.find(({ pattern }) => new RegExp(pattern, 'i').test(name))?.capability
 }
 
+/** Returns the compute capability of a card by its PCI device id. */
 export function capabilityOfId(id: string): string | undefined {
-  const number = Number.parseInt(id, 16)
-  for (const [, first, last, capability] of BY_ID.matchAll(/(\w+)-(\w+):(\S+)/g)) {
-    if (number >= Number.parseInt(first!, 16) && number <= Number.parseInt(last!, 16)) return capability
-  }
-  return undefined
+  return FACTS.ids.find(({ ids }) => isInRange(id, ids))?.capability
 }
-
-/** First driver of a branch: highest CUDA version that it supports (CUDA's release notes, table 3). */
-const CUDA_OF_DRIVER =
-  '610:13.3 595:13.2 590:13.1 580:13.0 575:12.9 570:12.8 565:12.7 560:12.6 555:12.5 550:12.4 545:12.3 535:12.2 ' +
-  '530:12.1 525:12.0 520:11.8 515:11.7 510:11.6 495:11.5 470:11.4 460:11.2 450:11.0 440:10.2 418:10.1 410:10.0'
 
 /** Returns the highest CUDA version that a driver such as `580.95.05` supports, or undefined for very old drivers. */
 export function cudaFromDriver(version: string): string | undefined {
-  const branch = Number.parseInt(version, 10)
-  const row = CUDA_OF_DRIVER.split(' ').find(row => branch >= Number.parseInt(row, 10))
-  return row?.split(':')[1]
+  return FACTS.drivers.find(({ branch }) => Number.parseInt(version, 10) >= branch)?.cuda
 }

@@ -35,6 +35,12 @@ export function pciId(value: string | number | undefined): string | undefined {
   return number > 0 && number <= 0xffff ? `0x${number.toString(16).padStart(4, '0')}` : undefined
 }
 
+/** Whether a PCI id is in a range of hexadecimal numbers, such as `1900-1901`, or is the only number in it. */
+export function isInRange(id: string, range: string): boolean {
+  const [number, first, last = first] = [id, ...range.split('-')].map(text => Number.parseInt(text, 16)) as number[]
+  return number! >= first! && number! <= last!
+}
+
 const VENDORS: Record<string, Gpu['vendor']> = {
   '0x10de': 'nvidia',
   '0x1002': 'amd',
