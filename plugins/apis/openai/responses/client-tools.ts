@@ -1,4 +1,5 @@
 import { isObject } from '../../../../core/system/json-object.ts'
+import tools from './client-tools.json' with { type: 'json' }
 
 /*
  * OpenAI's tools that clients run. Requests only contain their types, because OpenAI's models know the parameters.
@@ -16,76 +17,16 @@ interface ClientTool {
   toItem(given: Fields): Fields
 }
 
-const text = (description: string) => ({ type: 'string', description })
-const integer = (description: string) => ({ type: 'integer', description })
-const texts = (description: string) => ({ type: 'array', items: { type: 'string' }, description })
-const object = (properties: Fields, required = Object.keys(properties)) => ({ type: 'object', properties, required })
-
 const toTexts = (value: unknown) => (Array.isArray(value) ? value : [value ?? []].flat()).map(String)
 const toNumber = (value: unknown) => (typeof value === 'number' ? value : null)
 
-const TIMEOUT = integer('Milliseconds after which to stop it')
-
-const COMMAND = {
-  command: texts('The program and its arguments, such as ["bash", "-lc", "ls"]'),
-  working_directory: text('The directory to run it in'),
-  env: { type: 'object', additionalProperties: { type: 'string' }, description: 'Environment variables to set' },
-  timeout_ms: TIMEOUT
-}
-const COMMANDS = {
-  commands: texts('Shell commands, which may run at the same time'),
-  timeout_ms: TIMEOUT,
-  max_output_length: integer('Maximum number of characters of output to return')
-}
-const OPERATION = {
-  type: { type: 'string', enum: ['create_file', 'update_file', 'delete_file'] },
-  path: text('Path of the file'),
-  diff: text(
-    'The lines of the file, each after "+", if it is created. Hunks if it is updated: "@@" with an optional line of context, then lines after " ", "-" or "+". Empty if it is deleted'
-  )
-}
-
-const POSITION = { type: 'integer', description: 'Pixels from the left (x) and from the top (y)' }
-const ACTION_FIELDS: Record<string, Fields> = {
-  x: POSITION,
-  y: POSITION,
-  button: { type: 'string', enum: ['left', 'right', 'wheel', 'back', 'forward'] },
-  keys: texts('Names of keys, such as ["CTRL", "S"]'),
-  path: { type: 'array', items: object({ x: POSITION, y: POSITION }) },
-  scroll_x: integer('Pixels to scroll to the right'),
-  scroll_y: integer('Pixels to scroll down'),
-  text: text('The text to type')
-}
-/** The actions on a computer, with their fields. */
-const ACTIONS: Record<string, string[]> = {
-  click: ['x', 'y', 'button'],
-  double_click: ['x', 'y'],
-  drag: ['path'],
-  keypress: ['keys'],
-  move: ['x', 'y'],
-  screenshot: [],
-  scroll: ['x', 'y', 'scroll_x', 'scroll_y'],
-  type: ['text'],
-  wait: []
-}
-const ACTION = {
-  anyOf: Object.entries(ACTIONS).map(([type, names]) => {
-    const fields = Object.fromEntries(names.map(name => [name, ACTION_FIELDS[name]]))
-    return object({ type: { const: type }, ...fields })
-  })
-}
-const SCREEN = 'Uses the mouse and keyboard of a computer and returns a picture of its screen.'
+const { items: action } = tools.computer.function.parameters.properties.actions
+const oneAction = { type: 'object', properties: { action }, required: ['action'] }
 
 /** The tools by their types. */
 export const CLIENT_TOOLS: Record<string, ClientTool> = {
   local_shell: {
-    function: {
-      name: 'local_shell',
-      description: 'Runs a program and returns its output.',
-      parameters: object(COMMAND, ['command'])
-    },
-    item: 'local_shell_call',
-    prefix: 'lsh',
+    ...tools.local_shell,
     toItem: ({ command, env, working_directory, timeout_ms }) => ({
       action: {
         type: 'exec',
@@ -98,13 +39,7 @@ export const CLIENT_TOOLS: Record<string, ClientTool> = {
     })
   },
   shell: {
-    function: {
-      name: 'shell',
-      description: 'Runs shell commands and returns their output.',
-      parameters: object(COMMANDS, ['commands'])
-    },
-    item: 'shell_call',
-    prefix: 'sh',
+    ...tools.shell,
     toItem: ({ commands, timeout_ms, max_output_length }) => ({
       action: {
         commands: toTexts(commands),
@@ -115,44 +50,22 @@ export const CLIENT_TOOLS: Record<string, ClientTool> = {
     })
   },
   apply_patch: {
-    function: {
-      name: 'apply_patch',
-      description: 'Creates, updates or deletes a file.',
-      parameters: object(OPERATION)
-    },
-    item: 'apply_patch_call',
-    prefix: 'apc',
+    ...tools.apply_patch,
     toItem: ({ type, path, diff }) => {
       const operation = { type: type ?? 'update_file', path: String(path ?? '') }
       return { operation: type === 'delete_file' ? operation : { ...operation, diff: String(diff ?? '') } }
     }
   },
   computer: {
-    function: {
-      name: 'computer',
-      description: SCREEN,
-      parameters: object({ actions: { type: 'array', items: ACTION, description: 'What to do, in this order' } })
-    },
-    item: 'computer_call',
-    prefix: 'cu',
+    ...tools.computer,
     toItem: ({ actions }) => ({ actions: Array.isArray(actions) ? actions : [], pending_safety_checks: [] })
   },
   computer_use_preview: {
-    function: { name: 'computer', description: SCREEN, parameters: object({ action: ACTION }) },
-    item: 'computer_call',
-    prefix: 'cu',
+    ...tools.computer,
+    function: { ...tools.computer.function, parameters: oneAction },
     toItem: ({ action }) => ({ action: isObject(action) ? action : { type: 'screenshot' }, pending_safety_checks: [] })
   },
-  tool_search: {
-    function: {
-      name: 'tool_search',
-      description: 'Finds further tools, which can be called afterwards.',
-      parameters: object({ query: text('What the tools should do') })
-    },
-    item: 'tool_search_call',
-    prefix: 'tsc',
-    toItem: given => ({ arguments: given, execution: 'client' })
-  }
+  tool_search: { ...tools.tool_search, toItem: given => ({ arguments: given, execution: 'client' }) }
 }
 
 /**
