@@ -1,4 +1,7 @@
+import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
+import { isSystemError } from '../errors.ts'
+import { abortAfter, untilAborted } from '../system/abort-signals.ts'
 
 export type ReadFault = { fault: 'encrypted' | 'damaged' | 'memory' | 'slow' }
 /** The text of a PDF by page. Pages and characters over their limits are left out. */
@@ -37,12 +40,14 @@ export class FileReader {
   /** Results by digest and limits, the least recently used first. */
   readonly #cache = new Map<string, Result>()
   #cached = 0
-  readonly #turns = new ClientTurns(MAX_WORKERS)
+  /** The last read of each client. Its files are read one after the other, so that clients take turns. */
+  readonly #last = new Map<string, Promise<unknown>>()
+  #idle = MAX_WORKERS
+  readonly #waiting: (() => void)[] = []
 
   /**
    * @param id the digest of the file, or another id of its content
    * @param load returns the file. It is called when the client has its turn, so that waiting requests hold no copies.
-   * @param client the client, whose files are read one after the other
    * @throws the reason of the signal, and errors of `load`
    */
   async read<Kind extends keyof Results>(
@@ -54,17 +59,32 @@ export class FileReader {
     signal: AbortSignal
   ): Promise<Results[Kind] | ReadFault> {
     const key = `${kind} ${id} ${Object.values(limits)}`
-    let result = this.#find(key)
-    if (!result) {
-      const end = await this.#turns.begin(client, signal)
-      try {
-        // Another request of the client may have contained the same file.
-        result = this.#find(key) ?? this.#keep(key, await readInWorker(kind, await load(), limits, signal))
-      } finally {
-        end()
-      }
-    }
+    // Another request of the client may have contained the same file.
+    const readOnce = async () =>
+      this.#find(key) ?? this.#keep(key, await readInWorker(kind, await load(), limits, signal))
+    const result = this.#find(key) ?? (await untilAborted(this.#inTurn(client, readOnce, signal), signal))
     return result as Results[Kind] | ReadFault
+  }
+
+  async #inTurn(client: string, work: () => Promise<Result>, signal: AbortSignal): Promise<Result> {
+    const turn = (this.#last.get(client) ?? Promise.resolve()).then(async () => {
+      if (this.#idle > 0) this.#idle--
+      else await new Promise<void>(start => this.#waiting.push(start))
+      try {
+        signal.throwIfAborted()
+        return await work()
+      } finally {
+        const startNext = this.#waiting.shift()
+        if (startNext) startNext()
+        else this.#idle++
+      }
+    })
+    const ended = turn.catch(() => {})
+    this.#last.set(client, ended)
+    void ended.then(() => {
+      if (this.#last.get(client) === ended) this.#last.delete(client)
+    })
+    return turn
   }
 
   #find(key: string): Result | undefined {
@@ -88,55 +108,6 @@ export class FileReader {
   }
 }
 
-/** Lets a few clients work at the same time, each on one thing. The others wait, and take turns. */
-class ClientTurns {
-  readonly #max: number
-  readonly #running = new Set<string>()
-  /** Starts the waiting work of each client. The client whose turn was last comes last. */
-  readonly #waiting = new Map<string, Set<() => void>>()
-
-  constructor(max: number) {
-    this.#max = max
-  }
-
-  /** @returns ends the turn @throws the reason of the signal */
-  async begin(client: string, signal: AbortSignal): Promise<() => void> {
-    signal.throwIfAborted()
-    await new Promise<void>((resolve, reject) => {
-      const queue = this.#waiting.get(client) ?? new Set()
-      const start = () => {
-        signal.removeEventListener('abort', leave)
-        resolve()
-      }
-      const leave = () => {
-        queue.delete(start)
-        if (queue.size === 0) this.#waiting.delete(client)
-        reject(signal.reason)
-      }
-      signal.addEventListener('abort', leave, { once: true })
-      this.#waiting.set(client, queue.add(start))
-      this.#startNext()
-    })
-    return () => {
-      this.#running.delete(client)
-      this.#startNext()
-    }
-  }
-
-  #startNext(): void {
-    for (const [client, queue] of this.#waiting) {
-      if (this.#running.size >= this.#max) return
-      if (this.#running.has(client)) continue
-      const [start] = queue
-      queue.delete(start!)
-      this.#waiting.delete(client)
-      if (queue.size > 0) this.#waiting.set(client, queue)
-      this.#running.add(client)
-      start!()
-    }
-  }
-}
-
 /** The characters of a result. Results without any count too, so that their number is limited. */
 function cost(result: Result): number {
   const texts = 'texts' in result ? result.texts : 'png' in result ? [result.png] : []
@@ -149,7 +120,6 @@ async function readInWorker(
   { time, ...limits }: ReadLimits,
   signal: AbortSignal
 ): Promise<Result> {
-  signal.throwIfAborted()
   const copy = new Uint8Array(bytes)
   const worker = new Worker(new URL(`./${kind}-worker.js`, import.meta.url), {
     workerData: { ...limits, bytes: copy } satisfies ReadJob,
@@ -157,22 +127,15 @@ async function readInWorker(
     resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB, maxYoungGenerationSizeMb: 16 },
     execArgv: []
   })
-  let timer: NodeJS.Timeout | undefined
-  let abort = () => {}
   try {
-    return await new Promise<Result>((resolve, reject) => {
-      timer = setTimeout(() => resolve({ fault: 'slow' }), time)
-      abort = () => reject(signal.reason)
-      signal.addEventListener('abort', abort, { once: true })
-      worker.once('message', resolve)
-      worker.once('error', (error: NodeJS.ErrnoException) => {
-        if (error.code === 'ERR_WORKER_OUT_OF_MEMORY') resolve({ fault: 'memory' })
-        else reject(error)
-      })
-    })
+    const [result] = await once(worker, 'message', { signal: AbortSignal.any([signal, abortAfter(time)]) })
+    return result
+  } catch (error) {
+    signal.throwIfAborted()
+    if (isSystemError(error, 'ERR_WORKER_OUT_OF_MEMORY')) return { fault: 'memory' }
+    if ((error as Error).name === 'AbortError') return { fault: 'slow' }
+    throw error
   } finally {
-    clearTimeout(timer)
-    signal.removeEventListener('abort', abort)
     await worker.terminate()
   }
 }
