@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { ClearedSteps } from '../../../core/answers/context-edits.ts'
@@ -42,7 +42,11 @@ export default definePlugin({
   setup(context, options) {
     let { heartbeat } = options
     return {
-      routes: anthropicRoutes(apiDependencies(context, 'api-anthropic', () => heartbeat)),
+      routes: app =>
+        anthropicRoutes(
+          app,
+          apiDependencies(context, 'api-anthropic', () => heartbeat)
+        ),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
       }
@@ -56,27 +60,25 @@ const ERRORS: ErrorCode[] = [...ANSWER_ERRORS, 'response_not_found']
 const anthropicRouter = routerWith(schemas.anthropicErrors)
 
 /** Serves the Messages API under /v1/messages and /anthropic/v1. The OpenAI API lists models at /v1/models. */
-function anthropicRoutes(deps: ApiDependencies): FastifyPluginAsync {
-  return async app => {
-    app.addHook('onRequest', async (request, reply) => {
-      reply.header('request-id', request.id)
-    })
-    await app.register(
-      async mount => {
-        useAnthropicErrors(mount, '/v1/messages')
-        messageRoutes(mount, deps, 'anthropic')
-      },
-      { prefix: '/v1/messages' }
-    )
-    await app.register(
-      async mount => {
-        useAnthropicErrors(mount, '/anthropic/')
-        await mount.register(async inner => messageRoutes(inner, deps, 'anthropicMounted'), { prefix: '/v1/messages' })
-        modelRoutes(mount, deps)
-      },
-      { prefix: '/anthropic' }
-    )
-  }
+async function anthropicRoutes(app: FastifyInstance, deps: ApiDependencies): Promise<void> {
+  app.addHook('onRequest', async (request, reply) => {
+    reply.header('request-id', request.id)
+  })
+  await app.register(
+    async mount => {
+      useAnthropicErrors(mount, '/v1/messages')
+      messageRoutes(mount, deps, 'anthropic')
+    },
+    { prefix: '/v1/messages' }
+  )
+  await app.register(
+    async mount => {
+      useAnthropicErrors(mount, '/anthropic/')
+      await mount.register(async inner => messageRoutes(inner, deps, 'anthropicMounted'), { prefix: '/v1/messages' })
+      modelRoutes(mount, deps)
+    },
+    { prefix: '/anthropic' }
+  )
 }
 
 const useAnthropicErrors = (app: FastifyInstance, prefix: string) =>

@@ -75,9 +75,8 @@ export default definePlugin({
       services: { userFiles: files },
       routes: async app => {
         server = app
-        await app.register(batchRoutes({ files, batches, stall: () => parseDuration(config.limits.upload_stall)! }), {
-          prefix: '/v1'
-        })
+        const stall = () => parseDuration(config.limits.upload_stall)!
+        await app.register(api => batchRoutes(api, { files, batches, stall }), { prefix: '/v1' })
       },
       start() {
         batches.start(server!)

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import type { Readable } from 'node:stream'
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/application.ts'
@@ -84,134 +84,133 @@ export interface BatchRouteDependencies {
   stall(): number
 }
 
-export function batchRoutes({ files, batches, stall }: BatchRouteDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = openaiRouter(app, TAG)
-    sendErrors(app, openaiErrorBody)
-    await app.register(uploadRoute({ files, batches, stall }))
+export async function batchRoutes(
+  app: FastifyInstance,
+  { files, batches, stall }: BatchRouteDependencies
+): Promise<void> {
+  const route = openaiRouter(app, TAG)
+  sendErrors(app, openaiErrorBody)
+  await app.register(async scope => uploadRoute(scope, { files, stall }))
 
-    route('GET /files', 'listUserFiles', 'List your files', {
-      querystring: Type.Object({
-        ...Page,
-        order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'Newest first by default' })),
-        purpose: Type.Optional(Type.String())
-      }),
-      response: { 200: json('The files', PageOf(FileObject)) },
-      errors: ['invalid_request', 'file_not_found'],
-      handler: ({ caller, query }) => {
-        const { after, limit, order, purpose } = query
-        const own = files.list(caller.owner).filter(file => purpose === undefined || file.purpose === purpose)
-        if (after !== undefined) files.get(caller.owner, after, 'after')
-        return page(sorted(own, order).map(fileObject), after, limit, 10_000)
+  route('GET /files', 'listUserFiles', 'List your files', {
+    querystring: Type.Object({
+      ...Page,
+      order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'Newest first by default' })),
+      purpose: Type.Optional(Type.String())
+    }),
+    response: { 200: json('The files', PageOf(FileObject)) },
+    errors: ['invalid_request', 'file_not_found'],
+    handler: ({ caller, query }) => {
+      const { after, limit, order, purpose } = query
+      const own = files.list(caller.owner).filter(file => purpose === undefined || file.purpose === purpose)
+      if (after !== undefined) files.get(caller.owner, after, 'after')
+      return page(sorted(own, order).map(fileObject), after, limit, 10_000)
+    }
+  })
+  route('GET /files/:id', 'getUserFile', 'Show a file', {
+    params: fileId,
+    response: { 200: json('The file', FileObject) },
+    errors: ['file_not_found'],
+    handler: ({ caller, params }) => fileObject(files.get(caller.owner, params.id))
+  })
+  route('GET /files/:id/content', 'getUserFileContent', 'Download a file', {
+    audited: true,
+    params: fileId,
+    response: {
+      200: {
+        description: 'The content',
+        content: { 'application/octet-stream': { schema: Type.Unsafe<Readable>({}) } }
       }
-    })
-    route('GET /files/:id', 'getUserFile', 'Show a file', {
-      params: fileId,
-      response: { 200: json('The file', FileObject) },
-      errors: ['file_not_found'],
-      handler: ({ caller, params }) => fileObject(files.get(caller.owner, params.id))
-    })
-    route('GET /files/:id/content', 'getUserFileContent', 'Download a file', {
-      audited: true,
-      params: fileId,
-      response: {
-        200: {
-          description: 'The content',
-          content: { 'application/octet-stream': { schema: Type.Unsafe<Readable>({}) } }
-        }
-      },
-      errors: ['file_not_found'],
-      handler: async ({ caller, params }, reply) => {
-        const file = files.get(caller.owner, params.id)
-        const content = await files.read(file)
-        return await reply
-          .headers({
-            'content-type': 'application/octet-stream',
-            'content-length': file.bytes,
-            'content-disposition': `attachment; filename*=UTF-8''${encodeURIComponent(file.filename)}`,
-            'x-content-type-options': 'nosniff',
-            'cache-control': 'no-store'
-          })
-          .send(content)
+    },
+    errors: ['file_not_found'],
+    handler: async ({ caller, params }, reply) => {
+      const file = files.get(caller.owner, params.id)
+      const content = await files.read(file)
+      return await reply
+        .headers({
+          'content-type': 'application/octet-stream',
+          'content-length': file.bytes,
+          'content-disposition': `attachment; filename*=UTF-8''${encodeURIComponent(file.filename)}`,
+          'x-content-type-options': 'nosniff',
+          'cache-control': 'no-store'
+        })
+        .send(content)
+    }
+  })
+  route('DELETE /files/:id', 'deleteUserFile', 'Delete a file', {
+    params: fileId,
+    response: {
+      200: json('Deleted', Loose({ id: Type.String(), object: Type.Literal('file'), deleted: Type.Literal(true) }))
+    },
+    errors: ['file_not_found', 'file_in_use'],
+    handler: async ({ caller, params }) => {
+      const { id } = files.get(caller.owner, params.id)
+      if (batches.needs(id)) {
+        throw new CorralError(
+          'file_in_use',
+          'A batch that has not ended uses this file. Cancel the batch first, or wait until it has ended.',
+          { param: 'file_id' }
+        )
       }
-    })
-    route('DELETE /files/:id', 'deleteUserFile', 'Delete a file', {
-      params: fileId,
-      response: {
-        200: json('Deleted', Loose({ id: Type.String(), object: Type.Literal('file'), deleted: Type.Literal(true) }))
-      },
-      errors: ['file_not_found', 'file_in_use'],
-      handler: async ({ caller, params }) => {
-        const { id } = files.get(caller.owner, params.id)
-        if (batches.needs(id)) {
-          throw new CorralError(
-            'file_in_use',
-            'A batch that has not ended uses this file. Cancel the batch first, or wait until it has ended.',
-            { param: 'file_id' }
-          )
-        }
-        await files.remove(id)
-        return { id, object: 'file' as const, deleted: true as const }
-      }
-    })
+      await files.remove(id)
+      return { id, object: 'file' as const, deleted: true as const }
+    }
+  })
 
-    route('POST /batches', 'createBatch', 'Create a batch from a file of requests', {
-      description:
-        'Requests are sent while no client needs the models, so a client never waits for a batch. A batch resumes after a restart.',
-      body: BatchRequest,
-      response: { 200: json('The batch', BatchObject) },
-      errors: ['file_not_found', 'over_limit', ...DISK_ERRORS],
-      handler: async ({ caller, body }) => {
-        const { input_file_id: inputFile, endpoint, completion_window: window, metadata = null } = body
-        const given = { inputFile, endpoint, window, metadata }
-        return batchObject(await batches.create(caller, given, windowSeconds(window)))
-      }
-    })
-    route('GET /batches', 'listBatches', 'List your batches', {
-      description: 'Newest first.',
-      querystring: Type.Object(Page),
-      response: { 200: json('The batches', PageOf(BatchObject)) },
-      errors: ['invalid_request', 'batch_not_found'],
-      handler: ({ caller, query: { after, limit } }) => {
-        if (after !== undefined) batches.get(caller.owner, after, 'after')
-        return page(sorted(batches.list(caller.owner)).map(batchObject), after, limit, 20)
-      }
-    })
-    route('GET /batches/:id', 'getBatch', 'Show the progress of a batch', {
-      params: batchId,
-      response: { 200: json('The batch', BatchObject) },
-      errors: ['batch_not_found'],
-      handler: ({ caller, params }) => batchObject(batches.get(caller.owner, params.id))
-    })
-    route('POST /batches/:id/cancel', 'cancelBatch', 'Cancel a batch', {
-      description: 'Answers that are complete are kept. The status becomes cancelled after a moment.',
-      params: batchId,
-      response: { 200: json('The batch', BatchObject) },
-      errors: ['batch_not_found', 'batch_ended'],
-      handler: async ({ caller, params }) => batchObject(await batches.cancel(caller.owner, params.id))
-    })
-  }
+  route('POST /batches', 'createBatch', 'Create a batch from a file of requests', {
+    description:
+      'Requests are sent while no client needs the models, so a client never waits for a batch. A batch resumes after a restart.',
+    body: BatchRequest,
+    response: { 200: json('The batch', BatchObject) },
+    errors: ['file_not_found', 'over_limit', ...DISK_ERRORS],
+    handler: async ({ caller, body }) => {
+      const { input_file_id: inputFile, endpoint, completion_window: window, metadata = null } = body
+      const given = { inputFile, endpoint, window, metadata }
+      return batchObject(await batches.create(caller, given, windowSeconds(window)))
+    }
+  })
+  route('GET /batches', 'listBatches', 'List your batches', {
+    description: 'Newest first.',
+    querystring: Type.Object(Page),
+    response: { 200: json('The batches', PageOf(BatchObject)) },
+    errors: ['invalid_request', 'batch_not_found'],
+    handler: ({ caller, query: { after, limit } }) => {
+      if (after !== undefined) batches.get(caller.owner, after, 'after')
+      return page(sorted(batches.list(caller.owner)).map(batchObject), after, limit, 20)
+    }
+  })
+  route('GET /batches/:id', 'getBatch', 'Show the progress of a batch', {
+    params: batchId,
+    response: { 200: json('The batch', BatchObject) },
+    errors: ['batch_not_found'],
+    handler: ({ caller, params }) => batchObject(batches.get(caller.owner, params.id))
+  })
+  route('POST /batches/:id/cancel', 'cancelBatch', 'Cancel a batch', {
+    description: 'Answers that are complete are kept. The status becomes cancelled after a moment.',
+    params: batchId,
+    response: { 200: json('The batch', BatchObject) },
+    errors: ['batch_not_found', 'batch_ended'],
+    handler: async ({ caller, params }) => batchObject(await batches.cancel(caller.owner, params.id))
+  })
 }
 
 /** The upload route is in a scope of its own because it reads the body as it arrives. */
-function uploadRoute({ files, stall }: BatchRouteDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = openaiRouter(app, TAG)
-    app.removeAllContentTypeParsers()
-    app.addContentTypeParser('*', (_request, _payload, done) => done(null))
-    route('POST /files', 'createUserFile', 'Send a file', {
-      consumes: [FORM],
-      bodySize: 'streamed',
-      body: Type.Optional(Type.Unknown({ documented: FileForm })),
-      response: { 200: json('The file', FileObject) },
-      errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS],
-      handler: async (request, reply) => {
-        removeUploadTimeout(request.raw)
-        reply.raw.once('finish', () => endUpload(request.raw))
-        return fileObject(await receiveForm(files, request, reply, stall()))
-      }
-    })
-  }
+function uploadRoute(app: FastifyInstance, { files, stall }: Omit<BatchRouteDependencies, 'batches'>): void {
+  const route = openaiRouter(app, TAG)
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('*', (_request, _payload, done) => done(null))
+  route('POST /files', 'createUserFile', 'Send a file', {
+    consumes: [FORM],
+    bodySize: 'streamed',
+    body: Type.Optional(Type.Unknown({ documented: FileForm })),
+    response: { 200: json('The file', FileObject) },
+    errors: ['body_too_large', 'over_limit', 'rate_limited', ...DISK_ERRORS],
+    handler: async (request, reply) => {
+      removeUploadTimeout(request.raw)
+      reply.raw.once('finish', () => endUpload(request.raw))
+      return fileObject(await receiveForm(files, request, reply, stall()))
+    }
+  })
 }
 
 /** Limits for a form: number of files, fields and parts, and characters of a field. */

@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Catalog } from '../../../core/contracts/models.ts'
 import { Format, ModelDescriptionSchema, Sha256 } from '../../../core/contracts/native-records.ts'
@@ -19,8 +19,12 @@ export default definePlugin({
   needs: ['storage', 'catalog'],
   options: Type.Object({}, { additionalProperties: false, restart: true }),
   setup(context) {
-    const routes = fileRoutes(context.service('storage'), context.service('catalog'))
-    return { routes: async app => void (await app.register(routes, { prefix: '/api/files' })) }
+    const [storage, catalog] = [context.service('storage'), context.service('catalog')]
+    return {
+      routes: async app => {
+        await app.register(async api => fileRoutes(api, storage, catalog), { prefix: '/api/files' })
+      }
+    }
   }
 })
 
@@ -40,54 +44,50 @@ const model = {
 }
 
 /** Serves files of stored models, with ranges and digests. Only files that a manifest names are served. */
-function fileRoutes(storage: Storage, catalog: Catalog): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Files of models')
-    route('GET /:owner/:name', 'listFiles', 'List the files of a model', {
-      role: 'operator',
-      params: Type.Object(model),
-      response: {
-        200: json(
-          'The variants of the model',
-          Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
-        )
-      },
-      errors: FILE_ERRORS,
-      handler: async ({ params, caller }) => {
-        const name = parseModelName(`${params.owner}/${params.name}`)
-        // The name is built from its parts, because a colon in the path would otherwise select a variant.
-        const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
-        return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
-      }
-    })
+function fileRoutes(app: FastifyInstance, storage: Storage, catalog: Catalog): void {
+  const route = nativeRouter(app, 'Files of models')
+  route('GET /:owner/:name', 'listFiles', 'List the files of a model', {
+    role: 'operator',
+    params: Type.Object(model),
+    response: {
+      200: json(
+        'The variants of the model',
+        Titled('ModelFiles', { name: Type.String(), variants: Type.Array(FileVariantSchema) })
+      )
+    },
+    errors: FILE_ERRORS,
+    handler: async ({ params, caller }) => {
+      const name = parseModelName(`${params.owner}/${params.name}`)
+      // The name is built from its parts, because a colon in the path would otherwise select a variant.
+      const { model } = requireFiles(catalogFor(catalog, caller).get({ owner: name.owner, name: name.name }))
+      return { name: bareName(model), variants: storage.variants(model).map(variantRecord) }
+    }
+  })
 
-    route('GET,HEAD /:owner/:name/:label/:revision/*', 'getFile', 'Download a file of a model', {
-      role: 'operator',
-      description: 'Only files that belong to the given revision. One range per request.',
-      params: Type.Object({
-        ...model,
-        label: Type.String({ description: 'Variant, for example Q8_0' }),
-        revision: Type.String({ description: 'The revision in the list of files' }),
-        '*': Type.String({ title: 'path', description: 'The path in the list of files' })
-      }),
-      headers: Type.Object({
-        range: Type.Optional(Type.String({ description: 'For example bytes=0-1023' })),
-        'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' })),
-        'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has cached' }))
-      }),
-      response: FILE_REPLIES,
-      errors: FILE_ERRORS,
-      handler: async (request, reply) => {
-        const { owner, name, label, revision, '*': path } = request.params
-        const variant = requireFiles(
-          catalogFor(catalog, request.caller).get(parseModelName(`${owner}/${name}:${label}`))
-        )
-        const file = variant.files.find(file => file.path === path)
-        if (variant.revision !== revision || !file) throw notFound(variant, revision, path)
-        return await sendStoredFile(request, reply, storage, variant, file)
-      }
-    })
-  }
+  route('GET,HEAD /:owner/:name/:label/:revision/*', 'getFile', 'Download a file of a model', {
+    role: 'operator',
+    description: 'Only files that belong to the given revision. One range per request.',
+    params: Type.Object({
+      ...model,
+      label: Type.String({ description: 'Variant, for example Q8_0' }),
+      revision: Type.String({ description: 'The revision in the list of files' }),
+      '*': Type.String({ title: 'path', description: 'The path in the list of files' })
+    }),
+    headers: Type.Object({
+      range: Type.Optional(Type.String({ description: 'For example bytes=0-1023' })),
+      'if-range': Type.Optional(Type.String({ description: 'The etag that the range refers to' })),
+      'if-none-match': Type.Optional(Type.String({ description: 'An etag that the client has cached' }))
+    }),
+    response: FILE_REPLIES,
+    errors: FILE_ERRORS,
+    handler: async (request, reply) => {
+      const { owner, name, label, revision, '*': path } = request.params
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseModelName(`${owner}/${name}:${label}`)))
+      const file = variant.files.find(file => file.path === path)
+      if (variant.revision !== revision || !file) throw notFound(variant, revision, path)
+      return await sendStoredFile(request, reply, storage, variant, file)
+    }
+  })
 }
 
 function variantRecord({ label, isDefault, revision, format, digest, files }: StoredVariant): FileVariant {

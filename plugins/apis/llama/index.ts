@@ -33,7 +33,7 @@ export default definePlugin({
     return {
       hooks: rerouted.hooks,
       on: { modelLoaded: look, modelUnloaded: look, loadFailed: look, pullFinished: ({ model }) => feed.stored(model) },
-      routes: llamaRoutes(deps, rerouted.mark),
+      routes: async app => llamaRoutes(app, deps, rerouted.mark),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
       }

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce } from '../../../core/answers/pipeline.ts'
@@ -42,21 +42,20 @@ const SAME: [method: 'GET' | 'POST', path: string, as: string, operationId: stri
 
 /** Routes of llama-server's router. @param markRerouted called with each request that is passed to /v1 */
 export function llamaRoutes(
+  app: FastifyInstance,
   deps: LlamaDependencies,
   markRerouted: (request: IncomingMessage) => void
-): FastifyPluginAsync {
-  return async app => {
-    sendErrors(app, llamaErrorBody)
-    app.addHook('preValidation', async request => {
-      if (request.routeOptions.schema?.body) bodyObject(request.body)
-    })
-    app.addHook('preClose', async () => deps.feed.close())
-    rerouted(app, markRerouted)
-    propsRoutes(app, deps)
-    modelControlRoutes(app, deps)
-    completionRoutes(app, deps)
-    resumeRoutes(app)
-  }
+): void {
+  sendErrors(app, llamaErrorBody)
+  app.addHook('preValidation', async request => {
+    if (request.routeOptions.schema?.body) bodyObject(request.body)
+  })
+  app.addHook('preClose', async () => deps.feed.close())
+  rerouted(app, markRerouted)
+  propsRoutes(app, deps)
+  modelControlRoutes(app, deps)
+  completionRoutes(app, deps)
+  resumeRoutes(app)
 }
 
 /** Routes requests to their /v1 equivalents. The second routing logs them. */

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies } from '../../../core/answers/model-request.ts'
@@ -47,10 +47,8 @@ export default definePlugin({
       },
       on: { event: (delta, request) => facts.note(delta, request), eventsOf: request => facts.wantedFor(request) },
       routes: async app => {
-        await app.register(
-          lmStudioRoutes(deps, request => facts.mark(request)),
-          { prefix: '/api/v0' }
-        )
+        const mark = (request: IncomingMessage) => facts.mark(request)
+        await app.register(async mount => lmStudioRoutes(mount, deps, mark), { prefix: '/api/v0' })
         await app.register(
           async mount => {
             useErrorFormat(mount, '/api/v1/', errorBodyV1)
@@ -117,62 +115,64 @@ const AnswerSchema = Titled('LMStudioAnswer', {
 })
 
 /** LM Studio's REST API, without its prefix. @param mark called with each request that is passed to /v1 */
-function lmStudioRoutes(deps: LmStudioDependencies, mark: (request: IncomingMessage) => void): FastifyPluginAsync {
+function lmStudioRoutes(
+  app: FastifyInstance,
+  deps: LmStudioDependencies,
+  mark: (request: IncomingMessage) => void
+): void {
   const { catalog } = deps
-  return async app => {
-    const route = studioRouter(app)
-    useErrorFormat(app, '/api/v0/', errorBodyV0)
-    route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
-      response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
-      handler: async ({ caller }) => {
-        const seen = catalogFor(catalog, caller)
-        const toRecord = modelRecords(deps, caller)
-        return {
-          object: 'list',
-          data: [
-            ...seen.list().map(model => toRecord(model, model.publicName)),
-            ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
-          ]
-        }
+  const route = studioRouter(app)
+  useErrorFormat(app, '/api/v0/', errorBodyV0)
+  route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
+    response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
+    handler: async ({ caller }) => {
+      const seen = catalogFor(catalog, caller)
+      const toRecord = modelRecords(deps, caller)
+      return {
+        object: 'list',
+        data: [
+          ...seen.list().map(model => toRecord(model, model.publicName)),
+          ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
+        ]
       }
-    })
-    // Model names contain a slash, which clients send literally or as %2F.
-    route('GET /models/*', 'lmStudioModel', 'Show a model, as LM Studio does', {
-      params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
-      response: { 200: json('The model', ModelRecord) },
-      errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
-      handler: async ({ params, caller }) => {
-        const { model, alias = model.publicName } = findListed(
-          catalogFor(catalog, caller),
-          parseRequestedName(params['*'])
-        )
-        return modelRecords(deps, caller)(model, alias)
-      }
-    })
-    for (const [path, operationId, summary] of [
-      ['/chat/completions', 'lmStudioChat', 'Answer a conversation and report the speed'],
-      ['/completions', 'lmStudioCompletion', 'Continue a text and report the speed']
-    ] as const) {
-      const route = studioRoute(TAG, operationId, summary, {
-        description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` added; a stream has them in its last event before [DONE]. \`ttl\` is \`keep_alive\` in seconds.`,
-        response: {
-          200: jsonOrStream('The answer', AnswerSchema, {
-            event: `The events of POST /v1${path}`,
-            item: Type.Unknown(),
-            end: '[DONE]'
-          })
-        },
-        errors: [...ANSWER_ERRORS, ...WITH_BODY]
-      })
-      reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
     }
-    const embeddings = studioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
-      description: 'The same as POST /v1/embeddings.',
-      response: { 200: json('As /v1/embeddings', Type.Unknown()) },
+  })
+  // Model names contain a slash, which clients send literally or as %2F.
+  route('GET /models/*', 'lmStudioModel', 'Show a model, as LM Studio does', {
+    params: Type.Object({ '*': Type.String({ title: 'model', description: 'The id in the list' }) }),
+    response: { 200: json('The model', ModelRecord) },
+    errors: ['invalid_model_name', 'model_not_found', 'forbidden_model'],
+    handler: async ({ params, caller }) => {
+      const { model, alias = model.publicName } = findListed(
+        catalogFor(catalog, caller),
+        parseRequestedName(params['*'])
+      )
+      return modelRecords(deps, caller)(model, alias)
+    }
+  })
+  for (const [path, operationId, summary] of [
+    ['/chat/completions', 'lmStudioChat', 'Answer a conversation and report the speed'],
+    ['/completions', 'lmStudioCompletion', 'Continue a text and report the speed']
+  ] as const) {
+    const route = studioRoute(TAG, operationId, summary, {
+      description: `The same as POST /v1${path}, with \`stats\`, \`model_info\` and \`runtime\` added; a stream has them in its last event before [DONE]. \`ttl\` is \`keep_alive\` in seconds.`,
+      response: {
+        200: jsonOrStream('The answer', AnswerSchema, {
+          event: `The events of POST /v1${path}`,
+          item: Type.Unknown(),
+          end: '[DONE]'
+        })
+      },
       errors: [...ANSWER_ERRORS, ...WITH_BODY]
     })
-    reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)
+    reroute(app, { method: 'POST', url: path, as: `/v1${path}`, ...route }, mark)
   }
+  const embeddings = studioRoute(TAG, 'lmStudioEmbeddings', 'Create embeddings of texts', {
+    description: 'The same as POST /v1/embeddings.',
+    response: { 200: json('As /v1/embeddings', Type.Unknown()) },
+    errors: [...ANSWER_ERRORS, ...WITH_BODY]
+  })
+  reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)
 }
 
 /** Returns a function that makes the record of a model, based on the current state. */

@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type AnswerWriter, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'
 import { type EngineSettings, settingsFor } from '../../../core/config/model-settings.ts'
@@ -11,26 +11,21 @@ import { requireRole } from '../../../core/http/roles.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { type OverflowPolicy, parseKeepAlive, parseOptions } from '../../../core/models/options.ts'
+import { isObject } from '../../../core/system/json-object.ts'
 import { chatCall, earlierTurns, encodeContext, generateCall, type NativeCall, type Turn } from './engine-request.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { answerFailure, requestedName } from './records.ts'
 import * as schemas from './schemas.ts'
 import { FRAMES } from './sse-and-ndjson.ts'
 
-interface ToolCall {
-  id?: string
-  function: { name: string; arguments: unknown; index: number }
-}
-
-/** A token with the requested number of alternatives, or without the field if none were requested. */
-type Probability = Omit<TokenProbability, 'top_logprobs'> & Partial<Pick<TokenProbability, 'top_logprobs'>>
-
+/** One piece of an answer, or the whole. */
 interface Fragment {
   content: string
   thinking: string
   /** Complete calls. They are all sent with the event that ends the answer. */
-  toolCalls: ToolCall[]
-  logprobs?: Probability[]
+  toolCalls: object[]
+  /** Tokens with the requested number of alternatives, or without the field if none were requested. */
+  logprobs?: object[]
 }
 
 /** The differences between chat and generate events. */
@@ -116,11 +111,12 @@ class NativeAnswer implements AnswerWriter {
       const toolCalls = finish ? this.#wholeCalls() : []
       if (finish) this.#reason = finish === 'length' ? 'length' : 'stop'
       if (delta.usage) this.#last = delta
-      if (this.#whole) {
-        this.#whole.content += content
-        this.#whole.thinking += thinking
-        this.#whole.toolCalls.push(...toolCalls)
-        if (logprobs) this.#whole.logprobs = [...(this.#whole.logprobs ?? []), ...logprobs]
+      const whole = this.#whole
+      if (whole) {
+        whole.content += content
+        whole.thinking += thinking
+        whole.toolCalls.push(...toolCalls)
+        if (logprobs) whole.logprobs = [...(whole.logprobs ?? []), ...logprobs]
       } else if (content || thinking || toolCalls.length || logprobs?.length) {
         const part = { content, thinking, toolCalls, ...(logprobs && { logprobs }) }
         out += this.#frame(this.#context.shape.fragment(part), NOT_DONE)
@@ -146,7 +142,7 @@ class NativeAnswer implements AnswerWriter {
   }
 
   /** Engines list the chosen token itself if no alternatives are requested. */
-  #wantedProbabilities({ top_logprobs, ...token }: TokenProbability): Probability {
+  #wantedProbabilities({ top_logprobs, ...token }: TokenProbability): object {
     const { topLogprobs } = this.#context
     return topLogprobs === 0 ? token : { ...token, top_logprobs: top_logprobs.slice(0, topLogprobs) }
   }
@@ -159,11 +155,12 @@ class NativeAnswer implements AnswerWriter {
     call.arguments += text
   }
 
-  #wholeCalls(): ToolCall[] {
-    return this.#calls.splice(0).map((call, index) => ({
-      ...(call.id && { id: call.id }),
-      function: { name: call.name, arguments: parseArguments(call.arguments), index }
-    }))
+  /** Returns the complete calls. Truncated calls are dropped, because clients expect an object as the arguments. */
+  #wholeCalls(): object[] {
+    return this.#calls.splice(0).flatMap(({ id, name, arguments: text }, index) => {
+      const value = parseObject(text === '' ? '{}' : text)
+      return value ? [{ ...(id && { id }), function: { name, arguments: value, index } }] : []
+    })
   }
 
   #ending(): Record<string, unknown> {
@@ -183,12 +180,12 @@ class NativeAnswer implements AnswerWriter {
   }
 }
 
-function parseArguments(text: string): unknown {
+function parseObject(text: string): object | undefined {
   try {
-    return JSON.parse(text === '' ? '{}' : text)
+    const value: unknown = JSON.parse(text)
+    return isObject(value) ? value : undefined
   } catch {
-    // The answer was truncated in the middle of the call.
-    return text
+    return undefined
   }
 }
 
@@ -232,44 +229,33 @@ async function answer(
     variant,
     overflow: options.overflow ?? truncation(body) ?? (deps.truncates ? 'drop_oldest' : settings.overflow)
   }
-  const open = (whole: boolean) => () =>
-    new NativeAnswer(
-      {
-        model,
-        shape,
-        framing,
-        began,
-        record: request.record,
-        loadOnly,
-        topLogprobs: body.top_logprobs ?? 0,
-        turns: loadOnly ? undefined : turns
-      },
-      whole
-    )
+  const context: AnswerContext = {
+    model,
+    shape,
+    framing,
+    began,
+    record: request.record,
+    loadOnly,
+    topLogprobs: body.top_logprobs ?? 0,
+    turns: loadOnly ? undefined : turns
+  }
+  const open = (whole: boolean) => () => new NativeAnswer(context, whole)
   if (body.stream === false) return (await wholeAnswer(deps, reply, question, open(true))).whole()
   const idle = () => ({ ...empty(), done: false })
   const channel = streams.channel(request, reply, idle, failure => answerFailure(model, failure))
   return await streamedAnswer(deps, request, reply, question, channel, open(false))
 }
 
-/** Whether the call is complete. Truncated calls are dropped, because clients expect an object as the arguments. */
-function isWhole({ function: { arguments: value } }: ToolCall): boolean {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
-
 const CHAT: AnswerShape = {
-  fragment: ({ content, thinking, toolCalls, logprobs }) => {
-    const calls = toolCalls.filter(isWhole)
-    return {
-      message: {
-        role: 'assistant',
-        content,
-        ...(thinking ? { thinking } : {}),
-        ...(calls.length ? { tool_calls: calls } : {})
-      },
-      ...(logprobs ? { logprobs } : {})
-    }
-  },
+  fragment: ({ content, thinking, toolCalls, logprobs }) => ({
+    message: {
+      role: 'assistant',
+      content,
+      ...(thinking ? { thinking } : {}),
+      ...(toolCalls.length ? { tool_calls: toolCalls } : {})
+    },
+    ...(logprobs ? { logprobs } : {})
+  }),
   // Ollama's Python client needs a message in every NDJSON line. An SSE stream ends without one.
   last: framing => (framing === 'ndjson' ? { message: { role: 'assistant', content: '' } } : {})
 }
@@ -283,56 +269,54 @@ const GENERATE: AnswerShape = {
   last: () => ({ response: '' })
 }
 
-export function answerRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Answers')
-    const { streams } = deps
-    route('POST /chat', 'chat', 'Answer a conversation', {
-      description:
-        'Loads the model if necessary. Without messages the model is only loaded, or unloaded if `keep_alive` is 0.',
-      body: schemas.ChatRequestSchema,
-      response: {
-        200: streams.eventsReply(
-          'The answer; complete if `stream` is false',
-          schemas.ChatReplySchema,
-          'Parts of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
-          schemas.ChatEventSchema
-        )
-      },
-      errors: ANSWER_ERRORS,
-      handler: async (request, reply) => {
-        const { body } = request
-        return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
-          body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
-        )
-      }
-    })
+export function answerRoutes(app: FastifyInstance, deps: NativeDependencies): void {
+  const route = nativeRouter(app, 'Answers')
+  const { streams } = deps
+  route('POST /chat', 'chat', 'Answer a conversation', {
+    description:
+      'Loads the model if necessary. Without messages the model is only loaded, or unloaded if `keep_alive` is 0.',
+    body: schemas.ChatRequestSchema,
+    response: {
+      200: streams.eventsReply(
+        'The answer; complete if `stream` is false',
+        schemas.ChatReplySchema,
+        'Parts of the answer; the last event has `done: true`, and in Server-Sent Events no `message`',
+        schemas.ChatEventSchema
+      )
+    },
+    errors: ANSWER_ERRORS,
+    handler: async (request, reply) => {
+      const { body } = request
+      return await answer(deps, request, reply, body, CHAT, (variant, sampling, engine) =>
+        body.messages?.length ? chatCall(body, variant, sampling, engine) : undefined
+      )
+    }
+  })
 
-    route('POST /generate', 'generate', 'Continue a prompt', {
-      description:
-        'The prompt is put into the chat template as one user message, unless `raw` is true, a `suffix` ' +
-        'follows the text to fill in, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
-      body: schemas.GenerateRequestSchema,
-      response: {
-        200: streams.eventsReply(
-          'The generated text; complete if `stream` is false',
-          schemas.GenerateReplySchema,
-          'Parts of the text; the last event has `done: true`',
-          schemas.GenerateEventSchema
-        )
-      },
-      errors: ANSWER_ERRORS,
-      handler: async (request, reply) => {
-        const { body } = request
-        const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
-          body.prompt ? generateCall(body, variant, sampling, engine) : undefined
-        // Raw and fill-in requests are not conversations.
-        const continues = deps.givesContext && !body.raw && !body.suffix
-        const turns: Turn[] | undefined = continues
-          ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
-          : undefined
-        return await answer(deps, request, reply, body, GENERATE, call, turns)
-      }
-    })
-  }
+  route('POST /generate', 'generate', 'Continue a prompt', {
+    description:
+      'The prompt is put into the chat template as one user message, unless `raw` is true, a `suffix` ' +
+      'follows the text to fill in, or the model is a base model, which has no template. Without a prompt the model is only loaded, or unloaded if `keep_alive` is 0.',
+    body: schemas.GenerateRequestSchema,
+    response: {
+      200: streams.eventsReply(
+        'The generated text; complete if `stream` is false',
+        schemas.GenerateReplySchema,
+        'Parts of the text; the last event has `done: true`',
+        schemas.GenerateEventSchema
+      )
+    },
+    errors: ANSWER_ERRORS,
+    handler: async (request, reply) => {
+      const { body } = request
+      const call = (variant: Model, sampling: Record<string, unknown>, engine: EngineSettings) =>
+        body.prompt ? generateCall(body, variant, sampling, engine) : undefined
+      // Raw and fill-in requests are not conversations.
+      const continues = deps.givesContext && !body.raw && !body.suffix
+      const turns: Turn[] | undefined = continues
+        ? [...earlierTurns(body), { role: 'user', content: body.prompt ?? '' }]
+        : undefined
+      return await answer(deps, request, reply, body, GENERATE, call, turns)
+    }
+  })
 }

@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { WorkStepSchema } from '../../../core/contracts/native-records.ts'
@@ -42,111 +42,112 @@ const REQUEST_ERRORS: readonly ErrorCode[] = [
  * Routes for trials of other settings, which `corral bench` uses. They need an admin because a trial can set engine
  * flags.
  */
-export function benchmarkRoutes({ catalog, scheduler, engines, streams }: NativeDependencies): FastifyPluginAsync {
+export function benchmarkRoutes(
+  app: FastifyInstance,
+  { catalog, scheduler, engines, streams }: NativeDependencies
+): void {
   const requestedModel = (name: string, caller: Caller) =>
     publicModelName(catalogFor(catalog, caller).get(parseRequestedName(name)))
-  return async app => {
-    const route = nativeRouter(app, 'Trials')
+  const route = nativeRouter(app, 'Trials')
 
-    route('POST /trials', 'tryModel', 'Load a model with other settings temporarily', {
-      role: 'admin',
-      description:
-        'The model is reloaded. The settings apply to all requests until the connection is closed or another trial with the same `session` replaces them. Then the model gets its previous settings. The connection also stays open if the load fails, and the usual settings apply in that case. Nothing is saved.',
-      body: Titled('TrialRequest', {
-        ...named,
-        session: Type.String({
-          minLength: 1,
-          maxLength: 100,
-          description: 'Any text that identifies the series of trials'
-        }),
-        settings
+  route('POST /trials', 'tryModel', 'Load a model with other settings temporarily', {
+    role: 'admin',
+    description:
+      'The model is reloaded. The settings apply to all requests until the connection is closed or another trial with the same `session` replaces them. Then the model gets its previous settings. The connection also stays open if the load fails, and the usual settings apply in that case. Nothing is saved.',
+    body: Titled('TrialRequest', {
+      ...named,
+      session: Type.String({
+        minLength: 1,
+        maxLength: 100,
+        description: 'Any text that identifies the series of trials'
       }),
-      response: {
-        200: {
-          description: 'Steps of the load, then what is loaded or why loading failed; the stream stays open after that',
-          content: Object.fromEntries(
-            streams.types.map(type => [
-              type,
-              { schema: Type.Union([trials.TrialRecordSchema, trials.TrialFailureSchema, WorkStepSchema]) }
-            ])
-          )
-        }
-      },
-      errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option'],
-      handler: async (request, reply) => {
-        const { body, caller } = request
-        const model = requestedModel(requestedName(body), caller)
-        const signal = clientSignal(reply)
-        await streams.reply(request, reply, async stream => {
-          let lastStatus = ''
-          const onProgress = (progress: Parameters<typeof progressText>[0]) => {
-            const status = progressText(progress)
-            if (status !== lastStatus) void stream.send({ status })
-            lastStatus = status
-            stream.status = status
-          }
-          try {
-            const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
-            const { variant, mode, loadTime } = await scheduler.trial(trial)
-            const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
-            // Another model took its memory in the same moment.
-            if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
-            const { engine, options } = running
-            const build = engines.logs(variant)[0]?.build
-            const record: trials.TrialRecord = {
-              status: 'ready',
-              model: variant.publicName,
-              label: variant.label,
-              mode,
-              load_duration: Math.round(loadTime * 1e6),
-              context_length: engine.contextSize,
-              slots: engine.slots,
-              provider: engine.provider,
-              ...(build !== undefined && { build }),
-              options
-            }
-            await stream.send(record)
-          } catch (error) {
-            if (!(error instanceof CorralError) || REQUEST_ERRORS.includes(error.code) || signal.aborted) throw error
-            const failure: trials.TrialFailure = { status: 'failed', reason: error.message, code: error.code }
-            await stream.send(failure)
-          }
-          stream.status = 'holding'
-          if (!signal.aborted) await once(signal, 'abort')
-        })
-      }
-    })
-
-    route('POST /trials/tunables', 'listTunables', 'List the settings that a trial may change', {
-      role: 'admin',
-      audited: false,
-      body: Titled('TunablesRequest', { ...named, settings }),
-      response: {
-        200: json(
-          'Most important first',
-          Loose({
-            tunables: Type.Array(trials.TunableSchema),
-            file: Type.Union([Type.String(), Type.Null()], {
-              description: "The server's configuration file; null if there is none"
-            })
-          })
+      settings
+    }),
+    response: {
+      200: {
+        description: 'Steps of the load, then what is loaded or why loading failed; the stream stays open after that',
+        content: Object.fromEntries(
+          streams.types.map(type => [
+            type,
+            { schema: Type.Union([trials.TrialRecordSchema, trials.TrialFailureSchema, WorkStepSchema]) }
+          ])
         )
-      },
-      errors: [...FILE_ERRORS, 'runtime_missing'],
-      handler: async ({ body, caller }) => ({
-        tunables: await scheduler.tunables(requestedModel(requestedName(body), caller), body.settings ?? {}),
-        file: app.configFile() ?? null
-      })
-    })
-
-    route('GET /trials/activity', 'getActivity', 'Show how busy the server is', {
-      role: 'operator',
-      response: { 200: json('Requests to all models', ActivitySchema) },
-      handler: async (): Promise<Activity> => {
-        const { requests, engines } = scheduler.stats()
-        const sum = (of: 'running' | 'waiting') => engines.reduce((total, engine) => total + engine[of], 0)
-        return { requests, running: sum('running'), waiting: sum('waiting') }
       }
+    },
+    errors: [...MODEL_ERRORS, 'unsupported_capability', 'trial_running', 'invalid_option'],
+    handler: async (request, reply) => {
+      const { body, caller } = request
+      const model = requestedModel(requestedName(body), caller)
+      const signal = clientSignal(reply)
+      await streams.reply(request, reply, async stream => {
+        let lastStatus = ''
+        const onProgress = (progress: Parameters<typeof progressText>[0]) => {
+          const status = progressText(progress)
+          if (status !== lastStatus) void stream.send({ status })
+          lastStatus = status
+          stream.status = status
+        }
+        try {
+          const trial = { model, settings: body.settings ?? {}, session: body.session, signal, onProgress }
+          const { variant, mode, loadTime } = await scheduler.trial(trial)
+          const running = scheduler.running().find(each => each.variant.key === variant.key && each.mode === mode)
+          // Another model took its memory in the same moment.
+          if (!running) throw new CorralError('model_stopped', `Model "${variant.publicName}" was unloaded.`)
+          const { engine, options } = running
+          const build = engines.logs(variant)[0]?.build
+          const record: trials.TrialRecord = {
+            status: 'ready',
+            model: variant.publicName,
+            label: variant.label,
+            mode,
+            load_duration: Math.round(loadTime * 1e6),
+            context_length: engine.contextSize,
+            slots: engine.slots,
+            provider: engine.provider,
+            ...(build !== undefined && { build }),
+            options
+          }
+          await stream.send(record)
+        } catch (error) {
+          if (!(error instanceof CorralError) || REQUEST_ERRORS.includes(error.code) || signal.aborted) throw error
+          const failure: trials.TrialFailure = { status: 'failed', reason: error.message, code: error.code }
+          await stream.send(failure)
+        }
+        stream.status = 'holding'
+        if (!signal.aborted) await once(signal, 'abort')
+      })
+    }
+  })
+
+  route('POST /trials/tunables', 'listTunables', 'List the settings that a trial may change', {
+    role: 'admin',
+    audited: false,
+    body: Titled('TunablesRequest', { ...named, settings }),
+    response: {
+      200: json(
+        'Most important first',
+        Loose({
+          tunables: Type.Array(trials.TunableSchema),
+          file: Type.Union([Type.String(), Type.Null()], {
+            description: "The server's configuration file; null if there is none"
+          })
+        })
+      )
+    },
+    errors: [...FILE_ERRORS, 'runtime_missing'],
+    handler: async ({ body, caller }) => ({
+      tunables: await scheduler.tunables(requestedModel(requestedName(body), caller), body.settings ?? {}),
+      file: app.configFile() ?? null
     })
-  }
+  })
+
+  route('GET /trials/activity', 'getActivity', 'Show how busy the server is', {
+    role: 'operator',
+    response: { 200: json('Requests to all models', ActivitySchema) },
+    handler: async (): Promise<Activity> => {
+      const { requests, engines } = scheduler.stats()
+      const sum = (of: 'running' | 'waiting') => engines.reduce((total, engine) => total + engine[of], 0)
+      return { requests, running: sum('running'), waiting: sum('waiting') }
+    }
+  })
 }

@@ -1,14 +1,11 @@
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { Named, PromptCacheProperties } from '../../../core/contracts/native-records.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { promptCacheRecord } from './records.ts'
-
-const TAG = 'Prompt cache'
 
 const CacheReportSchema = Loose({ models: Type.Array(Loose({ model: Type.String(), ...PromptCacheProperties })) })
 export type CacheReport = Static<typeof CacheReportSchema>
@@ -16,15 +13,13 @@ const ClearedSchema = Loose({ deleted: Type.Integer({ minimum: 0, description: '
 export type ClearedCache = Static<typeof ClearedSchema>
 
 /** Routes to list and delete the stored states of conversations. */
-export function cacheRoutes({ engines, catalog, naming }: NativeDependencies): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
+export function cacheRoutes(app: FastifyInstance, { engines, catalog, naming }: NativeDependencies): void {
+  const route = nativeRouter(app, 'Prompt cache')
 
-    const list = nativeRoute(TAG, 'listPromptCache', 'List stored conversation states, by model', {
-      role: 'operator',
-      response: { 200: json('Sizes and use by model', Named('CacheReport', CacheReportSchema)) }
-    })
-    app.get('/cache', list, async (): Promise<CacheReport> => {
+  route('GET /cache', 'listPromptCache', 'List stored conversation states, by model', {
+    role: 'operator',
+    response: { 200: json('Sizes and use by model', Named('CacheReport', CacheReportSchema)) },
+    handler: async (): Promise<CacheReport> => {
       const names = new Map(catalog.list().map(model => [model.key, naming.shown(model)]))
       const stored = await engines.storedConversations()
       return {
@@ -34,18 +29,17 @@ export function cacheRoutes({ engines, catalog, naming }: NativeDependencies): F
           return name === undefined ? [] : [{ model: name, ...promptCacheRecord(counts) }]
         })
       }
-    })
-
-    const clear = nativeRoute(TAG, 'clearPromptCache', 'Delete stored conversation states', {
-      role: 'operator',
-      description: 'Conversations continue, but their prompts are processed again unless their engine still has them.',
-      querystring: Loose({ model: Type.Optional(Type.String({ description: 'Only those with this model' })) }),
-      response: { 200: json('How many were deleted', ClearedSchema) },
-      errors: ['invalid_model_name', 'model_not_found']
-    })
-    app.delete('/cache', clear, async ({ query: { model } }): Promise<ClearedCache> => {
+    }
+  })
+  route('DELETE /cache', 'clearPromptCache', 'Delete stored conversation states', {
+    role: 'operator',
+    description: 'Conversations continue, but their prompts are processed again unless their engine still has them.',
+    querystring: Loose({ model: Type.Optional(Type.String({ description: 'Only those with this model' })) }),
+    response: { 200: json('How many were deleted', ClearedSchema) },
+    errors: ['invalid_model_name', 'model_not_found'],
+    handler: async ({ query: { model } }): Promise<ClearedCache> => {
       const key = model === undefined ? {} : { model: catalog.get(parseRequestedName(model)).key }
       return { deleted: await engines.forgetConversations(key) }
-    })
-  }
+    }
+  })
 }

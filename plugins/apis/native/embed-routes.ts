@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
 import { shortened, vectorReply } from '../../../core/answers/embedding.ts'
@@ -25,75 +25,72 @@ const EmbeddingsRequest = Loose({
   keep_alive
 })
 
-export function embedRoutes(deps: NativeDependencies): FastifyPluginAsync {
+export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): void {
   const { catalog, scheduler } = deps
-  return async app => {
-    const route = nativeRouter(app, 'Answers')
+  const route = nativeRouter(app, 'Answers')
 
-    route('POST /embed', 'embed', 'Embed texts', {
-      description: `Loads the model in embedding mode if necessary. ${only}`,
-      body: Loose({
-        ...named,
-        input: Given(
-          Type.Union([Type.String(), Type.Array(Type.String())], {
-            description: 'Texts; without any, the model is only loaded'
-          })
-        ),
-        truncate: Given(
-          Type.Boolean({
-            description:
-              'Whether to truncate texts that exceed the context; false by default, but true in the Ollama API'
-          })
-        ),
-        dimensions: Given(
-          Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
-        ),
-        options,
-        keep_alive
-      }),
-      response: {
-        200: json(
-          'An embedding for each text',
-          Titled('EmbedReply', {
-            model: Type.String({ description: 'The name in the request' }),
-            embeddings: Type.Array(Embedding),
-            total_duration: Nanoseconds('From the request to the reply'),
-            load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
-            prompt_eval_count: Type.Integer({ description: 'Total number of tokens in the texts' })
-          })
-        )
-      },
-      errors: ANSWER_ERRORS,
-      handler: async ({ body, record }, reply) => {
-        const began = performance.now()
-        const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
-        const { vectors, promptTokens } = await embed(body, texts, reply, body)
-        const counts = {
-          model: requestedName(body),
-          total_duration: Math.round((performance.now() - began) * 1e6),
-          load_duration: timeToModel(record, began),
-          prompt_eval_count: promptTokens
-        }
-        return vectorReply(
-          reply,
-          vectors,
-          vector => Array.from(vector),
-          embeddings => ({ ...counts, embeddings })
-        )
+  route('POST /embed', 'embed', 'Embed texts', {
+    description: `Loads the model in embedding mode if necessary. ${only}`,
+    body: Loose({
+      ...named,
+      input: Given(
+        Type.Union([Type.String(), Type.Array(Type.String())], {
+          description: 'Texts; without any, the model is only loaded'
+        })
+      ),
+      truncate: Given(
+        Type.Boolean({
+          description: 'Whether to truncate texts that exceed the context; false by default, but true in the Ollama API'
+        })
+      ),
+      dimensions: Given(
+        Type.Integer({ minimum: 1, description: "Length of each embedding, if shorter than the model's own" })
+      ),
+      options,
+      keep_alive
+    }),
+    response: {
+      200: json(
+        'An embedding for each text',
+        Titled('EmbedReply', {
+          model: Type.String({ description: 'The name in the request' }),
+          embeddings: Type.Array(Embedding),
+          total_duration: Nanoseconds('From the request to the reply'),
+          load_duration: Nanoseconds('Until the model was loaded, or was found to be loaded'),
+          prompt_eval_count: Type.Integer({ description: 'Total number of tokens in the texts' })
+        })
+      )
+    },
+    errors: ANSWER_ERRORS,
+    handler: async ({ body, record }, reply) => {
+      const began = performance.now()
+      const texts = typeof body.input === 'string' ? [body.input].filter(text => text !== '') : (body.input ?? [])
+      const { vectors, promptTokens } = await embed(body, texts, reply, body)
+      const counts = {
+        model: requestedName(body),
+        total_duration: Math.round((performance.now() - began) * 1e6),
+        load_duration: timeToModel(record, began),
+        prompt_eval_count: promptTokens
       }
-    })
+      return vectorReply(
+        reply,
+        vectors,
+        vector => Array.from(vector),
+        embeddings => ({ ...counts, embeddings })
+      )
+    }
+  })
 
-    route('POST /embeddings', 'embeddings', 'Embed one text', {
-      description: `An older form of embed. ${only}`,
-      body: EmbeddingsRequest,
-      response: { 200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding })) },
-      errors: ANSWER_ERRORS,
-      handler: async ({ body }, reply) => {
-        const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
-        return { embedding: Array.from(vectors[0] ?? []) }
-      }
-    })
-  }
+  route('POST /embeddings', 'embeddings', 'Embed one text', {
+    description: `An older form of embed. ${only}`,
+    body: EmbeddingsRequest,
+    response: { 200: json('The embedding', Titled('EmbeddingsReply', { embedding: Embedding })) },
+    errors: ANSWER_ERRORS,
+    handler: async ({ body }, reply) => {
+      const { vectors } = await embed(body, body.prompt ? [body.prompt] : [], reply)
+      return { embedding: Array.from(vectors[0] ?? []) }
+    }
+  })
 
   /**
    * Returns a vector of length 1 for each text. Without texts the model is only loaded, or unloaded if `keep_alive` is

@@ -9,7 +9,7 @@ import { cacheRoutes } from './cache-routes.ts'
 import { eventRoutes } from './events/event-routes.ts'
 import { StateCollector } from './events/state-collector.ts'
 import { SharedStateFeed } from './events/state-feed.ts'
-import { logLevelRoutes, logRoutes } from './log-routes.ts'
+import { logRoutes } from './log-routes.ts'
 import { readinessRoutes } from './readiness.ts'
 import { nativeRoutes, serverRoutes } from './routes.ts'
 import { runtimeRoutes } from './runtime-routes.ts'
@@ -71,7 +71,7 @@ export default definePlugin({
     )
     return {
       services: {
-        nativeApi: { routes: mount => nativeRoutes(dependencies(mount), mount.version), streams },
+        nativeApi: { routes: mount => app => nativeRoutes(app, dependencies(mount), mount.version), streams },
         stateFeed: feed
       },
       on: {
@@ -85,16 +85,20 @@ export default definePlugin({
         const prefix = '/api'
         drain = app.drain
         app.addHook('preClose', async () => feed.close())
-        await app.register(eventRoutes({ feed, heartbeatInterval: () => native.streams.heartbeatInterval }), { prefix })
-        await app.register(nativeRoutes(native), { prefix })
-        await app.register(runtimeRoutes(native), { prefix })
-        await app.register(logRoutes(native), { prefix })
-        await app.register(cacheRoutes(native), { prefix })
-        await app.register(benchmarkRoutes(native), { prefix })
-        await app.register(settingsRoutes(native), { prefix })
-        await app.register(serverRoutes(context.plugins))
-        await app.register(readinessRoutes(native))
-        await app.register(logLevelRoutes(context.logLevels), { prefix })
+        await app.register(async api => eventRoutes(api, feed, native.streams), { prefix })
+        await app.register(api => nativeRoutes(api, native), { prefix })
+        await app.register(async api => runtimeRoutes(api, native), { prefix })
+        await app.register(
+          async api => {
+            logRoutes(api, native, context.logLevels)
+            cacheRoutes(api, native)
+            benchmarkRoutes(api, native)
+            settingsRoutes(api, native)
+          },
+          { prefix }
+        )
+        serverRoutes(app, context.plugins)
+        await app.register(async root => readinessRoutes(root, native))
       },
       reload(next: typeof options) {
         settings = next

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { LOG_LEVELS } from '../../../core/config/core-schema.ts'
 import { type EngineLogRecord, EngineLogSchema } from '../../../core/contracts/engine-log.ts'
@@ -27,65 +27,94 @@ const LogEventSchema = Type.Union([
 ])
 export type LogEvent = Static<typeof LogEventSchema>
 
-export function logRoutes({ catalog, engines, streams }: NativeDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-    const closing = new AbortController()
-    app.addHook('preClose', async () => closing.abort())
+const Level = Type.Enum([...LOG_LEVELS])
+const LevelsSchema = Type.Object(
+  {
+    default: Level,
+    parts: Type.Record(Type.String(), Level, { description: 'Plugins and parts of the core, each with its level' })
+  },
+  { title: 'LogLevels', additionalProperties: true }
+)
 
-    route('GET /logs/*', 'getLogs', "Show the logs of a model's latest engines", {
-      role: 'admin',
-      description:
-        'Newest engine first. With `follow` the reply is a stream of new lines, until the client disconnects.',
-      // Model names contain a slash, which clients send literally or as %2F.
-      params: Type.Object({
-        '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
-      }),
-      querystring: Type.Object({
-        lines: Type.Optional(
-          Type.String({ pattern: '^\\d{1,6}$', description: 'Number of last lines of each engine' })
-        ),
-        follow: Type.Optional(
-          Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
-        )
-      }),
-      response: {
-        200: streams.eventsReply(
-          'Their output, and how they ended',
-          Loose({ model: Type.String(), engines: Type.Array(EngineLogSchema) }),
-          'Lines, starts and exits of engines',
-          Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
-        )
-      },
-      errors: ['invalid_request', 'invalid_model_name', 'model_not_found'],
-      handler: async (request, reply) => {
-        const name = parseRequestedName(request.params['*'])
-        const { follow } = request.query
-        const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
-        const variant = catalog.get(name)
-        if (follow !== '1' && follow !== 'true') {
-          const records = engines.logs(variant).map(record => {
-            const kept =
-              lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
-            return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
-          })
-          return { model: variant.publicName, engines: records }
-        }
-        const ended = AbortSignal.any([clientSignal(reply), closing.signal])
-        return await streams.reply(request, reply, async stream => {
-          stream.status = 'following'
-          const news = createLogEvents(lines ?? BACKLOG_LINES)
-          // The stream ends when the model is deleted.
-          while (!ended.aborted && catalog.find(variant.model)) {
-            for (const event of news(engines.logs(variant))) await stream.send(event)
-            await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
-              // The loop checks the signal.
-            })
-          }
+export function logRoutes(
+  app: FastifyInstance,
+  { catalog, engines, streams }: NativeDependencies,
+  levels: LogLevels
+): void {
+  const route = nativeRouter(app, 'Server')
+  const closing = new AbortController()
+  app.addHook('preClose', async () => closing.abort())
+
+  route('GET /logs/*', 'getLogs', "Show the logs of a model's latest engines", {
+    role: 'admin',
+    description: 'Newest engine first. With `follow` the reply is a stream of new lines, until the client disconnects.',
+    // Model names contain a slash, which clients send literally or as %2F.
+    params: Type.Object({
+      '*': Type.String({ title: 'model', description: '<owner>/<name> or <owner>/<name>:<variant>' })
+    }),
+    querystring: Type.Object({
+      lines: Type.Optional(Type.String({ pattern: '^\\d{1,6}$', description: 'Number of last lines of each engine' })),
+      follow: Type.Optional(
+        Type.Enum(['1', 'true', '0', 'false'], { description: 'Stream new lines until the client disconnects' })
+      )
+    }),
+    response: {
+      200: streams.eventsReply(
+        'Their output, and how they ended',
+        Loose({ model: Type.String(), engines: Type.Array(EngineLogSchema) }),
+        'Lines, starts and exits of engines',
+        Type.Union([...LogEventSchema.anyOf, Loose({ status: Type.String() })])
+      )
+    },
+    errors: ['invalid_request', 'invalid_model_name', 'model_not_found'],
+    handler: async (request, reply) => {
+      const name = parseRequestedName(request.params['*'])
+      const { follow } = request.query
+      const lines = request.query.lines === undefined ? undefined : Number(request.query.lines)
+      const variant = catalog.get(name)
+      if (follow !== '1' && follow !== 'true') {
+        const records = engines.logs(variant).map(record => {
+          const kept = lines === undefined ? record.lines : record.lines.slice(Math.max(0, record.lines.length - lines))
+          return { ...record, dropped: record.dropped + record.lines.length - kept.length, lines: kept }
         })
+        return { model: variant.publicName, engines: records }
       }
-    })
-  }
+      const ended = AbortSignal.any([clientSignal(reply), closing.signal])
+      return await streams.reply(request, reply, async stream => {
+        stream.status = 'following'
+        const news = createLogEvents(lines ?? BACKLOG_LINES)
+        // The stream ends when the model is deleted.
+        while (!ended.aborted && catalog.find(variant.model)) {
+          for (const event of news(engines.logs(variant))) await stream.send(event)
+          await sleep(POLL_INTERVAL_MS, undefined, { signal: ended }).catch(() => {
+            // The loop checks the signal.
+          })
+        }
+      })
+    }
+  })
+
+  route('GET /log-levels', 'getLogLevels', 'Show the log levels', {
+    role: 'admin',
+    response: { 200: json('The levels', LevelsSchema) },
+    handler: async () => levels.report()
+  })
+
+  route('PUT /log-levels', 'setLogLevel', 'Change a log level', {
+    role: 'admin',
+    description:
+      'The change lasts until the server stops. Without `part` it sets the default for all parts without a level of their own. Without `level` the part uses the default again.',
+    body: Loose({
+      part: Type.Optional(Type.Union([Type.String(), Type.Null()])),
+      level: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: LOG_LEVELS.join(', ') }))
+    }),
+    response: { 200: json('The new levels', LevelsSchema) },
+    errors: ['invalid_option'],
+    handler: async ({ body }) => {
+      levels.set(body.part ?? undefined, body.level ?? undefined)
+      return levels.report()
+    }
+  })
 }
 
 /**
@@ -122,42 +151,5 @@ export function createLogEvents(backlog: number): (records: readonly EngineLogRe
     }
     first = false
     return events
-  }
-}
-
-const Level = Type.Enum([...LOG_LEVELS])
-const LevelsSchema = Type.Object(
-  {
-    default: Level,
-    parts: Type.Record(Type.String(), Level, { description: 'Plugins and parts of the core, each with its level' })
-  },
-  { title: 'LogLevels', additionalProperties: true }
-)
-
-export function logLevelRoutes(levels: LogLevels): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-
-    route('GET /log-levels', 'getLogLevels', 'Show the log levels', {
-      role: 'admin',
-      response: { 200: json('The levels', LevelsSchema) },
-      handler: async () => levels.report()
-    })
-
-    route('PUT /log-levels', 'setLogLevel', 'Change a log level', {
-      role: 'admin',
-      description:
-        'The change lasts until the server stops. Without `part` it sets the default for all parts without a level of their own. Without `level` the part uses the default again.',
-      body: Loose({
-        part: Type.Optional(Type.Union([Type.String(), Type.Null()])),
-        level: Type.Optional(Type.Union([Type.String(), Type.Null()], { description: LOG_LEVELS.join(', ') }))
-      }),
-      response: { 200: json('The new levels', LevelsSchema) },
-      errors: ['invalid_option'],
-      handler: async ({ body }) => {
-        levels.set(body.part ?? undefined, body.level ?? undefined)
-        return levels.report()
-      }
-    })
   }
 }

@@ -1,5 +1,5 @@
 import { isAbsolute } from 'node:path'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { callerLease } from '../../../core/answers/granted-lease.ts'
 import { modelLimits } from '../../../core/answers/model-limits.ts'
@@ -63,272 +63,261 @@ const ImportRequestSchema = Titled('ImportRequest', {
   stream: Given(Type.Boolean({ default: false }))
 })
 
-export function modelRoutes(deps: NativeDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Models')
-    const importRoute = nativeRouter(app, 'Imports')
-    const conversionRoute = nativeRouter(app, 'Conversions')
-    const { storage, catalog, engines, scheduler, conversion, downloads, adoption, naming, streams } = deps
+export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): void {
+  const route = nativeRouter(app, 'Models')
+  const importRoute = nativeRouter(app, 'Imports')
+  const conversionRoute = nativeRouter(app, 'Conversions')
+  const { storage, catalog, engines, scheduler, conversion, downloads, adoption, naming, streams } = deps
 
-    /** Returns the record of a model on another server, or nothing if the caller may not use it. */
-    function seenElsewhere<StoredRecord extends { name: string; model: string }>(
-      record: StoredRecord,
-      { models }: Caller
-    ): StoredRecord[] {
-      const variant = catalog.find(parseRequestedName(record.name))
-      if (!variant || !isAllowed(models, variant)) return []
-      const name = naming.shown(variant)
-      return [{ ...record, name, model: name }]
-    }
-
-    const body = new ListBody()
-    route('GET /tags', 'listLocalModels', 'List the models on disk', {
-      headers: LIST_HEADERS,
-      response: {
-        200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) })),
-        304: NOT_MODIFIED
-      },
-      handler: async ({ caller }, reply) => {
-        const models = catalogFor(catalog, caller)
-        const all = models.list()
-        const aliases = models.aliases()
-        const names = aliasesByModel(aliases)
-        const toRecord = (model: Model, alias?: string) =>
-          alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
-        if (caller.models === undefined) {
-          return body.send(reply, all, aliases, {
-            heads: ['{"models":['],
-            tail: ']}',
-            followNames: true,
-            factOf(model) {
-              const shown = naming.shown(model)
-              const own = names.get(model.key)
-              return own ? `${shown} ${own.join(' ')}` : shown
-            },
-            textsOf: (model, alias) => [JSON.stringify(toRecord(model, alias))]
-          })
-        }
-        return {
-          models: [
-            ...all.map(model => toRecord(model)),
-            ...aliases.flatMap(({ alias, model }) => toRecord(model, alias) ?? [])
-          ]
-        }
-      }
-    })
-
-    route('GET /ps', 'listRunningModels', 'List the models in memory', {
-      response: {
-        200: json(
-          'Models that are ready, and models that are being loaded or unloaded',
-          Loose({
-            models: Type.Array(RunningModelSchema),
-            loading: Type.Array(LoadingModelSchema),
-            memory: Type.Optional(Type.Array(PoolSchema, { description: 'For operators and admins' })),
-            pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished pulls; for operators and admins' }))
-          })
-        )
-      },
-      handler: async ({ caller }) => {
-        const isOwn = isHere(engines)
-        const isSeen = (model: { variant: Model; mode: EngineMode }) =>
-          isOwn(model) && isAllowed(caller.models, model.variant)
-        const { running, loading } = engines.elsewhere()
-        return {
-          models: [
-            ...scheduler
-              .running()
-              .filter(isSeen)
-              .map(model => runningRecord(model, naming)),
-            ...running.flatMap(record => seenElsewhere(record, caller))
-          ],
-          loading: [
-            ...scheduler
-              .loading()
-              .filter(isSeen)
-              .map(model => loadingRecord(model, naming)),
-            ...loading.flatMap(record => seenElsewhere(record, caller))
-          ],
-          ...(hasRole(caller.role, 'operator') && { memory: poolRecords(scheduler.stats()), pulls: downloads.list() })
-        }
-      }
-    })
-
-    route('POST /show', 'showModel', 'Show details of a model', {
-      audited: false,
-      body: NamedRequestSchema,
-      response: {
-        200: json('Its details', naming.plainDetails ? OllamaModelDescriptionSchema : ModelDescriptionSchema)
-      },
-      errors: FILE_ERRORS,
-      handler: async ({ body, caller }) => {
-        const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
-        const limits = modelLimits(deps.config, scheduler.running(), caller)(variant)
-        const record = showRecord(variant, naming, deps.modelfile(variant), caller.role, limits)
-        if (!hasFiles(variant) || variant.format === 'gguf') return record
-        return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
-      }
-    })
-
-    route('DELETE /delete', 'deleteModel', 'Delete a model from disk', {
-      role: 'operator',
-      description:
-        'A name without a variant deletes all variants; under /ollama, as in Ollama, only the default one. ' +
-        'Running requests and pulls of the model end.',
-      body: NamedRequestSchema,
-      response: { 200: json('Deleted', Done('deleted')) },
-      errors: FILE_ERRORS,
-      handler: async ({ body, caller }) => {
-        const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(requestedName(body)))
-        await deleteModel(deps, naming.toDelete?.(full) ?? full)
-        return { status: 'deleted' }
-      }
-    })
-
-    route('POST /default', 'setDefaultVariant', 'Choose the default variant of a model', {
-      role: 'operator',
-      body: NamedRequestSchema,
-      response: { 200: json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })) },
-      errors: FILE_ERRORS,
-      handler: async ({ body, caller }) => {
-        const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
-        return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
-      }
-    })
-
-    route('POST /stop', 'stopModel', 'Unload a model', {
-      role: 'operator',
-      description: 'Running requests end with `model_stopped`.',
-      body: NamedRequestSchema,
-      response: { 200: json('Unloaded', Done('stopped')) },
-      errors: [...FILE_ERRORS, 'model_not_loaded'],
-      handler: async ({ body, caller }) => {
-        const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
-        await scheduler.stop(publicModelName(variant))
-        return { status: 'stopped' }
-      }
-    })
-
-    route('POST /load', 'loadModel', 'Load a model', {
-      role: 'operator',
-      body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
-      response: { 200: streams.workReply('Ready', Done('ready')) },
-      errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability'],
-      handler: async (request, reply) => {
-        const { body } = request
-        const variant = catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body)))
-        const options = parseOptions(body.options).load
-        const keepAlive = parseKeepAlive(body.keep_alive)
-        reportUnknownOptions(deps, reply, variant)
-        return await streams.replyToWork(request, reply, body, async (signal, onProgress) => {
-          const lease = await scheduler.lease({
-            ...callerLease(reply),
-            model: publicModelName(variant),
-            options,
-            keepAlive,
-            signal,
-            onProgress,
-            loadOnly: true
-          })
-          lease.release()
-          return { status: 'ready' }
-        })
-      }
-    })
-
-    importRoute('GET /import/found', 'findImports', 'List the models of another tool on this machine', {
-      role: 'operator',
-      querystring: Type.Object({
-        from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
-      }),
-      description: 'Over the network only files below `storage.import_roots` are listed.',
-      response: { 200: json('Contents of its cache', FoundModelsSchema) },
-      errors: ['invalid_request', 'path_not_allowed'],
-      handler: async ({ query, caller }) => adoption.find(query.from ?? '', caller)
-    })
-
-    importRoute('POST /import', 'importModel', 'Import a model that is on this machine', {
-      role: 'operator',
-      description:
-        'Files are linked if possible. Send either `path`, or `from` and `found`. Over the network only files below ' +
-        '`storage.import_roots` can be imported; over the private socket, all files that the user who runs the server can read.',
-      body: ImportRequestSchema,
-      response: { 200: streams.workReply('The stored variant', ImportedSchema) },
-      errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed'],
-      handler: async (request, reply) => {
-        const { body } = request
-        const take = await planImport(deps, body, request.caller)
-        const shown = { ...body, model: requestedName(body) || body.found }
-        return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => ({
-          status: 'success',
-          ...(await take({ signal, onProgress }))
-        }))
-      }
-    })
-
-    conversionRoute('POST /convert', 'convertModel', 'Convert a SafeTensors model ahead of time', {
-      role: 'operator',
-      body: ConvertRequestSchema,
-      response: { 200: streams.workReply('The converted model', ConvertedSchema) },
-      errors: [
-        ...FILE_ERRORS,
-        'invalid_option',
-        'conversion_failed',
-        'conversion_not_installed',
-        ...DISK_ERRORS,
-        'runtime_missing'
-      ],
-      handler: async (request, reply) => {
-        const { body } = request
-        const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body))))
-        const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
-        const shown = { ...body, stream: body.stream ?? true }
-        return await streams.replyToWork(request, reply, shown, async (signal, onProgress) => {
-          const made = await conversion.convert(variant, dtype, { signal, onProgress })
-          return { status: 'success', model: requestedName(body), ...conversionRecord(made) }
-        })
-      }
-    })
-
-    conversionRoute('POST /conversion/install', 'installConversionRuntime', 'Install the converter', {
-      role: 'operator',
-      description:
-        'Downloads Python packages of several gigabytes into the data directory. Does nothing if they are installed.',
-      body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
-      bodyOptional: true,
-      response: { 200: streams.workReply('The converter is installed', Done('success')) },
-      errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS],
-      handler: async (request, reply) => {
-        const stream = request.body.stream ?? true
-        return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => {
-          await conversion.install({ signal, onProgress })
-          return { status: 'success' }
-        })
-      }
-    })
-
-    conversionRoute('DELETE /convert', 'deleteConversion', 'Delete a converted model', {
-      role: 'operator',
-      description: 'The original model is kept.',
-      body: ConvertRequestSchema,
-      response: { 200: json('Deleted', Done('deleted')) },
-      errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS],
-      handler: async ({ body, caller }) => {
-        const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
-        if (!body.dtype) {
-          throw invalid(
-            'The request does not say which conversion to delete. Set "dtype", for example to "q4_k_m".',
-            'dtype'
-          )
-        }
-        const dtype = conversion.requireDtype(body.dtype)
-        const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
-        if (made) requireUnused(deps, variant, made)
-        await conversion.remove(variant, dtype)
-        return { status: 'deleted' }
-      }
-    })
+  /** Returns the record of a model on another server, or nothing if the caller may not use it. */
+  function seenElsewhere<StoredRecord extends { name: string; model: string }>(
+    record: StoredRecord,
+    { models }: Caller
+  ): StoredRecord[] {
+    const variant = catalog.find(parseRequestedName(record.name))
+    if (!variant || !isAllowed(models, variant)) return []
+    const name = naming.shown(variant)
+    return [{ ...record, name, model: name }]
   }
+
+  const body = new ListBody()
+  route('GET /tags', 'listLocalModels', 'List the models on disk', {
+    headers: LIST_HEADERS,
+    response: {
+      200: json('One record for each variant', Loose({ models: Type.Array(LocalModelSchema) })),
+      304: NOT_MODIFIED
+    },
+    handler: async ({ caller }, reply) => {
+      const models = catalogFor(catalog, caller)
+      const all = models.list()
+      const aliases = models.aliases()
+      const names = aliasesByModel(aliases)
+      const toRecord = (model: Model, alias?: string) =>
+        alias === undefined ? localRecord(model, naming, names.get(model.key)) : aliasRecord({ alias, model }, naming)
+      if (caller.models === undefined) {
+        return body.send(reply, all, aliases, {
+          heads: ['{"models":['],
+          tail: ']}',
+          followNames: true,
+          factOf(model) {
+            const shown = naming.shown(model)
+            const own = names.get(model.key)
+            return own ? `${shown} ${own.join(' ')}` : shown
+          },
+          textsOf: (model, alias) => [JSON.stringify(toRecord(model, alias))]
+        })
+      }
+      return {
+        models: [
+          ...all.map(model => toRecord(model)),
+          ...aliases.flatMap(({ alias, model }) => toRecord(model, alias) ?? [])
+        ]
+      }
+    }
+  })
+
+  route('GET /ps', 'listRunningModels', 'List the models in memory', {
+    response: {
+      200: json(
+        'Models that are ready, and models that are being loaded or unloaded',
+        Loose({
+          models: Type.Array(RunningModelSchema),
+          loading: Type.Array(LoadingModelSchema),
+          memory: Type.Optional(Type.Array(PoolSchema, { description: 'For operators and admins' })),
+          pulls: Type.Optional(Type.Array(PullSchema, { description: 'Unfinished pulls; for operators and admins' }))
+        })
+      )
+    },
+    handler: async ({ caller }) => {
+      const isOwn = isHere(engines)
+      const isSeen = (model: { variant: Model; mode: EngineMode }) =>
+        isOwn(model) && isAllowed(caller.models, model.variant)
+      const { running, loading } = engines.elsewhere()
+      return {
+        models: [
+          ...scheduler
+            .running()
+            .filter(isSeen)
+            .map(model => runningRecord(model, naming)),
+          ...running.flatMap(record => seenElsewhere(record, caller))
+        ],
+        loading: [
+          ...scheduler
+            .loading()
+            .filter(isSeen)
+            .map(model => loadingRecord(model, naming)),
+          ...loading.flatMap(record => seenElsewhere(record, caller))
+        ],
+        ...(hasRole(caller.role, 'operator') && { memory: poolRecords(scheduler.stats()), pulls: downloads.list() })
+      }
+    }
+  })
+
+  route('POST /show', 'showModel', 'Show details of a model', {
+    audited: false,
+    body: NamedRequestSchema,
+    response: {
+      200: json('Its details', naming.plainDetails ? OllamaModelDescriptionSchema : ModelDescriptionSchema)
+    },
+    errors: FILE_ERRORS,
+    handler: async ({ body, caller }) => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
+      const limits = modelLimits(deps.config, scheduler.running(), caller)(variant)
+      const record = showRecord(variant, naming, deps.modelfile(variant), caller.role, limits)
+      if (!hasFiles(variant) || variant.format === 'gguf') return record
+      return { ...record, conversions: (await conversion.list(variant)).map(conversionRecord) }
+    }
+  })
+
+  route('DELETE /delete', 'deleteModel', 'Delete a model from disk', {
+    role: 'operator',
+    description:
+      'A name without a variant deletes all variants; under /ollama, as in Ollama, only the default one. ' +
+      'Running requests and pulls of the model end.',
+    body: NamedRequestSchema,
+    response: { 200: json('Deleted', Done('deleted')) },
+    errors: FILE_ERRORS,
+    handler: async ({ body, caller }) => {
+      const full = nameToDelete(catalogFor(catalog, caller), parseRequestedName(requestedName(body)))
+      await deleteModel(deps, naming.toDelete?.(full) ?? full)
+      return { status: 'deleted' }
+    }
+  })
+
+  route('POST /default', 'setDefaultVariant', 'Choose the default variant of a model', {
+    role: 'operator',
+    body: NamedRequestSchema,
+    response: { 200: json('The variant', Loose({ status: Type.Literal('success'), model: LocalModelSchema })) },
+    errors: FILE_ERRORS,
+    handler: async ({ body, caller }) => {
+      const { model } = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
+      return { status: 'success', model: localRecord(await storage.setDefault(model), naming) }
+    }
+  })
+
+  route('POST /stop', 'stopModel', 'Unload a model', {
+    role: 'operator',
+    description: 'Running requests end with `model_stopped`.',
+    body: NamedRequestSchema,
+    response: { 200: json('Unloaded', Done('stopped')) },
+    errors: [...FILE_ERRORS, 'model_not_loaded'],
+    handler: async ({ body, caller }) => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
+      await scheduler.stop(publicModelName(variant))
+      return { status: 'stopped' }
+    }
+  })
+
+  route('POST /load', 'loadModel', 'Load a model', {
+    role: 'operator',
+    body: Titled('LoadRequest', { ...named, stream: Given(Type.Boolean({ default: false })), options, keep_alive }),
+    response: { 200: streams.workReply('Ready', Done('ready')) },
+    errors: [...MODEL_ERRORS, 'invalid_option', 'unsupported_capability'],
+    handler: async (request, reply) => {
+      const { body } = request
+      const variant = catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body)))
+      const options = parseOptions(body.options).load
+      const keepAlive = parseKeepAlive(body.keep_alive)
+      reportUnknownOptions(deps, reply, variant)
+      return await streams.replyToWork(request, reply, async waiting => {
+        const wanted = { model: publicModelName(variant), options, keepAlive, loadOnly: true }
+        const lease = await scheduler.lease({ ...callerLease(reply), ...wanted, ...waiting })
+        lease.release()
+        return { status: 'ready' }
+      })
+    }
+  })
+
+  importRoute('GET /import/found', 'findImports', 'List the models of another tool on this machine', {
+    role: 'operator',
+    querystring: Type.Object({
+      from: Type.Optional(Type.String({ description: 'The tool: huggingface, ollama or lm-studio' }))
+    }),
+    description: 'Over the network only files below `storage.import_roots` are listed.',
+    response: { 200: json('Contents of its cache', FoundModelsSchema) },
+    errors: ['invalid_request', 'path_not_allowed'],
+    handler: async ({ query, caller }) => adoption.find(query.from ?? '', caller)
+  })
+
+  importRoute('POST /import', 'importModel', 'Import a model that is on this machine', {
+    role: 'operator',
+    description:
+      'Files are linked if possible. Send either `path`, or `from` and `found`. Over the network only files below ' +
+      '`storage.import_roots` can be imported; over the private socket, all files that the user who runs the server can read.',
+    body: ImportRequestSchema,
+    response: { 200: streams.workReply('The stored variant', ImportedSchema) },
+    errors: ['invalid_model_name', 'model_not_found', 'model_exists', ...DISK_ERRORS, 'path_not_allowed'],
+    handler: async (request, reply) => {
+      const { body, caller } = request
+      const take = await planImport(deps, body, caller)
+      const work = async (waiting: Waiting) => ({ status: 'success', ...(await take(waiting)) })
+      const named = { model: requestedName(body) || (body.found ?? null) }
+      return await streams.replyToWork(request, reply, work, { named })
+    }
+  })
+
+  conversionRoute('POST /convert', 'convertModel', 'Convert a SafeTensors model ahead of time', {
+    role: 'operator',
+    body: ConvertRequestSchema,
+    response: { 200: streams.workReply('The converted model', ConvertedSchema) },
+    errors: [
+      ...FILE_ERRORS,
+      'invalid_option',
+      'conversion_failed',
+      'conversion_not_installed',
+      ...DISK_ERRORS,
+      'runtime_missing'
+    ],
+    handler: async (request, reply) => {
+      const { body } = request
+      const variant = requireFiles(catalogFor(catalog, request.caller).get(parseRequestedName(requestedName(body))))
+      const dtype = conversion.requireDtype(body.dtype ?? DEFAULT_LOAD_OPTIONS.dtype)
+      const work = async (waiting: Waiting) => {
+        const made = await conversion.convert(variant, dtype, waiting)
+        return { status: 'success', model: requestedName(body), ...conversionRecord(made) }
+      }
+      return await streams.replyToWork(request, reply, work, { streams: true })
+    }
+  })
+
+  conversionRoute('POST /conversion/install', 'installConversionRuntime', 'Install the converter', {
+    role: 'operator',
+    description:
+      'Downloads Python packages of several gigabytes into the data directory. Does nothing if they are installed.',
+    body: Loose({ stream: Given(Type.Boolean({ default: true })) }),
+    bodyOptional: true,
+    response: { 200: streams.workReply('The converter is installed', Done('success')) },
+    errors: ['conversion_failed', 'runtime_missing', ...DISK_ERRORS],
+    handler: async (request, reply) => {
+      const work = async (waiting: Waiting) => {
+        await conversion.install(waiting)
+        return { status: 'success' }
+      }
+      return await streams.replyToWork(request, reply, work, { streams: true })
+    }
+  })
+
+  conversionRoute('DELETE /convert', 'deleteConversion', 'Delete a converted model', {
+    role: 'operator',
+    description: 'The original model is kept.',
+    body: ConvertRequestSchema,
+    response: { 200: json('Deleted', Done('deleted')) },
+    errors: [...FILE_ERRORS, 'invalid_option', ...DISK_ERRORS],
+    handler: async ({ body, caller }) => {
+      const variant = requireFiles(catalogFor(catalog, caller).get(parseRequestedName(requestedName(body))))
+      if (!body.dtype) {
+        throw invalid(
+          'The request does not say which conversion to delete. Set "dtype", for example to "q4_k_m".',
+          'dtype'
+        )
+      }
+      const dtype = conversion.requireDtype(body.dtype)
+      const made = (await conversion.list(variant)).find(model => model.dtype === dtype)
+      if (made) requireUnused(deps, variant, made)
+      await conversion.remove(variant, dtype)
+      return { status: 'deleted' }
+    }
+  })
 }
 
 const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })

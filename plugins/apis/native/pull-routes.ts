@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { FileProgress, Pull, PullPlan } from '../../../core/contracts/downloads.ts'
 import type { EventStream } from '../../../core/contracts/native-api.ts'
@@ -59,165 +59,163 @@ const withWarnings = (pull: Pull | undefined) => ({
   ...(pull && pull.warnings.length > 0 && { warnings: [...pull.warnings] })
 })
 
-export function pullRoutes({ downloads, streams, naming }: NativeDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Pulls')
+export function pullRoutes(app: FastifyInstance, { downloads, streams, naming }: NativeDependencies): void {
+  const route = nativeRouter(app, 'Pulls')
 
-    route('POST /pull', 'pullModel', 'Download a model from a hub', {
-      role: 'operator',
-      description:
-        'The pull is paused when the last client disconnects, unless `detach` is true. Downloaded data is kept.',
-      body: PullRequestSchema,
-      response: {
-        200: streams.eventsReply(
-          'The model is stored; with `dry_run`, what would be downloaded',
-          Type.Union([PullPlanSchema, Done('success')]),
-          'Progress of each file; the last event is a success or an error',
-          PullEventSchema
-        ),
-        202: json('The pull continues in the background', PullSchema)
-      },
-      errors: PULL_ERRORS,
-      handler: async (request, reply) => {
-        const { body } = request
-        const model = requestedName(body)
-        const success = { status: 'success' }
-        const source = naming.atHub ? naming.atHub(model) : model
-        if (source === undefined) {
-          if (body.stream === false) return success
-          return await streams.reply(request, reply, async stream => {
-            void stream.send({ status: `pulling ${model}` })
-            return success
-          })
-        }
-        const { caller } = request
-        const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
-        const signal = clientSignal(reply)
-
-        if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
-        if (body.detach) {
-          const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true, caller })
-          return pull ? await reply.code(202).send(pull.record()) : success
-        }
-        if (body.stream === false) {
-          const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
-          await pull?.watch(() => undefined, signal)
-          return withWarnings(pull)
-        }
+  route('POST /pull', 'pullModel', 'Download a model from a hub', {
+    role: 'operator',
+    description:
+      'The pull is paused when the last client disconnects, unless `detach` is true. Downloaded data is kept.',
+    body: PullRequestSchema,
+    response: {
+      200: streams.eventsReply(
+        'The model is stored; with `dry_run`, what would be downloaded',
+        Type.Union([PullPlanSchema, Done('success')]),
+        'Progress of each file; the last event is a success or an error',
+        PullEventSchema
+      ),
+      202: json('The pull continues in the background', PullSchema)
+    },
+    errors: PULL_ERRORS,
+    handler: async (request, reply) => {
+      const { body } = request
+      const model = requestedName(body)
+      const success = { status: 'success' }
+      const source = naming.atHub ? naming.atHub(model) : model
+      if (source === undefined) {
+        if (body.stream === false) return success
         return await streams.reply(request, reply, async stream => {
-          const onProgress = (progress: Progress) => {
-            stream.status = progressText(progress)
-          }
-          onProgress({ phase: 'pulling', subject: model })
-          const plan = await downloads.plan(pullRequest, { signal, onProgress })
-          const pull = await downloads.pull(plan, { detached: false, caller })
-          void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
-          const events = newestEvents(stream)
-          const onEvent = (files: FileProgress[]) => {
-            stream.status = `pulling ${model}`
-            events.add(files)
-          }
-          const onWaiting = () => {
-            stream.status = WAITING
-            void stream.send({ status: WAITING })
-          }
-          await pull?.watch(onEvent, signal, onWaiting)
-          events.flush()
-          return withWarnings(pull)
+          void stream.send({ status: `pulling ${model}` })
+          return success
         })
       }
-    })
+      const { caller } = request
+      const pullRequest = { model: source, ...(body.as ? { as: body.as } : {}), caller }
+      const signal = clientSignal(reply)
 
-    route('GET /search', 'searchHubs', 'Search hubs for models', {
-      role: 'operator',
-      description:
-        'Each result has the size of the variant that a pull would choose, and whether it fits in memory. Failed hubs are listed in `errors`, unless all of them failed.',
-      querystring: Type.Object({
-        q: Type.String({ description: 'Words in the name' }),
-        hub: Type.Optional(
-          Type.String({
-            description: 'huggingface, modelscope, csghub, corral-hub or all; those in downloads.search by default'
-          })
-        ),
-        limit: Type.Optional(
-          Type.String({
-            pattern: '^(?:[1-9]|[1-4][0-9]|50)$',
-            description: 'Maximum number of models per hub: 1 to 50, by default 10'
-          })
-        )
-      }),
-      response: { 200: json('The search results', SearchReplySchema) },
-      errors: [
-        'invalid_request',
-        'hub_forbidden',
-        'hub_unreachable',
-        'hub_rate_limited',
-        'repo_not_found',
-        'rate_limited'
-      ],
-      handler: async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
-        const words = q.trim().replace(/\s+/g, ' ')
-        if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
-          const message = '"q" must contain words of a model name, with at most 200 characters.'
-          throw new CorralError('invalid_request', message, { param: 'q' })
+      if (body.dry_run) return planReply(await downloads.plan(pullRequest, { signal }))
+      if (body.detach) {
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: true, caller })
+        return pull ? await reply.code(202).send(pull.record()) : success
+      }
+      if (body.stream === false) {
+        const pull = await downloads.pull(await downloads.plan(pullRequest, { signal }), { detached: false, caller })
+        await pull?.watch(() => undefined, signal)
+        return withWarnings(pull)
+      }
+      return await streams.reply(request, reply, async stream => {
+        const onProgress = (progress: Progress) => {
+          stream.status = progressText(progress)
         }
-        return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
+        onProgress({ phase: 'pulling', subject: model })
+        const plan = await downloads.plan(pullRequest, { signal, onProgress })
+        const pull = await downloads.pull(plan, { detached: false, caller })
+        void stream.send({ status: `pulling ${model}`, ...planSummary(plan) })
+        const events = newestEvents(stream)
+        const onEvent = (files: FileProgress[]) => {
+          stream.status = `pulling ${model}`
+          events.add(files)
+        }
+        const onWaiting = () => {
+          stream.status = WAITING
+          void stream.send({ status: WAITING })
+        }
+        await pull?.watch(onEvent, signal, onWaiting)
+        events.flush()
+        return withWarnings(pull)
+      })
+    }
+  })
+
+  route('GET /search', 'searchHubs', 'Search hubs for models', {
+    role: 'operator',
+    description:
+      'Each result has the size of the variant that a pull would choose, and whether it fits in memory. Failed hubs are listed in `errors`, unless all of them failed.',
+    querystring: Type.Object({
+      q: Type.String({ description: 'Words in the name' }),
+      hub: Type.Optional(
+        Type.String({
+          description: 'huggingface, modelscope, csghub, corral-hub or all; those in downloads.search by default'
+        })
+      ),
+      limit: Type.Optional(
+        Type.String({
+          pattern: '^(?:[1-9]|[1-4][0-9]|50)$',
+          description: 'Maximum number of models per hub: 1 to 50, by default 10'
+        })
+      )
+    }),
+    response: { 200: json('The search results', SearchReplySchema) },
+    errors: [
+      'invalid_request',
+      'hub_forbidden',
+      'hub_unreachable',
+      'hub_rate_limited',
+      'repo_not_found',
+      'rate_limited'
+    ],
+    handler: async ({ query: { q, hub, limit = '10' }, caller }, reply) => {
+      const words = q.trim().replace(/\s+/g, ' ')
+      if (words === '' || words.length > 200 || /\p{Cc}/u.test(words)) {
+        const message = '"q" must contain words of a model name, with at most 200 characters.'
+        throw new CorralError('invalid_request', message, { param: 'q' })
       }
-    })
+      return await downloads.search({ words, hub, limit: Number(limit), caller }, { signal: clientSignal(reply) })
+    }
+  })
 
-    route('GET /pulls', 'listPulls', 'List unfinished pulls', {
-      role: 'operator',
-      response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) },
-      handler: async () => ({ pulls: downloads.list() })
-    })
+  route('GET /pulls', 'listPulls', 'List unfinished pulls', {
+    role: 'operator',
+    response: { 200: json('Oldest first', Loose({ pulls: Type.Array(PullSchema) })) },
+    handler: async () => ({ pulls: downloads.list() })
+  })
 
-    route('GET /pulls/:id', 'getPull', 'Show the progress of a pull', {
-      role: 'operator',
-      params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model it downloads' }) }),
-      response: { 200: json('The pull', PullSchema) },
-      errors: ['model_not_found'],
-      handler: async ({ params: { id } }) => {
-        const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
-        if (record) return record
-        throw new CorralError(
-          'model_not_found',
-          `There is no pull ${JSON.stringify(id)}. List the pulls with GET /api/pulls.`,
-          { param: 'id' }
-        )
-      }
-    })
+  route('GET /pulls/:id', 'getPull', 'Show the progress of a pull', {
+    role: 'operator',
+    params: Type.Object({ id: Type.String({ description: 'Id of a pull, or the model it downloads' }) }),
+    response: { 200: json('The pull', PullSchema) },
+    errors: ['model_not_found'],
+    handler: async ({ params: { id } }) => {
+      const record = downloads.list().find(pull => pull.id === id || pull.model.toLowerCase() === id.toLowerCase())
+      if (record) return record
+      throw new CorralError(
+        'model_not_found',
+        `There is no pull ${JSON.stringify(id)}. List the pulls with GET /api/pulls.`,
+        { param: 'id' }
+      )
+    }
+  })
 
-    const body = PullsRequestSchema
-    const response = { 200: json('The pull', PullSchema) }
-    route('POST /pulls/pause', 'pausePull', 'Pause a pull', {
-      role: 'operator',
-      body: PauseRequestSchema,
-      response,
-      errors: NAMED,
-      handler: async ({ body }) => {
-        return await downloads.pause(requireId(body), { unlessShared: body.unless_shared === true })
-      }
-    })
+  const body = PullsRequestSchema
+  const response = { 200: json('The pull', PullSchema) }
+  route('POST /pulls/pause', 'pausePull', 'Pause a pull', {
+    role: 'operator',
+    body: PauseRequestSchema,
+    response,
+    errors: NAMED,
+    handler: async ({ body }) => {
+      return await downloads.pause(requireId(body), { unlessShared: body.unless_shared === true })
+    }
+  })
 
-    route('POST /pulls/resume', 'resumePull', 'Resume a pull in the background', {
-      role: 'operator',
-      body,
-      response,
-      errors: PULL_ERRORS,
-      handler: async ({ body, caller }) => await downloads.resume(requireId(body), caller)
-    })
+  route('POST /pulls/resume', 'resumePull', 'Resume a pull in the background', {
+    role: 'operator',
+    body,
+    response,
+    errors: PULL_ERRORS,
+    handler: async ({ body, caller }) => await downloads.resume(requireId(body), caller)
+  })
 
-    route('POST /pulls/cancel', 'cancelPull', 'Cancel a pull and delete its data', {
-      role: 'operator',
-      body,
-      response: { 200: json('Cancelled', Done('cancelled')) },
-      errors: NAMED,
-      handler: async ({ body }) => {
-        await downloads.cancel(requireId(body))
-        return { status: 'cancelled' }
-      }
-    })
-  }
+  route('POST /pulls/cancel', 'cancelPull', 'Cancel a pull and delete its data', {
+    role: 'operator',
+    body,
+    response: { 200: json('Cancelled', Done('cancelled')) },
+    errors: NAMED,
+    handler: async ({ body }) => {
+      await downloads.cancel(requireId(body))
+      return { status: 'cancelled' }
+    }
+  })
 }
 
 /** @throws CorralError `invalid_request` if the request names no pull */

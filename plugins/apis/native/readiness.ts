@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import type { RuntimesReport } from '../../../core/contracts/builds.ts'
 import { hasFiles } from '../../../core/contracts/storage.ts'
@@ -21,10 +21,10 @@ const DrainStateSchema = Type.Object(
 export type DrainState = Static<typeof DrainStateSchema>
 
 /** Routes for supervisors and load balancers, and for taking a server out of service before it stops. */
-export function readinessRoutes({
-  runtimes,
-  catalog
-}: Pick<NativeDependencies, 'runtimes' | 'catalog'>): FastifyPluginAsync {
+export function readinessRoutes(
+  app: FastifyInstance,
+  { runtimes, catalog }: Pick<NativeDependencies, 'runtimes' | 'catalog'>
+): void {
   function whyNotReady(drain: Drain): CorralError | undefined {
     if (drain.since) return drainingError()
     // Models on other servers need no build.
@@ -34,65 +34,63 @@ export function readinessRoutes({
     if (state === 'failed') runtimes.build().catch(() => {})
     return noBuild(state)
   }
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-    const { drain, log } = app
-    app.addHook('preValidation', async request => {
-      if (request.body !== undefined && request.body !== null) bodyObject(request.body)
-    })
-    route('GET /livez', 'getLive', 'Check that the process responds', {
-      description: 'For supervisors, which should restart the server if this fails.',
-      role: 'anyone',
-      response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) },
-      handler: async () => ({ status: 'ok' })
-    })
-    route('GET /readyz', 'getReady', 'Check that models can be used', {
-      description:
-        'For load balancers: 503 while the server drains or shuts down, and while no llama.cpp build works. ' +
-        'Models on other servers need no build.',
-      role: 'anyone',
-      response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
-      errors: ['runtime_missing', 'draining'],
-      handler: async (request, reply) => {
-        const error = whyNotReady(drain)
-        // Sent without throwing, so that frequent probes do not fill the log.
-        return error ? reply.code(error.status).send(nativeErrorBody(error, request)) : { status: 'ok' }
-      }
-    })
-    const state = (): DrainState => ({
-      draining: drain.since !== undefined,
-      ...(drain.since && { since: drain.since.toISOString() }),
-      open: drain.open
-    })
-    route('GET /api/drain', 'getDrain', 'Show whether the server drains, and how many requests are open', {
-      role: 'operator',
-      response: { 200: json('The state', DrainStateSchema) },
-      handler: async () => state()
-    })
-    route('POST /api/drain', 'startDrain', 'Refuse new requests for models', {
-      role: 'admin',
-      description:
-        'Use this before a stop or restart. Running and waiting requests continue to their end, new requests get 503 `draining`, and ' +
-        '`/readyz` reports that the server is not ready. Pulls continue: a stop interrupts them, and the next start resumes them.',
-      response: { 200: json('The state', DrainStateSchema) },
-      errors: ['invalid_request', 'invalid_json'],
-      handler: async () => {
-        if (!drain.since) log.info({ open: drain.open }, 'draining: new requests for models are refused')
-        drain.begin()
-        return state()
-      }
-    })
-    route('DELETE /api/drain', 'endDrain', 'Accept new requests for models again', {
-      role: 'admin',
-      response: { 200: json('The state', DrainStateSchema) },
-      errors: ['invalid_request', 'invalid_json'],
-      handler: async () => {
-        if (drain.since) log.info('no longer draining: new requests for models are accepted again')
-        drain.end()
-        return state()
-      }
-    })
-  }
+  const route = nativeRouter(app, 'Server')
+  const { drain, log } = app
+  app.addHook('preValidation', async request => {
+    if (request.body !== undefined && request.body !== null) bodyObject(request.body)
+  })
+  route('GET /livez', 'getLive', 'Check that the process responds', {
+    description: 'For supervisors, which should restart the server if this fails.',
+    role: 'anyone',
+    response: { 200: json('The process responds', Loose({ status: Type.Literal('ok') })) },
+    handler: async () => ({ status: 'ok' })
+  })
+  route('GET /readyz', 'getReady', 'Check that models can be used', {
+    description:
+      'For load balancers: 503 while the server drains or shuts down, and while no llama.cpp build works. ' +
+      'Models on other servers need no build.',
+    role: 'anyone',
+    response: { 200: json('Models can be used', Loose({ status: Type.Literal('ok') })) },
+    errors: ['runtime_missing', 'draining'],
+    handler: async (request, reply) => {
+      const error = whyNotReady(drain)
+      // Sent without throwing, so that frequent probes do not fill the log.
+      return error ? reply.code(error.status).send(nativeErrorBody(error, request)) : { status: 'ok' }
+    }
+  })
+  const state = (): DrainState => ({
+    draining: drain.since !== undefined,
+    ...(drain.since && { since: drain.since.toISOString() }),
+    open: drain.open
+  })
+  route('GET /api/drain', 'getDrain', 'Show whether the server drains, and how many requests are open', {
+    role: 'operator',
+    response: { 200: json('The state', DrainStateSchema) },
+    handler: async () => state()
+  })
+  route('POST /api/drain', 'startDrain', 'Refuse new requests for models', {
+    role: 'admin',
+    description:
+      'Use this before a stop or restart. Running and waiting requests continue to their end, new requests get 503 `draining`, and ' +
+      '`/readyz` reports that the server is not ready. Pulls continue: a stop interrupts them, and the next start resumes them.',
+    response: { 200: json('The state', DrainStateSchema) },
+    errors: ['invalid_request', 'invalid_json'],
+    handler: async () => {
+      if (!drain.since) log.info({ open: drain.open }, 'draining: new requests for models are refused')
+      drain.begin()
+      return state()
+    }
+  })
+  route('DELETE /api/drain', 'endDrain', 'Accept new requests for models again', {
+    role: 'admin',
+    response: { 200: json('The state', DrainStateSchema) },
+    errors: ['invalid_request', 'invalid_json'],
+    handler: async () => {
+      if (drain.since) log.info('no longer draining: new requests for models are accepted again')
+      drain.end()
+      return state()
+    }
+  })
 }
 
 /** The attempts may contain paths, which are not disclosed to everyone. */

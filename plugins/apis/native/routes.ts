@@ -1,4 +1,4 @@
-import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
@@ -22,28 +22,30 @@ function getHealth({ drain }: FastifyInstance): Static<typeof RunningSchema> {
   return { status: 'ok', ...(drain.since && { draining: true }) }
 }
 
-export function nativeRoutes(deps: NativeDependencies, shownVersion = version): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-    // A missing or non-object body gets its own error code before the schema is applied.
-    app.addHook('preValidation', async request => {
-      if (request.routeOptions.schema?.body) bodyObject(request.body)
-    })
-    route('GET /health', 'getHealth', 'Check that corral is running', {
-      role: 'anyone',
-      response: { 200: json('Running', RunningSchema) },
-      handler: async () => getHealth(app)
-    })
-    route('GET /version', 'getVersion', "Show corral's version", {
-      response: { 200: json('The version', Loose({ version: Type.String() })) },
-      handler: async () => ({ version: shownVersion })
-    })
-    await app.register(answerRoutes(deps))
-    await app.register(embedRoutes(deps))
-    await app.register(modelRoutes(deps))
-    await app.register(pullRoutes(deps))
-    await app.register(streamRoutes(nativeRoute, 'Answers', 'NativeStream'))
-  }
+export async function nativeRoutes(
+  app: FastifyInstance,
+  deps: NativeDependencies,
+  shownVersion = version
+): Promise<void> {
+  const route = nativeRouter(app, 'Server')
+  // A missing or non-object body gets its own error code before the schema is applied.
+  app.addHook('preValidation', async request => {
+    if (request.routeOptions.schema?.body) bodyObject(request.body)
+  })
+  route('GET /health', 'getHealth', 'Check that corral is running', {
+    role: 'anyone',
+    response: { 200: json('Running', RunningSchema) },
+    handler: async () => getHealth(app)
+  })
+  route('GET /version', 'getVersion', "Show corral's version", {
+    response: { 200: json('The version', Loose({ version: Type.String() })) },
+    handler: async () => ({ version: shownVersion })
+  })
+  answerRoutes(app, deps)
+  embedRoutes(app, deps)
+  modelRoutes(app, deps)
+  pullRoutes(app, deps)
+  await app.register(streamRoutes(nativeRoute, 'Answers', 'NativeStream'))
 }
 
 const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'
@@ -57,47 +59,45 @@ function links(hasDocs: boolean, page: string | undefined): string {
 
 const PluginsSchema = Type.Object({ plugins: Type.Array(PluginReportSchema) }, { title: 'Plugins' })
 
-export function serverRoutes(plugins: () => PluginReport[]): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-    route('GET /', 'root', 'Root page', {
-      role: 'anyone',
-      description: 'A line of text, or a page for browsers.',
-      response: {
-        200: {
-          description: 'Running',
-          content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
-        }
-      },
-      handler: async (request, reply) => {
-        reply.vary('Accept')
-        // Browsers name HTML in their Accept header.
-        if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
-          return reply.type('text/plain; charset=utf-8').send(LINE)
-        }
-        const { web } = app
-        if (web?.path === '/') return web.sendPage(reply)
-        return reply
-          .type('text/html; charset=utf-8')
-          .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
-          .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
+export function serverRoutes(app: FastifyInstance, plugins: () => PluginReport[]): void {
+  const route = nativeRouter(app, 'Server')
+  route('GET /', 'root', 'Root page', {
+    role: 'anyone',
+    description: 'A line of text, or a page for browsers.',
+    response: {
+      200: {
+        description: 'Running',
+        content: { 'text/plain': { schema: Type.String() }, 'text/html': { schema: Type.String() } }
       }
-    })
-    route('POST /api/reload', 'reloadConfig', 'Reload the configuration', {
-      role: 'admin',
-      description:
-        'Changes take effect immediately: running answers continue, and models whose settings did not change stay loaded. Settings that need a restart of the server are listed. An invalid configuration changes nothing: `invalid_config` lists its mistakes in `problems`, with line and column.',
-      response: { 200: json('What has changed', ReloadReportSchema) },
-      errors: ['invalid_config', 'reload_failed', 'not_implemented'],
-      handler: () => app.reloadConfig()
-    })
-    route('GET /api/plugins', 'listPlugins', 'List the plugins', {
-      role: 'operator',
-      description: 'Built-in and configured plugins, with their states and what they offer.',
-      response: { 200: json('The plugins', PluginsSchema) },
-      handler: async (): Promise<Static<typeof PluginsSchema>> => {
-        return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
+    },
+    handler: async (request, reply) => {
+      reply.vary('Accept')
+      // Browsers name HTML in their Accept header.
+      if (!/\btext\/html\b/i.test(request.headers.accept ?? '')) {
+        return reply.type('text/plain; charset=utf-8').send(LINE)
       }
-    })
-  }
+      const { web } = app
+      if (web?.path === '/') return web.sendPage(reply)
+      return reply
+        .type('text/html; charset=utf-8')
+        .header('content-security-policy', "default-src 'none'; frame-ancestors 'none'")
+        .send(links(app.hasRoute({ method: 'GET', url: '/docs' }), web?.path))
+    }
+  })
+  route('POST /api/reload', 'reloadConfig', 'Reload the configuration', {
+    role: 'admin',
+    description:
+      'Changes take effect immediately: running answers continue, and models whose settings did not change stay loaded. Settings that need a restart of the server are listed. An invalid configuration changes nothing: `invalid_config` lists its mistakes in `problems`, with line and column.',
+    response: { 200: json('What has changed', ReloadReportSchema) },
+    errors: ['invalid_config', 'reload_failed', 'not_implemented'],
+    handler: () => app.reloadConfig()
+  })
+  route('GET /api/plugins', 'listPlugins', 'List the plugins', {
+    role: 'operator',
+    description: 'Built-in and configured plugins, with their states and what they offer.',
+    response: { 200: json('The plugins', PluginsSchema) },
+    handler: async (): Promise<Static<typeof PluginsSchema>> => {
+      return { plugins: plugins().sort((a, b) => (a.name < b.name ? -1 : 1)) }
+    }
+  })
 }

@@ -1,8 +1,9 @@
 import { basename, isAbsolute } from 'node:path'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { BuildSchema, type InstallRequest, RuntimesReportSchema } from '../../../core/contracts/builds.ts'
 import { Done, Named } from '../../../core/contracts/native-records.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Given, Loose, Titled } from '../../../core/http/request-fields.ts'
@@ -43,87 +44,79 @@ const UpgradeReplySchema = Loose({
 export type UpgradeReply = Static<typeof UpgradeReplySchema>
 
 const USE_ERRORS: ErrorCode[] = ['runtime_not_found', 'runtime_missing']
+const success = <Result extends object>(result: Result) => ({ status: 'success', ...result })
+
 const INSTALL_ERRORS = [...USE_ERRORS, ...DOWNLOAD_ERRORS]
 
-export function runtimeRoutes({ runtimes, streams }: NativeDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'llama.cpp builds')
-    app.addHook('preValidation', async request => {
-      if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
-    })
+export function runtimeRoutes(app: FastifyInstance, { runtimes, streams }: NativeDependencies): void {
+  const route = nativeRouter(app, 'llama.cpp builds')
+  app.addHook('preValidation', async request => {
+    if (request.method === 'POST') request.body = bodyObject(request.body ?? {})
+  })
 
-    route('GET /runtimes', 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
-      role: 'operator',
-      response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
-      errors: ['runtime_missing'],
-      handler: async ({ caller, server }) => {
-        await runtimes.rank()
-        const report = runtimes.report()
-        if (caller.role === 'admin') return report
-        const builds = [...report.installed.map(({ build }) => build), ...(report.chosen ? [report.chosen] : [])]
-        const places = builds.map(({ directory }) => ({ path: directory, shown: basename(directory) }))
-        return withoutServerPaths(report, [...places, ...server.folders])
-      }
-    })
+  route('GET /runtimes', 'listRuntimes', 'List llama.cpp builds, which one is used, and why', {
+    role: 'operator',
+    response: { 200: json('The builds and how they were ranked', Named('RuntimesReport', RuntimesReportSchema)) },
+    errors: ['runtime_missing'],
+    handler: async ({ caller, server }) => {
+      await runtimes.rank()
+      const report = runtimes.report()
+      if (caller.role === 'admin') return report
+      const builds = [...report.installed.map(({ build }) => build), ...(report.chosen ? [report.chosen] : [])]
+      const places = builds.map(({ directory }) => ({ path: directory, shown: basename(directory) }))
+      return withoutServerPaths(report, [...places, ...server.folders])
+    }
+  })
 
-    route('POST /runtimes/install', 'installRuntime', 'Install a build', {
-      role: 'admin',
-      description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
-      body: InstallRequestSchema,
-      bodyOptional: true,
-      response: { 200: streams.workReply('The installed build', BuildReplySchema) },
-      errors: INSTALL_ERRORS,
-      handler: async (request, reply) => {
-        const build = installRequest(request.body)
-        const stream = request.body.stream ?? true
-        return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
-          status: 'success',
-          build: await runtimes.install(build, { signal, onProgress })
-        }))
-      }
-    })
+  route('POST /runtimes/install', 'installRuntime', 'Install a build', {
+    role: 'admin',
+    description: 'From a release, or from an archive on the server. Engines keep running on the build in use.',
+    body: InstallRequestSchema,
+    bodyOptional: true,
+    response: { 200: streams.workReply('The installed build', BuildReplySchema) },
+    errors: INSTALL_ERRORS,
+    handler: async (request, reply) => {
+      const wanted = installRequest(request.body)
+      const work = async (waiting: Waiting) => success({ build: await runtimes.install(wanted, waiting) })
+      return await streams.replyToWork(request, reply, work, { streams: true })
+    }
+  })
 
-    route('POST /runtimes/use', 'useRuntime', 'Choose the build that engines run on', {
-      role: 'admin',
-      body: UseRequestSchema,
-      response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
-      errors: USE_ERRORS,
-      handler: async (request, reply) => {
-        const { runtime, stream } = request.body
-        return await streams.replyToWork(request, reply, { stream: stream ?? false }, async (signal, onProgress) => ({
-          status: 'success',
-          build: await runtimes.use(runtime, { signal, onProgress })
-        }))
-      }
-    })
+  route('POST /runtimes/use', 'useRuntime', 'Choose the build that engines run on', {
+    role: 'admin',
+    body: UseRequestSchema,
+    response: { 200: streams.workReply('The chosen build', BuildReplySchema) },
+    errors: USE_ERRORS,
+    handler: async (request, reply) => {
+      const { runtime } = request.body
+      const work = async (waiting: Waiting) => success({ build: await runtimes.use(runtime, waiting) })
+      return await streams.replyToWork(request, reply, work)
+    }
+  })
 
-    route('POST /runtimes/upgrade', 'upgradeRuntime', 'Install and use the newest release of the build in use', {
-      role: 'admin',
-      description: 'If the new build does not work, the previous one stays in use.',
-      body: Loose({ stream: streamed }),
-      bodyOptional: true,
-      response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
-      errors: INSTALL_ERRORS,
-      handler: async (request, reply) => {
-        const stream = request.body.stream ?? true
-        return await streams.replyToWork(request, reply, { stream }, async (signal, onProgress) => ({
-          status: 'success',
-          ...(await runtimes.upgrade({ signal, onProgress }))
-        }))
-      }
-    })
+  route('POST /runtimes/upgrade', 'upgradeRuntime', 'Install and use the newest release of the build in use', {
+    role: 'admin',
+    description: 'If the new build does not work, the previous one stays in use.',
+    body: Loose({ stream: streamed }),
+    bodyOptional: true,
+    response: { 200: streams.workReply('The build in use now, and the previous one', UpgradeReplySchema) },
+    errors: INSTALL_ERRORS,
+    handler: async (request, reply) => {
+      const work = async (waiting: Waiting) => success(await runtimes.upgrade(waiting))
+      return await streams.replyToWork(request, reply, work, { streams: true })
+    }
+  })
 
-    route('DELETE /runtimes/:id', 'deleteRuntime', 'Remove an installed build', {
-      role: 'admin',
-      params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
-      response: { 200: json('Removed', Done('deleted')) },
-      errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use'],
-      handler: async ({ params: { id } }) => {
-        await runtimes.remove(id)
-        return { status: 'deleted' }
-      }
-    })
-  }
+  route('DELETE /runtimes/:id', 'deleteRuntime', 'Remove an installed build', {
+    role: 'admin',
+    params: Type.Object({ id: Type.String({ description: 'Id of an installed build' }) }),
+    response: { 200: json('Removed', Done('deleted')) },
+    errors: ['invalid_request', 'runtime_not_found', 'runtime_in_use'],
+    handler: async ({ params: { id } }) => {
+      await runtimes.remove(id)
+      return { status: 'deleted' }
+    }
+  })
 }
 
 /** Validates an install request before a reply is sent. @throws CorralError `invalid_request` */

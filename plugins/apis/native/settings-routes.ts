@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { ModelSettingsSchema } from '../../../core/config/core-schema.ts'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
@@ -31,77 +31,75 @@ const ModelSettingsReplySchema = Loose(
 /** Settings that affect more than models: file paths, and the environment of programs. */
 const MACHINE_SETTINGS = ['environment', 'lora', 'projector']
 
-export function settingsRoutes({ catalog }: NativeDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Models')
+export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependencies): void {
+  const route = nativeRouter(app, 'Models')
 
-    route('GET /models/settings', 'getModelSettings', "Show a model's settings in the configuration file", {
-      role: 'admin',
-      description: 'As written in the file, without defaults and the settings that the model was created with.',
-      querystring: Type.Object({ model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
-      response: { 200: json('What the file sets', ModelSettingsReplySchema) },
-      errors: [...FILE_ERRORS, 'invalid_config', 'config_not_editable', 'not_implemented'],
-      handler: async ({ query, caller }): Promise<Static<typeof ModelSettingsReplySchema>> => {
-        const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
-        const { path, text } = await app.configEditor.file()
-        const { publicName: model, label } = variant
-        return { model, file: path, ...sectionIn(await loadYaml(), text ?? '', model, label) }
-      }
-    })
+  route('GET /models/settings', 'getModelSettings', "Show a model's settings in the configuration file", {
+    role: 'admin',
+    description: 'As written in the file, without defaults and the settings that the model was created with.',
+    querystring: Type.Object({ model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }) }),
+    response: { 200: json('What the file sets', ModelSettingsReplySchema) },
+    errors: [...FILE_ERRORS, 'invalid_config', 'config_not_editable', 'not_implemented'],
+    handler: async ({ query, caller }): Promise<Static<typeof ModelSettingsReplySchema>> => {
+      const variant = catalogFor(catalog, caller).get(parseRequestedName(query.model))
+      const { path, text } = await app.configEditor.file()
+      const { publicName: model, label } = variant
+      return { model, file: path, ...sectionIn(await loadYaml(), text ?? '', model, label) }
+    }
+  })
 
-    route('PUT /models/settings', 'setModelSettings', "Change a model's settings in the configuration file", {
-      role: 'admin',
-      description:
-        'They replace everything that the file sets for the model. Comments and all other settings are kept. The configuration is then reloaded: if the options of a loaded model changed, its next request reloads it. Mistakes are refused with `invalid_config` as at startup, and nothing is written. `environment`, `lora` and `projector` can be changed only over the private socket or in the file.',
-      body: Titled('ModelSettingsRequest', {
-        ...named,
-        settings: SettingsSchema,
-        revision: Type.String({ description: 'The revision of the settings that were read' })
-      }),
-      response: { 200: json('What has changed', ReloadReportSchema) },
-      errors: [
-        ...FILE_ERRORS,
-        'invalid_config',
-        'config_not_editable',
-        'settings_changed',
-        'path_not_allowed',
-        'reload_failed',
-        'not_implemented'
-      ],
-      handler: async ({ body, caller }) => {
-        const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
-        const yaml = await loadYaml()
-        return await app.configEditor.rewrite(({ path, text }) => {
-          const { section, settings, revision } = sectionIn(yaml, text, model, label)
-          if (revision !== body.revision) {
-            throw new CorralError(
-              'settings_changed',
-              `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
-              { param: 'revision' }
-            )
-          }
-          const changes = diffSettings(settings, body.settings as Values)
-          const refused = caller.isLocal ? undefined : MACHINE_SETTINGS.find(name => name in changes)
-          if (refused !== undefined) {
-            throw new CorralError(
-              'path_not_allowed',
-              `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`,
-              { param: `settings.${refused}` }
-            )
-          }
-          if (Object.keys(changes).length === 0) return text
-          const changed = yaml.withModelSettings(text, section, changes)
-          if (changed === undefined) {
-            throw new CorralError(
-              'config_not_editable',
-              `The settings of "${section}" in ${path} cannot be changed without affecting others, for example because of a YAML anchor. Edit the file by hand, then run "corral reload".`
-            )
-          }
-          return changed
-        })
-      }
-    })
-  }
+  route('PUT /models/settings', 'setModelSettings', "Change a model's settings in the configuration file", {
+    role: 'admin',
+    description:
+      'They replace everything that the file sets for the model. Comments and all other settings are kept. The configuration is then reloaded: if the options of a loaded model changed, its next request reloads it. Mistakes are refused with `invalid_config` as at startup, and nothing is written. `environment`, `lora` and `projector` can be changed only over the private socket or in the file.',
+    body: Titled('ModelSettingsRequest', {
+      ...named,
+      settings: SettingsSchema,
+      revision: Type.String({ description: 'The revision of the settings that were read' })
+    }),
+    response: { 200: json('What has changed', ReloadReportSchema) },
+    errors: [
+      ...FILE_ERRORS,
+      'invalid_config',
+      'config_not_editable',
+      'settings_changed',
+      'path_not_allowed',
+      'reload_failed',
+      'not_implemented'
+    ],
+    handler: async ({ body, caller }) => {
+      const { publicName: model, label } = catalogFor(catalog, caller).get(parseRequestedName(requestedName(body)))
+      const yaml = await loadYaml()
+      return await app.configEditor.rewrite(({ path, text }) => {
+        const { section, settings, revision } = sectionIn(yaml, text, model, label)
+        if (revision !== body.revision) {
+          throw new CorralError(
+            'settings_changed',
+            `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
+            { param: 'revision' }
+          )
+        }
+        const changes = diffSettings(settings, body.settings as Values)
+        const refused = caller.isLocal ? undefined : MACHINE_SETTINGS.find(name => name in changes)
+        if (refused !== undefined) {
+          throw new CorralError(
+            'path_not_allowed',
+            `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`,
+            { param: `settings.${refused}` }
+          )
+        }
+        if (Object.keys(changes).length === 0) return text
+        const changed = yaml.withModelSettings(text, section, changes)
+        if (changed === undefined) {
+          throw new CorralError(
+            'config_not_editable',
+            `The settings of "${section}" in ${path} cannot be changed without affecting others, for example because of a YAML anchor. Edit the file by hand, then run "corral reload".`
+          )
+        }
+        return changed
+      })
+    }
+  })
 }
 
 /** YAML support is imported on demand, because a server without a configuration file does not need it. */

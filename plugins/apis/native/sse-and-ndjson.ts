@@ -3,7 +3,7 @@ import { type TSchema, Type } from 'typebox'
 import type { Channel } from '../../../core/answers/pipeline.ts'
 import type { EventStream, EventStreams, Framing } from '../../../core/contracts/native-api.ts'
 import { type WorkStep, WorkStepSchema } from '../../../core/contracts/native-records.ts'
-import { type OnProgress, type Progress, progressText } from '../../../core/contracts/progress.ts'
+import { type Progress, progressText, type Waiting } from '../../../core/contracts/progress.ts'
 import type { CorralError } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { workFailureEvent } from '../../../core/http/native-error.ts'
@@ -19,6 +19,11 @@ export const FRAMES = {
 
 /** Minimum milliseconds between two progress events. */
 const EVENT_INTERVAL_MS = 100
+
+interface Named {
+  model?: string | null
+  name?: string | null
+}
 
 interface StreamSettings {
   negotiate: boolean
@@ -91,16 +96,17 @@ export class NativeStreams implements EventStreams {
   /**
    * Runs work and replies with its result. In a stream each step is an event and the result is the last one. A failure
    * looks like that of a pull. If the request names a model, it also looks like that of an answer.
+   * @param streams whether the reply is a stream if the request does not say it
    */
   async replyToWork(
-    request: FastifyRequest,
+    request: FastifyRequest<{ Body: Named & { stream?: boolean | null } }>,
     reply: FastifyReply,
-    body: { model?: string | null; name?: string | null; stream?: boolean | null },
-    work: (signal: AbortSignal, onProgress: OnProgress) => Promise<Record<string, unknown>>
+    work: (waiting: Required<Waiting>) => Promise<Record<string, unknown>>,
+    { streams = false, named = request.body }: { streams?: boolean; named?: Named } = {}
   ): Promise<unknown> {
     const signal = clientSignal(reply)
-    if (!body.stream) return await work(signal, () => undefined)
-    const model = requestedName(body)
+    if (!(request.body.stream ?? streams)) return await work({ signal, onProgress: () => undefined })
+    const model = requestedName(named)
     const failureEvent = (failure: CorralError) => ({
       ...(model && answerFailure(model, failure)),
       ...workFailureEvent(failure)
@@ -108,7 +114,7 @@ export class NativeStreams implements EventStreams {
     const follow = async (stream: EventStream) => {
       let sent = 0
       let doing = ''
-      return await work(signal, progress => {
+      const onProgress = (progress: Progress) => {
         stream.status = progressText(progress)
         const done = progress.completed !== undefined && progress.completed === progress.total
         const does = `${progress.phase} ${progress.subject} ${progress.step?.number}`
@@ -116,7 +122,8 @@ export class NativeStreams implements EventStreams {
         doing = does
         sent = performance.now()
         void stream.send(progressEvent(progress))
-      })
+      }
+      return await work({ signal, onProgress })
     }
     await this.reply(request, reply, follow, failureEvent)
   }

@@ -1,4 +1,4 @@
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync } from 'fastify'
 import { Type } from 'typebox'
 import { NATIVE_NAMING } from '../../../core/contracts/native-api.ts'
 import {
@@ -67,9 +67,10 @@ export default definePlugin({
         app = instance
         instance.addHook('preClose', async () => listener?.stopAccepting())
         instance.addHook('onClose', async () => await listener?.closed())
-        await instance.register(createModelRoutes(making, NATIVE_NAMING, nativeApi.streams('sse')), { prefix: '/api' })
-        const ollama = createModelRoutes(making, naming, nativeApi.streams('ndjson'))
-        await instance.register(ollamaRoutes(nativeApi, naming, ollama))
+        const [sse, ndjson] = [nativeApi.streams('sse'), nativeApi.streams('ndjson')]
+        await instance.register(api => createModelRoutes(api, making, NATIVE_NAMING, sse), { prefix: '/api' })
+        const ollama: FastifyPluginAsync = api => createModelRoutes(api, making, naming, ndjson)
+        await instance.register(scope => ollamaRoutes(scope, nativeApi, naming, ollama))
       },
       async start() {
         await sweep()

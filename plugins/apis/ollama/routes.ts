@@ -20,72 +20,71 @@ export const OLLAMA_VERSION = '0.17.4'
 
 const PREFIX = '/ollama'
 
-export function ollamaRoutes(
+export async function ollamaRoutes(
+  app: FastifyInstance,
   nativeApi: NativeApi,
   naming: ModelNaming,
   making: FastifyPluginAsync
-): FastifyPluginAsync {
-  return async app => {
-    tagAsOllama(app)
-    const route = nativeRouter(app, 'Ollama')
-    app.setErrorHandler((error, request, reply) => {
-      if (isDisconnect(error, request)) return reply.hijack()
-      const failure = withOllamaMessage(toCorralError(error), request.body)
-      request.record.failure = failure
-      logFailure(failure, request.log)
-      return reply
-        .code(failure.status)
-        .headers(errorHeaders(failure))
-        .send(nativeErrorBody(clientError(failure, request), request))
-    })
-    route(`GET ${PREFIX}`, 'ollamaRoot', "Check that Ollama's API is available", {
-      role: 'anyone',
-      response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } },
-      handler: async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running')
-    })
-    route(`GET ${PREFIX}/api/status`, 'ollamaStatus', "Show that Ollama's cloud models are disabled", {
-      response: {
-        200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
-      },
-      handler: async () => ({ cloud: { disabled: true, source: 'corral' } })
-    })
-    for (const [path, operationId, summary] of [
-      ['me', 'ollamaMe', 'Show the account at ollama.com (there is none)'],
-      ['signout', 'ollamaSignout', 'Sign out of ollama.com (there is none)']
-    ] as const) {
-      route(`POST ${PREFIX}/api/${path}`, operationId, summary, { errors: ['not_implemented'], handler: noAccount })
-    }
-    await app.register(
-      async scope => {
-        scope.addHook('preHandler', async request => refuseTemplate(request))
-        await scope.register(
-          nativeApi.routes({
-            defaultFraming: 'ndjson',
-            naming,
-            truncates: true,
-            givesContext: true,
-            version: OLLAMA_VERSION,
-            modelfile: variant => modelfileText(variant, naming.shown(variant))
-          })
-        )
-        await scope.register(making)
-      },
-      { prefix: `${PREFIX}/api` }
-    )
-    // Routes requests to /v1 again without the prefix, since some clients use one base address for both APIs. The
-    // second routing logs them and checks the role.
-    app.all(`${PREFIX}/v1/*`, {
-      config: { role: 'anyone' },
-      schema: { hide: true },
-      logLevel: 'silent',
-      onRequest: async (request, reply) => {
-        reply.hijack()
-        request.raw.url = request.raw.url!.slice(PREFIX.length)
-        app.routing(request.raw, reply.raw)
-      },
-      handler: async (_request, reply) => reply
-    })
+): Promise<void> {
+  tagAsOllama(app)
+  const route = nativeRouter(app, 'Ollama')
+  app.setErrorHandler((error, request, reply) => {
+    if (isDisconnect(error, request)) return reply.hijack()
+    const failure = withOllamaMessage(toCorralError(error), request.body)
+    request.record.failure = failure
+    logFailure(failure, request.log)
+    return reply
+      .code(failure.status)
+      .headers(errorHeaders(failure))
+      .send(nativeErrorBody(clientError(failure, request), request))
+  })
+  route(`GET ${PREFIX}`, 'ollamaRoot', "Check that Ollama's API is available", {
+    role: 'anyone',
+    response: { 200: { description: 'It is available', content: { 'text/plain': { schema: Type.String() } } } },
+    handler: async (_request, reply) => reply.type('text/plain; charset=utf-8').send('Ollama is running')
+  })
+  route(`GET ${PREFIX}/api/status`, 'ollamaStatus', "Show that Ollama's cloud models are disabled", {
+    response: {
+      200: json('Disabled', Loose({ cloud: Loose({ disabled: Type.Literal(true), source: Type.String() }) }))
+    },
+    handler: async () => ({ cloud: { disabled: true, source: 'corral' } })
+  })
+  for (const [path, operationId, summary] of [
+    ['me', 'ollamaMe', 'Show the account at ollama.com (there is none)'],
+    ['signout', 'ollamaSignout', 'Sign out of ollama.com (there is none)']
+  ] as const) {
+    route(`POST ${PREFIX}/api/${path}`, operationId, summary, { errors: ['not_implemented'], handler: noAccount })
   }
+  await app.register(
+    async scope => {
+      scope.addHook('preHandler', async request => refuseTemplate(request))
+      await scope.register(
+        nativeApi.routes({
+          defaultFraming: 'ndjson',
+          naming,
+          truncates: true,
+          givesContext: true,
+          version: OLLAMA_VERSION,
+          modelfile: variant => modelfileText(variant, naming.shown(variant))
+        })
+      )
+      await scope.register(making)
+    },
+    { prefix: `${PREFIX}/api` }
+  )
+  // Routes requests to /v1 again without the prefix, since some clients use one base address for both APIs. The
+  // second routing logs them and checks the role.
+  app.all(`${PREFIX}/v1/*`, {
+    config: { role: 'anyone' },
+    schema: { hide: true },
+    logLevel: 'silent',
+    onRequest: async (request, reply) => {
+      reply.hijack()
+      request.raw.url = request.raw.url!.slice(PREFIX.length)
+      app.routing(request.raw, reply.raw)
+    },
+    handler: async (_request, reply) => reply
+  })
 }
 
 /**

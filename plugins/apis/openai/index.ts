@@ -31,8 +31,8 @@ export default definePlugin({
     return {
       services: { responses: stored },
       routes: async app => {
-        await app.register(openaiRoutes(deps), { prefix: '/v1' })
-        await app.register(cohereRoutes(deps), { prefix: '/v2' })
+        await app.register(api => openaiRoutes(api, deps), { prefix: '/v1' })
+        await app.register(async api => cohereRoutes(api, deps), { prefix: '/v2' })
       },
       reload(next: typeof options) {
         heartbeat = next.heartbeat

@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { type ModelLimits, modelLimits } from '../../../core/answers/model-limits.ts'
 import type { ApiDependencies } from '../../../core/answers/model-request.ts'
@@ -24,7 +24,7 @@ const ModelPath = Type.Object({
   })
 })
 
-export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): FastifyPluginAsync {
+export function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDependencies): void {
   const readFacts = (seen: VisibleCatalog, caller: Pick<Caller, 'bounds'>) => {
     const getLimits = modelLimits(config, scheduler.running(), caller)
     const getState = loadStates(scheduler)
@@ -36,59 +36,57 @@ export function modelRoutes({ catalog, scheduler, config }: ApiDependencies): Fa
     })
   }
   const body = new ListBody()
-  return async app => {
-    const route = openaiRouter(app, 'OpenAI models')
-    route('GET /models', 'listModels', 'List models', {
-      description:
-        'The models on this machine, in records for the clients of OpenAI and Anthropic. Without `limit`, `after_id` and `before_id`, `models` is a catalog for Codex.',
-      querystring: ModelListQuery,
-      headers: LIST_HEADERS,
-      response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
-      errors: ['invalid_request'],
-      handler: async ({ caller, query }, reply) => {
-        const seen = catalogFor(catalog, caller)
-        const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
-        const getFacts = readFacts(seen, caller)
-        if (!isWhole) return modelPage(listed(seen), getFacts, query)
-        const toCodex = (model: StoredModel, alias?: string) =>
-          codexRecord(model, alias ?? model.publicName, getFacts(model).limits)
-        if (caller.models !== undefined || caller.bounds !== undefined) {
-          const rows = listed(seen)
-          const codex = rows.map(({ model, alias }) => toCodex(model, alias)).filter(row => row !== undefined)
-          return { ...modelPage(rows, getFacts, query), models: codex }
-        }
-        const models = seen.list()
-        const aliases = seen.aliases()
-        const first = models[0]?.publicName ?? aliases[0]?.alias ?? null
-        const last = aliases.at(-1)?.alias ?? models.at(-1)?.publicName ?? null
-        return body.send(reply, models, aliases, {
-          heads: ['{"object":"list","data":[', '],"models":['],
-          tail: `],"first_id":${JSON.stringify(first)},"last_id":${JSON.stringify(last)},"has_more":false}`,
-          factOf(model) {
-            const { limits, state, aliases } = getFacts(model)
-            const isPlain = state.value === 'unloaded' && !state.failure && aliases.length === 0
-            if (isPlain) return `${limits.window} ${limits.answer}`
-            return JSON.stringify([limits, state, state.failure?.message, aliases])
-          },
-          textsOf: (model, alias) => [
-            JSON.stringify(modelRecord({ model, alias }, getFacts(model))),
-            JSON.stringify(toCodex(model, alias))
-          ]
-        })
+  const route = openaiRouter(app, 'OpenAI models')
+  route('GET /models', 'listModels', 'List models', {
+    description:
+      'The models on this machine, in records for the clients of OpenAI and Anthropic. Without `limit`, `after_id` and `before_id`, `models` is a catalog for Codex.',
+    querystring: ModelListQuery,
+    headers: LIST_HEADERS,
+    response: { 200: json('The models', ModelList), 304: NOT_MODIFIED },
+    errors: ['invalid_request'],
+    handler: async ({ caller, query }, reply) => {
+      const seen = catalogFor(catalog, caller)
+      const isWhole = query.limit === undefined && query.after_id === undefined && query.before_id === undefined
+      const getFacts = readFacts(seen, caller)
+      if (!isWhole) return modelPage(listed(seen), getFacts, query)
+      const toCodex = (model: StoredModel, alias?: string) =>
+        codexRecord(model, alias ?? model.publicName, getFacts(model).limits)
+      if (caller.models !== undefined || caller.bounds !== undefined) {
+        const rows = listed(seen)
+        const codex = rows.map(({ model, alias }) => toCodex(model, alias)).filter(row => row !== undefined)
+        return { ...modelPage(rows, getFacts, query), models: codex }
       }
-    })
-    // Model names contain a slash, which clients send literally or as %2F.
-    route('GET /models/*', 'retrieveModel', 'Show a model', {
-      params: ModelPath,
-      response: { 200: json('The model', Model) },
-      errors: ['invalid_model_name', 'model_not_found'],
-      handler: async request => {
-        const seen = catalogFor(catalog, request.caller)
-        const listed = findListed(seen, parseRequestedName(request.params['*']))
-        return modelRecord(listed, readFacts(seen, request.caller)(listed.model))
-      }
-    })
-  }
+      const models = seen.list()
+      const aliases = seen.aliases()
+      const first = models[0]?.publicName ?? aliases[0]?.alias ?? null
+      const last = aliases.at(-1)?.alias ?? models.at(-1)?.publicName ?? null
+      return body.send(reply, models, aliases, {
+        heads: ['{"object":"list","data":[', '],"models":['],
+        tail: `],"first_id":${JSON.stringify(first)},"last_id":${JSON.stringify(last)},"has_more":false}`,
+        factOf(model) {
+          const { limits, state, aliases } = getFacts(model)
+          const isPlain = state.value === 'unloaded' && !state.failure && aliases.length === 0
+          if (isPlain) return `${limits.window} ${limits.answer}`
+          return JSON.stringify([limits, state, state.failure?.message, aliases])
+        },
+        textsOf: (model, alias) => [
+          JSON.stringify(modelRecord({ model, alias }, getFacts(model))),
+          JSON.stringify(toCodex(model, alias))
+        ]
+      })
+    }
+  })
+  // Model names contain a slash, which clients send literally or as %2F.
+  route('GET /models/*', 'retrieveModel', 'Show a model', {
+    params: ModelPath,
+    response: { 200: json('The model', Model) },
+    errors: ['invalid_model_name', 'model_not_found'],
+    handler: async request => {
+      const seen = catalogFor(catalog, request.caller)
+      const listed = findListed(seen, parseRequestedName(request.params['*']))
+      return modelRecord(listed, readFacts(seen, request.caller)(listed.model))
+    }
+  })
 }
 
 /** A row of the list: a model, under its own name or an alias. */

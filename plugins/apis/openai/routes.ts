@@ -1,4 +1,4 @@
-import type { FastifyInstance, FastifyPluginAsync, FastifyReply } from 'fastify'
+import type { FastifyInstance, FastifyReply } from 'fastify'
 import { Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
 import { embedChunked, rerankChunked } from '../../../core/answers/embed-in-batches.ts'
@@ -24,24 +24,23 @@ import { responseRoutes } from './responses/routes.ts'
 import type { StoredResponses } from './responses/stored-responses.ts'
 import * as schemas from './schemas.ts'
 
-export function openaiRoutes(deps: ApiDependencies & { stored: StoredResponses }): FastifyPluginAsync {
-  return async app => {
-    useOpenAiFormat(app, '/v1/', deps)
-    await app.register(modelRoutes(deps))
-    await app.register(textRoutes({ ...deps, answers: new RunningAnswers() }))
-    await app.register(vectorRoutes(deps))
-    await app.register(responseRoutes(deps))
-    await app.register(mediaRoutes(deps))
-    await app.register(streamRoutes(openaiRoute, 'OpenAI chat', 'Stream'))
-  }
+export async function openaiRoutes(
+  app: FastifyInstance,
+  deps: ApiDependencies & { stored: StoredResponses }
+): Promise<void> {
+  useOpenAiFormat(app, '/v1/', deps)
+  modelRoutes(app, deps)
+  textRoutes(app, { ...deps, answers: new RunningAnswers() })
+  vectorRoutes(app, deps)
+  responseRoutes(app, deps)
+  await app.register(async scope => mediaRoutes(scope, deps))
+  await app.register(streamRoutes(openaiRoute, 'OpenAI chat', 'Stream'))
 }
 
 /** The routes below `/v2` that Cohere's clients use. */
-export function cohereRoutes(deps: ApiDependencies): FastifyPluginAsync {
-  return async app => {
-    useOpenAiFormat(app, '/v2/', deps)
-    rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
-  }
+export function cohereRoutes(app: FastifyInstance, deps: ApiDependencies): void {
+  useOpenAiFormat(app, '/v2/', deps)
+  rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
 }
 
 /** Renders errors and validates bodies as OpenAI's clients expect. */
@@ -50,125 +49,121 @@ function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))
 }
 
-function textRoutes(deps: ApiDependencies & { answers: RunningAnswers }): FastifyPluginAsync {
+function textRoutes(app: FastifyInstance, deps: ApiDependencies & { answers: RunningAnswers }): void {
   const errors = openaiErrors(ANSWER_ERRORS)
-  return async app => {
-    const route = openaiRouter(app, 'OpenAI chat')
-    route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
-      description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
-      body: schemas.ChatRequest,
-      response: {
-        200: jsonOrStream('The answer', schemas.ChatCompletion, {
-          event:
-            'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-          item: Type.Union([schemas.ChatChunk, errors]),
-          end: '[DONE]'
-        })
-      },
-      errors: ANSWER_ERRORS,
-      handler: (request, reply) => answer(deps, request, reply, chatGeneration)
-    })
-    route('POST /completions', 'createCompletion', 'Continue a text', {
-      description:
-        "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
-      body: schemas.CompletionRequest,
-      response: {
-        200: jsonOrStream('The texts', schemas.Completion, {
-          event:
-            'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
-          item: Type.Union([schemas.Completion, errors]),
-          end: '[DONE]'
-        })
-      },
-      errors: ANSWER_ERRORS,
-      handler: (request, reply) => answer(deps, request, reply, completionGeneration)
-    })
-    route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
-      description:
-        "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
-      body: schemas.ControlRequest,
-      response: { 200: json('Whether the action succeeded', schemas.ControlReply) },
-      errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
-      handler: async ({ body: { id, model: named, name }, caller }, reply) => {
-        const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
-        return await deps.answers.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
-      }
-    })
-  }
+  const route = openaiRouter(app, 'OpenAI chat')
+  route('POST /chat/completions', 'createChatCompletion', 'Answer a conversation', {
+    description: "OpenAI's Chat Completions. The model is loaded if necessary, but never downloaded.",
+    body: schemas.ChatRequest,
+    response: {
+      200: jsonOrStream('The answer', schemas.ChatCompletion, {
+        event:
+          'Events `data: {"object":"chat.completion.chunk",…}` with a `delta` for a choice, the counts last if stream_options.include_usage is true, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
+        item: Type.Union([schemas.ChatChunk, errors]),
+        end: '[DONE]'
+      })
+    },
+    errors: ANSWER_ERRORS,
+    handler: (request, reply) => answer(deps, request, reply, chatGeneration)
+  })
+  route('POST /completions', 'createCompletion', 'Continue a text', {
+    description:
+      "OpenAI's older Completions: one or several prompts, without the chat template. With a suffix, the text in between is filled in.",
+    body: schemas.CompletionRequest,
+    response: {
+      200: jsonOrStream('The texts', schemas.Completion, {
+        event:
+          'Events `data: {"object":"text_completion",…}` with a piece of `text` for a choice, then `data: [DONE]`. A failure is `data: {"error":{…}}` without `[DONE]`.',
+        item: Type.Union([schemas.Completion, errors]),
+        end: '[DONE]'
+      })
+    },
+    errors: ANSWER_ERRORS,
+    handler: (request, reply) => answer(deps, request, reply, completionGeneration)
+  })
+  route('POST /chat/completions/control', 'controlChatCompletion', 'Control an answer while it is generated', {
+    description:
+      "Like llama-server's /v1/chat/completions/control: `reasoning_end` ends the thinking of an answer that was requested with `reasoning_control: true`, so the model continues with the answer itself.",
+    body: schemas.ControlRequest,
+    response: { 200: json('Whether the action succeeded', schemas.ControlReply) },
+    errors: ['invalid_model_name', 'model_not_found', 'forbidden_model', 'engine_crashed'],
+    handler: async ({ body: { id, model: named, name }, caller }, reply) => {
+      const model = catalogFor(deps.catalog, caller).get(parseRequestedName(named ?? name))
+      return await deps.answers.endThought({ id, owner: caller.owner, model }, clientSignal(reply))
+    }
+  })
 }
 
 /** Routes for embeddings, rankings and tokens, which engines return as a whole. */
-function vectorRoutes(deps: ApiDependencies): FastifyPluginAsync {
+function vectorRoutes(app: FastifyInstance, deps: ApiDependencies): void {
   const tokenQuestion = (body: Fields, caller: Caller) => {
     const request = readModelRequest(deps, body, caller)
     const lease = { ...request.lease, mode: anyMode(request.variant) }
     return { operation: 'tokens', body: engineFields(body, request), lease } as const
   }
-  return async app => {
-    const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
-    const tokenRoute = openaiRouter(app, 'OpenAI tokens')
-    embeddingRoute('POST /embeddings', 'createEmbedding', 'Create embeddings of texts', {
-      description: 'A model that generates text gets a separate engine in embedding mode.',
-      body: schemas.EmbeddingRequest,
-      response: { 200: json('The embeddings, in the order of the texts', schemas.Embeddings) },
-      errors: ANSWER_ERRORS,
-      handler: async ({ body, caller }, reply) => {
-        const request = readModelRequest(deps, body, caller)
-        const input = embeddingInputs(body, request.variant)
-        const lease = { ...request.lease, mode: 'embedding' } as const
-        const question = { operation: 'embeddings', body: { input }, lease } as const
-        const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
-          embedChunked(lease, input, tally, { made: vector => toDimensions(vector, body) })
-        )
-        return embeddingList(reply, vectors, body, request.requested)
-      }
-    })
-    rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
-    // Builds the engine's request for a conversation without answering it.
-    const conversation = (body: Fields, reply: FastifyReply) => {
-      const request = readModelRequest(deps, body, reply.request.caller)
-      const generation = chatGeneration(body, request)
-      reportIgnoredTools(reply, generation.ignoredTools ?? [])
-      return { operation: 'tokens', body: generation.body, lease: request.lease } as const
+  const embeddingRoute = openaiRouter(app, 'OpenAI embeddings')
+  const tokenRoute = openaiRouter(app, 'OpenAI tokens')
+  embeddingRoute('POST /embeddings', 'createEmbedding', 'Create embeddings of texts', {
+    description: 'A model that generates text gets a separate engine in embedding mode.',
+    body: schemas.EmbeddingRequest,
+    response: { 200: json('The embeddings, in the order of the texts', schemas.Embeddings) },
+    errors: ANSWER_ERRORS,
+    handler: async ({ body, caller }, reply) => {
+      const request = readModelRequest(deps, body, caller)
+      const input = embeddingInputs(body, request.variant)
+      const lease = { ...request.lease, mode: 'embedding' } as const
+      const question = { operation: 'embeddings', body: { input }, lease } as const
+      const vectors = await askOnce(deps, reply, question, (lease, { input }, tally) =>
+        embedChunked(lease, input, tally, { made: vector => toDimensions(vector, body) })
+      )
+      return embeddingList(reply, vectors, body, request.requested)
     }
-    tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
-      description: "Like llama-server's /v1/chat/completions/input_tokens.",
-      body: schemas.ChatRequest,
-      response: { 200: json('The number of tokens', schemas.PromptTokens) },
-      errors: ANSWER_ERRORS,
-      handler: async ({ body }, reply) => ({
-        object: 'response.input_tokens',
-        input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, reply))
-      })
-    })
-    tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
-      description: "Applies the model's chat template, like llama-server's /apply-template.",
-      body: schemas.ChatRequest,
-      response: { 200: json('The prompt', schemas.Prompt) },
-      errors: ANSWER_ERRORS,
-      handler: async ({ body }, reply) => ({
-        prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, reply))
-      })
-    })
-    tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
-      description: "Like llama-server's /tokenize.",
-      body: schemas.TokenizeRequest,
-      response: { 200: json('The tokens', schemas.TokenList) },
-      errors: ANSWER_ERRORS,
-      handler: ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
-    })
-    tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
-      description: "Like llama-server's /detokenize.",
-      body: schemas.DetokenizeRequest,
-      response: { 200: json('The text', schemas.Text) },
-      errors: ANSWER_ERRORS,
-      handler: async ({ body, caller }, reply) => ({
-        content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
-          requireCall(lease, 'detokenize')(tokens as number[], lease)
-        )
-      })
-    })
+  })
+  rankingRoutes(app, deps, { '/rerank': 'rerank', '/reranking': 'rerankToo' })
+  // Builds the engine's request for a conversation without answering it.
+  const conversation = (body: Fields, reply: FastifyReply) => {
+    const request = readModelRequest(deps, body, reply.request.caller)
+    const generation = chatGeneration(body, request)
+    reportIgnoredTools(reply, generation.ignoredTools ?? [])
+    return { operation: 'tokens', body: generation.body, lease: request.lease } as const
   }
+  tokenRoute('POST /chat/completions/input_tokens', 'countChatTokens', 'Count the tokens of a conversation', {
+    description: "Like llama-server's /v1/chat/completions/input_tokens.",
+    body: schemas.ChatRequest,
+    response: { 200: json('The number of tokens', schemas.PromptTokens) },
+    errors: ANSWER_ERRORS,
+    handler: async ({ body }, reply) => ({
+      object: 'response.input_tokens',
+      input_tokens: await askPrompt(deps, reply, 'countTokens', conversation(body, reply))
+    })
+  })
+  tokenRoute('POST /chat/completions/prompt', 'showPrompt', 'Show the prompt of a conversation', {
+    description: "Applies the model's chat template, like llama-server's /apply-template.",
+    body: schemas.ChatRequest,
+    response: { 200: json('The prompt', schemas.Prompt) },
+    errors: ANSWER_ERRORS,
+    handler: async ({ body }, reply) => ({
+      prompt: await askPrompt(deps, reply, 'applyTemplate', conversation(body, reply))
+    })
+  })
+  tokenRoute('POST /tokenize', 'tokenize', 'Split a text into tokens', {
+    description: "Like llama-server's /tokenize.",
+    body: schemas.TokenizeRequest,
+    response: { 200: json('The tokens', schemas.TokenList) },
+    errors: ANSWER_ERRORS,
+    handler: ({ body, caller }, reply) => askPrompt(deps, reply, 'tokenize', tokenQuestion(body, caller))
+  })
+  tokenRoute('POST /detokenize', 'detokenize', 'Turn tokens into text', {
+    description: "Like llama-server's /detokenize.",
+    body: schemas.DetokenizeRequest,
+    response: { 200: json('The text', schemas.Text) },
+    errors: ANSWER_ERRORS,
+    handler: async ({ body, caller }, reply) => ({
+      content: await askOnce(deps, reply, tokenQuestion(body, caller), (lease, { tokens }) =>
+        requireCall(lease, 'detokenize')(tokens as number[], lease)
+      )
+    })
+  })
 }
 
 /** Registers ranking routes. @param paths path → operation id */

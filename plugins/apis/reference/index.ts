@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
-import type { FastifyInstance, FastifyPluginAsync, FastifyReply, RouteOptions } from 'fastify'
+import type { FastifyInstance, FastifyReply, RouteOptions } from 'fastify'
 import { Type } from 'typebox'
 import type { Catalog } from '../../../core/contracts/models.ts'
 import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
@@ -25,7 +25,7 @@ export default definePlugin({
       hooks: async app => {
         described = rememberDescribed(app)
       },
-      routes: async app => void (await app.register(docsRoutes(described, catalog)))
+      routes: async app => docsRoutes(app, described, catalog)
     }
   }
 })
@@ -60,41 +60,39 @@ const ASSETS = { 'swagger-ui-bundle.js': 'text/javascript; charset=utf-8', 'swag
  * Serves the API document and the page that shows it. The document is built on the first request. Its examples name
  * models that the caller may use.
  */
-function docsRoutes(described: () => DescribedRoute[], catalog: Catalog): FastifyPluginAsync {
+function docsRoutes(app: FastifyInstance, described: () => DescribedRoute[], catalog: Catalog): void {
   let document: string | undefined
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-    route('GET /openapi.json', 'getApiDocument', 'The API document', {
-      description: 'OpenAPI 3.1 document of all routes of this server.',
-      response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) },
-      handler: async (request, reply) => {
-        const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
-          import('./openapi.ts'),
-          import('./examples.ts')
-        ])
-        document ??= JSON.stringify(openApiDocument(described()))
-        return reply
-          .type('application/json; charset=utf-8')
-          .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
-      }
-    })
-
-    route('GET /docs', 'getDocs', 'A page to read and try the API', {
-      role: 'anyone',
-      description: 'The page asks for a key if the API document needs one.',
-      response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } },
-      handler: async (_request, reply) => await sendPage(reply)
-    })
-
-    const { resolve } = createRequire(import.meta.url)
-    for (const [name, type] of Object.entries(ASSETS)) {
-      app.get(`/docs/${name}`, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
-        reply
-          .type(type)
-          .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })
-          .send(await readFile(resolve(`@fastify/swagger-ui/static/${name}`)))
-      )
+  const route = nativeRouter(app, 'Server')
+  route('GET /openapi.json', 'getApiDocument', 'The API document', {
+    description: 'OpenAPI 3.1 document of all routes of this server.',
+    response: { 200: json('The document', Type.Object({ openapi: Type.String() }, { additionalProperties: true })) },
+    handler: async (request, reply) => {
+      const [{ openApiDocument }, { withModelsHere }] = await Promise.all([
+        import('./openapi.ts'),
+        import('./examples.ts')
+      ])
+      document ??= JSON.stringify(openApiDocument(described()))
+      return reply
+        .type('application/json; charset=utf-8')
+        .send(withModelsHere(document, catalogFor(catalog, request.caller).list()))
     }
+  })
+
+  route('GET /docs', 'getDocs', 'A page to read and try the API', {
+    role: 'anyone',
+    description: 'The page asks for a key if the API document needs one.',
+    response: { 200: { description: 'The page', content: { 'text/html': { schema: Type.String() } } } },
+    handler: async (_request, reply) => await sendPage(reply)
+  })
+
+  const { resolve } = createRequire(import.meta.url)
+  for (const [name, type] of Object.entries(ASSETS)) {
+    app.get(`/docs/${name}`, { config: { role: 'anyone' }, schema: { hide: true } }, async (_request, reply) =>
+      reply
+        .type(type)
+        .headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-cache' })
+        .send(await readFile(resolve(`@fastify/swagger-ui/static/${name}`)))
+    )
   }
 }
 

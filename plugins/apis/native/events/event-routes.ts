@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import {
   type FedRecord,
@@ -12,6 +12,7 @@ import {
 import { clientSignal } from '../../../../core/http/client-disconnect.ts'
 import { openReplyStream } from '../../../../core/http/reply-stream.ts'
 import { nativeRouter } from '../../../../core/http/response-schemas.ts'
+import type { NativeStreams } from '../sse-and-ndjson.ts'
 
 /** Characters per write. Splitting a snapshot of thousands of models lets back-pressure apply within it. */
 const MAX_CHARACTERS_PER_WRITE = 64 * 2 ** 10
@@ -34,90 +35,86 @@ const EventSchema = Type.Object(
 
 const EVENTS = { 200: { description: 'The events', content: { 'text/event-stream': { schema: EventSchema } } } }
 
-export function eventRoutes({
-  feed,
-  heartbeatInterval
-}: {
-  feed: StateFeed
-  heartbeatInterval: () => number
-}): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Server')
-    const clusterRoute = nativeRouter(app, 'Cluster')
+export function eventRoutes(
+  app: FastifyInstance,
+  feed: StateFeed,
+  streams: Pick<NativeStreams, 'heartbeatInterval'>
+): void {
+  const route = nativeRouter(app, 'Server')
+  const clusterRoute = nativeRouter(app, 'Cluster')
 
-    async function follow(
-      { caller, headers }: FastifyRequest,
-      reply: FastifyReply,
-      topics: ReadonlySet<StateTopic> | undefined,
-      interval: number
-    ): Promise<void> {
-      const signal = clientSignal(reply)
-      const stream = openReplyStream(reply, {
-        contentType: 'text/event-stream',
-        heartbeatInterval: interval,
-        heartbeat: status => `: ${status}\n\n`
+  async function follow(
+    { caller, headers }: FastifyRequest,
+    reply: FastifyReply,
+    topics: ReadonlySet<StateTopic> | undefined,
+    interval: number
+  ): Promise<void> {
+    const signal = clientSignal(reply)
+    const stream = openReplyStream(reply, {
+      contentType: 'text/event-stream',
+      heartbeatInterval: interval,
+      heartbeat: status => `: ${status}\n\n`
+    })
+    stream.status = 'following'
+    await new Promise<void>(resolve => {
+      const leave = feed.follow({
+        caller,
+        ...(topics && { topics }),
+        lastId: [headers['last-event-id']].flat()[0],
+        take: event => writeAll(stream.write, framesOf(event)),
+        end: resolve
       })
-      stream.status = 'following'
-      await new Promise<void>(resolve => {
-        const leave = feed.follow({
-          caller,
-          ...(topics && { topics }),
-          lastId: [headers['last-event-id']].flat()[0],
-          take: event => writeAll(stream.write, framesOf(event)),
-          end: resolve
-        })
-        const end = () => {
-          leave()
-          resolve()
-        }
-        signal.addEventListener('abort', end)
-        if (signal.aborted) end()
-        // When a stream resumes and nothing has changed, this sends the headers.
-        else if (!stream.committed) void stream.write(': following\n\n')
-      })
-      stream.end()
-    }
-
-    // A HEAD request has no body, so nothing would end its stream.
-    route('GET /events', 'followState', 'Follow the state of the server', {
-      description:
-        'Models, engines, loads, pulls, memory and the llama.cpp build: first `event: snapshot` ' +
-        'with all records, then `event: change` with what has changed, at most four times a second. A changed record ' +
-        'contains only the changed fields, with `null` for a removed field. With the header `Last-Event-ID` of ' +
-        'an earlier connection the stream continues from there if possible; otherwise it starts with a snapshot. Callers ' +
-        'see the same models as in GET /api/ps and GET /api/tags. The stream ends when the client disconnects. A client ' +
-        'may open 16 connections at the same time.',
-      querystring: Type.Object({
-        topics: Type.Optional(
-          Type.String({
-            pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
-            description: `Comma-separated list of ${TOPICS.join(', ')}; all by default`
-          })
-        ),
-        heartbeat: Type.Optional(
-          Type.String({ pattern: '^[1-9][0-9]?$', description: 'Seconds of silence after which a comment is sent' })
-        )
-      }),
-      headers: LastEventId,
-      response: EVENTS,
-      errors: ['invalid_request'],
-      exposeHeadRoute: false,
-      handler: async (request, reply) => {
-        const { topics, heartbeat } = request.query
-        const interval = heartbeat === undefined ? heartbeatInterval() : Number(heartbeat) * 1000
-        const wanted = topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[])
-        await follow(request, reply, wanted, interval)
+      const end = () => {
+        leave()
+        resolve()
       }
+      signal.addEventListener('abort', end)
+      if (signal.aborted) end()
+      // When a stream resumes and nothing has changed, this sends the headers.
+      else if (!stream.committed) void stream.write(': following\n\n')
     })
-    clusterRoute('GET /cluster/events', 'followCluster', 'Follow the nodes of this cluster', {
-      role: 'operator',
-      description: 'Only the topics `member` and `replicas` of GET /api/events.',
-      headers: LastEventId,
-      response: EVENTS,
-      exposeHeadRoute: false,
-      handler: (request, reply) => follow(request, reply, new Set(['member', 'replicas']), heartbeatInterval())
-    })
+    stream.end()
   }
+
+  // A HEAD request has no body, so nothing would end its stream.
+  route('GET /events', 'followState', 'Follow the state of the server', {
+    description:
+      'Models, engines, loads, pulls, memory and the llama.cpp build: first `event: snapshot` ' +
+      'with all records, then `event: change` with what has changed, at most four times a second. A changed record ' +
+      'contains only the changed fields, with `null` for a removed field. With the header `Last-Event-ID` of ' +
+      'an earlier connection the stream continues from there if possible; otherwise it starts with a snapshot. Callers ' +
+      'see the same models as in GET /api/ps and GET /api/tags. The stream ends when the client disconnects. A client ' +
+      'may open 16 connections at the same time.',
+    querystring: Type.Object({
+      topics: Type.Optional(
+        Type.String({
+          pattern: `^(${TOPICS.join('|')})(,(${TOPICS.join('|')}))*$`,
+          description: `Comma-separated list of ${TOPICS.join(', ')}; all by default`
+        })
+      ),
+      heartbeat: Type.Optional(
+        Type.String({ pattern: '^[1-9][0-9]?$', description: 'Seconds of silence after which a comment is sent' })
+      )
+    }),
+    headers: LastEventId,
+    response: EVENTS,
+    errors: ['invalid_request'],
+    exposeHeadRoute: false,
+    handler: async (request, reply) => {
+      const { topics, heartbeat } = request.query
+      const interval = heartbeat === undefined ? streams.heartbeatInterval : Number(heartbeat) * 1000
+      const wanted = topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[])
+      await follow(request, reply, wanted, interval)
+    }
+  })
+  clusterRoute('GET /cluster/events', 'followCluster', 'Follow the nodes of this cluster', {
+    role: 'operator',
+    description: 'Only the topics `member` and `replicas` of GET /api/events.',
+    headers: LastEventId,
+    response: EVENTS,
+    exposeHeadRoute: false,
+    handler: (request, reply) => follow(request, reply, new Set(['member', 'replicas']), streams.heartbeatInterval)
+  })
 }
 
 /** Writes pieces one after the other, at the reader's pace. @returns a promise if the reader is slow */

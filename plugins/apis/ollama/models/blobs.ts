@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { FastifyBaseLogger, FastifyPluginAsync } from 'fastify'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import type { Caller } from '../../../../core/contracts/callers.ts'
 import type { Storage } from '../../../../core/contracts/storage.ts'
@@ -226,48 +226,46 @@ const params = Type.Object({ digest: Type.String({ description: 'sha256:<64 hex 
 const empty = (description: string) => ({ description, content: {} })
 
 /** Routes that look up and receive blobs. @param stall stall timeout in milliseconds, see `paced` */
-export function blobRoutes(blobs: BlobStore, turns: UploadSlots, stall: number): FastifyPluginAsync {
-  return async app => {
-    const route = nativeRouter(app, 'Models')
-    // Accepts bodies of any size and type, and reads them as they arrive.
-    app.removeAllContentTypeParsers()
-    app.addContentTypeParser('*', (_request, _payload, done) => done(null))
-    route('HEAD /blobs/:digest', 'findBlob', 'Check whether a file is stored here', {
-      role: 'operator',
-      params,
-      description:
-        'Reveals whether any client uploaded this file or a model contains it, to anyone who knows its digest.',
-      response: { 200: empty('The file is here'), 404: empty('The file is not here') },
-      errors: ['invalid_request'],
-      handler: async ({ params }, reply) => {
-        return await reply.code((await blobs.has(parseDigest(params.digest, 'digest'))) ? 200 : 404).send()
+export function blobRoutes(app: FastifyInstance, blobs: BlobStore, turns: UploadSlots, stall: number): void {
+  const route = nativeRouter(app, 'Models')
+  // Accepts bodies of any size and type, and reads them as they arrive.
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('*', (_request, _payload, done) => done(null))
+  route('HEAD /blobs/:digest', 'findBlob', 'Check whether a file is stored here', {
+    role: 'operator',
+    params,
+    description:
+      'Reveals whether any client uploaded this file or a model contains it, to anyone who knows its digest.',
+    response: { 200: empty('The file is here'), 404: empty('The file is not here') },
+    errors: ['invalid_request'],
+    handler: async ({ params }, reply) => {
+      return await reply.code((await blobs.has(parseDigest(params.digest, 'digest'))) ? 200 : 404).send()
+    }
+  })
+  route('POST /blobs/:digest', 'storeBlob', 'Upload a file to create a model from', {
+    role: 'operator',
+    description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
+    consumes: ['application/octet-stream'],
+    bodySize: 'streamed',
+    params,
+    response: { 200: empty('The file was here already'), 201: empty('Stored') },
+    errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited'],
+    handler: async (request, reply) => {
+      const sha256 = parseDigest(request.params.digest, 'digest')
+      if (await blobs.has(sha256)) return await reply.code(200).send()
+      removeUploadTimeout(request.raw)
+      reply.raw.once('finish', () => endUpload(request.raw))
+      const upload = await turns.take(request.caller, clientSignal(reply))
+      try {
+        const length = request.headers['content-length']
+        const body = paced(arriving(request), stall, upload)
+        await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
+      } finally {
+        upload.release()
       }
-    })
-    route('POST /blobs/:digest', 'storeBlob', 'Upload a file to create a model from', {
-      role: 'operator',
-      description: 'The body is the file itself. Files that no model was created from are deleted after a day.',
-      consumes: ['application/octet-stream'],
-      bodySize: 'streamed',
-      params,
-      response: { 200: empty('The file was here already'), 201: empty('Stored') },
-      errors: ['invalid_request', ...DISK_ERRORS, 'over_limit', 'rate_limited'],
-      handler: async (request, reply) => {
-        const sha256 = parseDigest(request.params.digest, 'digest')
-        if (await blobs.has(sha256)) return await reply.code(200).send()
-        removeUploadTimeout(request.raw)
-        reply.raw.once('finish', () => endUpload(request.raw))
-        const upload = await turns.take(request.caller, clientSignal(reply))
-        try {
-          const length = request.headers['content-length']
-          const body = paced(arriving(request), stall, upload)
-          await blobs.write(sha256, body, length === undefined ? undefined : Number(length), upload.turn)
-        } finally {
-          upload.release()
-        }
-        return await reply.code(201).send()
-      }
-    })
-  }
+      return await reply.code(201).send()
+    }
+  })
 }
 
 /** Maximum number of waiting uploads, per client and in total. Ollama's command line sends one per processor core. */

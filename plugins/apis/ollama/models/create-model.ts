@@ -1,5 +1,5 @@
 import { basename, join } from 'node:path'
-import type { FastifyPluginAsync } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { Type } from 'typebox'
 import { reportUnknownParameters } from '../../../../core/answers/unknown-options.ts'
 import type { CoreConfig } from '../../../../core/config/core-schema.ts'
@@ -45,88 +45,86 @@ interface CreateDependencies extends Pick<Services, Needed> {
   uploadStall: number
 }
 
-export function createModelRoutes(
+export async function createModelRoutes(
+  instance: FastifyInstance,
   deps: CreateDependencies,
   naming: ModelNaming,
   streams: EventStreams
-): FastifyPluginAsync {
+): Promise<void> {
   const stored = (name: unknown, caller: Caller) =>
     requireFiles(catalogFor(deps.catalog, caller).get(parseRequestedName(name)))
   const newName = naming.toCreate
 
-  return async instance => {
-    await instance.register(blobRoutes(deps.blobs, deps.uploads, deps.uploadStall))
-    await instance.register(async app => {
-      const route = nativeRouter(app, 'Models')
-      app.addHook('preValidation', async request => void bodyObject(request.body))
+  await instance.register(async scope => blobRoutes(scope, deps.blobs, deps.uploads, deps.uploadStall))
+  await instance.register(async app => {
+    const route = nativeRouter(app, 'Models')
+    app.addHook('preValidation', async request => void bodyObject(request.body))
 
-      route('POST /copy', 'copyModel', 'Copy a model', {
-        role: 'operator',
-        description: 'Files are linked if possible. Each of the two models can be deleted without affecting the other.',
-        body: CopyRequestSchema,
-        response: { 200: json('Copied', Done('success')) },
-        errors: CREATE_ERRORS,
-        handler: async ({ body, caller }, reply) => {
-          await copyModel(deps, stored(body.source, caller), newName(body.destination), clientSignal(reply))
-          return { status: 'success' }
-        }
-      })
-
-      route('POST /create', 'createModel', 'Create a model from another model or from uploaded files', {
-        role: 'operator',
-        description:
-          'Its defaults apply if a request does not set them. An existing model of the same name is replaced.',
-        body: CreateRequestSchema,
-        bodySize: 'large',
-        response: {
-          200: jsonOrStream('Created', Done('success'), {
-            event: 'Progress; the last event is `success` or the error',
-            item: Type.Union([WorkFailureSchema, WorkStepSchema]),
-            types: ['text/event-stream', 'application/x-ndjson']
-          })
-        },
-        errors: [...CREATE_ERRORS, 'invalid_option'],
-        handler: async (request, reply) => {
-          const { body } = request
-          const name = newName(body.model || body.name)
-          const making = readCreateRequest(body)
-          reportUnknownParameters(deps.config, reply, making.defaults.options, deps.engines.knownOptions())
-          const source = 'from' in making.source ? stored(making.source.from, request.caller) : undefined
-          const signal = clientSignal(reply)
-          const success = { status: 'success' }
-          if (body.stream === false) {
-            await createModel(deps, name, making, source, signal, () => {})
-            return success
-          }
-          return await streams.reply(request, reply, async stream => {
-            await createModel(deps, name, making, source, signal, (status, progress) => {
-              stream.status = status
-              void stream.send({ status, ...progress })
-            })
-            return success
-          })
-        }
-      })
-
-      route('POST /push', 'pushModel', 'Publish a model (not supported)', {
-        role: 'operator',
-        body: Loose({
-          model: Given(Type.String({ description: 'Model to publish' })),
-          name: Given(Type.String({ description: 'The same as model' }))
-        }),
-        errors: ['not_implemented', 'invalid_model_name'],
-        handler: async ({ body }) => {
-          const name = body.model || body.name
-          throw new CorralError(
-            'not_implemented',
-            `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
-              'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
-              "to publish it, upload its files with the hub's own tools."
-          )
-        }
-      })
+    route('POST /copy', 'copyModel', 'Copy a model', {
+      role: 'operator',
+      description: 'Files are linked if possible. Each of the two models can be deleted without affecting the other.',
+      body: CopyRequestSchema,
+      response: { 200: json('Copied', Done('success')) },
+      errors: CREATE_ERRORS,
+      handler: async ({ body, caller }, reply) => {
+        await copyModel(deps, stored(body.source, caller), newName(body.destination), clientSignal(reply))
+        return { status: 'success' }
+      }
     })
-  }
+
+    route('POST /create', 'createModel', 'Create a model from another model or from uploaded files', {
+      role: 'operator',
+      description: 'Its defaults apply if a request does not set them. An existing model of the same name is replaced.',
+      body: CreateRequestSchema,
+      bodySize: 'large',
+      response: {
+        200: jsonOrStream('Created', Done('success'), {
+          event: 'Progress; the last event is `success` or the error',
+          item: Type.Union([WorkFailureSchema, WorkStepSchema]),
+          types: ['text/event-stream', 'application/x-ndjson']
+        })
+      },
+      errors: [...CREATE_ERRORS, 'invalid_option'],
+      handler: async (request, reply) => {
+        const { body } = request
+        const name = newName(body.model || body.name)
+        const making = readCreateRequest(body)
+        reportUnknownParameters(deps.config, reply, making.defaults.options, deps.engines.knownOptions())
+        const source = 'from' in making.source ? stored(making.source.from, request.caller) : undefined
+        const signal = clientSignal(reply)
+        const success = { status: 'success' }
+        if (body.stream === false) {
+          await createModel(deps, name, making, source, signal, () => {})
+          return success
+        }
+        return await streams.reply(request, reply, async stream => {
+          await createModel(deps, name, making, source, signal, (status, progress) => {
+            stream.status = status
+            void stream.send({ status, ...progress })
+          })
+          return success
+        })
+      }
+    })
+
+    route('POST /push', 'pushModel', 'Publish a model (not supported)', {
+      role: 'operator',
+      body: Loose({
+        model: Given(Type.String({ description: 'Model to publish' })),
+        name: Given(Type.String({ description: 'The same as model' }))
+      }),
+      errors: ['not_implemented', 'invalid_model_name'],
+      handler: async ({ body }) => {
+        const name = body.model || body.name
+        throw new CorralError(
+          'not_implemented',
+          `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
+            'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
+            "to publish it, upload its files with the hub's own tools."
+        )
+      }
+    })
+  })
 }
 
 /** Reports a step, in the words of Ollama's server if it has the same step. */

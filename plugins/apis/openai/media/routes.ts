@@ -1,4 +1,4 @@
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
@@ -49,39 +49,37 @@ const UNSUPPORTED = [
   ['/images/variations', 'createImageVariation', 'make images', ImageRequest, [FORM, 'application/json']]
 ] as const
 
-export function mediaRoutes(deps: ApiDependencies): FastifyPluginAsync {
-  return async app => {
-    const route = openaiRouter(app, 'OpenAI audio and images')
-    acceptForms(app)
-    for (const [path, task, summary, operationId] of TRANSCRIBING) {
-      route(`POST ${path}`, operationId, summary, {
-        description: 'Needs a model with an audio projector, which is prompted for the task as in a chat.',
-        consumes: [FORM, 'application/json'],
-        body: TranscriptionRequest,
-        response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
-        errors: ANSWER_ERRORS,
-        handler: (request, reply) => transcribe(deps, request, reply, task)
-      })
-    }
-    for (const [path, operationId, what, body, consumes] of UNSUPPORTED) {
-      const summary = `Reports that no model can ${what} here`
-      route(`POST ${path}`, operationId, summary, {
-        consumes: [...consumes],
-        body,
-        bodySize: 'large',
-        errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability'],
-        handler: async request => {
-          const { publicName } = catalogFor(deps.catalog, request.caller).get(
-            parseRequestedName(request.body.model ?? request.body.name)
-          )
-          throw new CorralError(
-            'unsupported_capability',
-            `Model "${publicName}" cannot ${what} because the engines here only generate text. Use another service.`,
-            { param: 'model' }
-          )
-        }
-      })
-    }
+export function mediaRoutes(app: FastifyInstance, deps: ApiDependencies): void {
+  const route = openaiRouter(app, 'OpenAI audio and images')
+  acceptForms(app)
+  for (const [path, task, summary, operationId] of TRANSCRIBING) {
+    route(`POST ${path}`, operationId, summary, {
+      description: 'Needs a model with an audio projector, which is prompted for the task as in a chat.',
+      consumes: [FORM, 'application/json'],
+      body: TranscriptionRequest,
+      response: { 200: { ...REPLY, content: { ...REPLY.content, 'text/plain': { schema: Type.String() } } } },
+      errors: ANSWER_ERRORS,
+      handler: (request, reply) => transcribe(deps, request, reply, task)
+    })
+  }
+  for (const [path, operationId, what, body, consumes] of UNSUPPORTED) {
+    const summary = `Reports that no model can ${what} here`
+    route(`POST ${path}`, operationId, summary, {
+      consumes: [...consumes],
+      body,
+      bodySize: 'large',
+      errors: ['invalid_model_name', 'model_not_found', 'unsupported_capability'],
+      handler: async request => {
+        const { publicName } = catalogFor(deps.catalog, request.caller).get(
+          parseRequestedName(request.body.model ?? request.body.name)
+        )
+        throw new CorralError(
+          'unsupported_capability',
+          `Model "${publicName}" cannot ${what} because the engines here only generate text. Use another service.`,
+          { param: 'model' }
+        )
+      }
+    })
   }
 }
 

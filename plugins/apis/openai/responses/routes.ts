@@ -1,5 +1,10 @@
+<<<<<<< HEAD
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
 import { reportIgnoredTools } from '../../../../core/answers/answer-headers.ts'
+=======
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { reportIgnoredTools } from '../../../../core/answers/ignored-tools.ts'
+>>>>>>> 4b176260 (refactor(apis): register routes without a wrapper for each group)
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'
@@ -26,77 +31,75 @@ const STREAM =
   'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress (repeated while nothing else is sent), items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
 
 /** OpenAI's Responses API, below `/v1`. */
-export function responseRoutes(deps: ResponseDependencies): FastifyPluginAsync {
+export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies): void {
   const { stored } = deps
-  return async app => {
-    const route = openaiRouter(app, 'OpenAI responses')
-    route('POST /responses', 'createResponse', 'Create a response', {
-      description:
-        'Answers like OpenAI’s Responses API. Tools that the client runs are offered to the model. Tools that OpenAI’s service would run are left out, and the header X-Corral-Ignored-Tools names them. A response is stored in memory for the API key that created it, until the memory is needed.',
-      body: schemas.ResponseRequest,
-      response: { 200: jsonOrStream('The response', schemas.Response, { event: STREAM }) },
-      errors: [...ANSWER_ERRORS, 'response_not_found'],
-      handler: (request, reply) => createResponse(deps, request, reply)
-    })
-    route('POST /responses/input_tokens', 'countResponseInputTokens', 'Count the tokens of an input', {
-      body: schemas.ResponseRequest,
-      response: { 200: json('The number of tokens', schemas.TokenCount) },
-      errors: [...ANSWER_ERRORS, 'response_not_found'],
-      handler: (request, reply) => countInputTokens(deps, request, reply)
-    })
-    route('POST /responses/compact', 'compactResponse', 'Replace a conversation by a summary', {
-      description:
-        'The model writes a summary. Send the output as the beginning of the next input. An input that ends with an item of type `compaction_trigger`, and `context_management`, do the same within `POST /v1/responses`.',
-      body: schemas.ResponseRequest,
-      response: { 200: json('The compacted conversation', schemas.CompactedResponse) },
-      errors: [...ANSWER_ERRORS, 'response_not_found'],
-      handler: (request, reply) => compactConversation(deps, request, reply)
-    })
-    route('GET /responses/:id', 'getResponse', 'Show a stored response', {
-      params: schemas.ResponseId,
-      querystring: schemas.RetrieveQuery,
-      response: { 200: json('The response', schemas.Response) },
-      errors: ['response_not_found', 'invalid_request', 'unsupported_capability'],
-      handler: async ({ params, query, caller }) => {
-        const { response } = stored.get(caller.owner, params.id)
-        if (query.stream !== 'true') return response
-        throw new CorralError(
-          'unsupported_capability',
-          'A stored response cannot be streamed. Remove "stream" to get it as a whole.',
-          { param: 'stream' }
-        )
-      }
-    })
-    route('GET /responses/:id/input_items', 'listResponseInputItems', 'List the input of a stored response', {
-      description: 'The whole conversation before the response, newest item first by default.',
-      params: schemas.ResponseId,
-      querystring: schemas.ItemsQuery,
-      response: { 200: json('The items', schemas.ItemList) },
-      errors: ['response_not_found', 'invalid_request'],
-      handler: async ({ params, query, caller }) => itemPage(stored.get(caller.owner, params.id).input, query)
-    })
-    route('DELETE /responses/:id', 'deleteResponse', 'Delete a stored response', {
-      params: schemas.ResponseId,
-      response: { 200: json('The response is deleted', schemas.Deleted) },
-      errors: ['response_not_found'],
-      handler: async ({ params: { id }, caller }) => {
-        stored.delete(caller.owner, id)
-        return { id, object: 'response', deleted: true }
-      }
-    })
-    route('POST /responses/:id/cancel', 'cancelResponse', 'Cancel a response (not possible)', {
-      description: 'Only responses in the background can be cancelled, which are not supported here.',
-      params: schemas.ResponseId,
-      errors: ['response_not_found', 'invalid_request'],
-      handler: async ({ params, caller }) => {
-        stored.get(caller.owner, params.id)
-        throw new CorralError(
-          'invalid_request',
-          'This response has ended, and only background responses can be cancelled. To stop a running response, close its connection.'
-        )
-      }
-    })
-  }
+  const route = openaiRouter(app, 'OpenAI responses')
+  route('POST /responses', 'createResponse', 'Create a response', {
+    description:
+      'Answers like OpenAI’s Responses API. Tools that the client runs are offered to the model. Tools that OpenAI’s service would run are left out, and the header X-Corral-Ignored-Tools names them. A response is stored in memory for the API key that created it, until the memory is needed.',
+    body: schemas.ResponseRequest,
+    response: { 200: jsonOrStream('The response', schemas.Response, { event: STREAM }) },
+    errors: [...ANSWER_ERRORS, 'response_not_found'],
+    handler: (request, reply) => createResponse(deps, request, reply)
+  })
+  route('POST /responses/input_tokens', 'countResponseInputTokens', 'Count the tokens of an input', {
+    body: schemas.ResponseRequest,
+    response: { 200: json('The number of tokens', schemas.TokenCount) },
+    errors: [...ANSWER_ERRORS, 'response_not_found'],
+    handler: (request, reply) => countInputTokens(deps, request, reply)
+  })
+  route('POST /responses/compact', 'compactResponse', 'Replace a conversation by a summary', {
+    description:
+      'The model writes a summary. Send the output as the beginning of the next input. An input that ends with an item of type `compaction_trigger`, and `context_management`, do the same within `POST /v1/responses`.',
+    body: schemas.ResponseRequest,
+    response: { 200: json('The compacted conversation', schemas.CompactedResponse) },
+    errors: [...ANSWER_ERRORS, 'response_not_found'],
+    handler: (request, reply) => compactConversation(deps, request, reply)
+  })
+  route('GET /responses/:id', 'getResponse', 'Show a stored response', {
+    params: schemas.ResponseId,
+    querystring: schemas.RetrieveQuery,
+    response: { 200: json('The response', schemas.Response) },
+    errors: ['response_not_found', 'invalid_request', 'unsupported_capability'],
+    handler: async ({ params, query, caller }) => {
+      const { response } = stored.get(caller.owner, params.id)
+      if (query.stream !== 'true') return response
+      throw new CorralError(
+        'unsupported_capability',
+        'A stored response cannot be streamed. Remove "stream" to get it as a whole.',
+        { param: 'stream' }
+      )
+    }
+  })
+  route('GET /responses/:id/input_items', 'listResponseInputItems', 'List the input of a stored response', {
+    description: 'The whole conversation before the response, newest item first by default.',
+    params: schemas.ResponseId,
+    querystring: schemas.ItemsQuery,
+    response: { 200: json('The items', schemas.ItemList) },
+    errors: ['response_not_found', 'invalid_request'],
+    handler: async ({ params, query, caller }) => itemPage(stored.get(caller.owner, params.id).input, query)
+  })
+  route('DELETE /responses/:id', 'deleteResponse', 'Delete a stored response', {
+    params: schemas.ResponseId,
+    response: { 200: json('The response is deleted', schemas.Deleted) },
+    errors: ['response_not_found'],
+    handler: async ({ params: { id }, caller }) => {
+      stored.delete(caller.owner, id)
+      return { id, object: 'response', deleted: true }
+    }
+  })
+  route('POST /responses/:id/cancel', 'cancelResponse', 'Cancel a response (not possible)', {
+    description: 'Only responses in the background can be cancelled, which are not supported here.',
+    params: schemas.ResponseId,
+    errors: ['response_not_found', 'invalid_request'],
+    handler: async ({ params, caller }) => {
+      stored.get(caller.owner, params.id)
+      throw new CorralError(
+        'invalid_request',
+        'This response has ended, and only background responses can be cancelled. To stop a running response, close its connection.'
+      )
+    }
+  })
 }
 
 interface ResponseDependencies extends ApiDependencies {
