@@ -21,10 +21,7 @@ export function callArguments(given: unknown): string {
   return MAY_BE_REFUSED.test(given) ? acceptable(value) : given
 }
 
-/**
- * Changes the end of a conversation so that engines can continue it. Calls without results, as an interrupted session
- * leaves them, get results, and several assistant messages at the end become one.
- */
+/** Makes the end of a conversation usable for engines: calls get results, and answers in a row are joined. */
 export function withUsableEnd<Body extends Record<string, unknown> | undefined>(body: Body): Body {
   const messages: Message[] = Array.isArray(body?.messages) ? body.messages : []
   const start = messages.findLastIndex(message => message?.role !== 'assistant') + 1

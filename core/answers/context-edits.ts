@@ -67,11 +67,7 @@ export function mayReach(tokens: number, { messages, tools }: EngineFields): boo
   return Buffer.byteLength(JSON.stringify([messages, tools])) + MAX_TEMPLATE_TOKENS >= tokens
 }
 
-/**
- * Applies edits in their order.
- * @param model name of the model, because triggers count its tokens
- * @param count counts the tokens of a prompt, and is called only if an edit may apply
- */
+/** Applies edits in their order. @param count counts a prompt's tokens, and is called only if an edit may apply */
 export async function clearContext(
   body: EngineFields,
   edits: readonly (ClearToolUses | ClearThinking)[],

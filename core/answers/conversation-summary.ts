@@ -24,12 +24,7 @@ export interface Summary {
   usage: TokenUsage
 }
 
-/**
- * Asks the model of a request for a summary of the conversation.
- * @param body the conversation, if it is not that of the request
- * @param maxTokens limit of an answer
- * @param instructions replace the usual ones
- */
+/** Asks the model of a request for a summary of its conversation. @param instructions replace the usual ones */
 export async function summarize(
   first: Pick<Preparation, 'ask'>,
   body: EngineFields,

@@ -40,10 +40,7 @@ export async function rerankChunked(
   return { scores, promptTokens }
 }
 
-/**
- * Asks for batches of the engine's size, and counts the tokens. Other clients get their turn between two batches.
- * @throws CorralError `unsupported_capability`, or whatever the engine, the lease or `take` throws
- */
+/** Asks for batches of the engine's size, and counts the tokens. Other clients get their turn between two batches. */
 async function inBatches<Item, Reply extends { promptTokens: number }>(
   lease: Lease,
   items: readonly Item[],

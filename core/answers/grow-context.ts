@@ -3,10 +3,7 @@ import { CorralError } from '../errors.ts'
 import type { LoadOptions } from '../models/load-options.ts'
 import { isObject } from '../system/json-object.ts'
 
-/*
- * Decides with which context a model is loaded for a prompt that is longer than the usual one, if nobody has set
- * `num_ctx`.
- */
+/* Decides with which context a model is loaded for a longer prompt than usual, if nobody has set `num_ctx`. */
 
 /** Limits of the context that a request may get. */
 export interface ContextLimits {
@@ -93,9 +90,8 @@ export class ContextGrowth {
   }
 
   /**
-   * Prepares the next attempt after this error. If there is too little memory for every step, the last attempt has the
-   * usual options again, so that the oldest messages can be dropped.
-   * @throws the error, or that of the full context, if there is no other attempt
+   * Prepares the next attempt. If memory is too short for every step, the last one has the usual options again, and the
+   * oldest messages can be dropped. @throws the error, or that of the full context, if there is no other attempt
    */
   next(error: unknown): void {
     if (this.canGrow(error)) this.#full = error as CorralError

@@ -55,10 +55,7 @@ const MAX_WEBP_PIXELS = 25_000_000
 
 type Fields = Record<string, unknown>
 
-/**
- * Formats the position of a message part as a parameter of the request. Undefined if the part comes from another
- * message of the request than the newest one of the user.
- */
+/** Formats the place of a part as a parameter. Undefined if it is not in the request's newest user message. */
 export type Place = (message: number, part: number) => string | undefined
 
 const inContent: Place = (message, part) => `messages[${message}].content[${part}]`
@@ -161,10 +158,7 @@ function dataOf(part: Fields, fields: readonly string[]): unknown {
   return fields.map(field => (content as Fields)[field]).find(value => value !== undefined && value !== null)
 }
 
-/**
- * Returns what is wrong with the data of a medium, as the end of a sentence.
- * @param plain whether base64 without a data URL prefix is allowed too
- */
+/** Says what is wrong with a medium's data, after its place. @param plain whether base64 without a prefix is allowed */
 function dataFault(data: unknown, medium: Medium, plain: boolean): string | undefined {
   const { one, formats, names } = medium
   const wanted = `a data URL (data:…;base64,…)${plain ? ' or base64' : ''}`

@@ -87,11 +87,7 @@ function textOf(piece: Piece): string {
 
 type Call<Of extends Piece> = (request: EngineFields, sink: AnswerSink<Of>) => Promise<void>
 
-/**
- * Ends the answer of an engine's call when it repeats itself.
- * @param repeats as in `limits.repeats`
- * @param ending returns the last piece of the answer
- */
+/** Ends an engine's answer when it repeats itself. @param ending returns the last piece of the answer */
 export function endingLoops<Of extends Piece>(call: Call<Of>, repeats: number, ending: () => Promise<Of>): Call<Of> {
   return async (request, sink) => {
     const watch = new RepeatWatch(repeats)

@@ -20,10 +20,7 @@ export interface Asked<Body extends EngineFields = EngineFields> {
 /** The last result for each key's limits: clients mostly ask for the same model again. */
 const latest = new WeakMap<Partial<RequestBounds>, { ofModel: RequestBounds; all: RequestBounds }>()
 
-/**
- * Returns the limits of a caller's requests. The limits of its key take precedence over the model's, and those over
- * `limits`.
- */
+/** The limits of a caller's requests: those of its key, then the model's, then `limits`. */
 export function getRequestLimits(
   config: CoreConfig,
   variant: Model,

@@ -44,10 +44,7 @@ export async function clearedContext(
   return { context, count: counted }
 }
 
-/**
- * Clears and compacts a conversation before its answer. Undefined if the request asks for neither.
- * @param maxTokens limit of a summary
- */
+/** Clears and compacts a conversation before its answer. Undefined if the request asks for neither. */
 export async function manageContext(
   request: CountRequest,
   first: Preparation,

@@ -48,10 +48,7 @@ interface BatchDependencies {
 
 /** Milliseconds between two checks while batches have not ended. */
 const CHECK_INTERVAL_MS = 500
-/**
- * Milliseconds between two checks while all batches have ended, and before a batch that failed temporarily (for example
- * on a full disk) is retried.
- */
+/** Milliseconds between two checks while all batches have ended, and until a batch is retried, as after a full disk. */
 const RETRY_INTERVAL_MS = 60_000
 const MAX_RETRY_DELAY_MS = 600_000
 /** Number of expired requests that are written in one step. */
@@ -313,10 +310,7 @@ export class Batches {
     }
   }
 
-  /**
-   * Yields the requests without a result. The limits do not apply here, because the file was validated when the batch
-   * started.
-   */
+  /** Yields the requests without a result. Limits do not apply, because the file was validated at the start. */
   async *#unanswered(batch: BatchRecord, answered: Set<string>): AsyncGenerator<RequestLine> {
     const unlimited = { endpoint: batch.endpoint, most: Number.POSITIVE_INFINITY, depth: Number.POSITIVE_INFINITY }
     for await (const line of readLines(this.#deps.files.pathOf(batch.inputFile))) {

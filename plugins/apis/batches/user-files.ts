@@ -63,10 +63,7 @@ export class UserFiles {
     this.#log = log
   }
 
-  /**
-   * Loads the files that earlier servers stored, and deletes contents without a record.
-   * @param isExpected whether a batch that has not ended will create the record
-   */
+  /** Loads stored files, and deletes contents without a record that no open batch will create (`isExpected`). */
   async load(isExpected: (id: string) => boolean): Promise<void> {
     const names = await namesIn(this.#folder)
     for (const name of names.filter(each => each.endsWith('.json'))) {

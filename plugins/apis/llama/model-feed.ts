@@ -49,10 +49,7 @@ interface Dependencies {
   stateFeed: StateFeed
 }
 
-/**
- * Publishes changes of models to all listeners. They share one snapshot of the server's state, which is taken only
- * while there are listeners.
- */
+/** Publishes changes of models to all listeners, who share one snapshot of the server's state. */
 export class ModelFeed {
   readonly #deps: Dependencies
   readonly #listeners = new Set<Listener>()
@@ -124,10 +121,7 @@ export class ModelFeed {
     )
   }
 
-  /**
-   * Reports that a pull has finished. The pull may have started and ended between two snapshots. @param model the name
-   * that the list of pulls shows
-   */
+  /** Reports that a pull has finished, which may have started and ended between two snapshots. */
   stored(model: string): void {
     if (!this.#last) return
     const [id, pull] = [...this.#last.pulls].find(([, { model: known }]) => known === model) ?? []
@@ -183,10 +177,7 @@ export class ModelFeed {
   }
 }
 
-/**
- * Returns the data of a `model_status` event. Progress is rounded to hundredths, so a load causes at most a hundred
- * events.
- */
+/** The data of a `model_status` event. Progress is in hundredths, so that a load causes at most a hundred events. */
 function statusData({ value, progress, failure }: LoadState): Record<string, unknown> {
   if (value === 'loaded') return { status: value }
   if (value === 'unloaded') {

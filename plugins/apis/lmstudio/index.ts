@@ -201,8 +201,8 @@ function modelRecords({ scheduler, config }: LmStudioDependencies, caller: Calle
 }
 
 /**
- * Adds LM Studio's `stats`, `model_info` and `runtime` to answers of `/v1` that were requested under `/api/v0`. In a
- * stream they are added to the last event with content, or to the event with the usage counts.
+ * Adds LM Studio's fields to answers of `/v1` that were requested under `/api/v0`. In a stream they are in the last
+ * event with content, or in the event with the usage.
  */
 class AnswerStats {
   readonly #deps: { scheduler: Pick<Scheduler, 'running'>; runtimes: Pick<Runtimes, 'current'> }

@@ -44,10 +44,7 @@ function truncation({ truncate }: schemas.ChatRequest | schemas.GenerateRequest)
 
 let lastTime = 0
 let lastTimeText = ''
-/**
- * Returns the current time in ISO 8601. It is cached for a millisecond, because formatting costs as much as the rest of
- * a token's event.
- */
+/** The current time in ISO 8601, cached for a millisecond: formatting costs as much as the rest of an event. */
 function now(): string {
   const time = Date.now()
   if (time !== lastTime) {
@@ -61,11 +58,7 @@ const NOT_DONE = { done: false }
 const EMPTY: Fragment = { content: '', thinking: '', toolCalls: [] }
 const MS_TO_NS = 1e6
 
-/**
- * Returns the nanoseconds that the model took to load, or that the request took to find it loaded. Never 0, because
- * Ollama's clients treat 0 as a missing field.
- * @param began when the request arrived (`performance.now()`)
- */
+/** Nanoseconds until the model was loaded or found. Never 0, which Ollama's clients take for a missing field. */
 export function timeToModel({ loadDuration, waitBegan = performance.now() }: RequestRecord, began: number): number {
   return Math.ceil((loadDuration > 0 ? loadDuration : waitBegan - began) * MS_TO_NS)
 }

@@ -38,10 +38,7 @@ const REQUEST_ERRORS: readonly ErrorCode[] = [
   'shutting_down'
 ]
 
-/**
- * Routes for trials of other settings, which `corral bench` uses. They need an admin because a trial can set engine
- * flags.
- */
+/** Trials of other settings, for `corral bench`. They need an admin, because a trial can set engine flags. */
 export function benchmarkRoutes(
   app: FastifyInstance,
   { catalog, scheduler, engines, streams }: NativeDependencies

@@ -92,10 +92,7 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     }
   })
 
-  /**
-   * Returns a vector of length 1 for each text. Without texts the model is only loaded, or unloaded if `keep_alive` is
-   * 0.
-   */
+  /** Returns a vector of length 1 for each text. Without texts, only loads the model, or unloads it. */
   async function embed(
     body: Static<typeof EmbeddingsRequest>,
     texts: string[],

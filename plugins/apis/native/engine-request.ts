@@ -87,18 +87,15 @@ export function chatCall(
   }
 }
 
-/**
- * Returns the messages before the prompt of a generate request: the conversation in `context`, with the request's
- * system message.
- */
+/** Returns the messages before the prompt: the conversation in `context`, with the request's system message. */
 export function earlierTurns({ context, system }: GenerateRequest): Turn[] {
   const turns = decodeContext(context)
   return system ? [{ role: 'system', content: system }, ...turns.filter(({ role }) => role !== 'system')] : turns
 }
 
 /**
- * Builds the engine's request for generate: one user message, raw text, or text to fill in before a suffix. A base
- * model gets plain text, unless there are images, which need the chat format.
+ * Builds the engine's request for generate: one user message, raw text, or text before a suffix. Base models get plain
+ * text, unless there are images.
  */
 export function generateCall(
   request: GenerateRequest,
@@ -158,10 +155,7 @@ export function encodeContext(turns: readonly Turn[]): number[] {
   return numbers
 }
 
-/**
- * Decodes a conversation. Returns an empty list if there is no context, or another server created it.
- * @throws CorralError `invalid_request` if the numbers were changed
- */
+/** Decodes a conversation: empty without a context of this server. @throws CorralError if it was changed */
 function decodeContext(context: unknown): Turn[] {
   if (!Array.isArray(context) || context[0] !== CONTEXT_MARK) return []
   const [, length, ...numbers] = context as number[]

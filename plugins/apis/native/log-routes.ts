@@ -119,7 +119,7 @@ export function logRoutes(
 
 /**
  * Returns a function that turns new log lines into events, oldest first. Its first call starts with the last `backlog`
- * lines of the newest engine. Engines that start later are followed from their first line.
+ * lines of the newest engine.
  */
 export function createLogEvents(backlog: number): (records: readonly EngineLogRecord[]) => LogEvent[] {
   /** For each engine: the number of lines that were sent, and whether its end was sent. */

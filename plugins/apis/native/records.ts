@@ -178,10 +178,7 @@ export function loadingRecord(
   }
 }
 
-/**
- * Formats options as Ollama's `show` does: one line each, with the value as JSON after column 31. A list has one line
- * per entry.
- */
+/** Formats options as Ollama's `show` does: one line each, with the value as JSON after column 31. */
 export function parametersText(options: Readonly<Record<string, unknown>> | undefined): string {
   return Object.entries(options ?? {})
     .flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map(entry => [name, entry] as const))

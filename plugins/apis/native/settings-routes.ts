@@ -132,10 +132,7 @@ function sectionIn(
 
 const withValues = (values: Values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== null))
 
-/**
- * Returns the settings to set, or to remove (undefined), to get from one state to the other. Options are compared one
- * by one.
- */
+/** Returns the settings to set, or to remove (undefined), one by one, to get from one state to the other. */
 function diffSettings(from: Values, to: Values, isOptions = false): Values {
   const changes: Values = {}
   for (const name of new Set([...Object.keys(from), ...Object.keys(to)])) {

@@ -87,10 +87,7 @@ export async function ollamaRoutes(
   })
 }
 
-/**
- * Prepends Ollama's own message, which clients search for: `model 'x' not found`, `the input length exceeds the context
- * length`.
- */
+/** Prepends Ollama's own message, which clients search for. */
 export function withOllamaMessage(failure: CorralError, body: unknown): CorralError {
   const { code, message, param, details } = failure
   const ollamas = typeof body === 'object' && body !== null && ollamaMessage(code, body as Record<string, unknown>)
@@ -170,10 +167,7 @@ export function ollamaNaming(catalog: Pick<Catalog, 'find' | 'variants' | 'liste
   }
 }
 
-/**
- * Returns the displayed name of a model that was not pulled by an Ollama library name. It always has a tag, because
- * clients append `:latest` to names without one before they compare.
- */
+/** The displayed name without an Ollama library name. It has a tag, because clients append `:latest` to other names. */
 export function displayName({ model: { owner, name }, isDefault, label, origin }: Model): string {
   const tag = isDefault && origin.tag === undefined ? 'latest' : label
   return owner.toLowerCase() === NO_OWNER ? `${name}:${tag}` : `${owner}/${name}:${tag}`

@@ -49,10 +49,7 @@ const ROLE = { role: 'assistant', content: null } as const
 export class OpenAiAnswer {
   readonly #head: AnswerHead
   readonly #created = Math.floor(Date.now() / 1000)
-  /**
-   * Per choice: the latest counts, the number of characters so far (undefined before the first chunk), and the whole
-   * answer.
-   */
+  /** By choice: the latest counts, the characters so far (undefined before the first chunk), and the whole answer. */
   readonly #usage: (TokenUsage | undefined)[] = []
   readonly #lengths: (number | undefined)[] = []
   readonly #wholes: Delta[] = []
@@ -276,10 +273,7 @@ function append(whole: Delta, { content = '', thinking = '', toolCalls = [], log
   }
 }
 
-/**
- * Returns the choices to keep of each prompt: those with the most tokenFields tokens on average, as OpenAI chooses them.
- * @param means mean log probability of each choice's tokens
- */
+/** Chooses the choices of each prompt whose tokens are the most likely on average, as OpenAI does. */
 export function bestChoices(means: readonly number[], made: number, kept: number): number[] {
   const chosen: number[] = []
   for (let first = 0; first < means.length; first += made) {

@@ -27,10 +27,7 @@ export function checkAgainst<Schema extends TSchema>(schema: Schema, value: unkn
   throw new CorralError(isOption ? 'invalid_option' : 'invalid_request', faultSentence(fault, 'The request'), { param })
 }
 
-/**
- * Validates Fastify requests with `checkAgainst`. Numbers in a query are parsed according to the schema.
- * @param mayLackModel whether a request may omit the model because the configuration has a default one
- */
+/** Validates requests and parses numbers in queries. @param mayLackModel whether there is a default model */
 export function schemaCompiler(mayLackModel: () => boolean): FastifySchemaCompiler<TSchema> {
   return ({ schema, httpPart }) => {
     const { properties = {} } = schema as JsonSchema

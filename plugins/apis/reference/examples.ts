@@ -29,10 +29,7 @@ export function exampleParameter(name: string, place: string): string | undefine
   return name === 'model' && place === 'path' ? STAND_INS.completion : PARAMETERS[name]
 }
 
-/**
- * Replaces the model names in a document's examples with models that are here: the demo model if present, otherwise the
- * first model with the same capability.
- */
+/** Replaces the models in a document's examples by models that are here: the demo model, or the first able one. */
 export function withModelsHere(text: string, models: readonly Model[]): string {
   let named = text
   for (const [capability, standIn] of Object.entries(STAND_INS) as [Capability, string][]) {

@@ -30,10 +30,7 @@ export default definePlugin({
   }
 })
 
-/**
- * Collects the application's routes. Must be called before any route is registered.
- * @returns a function that returns the routes in the order of registration, without the HEAD of a GET
- */
+/** Collects the routes that are registered from now on, in their order, without the HEAD of a GET. */
 function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
   const routes: { method: string; url: string; options: RouteOptions }[] = []
   app.addHook('onRoute', options => {
@@ -56,10 +53,7 @@ function rememberDescribed(app: FastifyInstance): () => DescribedRoute[] {
 
 const ASSETS = { 'swagger-ui-bundle.js': 'text/javascript; charset=utf-8', 'swagger-ui.css': 'text/css; charset=utf-8' }
 
-/**
- * Serves the API document and the page that shows it. The document is built on the first request. Its examples name
- * models that the caller may use.
- */
+/** Serves the API document, built on the first request with models that the caller may use, and its page. */
 function docsRoutes(app: FastifyInstance, described: () => DescribedRoute[], catalog: Catalog): void {
   let document: string | undefined
   const route = nativeRouter(app, 'Server')

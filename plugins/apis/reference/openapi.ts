@@ -21,10 +21,7 @@ type Mapping = Record<string, unknown>
 /** The order of a path's operations. */
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE']
 
-/**
- * Builds an OpenAPI 3.1 document from the routes' schemas, which are JSON Schema 2020-12 like OpenAPI's. Paths are in
- * alphabetical order.
- */
+/** Builds an OpenAPI 3.1 document from the routes' schemas. Paths are in alphabetical order. */
 export function openApiDocument(routes: readonly DescribedRoute[]): Mapping {
   const components = new Components()
   const rank = ({ method }: DescribedRoute) => METHODS.indexOf(method)

@@ -176,10 +176,7 @@ export class StateCollector {
     return [...this.#pulls].map(([key, { value }]) => ({ topic: 'pull', key, value, access: 'operator' }))
   }
 
-  /**
-   * Returns the last readings and starts the next read if it is due. Sensors are read only while there are followers
-   * and known GPUs.
-   */
+  /** Returns the last readings, and starts the next read if it is due and there are GPUs. */
   #gpuRecords(now: number): readonly CurrentRecord[] {
     const { hardware } = this.#deps
     if (now < this.#nextGpus || !hardware.known()?.gpus.length) return this.#gpus

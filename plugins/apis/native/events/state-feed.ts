@@ -29,10 +29,7 @@ const RECORD_BYTES = 1024
 const KEEP_STATE_MS = 60_000
 
 const TOPICS = Object.keys(STATE_TOPICS) as StateTopic[]
-/**
- * There may be thousands of models, so they are polled less often: when a change is announced, or when nothing is in
- * progress.
- */
+/** There may be thousands of models: they are only polled if a change is announced, or if nothing is in progress. */
 const TOPICS_WITHOUT_MODELS = TOPICS.filter(topic => topic !== 'model')
 
 /** A record together with its JSON, which has all fields or only the changed ones. */

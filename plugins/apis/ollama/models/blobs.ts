@@ -34,10 +34,7 @@ export class BlobStore {
   readonly #space: UploadSpace
   #counted: Promise<void> | undefined
 
-  /**
-   * @param folder must be on the same disk as the models, so that blobs can be linked instead of copied
-   * @param most total size of all blobs in bytes
-   */
+  /** @param folder must be on the same disk as the models, so that blobs can be linked instead of copied */
   constructor(folder: string, storage: Storage, log: FastifyBaseLogger, most = Number.POSITIVE_INFINITY) {
     this.#space = new UploadSpace(most)
     this.#folder = folder

@@ -143,11 +143,7 @@ async function copyModel(
   await createFromModel(deps, source, name, source.defaults, signal, () => {})
 }
 
-/**
- * @param source the model to create it from, if not from files
- * @throws CorralError `model_exists`, `invalid_request` if the files are unusable, `insufficient_storage`, and the
- * errors of `Conversion.quantize`
- */
+/** @throws CorralError `model_exists`, `invalid_request`, `insufficient_storage`, and those of `Conversion.quantize` */
 async function createModel(
   deps: CreateDependencies,
   name: ModelName,

@@ -201,10 +201,7 @@ function modelfileError(line: number, what: string): CorralError {
   return refuse('modelfile', `The Modelfile cannot be read: line ${line}: ${what}.`)
 }
 
-/**
- * Formats a model's settings as an Ollama Modelfile (https://docs.ollama.com/modelfile).
- * @param name the name in FROM: a model created from it inherits everything else
- */
+/** Formats a model's settings as a Modelfile. @param name a model created FROM it inherits everything else */
 export function modelfileText({ defaults, metadata }: Model, name: string): string {
   const { options = {}, system, messages = [], license } = defaults ?? {}
   const lines = ['# Modelfile written by corral', `FROM ${name}`]

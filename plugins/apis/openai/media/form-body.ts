@@ -10,10 +10,7 @@ interface FieldSchema {
 /** No form of the API has as many parts. */
 const MAX_FORM_PARTS = 100
 
-/**
- * Accepts multipart forms as if they were the JSON that the route's schema describes: files become base64, and texts
- * get the type of their field.
- */
+/** Accepts multipart forms as JSON: files become base64, and texts get the type of their field in the schema. */
 export function acceptForms(app: FastifyInstance): void {
   app.addContentTypeParser('multipart/form-data', (request, payload, done) => {
     readWholeBody(payload, request.routeOptions.bodyLimit!, (error, bytes) => {

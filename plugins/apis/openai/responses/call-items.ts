@@ -3,10 +3,7 @@ import { freeformArguments } from '../freeform-tools.ts'
 import type { InputPart } from './schemas.ts'
 import { engineName, type PlacedTool } from './tools.ts'
 
-/*
- * What the items of the Responses API mean to a model, besides messages and reasoning: a call of a function, the result
- * of a call, or both if OpenAI's service ran the tool itself.
- */
+/* What items mean to a model, besides messages and reasoning: a call, the result of a call, or both. */
 
 // biome-ignore lint/suspicious/noExplicitAny: items are only read here, and any field may be absent or have any type
 type Fields = Record<string, any>

@@ -1,10 +1,7 @@
 import { isObject } from '../../../../core/system/json-object.ts'
 import tools from './client-tools.json' with { type: 'json' }
 
-/*
- * OpenAI's tools that clients run. Requests only contain their types, because OpenAI's models know the parameters.
- * Here each becomes a function, and its calls become items of their own type again.
- */
+/* OpenAI's tools that clients run, whose parameters OpenAI's models know. Here each becomes a function. */
 
 type Fields = Record<string, unknown>
 
@@ -68,10 +65,7 @@ export const CLIENT_TOOLS: Record<string, ClientTool> = {
   tool_search: { ...tools.tool_search, toItem: given => ({ arguments: given, execution: 'client' }) }
 }
 
-/**
- * Returns the type of the client's tool that a tool of a request is, or undefined if OpenAI's service would run it: a
- * shell in a container, or a search among tools.
- */
+/** Returns the type of a tool that the client runs. Undefined for shells in containers and searches of the service. */
 export function clientToolType({ type, environment, execution }: Fields): string | undefined {
   if (typeof type !== 'string' || !Object.hasOwn(CLIENT_TOOLS, type)) return undefined
   if (type === 'tool_search') return execution === 'client' ? type : undefined

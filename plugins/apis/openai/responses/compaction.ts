@@ -9,10 +9,7 @@ import { newId, type PlacedItem } from './response-request.ts'
 import type { ResponseWriter } from './response-writer.ts'
 import type { CompactionItem, Item, Message, ResponseRequest } from './schemas.ts'
 
-/*
- * Compaction: a summary replaces the conversation. It is in an item that clients send back, as its `encrypted_content`,
- * which only corral reads.
- */
+/* Compaction: a summary replaces the conversation, in an item whose `encrypted_content` only corral reads. */
 
 /** Marks the summaries of corral. JSON in base64 follows. */
 const MARK = 'corral-summary:'
@@ -92,10 +89,7 @@ function replacement({ text, keep }: Summary, items: readonly PlacedItem[]): str
   return `The earlier part of this conversation was replaced by this summary of it:\n\n${text}${kept}`
 }
 
-/**
- * Returns the conversation as the model reads it: the last summary replaces everything before it, except system
- * messages. Summaries of other servers are left out.
- */
+/** Returns what the model reads: the last summary replaces everything before it, except system messages. */
 export function sinceCompaction(items: readonly PlacedItem[]): PlacedItem[] {
   const at = items.findLastIndex(({ item }) => summaryOf(item) !== undefined)
   if (at < 0) return [...items]

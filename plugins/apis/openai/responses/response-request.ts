@@ -135,10 +135,7 @@ function describeType(type: string): string {
   return /^[\w.-]{1,60}$/.test(type) ? `of type "${type}"` : 'of an unknown type'
 }
 
-/**
- * Parses the `input` of a request into complete items: with ids, with text as parts, and with references resolved.
- * @throws CorralError `invalid_request` or `unsupported_capability` with the place as `param`, `response_not_found`
- */
+/** Completes the items of an `input` with ids, text as parts and resolved references. @throws CorralError */
 export function readInput(input: string | readonly unknown[], find: FindItem): Item[] {
   const items = typeof input === 'string' ? [{ role: 'user', content: input }] : input
   return items.map((item, index) => readItem(item, ['input', index], find))

@@ -100,10 +100,7 @@ export class ResponseWriter {
     return { events: this.#taken(), response }
   }
 
-  /**
-   * Returns the events that end a failed response. The last event has the error both in OpenAI's type and in the form
-   * of other streams, which the SDKs throw.
-   */
+  /** Returns the events that end a failed response. The last has the form of other streams too, which SDKs throw. */
   fail(failure: CorralError): ResponseEvent[] {
     this.#begin()
     if (this.#open) this.#open.status = 'incomplete'

@@ -23,10 +23,6 @@ export class StoredResponses {
   readonly #maxBytes: number
   readonly #maxPerOwner: number
 
-  /**
-   * @param maxBytes total size as JSON; 0 stores nothing
-   * @param maxPerOwner maximum number of responses per owner
-   */
   constructor(maxBytes: number, maxPerOwner: number) {
     this.#maxBytes = maxBytes
     this.#maxPerOwner = maxPerOwner
@@ -76,10 +72,7 @@ export class StoredResponses {
   }
 }
 
-/**
- * The responses of one owner. The items of a conversation are shared by its responses and counted once. They are kept
- * as long as a response uses them.
- */
+/** The responses of one owner. They share the items of their conversation, which are counted once. */
 class OwnResponses {
   readonly #entries = new Map<string, StoredResponse & { size: number }>()
   readonly #items = new Map<Item, { size: number; users: number }>()
