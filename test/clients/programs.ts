@@ -6,8 +6,7 @@ import type { Test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { judge, openPlace } from './running.ts'
 import { checkTable } from './table.ts'
-import type { Feature, Language, Outcome, Place } from './trials.ts'
-import * as facts from './trials.ts'
+import { FACTS, FEATURES, type Feature, type Language, type Outcome, type Place } from './trials.ts'
 
 /** How the programs of a language are built and started. */
 export interface Toolchain {
@@ -67,7 +66,7 @@ export async function runProgram(
   env: Record<string, string> = {}
 ): Promise<Outcome[]> {
   const { stdout, exitCode, stderr } = await execa(command!, args, {
-    input: JSON.stringify({ place, facts }),
+    input: JSON.stringify({ place, facts: FACTS }),
     env,
     reject: false
   })
@@ -79,7 +78,7 @@ export async function runProgram(
 
 /** Asserts the outcomes of programs, client by client, and compares them with the committed table. */
 export function judgeAll(t: Test, language: Language, reported: Outcome[]): void {
-  const features = Object.keys(facts.FEATURES) as Feature[]
+  const features = Object.keys(FEATURES) as Feature[]
   const clients = [...new Set(reported.map(({ client }) => client))]
   const outcomes = reported.toSorted(
     (a, b) =>

@@ -51,7 +51,7 @@ export async function runClient(place: Place, { packages, trials }: Client): Pro
     if (!trial || !canBeTried(feature, place)) continue
     const outcome = { client, version, language: 'JavaScript' as const, feature }
     try {
-      outcomes.push({ ...outcome, result: 'works', note: await trial(place) })
+      outcomes.push({ ...outcome, result: 'works', note: (await trial(place)) ?? '' })
     } catch (error) {
       outcomes.push({ ...outcome, result: 'fails', note: error instanceof Error ? error.stack! : String(error) })
     }

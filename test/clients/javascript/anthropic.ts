@@ -41,7 +41,6 @@ export const anthropic: trials.Client = {
     async chat(place) {
       const message = await open(place).messages.create({ ...greedy, messages: question })
       assert.deepEqual([joinText(message), message.stop_reason, message.role], [trials.ANSWER, 'end_turn', 'assistant'])
-      return ''
     },
     async system(place) {
       const ask = async (fields: Pick<Anthropic.MessageCreateParamsNonStreaming, 'messages' | 'system'>) =>
@@ -49,12 +48,8 @@ export const anthropic: trials.Client = {
       const messages: Anthropic.MessageParam[] = [{ role: 'user', content: 'Who are you?' }]
       assert.equal(await ask({ system: 'You are Leo.', messages }), 'I am Leo.')
       assert.equal(await ask({ system: [{ type: 'text', text: 'You are Leo.' }], messages }), 'I am Leo.')
-      const turns: Anthropic.MessageParam[] = [
-        { role: 'user', content: [{ type: 'text', text: 'My name is Rosa.' }] },
-        { role: 'assistant', content: 'Nice to meet you, Rosa!' },
-        { role: 'user', content: 'What is my name?' }
-      ]
-      assert.equal(await ask({ messages: turns }), 'Your name is Rosa.')
+      const first = { role: 'user' as const, content: [{ type: 'text' as const, text: 'My name is Rosa.' }] }
+      assert.equal(await ask({ messages: [first, ...trials.ROSA.slice(1)] }), 'Your name is Rosa.')
       return 'as text and as blocks'
     },
     async stream(place) {
@@ -68,14 +63,8 @@ export const anthropic: trials.Client = {
       assert.equal(await stream.finalText(), trials.ANSWER)
       assert.equal(pieces.join(''), trials.ANSWER)
       assert.ok(pieces.length > 4)
-      assert.deepEqual(events, [
-        'message_start',
-        'content_block_start',
-        'content_block_delta',
-        'content_block_stop',
-        'message_delta',
-        'message_stop'
-      ])
+      const block = ['start', 'delta', 'stop'].map(event => `content_block_${event}`)
+      assert.deepEqual(events, ['message_start', ...block, 'message_delta', 'message_stop'])
       return `${pieces.length} chunks, events in order`
     },
     async usage(place) {
@@ -94,26 +83,18 @@ export const anthropic: trials.Client = {
       }
       assert.deepEqual(await create({ stop_sequences: [' of France'] }), ['The capital', 'stop_sequence', ' of France'])
       assert.deepEqual(await create({ max_tokens: 4 }), ['The capital of Fra', 'max_tokens', null])
-      return ''
     },
     async tools(place) {
       const client = open(place)
       const first = await client.messages.create(weatherAsked(trials.ASK_WEATHER))
       assert.equal(first.stop_reason, 'tool_use')
-      const uses = toolUses(first)
-      assert.deepEqual(
-        uses.map(({ name, input }) => [name, input]),
-        [['get_weather', { city: 'Paris' }]]
-      )
-      const second = await client.messages.create({
-        ...greedy,
-        tools,
-        messages: [
-          { role: 'user', content: trials.ASK_WEATHER },
-          { role: 'assistant', content: first.content },
-          { role: 'user', content: [{ type: 'tool_result', tool_use_id: uses[0]!.id, content: 'sunny' }] }
-        ]
-      })
+      const [use, ...others] = toolUses(first)
+      assert.deepEqual([use!.name, use!.input, others], ['get_weather', { city: 'Paris' }, []])
+      const asked = weatherAsked(trials.ASK_WEATHER)
+      const result = { type: 'tool_result' as const, tool_use_id: use!.id, content: 'sunny' }
+      const messages: Anthropic.MessageParam[] = [{ role: 'assistant', content: first.content }]
+      messages.push({ role: 'user', content: [result] })
+      const second = await client.messages.create({ ...asked, messages: [...asked.messages, ...messages] })
       assert.equal(joinText(second), trials.SAY_WEATHER)
       return trials.SAY_WEATHER
     },
@@ -130,21 +111,16 @@ export const anthropic: trials.Client = {
     },
     async forced_tool(place) {
       const { messages } = open(place)
-      const named = await messages.create({
-        ...weatherAsked(trials.ASK_WEATHER),
-        tool_choice: { type: 'tool', name: 'get_weather' }
-      })
+      const asked = weatherAsked(trials.ASK_WEATHER)
+      const named = await messages.create({ ...asked, tool_choice: { type: 'tool', name: 'get_weather' } })
       assert.deepEqual(each(toolUses(named), 'input'), [{ city: 'Paris' }])
-      const none = await messages.create({ ...weatherAsked(trials.ASK_WEATHER), tool_choice: { type: 'none' } })
+      const none = await messages.create({ ...asked, tool_choice: { type: 'none' } })
       assert.equal(toolUses(none).length, 0)
       return 'by name; none if tool_choice is none'
     },
     async schema(place) {
-      const message = await open(place).messages.parse({
-        ...greedy,
-        messages: question,
-        output_config: { format: zodOutputFormat(CityReport) }
-      })
+      const output_config = { format: zodOutputFormat(CityReport) }
+      const message = await open(place).messages.parse({ ...greedy, messages: question, output_config })
       CityReport.parse(message.parsed_output)
       return 'parsed by the helper for zod'
     },
@@ -153,15 +129,11 @@ export const anthropic: trials.Client = {
       assert.equal((await messages.countTokens({ model: trials.MODEL, messages: question })).input_tokens, 19)
       return '19 tokens, as in the answer'
     },
-    images: place =>
-      fails(place, Anthropic.BadRequestError, {
-        messages: [
-          {
-            role: 'user',
-            content: [{ type: 'image', source: { type: 'base64', media_type: 'image/png', data: trials.PNG } }]
-          }
-        ]
-      }),
+    async images(place) {
+      const source = { type: 'base64', media_type: 'image/png', data: trials.PNG }
+      const messages = [{ role: 'user', content: [{ type: 'image', source }] }]
+      return await fails(place, Anthropic.BadRequestError, { messages })
+    },
     not_found: place => fails(place, Anthropic.NotFoundError, { model: 'no/such' }),
     bad_request: place => fails(place, Anthropic.BadRequestError, { max_tokens: 'many' }),
     context: place => fails(place, Anthropic.BadRequestError, { messages: [{ role: 'user', content: trials.LONG }] }),
@@ -174,10 +146,8 @@ export const anthropic: trials.Client = {
     async no_retries({ strict }) {
       const counting = countingFetch()
       const client = new Anthropic({ baseURL: strict!.address, apiKey: strict!.key, fetch: counting.fetch })
-      const error = await failure(
-        client.messages.create({ ...greedy, messages: question }),
-        Anthropic.InternalServerError
-      )
+      const asked = client.messages.create({ ...greedy, messages: question })
+      const error = await failure(asked, Anthropic.InternalServerError)
       assert.equal(counting.count(), 1)
       return `InternalServerError, ${error.error.error.type}: sent once`
     },

@@ -27,12 +27,10 @@ function shared(make: Make, notFound: trials.Trial, structured: z.ZodType = City
   return {
     async chat(place) {
       assert.equal((await make(place).invoke(trials.QUESTION)).text, trials.ANSWER)
-      return ''
     },
     async system(place) {
       const reply = await make(place).invoke([new SystemMessage('You are Leo.'), new HumanMessage('Who are you?')])
       assert.equal(reply.text, 'I am Leo.')
-      return ''
     },
     async stream(place) {
       const pieces: string[] = []
@@ -52,7 +50,6 @@ function shared(make: Make, notFound: trials.Trial, structured: z.ZodType = City
       const model = make(place, { maxTokens: 4 })
       assert.equal((await model.invoke(trials.QUESTION)).text, 'The capital of Fra')
       assert.equal((await make(place).invoke(trials.QUESTION, { stop: [' of France'] })).text, 'The capital')
-      return ''
     },
     async tools(place) {
       const model = withTools(place)

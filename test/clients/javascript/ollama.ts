@@ -44,32 +44,17 @@ export const ollama: trials.Client = {
       const listed = models.find(({ model }) => model === TAGGED)!
       assert.match(listed.digest, /^[0-9a-f]{64}$/)
       assert.equal(listed.details.format, 'gguf')
-      return ''
     },
     async chat(place) {
       const reply = await open(place).chat({ ...greedy, messages: question })
       assert.deepEqual([reply.message.content, reply.done, reply.done_reason], [trials.ANSWER, true, 'stop'])
-      return ''
     },
     async system(place) {
       const ask = async (messages: { role: string; content: string }[]) =>
         (await open(place).chat({ ...greedy, messages })).message.content
-      assert.equal(
-        await ask([
-          { role: 'system', content: 'You are Leo.' },
-          { role: 'user', content: 'Who are you?' }
-        ]),
-        'I am Leo.'
-      )
-      assert.equal(
-        await ask([
-          { role: 'user', content: 'My name is Rosa.' },
-          { role: 'assistant', content: 'Nice to meet you, Rosa!' },
-          { role: 'user', content: 'What is my name?' }
-        ]),
-        'Your name is Rosa.'
-      )
-      return ''
+      const system = { role: 'system', content: 'You are Leo.' }
+      assert.equal(await ask([system, { role: 'user', content: 'Who are you?' }]), 'I am Leo.')
+      assert.equal(await ask(trials.ROSA), 'Your name is Rosa.')
     },
     async stream(place) {
       return `${(await answers(open(place))).length} chunks`
@@ -82,16 +67,12 @@ export const ollama: trials.Client = {
     },
     async stop(place) {
       const chat = async (options: object) => {
-        const reply = await open(place).chat({
-          model: trials.MODEL,
-          messages: question,
-          options: { temperature: 0, ...options }
-        })
+        const limited = { ...greedy, options: { temperature: 0, ...options } }
+        const reply = await open(place).chat({ ...limited, messages: question })
         return [reply.message.content, reply.done_reason]
       }
       assert.deepEqual(await chat({ stop: [' of France'] }), ['The capital', 'stop'])
       assert.deepEqual(await chat({ num_predict: 4 }), ['The capital of Fra', 'length'])
-      return ''
     },
     async seed(place) {
       const ask = async (seed: number) => {
@@ -101,7 +82,6 @@ export const ollama: trials.Client = {
       const [one, again, other] = [await ask(7), await ask(7), await ask(8)]
       assert.equal(one, again)
       assert.notEqual(one, other)
-      return ''
     },
     async completions(place) {
       const client = open(place)
@@ -128,10 +108,8 @@ export const ollama: trials.Client = {
     },
     async tools(place) {
       const message = await callsFor(place, trials.ASK_WEATHER)
-      assert.deepEqual(
-        message.tool_calls!.map(call => [call.function.name, call.function.arguments]),
-        [['get_weather', { city: 'Paris' }]]
-      )
+      const [call] = message.tool_calls!
+      assert.deepEqual([call!.function.name, call!.function.arguments], ['get_weather', { city: 'Paris' }])
       const messages = [
         { role: 'user', content: trials.ASK_WEATHER },
         message,
@@ -142,10 +120,8 @@ export const ollama: trials.Client = {
     },
     async two_tools(place) {
       const message = await callsFor(place, trials.ASK_TWO)
-      assert.deepEqual(
-        message.tool_calls!.map(call => call.function.arguments),
-        [{ city: 'Paris' }, { city: 'Rome' }]
-      )
+      const cities = message.tool_calls!.map(call => call.function.arguments)
+      assert.deepEqual(cities, [{ city: 'Paris' }, { city: 'Rome' }])
       return 'Paris and Rome'
     },
     async streamed_tools(place) {
@@ -164,15 +140,13 @@ export const ollama: trials.Client = {
       ]
       const { message } = await open(place).chat({ ...greedy, messages, format: 'json' })
       assert.deepEqual(JSON.parse(message.content), trials.JSON_ANSWER)
-      return ''
     },
     async schema(place) {
       const format = z.toJSONSchema(CityReport)
       const client = open(place)
       CityReport.parse(JSON.parse((await client.chat({ ...greedy, messages: question, format })).message.content))
-      CityReport.parse(
-        JSON.parse((await client.generate({ ...greedy, prompt: trials.QUESTION, format })).response ?? '')
-      )
+      const { response } = await client.generate({ ...greedy, prompt: trials.QUESTION, format })
+      CityReport.parse(JSON.parse(response ?? ''))
       return 'chat and generate'
     },
     async logprobs(place) {
@@ -201,7 +175,6 @@ export const ollama: trials.Client = {
       await client.chat({ ...greedy, messages: [] })
       const { models } = await client.ps()
       assert.ok(new Date(models.find(({ model }) => model === TAGGED)!.expires_at) > new Date())
-      return ''
     },
     async pull(place) {
       const client = open(place)
@@ -215,14 +188,11 @@ export const ollama: trials.Client = {
       const client = open(place)
       const destination = 'clients/javascript-copy'
       await client.copy({ source: trials.MODEL, destination })
-      assert.equal(
-        (await client.chat({ ...greedy, model: destination, messages: question })).message.content,
-        trials.ANSWER
-      )
+      const { message } = await client.chat({ ...greedy, model: destination, messages: question })
+      assert.equal(message.content, trials.ANSWER)
       await client.delete({ model: destination })
       const { models } = await client.list()
       assert.ok(models.every(({ model }) => model !== `${destination}:latest`))
-      return ''
     },
     async create(place) {
       const client = open(place)

@@ -14,6 +14,8 @@ const question: Messages = [{ role: 'user', content: trials.QUESTION }]
 const tools = [{ type: 'function' as const, function: trials.WEATHER }]
 const responseTool = { type: 'function' as const, ...trials.WEATHER, strict: true }
 
+const TWO_CALLS = ['Paris', 'Rome'].map(city => ['get_weather', { city }])
+
 const joinText = async (stream: AsyncIterable<OpenAI.ChatCompletionChunk>) => {
   const pieces: string[] = []
   for await (const chunk of stream) {
@@ -53,27 +55,14 @@ export const openai: trials.Client = {
       const { choices } = await open(place).chat.completions.create({ ...greedy, messages: question })
       assert.equal(choices[0]!.message.content, trials.ANSWER)
       assert.equal(choices[0]!.finish_reason, 'stop')
-      return ''
     },
     async system(place) {
       const ask = async (messages: Messages) =>
         (await open(place).chat.completions.create({ ...greedy, messages })).choices[0]!.message.content
-      assert.equal(
-        await ask([
-          { role: 'system', content: 'You are Leo.' },
-          { role: 'user', content: 'Who are you?' }
-        ]),
-        'I am Leo.'
-      )
-      assert.equal(
-        await ask([
-          { role: 'user', content: 'My name is Rosa.' },
-          { role: 'assistant', content: 'Nice to meet you, Rosa!' },
-          { role: 'user', content: [{ type: 'text', text: 'What is my name?' }] }
-        ]),
-        'Your name is Rosa.'
-      )
-      return ''
+      const system = { role: 'system' as const, content: 'You are Leo.' }
+      assert.equal(await ask([system, { role: 'user', content: 'Who are you?' }]), 'I am Leo.')
+      const parts = [{ type: 'text' as const, text: 'What is my name?' }]
+      assert.equal(await ask([...trials.ROSA.slice(0, 2), { role: 'user', content: parts }]), 'Your name is Rosa.')
     },
     async stream(place) {
       const client = open(place)
@@ -110,33 +99,21 @@ export const openai: trials.Client = {
       }
       assert.deepEqual(await create({ stop: [' of France'] }), ['The capital', 'stop'])
       assert.deepEqual(await create({ max_completion_tokens: 4 }), ['The capital of Fra', 'length'])
-      return ''
     },
     async seed(place) {
       const ask = async (seed: number) => {
         const messages: Messages = [{ role: 'user', content: 'Tell me a story.' }]
-        const reply = await open(place).chat.completions.create({
-          model: trials.MODEL,
-          messages,
-          temperature: 1.5,
-          seed
-        })
+        const reply = await open(place).chat.completions.create({ ...greedy, messages, temperature: 1.5, seed })
         return reply.choices[0]!.message.content
       }
       const [one, again, other] = [await ask(7), await ask(7), await ask(8)]
       assert.equal(one, again)
       assert.notEqual(one, other)
-      return ''
     },
     async choices(place) {
       const { choices } = await open(place).chat.completions.create({ ...greedy, messages: question, n: 2 })
-      assert.deepEqual(
-        choices.map(({ index, message }) => [index, message.content]),
-        [
-          [0, trials.ANSWER],
-          [1, trials.ANSWER]
-        ]
-      )
+      const texts = choices.map(({ index, message }) => `${index} ${message.content}`)
+      assert.deepEqual(texts, [`0 ${trials.ANSWER}`, `1 ${trials.ANSWER}`])
       return 'n: 2'
     },
     async logprobs(place) {
@@ -167,11 +144,8 @@ export const openai: trials.Client = {
       assert.equal(finish_reason, 'tool_calls')
       assert.deepEqual(parseCalls(message), [['get_weather', { city: 'Paris' }]])
       const result = { role: 'tool' as const, tool_call_id: message.tool_calls![0]!.id, content: 'sunny' }
-      const second = await client.chat.completions.create({
-        ...greedy,
-        messages: [...messages, message, result],
-        tools
-      })
+      const answered = [...messages, message, result]
+      const second = await client.chat.completions.create({ ...greedy, messages: answered, tools })
       assert.equal(second.choices[0]!.message.content, trials.SAY_WEATHER)
       return trials.SAY_WEATHER
     },
@@ -179,10 +153,7 @@ export const openai: trials.Client = {
       const messages: Messages = [{ role: 'user', content: trials.ASK_TWO }]
       const { choices } = await open(place).chat.completions.create({ ...greedy, messages, tools })
       const { message } = choices[0]!
-      assert.deepEqual(parseCalls(message), [
-        ['get_weather', { city: 'Paris' }],
-        ['get_weather', { city: 'Rome' }]
-      ])
+      assert.deepEqual(parseCalls(message), TWO_CALLS)
       assert.notEqual(message.tool_calls![0]!.id, message.tool_calls![1]!.id)
       return 'Paris and Rome, each with its own id'
     },
@@ -191,10 +162,7 @@ export const openai: trials.Client = {
       const runner = open(place).chat.completions.stream({ ...greedy, messages, tools })
       const { choices } = await runner.finalChatCompletion()
       assert.equal(choices[0]!.finish_reason, 'tool_calls')
-      assert.deepEqual(parseCalls(choices[0]!.message), [
-        ['get_weather', { city: 'Paris' }],
-        ['get_weather', { city: 'Rome' }]
-      ])
+      assert.deepEqual(parseCalls(choices[0]!.message), TWO_CALLS)
       return 'two, assembled by the helper'
     },
     async forced_tool(place) {
@@ -214,14 +182,10 @@ export const openai: trials.Client = {
       const ask = { ...greedy, messages, response_format: { type: 'json_object' as const } }
       const { choices } = await open(place).chat.completions.create(ask)
       assert.deepEqual(JSON.parse(choices[0]!.message.content!), trials.JSON_ANSWER)
-      return ''
     },
     async schema(place) {
-      const { choices } = await open(place).chat.completions.parse({
-        ...greedy,
-        messages: question,
-        response_format: zodResponseFormat(CityReport, 'city_report')
-      })
+      const response_format = zodResponseFormat(CityReport, 'city_report')
+      const { choices } = await open(place).chat.completions.parse({ ...greedy, messages: question, response_format })
       CityReport.parse(choices[0]!.message.parsed)
       return 'parsed by the helper for zod'
     },
@@ -240,21 +204,12 @@ export const openai: trials.Client = {
       const call = await responses.create({ ...greedy, input: trials.ASK_WEATHER, tools: [responseTool] })
       const item = call.output.find(({ type }) => type === 'function_call') as OpenAI.Responses.ResponseFunctionToolCall
       assert.deepEqual([item.name, JSON.parse(item.arguments)], ['get_weather', { city: 'Paris' }])
-      const said = await responses.create({
-        ...greedy,
-        tools: [responseTool],
-        input: [
-          { role: 'user', content: trials.ASK_WEATHER },
-          item,
-          { type: 'function_call_output', call_id: item.call_id, output: 'sunny' }
-        ]
-      })
+      const result = { type: 'function_call_output' as const, call_id: item.call_id, output: 'sunny' }
+      const input = [{ role: 'user' as const, content: trials.ASK_WEATHER }, item, result]
+      const said = await responses.create({ ...greedy, tools: [responseTool], input })
       assert.equal(said.output_text, trials.SAY_WEATHER)
-      const parsed = await responses.parse({
-        ...greedy,
-        input: trials.QUESTION,
-        text: { format: zodTextFormat(CityReport, 'city_report') }
-      })
+      const text = { format: zodTextFormat(CityReport, 'city_report') }
+      const parsed = await responses.parse({ ...greedy, input: trials.QUESTION, text })
       CityReport.parse(parsed.output_parsed)
       return 'text, tool call and its result, JSON schema'
     },
@@ -270,10 +225,7 @@ export const openai: trials.Client = {
       }
       assert.equal(pieces.join(''), trials.ANSWER)
       assert.equal(last, 'response.completed')
-      assert.deepEqual(
-        numbers,
-        numbers.map((_, index) => index)
-      )
+      assert.deepEqual(numbers, [...numbers.keys()])
       const helper = responses.stream({ ...greedy, input: trials.QUESTION })
       assert.equal((await helper.finalResponse()).output_text, trials.ANSWER)
       return `${pieces.length} chunks; the helper too`
@@ -294,20 +246,15 @@ export const openai: trials.Client = {
     async no_retries({ strict }) {
       const counting = countingFetch()
       const client = new OpenAI({ baseURL: `${strict!.address}/v1`, apiKey: strict!.key, fetch: counting.fetch })
-      const error = await failure(
-        client.chat.completions.create({ ...greedy, messages: question }),
-        OpenAI.InternalServerError
-      )
+      const asked = client.chat.completions.create({ ...greedy, messages: question })
+      const error = await failure(asked, OpenAI.InternalServerError)
       assert.equal(counting.count(), 1)
       return `InternalServerError, ${error.code}: sent once`
     },
     cancel: place =>
       leavesInTheMiddle(place, async () => {
-        const pieces = await open(place).chat.completions.create({
-          model: trials.ENDLESS,
-          messages: question,
-          stream: true
-        })
+        const ask = { model: trials.ENDLESS, messages: question, stream: true as const }
+        const pieces = await open(place).chat.completions.create(ask)
         return { pieces, leave: () => pieces.controller.abort() }
       })
   }

@@ -243,19 +243,17 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     log: logger
   })
   const app = await createApplication(config, logger)
-  await app.register(
-    openaiRoutes({
-      catalog,
-      scheduler,
-      hooks,
-      engines,
-      surface: 'api-openai',
-      config,
-      heartbeat: () => options.heartbeat ?? 10_000,
-      stored: new StoredResponses(2 ** 20, 1000)
-    }),
-    { prefix: '/v1' }
-  )
+  const routesOf = {
+    catalog,
+    scheduler,
+    hooks,
+    engines,
+    surface: 'api-openai',
+    config,
+    heartbeat: () => options.heartbeat ?? 10_000,
+    stored: new StoredResponses(2 ** 20, 1000)
+  }
+  await app.register(api => openaiRoutes(api, routesOf), { prefix: '/v1' })
   await app.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(async () => {
     await scheduler.close(0)

@@ -67,9 +67,8 @@ async function application(t: Test, { host = '127.0.0.1', options = {} }: Settin
     surface: 'api-openai',
     config
   }
-  await app.register(openaiRoutes({ ...deps, heartbeat: () => 10_000, stored: new StoredResponses(0, 0) }), {
-    prefix: '/v1'
-  })
+  const whole = { ...deps, heartbeat: () => 10_000, stored: new StoredResponses(0, 0) }
+  await app.register(api => openaiRoutes(api, whole), { prefix: '/v1' })
   t.teardown(() => app.close())
   await app.ready()
   return { app, lines }
