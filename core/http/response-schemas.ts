@@ -43,6 +43,8 @@ export const WITH_BODY = errorCodes(
 export const FILE_ERRORS = errorCodes('invalid_model_name model_not_found unsupported_capability')
 export const DISK_ERRORS = errorCodes('insufficient_storage storage_not_writable')
 export const DOWNLOAD_ERRORS = [...errorCodes('hub_unreachable checksum_mismatch hub_rate_limited'), ...DISK_ERRORS]
+/** Error codes of resolving a model at the hubs. */
+export const HUB_ERRORS = errorCodes('address_not_allowed hub_forbidden repo_not_found model_exists')
 /** Error codes of finding and loading a model. */
 export const MODEL_ERRORS = [
   ...errorCodes(

@@ -62,6 +62,12 @@ export function aliasesByModel(aliases: readonly ModelAlias[]): Map<string, stri
   return names
 }
 
+/** The rows of a list of models: all models, then all aliases, each with its name. */
+export const listedModels = (seen: Pick<VisibleCatalog, 'list' | 'aliases'>): ModelAlias[] => [
+  ...seen.list().map(model => ({ alias: model.publicName, model })),
+  ...seen.aliases()
+]
+
 /** Finds a model by a name, with the alias if the name is one. @throws CorralError as `Catalog.get` */
 export function findListed(seen: VisibleCatalog, name: RequestedName): Partial<ModelAlias> & Pick<ModelAlias, 'model'> {
   const model = seen.get(name)

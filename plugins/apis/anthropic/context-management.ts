@@ -1,16 +1,186 @@
-import {
-  type AppliedEdit,
-  type ClearedSteps,
-  type ClearThinking,
-  type ClearToolUses,
-  clearContext,
-  mayReach
-} from '../../../core/answers/context-edits.ts'
+import { createHash } from 'node:crypto'
 import { compacted, type Summary, summarize } from '../../../core/answers/conversation-summary.ts'
 import type { Preparation } from '../../../core/answers/pipeline.ts'
 import type { EngineFields } from '../../../core/contracts/engines.ts'
 import { summaryText } from './history.ts'
-import type { CountRequest } from './schemas.ts'
+import type { CountRequest, Edit } from './schemas.ts'
+
+/*
+ * Clears old parts of a conversation, as Anthropic's `context_management` asks. Clients send the whole conversation in
+ * each request. If each request cleared a little more, the engine could use less of its prompt cache every time. So what
+ * was cleared stays cleared, and more is cleared only when the rest reaches the trigger again.
+ */
+
+type Message = Record<string, unknown>
+
+export interface AppliedEdit {
+  type: string
+  cleared_tool_uses?: number
+  cleared_thinking_turns?: number
+  cleared_input_tokens: number
+}
+
+/** A conversation after clearing, and the tokens of its prompt if they are known. */
+interface EditedContext {
+  body: EngineFields
+  applied: AppliedEdit[]
+  tokens?: number
+}
+
+type Count = (body: EngineFields) => Promise<number>
+
+const CLEAR_TOOL_USES = 'clear_tool_uses_20250919'
+const CLEAR_THINKING = 'clear_thinking_20251015'
+const MAX_UNCLEARED_TOKENS = 100_000
+const KEPT_TOOL_USES = 3
+const CLEARED = '[This result was removed to save space.]'
+/** Tokens that a chat template adds on its own, such as instructions for tools. */
+const MAX_TEMPLATE_TOKENS = 2000
+const MAX_STEPS = 1000
+
+/** Remembers how far conversations were cleared, by hashes of their messages up to the last cleared result. */
+export class ClearedSteps {
+  readonly #hashes = new Set<string>()
+
+  has(hash: string): boolean {
+    return this.#hashes.has(hash)
+  }
+
+  add(hash: string): void {
+    this.#hashes.delete(hash)
+    this.#hashes.add(hash)
+    if (this.#hashes.size > MAX_STEPS) this.#hashes.delete(this.#hashes.values().next().value!)
+  }
+}
+
+/** Whether a prompt may have this many tokens. A token is at least one byte of text. */
+function mayReach(tokens: number, { messages, tools }: EngineFields): boolean {
+  return Buffer.byteLength(JSON.stringify([messages, tools])) + MAX_TEMPLATE_TOKENS >= tokens
+}
+
+/** Applies edits in their order. @param count counts a prompt's tokens, and is called only if an edit may apply */
+export async function clearContext(
+  body: EngineFields,
+  edits: readonly Edit[],
+  model: string,
+  steps: ClearedSteps,
+  count: Count
+): Promise<EditedContext> {
+  let context: EditedContext = { body, applied: [] }
+  for (const edit of edits) {
+    if (edit.type === CLEAR_THINKING) context = await clearThinking(context, edit, count)
+    else if (edit.type === CLEAR_TOOL_USES) context = await clearToolUses(context, edit, model, steps, count)
+  }
+  return context
+}
+
+const keptIn = (keep: Edit['keep']) => (typeof keep === 'string' ? undefined : keep?.value)
+
+async function clearThinking({ body, applied, tokens }: EditedContext, { type, keep }: Edit, count: Count) {
+  const kept = keep == null ? 1 : keptIn(keep)
+  const { messages, cleared } = withoutThinking(body.messages as Message[], kept ?? Number.POSITIVE_INFINITY)
+  if (cleared === 0) return { body, applied, ...(tokens !== undefined && { tokens }) }
+  const edited = { ...body, messages }
+  const left = await count(edited)
+  const edit = { type, cleared_thinking_turns: cleared, cleared_input_tokens: (tokens ?? (await count(body))) - left }
+  return { body: edited, applied: [...applied, edit], tokens: left }
+}
+
+/** Removes the thinking of all but the last turns that have some. */
+function withoutThinking(messages: readonly Message[], kept: number): { messages: Message[]; cleared: number } {
+  const turns = new Set<number>()
+  let turn = 0
+  const turnOf = messages.map(({ role, reasoning_content }) => {
+    if (role === 'user') turn++
+    if (reasoning_content) turns.add(turn)
+    return turn
+  })
+  const old = new Set([...turns].slice(0, Math.max(0, turns.size - kept)))
+  const cleared = messages.map((message, index) => {
+    if (!old.has(turnOf[index]!) || !message.reasoning_content) return message
+    const { reasoning_content: _, ...rest } = message
+    return rest
+  })
+  return { messages: cleared, cleared: old.size }
+}
+
+async function clearToolUses(
+  context: EditedContext,
+  edit: Edit,
+  model: string,
+  steps: ClearedSteps,
+  count: Count
+): Promise<EditedContext> {
+  const { body, applied } = context
+  const { value: limit, type: unit } = edit.trigger ?? { value: MAX_UNCLEARED_TOKENS, type: 'input_tokens' }
+  const messages = body.messages as Message[]
+  const uses = toolUses(messages, new Set(edit.exclude_tools ?? []))
+  const most = Math.max(0, uses.length - (keptIn(edit.keep) ?? KEPT_TOOL_USES))
+  const inTokens = unit !== 'tool_uses'
+  if (most === 0 || (inTokens ? !mayReach(limit, body) : uses.length <= limit)) return context
+  const clearFirst = (number: number) => ({ ...body, messages: cleared(messages, uses.slice(0, number), edit) })
+  const hashes = hashUses(messages, uses.slice(0, most), JSON.stringify([model, edit]))
+  const original = context.tokens ?? (await count(body))
+  let number = hashes.findLastIndex(hash => steps.has(hash)) + 1
+  let tokens = number > 0 ? await count(clearFirst(number)) : original
+  if (number < most && (inTokens ? tokens > limit : uses.length - number > limit)) {
+    const fewer = await count(clearFirst(most))
+    if (tokens - fewer >= (edit.clear_at_least?.value ?? 0)) {
+      number = most
+      tokens = fewer
+    }
+  }
+  const removed = uses.slice(0, number).filter(use => !use.isExcluded).length
+  if (removed === 0) return { ...context, tokens: original }
+  steps.add(hashes[number - 1]!)
+  const report = { type: edit.type, cleared_tool_uses: removed, cleared_input_tokens: original - tokens }
+  return { body: clearFirst(number), applied: [...applied, report], tokens }
+}
+
+interface ToolUse {
+  id: unknown
+  name: unknown
+  /** Index of the message with the result. */
+  index: number
+  isExcluded: boolean
+}
+
+/** The results in a conversation, oldest first. */
+function toolUses(messages: readonly Message[], excluded: ReadonlySet<unknown>): ToolUse[] {
+  const names = new Map<unknown, string>()
+  return messages.flatMap(({ role, tool_calls, tool_call_id: id }, index) => {
+    for (const { id, function: called } of (tool_calls ?? []) as { id: unknown; function: { name: string } }[]) {
+      names.set(id, called.name)
+    }
+    const name = names.get(id)
+    return role === 'tool' ? [{ id, name, index, isExcluded: excluded.has(name) }] : []
+  })
+}
+
+/** Hashes a conversation up to each of these results. */
+function hashUses(messages: readonly Message[], uses: readonly ToolUse[], seed: string): string[] {
+  const hash = createHash('sha256').update(seed)
+  let next = 0
+  return uses.map(({ index }) => {
+    for (; next <= index; next++) hash.update(JSON.stringify(messages[next]))
+    return hash.copy().digest('base64')
+  })
+}
+
+function cleared(messages: readonly Message[], uses: readonly ToolUse[], { clear_tool_inputs: inputs }: Edit) {
+  const old = uses.filter(({ isExcluded }) => !isExcluded)
+  const results = new Set(old.map(({ index }) => index))
+  const names = Array.isArray(inputs) ? new Set<unknown>(inputs) : undefined
+  const ids = new Set(old.flatMap(({ id, name }) => (names?.has(name) || inputs === true ? [id] : [])))
+  return messages.map((message, index) => {
+    if (results.has(index)) return { ...message, content: CLEARED }
+    if (!Array.isArray(message.tool_calls) || ids.size === 0) return message
+    const tool_calls = message.tool_calls.map(call =>
+      ids.has(call.id) ? { ...call, function: { ...call.function, arguments: '{}' } } : call
+    )
+    return { ...message, tool_calls }
+  })
+}
 
 const MAX_UNCOMPACTED_TOKENS = 150_000
 /** For engines that cannot count. */
@@ -36,11 +206,9 @@ export async function clearedContext(
   { body, count }: Pick<Preparation, 'body' | 'count'>,
   { model, steps }: Setting
 ) {
-  const edits = (management?.edits ?? []).filter(({ type }) => type.startsWith('clear_'))
   const counted = async (each: EngineFields) =>
     (await count(each)) ?? Math.ceil(JSON.stringify(each.messages).length / BYTES_PER_TOKEN)
-  const known = edits.filter(({ type }) => type === 'clear_tool_uses_20250919' || type === 'clear_thinking_20251015')
-  const context = await clearContext(body, known as (ClearToolUses | ClearThinking)[], model, steps, counted)
+  const context = await clearContext(body, management?.edits ?? [], model, steps, counted)
   return { context, count: counted }
 }
 

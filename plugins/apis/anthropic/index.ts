@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { reportIgnoredTools } from '../../../core/answers/answer-headers.ts'
-import { ClearedSteps } from '../../../core/answers/context-edits.ts'
 import { requireCall } from '../../../core/answers/engine-call.ts'
 import { withUsableMedia } from '../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../core/answers/model-defaults.ts'
@@ -20,11 +19,11 @@ import { useErrorFormat } from '../../../core/http/application.ts'
 import { contextMessage } from '../../../core/http/context-message.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, routerWith } from '../../../core/http/response-schemas.ts'
-import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { catalogFor, listedModels } from '../../../core/models/allowed-models.ts'
 import { anthropicRecord } from '../../../core/models/anthropic-record.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
-import { clearedContext, manageContext } from './context-management.ts'
+import { ClearedSteps, clearedContext, manageContext } from './context-management.ts'
 import { MessageEvents, type MessageHead } from './message-events.ts'
 import { engineRequest } from './message-request.ts'
 import * as schemas from './schemas.ts'
@@ -41,12 +40,9 @@ export default definePlugin({
   ),
   setup(context, options) {
     let { heartbeat } = options
+    const deps = apiDependencies(context, 'api-anthropic', () => heartbeat)
     return {
-      routes: app =>
-        anthropicRoutes(
-          app,
-          apiDependencies(context, 'api-anthropic', () => heartbeat)
-        ),
+      routes: app => anthropicRoutes(app, deps),
       reload(next: typeof options) {
         heartbeat = next.heartbeat
       }
@@ -61,33 +57,32 @@ const anthropicRouter = routerWith(schemas.anthropicErrors)
 
 /** Serves the Messages API under /v1/messages and /anthropic/v1. The OpenAI API lists models at /v1/models. */
 async function anthropicRoutes(app: FastifyInstance, deps: ApiDependencies): Promise<void> {
-  app.addHook('onRequest', async (request, reply) => {
-    reply.header('request-id', request.id)
+  app.addHook('onRequest', async (request, reply) => void reply.header('request-id', request.id))
+  app.addHook('preValidation', async request => {
+    if (request.routeOptions.schema?.body) bodyObject(request.body)
   })
+  const formatErrors = (scope: FastifyInstance, prefix: string) =>
+    useErrorFormat(scope, prefix, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
   await app.register(
-    async mount => {
-      useAnthropicErrors(mount, '/v1/messages')
-      messageRoutes(mount, deps, 'anthropic')
+    async scope => {
+      formatErrors(scope, '/v1/messages')
+      messageRoutes(scope, deps, '', 'anthropic')
     },
     { prefix: '/v1/messages' }
   )
   await app.register(
-    async mount => {
-      useAnthropicErrors(mount, '/anthropic/')
-      await mount.register(async inner => messageRoutes(inner, deps, 'anthropicMounted'), { prefix: '/v1/messages' })
-      modelRoutes(mount, deps)
+    async scope => {
+      formatErrors(scope, '/anthropic/')
+      messageRoutes(scope, deps, '/v1/messages', 'anthropicMounted')
+      modelRoutes(scope, deps)
     },
     { prefix: '/anthropic' }
   )
 }
 
-const useAnthropicErrors = (app: FastifyInstance, prefix: string) =>
-  useErrorFormat(app, prefix, anthropicErrorBody, ({ id }) => ({ 'request-id': id }))
-
-function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: string): void {
+function messageRoutes(app: FastifyInstance, deps: ApiDependencies, path: string, ids: string): void {
   const route = anthropicRouter(app, 'Anthropic')
-  app.addHook('preValidation', async request => void bodyObject(request.body))
-  route('POST', `${prefix}CreateMessage`, 'Answer a conversation', {
+  route(`POST ${path}`, `${ids}CreateMessage`, 'Answer a conversation', {
     description: "Anthropic's Messages API. Headers anthropic-version and anthropic-beta are accepted.",
     body: schemas.MessagesRequest,
     response: {
@@ -100,7 +95,7 @@ function messageRoutes(app: FastifyInstance, deps: ApiDependencies, prefix: stri
     errors: ERRORS,
     handler: (request, reply) => answerMessage(deps, request, reply)
   })
-  route('POST /count_tokens', `${prefix}CountTokens`, "Count a prompt's tokens", {
+  route(`POST ${path}/count_tokens`, `${ids}CountTokens`, "Count a prompt's tokens", {
     description: 'Counts the same tokens as an answer to the request would have. The model is loaded if necessary.',
     body: schemas.CountRequest,
     response: { 200: json('Number of tokens in the prompt', schemas.TokenCount) },
@@ -121,10 +116,8 @@ function modelRoutes(app: FastifyInstance, { catalog, scheduler, config }: ApiDe
   route('GET /v1/models', 'anthropicListModels', 'List models', {
     response: { 200: json('All models, on one page', schemas.ModelList) },
     handler: async ({ caller }) => {
-      const models = catalogFor(catalog, caller)
       const record = recordsFor(caller)
-      const aliases = models.aliases().map(({ alias, model }) => record(model, alias))
-      const data = [...models.list().map(model => record(model)), ...aliases]
+      const data = listedModels(catalogFor(catalog, caller)).map(({ alias, model }) => record(model, alias))
       return { data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
     }
   })

@@ -81,6 +81,7 @@ const Edit = Loose({
   instructions: text,
   pause_after_compaction: Given(Type.Boolean())
 })
+export type Edit = Static<typeof Edit>
 
 const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Left out, and named in X-Corral-Ignored-Tools' }))
 

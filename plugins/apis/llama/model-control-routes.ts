@@ -3,10 +3,10 @@ import { Type } from 'typebox'
 import { type ApiDependencies, anyMode, readModelRequest } from '../../../core/answers/model-request.ts'
 import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts'
 import type { Storage } from '../../../core/contracts/storage.ts'
-import { CorralError, type ErrorCode, errorMessage } from '../../../core/errors.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { openReplyStream } from '../../../core/http/reply-stream.ts'
-import { DOWNLOAD_ERRORS, FILE_ERRORS, json } from '../../../core/http/response-schemas.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, HUB_ERRORS, json } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
 import { deleteModel, listedVariant, nameToDelete } from '../../../core/models/model-deletion.ts'
@@ -14,9 +14,6 @@ import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { llamaChannel, llamaRouter } from './llama-error.ts'
 import type { ModelFeed } from './model-feed.ts'
 import * as schemas from './schemas.ts'
-
-/** Errors that resolving a model at the hubs can cause. */
-const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_not_found', 'model_exists']
 
 /** Finds the unfinished download of this name, unless the same model is already in memory. */
 function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name: string): PullRecord | undefined {

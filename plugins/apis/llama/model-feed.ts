@@ -6,7 +6,7 @@ import type { Catalog, Model } from '../../../core/contracts/models.ts'
 import type { StateFeed, StateTopic } from '../../../core/contracts/state-events.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { hasRole } from '../../../core/http/roles.ts'
-import { isAllowed } from '../../../core/models/allowed-models.ts'
+import { isAllowed, listedModels } from '../../../core/models/allowed-models.ts'
 import { type LoadState, loadStates } from '../../../core/models/load-state.ts'
 import type { FeedEventSchema } from './schemas.ts'
 
@@ -163,9 +163,8 @@ export class ModelFeed {
   #snapshot(): Snapshot {
     const { catalog, downloads, scheduler } = this.#deps
     const getState = loadStates(scheduler)
-    const own = catalog.list().map(model => ({ alias: model.publicName, model }))
     const models: Snapshot['models'] = new Map()
-    for (const { alias: model, model: variant } of [...own, ...catalog.aliases()]) {
+    for (const { alias: model, model: variant } of listedModels(catalog)) {
       const data = statusData(getState(variant))
       models.set(model, { variant, event: { model, event: 'model_status', data }, mark: JSON.stringify(data) })
     }

@@ -14,7 +14,7 @@ import { useErrorFormat } from '../../../core/http/application.ts'
 import { Loose, Titled } from '../../../core/http/request-fields.ts'
 import { reroute } from '../../../core/http/reroute.ts'
 import { ANSWER_ERRORS, json, jsonOrStream, WITH_BODY } from '../../../core/http/response-schemas.ts'
-import { catalogFor, findListed } from '../../../core/models/allowed-models.ts'
+import { catalogFor, findListed, listedModels } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
 import { parseRequestedName } from '../../../core/models/model-name.ts'
 import { definePlugin } from '../../../core/plugins/plugin.ts'
@@ -126,15 +126,9 @@ function lmStudioRoutes(
   route('GET /models', 'lmStudioModels', 'List models with their states, as LM Studio does', {
     response: { 200: json('The models', Loose({ object: Type.Literal('list'), data: Type.Array(ModelRecord) })) },
     handler: async ({ caller }) => {
-      const seen = catalogFor(catalog, caller)
       const toRecord = modelRecords(deps, caller)
-      return {
-        object: 'list',
-        data: [
-          ...seen.list().map(model => toRecord(model, model.publicName)),
-          ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
-        ]
-      }
+      const data = listedModels(catalogFor(catalog, caller)).map(({ alias, model }) => toRecord(model, alias))
+      return { object: 'list', data }
     }
   })
   // Model names contain a slash, which clients send literally or as %2F.

@@ -6,18 +6,19 @@ import { anyMode, readModelRequest } from '../../../core/answers/model-request.t
 import type { Downloads, Pull } from '../../../core/contracts/downloads.ts'
 import type { RunningModel } from '../../../core/contracts/leases.ts'
 import type { Model } from '../../../core/contracts/models.ts'
-import { CorralError, type ErrorCode } from '../../../core/errors.ts'
+import { CorralError } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Given, ignored, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
 import {
   ANSWER_ERRORS,
   DOWNLOAD_ERRORS,
   FILE_ERRORS,
+  HUB_ERRORS,
   json,
   jsonOrStream,
   MODEL_ERRORS
 } from '../../../core/http/response-schemas.ts'
-import { catalogFor } from '../../../core/models/allowed-models.ts'
+import { catalogFor, listedModels } from '../../../core/models/allowed-models.ts'
 import { parseRequestedName, publicModelName } from '../../../core/models/model-name.ts'
 import { requestOptions } from '../../../core/models/options.ts'
 import { answerChat, CHAT_EVENTS, type ChatDependencies, ChatRequest, ChatResult } from './studio-chat.ts'
@@ -80,9 +81,6 @@ const Job = Titled('LMStudioDownload', {
 })
 type Job = Static<typeof Job>
 
-/** Errors that resolving a model at the hubs can cause. */
-const HUB_ERRORS: ErrorCode[] = ['address_not_allowed', 'hub_forbidden', 'repo_not_found', 'model_exists']
-
 export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): void {
   const route = studioRouter(app)
   const { catalog, config, scheduler, downloads } = deps
@@ -91,16 +89,10 @@ export function studioRoutes(app: FastifyInstance, deps: StudioDependencies): vo
   route('GET /models', 'lmStudioListModels', 'List models with their loaded instances', {
     response: { 200: json('The models', Loose({ models: Type.Array(ListedModel) })) },
     handler: async ({ caller }) => {
-      const seen = catalogFor(catalog, caller)
       const running = scheduler.running()
       const getLimits = modelLimits(config, running, caller)
-      const toRecord = (model: Model, key: string) => listedModel(model, key, running, getLimits(model))
-      return {
-        models: [
-          ...seen.list().map(model => toRecord(model, model.publicName)),
-          ...seen.aliases().map(({ alias, model }) => toRecord(model, alias))
-        ]
-      }
+      const listed = listedModels(catalogFor(catalog, caller))
+      return { models: listed.map(({ alias, model }) => listedModel(model, alias, running, getLimits(model))) }
     }
   })
 

@@ -15,7 +15,7 @@ import { type Progress, progressText } from '../../../core/contracts/progress.ts
 import { CorralError, type ErrorCode } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
 import { Given, Loose, named, Titled } from '../../../core/http/request-fields.ts'
-import { DOWNLOAD_ERRORS, FILE_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
+import { DOWNLOAD_ERRORS, FILE_ERRORS, HUB_ERRORS, json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { bareName } from '../../../core/models/model-name.ts'
 import type { NativeDependencies } from './native-dependencies.ts'
 import { requestedName } from './records.ts'
@@ -44,15 +44,7 @@ const PauseRequestSchema = Titled('PauseRequest', {
 })
 const NAMED: ErrorCode[] = ['invalid_model_name', 'model_not_found']
 const WAITING = 'waiting for other pulls'
-const HUB_ERRORS: ErrorCode[] = [
-  'address_not_allowed',
-  'rate_limited',
-  'hub_forbidden',
-  'repo_not_found',
-  'model_exists',
-  'pull_cancelled'
-]
-const PULL_ERRORS = [...FILE_ERRORS, ...HUB_ERRORS, ...DOWNLOAD_ERRORS]
+const PULL_ERRORS: ErrorCode[] = [...FILE_ERRORS, ...HUB_ERRORS, 'rate_limited', 'pull_cancelled', ...DOWNLOAD_ERRORS]
 
 const withWarnings = (pull: Pull | undefined) => ({
   status: 'success' as const,

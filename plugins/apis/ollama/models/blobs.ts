@@ -31,15 +31,17 @@ export class BlobStore {
   readonly #log: FastifyBaseLogger
   readonly #users = new Map<string, number>()
   readonly #parts = new Set<string>()
-  readonly #space: UploadSpace
+  readonly #most: number
+  /** Size and client of files that are not part of a model yet, by digest or by the name of a running upload. */
+  readonly #taken = new Map<string, { bytes: number; turn?: string }>()
   #counted: Promise<void> | undefined
 
   /** @param folder must be on the same disk as the models, so that blobs can be linked instead of copied */
   constructor(folder: string, storage: Storage, log: FastifyBaseLogger, most = Number.POSITIVE_INFINITY) {
-    this.#space = new UploadSpace(most)
     this.#folder = folder
     this.#storage = storage
     this.#log = log
+    this.#most = most
   }
 
   async has(sha256: string): Promise<boolean> {
@@ -69,9 +71,9 @@ export class BlobStore {
       await mkdir(folder, { recursive: true })
       await this.#countBlobs()
       if (size !== undefined) await requireSpace(folder, size, 'The file needs', 'models')
-      this.#space.take(name, size ?? 0, turn)
+      this.#take(name, size ?? 0, turn)
       const digest = await receive(part, body, bytes => {
-        if (bytes > (size ?? 0)) this.#space.take(name, bytes, turn)
+        if (bytes > (size ?? 0)) this.#take(name, bytes, turn)
       })
       if (digest !== sha256) {
         throw invalid(
@@ -80,12 +82,12 @@ export class BlobStore {
         )
       }
       await rename(part, this.#pathFor(sha256))
-      this.#space.rename(name, sha256)
+      this.#taken.set(sha256, this.#taken.get(name)!)
     } catch (error) {
-      this.#space.free(name)
       await rm(part, { force: true })
       throw diskRefusal(error, 'The file was not stored', 'models') ?? error
     } finally {
+      this.#taken.delete(name)
       this.#parts.delete(name)
     }
   }
@@ -139,12 +141,24 @@ export class BlobStore {
     }
   }
 
+  /** Counts a file, half of the space at most for one client. @throws CorralError `over_limit` if it does not fit */
+  #take(key: string, bytes: number, turn: string): void {
+    const others = [...this.#taken].filter(([other]) => other !== key).map(([, taken]) => taken)
+    const sum = (files: typeof others) => files.reduce((total, file) => total + file.bytes, bytes)
+    const own = sum(others.filter(file => file.turn === turn))
+    const half = Math.floor(this.#most / 2)
+    if (own > half) throw spaceExceeded(`one client may use ${formatBytes(half)} of it`, this.#most, own)
+    if (sum(others) > this.#most) throw spaceExceeded('other clients use the rest', this.#most, sum(others))
+    this.#taken.set(key, { bytes, turn })
+  }
+
   /** Counts blobs that an earlier process left. */
   #countBlobs(): Promise<void> {
     this.#counted ??= (async () => {
       for (const name of await namesIn(this.#folder)) {
         const sha256 = BLOB.exec(name)?.[1]
-        if (sha256 !== undefined) this.#space.found(sha256, (await fileSize(this.#pathFor(sha256))) ?? 0)
+        if (sha256 === undefined || this.#taken.has(sha256)) continue
+        this.#taken.set(sha256, { bytes: (await fileSize(this.#pathFor(sha256))) ?? 0 })
       }
     })()
     return this.#counted
@@ -152,7 +166,7 @@ export class BlobStore {
 
   async #remove(sha256: string): Promise<void> {
     await rm(this.#pathFor(sha256), { force: true })
-    this.#space.free(sha256)
+    this.#taken.delete(sha256)
   }
 
   /** Removes leftovers of an earlier process, and blobs that were unused for a day. */
@@ -379,47 +393,6 @@ function tooMany(most: number): CorralError {
       'Send this file again when others are complete.',
     { retryAfter: 30, details: { limit: 'limits.uploads', maximum: most } }
   )
-}
-
-/** Limits the disk space of uploaded files that are not part of a model yet. One client may use half of it. */
-class UploadSpace {
-  readonly #most: number
-  /** Size and client, by the digest of a stored file or the name of a running upload. */
-  readonly #taken = new Map<string, { bytes: number; turn?: string }>()
-
-  constructor(most: number) {
-    this.#most = most
-  }
-
-  /** Sets the size of a file. @throws CorralError `over_limit` if it does not fit, and changes nothing then */
-  take(key: string, bytes: number, turn: string): void {
-    let all = bytes
-    let own = bytes
-    for (const [other, taken] of this.#taken) {
-      if (other === key) continue
-      all += taken.bytes
-      if (taken.turn === turn) own += taken.bytes
-    }
-    const half = Math.floor(this.#most / 2)
-    if (own > half) throw spaceExceeded(`one client may use ${formatBytes(half)} of it`, this.#most, own)
-    if (all > this.#most) throw spaceExceeded('other clients use the rest', this.#most, all)
-    this.#taken.set(key, { bytes, turn })
-  }
-
-  /** Counts a file that an unknown client stored earlier. */
-  found(key: string, bytes: number): void {
-    if (!this.#taken.has(key)) this.#taken.set(key, { bytes })
-  }
-
-  rename(from: string, to: string): void {
-    const taken = this.#taken.get(from)
-    this.#taken.delete(from)
-    if (taken) this.#taken.set(to, taken)
-  }
-
-  free(key: string): void {
-    this.#taken.delete(key)
-  }
 }
 
 function spaceExceeded(why: string, most: number, wanted: number): CorralError {

@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { reportIgnoredTools } from '../../../../core/answers/answer-headers.ts'
-=======
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { reportIgnoredTools } from '../../../../core/answers/ignored-tools.ts'
->>>>>>> 4b176260 (refactor(apis): register routes without a wrapper for each group)
+import { reportIgnoredTools } from '../../../../core/answers/answer-headers.ts'
 import { withUsableMedia } from '../../../../core/answers/media-parts.ts'
 import { withModelDefaults } from '../../../../core/answers/model-defaults.ts'
 import { type ApiDependencies, readModelRequest } from '../../../../core/answers/model-request.ts'

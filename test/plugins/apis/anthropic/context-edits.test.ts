@@ -1,6 +1,7 @@
 import t from 'tap'
-import { ClearedSteps, type ClearToolUses, clearContext } from '../../core/answers/context-edits.ts'
-import type { EngineFields } from '../../core/contracts/engines.ts'
+import type { EngineFields } from '../../../../core/contracts/engines.ts'
+import { ClearedSteps, clearContext } from '../../../../plugins/apis/anthropic/context-management.ts'
+import type { Edit } from '../../../../plugins/apis/anthropic/schemas.ts'
 
 const RESULT = 'x'.repeat(1000)
 const CLEARED = '[This result was removed to save space.]'
@@ -28,7 +29,7 @@ async function count({ messages }: EngineFields): Promise<number> {
 }
 
 const TRIGGER = { type: 'input_tokens', value: 5000 }
-const clear = (uses: number, more: Partial<ClearToolUses>, steps = new ClearedSteps()) =>
+const clear = (uses: number, more: Partial<Edit>, steps = new ClearedSteps()) =>
   clearContext(conversation(uses), [{ type: 'clear_tool_uses_20250919', ...more }], 'a/b', steps, count)
 
 /** The indexes of cleared results. */
@@ -43,7 +44,7 @@ t.test('clears all tool results but the last ones above the trigger', async t =>
   const removed = 7 * (1000 - CLEARED.length)
   t.strictSame(applied, [{ type: 'clear_tool_uses_20250919', cleared_tool_uses: 7, cleared_input_tokens: removed }])
   t.equal(tokens, (await count(conversation(10))) - removed)
-  const table: [more: Partial<ClearToolUses>, wanted: number[]][] = [
+  const table: [more: Partial<Edit>, wanted: number[]][] = [
     [{ trigger: TRIGGER, keep: { value: 9 } }, [0]],
     [{ trigger: TRIGGER, keep: { value: 5 }, exclude_tools: ['odd'] }, [0, 2, 4]],
     [{ trigger: { type: 'tool_uses', value: 9 } }, [0, 1, 2, 3, 4, 5, 6]],
