@@ -18,7 +18,6 @@ import { type Asked, enforceRequestLimits, getRequestLimits } from './request-li
 import { requireToolSupport } from './tool-choice.ts'
 import { reportUnknownOptions } from './unknown-options.ts'
 
-/** A request within its limits, before it has an engine. */
 export interface Prepared<Request = Question> {
   question: Request
   /** The request as hooks see it; absent if the model is only loaded. */

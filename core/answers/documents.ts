@@ -66,7 +66,6 @@ const READ_FAULTS: Record<ReadFault['fault'], (limits: Limits['read']) => Fault>
 interface Source {
   name: string
   bytes: number
-  /** Identifies the content. */
   id(): string
   /** The first bytes, from which its type is detected. */
   head(): Buffer | Promise<Buffer>

@@ -5,7 +5,6 @@ import { isObject } from '../system/json-object.ts'
 
 /* Decides with which context a model is loaded for a longer prompt than usual, if nobody has set `num_ctx`. */
 
-/** Limits of the context that a request may get. */
 export interface ContextLimits {
   /** The usual options, and those that the request itself sets. */
   usual: Readonly<LoadOptions>
@@ -22,7 +21,6 @@ type Step = Partial<LoadOptions>
 const USUAL_ANSWER = 1024
 /** Bytes of text that are at least one token. */
 const MAX_BYTES_PER_TOKEN = 6
-/** The type of a smaller cache. */
 const SMALL_CACHE = 'q8_0'
 
 /** Returns the smallest power of two of the usual context that holds these tokens, at most `most`. */
@@ -65,7 +63,6 @@ function countText(value: unknown): number {
   return Object.entries(value).reduce((sum, [name, each]) => sum + (name === 'data' ? 0 : countText(each)), 0)
 }
 
-/** The growing context of one request. */
 export class ContextGrowth {
   readonly #limits: ContextLimits
   /** Load options for the next attempt. */

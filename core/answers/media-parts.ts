@@ -141,7 +141,6 @@ export function joinTexts(parts: readonly unknown[]): string | readonly unknown[
   return texts.length === parts.length ? texts.filter(text => text !== '').join('\n') : parts
 }
 
-/** Returns why a model cannot understand a medium. */
 function capabilityFault(variant: Model, { capability, plural }: Medium, switchedOff: boolean): string | undefined {
   const able = variant.metadata.capabilities
   if (!switchedOff && (capability ? able.includes(capability) : able.includes('vision'))) return undefined

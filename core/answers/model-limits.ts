@@ -11,7 +11,6 @@ export interface ModelLimits {
   context: number
   /** Size that the context can have for a request without `num_ctx`: what it can grow to, if memory allows it. */
   window: number
-  /** Maximum tokens of an answer. */
   answer: number
 }
 

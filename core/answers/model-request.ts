@@ -42,7 +42,6 @@ export function apiDependencies(
   }
 }
 
-/** The fields of a model request that all APIs share. */
 export interface ModelRequest {
   /** The model's name as the client wrote it. */
   requested: string

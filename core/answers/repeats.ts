@@ -43,11 +43,9 @@ export function endsInLoop(text: string, repeats: number): boolean {
 /** The texts in the bytes of OpenAI events. */
 const TEXTS = /"(?:content|reasoning_content|arguments|text)":"((?:[^"\\]|\\.)*)"/g
 
-/** Watches one answer. */
 class RepeatWatch {
   readonly #repeats: number
   #events = 0
-  /** Whether the engine has ended the answer. */
   #ended = false
   #next = INTERVAL
   #text = ''

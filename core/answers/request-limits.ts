@@ -117,7 +117,6 @@ function fieldOf(sent: unknown, option: string, value: number): string | undefin
 /** Maximum lengths of lists that engines search for each token that they generate. */
 const MAX_LISTS = Object.entries({ stop: 256, samplers: 64, dry_sequence_breakers: 256, logit_bias: 16_384 })
 
-/** Maximum number of likely tokens listed for each token of an answer. */
 const MAX_PROBABILITIES = 1000
 
 function requireShortLists(body: EngineFields): void {

@@ -4,7 +4,6 @@ import { OpenMap } from '../system/open-tables.ts'
 
 /** The answers in progress by their public ids, so that clients can control them. */
 export class RunningAnswers {
-  /** `key` is the model's. */
   readonly #answers = new OpenMap<
     string,
     { owner: string; key: string; isControllable: boolean; controls: AnswerControls[] }

@@ -6,7 +6,6 @@ export interface Thinking {
   enabled?: boolean | undefined
   /** One of `EFFORTS`, or a level of the model's own. */
   effort?: string | undefined
-  /** Maximum tokens of thinking. */
   budget?: number | undefined
 }
 

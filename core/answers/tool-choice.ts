@@ -8,7 +8,6 @@ interface EngineTool {
   function: { name: string }
 }
 
-/** Which tools an answer may call. */
 export interface ToolChoice {
   mode?: 'auto' | 'none' | 'required' | undefined
   /** The only tools that may be called, and the parameter that names each; absent if all may. */

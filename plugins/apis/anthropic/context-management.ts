@@ -140,12 +140,10 @@ async function clearToolUses(
 interface ToolUse {
   id: unknown
   name: unknown
-  /** Index of the message with the result. */
   index: number
   isExcluded: boolean
 }
 
-/** The results in a conversation, oldest first. */
 function toolUses(messages: readonly Message[], excluded: ReadonlySet<unknown>): ToolUse[] {
   const names = new Map<unknown, string>()
   return messages.flatMap(({ role, tool_calls, tool_call_id: id }, index) => {
@@ -186,7 +184,6 @@ const MAX_UNCOMPACTED_TOKENS = 150_000
 /** For engines that cannot count. */
 const BYTES_PER_TOKEN = 4
 
-/** What was done to a conversation before the answer. */
 export interface ManagedContext {
   /** What to ask the engine. False if the summary is the whole answer. */
   body: EngineFields | false

@@ -6,7 +6,6 @@ import type { CountRequest, MessageParam } from './schemas.ts'
 
 type Fields = Record<string, unknown>
 
-/** A block and its place in the request. */
 interface Block {
   block: Fields
   place: string
@@ -18,7 +17,6 @@ interface Turn {
   blocks: Block[]
 }
 
-/** A part of an engine message, and the place in the request that it comes from. */
 interface Part {
   content:
     | { type: 'text'; text: string }
@@ -81,7 +79,6 @@ export function invalid(place: string, must: string): CorralError {
   return new CorralError('invalid_request', `"${place}" ${must}.`, { param: place })
 }
 
-/** Returns the error for a block whose type is not allowed in its place. */
 function blockNotAllowed({ block, place }: Block, allowed: string): CorralError {
   const type = typeof block.type === 'string' ? block.type : ''
   return new CorralError(

@@ -7,7 +7,6 @@ type Prose = 'text' | 'thinking'
 
 export interface MessageHead {
   id: string
-  /** The name in the request. */
   model: string
   stopSequences: readonly string[]
   omitThinking?: boolean

@@ -71,7 +71,6 @@ function messageThinking({ thinking, output_config }: CountRequest, defaults: Fi
 
 const MODES = { auto: undefined, none: 'none', any: 'required', tool: 'required' } as const
 
-/** The tools that are left out, and functions for the other ones. */
 interface RequestedTools {
   tools: Fields
   called: Map<string, ClientFunction['called']>

@@ -85,7 +85,6 @@ export type Edit = Static<typeof Edit>
 
 const NOT_HERE = Type.Optional(Type.Unknown({ description: 'Left out, and named in X-Corral-Ignored-Tools' }))
 
-/** The fields that counting and answering share. */
 const conversation = {
   model: Type.String({ description: '<owner>/<name> or <owner>/<name>:<variant>' }),
   messages: Type.Array(MessageParam, {

@@ -107,7 +107,6 @@ export function isLineError(line: RequestLine | LineError): line is LineError {
 const MAX_ERRORS = 100
 
 export interface LineLimits {
-  /** Maximum bytes per line. */
   lineSize: number
   lines: number
   depth: number

@@ -22,7 +22,6 @@ function downloadToCancel({ catalog, scheduler, feed }: LlamaDependencies, name:
   return variant && loadStates(scheduler)(variant).value !== 'unloaded' ? undefined : download
 }
 
-/** Routes that load, unload, download and delete models, and the feed of these events. */
 export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies): void {
   const route = llamaRouter(app)
   const { scheduler, catalog, downloads, feed, log, ended } = deps

@@ -14,7 +14,6 @@ import type { FeedEventSchema } from './schemas.ts'
 const TOPICS: ReadonlySet<StateTopic> = new Set(['model', 'engine', 'pull'])
 /** All listeners share one subscription to the state feed. Their permissions are applied here. */
 const FOLLOWER = { turn: 'models/sse', role: 'operator' } as const
-/** Maximum number of listeners per client and in total. */
 const MAX_LISTENERS_PER_CLIENT = 16
 const MAX_LISTENERS = 128
 /** Maximum number of names under which one download is reported. */
@@ -59,7 +58,6 @@ export class ModelFeed {
   /** Ids of listed pulls whose models are stored already. No more progress is sent for them. */
   readonly #stored = new Set<string>()
   #last: Snapshot | undefined
-  /** Cancels the subscription to the state feed. */
   #unfollow: (() => void) | undefined
 
   constructor(deps: Dependencies) {

@@ -169,7 +169,6 @@ function lmStudioRoutes(
   reroute(app, { method: 'POST', url: '/embeddings', as: '/v1/embeddings', ...embeddings }, mark)
 }
 
-/** Returns a function that makes the record of a model, based on the current state. */
 function modelRecords({ scheduler, config }: LmStudioDependencies, caller: Caller) {
   const getState = loadStates(scheduler)
   const getLimits = modelLimits(config, scheduler.running(), caller)

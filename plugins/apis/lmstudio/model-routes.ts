@@ -228,7 +228,6 @@ function listedModel(
   }
 }
 
-/** Finished downloads whose result is remembered. */
 const MAX_FINISHED_JOBS = 100
 
 /** The state of downloads, also after they have ended: pulls are listed only while they are unfinished. */

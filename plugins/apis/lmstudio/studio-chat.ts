@@ -162,7 +162,6 @@ function toQuestion(
 
 const pick = ({ model, temperature, top_p, top_k }: ChatRequest) => ({ model, temperature, top_p, top_k })
 
-/** Returns the names of MCP servers and plugins. */
 const integrationNames = (integrations: readonly unknown[]) =>
   integrations.map(each => String(isObject(each) ? (each.id ?? each.server_label ?? 'integration') : each))
 
@@ -219,7 +218,6 @@ function storedResponse({ model_instance_id: model, output, stats }: ChatResult)
   }
 }
 
-/** Builds an answer and its events from the engine's deltas. */
 class ChatWriter {
   readonly #instance: string
   /** Types of events that are sent only once and have been sent. */

@@ -32,7 +32,6 @@ interface Fragment {
 interface AnswerShape {
   /** Returns the fields of a part, in addition to `model`, `created_at` and `done`. */
   fragment(part: Fragment): Record<string, unknown>
-  /** Returns the same fields for the last event of a stream. */
   last(framing: Framing): Record<string, unknown>
 }
 
@@ -64,7 +63,6 @@ export function timeToModel({ loadDuration, waitBegan = performance.now() }: Req
 }
 
 interface AnswerContext {
-  /** The name in the request. */
   model: string
   shape: AnswerShape
   framing: Framing

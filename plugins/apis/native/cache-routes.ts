@@ -12,7 +12,6 @@ export type CacheReport = Static<typeof CacheReportSchema>
 const ClearedSchema = Loose({ deleted: Type.Integer({ minimum: 0, description: 'Conversations that were deleted' }) })
 export type ClearedCache = Static<typeof ClearedSchema>
 
-/** Routes to list and delete the stored states of conversations. */
 export function cacheRoutes(app: FastifyInstance, { engines, catalog, naming }: NativeDependencies): void {
   const route = nativeRouter(app, 'Prompt cache')
 

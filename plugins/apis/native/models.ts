@@ -322,7 +322,6 @@ export function modelRoutes(app: FastifyInstance, deps: NativeDependencies): voi
 
 const invalid = (message: string, param: string) => new CorralError('invalid_request', message, { param })
 
-/** The conversion record in `/api/show` and `/api/convert`. */
 function conversionRecord({ dtype, size, createdAt, converter, projectorPath }: ConvertedModel): ConversionRecord {
   return { dtype, size, created_at: createdAt, converter, projector: projectorPath !== undefined }
 }

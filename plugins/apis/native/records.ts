@@ -186,7 +186,6 @@ export function parametersText(options: Readonly<Record<string, unknown>> | unde
     .join('\n')
 }
 
-/** Returns the model name in a request. */
 export function requestedName(request: { model?: string | null; name?: string | null }): string {
   // Ollama's Go client sends both fields, the unused one empty.
   return request.model || request.name || ''

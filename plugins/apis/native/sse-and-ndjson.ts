@@ -17,7 +17,6 @@ export const FRAMES = {
   ndjson: { contentType: 'application/x-ndjson', event: (value: unknown) => `${JSON.stringify(value)}\n` }
 } as const
 
-/** Minimum milliseconds between two progress events. */
 const EVENT_INTERVAL_MS = 100
 
 interface Named {
@@ -172,7 +171,6 @@ export function chooseFraming({ accept, override, fallback, negotiate }: Framing
   return sse === undefined && wildcard > 0 ? 'sse' : 'ndjson'
 }
 
-/** Parses an `Accept` header into types and qualities. */
 function acceptedTypes(accept: string): Map<string, number> {
   const types = new Map<string, number>()
   for (const part of accept.toLowerCase().split(',')) {

@@ -9,13 +9,11 @@ type Asked = Pick<ChatRequest, 'tools' | 'tool_choice' | 'functions' | 'function
 type Names = NonNullable<ToolChoice['names']>
 
 export interface ChatTools {
-  /** The engine's fields for the tools. */
   fields: Fields
   /** Whether the request uses the older functions. */
   isLegacy: boolean
   /** The names of freeform tools by the names of their functions. */
   freeform: ReadonlyMap<string, string>
-  /** Names of the tools that were left out. */
   ignored: string[]
 }
 

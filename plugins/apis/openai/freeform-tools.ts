@@ -7,7 +7,6 @@ import { isObject } from '../../../core/system/json-object.ts'
 
 type Fields = Record<string, unknown>
 
-/** The parameter with the text. */
 const INPUT = 'input'
 /** The beginning of arguments whose first parameter is the text. */
 const BEGINNING = /^\s*\{\s*"input"\s*:\s*"/
@@ -35,7 +34,6 @@ export function freeformFunction(name: string, description: unknown, format: unk
   }
 }
 
-/** Returns the arguments of the function for an earlier call of a freeform tool. */
 export function freeformArguments(input: unknown): Fields {
   return { [INPUT]: input }
 }
@@ -86,7 +84,6 @@ export class FreeformInput {
   }
 }
 
-/** Returns the input of a whole call. */
 export function freeformInput(json: string): string {
   const input = new FreeformInput()
   return input.add(json) + input.end()

@@ -22,7 +22,6 @@ export interface Generation {
   head: Omit<AnswerHead, 'id' | 'echo'> & { echo?: readonly Prompt[] }
   /** Whether the engine's stream can be passed on unchanged, except for names. */
   passesBytes: boolean
-  /** Names of the tools that were left out. */
   ignoredTools?: readonly string[]
 }
 

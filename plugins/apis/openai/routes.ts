@@ -43,7 +43,6 @@ export function cohereRoutes(app: FastifyInstance, deps: ApiDependencies): void 
   rankingRoutes(app, deps, { '/rerank': 'rerankV2' })
 }
 
-/** Renders errors and validates bodies as OpenAI's clients expect. */
 function useOpenAiFormat(app: FastifyInstance, prefix: string, { config }: Pick<ApiDependencies, 'config'>): void {
   useErrorFormat(app, prefix, openaiErrorBody)
   app.setValidatorCompiler(schemaCompiler(() => config.default_model !== ''))

@@ -8,7 +8,6 @@ import { CodexModel } from './codex-catalog.ts'
 const text = Given(Type.String())
 const Anything = (description: string) => Loose({}, { description })
 
-/** Fields of chat completions and completions that the engine reads. */
 const generating = {
   stop: Given(
     Type.Union([Type.String(), Type.Array(Type.String())], { description: 'Texts that end the answer; any number' })

@@ -59,7 +59,6 @@ export class SharedStateFeed implements StateFeed {
   readonly #log: Pick<FastifyBaseLogger, 'error'>
   readonly #followers = new Set<Attached>()
   readonly #held = new Map<StateTopic, Map<string, StoredRecord>>()
-  /** The records from the last poll. */
   readonly #seen = new Map<StateTopic, readonly CurrentRecord[]>()
   #epoch = ''
   #version = 0

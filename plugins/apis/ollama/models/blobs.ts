@@ -19,7 +19,6 @@ const PART = /^[0-9a-f]{32}\.(?:part|work)$/
 const BLOB = /^sha256-([0-9a-f]{64})$/
 
 interface Blob {
-  /** Absolute path. */
   path: string
   release(): void
 }

@@ -221,7 +221,6 @@ function quoteText(text: string): string {
   return /\n|^\s|\s$|^"|^$/.test(text) ? `"""${text}"""` : text
 }
 
-/** An uploaded file and its name on the client. */
 export interface UploadedFile {
   name: string
   sha256: string

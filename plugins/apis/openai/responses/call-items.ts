@@ -38,7 +38,6 @@ const CALLS: Record<string, (item: Fields) => [name: string, given: unknown]> = 
   image_generation_call: ({ revised_prompt: prompt }) => ['image_generation', withoutEmpty({ prompt })]
 }
 
-/** The result that each type of item contains. */
 const RESULTS: Record<string, (item: Fields) => unknown> = {
   function_call_output: ({ output }) => output,
   custom_tool_call_output: ({ output }) => output,
@@ -66,7 +65,6 @@ const RESULTS: Record<string, (item: Fields) => unknown> = {
   image_generation_call: ({ status }) => (status === 'failed' ? 'Error: no image was made.' : '[An image was made.]')
 }
 
-/** Returns the call that an item contains. */
 export function callOf(item: Fields): EarlierCall | undefined {
   const read = isWithModel(item) && find(CALLS, item.type)
   if (!read) return undefined

@@ -10,9 +10,7 @@ type CallEvent = [type: string, fields: Record<string, unknown>]
 /** Builds the item for a call whose arguments arrive in pieces, in the form of its type of tool. */
 export interface CallWriter {
   item: OutputItem
-  /** Adds a piece of the arguments. */
   add(json: string): CallEvent[]
-  /** Completes the item. */
   end(): CallEvent[]
 }
 

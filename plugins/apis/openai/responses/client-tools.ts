@@ -20,7 +20,6 @@ const toNumber = (value: unknown) => (typeof value === 'number' ? value : null)
 const { items: action } = tools.computer.function.parameters.properties.actions
 const oneAction = { type: 'object', properties: { action }, required: ['action'] }
 
-/** The tools by their types. */
 export const CLIENT_TOOLS: Record<string, ClientTool> = {
   local_shell: {
     ...tools.local_shell,

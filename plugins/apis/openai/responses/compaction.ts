@@ -80,7 +80,6 @@ function latestMessages(items: readonly PlacedItem[], keep: number): PlacedItem[
     .reverse()
 }
 
-/** Returns the message that replaces a conversation. */
 function replacement({ text, keep }: Summary, items: readonly PlacedItem[]): string {
   const texts = latestMessages(items, keep).map(({ item }) =>
     (item as Message).content.flatMap(part => ('text' in part ? part.text : [])).join('\n')

@@ -104,7 +104,6 @@ const OTHER_ROLES = ['unknown', 'critic', 'discriminator', 'tool'] as const
 
 const Anything = Loose({})
 const TextPart = Loose({ text: Type.String() })
-/** The required fields of each type of item. */
 const REQUIRED = {
   message: Loose({ role: Type.Enum([...ROLES, ...OTHER_ROLES]), content: Content }),
   function_call: Loose({

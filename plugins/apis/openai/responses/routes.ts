@@ -25,7 +25,6 @@ import { itemPage, type StoredResponses } from './stored-responses.ts'
 const STREAM =
   'Server-sent events in the order of OpenAI’s Responses API: response.created, response.in_progress (repeated while nothing else is sent), items with their parts and pieces, and response.completed, response.incomplete, or response.failed and error'
 
-/** OpenAI's Responses API, below `/v1`. */
 export function responseRoutes(app: FastifyInstance, deps: ResponseDependencies): void {
   const { stored } = deps
   const route = openaiRouter(app, 'OpenAI responses')

@@ -62,7 +62,6 @@ export class StoredResponses {
     this.#forgetEmpty()
   }
 
-  /** Returns all items of an owner by their ids. */
   itemsById(owner: string): Map<string, Item> {
     return new Map(this.#owners.get(owner)?.items.map(item => [item.id, item]))
   }

@@ -25,7 +25,6 @@ export interface RequestedTools {
   offered: OfferedTool[]
   /** The tools that the reply repeats. */
   shown: object[]
-  /** Names of the tools that were left out. */
   ignored: string[]
 }
 
