@@ -120,12 +120,3 @@ export function short(effects: Effect[]): string[] {
     return [`${effect.type} ${effect.key}`]
   })
 }
-
-export const loadOf = (effects: Effect[]) => effects.find(effect => effect.type === 'load')?.options
-export const alarmOf = (effects: Effect[]) => effects.findLast(effect => effect.type === 'alarm')?.at
-export const errorOf = (effects: Effect[]) => effects.find(effect => effect.type === 'refuse')?.error
-/** Returns the last report about the models whose room a model waits for. */
-export const holdersOf = (effects: Effect[], key: string) =>
-  effects.findLast(effect => effect.type === 'waiting' && effect.key === key) as
-    | Extract<Effect, { type: 'waiting' }>
-    | undefined
