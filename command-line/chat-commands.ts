@@ -11,7 +11,7 @@ import {
   shownSetting,
   shownSettings
 } from './chat-settings.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { CommandFailure, misuse } from './command-failure.ts'
 import { formatModel } from './commands/stored-models.ts'
 import { formatPairs, printable, printText, relativeTime, wrapLines } from './output.ts'
 import { showProgress } from './progress-display.ts'
@@ -47,7 +47,6 @@ interface ChatCommand {
 
 const SHOWN = ['model', 'system', 'template', 'license']
 export const say = (text: string) => printText(wrapLines(printable(text)))
-const fail = (message: string) => new CommandFailure(EXIT.usage, message)
 
 const COMMANDS: readonly ChatCommand[] = [
   {
@@ -103,7 +102,7 @@ const COMMANDS: readonly ChatCommand[] = [
     names: ['clear'],
     help: 'clear the conversation',
     run(chat) {
-      chat.session.clear()
+      chat.session.restore([])
       chat.savedAs = undefined
       say('The conversation was cleared.')
     }
@@ -145,7 +144,7 @@ export function readCommand(line: string): CommandLine {
   const command = called(name)
   if (command) {
     const run = async (chat: Chat) => {
-      if (rest && !command.takes) throw fail(`/${name} takes no arguments, but got "${rest.slice(0, 60)}".`)
+      if (rest && !command.takes) throw misuse(`/${name} takes no arguments, but got "${rest.slice(0, 60)}".`)
       return (await command.run(chat, rest ?? '')) === true
     }
     return { kind: 'command', run }
@@ -205,7 +204,7 @@ async function show({ session, savedAs }: Chat, what: string): Promise<void> {
   const { settings } = session
   const topic = what.toLowerCase()
   if (topic === '') {
-    const { turns, unsent, contextUse, attached } = session
+    const { turns, unsent, contextUse, images } = session
     const { system } = await session.about()
     const messages = `${2 * turns.length} messages${unsent > 0 ? `, of which the ${unsent} oldest are no longer sent` : ''}`
     say(
@@ -213,7 +212,7 @@ async function show({ session, savedAs }: Chat, what: string): Promise<void> {
         ['model', settings.model],
         ['conversation', savedAs === undefined ? messages : `${messages}; saved as ${savedAs}`],
         ['context', contextUse && `${contextUse.tokens} of ${contextUse.contextLength} tokens used`],
-        ['images', attached > 0 ? `${attached} for the next message` : undefined],
+        ['images', images.length > 0 ? `${images.length} for the next message` : undefined],
         ['system', settings.system === undefined && system ? `${system} (the model's default)` : undefined],
         ...shownSettings(settings)
       ])
@@ -222,7 +221,7 @@ async function show({ session, savedAs }: Chat, what: string): Promise<void> {
   }
   if (!SHOWN.includes(topic)) {
     const near = nearest(topic, SHOWN)
-    throw fail(`/show cannot show "${what}". ${near ? `Did you mean ${near}?` : `It shows ${SHOWN.join(', ')}.`}`)
+    throw misuse(`/show cannot show "${what}". ${near ? `Did you mean ${near}?` : `It shows ${SHOWN.join(', ')}.`}`)
   }
   const about = await session.about()
   if (topic === 'model') return void say(formatModel(about, new Date()))
@@ -238,10 +237,8 @@ export async function chatModels(client: ServerClient): Promise<LocalModel[]> {
 async function listModels({ client, session }: Chat): Promise<void> {
   const names = (await chatModels(client)).map(({ name }) => name)
   const current = session.settings.model.toLowerCase()
-  say(
-    names.map(name => `${name.toLowerCase() === current ? '*' : ' '} ${name}`).join('\n') ||
-      'There are no models on this server.'
-  )
+  const lines = names.map(name => `${name.toLowerCase() === current ? '*' : ' '} ${name}`)
+  say(lines.join('\n') || 'There are no models on this server.')
 }
 
 async function switchModel(chat: Chat, model: string): Promise<void> {
@@ -261,22 +258,22 @@ async function loadingWith({ session, stopped }: Chat, model: string): Promise<v
 }
 
 async function regenerate(chat: Chat, text: string): Promise<void> {
-  if (text !== '' && !/^\d{1,15}$/.test(text)) throw fail(`The seed must be a whole number; got ${text}.`)
+  if (text !== '' && !/^\d{1,15}$/.test(text)) throw misuse(`The seed must be a whole number; got ${text}.`)
   const { options } = chat.session.settings
   const random = Math.floor(Math.random() * 2 ** 31)
   // The same fixed seed would give the same answer.
   const seed = text !== '' ? Number(text) : options.seed === undefined ? undefined : random
   const again = chat.session.takeBack(seed)
-  if (!again) throw fail('There is no message to answer again yet.')
+  if (!again) throw misuse('There is no message to answer again yet.')
   if (options.temperature === 0) say('The temperature is 0, so the answer will probably be the same.')
   if (!(await chat.answer(again.prompt))) again.restore()
 }
 
 async function attach({ session }: Chat, text: string): Promise<void> {
-  if (text === '') throw fail('Name an image: /image <path>')
+  if (text === '') throw misuse('Name an image: /image <path>')
   await requireVision(session)
   const path = typedPath(text)
-  session.attach(readImage(path))
+  session.images.push(readImage(path))
   say(`${path} will be sent with the next message.`)
 }
 
@@ -284,7 +281,7 @@ async function attach({ session }: Chat, text: string): Promise<void> {
 export async function requireVision(session: ChatSession): Promise<void> {
   const { capabilities } = await session.about()
   if (capabilities.includes('vision')) return
-  throw fail(
+  throw misuse(
     `${session.settings.model} cannot see images. Use a model with vision ("/show model" lists a model's capabilities).`
   )
 }
@@ -304,25 +301,19 @@ async function save(chat: Chat, text: string): Promise<void> {
   const { session, saved } = chat
   const [, name = chat.savedAs, force] = /^(\S+?)(!?)$/.exec(text) ?? []
   if (name === undefined || (text !== '' && force === undefined)) {
-    throw fail('Name the conversation with letters and digits: /save <name>')
+    throw misuse('Name the conversation with letters and digits: /save <name>')
   }
-  if (session.turns.length === 0) throw fail('There is nothing to save yet.')
+  if (session.turns.length === 0) throw misuse('There is nothing to save yet.')
   const there = force === '!' || name === chat.savedAs ? undefined : await saved.read(name)
   if (there) {
     const when = relativeTime(there.saved_at, new Date())
-    throw fail(
+    throw misuse(
       `A conversation named ${name} already exists (${2 * there.turns.length} messages, saved ${when}). Replace it with: /save ${name}!`
     )
   }
   const { model, system, options, format, think } = session.settings
-  await saved.write(name, {
-    model,
-    options,
-    turns: [...session.turns],
-    ...(system !== undefined && { system }),
-    ...(format !== undefined && { format }),
-    ...(think !== undefined && { think })
-  })
+  // JSON omits undefined values.
+  await saved.write(name, { model, system, options, format, think, turns: session.turns })
   chat.savedAs = name
   say(`The conversation (${2 * session.turns.length} messages) is saved. Continue it with: /load ${name}`)
 }
@@ -351,7 +342,7 @@ async function load(chat: Chat, name: string): Promise<void> {
     const names = await saved.names()
     const near = nearest(name, names)
     const hint = near ? `Did you mean ${near}?` : '/load lists the saved ones.'
-    throw fail(`There is no saved conversation ${name}. ${hint}`)
+    throw misuse(`There is no saved conversation ${name}. ${hint}`)
   }
   const { settings } = session
   let trouble = ''

@@ -24,28 +24,23 @@ export interface Answered extends Counters {
   /** Why the answer was truncated, if it was. */
   cutBy?: 'max_tokens' | 'context'
   contextLength: number | undefined
-  /**
-   * The next useful context size in tokens: twice the current one, up to the size the model was trained for. 0 if there
-   * is none.
-   */
+  /** The next useful context: twice the current one, up to the size it was trained for. 0 if there is none. */
   largerContext: number
   /** Number of oldest messages that no longer fit the context and are not sent. */
   dropped: number
 }
 
-/**
- * Minimum share of the context reserved for the answer. The server uses the same share when it truncates the history.
- */
+/** Minimum share of the context for the answer. The server uses the same one when it truncates the history. */
 const ANSWER_SHARE = 1 / 4
 
 export class ChatSession {
   readonly #client: ServerClient
   readonly settings: ChatSettings
-  #turns: Turn[] = []
+  turns: Turn[] = []
+  /** Base64 images for the next question. */
+  images: string[] = []
   /** Index of the oldest turn that is still sent. */
   #sentFrom = 0
-  /** Base64 images for the next question. */
-  #images: string[] = []
   #last: Turn | undefined
   #seedOnce: number | undefined
   /** Whether the client's role allows loading models explicitly. */
@@ -60,10 +55,7 @@ export class ChatSession {
     this.settings = settings
   }
 
-  /**
-   * Loads the model. A client that may only send requests lets the answer load it, so this only checks that the model
-   * exists.
-   */
+  /** Loads the model. If this client may not, the first answer loads it, and this checks that the model exists. */
   async load(onStatus: (text: string) => void, signal?: AbortSignal): Promise<void> {
     const { model, options } = this.settings
     // Without keep_alive, because 0 would unload the model before its first answer.
@@ -94,12 +86,12 @@ export class ChatSession {
   }
 
   /**
-   * Sends a prompt and streams the answer. Leaves out the oldest turns of a conversation that exceeds the context. When
-   * `signal` aborts, the engine stops, the partial answer is remembered, and the result is undefined.
+   * Sends a prompt and streams the answer, without the oldest turns if the conversation exceeds the context. `signal`
+   * stops the engine: the partial answer is remembered, and the result is undefined.
    * @throws CommandFailure; the prompt is then forgotten
    */
   async ask(prompt: string, sink: AnswerSink, signal?: AbortSignal): Promise<Answered | undefined> {
-    const images = this.#images.splice(0)
+    const images = this.images.splice(0)
     const question: Turn = { prompt, answer: '', ...(images.length > 0 && { images }) }
     this.#last = question
     const isBase = await this.isBase()
@@ -108,10 +100,10 @@ export class ChatSession {
     let thought = 0
     const remember = (sentFrom = this.#sentFrom) => {
       if (question.answer === '') return
-      this.#turns.push(question)
+      this.turns.push(question)
       this.#sentFrom = sentFrom
     }
-    const request = this.#request([...this.#turns.slice(begin), question], isBase)
+    const request = this.#request([...this.turns.slice(begin), question], isBase)
     const stream = this.#client.stream<ChatEvent | GenerateEvent>(isBase ? '/api/generate' : '/api/chat', request, {
       signal,
       onStatus: sink.status,
@@ -132,7 +124,7 @@ export class ChatSession {
           sink.content(content)
         }
         if (!event.done || event.done_reason === 'error') continue
-        const sentFrom = Math.min(this.#turns.length, begin + (await this.#turnsAmong(droppedByServer)))
+        const sentFrom = Math.min(this.turns.length, begin + (await this.#turnsAmong(droppedByServer)))
         const dropped = 2 * (sentFrom - this.#sentFrom)
         remember(sentFrom)
         return { ...event, ...(await this.#measure(event, thought)), dropped }
@@ -173,19 +165,17 @@ export class ChatSession {
     let begin = this.#sentFrom
     if (!this.#measured || !this.#contextLength || this.settings.options.context_overflow === 'error') return begin
     // The length of the text does not show the tokens of images.
-    if ([...this.#turns, question].some(({ images }) => images)) return begin
+    if ([...this.turns, question].some(({ images }) => images)) return begin
     const rate = this.#measured.tokens / this.#measured.characters
     let expected = this.#measured.tokens + question.prompt.length * rate
     const room = this.#contextLength * (1 - ANSWER_SHARE)
-    for (; expected > room && begin < this.#turns.length; begin++) {
-      expected -= countCharacters(this.#turns[begin]!) * rate
+    for (; expected > room && begin < this.turns.length; begin++) {
+      expected -= countCharacters(this.turns[begin]!) * rate
     }
     return begin
   }
 
-  /**
-   * Converts a number of messages that the server dropped to a number of turns. The model's built-in messages go first.
-   */
+  /** Converts dropped messages to dropped turns. The model's built-in messages go first. */
   async #turnsAmong(messages: number): Promise<number> {
     if (messages === 0) return 0
     const examples = (await this.about()).messages?.filter(({ role }) => role !== 'system').length ?? 0
@@ -200,7 +190,7 @@ export class ChatSession {
     const { prompt_eval_count: promptTokens = 0, eval_count: answerTokens = 0, done_reason: reason } = event
     const answer = this.#last!.answer.length
     const kept = answer === 0 ? 0 : (answerTokens * answer) / (answer + thought)
-    const characters = this.#turns.slice(this.#sentFrom).reduce((sum, turn) => sum + countCharacters(turn), 0)
+    const characters = this.turns.slice(this.#sentFrom).reduce((sum, turn) => sum + countCharacters(turn), 0)
     this.#measured =
       answer === 0
         ? undefined
@@ -230,18 +220,6 @@ export class ChatSession {
     }
   }
 
-  attach(image: string): void {
-    this.#images.push(image)
-  }
-
-  get attached(): number {
-    return this.#images.length
-  }
-
-  get turns(): readonly Turn[] {
-    return this.#turns
-  }
-
   /** Messages that are remembered but no longer sent, because the context is too small. */
   get unsent(): number {
     return 2 * this.#sentFrom
@@ -257,19 +235,19 @@ export class ChatSession {
    * @param seed seed of that answer only
    */
   takeBack(seed: number | undefined): { prompt: string; restore: () => void } | undefined {
-    const last = this.#last ?? this.#turns.at(-1)
+    const last = this.#last ?? this.turns.at(-1)
     if (!last) return undefined
-    const answered = this.#turns.at(-1) === last
-    const { length } = this.#turns
-    if (answered) this.#turns.pop()
-    this.#sentFrom = Math.min(this.#sentFrom, this.#turns.length)
-    this.#images = [...(last.images ?? [])]
+    const answered = this.turns.at(-1) === last
+    const { length } = this.turns
+    if (answered) this.turns.pop()
+    this.#sentFrom = Math.min(this.#sentFrom, this.turns.length)
+    this.images = [...(last.images ?? [])]
     this.#seedOnce = seed
     this.#measured = undefined
     return {
       prompt: last.prompt,
       restore: () => {
-        if (answered && this.#turns.length < length) this.#turns.push(last)
+        if (answered && this.turns.length < length) this.turns.push(last)
       }
     }
   }
@@ -294,15 +272,11 @@ export class ChatSession {
     this.settingChanged('num_ctx')
   }
 
-  clear(): void {
-    this.restore([])
-  }
-
   restore(turns: readonly Turn[]): void {
-    this.#turns = [...turns]
+    this.turns = [...turns]
     this.#sentFrom = 0
     this.#last = undefined
-    this.#images = []
+    this.images = []
     this.#measured = undefined
   }
 }

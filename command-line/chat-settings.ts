@@ -6,7 +6,7 @@ import { LoadOptionsSchema } from '../core/models/load-options.ts'
 import { OverflowPolicySchema, optionName, SamplingOptionsSchema } from '../core/models/options.ts'
 import { parseDuration } from '../core/system/duration.ts'
 import { allowedBy, fits, type JsonSchema } from '../core/system/schema-check.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { type CommandFailure, misuse } from './command-failure.ts'
 import { shippedText } from './shipped-text.ts'
 
 /** Settings of a chat. All except the last three are sent with every request. */
@@ -63,7 +63,7 @@ function parseSwitch(name: string, text: string): boolean {
 
 function refused(name: string, allowed: string, text: string): CommandFailure {
   const quoted = text.length > 60 ? `${text.slice(0, 60)}…` : text
-  return new CommandFailure(EXIT.usage, `${name} must be ${allowed}; got ${quoted === '' ? 'nothing' : quoted}.`)
+  return misuse(`${name} must be ${allowed}; got ${quoted === '' ? 'nothing' : quoted}.`)
 }
 
 /** Parses JSON escapes such as `\n`. Other text is returned unchanged. */
@@ -132,17 +132,13 @@ export function findSetting(spelled: string): (Setting & { name: string }) | und
   return Object.hasOwn(SETTINGS, name) ? { ...SETTINGS[name]!, name } : undefined
 }
 
-/**
- * Changes a setting. `default` resets it.
- * @returns the canonical name of the setting
- * @throws CommandFailure if the setting does not exist or the value is invalid
- */
+/** Changes a setting, or resets it to `default`. @returns its canonical name @throws CommandFailure */
 export function applySetting(settings: ChatSettings, spelled: string, text: string): string {
   const setting = findSetting(spelled)
   if (!setting) {
     const near = nearest(spelled, SETTING_NAMES)
     const hint = near ? `Did you mean ${near}?` : '/set lists all settings.'
-    throw new CommandFailure(EXIT.usage, `There is no setting ${spelled}. ${hint}`)
+    throw misuse(`There is no setting ${spelled}. ${hint}`)
   }
   const { name, key, usual, parse } = setting
   const word = text.trim().toLowerCase()
@@ -187,7 +183,7 @@ export function parseFormat(text: string): unknown {
     } catch (error) {
       const isMissing = isSystemError(error, 'ENOENT', 'ENOTDIR')
       const fault = isMissing ? 'There is no file' : `${errorMessage(error)}: cannot read`
-      throw new CommandFailure(EXIT.usage, `${fault} ${text.slice(1)} (--format @<file>).`)
+      throw misuse(`${fault} ${text.slice(1)} (--format @<file>).`)
     }
   }
   try {
@@ -196,8 +192,5 @@ export function parseFormat(text: string): unknown {
   } catch {
     // Reported below, together with JSON that is not a schema.
   }
-  throw new CommandFailure(
-    EXIT.usage,
-    'format must be json, a JSON schema such as {"type":"object"}, or @ and the path of a schema.'
-  )
+  throw misuse('format must be json, a JSON schema such as {"type":"object"}, or @ and the path of a schema.')
 }

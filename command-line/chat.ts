@@ -13,8 +13,7 @@ const remark = (text: string) => printNote(colors.dim(printable(text)))
 const complain = (error: CommandFailure) => printNote(`${colors.red('error:')} ${printable(error.message)}`)
 
 /**
- * Opens the terminal, loads the model, and chats until the user leaves. Text typed while the model loads is kept for
- * the prompt.
+ * Opens the terminal, loads the model, and chats until the user leaves. Text typed meanwhile is kept for the prompt.
  * @throws Interrupted when the user leaves with Ctrl-C
  */
 export async function chatInTerminal(
@@ -65,7 +64,7 @@ async function converse(chat: Chat, input: TerminalInput): Promise<void> {
     }
     warned = false
     const line = lines.add(typed.line)
-    if (line.kind === 'more' || line.kind === 'nothing') continue
+    if (!('text' in line)) continue
     await chat.history.add(historyEntry(line), chat.session.settings.history).catch(historyFailed)
     if (await stoppable(chat, input, () => obey(chat, line))) return
   }
@@ -102,12 +101,11 @@ async function attachImages({ session }: Chat, prompt: string): Promise<string> 
   if (text === '') await requireVision(session)
   const { capabilities } = await session.about()
   if (!capabilities.includes('vision')) {
-    remark(
-      `${session.settings.model} cannot see images, so only the ${paths.length > 1 ? 'paths are' : 'path is'} sent.`
-    )
+    const sent = paths.length > 1 ? 'paths are' : 'path is'
+    remark(`${session.settings.model} cannot see images, so only the ${sent} sent.`)
     return prompt
   }
-  for (const path of paths) session.attach(readImage(path))
+  session.images.push(...paths.map(readImage))
   remark(`Attached: ${paths.join(', ')}`)
   return text
 }
@@ -137,13 +135,8 @@ async function answer({ session, stopped }: Chat, prompt: string): Promise<boole
   }
 }
 
-export type TypedLine =
-  | { kind: 'prompt'; text: string }
-  /** Starts with a slash. */
-  | { kind: 'command'; text: string }
-  /** The text continues on the next line. */
-  | { kind: 'more' }
-  | { kind: 'nothing' }
+/** A prompt, a command that starts with a slash, or nothing yet: `more` if the text continues on the next line. */
+export type TypedLine = { kind: 'prompt' | 'command'; text: string } | { kind: 'more' | 'nothing' }
 
 /** The text that the arrow keys recall. Typed again, it means the same. */
 function historyEntry({ kind, text }: { kind: 'prompt' | 'command'; text: string }): string {
@@ -154,10 +147,7 @@ const QUOTES = '"""'
 /** Quotes may open a text at the start of a line, or as the system message. */
 const OPENING = /^\s*(\/set\s+system\s+)?"""/i
 
-/**
- * Assembles prompts from lines. `"""` starts and ends a text of several lines, and a `\` at the end of a line continues
- * it.
- */
+/** Assembles prompts from lines: `"""` starts and ends a text of several lines, and `\` at the end continues one. */
 export class PromptLines {
   /** The part before the opening quotes. */
   #lead = ''

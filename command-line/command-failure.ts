@@ -18,6 +18,8 @@ export class CommandFailure extends Error {
 }
 
 export const failure = (message: string, cause?: unknown) => new CommandFailure(EXIT.failure, message, cause)
+/** A mistake of the user. */
+export const misuse = (message: string, cause?: unknown) => new CommandFailure(EXIT.usage, message, cause)
 
 /** The command was cancelled by a signal, or because the reader of its output has gone. */
 export class Interrupted extends Error {
@@ -30,10 +32,7 @@ export class Interrupted extends Error {
   }
 }
 
-/**
- * Runs the work for each item and continues after failures.
- * @throws CommandFailure with all messages and the first exit code
- */
+/** Runs the work for each item, also after failures. @throws CommandFailure with all messages */
 export async function forEach<T>(all: readonly T[], work: (one: T) => Promise<void>): Promise<void> {
   const failures: CommandFailure[] = []
   for (const one of all) {
@@ -104,8 +103,8 @@ const controller = new AbortController()
 let installed = false
 
 /**
- * Aborted when the command must end early: by Ctrl-C, SIGTERM or SIGHUP (a second one ends the process immediately), or
- * because the reader of its output has gone. Commands then clean up and exit with the code in the abort reason.
+ * Aborted by Ctrl-C, SIGTERM or SIGHUP (a second one ends the process immediately), or if the reader of the output has
+ * gone. Commands then clean up and exit with the code in the abort reason.
  */
 export function interruption(): AbortSignal {
   if (!installed) {
@@ -121,10 +120,7 @@ export function interruption(): AbortSignal {
   return controller.signal
 }
 
-/**
- * Ends the command without an error when the reader of its output goes away (`corral list | head -1`) or the terminal
- * is closed.
- */
+/** Ends the command without an error when the reader of its output goes away, as in `corral list | head -1`. */
 export function endOnClosedOutput(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on('error', error => {
@@ -141,10 +137,7 @@ export function startedOnTerminal(): boolean {
   return terminals.includes(0) || terminals.includes(1)
 }
 
-/**
- * Ends the process with SIGHUP when its terminal closes, as other programs do. Otherwise Node.js crashes at exit, when
- * it tries to restore the settings of the missing terminal.
- */
+/** Ends the process with SIGHUP when its terminal closes, because Node.js would crash restoring its settings. */
 export function exitOnClosedTerminal(): void {
   process.once('exit', () => {
     if (terminals.every(isatty)) return

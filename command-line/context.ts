@@ -4,7 +4,7 @@ import type { ConfigFlags } from '../core/config/overrides.ts'
 import { errorMessage } from '../core/errors.ts'
 import { parseModelName, parseRequestedName } from '../core/models/model-name.ts'
 import type { PluginDefinition } from '../core/plugins/plugin.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { misuse } from './command-failure.ts'
 
 /** Passed to every command. Slow imports are behind functions, so that short commands stay fast. */
 export interface CommandContext {
@@ -17,6 +17,11 @@ export interface CommandContext {
   /** Makes `definitions` search for plugins again, after more files are trusted. */
   trustChanged(): void
 }
+
+/** Options of a command as commander passes them: switches, and options with a text. */
+export type Options<Switch extends string = 'json', Text extends string = never> = Partial<
+  Record<Switch, boolean> & Record<Text, string>
+>
 
 export const configPlaces = (context: CommandContext): ConfigPlaces => ({
   flags: context.flags(),
@@ -48,10 +53,7 @@ export async function openTrusted(context: CommandContext, yes = false): Promise
     const { path, bytes, home } = error
     printNote(error.message.replace(/\n.*$/, ''))
     if (!yes && !(await confirm(`Have you read ${path}, and do you trust it?`, false))) {
-      throw new CommandFailure(
-        EXIT.usage,
-        `${path} is not trusted. Name another file with --config, or leave these settings out.`
-      )
+      throw misuse(`${path} is not trusted. Name another file with --config, or leave these settings out.`)
     }
     await setTrust(home, path, bytes)
     printNote(`${path} is trusted until it changes. Undo this with: corral config trust --remove`)
@@ -69,11 +71,9 @@ function checkedName(text: string, parse: (text: string) => unknown): string {
   try {
     parse(text)
   } catch (error) {
-    throw new CommandFailure(EXIT.usage, errorMessage(error), error)
+    throw misuse(errorMessage(error), error)
   }
   return text
 }
 
-export function usageFailure(message: string): CommandFailure {
-  return new CommandFailure(EXIT.usage, `${message}\n(add --help to see the usage)`)
-}
+export const usageFailure = (message: string) => misuse(`${message}\n(add --help to see the usage)`)

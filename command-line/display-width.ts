@@ -30,10 +30,7 @@ export function displayWidth(text: string): number {
   return width
 }
 
-/**
- * Erases lines and moves the cursor to their start. A terminal that became narrower shows more rows than were written.
- * @param lines the last lines on the terminal, without a line break at the end
- */
+/** Erases the last lines on the terminal, which shows more rows than were written if it became narrower. */
 export function eraseLines(lines: readonly string[], columns: number): string {
   const rows = lines.reduce((sum, line) => sum + countRows(line, columns), 0)
   return `\r${rows > 1 ? `\x1b[${rows - 1}A` : ''}\x1b[J`

@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LoadingRecord, PoolRecord, PullReply, RunningRecord } from '../core/contracts/native-records.ts'
 import type { StateChange, StateKey, StateRecord, StateSnapshot } from '../core/contracts/state-events.ts'
+import { abortAfter } from '../core/system/abort-signals.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { dateAt } from '../core/system/clock.ts'
 import { CommandFailure, EXIT, interruption } from './command-failure.ts'
@@ -34,8 +35,7 @@ const ANSWER_TIMEOUT_MS = 5000
 
 /**
  * Reports changes, and the current state every second, until the command is interrupted or `ended`. Waits for a server
- * that goes away.
- * @throws CommandFailure if the server refuses; Interrupted
+ * that goes away. @throws CommandFailure if the server refuses; Interrupted
  */
 async function follow(context: CommandContext, ended: AbortSignal, report: (state: LiveState) => void): Promise<void> {
   const signal = AbortSignal.any([ended, interruption()])
@@ -55,11 +55,7 @@ async function follow(context: CommandContext, ended: AbortSignal, report: (stat
 }
 
 /** @throws CommandFailure when the server ends its stream or no longer answers */
-async function followServer(
-  client: ServerClient,
-  ended: AbortSignal,
-  report: (state: LiveState) => void
-): Promise<void> {
+async function followServer(client: ServerClient, ended: AbortSignal, report: (state: LiveState) => void) {
   const silent = new AbortController()
   const signal = AbortSignal.any([ended, silent.signal])
   const records: StateRecords = new Map()
@@ -72,11 +68,10 @@ async function followServer(
     if (records.size > 0) tell()
     if (performance.now() - heardAt < MAX_SILENCE_MS) return
     heard()
-    const tooLate = () => silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.'))
-    const timer = setTimeout(tooLate, ANSWER_TIMEOUT_MS)
+    const tooLate = abortAfter(ANSWER_TIMEOUT_MS)
     // The stream reports all other failures.
-    await client.json('GET', '/api/health', undefined, signal).catch(() => undefined)
-    clearTimeout(timer)
+    await client.json('GET', '/api/health', undefined, AbortSignal.any([signal, tooLate])).catch(() => undefined)
+    if (tooLate.aborted) silent.abort(new CommandFailure(EXIT.noServer, 'It does not answer.'))
   }, REPORT_INTERVAL_MS)
   try {
     const events = client.stream<StateSnapshot | StateChange>(FEED, undefined, { signal, onStatus: heard })
@@ -126,29 +121,28 @@ function toReply(records: StateRecords): PsReply {
   return reply
 }
 
+type ModelName = Pick<RunningRecord, 'name' | 'mode' | 'member'>
+const toKey = ({ name, mode, member = '' }: ModelName) => `${name} ${mode} ${member}`
+
 /** Tokens per second of each model, computed from its token count. */
 export class Rates {
   #samples = new Map<string, { at: number; moved: number }[]>()
 
   /** @param now milliseconds of `performance.now()` */
-  add(models: Pick<RunningRecord, 'name' | 'mode' | 'member' | 'generated_tokens'>[], now: number): void {
-    const next = new Map<string, { at: number; moved: number }[]>()
-    for (const { generated_tokens: moved = 0, ...model } of models) {
+  add(models: (ModelName & Pick<RunningRecord, 'generated_tokens'>)[], now: number): void {
+    const next = models.map(({ generated_tokens: moved = 0, ...model }) => {
       const before = this.#samples.get(toKey(model)) ?? []
       // The count restarts when a model is reloaded.
       const kept = before.length > 0 && before.at(-1)!.moved > moved ? [] : before.slice(-60)
-      next.set(toKey(model), [...kept, { at: now, moved }])
-    }
-    this.#samples = next
+      return [toKey(model), [...kept, { at: now, moved }]] as [string, typeof kept]
+    })
+    this.#samples = new Map(next)
   }
 
-  of(model: Pick<RunningRecord, 'name' | 'mode' | 'member'>, now: number): number | undefined {
+  of(model: ModelName, now: number): number | undefined {
     return measureSpeed(this.#samples.get(toKey(model)) ?? [], now)
   }
 }
-
-const toKey = ({ name, mode, member = '' }: Pick<RunningRecord, 'name' | 'mode' | 'member'>) =>
-  `${name} ${mode} ${member}`
 
 /** Name of a model with its cluster node. */
 const placed = ({ name, member }: { name: string; member?: string | undefined }) =>
@@ -189,23 +183,15 @@ export function liveLines(state: LiveState, rates: Rates, { columns, rows }: Scr
         relativeTime(model.expires_at, dateAt(now))
       ]),
       ...loading.map(({ name, member, queued, status, state }) => [
-        placed({ name, member }),
-        '',
-        String(queued),
-        '',
-        '',
-        '',
+        ...[placed({ name, member }), '', String(queued), '', '', ''],
         status ?? state
       ])
     ]
     const titles = ['MODEL', '>SLOTS', '>QUEUE', '>TOKENS/S', '>CACHE HITS', '>MEMORY', 'UNTIL']
     // Long names give way to the other columns.
-    const others = formatTable(
-      titles,
-      modelRows.map(cells => ['', ...cells.slice(1)]),
-      Number.POSITIVE_INFINITY
-    )
-    const room = width - Math.max(...others.split('\n').map(line => line.length)) + titles[0]!.length
+    const nameless = modelRows.map(cells => ['', ...cells.slice(1)])
+    const others = formatTable(titles, nameless, Number.POSITIVE_INFINITY).split('\n')
+    const room = width - Math.max(...others.map(line => line.length)) + titles[0]!.length
     const table = modelRows.map(([name, ...cells]) => [shorten(name!, Math.max(12, room)), ...cells])
     lines.push(...formatTable(titles, table, Number.POSITIVE_INFINITY).split('\n'))
   } else {
@@ -234,14 +220,12 @@ const OWN_SCREEN = '\x1b[?1049h\x1b[?25l'
 const BACK_TO_SHELL = '\x1b[?25h\x1b[?1049l'
 
 /**
- * Shows the server's state until the command is interrupted. A terminal is redrawn in place. Otherwise each change is
- * printed as one line of JSON.
+ * Shows the server's state until the command is interrupted: redrawn in place on a terminal, otherwise as lines of JSON.
  * @param options.fullScreen uses the whole terminal and restores its content afterwards; q quits
  */
-export async function showLive(
-  context: CommandContext,
-  { json, fullScreen }: { json: boolean; fullScreen: boolean }
-): Promise<void> {
+type LiveOptions = { json: boolean; fullScreen: boolean }
+
+export async function showLive(context: CommandContext, { json, fullScreen }: LiveOptions): Promise<void> {
   const ended = new AbortController()
   if (json || !process.stdout.isTTY) return await follow(context, ended.signal, linesOfJson())
   const screen = fullScreen ? takeScreen(() => ended.abort()) : await drawInPlace()

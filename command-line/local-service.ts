@@ -8,8 +8,8 @@ import { interruption } from './command-failure.ts'
 import type { CommandContext } from './context.ts'
 
 /**
- * Uses a service in this process, without a server. Its plugin and the plugins that it needs are set up but not
- * started, because starting would search for a build and stop engines left by a dead server.
+ * Uses a service in this process, without a server. Its plugin and those it needs are set up but not started, because
+ * starting would search for a build and stop engines left by a dead server.
  */
 export async function withLocalService<Name extends ServiceName, Result>(
   context: CommandContext,
@@ -22,7 +22,7 @@ export async function withLocalService<Name extends ServiceName, Result>(
     import('pino'),
     context.definitions()
   ])
-  let log: ReturnType<typeof createLogger>
+  let log: Logger
   try {
     log = createLogger(config.core.log_level, { file: join(config.paths.logs, 'corral.log') })
   } catch {

@@ -4,7 +4,6 @@ import type { PluginDefinition } from '../core/plugins/plugin.ts'
 import { EXIT, endOnClosedOutput, exitOnClosedTerminal, explainFailure } from './command-failure.ts'
 import { type CommandContext, configPlaces } from './context.ts'
 import { printNote } from './output.ts'
-import { letPluginsImportCorral } from './plugin-imports.ts'
 import { createProgram } from './program.ts'
 
 /** The process exits this long after its command has ended, even if something keeps it alive. */
@@ -12,7 +11,7 @@ const EXIT_TIMEOUT_MS = 1000
 
 /** The only place where core meets the plugins. Only commands that need plugins import them. */
 async function findPlugins(): Promise<PluginDefinition[]> {
-  const [{ builtInPlugins }, { outsidePlugins }, { watchPlugins }] = await Promise.all([
+  const [{ builtInPlugins }, { outsidePlugins }, { letPluginsImportCorral, watchPlugins }] = await Promise.all([
     import('../plugins/built-in.ts'),
     import('../core/plugins/outside-plugins.ts'),
     import('./plugin-watch.ts')

@@ -33,12 +33,7 @@ export const TOP: Place = { first: '', next: '', depth: 0 }
 const OPENER =
   /(?:\*{1,3}(?=[^\s*])|(?<!\w)_{1,3}(?=[^\s_])|`|!?\[(?![^\]]*\][^([:])|~~?(?=[^\s~])|<(?=[a-z/!?][^<>\n]{0,80}$|$)|&(?=#?\w{0,8}$)|[*_~\\]$)(?![\s\S]{400})/i
 const ENTITIES: Record<string, string> = {
-  amp: '&',
-  lt: '<',
-  gt: '>',
-  quot: '"',
-  '#39': "'",
-  apos: "'",
+  ...{ amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", '#39': "'" },
   nbsp: '\u00a0'
 }
 const ENDS_BLANK = /\n[ \t]*\n[ \t]*$/
@@ -247,10 +242,7 @@ export class Layout {
     return words
   }
 
-  /**
-   * Renders a table at most as wide as the terminal. If its columns do not fit, its rows are printed one below the
-   * other.
-   */
+  /** Renders a table at most as wide as the terminal. If its columns do not fit, its rows are printed one below another. */
   table({ header, align, rows }: Tokens.Table, place: Place = TOP): string[] {
     const { bold, dim } = this.#colors
     const room = this.#columns - 1 - displayWidth(place.next)
@@ -303,8 +295,7 @@ export class Layout {
 }
 
 /**
- * Arranges pieces in lines of at most `room` columns. A wider word gets its own line, which the terminal wraps, so that
- * the word can be copied whole.
+ * Arranges pieces in lines of at most `room` columns. A wider word gets its own line, so that it can be copied whole.
  * @param begun whether there are lines before
  */
 export function arrange(pieces: readonly Piece[], room: number, begun = false): string {

@@ -21,17 +21,13 @@ const markdown = new Marked({ gfm: true, breaks: true, tokenizer: { lheading: ()
 /** A line of only these characters can still become many things. */
 const MARKERS = /^[\s>]*(?:(?:[-+*]|\d{1,9}[.)])[ \t]+)*(?:[-+*_=#>|`~:]+|\d{1,9}[.)]?)?[ \t]*$/
 const MAYBE_DELIMITER_ROW = /^[\s>]*[|:\-\s]*$/
-/**
- * A longer unfinished block is parsed again only after it has grown noticeably, because parsing time is proportional to
- * length.
- */
+/** A longer unfinished block is parsed again only after it has grown by a part, because parsing takes time. */
 const MAX_ALWAYS_PARSED = 1024
 const MIN_GROWTH_PART = 16
 
 /**
  * Prints Markdown while it is generated. Printed text never changes: words appear when they are complete and their
- * markup is unambiguous. Only tables are redrawn with each row, because their column widths depend on all rows. A block
- * keeps the width that the terminal had when the block began. Control characters are removed.
+ * markup is unambiguous. Only tables are redrawn with each row, because all rows decide their column widths.
  */
 export class MarkdownStream {
   readonly #output: TextOutput
@@ -124,10 +120,7 @@ export class MarkdownStream {
     return arrange(pieces, this.#columns - 1, this.#begun)
   }
 
-  /**
-   * Removes the printed lines of a long code block, which never change. The first line stays because it identifies the
-   * block.
-   */
+  /** Removes the printed lines of a long code block, which never change. The first one identifies the block. */
   #dropPrintedCode({ raw }: Tokens.Code, pieces: readonly Piece[]): void {
     const begin = /^ {0,3}(?:`{3,}|~{3,})[^\n]*\n/.exec(raw)?.[0]
     const lines = pieces.filter(({ kind }) => kind === 'verbatim').length - 1
@@ -202,27 +195,4 @@ function dropUnfinished(pieces: Piece[], source: string): void {
   const last = pieces.at(-1)
   if (last?.kind === 'word' && !/\s$/.test(source)) pieces.pop()
   if (last?.kind === 'verbatim' && !source.endsWith('\n')) pieces.pop()
-}
-
-/** Prints text as it arrives, without control characters. */
-export class PrintableStream {
-  readonly #output: TextOutput
-  readonly #style: (text: string) => string
-  #lineEnded = true
-
-  constructor(output: TextOutput, style: (text: string) => string = text => text) {
-    this.#output = output
-    this.#style = style
-  }
-
-  push(text: string): void {
-    const shown = printable(text)
-    if (shown === '') return
-    this.#lineEnded = shown.endsWith('\n')
-    this.#output.write(this.#style(shown))
-  }
-
-  end(): void {
-    if (!this.#lineEnded) this.#output.write('\n')
-  }
 }

@@ -12,10 +12,8 @@ import { type ServerClient, ServerRefusal } from './server-client.ts'
 export async function pickModel(client: ServerClient): Promise<string> {
   const models = await chatModels(client)
   if (models.length === 0) {
-    throw new CommandFailure(
-      EXIT.notFound,
-      'This server has no chat model. Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
-    )
+    const advice = 'Get one with: corral pull <owner>/<name>, or corral run <owner>/<name>'
+    throw new CommandFailure(EXIT.notFound, `This server has no chat model. ${advice}`)
   }
   const newestFirst = models.toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
   return await pickOne(
@@ -48,12 +46,11 @@ export async function offerPull(
     const plan = await getPlan(client, chosen, missing)
     if (!yes) {
       printNote(printable(describe(plan, chosen)))
-      if (!plan.disk.fits)
-        throw failure(
-          `There is not enough disk space for ${chosen}. Free some space, or choose another disk with CORRAL_MODELS.`
-        )
-      const wanted = await confirm('Pull it now?', plan.memory.fits)
-      if (!wanted)
+      if (!plan.disk.fits) {
+        const advice = 'Free some space, or choose another disk with CORRAL_MODELS.'
+        throw failure(`There is not enough disk space for ${chosen}. ${advice}`)
+      }
+      if (!(await confirm('Pull it now?', plan.memory.fits)))
         throw new CommandFailure(EXIT.notFound, `${chosen} was not pulled. Pull it later with: corral pull ${chosen}`)
     }
     // The user has already typed the next step.

@@ -4,6 +4,12 @@ export function printJson(value: unknown): void {
   printText(JSON.stringify(value, undefined, 2))
 }
 
+/** Prints the result of a command: as JSON, or as a text for people. */
+export function printResult<Result>(json: boolean | undefined, result: Result, format: (result: Result) => string) {
+  if (json) printJson(result)
+  else printText(format(result))
+}
+
 export function printText(text: string): void {
   process.stdout.write(`${text}\n`)
 }
@@ -13,10 +19,7 @@ export function printNote(text: string): void {
   process.stderr.write(`${wrapLines(text, outputWidth(process.stderr))}\n`)
 }
 
-/**
- * Removes control characters, which could move the cursor or change the terminal's settings, from untrusted text. Line
- * breaks and tabs stay.
- */
+/** Removes control characters, which could change the terminal, from untrusted text. Line breaks and tabs stay. */
 export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
@@ -33,9 +36,8 @@ const COLUMN_GAPS = [4, 2]
 const MIN_LAST_COLUMN = 20
 
 /**
- * Aligns columns under their titles, without trailing blanks and control characters. Titles that start with `>` align to the right. If the
- * table is too wide, the last column is wrapped. If it is still too wide, each row becomes a paragraph that starts with
- * its first cell. Cells are never shortened, so that they can be copied.
+ * Aligns columns under their titles, to the right if the title starts with `>`. If the table is too wide, the last
+ * column is wrapped, or else each row becomes a paragraph. Cells are never shortened, so that they can be copied.
  * @param width columns (default: those of the terminal)
  */
 export function formatTable(titles: readonly string[], cells: string[][], width = outputWidth()): string {
@@ -59,12 +61,8 @@ export function formatTable(titles: readonly string[], cells: string[][], width 
   const before = columns.slice(0, -1).reduce((sum, { widest }) => sum + widest + gap, 0)
   const last = columns.at(-1)!
   const room = width - before
-  const fits = rows.every(row =>
-    row
-      .at(-1)!
-      .split(' ')
-      .every(word => displayWidth(word) <= room)
-  )
+  const words = rows.flatMap(row => row.at(-1)!.split(' '))
+  const fits = words.every(word => displayWidth(word) <= room)
   if (room >= Math.min(MIN_LAST_COLUMN, last.widest) && fits && last.side === 'right') {
     return [heads, ...rows].map(cells => wrapLine(line(cells, gap), width, before)).join('\n')
   }
@@ -101,7 +99,7 @@ const MIN_HANGING = 4
 
 /**
  * Wraps lines at blanks. Continuation lines align with the text, or its second column, or further left if that keeps a
- * word whole. The terminal wraps words wider than itself.
+ * word whole.
  * @param width columns (default: those of the terminal)
  * @param usual indentation after a line that starts at the left edge
  */

@@ -1,11 +1,10 @@
+import { existsSync } from 'node:fs'
+import { register } from 'node:module'
 import { Worker } from 'node:worker_threads'
 import { culpritNow, pluginAtFault } from '../core/plugins/running-plugin.ts'
 import { shippedText } from './shipped-text.ts'
 
-/**
- * How long plugins may block the process until signals end it immediately, until it is reported, and until the process
- * is ended.
- */
+/** How long plugins may block the process until signals end it, until it is reported, and until the process is ended. */
 const TICK_MS = 1000
 export const BLOCKED_TICKS = { signals: 2, report: 5, end: 60 }
 
@@ -22,9 +21,8 @@ export function reportPluginsBy(log: (message: string) => void): void {
 }
 
 /**
- * Detects from another thread when a plugin blocks the process. After two seconds, SIGTERM, SIGINT and SIGHUP end the
- * process immediately, because nothing can handle them. After five seconds the plugin is reported. After a minute the
- * process is ended, so that its supervisor restarts it. Blocking code of corral itself is ignored.
+ * Detects from another thread when a plugin blocks the process, and reports or ends it after these ticks. Blocking code
+ * of corral itself is ignored.
  * @param ticks and tick (milliseconds) are for tests
  */
 export function watchPlugins(ticks = BLOCKED_TICKS, tick = TICK_MS): void {
@@ -49,11 +47,8 @@ export function watchPlugins(ticks = BLOCKED_TICKS, tick = TICK_MS): void {
     handlers = undefined
   }
   setInterval(beat, tick).unref()
-  new Worker(shippedText('plugin-watcher.cjs'), {
-    eval: true,
-    execArgv: [],
-    workerData: { beats, tick, ticks }
-  }).unref()
+  const workerData = { beats, tick, ticks }
+  new Worker(shippedText('plugin-watcher.cjs'), { eval: true, execArgv: [], workerData }).unref()
 }
 
 /** Restores the default effect of signals. @returns a function that restores the handlers */
@@ -88,4 +83,31 @@ export function reportExit(code: number): void {
   if (!plugin) return
   report(`Plugin "${plugin.name}" ended the server with process.exit(${code}).`)
   process.exitCode = code === 0 ? 1 : code
+}
+
+/** The `corral/plugin` entry of the running corral: beside this file in a bundle. */
+function pluginEntry(): string {
+  const bundled = new URL('./plugin.js', import.meta.url)
+  return (existsSync(bundled) ? bundled : new URL('../core/plugins/public-api.js', import.meta.url)).href
+}
+
+/**
+ * A plugin beside `config.yaml` finds no `corral` package in its own folders, or the wrong one. This resolves
+ * `corral/plugin` to the corral that loads it, so that both share classes such as CorralError.
+ */
+const HOOK = `
+const answer = ${JSON.stringify({ url: pluginEntry(), format: 'module', shortCircuit: true })}
+export const resolve = (specifier, context, next) => specifier === 'corral/plugin' ? answer : next(specifier, context)
+`
+
+let registered = false
+
+/**
+ * Lets plugins import `corral/plugin` wherever they are installed. Starts a thread, so call it only if there are
+ * plugins.
+ */
+export function letPluginsImportCorral(): void {
+  if (registered) return
+  registered = true
+  register(`data:text/javascript,${encodeURIComponent(HOOK)}`)
 }

@@ -1,6 +1,6 @@
 import pc from 'picocolors'
 import { type ChatSession, formatCounters } from './chat-session.ts'
-import { printNote } from './output.ts'
+import { printable, printNote } from './output.ts'
 import { showProgress } from './progress-display.ts'
 
 interface PrintOptions {
@@ -9,6 +9,8 @@ interface PrintOptions {
   raw: boolean
   signal?: AbortSignal | undefined
 }
+
+type Part = 'thinking' | 'content'
 
 /**
  * Prints an answer to standard output while it is generated, after a spinner. A terminal gets rendered Markdown, dimmed
@@ -21,8 +23,8 @@ export async function printAnswer(
   { verbose, raw, signal }: PrintOptions
 ): ReturnType<ChatSession['ask']> {
   const waiting = await showProgress('waiting for the model', { plain: 'nothing' })
-  const printer = process.stdout.isTTY ? await terminalPrinter(raw) : plainPrinter()
-  const print = (part: 'thinking' | 'content') => (text: string) => {
+  const printer = await openPrinter(raw)
+  const print = (part: Part) => (text: string) => {
     waiting.clear()
     printer.print(part, text)
   }
@@ -35,30 +37,34 @@ export async function printAnswer(
   return counters
 }
 
-function plainPrinter() {
+/** Prints text as it arrives, and ends its last line. */
+function textStream(clean = (text: string) => text, style = clean) {
   let lineEnded = true
   return {
-    print(part: 'thinking' | 'content', text: string) {
-      if (part === 'thinking') return
-      lineEnded = text.endsWith('\n')
-      process.stdout.write(text)
+    push(text: string) {
+      const shown = clean(text)
+      if (shown === '') return
+      lineEnded = shown.endsWith('\n')
+      process.stdout.write(style(shown))
     },
-    end() {
-      if (!lineEnded) process.stdout.write('\n')
-    }
+    end: () => void (lineEnded || process.stdout.write('\n'))
   }
 }
 
-/** Prints dimmed thinking, then the answer. */
-async function terminalPrinter(raw: boolean) {
+/** Prints dimmed thinking, then the answer. Without a terminal, prints only the answer. */
+async function openPrinter(raw: boolean) {
+  if (!process.stdout.isTTY) {
+    const { push, end } = textStream()
+    return { print: (part: Part, text: string) => void (part === 'content' && push(text)), end }
+  }
   const colors = pc.createColors(pc.isColorSupported)
-  const { MarkdownStream, PrintableStream } = await import('./markdown-stream.ts')
+  const { MarkdownStream } = await import('./markdown-stream.ts')
   const open = (base?: (text: string) => string) =>
-    raw ? new PrintableStream(process.stdout, base) : new MarkdownStream(process.stdout, { colors, base })
-  let printed: 'thinking' | 'content' | undefined
+    raw ? textStream(printable, base) : new MarkdownStream(process.stdout, { colors, base })
+  let printed: Part | undefined
   let stream: ReturnType<typeof open> | undefined
   return {
-    print(part: 'thinking' | 'content', text: string) {
+    print(part: Part, text: string) {
       if (printed !== part) {
         stream?.end()
         if (stream) process.stdout.write('\n')

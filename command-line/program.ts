@@ -11,47 +11,29 @@ export const MAX_HELP_COLUMNS = 118
 /** Receives the values of the command's arguments, then those of its options and the global options. */
 type Action = (context: CommandContext, ...values: unknown[]) => unknown
 
-/**
- * The modules of the commands, by first word. Only the module of the command that runs is loaded. The command
- * `runtime install` calls the exported function `runtimeInstall`.
- */
-const MODULES: Record<string, () => Promise<object>> = {
-  serve: () => import('./commands/serve.ts'),
-  open: () => import('./commands/open.ts'),
-  run: () => import('./commands/run.ts'),
-  launch: () => import('./commands/launch-agent.ts'),
-  ps: () => import('./commands/loaded-models.ts'),
-  top: () => import('./commands/loaded-models.ts'),
-  stop: () => import('./commands/loaded-models.ts'),
-  logs: () => import('./commands/model-logs.ts'),
-  cache: () => import('./commands/cache.ts'),
-  bench: () => import('./commands/bench-model.ts'),
-  search: () => import('./commands/search.ts'),
-  pull: () => import('./commands/pull.ts'),
-  pulls: () => import('./commands/pull.ts'),
-  list: () => import('./commands/stored-models.ts'),
-  show: () => import('./commands/stored-models.ts'),
-  rm: () => import('./commands/stored-models.ts'),
-  import: () => import('./commands/import.ts'),
-  convert: () => import('./commands/stored-models.ts'),
-  conversion: () => import('./commands/stored-models.ts'),
-  doctor: () => import('./commands/doctor.ts'),
-  runtime: () => import('./commands/runtime.ts'),
-  config: () => import('./commands/config.ts'),
-  plugin: () => import('./commands/plugins.ts'),
-  completion: () => import('./commands/completion.ts'),
-  version: () => import('./commands/administration.ts'),
-  worker: () => import('./commands/worker.ts'),
-  service: () => import('./commands/service.ts'),
-  key: () => import('./commands/key.ts'),
-  usage: () => import('./commands/administration.ts'),
-  audit: () => import('./commands/administration.ts'),
-  capture: () => import('./commands/capture.ts'),
-  'log-level': () => import('./commands/administration.ts'),
-  reload: () => import('./commands/administration.ts'),
-  drain: () => import('./commands/administration.ts'),
-  cluster: () => import('./commands/cluster-commands.ts')
-}
+/** The modules of the commands, with their first words. `runtime install` calls the exported function `runtimeInstall`. */
+const MODULES: [words: string, load: () => Promise<object>][] = [
+  ['serve', () => import('./commands/serve.ts')],
+  ['open', () => import('./commands/open.ts')],
+  ['run', () => import('./commands/run.ts')],
+  ['launch', () => import('./commands/launch-agent.ts')],
+  ['ps top stop logs', () => import('./commands/loaded-models.ts')],
+  ['bench', () => import('./commands/bench-model.ts')],
+  ['search', () => import('./commands/search.ts')],
+  ['pull pulls', () => import('./commands/pull.ts')],
+  ['list show rm convert conversion', () => import('./commands/stored-models.ts')],
+  ['import', () => import('./commands/import.ts')],
+  ['doctor', () => import('./commands/doctor.ts')],
+  ['runtime', () => import('./commands/runtime.ts')],
+  ['config', () => import('./commands/config.ts')],
+  ['plugin', () => import('./commands/plugins.ts')],
+  ['completion', () => import('./commands/completion.ts')],
+  ['worker', () => import('./commands/worker.ts')],
+  ['service', () => import('./commands/service.ts')],
+  ['key', () => import('./commands/key.ts')],
+  ['version usage audit capture cache log-level reload drain', () => import('./commands/administration.ts')],
+  ['cluster', () => import('./commands/cluster-commands.ts')]
+]
 
 /**
  * Defines all commands. Parsing fails with a CommanderError after commander has printed the reason.
@@ -145,8 +127,8 @@ function defineCommand(
 /** Loads the function of a command, such as `runtime install`. */
 export async function commandAction(path: string): Promise<Action> {
   const name = path.replace(/[ -]./g, separated => separated[1]!.toUpperCase())
-  const actions = (await MODULES[path.split(' ')[0]!]!()) as Record<string, Action>
-  return actions[name]!
+  const [, load] = MODULES.find(([words]) => words.split(' ').includes(path.split(' ')[0]!))!
+  return ((await load()) as Record<string, Action>)[name]!
 }
 
 /** Rewords commander's usage errors: first the problem, then what to do. */
@@ -174,18 +156,11 @@ export class CorralCommand extends Command {
     for (let command: Command | null = this; command; command = command.parent) known.push(command)
     const path = known.map(command => command.name()).reverse()
     const [, typed = ''] = /^error: unknown (?:command|option) '(.*)'$/.exec(message) ?? []
-    const near =
-      options.code === 'commander.unknownCommand'
-        ? nearestHarmless(
-            typed,
-            this.commands.map(command => command.name())
-          )
-        : options.code === 'commander.unknownOption'
-          ? nearestHarmless(
-              typed,
-              known.flatMap(command => command.options.flatMap(({ long }) => long ?? []))
-            )
-          : undefined
+    const candidates: Record<string, string[]> = {
+      'commander.unknownCommand': this.commands.map(command => command.name()),
+      'commander.unknownOption': known.flatMap(command => command.options.flatMap(({ long }) => long ?? []))
+    }
+    const near = nearestHarmless(typed, candidates[options.code ?? ''] ?? [])
     const usage = options.code === 'commander.missingArgument' ? `: ${path.join(' ')} ${this.usage()}` : ''
     return super.error(`${message.replace(pattern, text)}${usage}${near ? `\n(Did you mean ${near}?)` : ''}`, options)
   }

@@ -18,9 +18,8 @@ interface Sample {
   moved: number
 }
 
-/** The speed is averaged over this time: long enough to be steady, short enough to follow a slower line. */
+/** The speed is averaged over this time, and undefined for shorter observations than the minimum. */
 const SPEED_WINDOW_MS = 10_000
-/** Shorter observations give no speed. */
 const MIN_OBSERVATION_MS = 1000
 
 /** The state of all transfers of a command. Times are epoch milliseconds. */
@@ -72,10 +71,7 @@ export class Transfers {
   }
 }
 
-/**
- * Units per second over the last ten seconds before `now`. Undefined after too short an observation.
- * @param samples samples in order of time, starting with the first
- */
+/** Units per second over the last ten seconds before `now`. @param samples in order of time, starting with the first */
 export function measureSpeed(samples: readonly Sample[], now: number): number | undefined {
   const begin = now - SPEED_WINDOW_MS
   const from = samples.findLast(({ at }) => at <= begin) ?? samples[0]
@@ -107,6 +103,7 @@ export function formatPercent(completed: number, total: number): string {
 }
 
 export type Progress = Awaited<ReturnType<typeof showProgress>>
+type Unit = 'bytes' | 'parts'
 
 export interface ProgressOptions {
   /** Output when standard error is not a terminal: a line every few seconds, or nothing. */
@@ -116,7 +113,7 @@ export interface ProgressOptions {
   /** Prefix of plain lines with amounts. */
   subject?: string
   /** `parts` have no meaning for users, so only the percentage is shown. */
-  unit?: 'bytes' | 'parts'
+  unit?: Unit
   expected?: number | undefined
 }
 
@@ -212,7 +209,7 @@ function writeNowAndThen(line: (now: number) => string, patient: boolean): () =>
 }
 
 interface Shown {
-  unit: 'bytes' | 'parts'
+  unit: Unit
   status?: string | undefined
 }
 
@@ -229,10 +226,7 @@ const PACE_WIDTH = 26
 const GAP = 2
 const BAR = { least: 8, most: 30 }
 
-/**
- * Renders one bar per file and one in total, with speed and time left. If there are too many files, it shows the active
- * ones and the number of finished ones. Every line fits the terminal.
- */
+/** Renders a bar per file, or only the active ones, and one in total, with speed and time left, in lines that fit. */
 export function transferLines(transfers: Transfers, { unit, status }: Shown, size: ScreenSize, now: number): string[] {
   const { items, completed, total } = transfers
   const width = Math.min(size.columns - 1, MAX_COLUMNS)
@@ -260,16 +254,12 @@ export function transferLines(transfers: Transfers, { unit, status }: Shown, siz
 /** One line for a log: `45%, 288 MB of 639 MB, 45 MB/s, 8 s left`. */
 export function transferText(transfers: Transfers, { unit, status }: Shown, now: number): string {
   const { completed, total } = transfers
-  return [
-    formatPercent(completed, total),
-    unit === 'bytes' ? `${formatBytes(completed)} of ${formatBytes(total)}` : '',
-    status ?? paceText(transfers, unit, ', ', now)
-  ]
-    .filter(text => text !== '')
-    .join(', ')
+  const amount = unit === 'bytes' && `${formatBytes(completed)} of ${formatBytes(total)}`
+  const pace = status ?? paceText(transfers, unit, ', ', now)
+  return [formatPercent(completed, total), amount, pace].filter(Boolean).join(', ')
 }
 
-function paceText(transfers: Transfers, unit: Shown['unit'], separator: string, now: number): string {
+function paceText(transfers: Transfers, unit: Unit, separator: string, now: number): string {
   const remaining = transfers.total - transfers.completed
   const speed = transfers.speed(now)
   if (speed === undefined || remaining <= 0) return ''
@@ -286,7 +276,7 @@ interface Columns {
   amount: number
 }
 
-function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Shown['unit'], width: number): Columns {
+function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Unit, width: number): Columns {
   const longest = Math.max(...items.map(({ name }) => displayWidth(name)))
   const large = items.some(({ total }) => total >= 9.95e9)
   const amount = unit === 'bytes' && width >= MIN_COLUMNS_WITH_AMOUNT ? AMOUNT_WIDTHS[large ? 1 : 0] : 0
@@ -297,28 +287,26 @@ function columnsFor(items: Pick<Transfer, 'name' | 'total'>[], unit: Shown['unit
   return { name, bar: Math.min(BAR.most, room - GAP - name), amount }
 }
 
-function transferLine({ name, completed, total }: Transfer, columns: Columns): string {
-  const full = total > 0 ? Math.min(columns.bar, Math.floor((completed / total) * columns.bar)) : columns.bar
+function transferLine({ name, completed, total }: Transfer, { name: width, bar, amount }: Columns): string {
+  const full = total > 0 ? Math.min(bar, Math.floor((completed / total) * bar)) : bar
+  const [done, all] = [completed, total].map(bytes => formatBytes(bytes).padStart(amount))
   return [
-    pad(shorten(name, columns.name), columns.name),
-    ...(columns.bar > 0 ? ['█'.repeat(full) + '░'.repeat(columns.bar - full)] : []),
+    pad(shorten(name, width), width),
+    ...(bar > 0 ? ['█'.repeat(full) + '░'.repeat(bar - full)] : []),
     formatPercent(completed, total).padStart(PERCENT_WIDTH),
-    ...(columns.amount > 0
-      ? [`${formatBytes(completed).padStart(columns.amount)} / ${formatBytes(total).padStart(columns.amount)}`]
-      : [])
+    ...(amount > 0 ? [`${done} / ${all}`] : [])
   ].join('  ')
 }
 
 /**
- * Requests long work from the server and shows its progress.
+ * Requests long work from the server and shows its progress. Returns the last event.
  * @param options.what name of the work in messages: `import of me/model`
- * @returns the last event
  */
 export async function streamWork<Result extends { status: 'success' }>(
   client: ServerClient,
   path: string,
   body: object,
-  { first, what, unit = 'bytes' }: { first: string; what: string; unit?: Shown['unit'] }
+  { first, what, unit = 'bytes' }: { first: string; what: string; unit?: Unit }
 ): Promise<Result> {
   const progress = await showProgress(first, { subject: what, unit, patient: true })
   let counted = ''

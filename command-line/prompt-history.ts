@@ -1,7 +1,7 @@
 import { appendFile, mkdir, readFile, stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
-import { isSystemError } from '../core/errors.ts'
+import { whenMissing } from '../core/errors.ts'
 import { withShortLock } from '../core/system/short-lock.ts'
 
 /** Number of prompts available through the arrow keys. */
@@ -11,10 +11,7 @@ const MAX_BYTES = 2 ** 20
 /** Longer prompts are kept only for this chat. */
 const MAX_STORED_LENGTH = 2 ** 17
 
-/**
- * Prompts of this chat and earlier ones, stored as one JSON string per line in a file that only its owner can read.
- * Several chats can append to it concurrently.
- */
+/** Prompts of this chat and earlier ones, a JSON string per line. Several chats can append to the file concurrently. */
 export class PromptHistory {
   /** Newest first. */
   readonly prompts: string[] = []
@@ -55,13 +52,7 @@ export class PromptHistory {
 
 /** Oldest first. Lines that are damaged or not from a chat are skipped. */
 async function readPrompts(file: string): Promise<string[]> {
-  let text: string
-  try {
-    text = await readFile(file, 'utf8')
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return []
-    throw error
-  }
+  const text = (await readFile(file, 'utf8').catch(whenMissing)) ?? ''
   return text.split('\n').flatMap(line => {
     try {
       const prompt: unknown = JSON.parse(line)

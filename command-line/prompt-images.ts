@@ -4,7 +4,7 @@ import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { errorMessage, isSystemError } from '../core/errors.ts'
 import { formatBytes } from '../core/system/bytes.ts'
-import { CommandFailure, EXIT } from './command-failure.ts'
+import { CommandFailure, misuse } from './command-failure.ts'
 
 /** Maximum size of an image. Base64 adds a third, and servers accept requests of 64 MiB. */
 const MAX_BYTES = 32 * 2 ** 20
@@ -12,10 +12,7 @@ const MAX_BYTES = 32 * 2 ** 20
 const FORMATS = /^(\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF.{4}WEBP)/s
 const ENDING = String.raw`\.(?:png|jpe?g|gif|bmp|webp)`
 
-/**
- * Paths of images in a prompt: quoted, or starting with `/`, `./`, `../`, `~/` or `file://` with escaped blanks, as
- * terminals insert dropped files.
- */
+/** Paths of images in a prompt: quoted, or as terminals insert dropped files, with escaped blanks. */
 const PATHS = new RegExp(
   String.raw`"([^"\n]+${ENDING})"|'([^'\n]+${ENDING})'|(?<!\S)((?:file://|~?/|\.{1,2}/|[A-Za-z]:[\\/])(?:\\.|[^\s\\])*?${ENDING})(?![\w/])`,
   'gi'
@@ -57,16 +54,16 @@ export function readImage(path: string): string {
     const { size } = statSync(path)
     if (size > MAX_BYTES) {
       const most = formatBytes(MAX_BYTES)
-      throw new CommandFailure(EXIT.usage, `${path} has ${formatBytes(size)}, but images may have at most ${most}.`)
+      throw misuse(`${path} has ${formatBytes(size)}, but images may have at most ${most}.`)
     }
     bytes = readFileSync(path)
   } catch (error) {
     if (error instanceof CommandFailure) throw error
     const why = isSystemError(error, 'ENOENT') ? 'the file does not exist' : errorMessage(error)
-    throw new CommandFailure(EXIT.usage, `${path} cannot be read: ${why}.`, error)
+    throw misuse(`${path} cannot be read: ${why}.`, error)
   }
   if (!FORMATS.test(bytes.toString('latin1', 0, 16))) {
-    throw new CommandFailure(EXIT.usage, `${path} is not an image: it must be PNG, JPEG, GIF, BMP or WebP.`)
+    throw misuse(`${path} is not an image: it must be PNG, JPEG, GIF, BMP or WebP.`)
   }
   return bytes.toString('base64')
 }

@@ -1,9 +1,10 @@
-import { mkdir, readdir } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Static, Type } from 'typebox'
-import { errorMessage, isSystemError } from '../core/errors.ts'
+import { errorMessage } from '../core/errors.ts'
+import { namesIn } from '../core/system/folder-names.ts'
 import { readJsonFile, writeJsonFile } from '../core/system/json-file.ts'
-import { CommandFailure, EXIT, failure } from './command-failure.ts'
+import { failure, misuse } from './command-failure.ts'
 
 const SavedChatSchema = Type.Object({
   version: Type.Literal(1),
@@ -31,28 +32,19 @@ export class SavedChats {
 
   /** In alphabetical order. */
   async names(): Promise<string[]> {
-    try {
-      const files = await readdir(this.#folder)
-      return files
-        .filter(file => file.endsWith('.json'))
-        .map(file => file.slice(0, -'.json'.length))
-        .filter(name => NAME.test(name))
-        .sort((a, b) => a.localeCompare(b))
-    } catch (error) {
-      if (isSystemError(error, 'ENOENT')) return []
+    const files = await namesIn(this.#folder).catch(error => {
       throw diskFailure('The saved conversations cannot be listed', error)
-    }
+    })
+    const names = files.filter(file => file.endsWith('.json')).map(file => file.slice(0, -'.json'.length))
+    return names.filter(name => NAME.test(name)).sort((a, b) => a.localeCompare(b))
   }
 
   /** Undefined if it does not exist. @throws CommandFailure */
   async read(name: string): Promise<SavedChat | undefined> {
     const path = this.#path(name)
-    let read: Awaited<ReturnType<typeof readJsonFile<typeof SavedChatSchema>>>
-    try {
-      read = await readJsonFile(path, SavedChatSchema)
-    } catch (error) {
+    const read = await readJsonFile(path, SavedChatSchema).catch(error => {
       throw diskFailure(`The conversation ${name} cannot be read`, error)
-    }
+    })
     if (read?.fault !== undefined) {
       throw failure(`The conversation ${name} cannot be read (${path}): ${read.fault}.`)
     }
@@ -72,8 +64,7 @@ export class SavedChats {
 
   #path(name: string): string {
     if (NAME.test(name)) return join(this.#folder, `${name}.json`)
-    throw new CommandFailure(
-      EXIT.usage,
+    throw misuse(
       'The name of a conversation is invalid. Use at most 64 letters, digits, ".", "_" and "-", starting with a letter or digit.'
     )
   }

@@ -20,8 +20,7 @@ export interface ServerSettings {
 }
 
 /**
- * Reads only the settings that determine the server. Loading the whole configuration would import the schemas of all
- * plugins and take much longer than most commands.
+ * Reads only the settings that determine the server, because the schemas of all plugins would take long to import.
  * @returns undefined if a value may be invalid. Loading the whole configuration then reports the error
  * @throws ConfigError if the file cannot be read
  */
@@ -102,20 +101,14 @@ export interface AddressPlan {
 }
 
 /**
- * Decides where to look. A named address on another machine is the only candidate, because a command meant for that
- * machine must not act on this one. A named data directory is served by the server that claims it or by none, because
- * another server on the default port has other models.
+ * Decides where to look. A named address on another machine is the only candidate, because the command must not act on
+ * this one. A named data directory is served by the server that claims it or by none.
  */
 export function planAddresses(
-  {
-    host,
-    port,
-    secure,
-    isAddress,
-    origins
-  }: Pick<ServerSettings, 'host' | 'port' | 'isAddress' | 'origins'> & { secure?: boolean },
+  settings: Pick<ServerSettings, 'host' | 'port' | 'isAddress' | 'origins'> & { secure?: boolean },
   isLocal: (host: string) => boolean = isThisMachine
 ): AddressPlan {
+  const { host, port, secure, isAddress, origins } = settings
   const isNamed = (setting: string) => /^(flag|env) /.test(origins[setting] ?? '')
   const byFlag = ['host', 'port'].some(setting => origins[setting]?.startsWith('flag '))
   const address = port === 0 ? undefined : clientAddress(host, port, secure)
@@ -131,7 +124,7 @@ export function clientAddress(host: string, port: number, secure = false): strin
   return `${secure ? 'https' : 'http'}://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
-/** The client address of a server, from its recorded listening address. Undefined while it does not listen yet. */
+/** The client address of a server, from its recorded listening address. Undefined if it does not listen yet. */
 export function recordedAddress(address: string): string | undefined {
   const url = URL.canParse(address) ? new URL(address) : undefined
   if (url?.protocol !== 'http:' && url?.protocol !== 'https:') return undefined
@@ -140,10 +133,7 @@ export function recordedAddress(address: string): string | undefined {
   return port === 0 ? undefined : clientAddress(url.hostname, port, secure)
 }
 
-/**
- * How to reach a server at this address. The private socket is used only for the server that claims the data directory.
- * @param owner that server, if any
- */
+/** How to reach a server at this address. @param owner the server that claims the data directory, which may be it */
 export function toServerPlace(
   address: string,
   home: string,

@@ -11,10 +11,7 @@ export interface ServerClient {
   readonly address: string
   /** Whether requests use the private socket. */
   readonly bySocket: boolean
-  /**
-   * Returns the reply's JSON. Aborting `signal` closes the connection.
-   * @throws CommandFailure with the server's message if it refuses
-   */
+  /** Returns the reply's JSON. @throws CommandFailure with the server's message if it refuses */
   json<Reply>(method: Method, path: string, body?: unknown, signal?: AbortSignal): Promise<Reply>
   /** Yields the Server-Sent Events of the reply to a POST with `body`, or to a GET without it. */
   stream<Event extends object>(path: string, body?: unknown, options?: StreamOptions): AsyncGenerator<Event>
@@ -48,10 +45,7 @@ export interface ServerAccess extends ServerPlace {
 
 export interface ClientOptions extends ServerAccess {
   signal: AbortSignal
-  /**
-   * Finds another server for requests that this one refused because it is shutting down. Undefined if no other server
-   * may be used.
-   */
+  /** Finds another server for requests that this one refused because it is shutting down, if one may be used. */
   elsewhere?: () => Promise<ServerAccess | undefined>
 }
 
@@ -89,10 +83,11 @@ export function createClient({ signal: ended, elsewhere, ...found }: ClientOptio
         signal,
         headers: {
           accept: 'text/event-stream, application/json;q=0.9',
-          ...(payload === undefined
-            ? {}
-            : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload) }),
-          ...(apiKey && socket === undefined ? { authorization: `Bearer ${apiKey}` } : {})
+          ...(payload !== undefined && {
+            'content-type': 'application/json',
+            'content-length': Buffer.byteLength(payload)
+          }),
+          ...(apiKey && socket === undefined && { authorization: `Bearer ${apiKey}` })
         }
       })
       request.once('response', resolve)
@@ -126,11 +121,8 @@ export function createClient({ signal: ended, elsewhere, ...found }: ClientOptio
       const text = await readText(await send(method, path, body, either), either)
       return parseJson(access.address, text) as Reply
     },
-    async *stream<Event extends object>(
-      path: string,
-      body?: unknown,
-      { signal, onStatus, onHeaders }: StreamOptions = {}
-    ) {
+    async *stream<Event extends object>(path: string, body?: unknown, options: StreamOptions = {}) {
+      const { signal, onStatus, onHeaders } = options
       const either = signal ? AbortSignal.any([signal, ended]) : ended
       const response = await send(body === undefined ? 'GET' : 'POST', path, body, either)
       onHeaders?.(response.headers)
@@ -159,9 +151,7 @@ export function createClient({ signal: ended, elsewhere, ...found }: ClientOptio
   }
 }
 
-/**
- * `ok`: corral answers. `silent`: something accepted the connection but did not answer in time. `none`: anything else.
- */
+/** `ok`: corral answers. `silent`: something accepts connections but does not answer in time. `none`: anything else. */
 export type Health = 'ok' | 'none' | 'silent'
 
 /** Checks a server's health. @throws CommandFailure if its certificate is not trusted */
@@ -223,10 +213,8 @@ function refusal({ address, why, apiKey }: ServerAccess, status: number, text: s
     )
   }
   if (typeof body?.error !== 'string') {
-    return new ServerRefusal(
-      `The server at ${address} answered with status ${status}. It may not be corral.`,
-      undefined
-    )
+    const problem = `The server at ${address} answered with status ${status}. It may not be corral.`
+    return new ServerRefusal(problem, undefined)
   }
   if (body.code !== 'forbidden_role') return streamError(body)
   const key = hasKey ? 'with the key of CORRAL_API_KEYS' : 'without a key'
@@ -252,24 +240,18 @@ function unreachable(address: string, error: unknown): CommandFailure {
   if (isSystemError(error, ...BROKEN)) return cutOff(address, error)
   const fault = certificateFault(address, error)
   if (fault !== undefined) return failure(fault, error)
-  return new CommandFailure(
-    EXIT.noServer,
-    `No server is running at ${address} (${formatReason(error)}). Start one with: corral serve`,
-    error
-  )
+  const problem = `No server is running at ${address} (${formatReason(error)}).`
+  return new CommandFailure(EXIT.noServer, `${problem} Start one with: corral serve`, error)
 }
 
 /** Node.js gives no message if a name has several addresses and none answers. */
-function formatReason(error: unknown): string {
-  return errorMessage(error) || String((error as NodeJS.ErrnoException).code)
-}
+const formatReason = (error: unknown) => errorMessage(error) || String((error as NodeJS.ErrnoException).code)
 
-function cutOff(address: string, error: unknown): CommandFailure {
-  return failure(
+const cutOff = (address: string, error: unknown) =>
+  failure(
     `The connection to ${address} closed before the reply was complete (${errorMessage(error)}). Try again.`,
     error
   )
-}
 
 const UNTRUSTED = ['DEPTH_ZERO_SELF_SIGNED_CERT', 'SELF_SIGNED_CERT_IN_CHAIN', 'UNABLE_TO_VERIFY_LEAF_SIGNATURE']
 const UNTRUSTED_ISSUER = ['UNABLE_TO_GET_ISSUER_CERT', 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY']
@@ -286,10 +268,8 @@ function certificateFault(address: string, error: unknown): string | undefined {
     return says('has a certificate for another name', 'Use the name in its certificate: --host https://<name>:<port>')
   }
   if (isSystemError(error, 'CERT_HAS_EXPIRED', 'CERT_NOT_YET_VALID')) {
-    return says(
-      'has a certificate that has expired or is not valid yet',
-      'Ask its admin to renew it, and check the clock of this machine.'
-    )
+    const help = 'Ask its admin to renew it, and check the clock of this machine.'
+    return says('has a certificate that has expired or is not valid yet', help)
   }
   return undefined
 }

@@ -26,15 +26,12 @@ export interface ServerConnection {
 }
 
 /**
- * What to do when no server is running: `fail`, start one `aside` in this process on a free loopback port just for this
- * command, or start one as `usual` on the configured address for as long as the command runs.
+ * What to do when no server is running: `fail`, start one `aside` on a free loopback port just for this command, or start
+ * one as `usual` on the configured address for as long as the command runs.
  */
 export type WhenNone = 'fail' | 'aside' | 'usual'
 
-/**
- * Added to the error when no server is running: the reason why the command needs one, and an alternative to starting
- * one.
- */
+/** Why the command needs a server, and an alternative to starting one, for the error when none is running. */
 type Without = string | { why: string; or: (home: string) => string }
 
 /** A server under load answers late. */
@@ -99,7 +96,7 @@ export async function withServer<Result>(
 /** Sends one request to a server that `withServer` finds or starts, and returns its reply. */
 export async function ask<Reply>(
   context: CommandContext,
-  method: 'GET' | 'POST' | 'DELETE',
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE',
   path: string,
   body?: object,
   { whenNone = 'aside', without }: { whenNone?: WhenNone; without?: Without } = {}
@@ -117,7 +114,6 @@ export async function unlessNoServer<Result>(work: Promise<Result>): Promise<Res
 
 /**
  * The private socket of the server that has claimed the data directory, if no other address is named and it answers.
- * Finds the same server as `findServer`, without the time to parse YAML.
  * @throws ConfigError if a configuration file is named and cannot be read
  */
 async function serverOfDataDirectory(context: CommandContext): Promise<ServerPlace | undefined> {
@@ -216,18 +212,15 @@ function asideConfig(config: LoadedConfig): LoadedConfig {
   }
 }
 
-/**
- * A command that only looks at models must not start a llama.cpp build, which would be aborted when the command ends.
- */
+/** Starts no llama.cpp build, which would be aborted when the command ends. */
 function withoutEngineSearch(definitions: PluginDefinition[]): PluginDefinition[] {
-  return definitions.map(definition =>
-    definition.offers?.includes('runtimes')
-      ? {
-          ...definition,
-          setup: async (...given) => ({ ...(await definition.setup(...given)), start: undefined, hooks: undefined })
-        }
-      : definition
-  )
+  return definitions.map(definition => {
+    if (!definition.offers?.includes('runtimes')) return definition
+    const setup: PluginDefinition['setup'] = async (...given) => {
+      return { ...(await definition.setup(...given)), start: undefined, hooks: undefined }
+    }
+    return { ...definition, setup }
+  })
 }
 
 function isHeld(error: unknown): boolean {

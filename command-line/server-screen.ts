@@ -9,8 +9,8 @@ const INFO_LEVEL = 30
 const REFRESH_MS = 200
 
 /**
- * The terminal of `corral serve`: wrapped log lines, with one redrawn line below them while llama.cpp is downloaded or
- * built. That line replaces the progress records, which appear only in logs outside a terminal.
+ * The terminal of `corral serve`: wrapped log lines, with one redrawn line below them instead of the records of a
+ * download or build of llama.cpp.
  */
 export class ServerScreen {
   readonly #stream = process.stdout

@@ -30,8 +30,7 @@ const UNFINISHED = /^\x1b\[[\d;?]*$/
 
 /**
  * Opens the terminal for a line editor with history at the prompt, and for Ctrl-C at any time. It is in raw mode until
- * `close`. Ctrl-C during an answer then arrives as a byte in this process instead
- * of a signal to all processes of the terminal, which may include the engine.
+ * `close`, so that Ctrl-C arrives as a byte and does not signal the engine.
  */
 export function openTerminalInput({ history, complete }: TerminalInputOptions) {
   const { stdin, stdout } = process
@@ -49,18 +48,13 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions) {
     terminal: true,
     // The history is corral's own, because a prompt of several lines is one entry.
     historySize: 0,
-    completer(text: string, done: (error: Error | null, result: [string[], string]) => void) {
+    async completer(text: string, done: (error: Error | null, result: [string[], string]) => void) {
       completing = true
-      complete(text).then(
-        result => completed(result),
-        // Completion is not available at the moment.
-        () => completed([[], text])
-      )
-      const completed = (result: [string[], string]) => {
-        completing = false
-        done(null, result)
-        feed()
-      }
+      // An error means that completion is not available at the moment.
+      const result = await complete(text).catch((): [string[], string] => [[], text])
+      completing = false
+      done(null, result)
+      feed()
     }
   })
   const earlier = (editor as unknown as { history: string[] }).history
@@ -142,9 +136,7 @@ export function openTerminalInput({ history, complete }: TerminalInputOptions) {
     get dropped() {
       return dropped
     },
-    /**
-     * Waits for a line. `interrupted` is Ctrl-C, which drops the typed text. `ended` is Ctrl-D or a closed terminal.
-     */
+    /** Waits for a line. `interrupted` is Ctrl-C, which drops the typed text. `ended` is Ctrl-D or a closed terminal. */
     async read(prompt: string): Promise<TypedInput> {
       interrupt = undefined
       if (typed.length === 0 && !closed) {

@@ -96,6 +96,11 @@ export function isSystemError(error: unknown, ...codes: string[]): error is Node
   return error instanceof Error && 'code' in error && codes.includes(String(error.code))
 }
 
+/** Returns undefined for the error of a missing file or folder, as a handler of `catch`. @throws every other error */
+export function whenMissing(error: unknown): undefined {
+  if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw error
+}
+
 /** The system's reason in words, as in "permission denied", without its code and path. */
 export function reasonOf(error: unknown): string {
   return errorMessage(error).replace(/^E[A-Z0-9]+: (.*?), \w+(?: '.*')?$/s, '$1')

@@ -22,21 +22,15 @@ const WORDS =
   )
 const TOPICS = ['a lighthouse', 'a lost key', 'two brothers', 'the first snow', 'a train at night', 'an honest thief']
 
-/** mulberry32, a seeded random number generator. */
-function random(seed: number): () => number {
-  let state = seed >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
-}
-
 /** Words of the word list, the same for the same seed. */
 export function randomWords(count: number, seed: number): string {
-  const next = random(seed)
-  return Array.from({ length: count }, () => WORDS[Math.floor(next() * WORDS.length)]).join(' ')
+  let state = Math.imul(seed, 0x9e37_79b1)
+  const next = () => {
+    // A linear congruential generator.
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return WORDS[Math.floor((state / 2 ** 32) * WORDS.length)]
+  }
+  return Array.from({ length: count }, next).join(' ')
 }
 
 type Final = { done?: boolean } & Partial<Counters>
@@ -62,7 +56,6 @@ export function createMeter(client: ServerClient, model: string, mode: 'chat' | 
 
   // Slightly less, because words differ in length and the chat template adds tokens.
   const wordsFor = (tokens: number) => Math.max(1, Math.floor((tokens * 0.97 - 4) / tokensPerWord))
-
   const text = (tokens: number, seed: number) => randomWords(wordsFor(tokens), seed)
 
   async function ask(path: string, body: object): Promise<Answer> {
@@ -114,11 +107,7 @@ export function createMeter(client: ServerClient, model: string, mode: 'chat' | 
     }
   }
 
-  /**
-   * Measures concurrent requests.
-   * @param prompt approximate tokens of each prompt, never exceeded
-   * @param answer tokens of each answer
-   */
+  /** Measures concurrent requests. @param prompt approximate tokens of each prompt, never exceeded */
   async function sample(prompt: number, answer: number, slots: number): Promise<Sample> {
     const answers = await Promise.all(Array.from({ length: slots }, () => generate(prompt, answer)))
     return together(answers, mode)

@@ -9,7 +9,7 @@ import type { TrialRecord, TrialSettings } from '../../core/contracts/trials.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { readOwner } from '../../core/system/data-directory.ts'
 import { CommandFailure, failure } from '../command-failure.ts'
-import { type CommandContext, openConfig } from '../context.ts'
+import { type CommandContext, type Options, openConfig } from '../context.ts'
 import { atTerminal, confirm } from '../questions.ts'
 import { recordedAddress } from '../server-address.ts'
 import type { ServerClient } from '../server-client.ts'
@@ -22,12 +22,11 @@ interface Saving {
   /** The server's configuration file, or null if there is none. */
   file: string | null
   tell: (text: string) => void
-  options: { yes?: boolean; dryRun?: boolean; json?: boolean }
+  options: Options<'yes' | 'dryRun' | 'json'>
 }
 
 /**
- * Shows a model's settings as lines of the configuration, writes them to the file if the user agrees, and reloads the
- * server.
+ * Shows settings as lines of the configuration, writes them if the user agrees, and reloads the server.
  * @returns the file, or false if nothing was written
  */
 export async function saveSettings(context: CommandContext, saving: Saving): Promise<string | false> {
@@ -61,17 +60,19 @@ export async function saveSettings(context: CommandContext, saving: Saving): Pro
   tell(lines(name))
   if (options.dryRun) return false
   if (!options.yes) {
-    if (!atTerminal()) {
+    if (!options.yes && !atTerminal()) {
       tell(`Nothing was written. Add --yes to write this to ${path}.`)
       return false
     }
-    if (!(await confirm(`Write this to ${path}?`, false))) return false
+    if (!options.yes && !(await confirm(`Write this to ${path}?`, false))) return false
   }
   try {
-    if (before !== undefined) await copyFile(path, `${path}.bak`)
-    // The file may have changed while the user was deciding.
-    if (before !== undefined && (await readFile(path, 'utf8')) !== before)
-      return paste(`${path} was changed by someone else in the meantime.`)
+    if (before !== undefined) {
+      await copyFile(path, `${path}.bak`)
+      // The file may have changed while the user was deciding.
+      if ((await readFile(path, 'utf8')) !== before)
+        return paste(`${path} was changed by someone else in the meantime.`)
+    }
     await writeFileAtomic(path, text, before === undefined ? { mode: 0o600 } : {})
     await renewTrust(config.paths.home, path, before ?? '', text)
   } catch (error) {

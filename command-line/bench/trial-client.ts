@@ -12,10 +12,7 @@ export type BenchServer = ReturnType<typeof benchServer>
 const MAX_REPEATS = 20
 const POLL_INTERVAL_MS = 500
 
-/**
- * @param anyway measures while other requests are running
- * @param say reports progress
- */
+/** @param anyway measures while other requests are running */
 export function benchServer(client: ServerClient, model: string, anyway: boolean, say: (text: string) => void) {
   const session = randomBytes(9).toString('base64url')
   let held: AbortController | undefined
@@ -28,18 +25,14 @@ export function benchServer(client: ServerClient, model: string, anyway: boolean
       const now = await activity()
       const others = now.running + now.waiting
       if (others === 0 || anyway) return now
-      say(
-        `waiting until ${plural(others, 'other request')} ${others === 1 ? 'ends' : 'end'} (use --anyway to skip this)`
-      )
+      const count = plural(others, 'other request')
+      say(`waiting until ${count} ${others === 1 ? 'ends' : 'end'} (use --anyway to skip this)`)
       await sleep(POLL_INTERVAL_MS)
     }
   }
 
   return {
-    /**
-     * Reloads the model with these settings. They replace the settings of the last call until `close`, or until this
-     * process ends.
-     */
+    /** Reloads the model with these settings until the next call, `close`, or the end of this process. */
     async load(settings: TrialSettings): Promise<TrialRecord | TrialFailure> {
       await untilIdle()
       const before = held
@@ -65,10 +58,7 @@ export function benchServer(client: ServerClient, model: string, anyway: boolean
         return value as TrialRecord | TrialFailure
       }
     },
-    /**
-     * Runs the work while the server handles no other requests, and repeats it if one arrived during the measurement.
-     * @param sent returns the number of requests that this command has sent
-     */
+    /** Runs the work alone, and repeats it if another request arrived. @param sent the requests of this command so far */
     async alone<Result>(sent: () => number, work: () => Promise<Result>): Promise<Result> {
       for (let again = 0; ; again++) {
         const before = await untilIdle()

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import type { TrialSettings, Tunable } from '../../core/contracts/trials.ts'
 import { judge, type Pair, type Speeds, type Verdict } from './statistics.ts'
 
@@ -48,8 +49,6 @@ export interface TuneOptions {
   say?: (text: string) => void
 }
 
-const same = (a: TrialSettings, b: TrialSettings) => JSON.stringify(a) === JSON.stringify(b)
-
 /**
  * Finds faster settings by measurement. It tries one setting at a time and compares each of its values with the
  * settings adopted so far. Because one of many values may look faster by chance, the result is finally measured again
@@ -92,7 +91,7 @@ export async function tune(bench: TuningBench, options: TuneOptions): Promise<Tu
       if (found.result === 'faster') kept = settings
     }
   }
-  if (same(kept, base)) return { steps, settings: base, confirmation: undefined }
+  if (isDeepStrictEqual(kept, base)) return { steps, settings: base, confirmation: undefined }
   say?.('all of it together')
   const again = await compare(bench, base, kept, seed, options)
   if (isFailed(again)) throw new Error(`The adopted settings no longer work: ${again.failed}`)

@@ -1,27 +1,38 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ReloadReport } from '../../core/contracts/native-records.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import { parseDuration } from '../../core/system/duration.ts'
 import type { LevelReport } from '../../core/system/log-levels.ts'
 import { version as ownVersion } from '../../core/system/package-info.ts'
 import { plural } from '../../core/system/plural.ts'
+import type { CacheReport, ClearedCache } from '../../plugins/apis/native/cache-routes.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
 import type { AuditEntry } from '../../plugins/people/audit/audit-entry.ts'
+import type { Capture } from '../../plugins/people/audit/captures/capture-records.ts'
 import type { UsageReply } from '../../plugins/people/usage/usage-routes.ts'
-import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
-import { type CommandContext, usageFailure } from '../context.ts'
-import { formatPairs, formatTable, printable, printJson, printNote, printText } from '../output.ts'
+import { failure, interruption, misuse } from '../command-failure.ts'
+import { type CommandContext, type Options, usageFailure } from '../context.ts'
+import {
+  formatPairs,
+  formatTable,
+  printable,
+  printJson,
+  printNote,
+  printResult,
+  printText,
+  relativeTime
+} from '../output.ts'
 import type { ServerClient } from '../server-client.ts'
-import { ask, unlessNoServer, withServer } from '../server-connection.ts'
+import { ask, type ServerConnection, unlessNoServer, withServer } from '../server-connection.ts'
 
-export async function version(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+export async function version(context: CommandContext, { json }: Options): Promise<void> {
   const running = withServer(context, 'fail', async ({ client }) => {
     const { version } = await client.json<{ version: string }>('GET', '/api/version')
     return { version, address: client.address }
   })
   const server = (await unlessNoServer(running)) ?? null
   const platform = `${process.platform}-${process.arch}`
-  if (json) return printJson({ corral: ownVersion, node: process.version, platform, server })
-  printText(
+  printResult(json, { corral: ownVersion, node: process.version, platform, server }, () =>
     formatPairs(
       [
         ['corral', ownVersion],
@@ -33,16 +44,9 @@ export async function version(context: CommandContext, { json }: { json?: boolea
   )
 }
 
-interface UsageOptions {
-  by: UsageReply['by']
-  since: string
-  json?: boolean
-}
-
-export async function usage(context: CommandContext, { by, since, json }: UsageOptions): Promise<void> {
+export async function usage(context: CommandContext, { by, since, json }: Options & { by: string; since: string }) {
   const reply = await ask<UsageReply>(context, 'GET', `/api/usage?${new URLSearchParams({ by, since })}`)
-  if (json) printJson(reply)
-  else printText(formatUsage(reply))
+  printResult(json, reply, formatUsage)
 }
 
 export function formatUsage({ by, usage, total }: UsageReply): string {
@@ -56,13 +60,7 @@ export function formatUsage({ by, usage, total }: UsageReply): string {
   )
 }
 
-interface AuditOptions {
-  since?: string
-  key?: string
-  limit?: string
-  follow?: boolean
-  json?: boolean
-}
+type AuditOptions = Options<'follow' | 'json', 'since' | 'key' | 'limit'>
 
 export async function audit(context: CommandContext, { json, follow, ...filter }: AuditOptions): Promise<void> {
   const { limit } = filter
@@ -85,8 +83,7 @@ export async function audit(context: CommandContext, { json, follow, ...filter }
         return
       }
       const { entries } = await client.json<{ entries: AuditEntry[] }>('GET', `/api/audit?${query}`)
-      if (json) printJson(entries)
-      else printText(formatEntries(entries))
+      printResult(json, entries, formatEntries)
     },
     { why: 'The audit log is read through the server.', or: home => `read logs/audit/*.jsonl in ${home}` }
   )
@@ -120,29 +117,25 @@ export async function logLevel(
   context: CommandContext,
   part: string | undefined,
   level: string | undefined,
-  { json }: { json?: boolean }
+  { json }: Options
 ): Promise<void> {
   const change = { part: part === ALL ? null : part, level: level === 'default' ? null : level }
-  const report = await withServer(
+  const report = await ask<LevelReport>(
     context,
-    'fail',
-    ({ client }) =>
-      level === undefined
-        ? client.json<LevelReport>('GET', '/api/log-levels')
-        : client.json<LevelReport>('PUT', '/api/log-levels', change),
-    'Log levels belong to a running server.'
+    level === undefined ? 'GET' : 'PUT',
+    '/api/log-levels',
+    level === undefined ? undefined : change,
+    { whenNone: 'fail', without: 'Log levels belong to a running server.' }
   )
   const { default: usual, parts } = report
   const rows = [[ALL, usual], ...Object.entries(parts)].filter(([name]) => part === undefined || name === part)
   if (level === undefined && rows.length === 0) {
-    const message = `"${part}" is not a part of the server. List the parts with "corral log-level".`
-    throw new CommandFailure(EXIT.usage, message)
+    throw misuse(`"${part}" is not a part of the server. List the parts with "corral log-level".`)
   }
-  if (json) printJson(report)
-  else printText(formatTable(['PART', 'LEVEL'], rows))
+  printResult(json, report, () => formatTable(['PART', 'LEVEL'], rows))
 }
 
-export async function reload(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+export async function reload(context: CommandContext, { json }: Options): Promise<void> {
   const report = await ask<ReloadReport>(context, 'POST', '/api/reload', undefined, { whenNone: 'fail' })
   if (json) return printJson(report)
   const [{ reportLines }, { unknownWarning }] = await Promise.all([
@@ -155,13 +148,8 @@ export async function reload(context: CommandContext, { json }: { json?: boolean
 
 const DRAIN_POLL_MS = 250
 
-interface DrainOptions {
-  wait?: boolean
-  timeout?: string
-  undo?: boolean
-}
-
-export async function drain(context: CommandContext, { wait, timeout, undo }: DrainOptions): Promise<void> {
+export async function drain(context: CommandContext, options: Options<'wait' | 'undo', 'timeout'>): Promise<void> {
+  const { wait, timeout, undo } = options
   const limit = timeout === undefined ? Number.POSITIVE_INFINITY : parseDuration(timeout)
   if (limit === undefined || limit < 0) {
     throw usageFailure(`"${timeout}" is not a valid duration. Use one such as 5m.`)
@@ -201,3 +189,80 @@ async function untilDrained(client: ServerClient, limit: number): Promise<void> 
 }
 
 const openText = (open: number) => `${plural(open, 'request')} ${open === 1 ? 'is' : 'are'} open`
+
+export async function cacheList(context: CommandContext, { json }: Options): Promise<void> {
+  const report = await ask<CacheReport>(context, 'GET', '/api/cache')
+  if (!json && report.models.length === 0) return printNote('Nothing is stored yet.')
+  printResult(json, report, formatCache)
+}
+
+export async function cacheClear(context: CommandContext, model: string | undefined): Promise<void> {
+  const query = model === undefined ? '' : `?${new URLSearchParams({ model })}`
+  const { deleted } = await ask<ClearedCache>(context, 'DELETE', `/api/cache${query}`)
+  printNote(`Deleted ${plural(deleted, 'stored conversation')}.`)
+}
+
+function formatCache({ models }: CacheReport): string {
+  const rows = models.map(({ model, conversations, tokens, memory, disk, hits, misses, restored_tokens }) => [
+    model,
+    `${conversations}`,
+    `${tokens}`,
+    formatBytes(memory),
+    formatBytes(disk),
+    hits + misses === 0 ? '-' : `${Math.round((100 * hits) / (hits + misses))} %`,
+    `${restored_tokens}`
+  ])
+  return formatTable(['MODEL', '>CONVERSATIONS', '>TOKENS', '>MEMORY', '>DISK', '>FOUND', '>SAVED'], rows)
+}
+
+const ASKS = { whenNone: 'fail', without: 'Only a running server can capture.' } as const
+type CaptureOptions = Options<'json', 'key' | 'model' | 'maxBytes'> & { for: string }
+
+export async function captureStart(context: CommandContext, options: CaptureOptions): Promise<void> {
+  const { key, model, for: time, maxBytes, json } = options
+  const wanted = { key, model, for: time, max_bytes: maxBytes }
+  const made = await ask<Capture>(context, 'POST', '/api/captures', wanted, ASKS)
+  if (json) return printJson(made)
+  printText(made.id)
+  printNote(`The capture ends ${made.endsAt}. Stop it earlier with: corral capture stop ${made.id}`)
+}
+
+export async function captureList(context: CommandContext, { json }: Options): Promise<void> {
+  const { captures } = await ask<{ captures: Capture[] }>(context, 'GET', '/api/captures', undefined, ASKS)
+  printResult(json, captures, formatCaptures)
+}
+
+export async function captureShow(context: CommandContext, id: string): Promise<void> {
+  const print = async ({ client }: ServerConnection) => {
+    for await (const record of client.stream<object>(at(id))) printText(printable(JSON.stringify(record)))
+  }
+  await withServer(context, 'fail', print, ASKS.without)
+}
+
+export async function captureStop(context: CommandContext, id: string): Promise<void> {
+  const { records } = await ask<Capture>(context, 'POST', `${at(id)}/stop`, {}, ASKS)
+  printNote(`The capture ${id} has ended with ${plural(records, 'record')}.`)
+}
+
+export async function captureRm(context: CommandContext, id: string): Promise<void> {
+  await ask(context, 'DELETE', at(id), undefined, ASKS)
+  printNote(`The capture ${id} was deleted.`)
+}
+
+const at = (id: string) => `/api/captures/${encodeURIComponent(id)}`
+
+function formatCaptures(captures: readonly Capture[], now = new Date()): string {
+  if (captures.length === 0) return 'There are no captures.'
+  const rows = captures.map(
+    ({ id, key, model, by, records, bytes, dropped, startedAt, endsAt, endedAt, endReason }) => [
+      id,
+      [key && `key ${key}`, model && `model ${model}`].filter(Boolean).join(', '),
+      by,
+      relativeTime(startedAt, now),
+      endedAt === undefined ? `ends ${relativeTime(endsAt, now)}` : `${endReason} ${relativeTime(endedAt, now)}`,
+      `${records}${dropped > 0 ? ` (${dropped} not kept)` : ''}`,
+      formatBytes(bytes)
+    ]
+  )
+  return formatTable(['ID', 'OF', 'BY', 'BEGAN', 'END', '>RECORDS', '>SIZE'], rows)
+}

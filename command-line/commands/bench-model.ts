@@ -6,33 +6,29 @@ import { plural } from '../../core/system/plural.ts'
 import { createMeter, type Meter, type Sample } from '../bench/measure.ts'
 import { saveSettings } from '../bench/save.ts'
 import { runSessions, type SessionReport } from '../bench/sessions.ts'
-import { type Summary, summarize } from '../bench/statistics.ts'
+import { type Ratio, type Summary, summarize } from '../bench/statistics.ts'
 import { type BenchServer, benchServer } from '../bench/trial-client.ts'
 import { type Step, type Tuning, tune } from '../bench/tune.ts'
 import { failure, interruption } from '../command-failure.ts'
-import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
-import { formatTable, printJson, printNote, printText, wrapLines } from '../output.ts'
+import { type CommandContext, modelArgument, type Options, usageFailure } from '../context.ts'
+import { formatTable, printJson, printNote, printResult, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { createClient, type ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
-interface BenchOptions {
-  quick?: boolean
-  /** In ascending order, like the slots. */
-  context?: number[] | undefined
-  slots?: number[] | undefined
-  repeat?: number | undefined
-  session?: boolean
-  agents?: string
-  turns?: string
-  beside?: string
-  tune?: boolean
-  allowQuantizedCache?: boolean
-  yes?: boolean
-  dryRun?: boolean
-  anyway?: boolean
-  json?: boolean
-}
+type BenchOptions = Options<
+  'quick' | 'session' | 'tune' | 'allowQuantizedCache' | 'yes' | 'dryRun' | 'anyway' | 'json',
+  'context' | 'slots' | 'repeat' | 'agents' | 'turns' | 'beside'
+>
+/** Options that have an effect only with another one. */
+const NEEDS: [keyof BenchOptions, 'tune' | 'session'][] = [
+  ['yes', 'tune'],
+  ['dryRun', 'tune'],
+  ['allowQuantizedCache', 'tune'],
+  ['agents', 'session'],
+  ['turns', 'session'],
+  ['beside', 'session']
+]
 
 /** Default contexts. The sequence starts at the first one, and each is four or eight times as large as the last. */
 const CONTEXTS = [512, 4096, 16_384, 65_536, 131_072]
@@ -53,6 +49,7 @@ function wholeNumber(option: string, text: string): number {
   throw usageFailure(`--${option} cannot be "${text}". It must be a whole number, 1 or more.`)
 }
 
+/** In ascending order. */
 const wholeNumbers = (option: string, text: string) =>
   [...new Set(text.split(',').map(each => wholeNumber(option, each)))].sort((a, b) => a - b)
 
@@ -60,34 +57,24 @@ interface Work {
   client: ServerClient
   server: BenchServer
   model: string
-  options: BenchOptions
+  options: Omit<BenchOptions, 'context' | 'slots' | 'repeat'> & ReturnType<typeof readSizes>
   say(text: string): void
   notes: string[]
 }
 
-export async function bench(
-  context: CommandContext,
-  model: string,
-  given: Omit<BenchOptions, 'context' | 'slots' | 'repeat'> & Record<'context' | 'slots' | 'repeat', string | undefined>
-): Promise<void> {
-  const options: BenchOptions = {
-    ...given,
-    context: given.context === undefined ? undefined : wholeNumbers('context', given.context),
-    slots: given.slots === undefined ? undefined : wholeNumbers('slots', given.slots),
-    repeat: given.repeat === undefined ? undefined : wholeNumber('repeat', given.repeat)
-  }
+const readSizes = ({ context, slots, repeat }: BenchOptions) => ({
+  context: context === undefined ? undefined : wholeNumbers('context', context),
+  slots: slots === undefined ? undefined : wholeNumbers('slots', slots),
+  repeat: repeat === undefined ? undefined : wholeNumber('repeat', repeat)
+})
+
+export async function bench(context: CommandContext, model: string, given: BenchOptions): Promise<void> {
+  const options = { ...given, ...readSizes(given) }
   modelArgument(model)
-  const { tune, yes, dryRun, allowQuantizedCache, anyway = false, json } = options
-  for (const [name, value] of Object.entries({
-    yes,
-    'dry-run': dryRun,
-    'allow-quantized-cache': allowQuantizedCache
-  })) {
-    if (value && !tune) throw usageFailure(`--${name} needs --tune.`)
-  }
-  const { session, agents, turns, beside } = options
-  for (const [name, value] of Object.entries({ agents, turns, beside })) {
-    if (value !== undefined && !session) throw usageFailure(`--${name} needs --session.`)
+  const { tune, anyway = false, session, json } = options
+  for (const [name, needed] of NEEDS) {
+    const flag = name.replace(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)
+    if (options[name] !== undefined && !options[needed]) throw usageFailure(`--${flag} needs --${needed}.`)
   }
   if (session && tune) throw usageFailure('--session cannot be combined with --tune.')
   if (tune && (options.context || options.slots)) {
@@ -115,8 +102,7 @@ export async function bench(
       server.close()
       progress.clear()
       if ('steps' in result) await reportTuning(context, work, result, own !== undefined)
-      else if (json) printJson(result)
-      else printText(formatReport(result))
+      else printResult(json, result, formatReport)
       for (const note of notes) printNote(note)
     } finally {
       progress.clear()
@@ -173,9 +159,8 @@ async function measureModel(work: Work, trained = Number.POSITIVE_INFINITY): Pro
       const { prompt, answer, answer_tokens } = last
       const seconds = wanted / prompt.median + (answer ? answer_tokens / answer.median : 0)
       if (seconds > MAX_ANSWER_SECONDS) {
-        notes.push(
-          `Longer contexts were skipped: an answer at ${wanted} tokens would take about ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
-        )
+        const time = `about ${Math.ceil(seconds / 10) * 10} seconds. Measure it with --context ${wanted}.`
+        notes.push(`Longer contexts were skipped: an answer at ${wanted} tokens would take ${time}`)
         break
       }
     }
@@ -266,15 +251,15 @@ function answerTokens(warm: Sample, context: number, quick: boolean): number {
 }
 
 function toRow(context: number, slots: number, answer: number, samples: readonly Sample[]): BenchRow {
-  const of = (values: (number | undefined)[]) => summarize(values as number[])
-  const generates = samples[0]!.answer !== undefined
+  const of = (name: keyof Sample) => summarize(samples.map(sample => sample[name]!))
+  const tokens = samples.reduce((sum, { promptTokens }) => sum + promptTokens, 0)
   return {
     context,
     slots,
-    prompt_tokens: Math.round(samples.reduce((sum, each) => sum + each.promptTokens, 0) / samples.length / slots),
+    prompt_tokens: Math.round(tokens / samples.length / slots),
     answer_tokens: answer,
-    prompt: of(samples.map(({ prompt }) => prompt)),
-    ...(generates && { answer: of(samples.map(each => each.answer)), first: of(samples.map(each => each.first)) })
+    prompt: of('prompt'),
+    ...(samples[0]!.answer !== undefined && { answer: of('answer'), first: of('first') })
   }
 }
 
@@ -287,10 +272,11 @@ export function shortNumber(value: number): string {
 
 /** Formats the result in at most 40 columns. */
 export function formatReport({ model, label, engine, load, rows }: BenchReport): string {
-  const withSpread = (summary: Summary | undefined) =>
-    summary === undefined
-      ? '-'
-      : `${shortNumber(summary.median)}${summary.values.length > 1 ? ` ±${Math.min(999, Math.round(summary.spread * 100))}%` : ''}`
+  const withSpread = (summary: Summary | undefined) => {
+    if (!summary) return '-'
+    const spread = Math.min(999, Math.round(summary.spread * 100))
+    return `${shortNumber(summary.median)}${summary.values.length > 1 ? ` ±${spread}%` : ''}`
+  }
   const cells = rows.map(({ context, slots, prompt, answer, first }) => [
     String(context),
     String(slots),
@@ -337,10 +323,8 @@ async function tuneModel(work: Work): Promise<TuningResult> {
   const tuning = await tune(
     {
       async tunables(settings) {
-        const reply = await client.json<{ tunables: Tunable[]; file: string | null }>('POST', '/api/trials/tunables', {
-          model,
-          settings
-        })
+        const asked = client.json<{ tunables: Tunable[]; file: string | null }>
+        const reply = await asked('POST', '/api/trials/tunables', { model, settings })
         file = reply.file
         return reply.tunables
       },
@@ -375,16 +359,13 @@ async function tuneModel(work: Work): Promise<TuningResult> {
 /** Loads the model with its configured settings, halving the context while it does not fit the memory. */
 async function loadPresent({ server, say }: Work): Promise<{ record: TrialRecord; needed: TrialSettings }> {
   say('loading with the current settings')
-  const needed: TrialSettings = {}
   let first: string | undefined
   for (let size: number | undefined; ; ) {
-    const loaded = await server.load(size === undefined ? needed : { options: { num_ctx: size } })
-    if (loaded.status === 'ready')
-      return { record: loaded, needed: size === undefined ? needed : { options: { num_ctx: size } } }
+    const needed: TrialSettings = size === undefined ? {} : { options: { num_ctx: size } }
+    const loaded = await server.load(needed)
+    if (loaded.status === 'ready') return { record: loaded, needed }
     first ??= loaded.reason
-    if (loaded.code !== 'insufficient_memory' || (size !== undefined && size <= MIN_CONTEXT)) {
-      throw failure(first)
-    }
+    if (loaded.code !== 'insufficient_memory' || (size ?? 4096) <= MIN_CONTEXT) throw failure(first)
     size = size === undefined ? 4096 : size >> 1
     say(`loading with a context of ${size}, because a larger one does not fit the memory`)
   }
@@ -413,19 +394,16 @@ async function largestContext(work: Work, settings: TrialSettings, record: Trial
 }
 
 const percent = (ratio: number) => `${Math.abs((ratio - 1) * 100).toFixed(Math.abs(ratio - 1) < 0.095 ? 1 : 0)} %`
-const faster = (ratio: number) =>
-  ratio >= 3
-    ? `${shortNumber(ratio)} times as fast`
-    : ratio >= 1
-      ? `${percent(ratio)} faster`
-      : `${percent(ratio)} slower`
+function faster(ratio: number): string {
+  if (ratio >= 3) return `${shortNumber(ratio)} times as fast`
+  return `${percent(ratio)} ${ratio >= 1 ? 'faster' : 'slower'}`
+}
+const gain = ({ mean, low, high }: Ratio) => `${faster(mean)} (${signed(low)} to ${signed(high)} %)`
 
 export function stepText({ name, value, result, reason, verdict }: Step): string {
   const subject = `${name} ${value}`
   if (!verdict) return `${subject}: ${result === 'changes answers' ? 'not tried' : result}. ${reason ?? ''}`.trim()
-  const { mean, low, high } = verdict.overall
-  const kept = result === 'faster' ? 'kept' : 'not kept'
-  return `${subject}: ${faster(mean)} (${signed(low)} to ${signed(high)} %), ${kept}`
+  return `${subject}: ${gain(verdict.overall)}, ${result === 'faster' ? 'kept' : 'not kept'}`
 }
 
 const signed = (ratio: number) => {
@@ -438,16 +416,16 @@ async function reportTuning(context: CommandContext, work: Work, result: TuningR
   const { record, settings, confirmation, largest, needed, steps, file } = result
   const found = Object.keys(settings).length > 0
   const tell = options.json ? printNote : (text: string) => printText(wrapLines(text))
-  const isNeeded = Object.keys(needed).length > 0
   if (confirmation && settings !== needed) {
-    const { mean, low, high } = confirmation.overall
-    tell(`Together: ${faster(mean)} (${signed(low)} to ${signed(high)} %).`)
+    tell(`Together: ${gain(confirmation.overall)}.`)
     for (const [part, ratio] of Object.entries(confirmation.parts))
       tell(`  ${PARTS[part] ?? part}: ${faster(ratio.mean)}`)
   } else if (confirmation) {
     tell('The speed-up did not reproduce, so no settings were changed.')
   } else tell('No setting was faster than the current ones.')
-  if (isNeeded) tell(`The configured context does not fit the memory. ${settings.options?.num_ctx} tokens do.`)
+  if (Object.keys(needed).length > 0) {
+    tell(`The configured context does not fit the memory. ${settings.options?.num_ctx} tokens do.`)
+  }
   if (largest !== undefined && largest > record.context_length) {
     tell(
       `Contexts of up to ${largest} tokens fit the memory (now ${record.context_length}, in ${record.slots} slots). A larger context is not faster.`

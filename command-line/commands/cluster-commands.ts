@@ -19,8 +19,8 @@ import { isPrivateHost } from '../../core/system/private-address.ts'
 import type { DrainState } from '../../plugins/apis/native/readiness.ts'
 import * as cluster from '../../plugins/machines/ray/ray-cluster.ts'
 import { askRay, prepareRay, type RayCall, RayFailure, rayVariables } from '../../plugins/machines/ray/ray-python.ts'
-import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
-import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import { CommandFailure, EXIT, failure, interruption, misuse } from '../command-failure.ts'
+import { type CommandContext, type Options, openConfig, usageFailure } from '../context.ts'
 import { formatTable, printJson, printNote, printPairs, printText } from '../output.ts'
 import { createClient } from '../server-client.ts'
 import { ask, unlessNoServer } from '../server-connection.ts'
@@ -130,21 +130,13 @@ function privateAddress(): string {
   const all = Object.values(networkInterfaces()).flatMap(found => found ?? [])
   const found = all.find(({ family, address, internal }) => family === 'IPv4' && !internal && isPrivateHost(address))
   if (found) return found.address
-  throw new CommandFailure(
-    EXIT.usage,
+  throw misuse(
     'This machine has no address in a private network. With --bind, choose an address that the other machines can reach. Ray is ' +
       'open to everyone who can reach it and has the token.'
   )
 }
 
-interface UpOptions {
-  ray: string
-  bind?: string
-  rayPort?: string
-  memberPort?: string
-  memberHome?: string
-  withMember?: boolean
-}
+type UpOptions = Options<'withMember', 'bind' | 'rayPort' | 'memberPort' | 'memberHome'> & { ray: string }
 
 export async function clusterUp(context: CommandContext, options: UpOptions): Promise<void> {
   const { bind, rayPort, memberPort, withMember } = options
@@ -221,11 +213,7 @@ async function localAddressTo(address: string): Promise<string> {
   }
 }
 
-interface JoinOptions {
-  bind?: string
-  name?: string
-  tokenFile?: string
-}
+type JoinOptions = Options<never, 'bind' | 'name' | 'tokenFile'>
 
 export async function clusterJoin(context: CommandContext, address: string, options: JoinOptions): Promise<void> {
   if (!ADDRESS.test(address)) {
@@ -302,7 +290,7 @@ type Front = { members: MemberRecord[]; replicas: ReplicasRecord[]; sources: { n
 
 const NO_FRONT = 'The server in front of the members is not running. Start it with: corral serve'
 
-export async function clusterStatus(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+export async function clusterStatus(context: CommandContext, { json }: Options): Promise<void> {
   const ray = await openRay(context)
   const { address } = await ray.current()
   const status = await tell<RayStatus>('status', { address }, await ray.call())
@@ -365,11 +353,7 @@ function warnAbout({ address, authentication, controller, nodes }: RayStatus): v
   if (versions.size > 1) warn(`the members have different versions of corral: ${[...versions].sort().join(', ')}.`)
 }
 
-export async function clusterDrain(
-  context: CommandContext,
-  member: string,
-  { undo }: { undo?: boolean }
-): Promise<void> {
+export async function clusterDrain(context: CommandContext, member: string, { undo }: Options<'undo'>): Promise<void> {
   const drained = await ask<{ by: 'member' | 'front'; member: MemberRecord }>(
     context,
     undo ? 'DELETE' : 'POST',

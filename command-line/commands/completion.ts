@@ -1,5 +1,5 @@
 import type { Command, Option } from 'commander'
-import { CommandFailure, EXIT } from '../command-failure.ts'
+import { misuse } from '../command-failure.ts'
 import type { CommandContext } from '../context.ts'
 import { printText } from '../output.ts'
 import { shippedText } from '../shipped-text.ts'
@@ -12,21 +12,18 @@ const SHELLS = ['bash', 'zsh', 'fish']
  */
 export function completion(_context: CommandContext, shell: string): void {
   if (!SHELLS.includes(shell)) {
-    throw new CommandFailure(EXIT.usage, `corral completes commands in bash, zsh and fish, not in "${shell}".`)
+    throw misuse(`corral completes commands in bash, zsh and fish, not in "${shell}".`)
   }
   printText(shippedText(`completion.${shell}`).trimEnd())
 }
 
 export async function printCompletions(program: Command, context: CommandContext, words: string[]): Promise<void> {
   const found = await complete(program, context, words)
-  if (found.length > 0) printText(found.map(({ value, about }) => `${value}\t${about}`).join('\n'))
+  if (found.length > 0) printText(found.map(each => each.join('\t')).join('\n'))
 }
 
-interface Completion {
-  value: string
-  /** Description, for shells that show it. */
-  about: string
-}
+/** A value, and its description for shells that show it. */
+type Completion = [value: string, about: string]
 
 /** Weight types that `convert --dtype` accepts. */
 const DTYPES = ['f32', 'f16', 'bf16', 'q8_0', 'q6_k', 'q5_k_m', 'q4_k_m', 'q3_k_m', 'q2_k']
@@ -44,10 +41,7 @@ const VALUES: Record<string, (context: CommandContext) => string[] | Promise<str
   argument: () => []
 }
 
-/**
- * Candidates for the last word.
- * @param words words after `corral`, including the unfinished last one
- */
+/** Candidates for the last word. @param words words after `corral`, including the unfinished last one */
 async function complete(program: Command, context: CommandContext, words: string[]): Promise<Completion[]> {
   const typed = words.at(-1) ?? ''
   let command = program
@@ -70,10 +64,10 @@ async function complete(program: Command, context: CommandContext, words: string
       else operands++
     }
   }
-  const starting = (found: Completion[]) => found.filter(({ value }) => value.startsWith(typed))
+  const starting = (found: Completion[]) => found.filter(([value]) => value.startsWith(typed))
   const valuesFor = async (name: string, choices: readonly string[] | undefined) => {
     const values = choices ?? (await VALUES[name.replace(/s$/, '')]?.(context)) ?? []
-    return starting(values.map(value => ({ value, about: '' })))
+    return starting(values.map(value => [value, '']))
   }
   if (pending !== undefined) return await valuesFor(pending.long!.slice(2), pending.argChoices)
   if (typed.startsWith('-')) {
@@ -81,15 +75,14 @@ async function complete(program: Command, context: CommandContext, words: string
     for (const { long, hidden, description } of options()) {
       if (long && !hidden && !about.has(long)) about.set(long, description)
     }
-    about.set('--help', 'show help')
-    return starting([...about].map(([value, about]) => ({ value, about })))
+    return starting([...about.set('--help', 'show help')])
   }
   if (command.name() === 'help') return complete(program, context, [...words.slice(1, -1), typed])
   const subcommands = operands > 0 ? [] : command.createHelp().visibleCommands(command)
   const last = command.registeredArguments.at(-1)
   const argument = command.registeredArguments[operands] ?? (last?.variadic ? last : undefined)
   return [
-    ...starting(subcommands.map(each => ({ value: each.name(), about: each.description() }))),
+    ...starting(subcommands.map(each => [each.name(), each.description()])),
     ...(argument ? await valuesFor(argument.name(), argument.argChoices) : [])
   ]
 }
@@ -97,14 +90,10 @@ async function complete(program: Command, context: CommandContext, words: string
 /** How long a shell may wait for names. */
 const NAMES_TIMEOUT_MS = 1500
 
-/**
- * Names of the local models, from the running server, otherwise from the disk. Empty if that fails or takes too long.
- */
+/** Names of the local models, from the running server or else the disk. Empty if that fails or takes too long. */
 async function modelNames(context: CommandContext): Promise<string[]> {
   const late = new Promise<string[]>(resolve => setTimeout(resolve, NAMES_TIMEOUT_MS, []).unref())
-  const asked = askNames(context).catch(() => namesOnDisk(context).catch(() => []))
-  const names = await Promise.race([asked, late])
-  return names
+  return await Promise.race([askNames(context).catch(() => namesOnDisk(context).catch(() => [])), late])
 }
 
 async function askNames(context: CommandContext): Promise<string[]> {

@@ -3,22 +3,23 @@ import { access, constants } from 'node:fs/promises'
 import { arch, release, type } from 'node:os'
 import { dirname, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import picocolors from 'picocolors'
 import { ConfigError } from '../../core/config/config-error.ts'
 import type { LoadedConfig } from '../../core/config/load.ts'
-import type { RuntimesReport } from '../../core/contracts/builds.ts'
-import type { Hardware, HardwareProblem } from '../../core/contracts/hardware.ts'
+import type { Attempt, InstalledBuild, RankedCandidate, RuntimesReport } from '../../core/contracts/builds.ts'
+import type { Gpu, Hardware } from '../../core/contracts/hardware.ts'
 import { progressText } from '../../core/contracts/progress.ts'
 import { errorMessage, isSystemError } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
+import { formatBytes } from '../../core/system/bytes.ts'
 import { readOwner } from '../../core/system/data-directory.ts'
 import { freeSpace } from '../../core/system/disk-space.ts'
 import { version } from '../../core/system/package-info.ts'
-import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
-import { type CommandContext, openConfig } from '../context.ts'
+import { EXIT, failure, interruption, misuse } from '../command-failure.ts'
+import { type CommandContext, type Options, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
-import { formatDoctor } from '../doctor-text.ts'
 import { withLocalService } from '../local-service.ts'
-import { printJson, printText } from '../output.ts'
+import { formatPairs, outputWidth, printable, printResult, wrapLines } from '../output.ts'
 import { type Progress, showProgress } from '../progress-display.ts'
 import { planAddresses, toServerSettings } from '../server-address.ts'
 import { type ServerConnection, unlessNoServer, withServer } from '../server-connection.ts'
@@ -27,16 +28,11 @@ const POLL_INTERVAL_MS = 500
 /** Time limit for the server, which first detects the hardware and lists the releases. */
 const ANSWER_TIMEOUT_MS = 45_000
 
-interface DoctorFlags {
-  json?: boolean
-  build: boolean
-  sysroot?: string
-}
+type DoctorFlags = Options<'json', 'sysroot'> & { build: boolean }
 
 export async function doctor(context: CommandContext, flags: DoctorFlags): Promise<void> {
   const report = await examine(context, flags)
-  if (flags.json) printJson(report)
-  else printText(formatDoctor(report))
+  printResult(flags.json, report, () => formatDoctor(report))
   if (report.config.problems.length > 0) process.exitCode = EXIT.usage
   else if (report.problems.length > 0) process.exitCode = EXIT.failure
 }
@@ -115,7 +111,7 @@ function withSysroot(config: LoadedConfig, { cwd }: CommandContext, sysroot: str
   if (sysroot === undefined) return config
   const root = resolve(cwd, sysroot)
   if (!statSync(root, { throwIfNoEntry: false })?.isDirectory()) {
-    throw new CommandFailure(EXIT.usage, `${root} is not a folder. Give --sysroot a folder with the files of a system.`)
+    throw misuse(`${root} is not a folder. Give --sysroot a folder with the files of a system.`)
   }
   const hardware = { ...config.sections.hardware, sysroot: root }
   return { ...config, sections: { ...config.sections, hardware } }
@@ -136,11 +132,9 @@ async function existing(directory: string): Promise<string> {
 async function checkWritable(directory: string): Promise<void> {
   try {
     await access(await existing(directory), constants.W_OK)
-  } catch (error) {
-    const advice = 'Make it writable, or choose another one with CORRAL_HOME.'
-    throw new Error(`The data directory ${directory} is not writable: ${errorMessage(error)} ${advice}`, {
-      cause: error
-    })
+  } catch (cause) {
+    const problem = `The data directory ${directory} is not writable: ${errorMessage(cause)}`
+    throw new Error(`${problem} Make it writable, or choose another one with CORRAL_HOME.`, { cause })
   }
 }
 
@@ -192,17 +186,7 @@ async function examineHere(
 }
 
 /** Worth reporting even when corral works, because a device is not used. */
-const SERIOUS: readonly HardwareProblem['code'][] = [
-  'driver_mismatch',
-  'driver_not_loaded',
-  'driver_too_old',
-  'no_permission'
-]
-
-/** GPUs that can compute. A server's console GPU has no compute driver. */
-function computingGpus({ gpus }: Hardware): Hardware['gpus'] {
-  return gpus.filter(({ vendor, apis }) => vendor !== 'other' || apis.length > 0)
-}
+const SERIOUS: readonly string[] = ['driver_mismatch', 'driver_not_loaded', 'driver_too_old', 'no_permission']
 
 export function findProblems({ state, hardware, ranking, chosen, attempts }: DoctorReport): string[] {
   const problems: string[] = []
@@ -213,7 +197,8 @@ export function findProblems({ state, hardware, ranking, chosen, attempts }: Doc
   for (const { code, message, advice } of hardware?.problems ?? []) {
     if (SERIOUS.includes(code)) problems.push(advice ? `${message} ${advice}` : message)
   }
-  const gpus = hardware ? computingGpus(hardware) : []
+  // GPUs that can compute. A server's console GPU has no compute driver.
+  const gpus = hardware?.gpus.filter(({ vendor, apis }) => vendor !== 'other' || apis.length > 0) ?? []
   const best = ranking.find(({ usable }) => usable)
   if (gpus.length > 0 && best?.kind === 'cpu' && problems.length === 0 && gpus.some(gpu => gpu.vendor !== 'qualcomm')) {
     problems.push(
@@ -228,4 +213,156 @@ export function findProblems({ state, hardware, ranking, chosen, attempts }: Doc
     )
   }
   return problems
+}
+
+/** By default picocolors also colours output to files and other programs if CI is set. */
+const pc = picocolors.createColors(process.stdout.isTTY === true && picocolors.isColorSupported)
+
+/** Formats the findings. Problems come last, because the end of the output stays visible on a terminal. */
+export function formatDoctor(findings: DoctorReport, columns = outputWidth()): string {
+  const report = withoutControls(findings)
+  const { config, hardware, ranking, attempts, installed, problems } = report
+  const sections = [section('System', formatSystem(report)), section('Configuration', formatConfig(config))]
+  if (report.data) sections.push(section('Data', formatData(report)))
+  if (hardware) sections.push(section('Hardware', ...formatHardware(hardware)))
+  if (ranking.length > 0) sections.push(section(rankingTitle(report), ...formatRanking(ranking)))
+  if (report.state) sections.push(section('llama.cpp', formatChosen(report)))
+  if (attempts.length > 0) sections.push(section('Attempts, in order', ...attempts.flatMap(formatAttempt)))
+  if (installed.length > 0) sections.push(section('Installed builds', ...installed.map(formatInstalled)))
+  if (problems.length > 0) {
+    sections.push(section('Problems', ...problems.map(problem => `  ${pc.red('!')} ${pc.yellow(problem)}`)))
+  }
+  const wrong = problems.length + config.problems.length > 0
+  const fine = report.state === 'ready' ? 'All is well.' : 'No problem so far.'
+  sections.push(wrong ? pc.red('There are problems. See above.') : pc.green(fine))
+  return wrapLines(sections.join('\n\n'), columns)
+}
+
+const section = (title: string, ...lines: string[]): string => [pc.bold(title), ...lines].join('\n')
+
+/** Removes control characters, because device names and program output are untrusted. */
+function withoutControls(report: DoctorReport): DoctorReport {
+  return JSON.parse(JSON.stringify(report), (_, value) => (typeof value === 'string' ? printable(value) : value))
+}
+
+function formatSystem({ corral, node, platform }: DoctorReport): string {
+  return formatPairs(Object.entries({ corral: `${corral} on Node.js ${node}`, system: platform }))
+}
+
+function formatConfig({ file, problems }: DoctorReport['config']): string {
+  return formatPairs([
+    ['file', problems.length > 0 ? undefined : (file ?? 'none, so the defaults apply')],
+    ...problems.map(({ where, message }): [string, string] => [where, message])
+  ])
+}
+
+function formatData({ data, models }: DoctorReport): string {
+  const { home, holder } = data!
+  return formatPairs([
+    ['directory', home],
+    [
+      'server',
+      holder
+        ? `process ${holder.pid} on ${holder.host}, ${holder.address}, corral ${holder.version}`
+        : 'none is running'
+    ],
+    ['models', models && `${models.directory}, ${formatBytes(models.free)} free on its disk`]
+  ])
+}
+
+function formatHardware({ cpu, memory, gpus, problems, probes, glibc, platform, arch }: Hardware): string[] {
+  const cores = cpu.cores === undefined ? '' : `${cpu.cores} cores, `
+  const features = cpu.features.length > 0 ? `, ${cpu.features.join(' ')}` : ''
+  const limit = memory.limit === undefined ? '' : `, limited to ${formatBytes(memory.limit)}`
+  const silent = probes.filter(({ outcome }) => outcome !== 'ok' && outcome !== 'absent')
+  const devices = gpus.map((gpu): [string, string] => [gpu.id, formatGpu(gpu)])
+  return [
+    formatPairs([
+      ['system', `${platform} ${arch}${glibc === undefined ? '' : `, glibc ${glibc}`}`],
+      ['processor', `${cpu.model}, ${cores}${cpu.threads} threads${features}`],
+      ['memory', memory.total > 0 ? `${formatFree(memory.available, memory.total)}${limit}` : 'unknown'],
+      ...(devices.length > 0 ? devices : [['GPU', 'none found'] as [string, string]])
+    ]),
+    ...problems.flatMap(({ message, advice }) => [`  ! ${message}`, ...(advice ? [`    → ${advice}`] : [])]),
+    ...silent.map(
+      ({ probe, outcome, detail }) => `  ? ${probe}: ${outcome.replace('_', ' ')}${detail ? ` (${detail})` : ''}`
+    )
+  ]
+}
+
+function formatFree(free: number | undefined, total: number): string {
+  return free === undefined ? formatBytes(total) : `${formatBytes(free)} free of ${formatBytes(total)}`
+}
+
+function formatGpu(gpu: Gpu): string {
+  const { driver, apis, totalMemory } = gpu
+  const facts = [
+    gpu.type !== 'unknown' && gpu.type,
+    gpu.architecture,
+    totalMemory === undefined ? gpu.unifiedMemory && 'uses system memory' : formatFree(gpu.freeMemory, totalMemory),
+    driver?.version && `driver ${driver.version}`,
+    driver?.cuda && `CUDA up to ${driver.cuda}`,
+    apis.length > 0 && `reached through ${apis.join(', ')}`,
+    !gpu.usable && pc.red('not usable at the moment')
+  ]
+  return `${gpu.name}: ${facts.filter(Boolean).join(', ')}`
+}
+
+function rankingTitle({ release }: DoctorReport): string {
+  const list = release?.list === 'live' ? '' : ", from corral's offline list"
+  const from = release ? ` (release ${release.tag}${list})` : ''
+  return `Kinds of llama.cpp builds for this machine, best first${from}`
+}
+
+function formatRanking(ranking: RankedCandidate[]): string[] {
+  const width = Math.max(...ranking.map(({ title }) => title.length))
+  const [possible, impossible] = [ranking.filter(({ score }) => score > 0), ranking.filter(({ score }) => score === 0)]
+  return [
+    ...possible.flatMap(({ title, score, usable, reasons, missing, assets }, index) => [
+      `  ${index + 1}. ${title.padEnd(width)}  ${usable ? `score ${score}` : 'no build available'}`,
+      ...reasons.map(reason => `     ${reason}`),
+      ...formatMissing(missing),
+      ...assets.map(name => pc.dim(`     ${name}`))
+    ]),
+    ...impossible.flatMap(({ title, reasons, missing }) => [
+      pc.dim(`  -  ${title.padEnd(width)}  ${reasons.join(' ')}`),
+      ...formatMissing(missing)
+    ])
+  ]
+}
+
+function formatMissing(missing: RankedCandidate['missing']): string[] {
+  return missing.flatMap(({ what, fix }) => [`     ! ${what}`, ...(fix ? [`       → ${fix}`] : [])])
+}
+
+const STATES: Record<NonNullable<DoctorReport['state']>, string> = {
+  idle: 'not searched for yet',
+  searching: 'being searched for or built',
+  ready: 'ready',
+  failed: 'none works'
+}
+
+function formatChosen({ state, chosen }: DoctorReport): string {
+  const devices = chosen?.devices.map(({ id, description }) => `${id} ${description}`).join('; ')
+  return formatPairs([
+    ['state', STATES[state!]],
+    ['build', chosen && `${chosen.id} (${chosen.runtime ?? chosen.kind}), from ${chosen.source}`],
+    ['version', chosen?.version],
+    ['server', chosen?.executables.server],
+    ['origin', chosen?.origin],
+    ['sha256', chosen?.digest],
+    ['devices', chosen && (devices || 'processor only')]
+  ])
+}
+
+function formatAttempt({ runtime, source, description, outcome, reasons }: Attempt, index: number): string[] {
+  return [
+    `  ${index + 1}. ${runtime ? `${runtime} from ${source}` : source}: ${outcome}. ${description}`,
+    ...reasons.flatMap(reason => reason.split('\n')).map(reason => `     - ${reason}`)
+  ]
+}
+
+function formatInstalled({ build, size, state, failure }: InstalledBuild): string {
+  const facts = [state, build.version, size > 0 ? formatBytes(size) : build.directory, failure]
+  return `  ${build.id}: ${facts.filter(Boolean).join(', ')}`
 }

@@ -2,20 +2,15 @@ import { resolve } from 'node:path'
 import type { FoundModel, FoundModels } from '../../core/contracts/found-models.ts'
 import type { ImportedReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { CommandFailure, EXIT, failure, forEach } from '../command-failure.ts'
-import { type CommandContext, newModelArgument, usageFailure } from '../context.ts'
+import { CommandFailure, EXIT, failure, forEach, misuse } from '../command-failure.ts'
+import { type CommandContext, newModelArgument, type Options, usageFailure } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import type { ServerClient } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 import { nextStep } from './stored-models.ts'
 
-interface ImportOptions {
-  from?: string
-  list?: boolean
-  all?: boolean
-  json?: boolean
-}
+type ImportOptions = Options<'list' | 'all' | 'json', 'from'>
 
 export { importModels as import }
 
@@ -123,7 +118,7 @@ export function chooseFound(models: FoundModel[], name: string): FoundModel {
   if (!model) throw new CommandFailure(EXIT.notFound, `The tool has no model "${name}". See its models with --list.`)
   if (others.length > 0) {
     const labels = matches.map(match => match.name).join(', ')
-    throw new CommandFailure(EXIT.usage, `"${name}" matches several models: ${labels}. Use one of these names.`)
+    throw misuse(`"${name}" matches several models: ${labels}. Use one of these names.`)
   }
   if (model.problem === undefined) return model
   throw failure(`${model.name} cannot be imported: ${model.problem}`)
@@ -139,9 +134,8 @@ export function formatFound({ models }: FoundModels): string {
   return formatTable(['NAME', '>SIZE', 'FORMAT', 'STATE'], rows)
 }
 
-async function findModels(client: ServerClient, from: string): Promise<FoundModels> {
-  return await client.json<FoundModels>('GET', `/api/import/found?from=${encodeURIComponent(from)}`)
-}
+const findModels = (client: ServerClient, from: string) =>
+  client.json<FoundModels>('GET', `/api/import/found?from=${encodeURIComponent(from)}`)
 
 const TOOLS: Record<string, string> = { huggingface: 'Hugging Face', ollama: 'Ollama', 'lm-studio': 'LM Studio' }
 
@@ -157,11 +151,8 @@ async function importOne(
 ): Promise<void> {
   const labels = { first: `reading ${printable(name)}`, what: `import of ${printable(name)}` }
   try {
-    const {
-      model,
-      linked,
-      notes = []
-    } = await streamWork<ImportedReply>(client, '/api/import', { from, found }, labels)
+    const reply = await streamWork<ImportedReply>(client, '/api/import', { from, found }, labels)
+    const { model, linked, notes = [] } = reply
     const how = linked ? 'shared with the original' : 'copied'
     const known = from === 'ollama' && found.toLowerCase() !== model.name.toLowerCase() ? `, as ${model.name}` : ''
     printNote(printable(`imported ${known ? found : model.name}${known} (${formatBytes(model.size)}, ${how})`))
@@ -173,10 +164,7 @@ async function importOne(
   }
 }
 
-function storedElsewhere({ name, storedAs }: FoundModel): string {
-  return storedAs === undefined || bare(storedAs) === bare(name) ? '' : ` as ${printable(storedAs)}`
-}
+const storedElsewhere = ({ name, storedAs }: FoundModel) =>
+  storedAs === undefined || bare(storedAs) === bare(name) ? '' : ` as ${printable(storedAs)}`
 
-function bare(name: string): string {
-  return name.split(':')[0]!.toLowerCase()
-}
+const bare = (name: string) => name.split(':')[0]!.toLowerCase()

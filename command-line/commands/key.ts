@@ -15,28 +15,19 @@ import {
 } from '../../plugins/people/security/key-file.ts'
 import { LimitMistake, parseExpiry, parseKeyLimits } from '../../plugins/people/security/key-limits.ts'
 import { EXIT, failure, Interrupted } from '../command-failure.ts'
-import { type CommandContext, configPlaces, openConfig, usageFailure } from '../context.ts'
-import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { type CommandContext, configPlaces, type Options, openConfig, usageFailure } from '../context.ts'
+import { formatTable, printNote, printResult, relativeTime } from '../output.ts'
 import { atTerminal, confirm } from '../questions.ts'
 import { planAddresses, readServerSettings, recordedAddress, toServerSettings } from '../server-address.ts'
 import { createClient, healthAt } from '../server-client.ts'
 import { ask } from '../server-connection.ts'
 
-interface CreateOptions {
-  role?: NewKey['role']
-  models?: string | undefined
-  limit?: string
-  expires?: string
-  yes?: boolean
-  json?: boolean
-}
+type CreateOptions = Options<'yes' | 'json', 'models' | 'limit' | 'expires'> & { role?: NewKey['role'] }
 
 const HEALTH_TIMEOUT_MS = 5000
 
-export async function keyList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
-  const records = await (await openKeys(context)).list()
-  if (json) return printJson(records)
-  printText(formatKeys(records, new Date()))
+export async function keyList(context: CommandContext, { json }: Options): Promise<void> {
+  printResult(json, await (await openKeys(context)).list(), formatKeys)
 }
 
 export async function keyRevoke(context: CommandContext, name: string): Promise<void> {
@@ -44,9 +35,9 @@ export async function keyRevoke(context: CommandContext, name: string): Promise<
   printNote(`The key "${record.name}" was revoked.`)
 }
 
-export async function keyRotate(context: CommandContext, name: string, { json }: { json?: boolean }): Promise<void> {
+export async function keyRotate(context: CommandContext, name: string, { json }: Options): Promise<void> {
   const made = await (await openKeys(context)).rotate(name)
-  show(made, json)
+  printResult(json, made, ({ key }) => key)
   printNote(`The old key "${made.record.name}" was revoked. The new one is shown only now.`)
 }
 
@@ -55,7 +46,7 @@ export async function keyCreate(context: CommandContext, name: string, options: 
   const keys = await openKeys(context)
   if (!(await keys.required())) await confirmFirst(options.yes)
   const made = await keys.create(wanted)
-  show(made, options.json)
+  printResult(options.json, made, ({ key }) => key)
   const { record } = made
   printNote(
     `Created the key "${record.name}" with the role ${record.role}. It is shown only now. Send it as "Authorization: Bearer <key>".`
@@ -88,11 +79,6 @@ async function confirmFirst(yes = false): Promise<void> {
     printNote('No key was created.')
     throw new Interrupted(EXIT.failure)
   }
-}
-
-function show(made: MadeKey, json = false): void {
-  if (json) printJson(made)
-  else printText(made.key)
 }
 
 /** The keys of a data directory, or of a server on another machine. */
@@ -147,7 +133,7 @@ async function reloadKeys(socket: string): Promise<void> {
   await client.json('GET', '/api/keys').catch(() => sleep(1000))
 }
 
-function formatKeys(records: KeyRecord[], now: Date): string {
+function formatKeys(records: KeyRecord[], now = new Date()): string {
   const rows = records.map(({ name, role, models, limits, created, expires }) => [
     name,
     role,
@@ -164,6 +150,5 @@ function formatKeys(records: KeyRecord[], now: Date): string {
 const TWO_DAYS_MS = 2 * 24 * 3_600_000
 
 /** A distant date is shown in full, because "in 2 months" is too vague to plan with. */
-function expiryText(expires: string, now: Date): string {
-  return Date.parse(expires) - now.getTime() > TWO_DAYS_MS ? expires.slice(0, 10) : relativeTime(expires, now)
-}
+const expiryText = (expires: string, now: Date) =>
+  Date.parse(expires) - now.getTime() > TWO_DAYS_MS ? expires.slice(0, 10) : relativeTime(expires, now)

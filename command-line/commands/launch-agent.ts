@@ -1,39 +1,43 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { mkdir, readdir } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { constants, homedir } from 'node:os'
 import { dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { findHome } from '../../core/config/config-file.ts'
 import { nearest } from '../../core/config/suggestion.ts'
 import type { LocalModel, ShownModel } from '../../core/contracts/native-records.ts'
-import { isSystemError } from '../../core/errors.ts'
+import { whenMissing } from '../../core/errors.ts'
 import { findExecutable } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
+import { namesIn } from '../../core/system/folder-names.ts'
 import { CommandFailure, EXIT, failure, interruption, startedOnTerminal } from '../command-failure.ts'
-import { type CommandContext, configPlaces, modelArgument, openConfig, usageFailure } from '../context.ts'
-import { AGENTS, type Agent, type Launch, type LaunchFacts, planLaunch } from '../launch/agents.ts'
+import { type CommandContext, configPlaces, modelArgument, type Options, openConfig, usageFailure } from '../context.ts'
+import {
+  AGENTS,
+  type Agent,
+  agentModels,
+  chooseModel,
+  contextProblem,
+  formatCommand,
+  type Launch,
+  type LaunchFacts,
+  type ListedModel,
+  planLaunch
+} from '../launch/agents.ts'
 import { makeChange, planChange, undoLaunch } from '../launch/changed-files.ts'
-import { agentModels, chooseModel, contextProblem, formatCommand, type ListedModel } from '../launch/plan.ts'
 import { formatDiff } from '../launch/settings-edit.ts'
 import { formatTable, printable, printNote, printText } from '../output.ts'
 import { readServerSettings, toServerSettings } from '../server-address.ts'
 import { createClient, type ServerClient, ServerRefusal } from '../server-client.ts'
 import { withServer } from '../server-connection.ts'
 
-interface Options {
-  model?: string
-  print?: boolean
-  yes?: boolean
-  undo?: boolean
-}
-
 export async function launch(
   context: CommandContext,
   name: string | undefined,
   words: string[],
-  options: Options
+  options: Options<'print' | 'yes' | 'undo', 'model'>
 ): Promise<void> {
   const { print = false, yes = false, undo = false, model } = options
   if (name !== undefined && !(name in AGENTS)) {
@@ -56,17 +60,32 @@ export async function launch(
   )
   const user = { env: context.env, platform: process.platform, read: readIfPresent }
   const plan = planLaunch(agent, facts, user)
-  if (print) return await printLaunch(context, agent, plan, facts, words)
-  await writeFiles(name, agent, plan, facts, yes)
+  const { path, before = '', after } = plan.changes ? await planChange(facts.folder, plan.changes) : NO_CHANGE
+  const diff = before === after ? '' : withoutKey(formatDiff(before, after), facts.key)
+  const planned: Planned = { agent, facts, plan, path, after, diff }
+  if (print) return printLaunch(context, planned, words)
+  if (diff !== '') await changeFile(name, planned, yes)
+  if (Object.keys(plan.own).length > 0) await mkdir(facts.folder, { recursive: true, mode: 0o700 })
+  for (const [path, text] of Object.entries(plan.own)) await writeFileAtomic(path, text, { mode: 0o600 })
   printNote(`Starting ${agent.title} with ${facts.model}, with a context of ${facts.context} tokens.`)
   process.exitCode = await run(program!, [...plan.args, ...words], { ...context.env, ...plan.env })
 }
 
+const NO_CHANGE = { path: '', before: '', after: '' }
+
+interface Planned {
+  agent: Agent
+  facts: LaunchFacts
+  plan: Launch
+  /** The user's file that changes, and its new text. */
+  path: string
+  after: string
+  /** The changed lines without the key. Empty if nothing changes. */
+  diff: string
+}
+
 async function undoAll(folders: string, name: string | undefined): Promise<void> {
-  const names = await readdir(folders).catch(error => {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  })
+  const names = await namesIn(folders)
   const wanted = names.filter(each => each in AGENTS && (name === undefined || each === name))
   const lines = (await Promise.all(wanted.map(each => undoLaunch(join(folders, each))))).flat()
   for (const line of lines) printNote(line)
@@ -92,11 +111,7 @@ function findProgram({ programs }: Agent, env: NodeJS.ProcessEnv): string | unde
     '/Applications/Visual Studio Code.app/Contents/Resources/app/bin'
   ]
   const more = [...below.split(' ').map(folder => join(homedir(), folder)), ...others]
-  for (const program of programs) {
-    const found = findExecutable(program, env, more)
-    if (found !== undefined) return found
-  }
-  return undefined
+  return programs.map(program => findExecutable(program, env, more)).find(found => found !== undefined)
 }
 
 /** Asks the server about its models over TCP with the user's key, because that is what the agent can use. */
@@ -110,17 +125,12 @@ async function findFacts(
   const places = configPlaces(context)
   const { apiKey } = (await readServerSettings(places)) ?? toServerSettings(await openConfig(context))
   const own = createClient({ address: client.address, apiKey, signal: interruption() })
-  const readModels = async () => {
-    const [{ models }, { data, models: catalog }] = await Promise.all([
-      own.json<{ models: LocalModel[] }>('GET', '/api/tags'),
-      own.json<{ data: ListedModel[]; models?: object[] }>('GET', '/v1/models')
-    ])
-    return { catalog, models: agentModels(models, data) }
-  }
-  let { catalog, models } = await readModels()
   const name = wanted === undefined ? undefined : await resolveName(own, client, wanted, yes)
-  if (name !== undefined && !models.some(model => model.name === name)) ({ catalog, models } = await readModels())
-  const choice = chooseModel(models, agent, name)
+  const [{ models: local }, { data, models: catalog = [] }] = await Promise.all([
+    own.json<{ models: LocalModel[] }>('GET', '/api/tags'),
+    own.json<{ data: ListedModel[]; models?: object[] }>('GET', '/v1/models')
+  ])
+  const choice = chooseModel(agentModels(local, data), agent, name)
   if ('problem' in choice) throw new CommandFailure(EXIT.notFound, choice.problem)
   if ('small' in choice) {
     throw failure(contextProblem(choice.small, agent, await limitingSettings(context, client, choice.small.name)))
@@ -139,7 +149,7 @@ async function findFacts(
     answer,
     images,
     thinking,
-    catalog: catalog ?? [],
+    catalog,
     folder,
     home: homedir()
   }
@@ -149,8 +159,7 @@ function readIfPresent(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
   } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return undefined
-    throw error
+    return whenMissing(error)
   }
 }
 
@@ -179,44 +188,42 @@ async function limitingSettings(context: CommandContext, client: ServerClient, m
 }
 
 /** Prints everything that a launch would write and start, without the key. */
-async function printLaunch(context: CommandContext, agent: Agent, plan: Launch, facts: LaunchFacts, words: string[]) {
-  const { own, changes, env, args } = plan
+function printLaunch(
+  { env: given }: CommandContext,
+  { agent, facts, plan, path, diff }: Planned,
+  words: string[]
+): void {
+  const { own, env, args } = plan
+  const { key } = facts
   for (const [path, text] of Object.entries(own)) printText(`# ${path}\n${text}`)
-  if (changes) {
-    const { path, before = '', after } = await planChange(facts.folder, changes.file, changes.list)
-    if (before !== after) printText(`# ${path}\n${withoutKey(formatDiff(before, after), facts.key)}\n`)
-  }
-  const shown = context.env.CORRAL_API_KEYS?.trim() === facts.key ? '"$CORRAL_API_KEYS"' : "'<key>'"
-  const secret = facts.key === 'unused' ? undefined : { value: facts.key, shown }
+  if (diff !== '') printText(`# ${path}\n${diff}\n`)
+  const shown = given.CORRAL_API_KEYS?.trim() === key ? '"$CORRAL_API_KEYS"' : "'<key>'"
+  const secret = key === 'unused' ? undefined : { value: key, shown }
   printText(formatCommand(env, [agent.programs[0]!, ...args, ...words], secret))
 }
 
 const withoutKey = (text: string, key: string) => (key === 'unused' ? text : text.replaceAll(key, '<key>'))
 
-/** Writes corral's own files for the agent, and changes the user's file after a yes. */
-async function writeFiles(name: string, { title }: Agent, plan: Launch, facts: LaunchFacts, yes: boolean) {
-  const { own, changes } = plan
+/** Changes the user's file after a yes. */
+async function changeFile(
+  name: string,
+  { agent, facts, plan, path, after, diff }: Planned,
+  yes: boolean
+): Promise<void> {
   const { folder, key } = facts
-  if (changes) {
-    const { path, before = '', after } = await planChange(folder, changes.file, changes.list)
-    if (before !== after) {
-      printNote(`${title} takes its models from ${path}. This change is needed:`)
-      process.stderr.write(`${printable(withoutKey(formatDiff(before, after), key))}\n`)
-      if (key !== 'unused' && after.includes(key))
-        printNote('The file will contain the API key, and only you can read it if it is new.')
-      if (!yes) {
-        const { atTerminal, confirm } = await import('../questions.ts')
-        if (!atTerminal()) {
-          throw usageFailure(`Nothing was changed. Add --yes to change ${path}, or make the change yourself.`)
-        }
-        if (!(await confirm('Change the file?', true))) throw failure('Nothing was changed, and nothing was started.')
-      }
-      await makeChange(folder, changes.file, changes.list)
-      printNote(`Changed ${path}. Undo this with: corral launch ${name} --undo`)
+  printNote(`${agent.title} takes its models from ${path}. This change is needed:`)
+  process.stderr.write(`${printable(diff)}\n`)
+  if (key !== 'unused' && after.includes(key))
+    printNote('The file will contain the API key, and only you can read it if it is new.')
+  if (!yes) {
+    const { atTerminal, confirm } = await import('../questions.ts')
+    if (!atTerminal()) {
+      throw usageFailure(`Nothing was changed. Add --yes to change ${path}, or make the change yourself.`)
     }
+    if (!(await confirm('Change the file?', true))) throw failure('Nothing was changed, and nothing was started.')
   }
-  if (Object.keys(own).length > 0) await mkdir(folder, { recursive: true, mode: 0o700 })
-  for (const [path, text] of Object.entries(own)) await writeFileAtomic(path, text, { mode: 0o600 })
+  await makeChange(folder, plan.changes!)
+  printNote(`Changed ${path}. Undo this with: corral launch ${name} --undo`)
 }
 
 /**

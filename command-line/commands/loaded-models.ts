@@ -1,19 +1,27 @@
+import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { RunningRecord } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
+import type { LogEvent } from '../../plugins/apis/native/log-routes.ts'
 import { CommandFailure, EXIT } from '../command-failure.ts'
-import { type CommandContext, modelArgument } from '../context.ts'
+import { type CommandContext, modelArgument, type Options, usageFailure } from '../context.ts'
 import type { PsReply } from '../live-view.ts'
-import { formatTable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import {
+  formatTable,
+  printable,
+  printJson,
+  printNote,
+  printResult,
+  printText,
+  relativeTime,
+  wrapLines
+} from '../output.ts'
 import { formatHits } from '../progress-display.ts'
-import { ask } from '../server-connection.ts'
+import { ask, withServer } from '../server-connection.ts'
 
 const NOTHING_LOADED = { whenNone: 'fail', without: 'No models are loaded.' } as const
 
-export async function ps(context: CommandContext, { json = false, watch }: { json?: boolean; watch?: boolean }) {
-  if (watch) {
-    const { showLive } = await import('../live-view.ts')
-    return await showLive(context, { json, fullScreen: false })
-  }
+export async function ps(context: CommandContext, { json = false, watch }: Options<'json' | 'watch'>) {
+  if (watch) return await showState(context, json, false)
   let reply: PsReply = { models: [], loading: [] }
   try {
     reply = await ask<PsReply>(context, 'GET', '/api/ps', undefined, NOTHING_LOADED)
@@ -21,58 +29,42 @@ export async function ps(context: CommandContext, { json = false, watch }: { jso
     if (json && error instanceof CommandFailure && error.exitCode === EXIT.noServer) printJson(reply)
     throw error
   }
-  if (json) printJson(reply)
-  else printText(formatRunning(reply, new Date()))
+  printResult(json, reply, formatRunning)
 }
 
-export async function top(context: CommandContext, { json = false }: { json?: boolean }): Promise<void> {
+export async function top(context: CommandContext, { json = false }: Options): Promise<void> {
+  await showState(context, json, true)
+}
+
+async function showState(context: CommandContext, json: boolean, fullScreen: boolean): Promise<void> {
   const { showLive } = await import('../live-view.ts')
-  await showLive(context, { json, fullScreen: true })
+  await showLive(context, { json, fullScreen })
 }
 
-export function formatRunning({ models, loading }: PsReply, now: Date): string {
+export function formatRunning({ models, loading }: PsReply, now = new Date()): string {
   const hasMembers = [...models, ...loading].some(({ member }) => member !== undefined)
   const isMeasured = models.some(({ speculation }) => speculation)
-  const speedCell = (cell: string) => (isMeasured ? [cell] : [])
-  const memberCell = ({ member = 'here' }: { member?: string | undefined }) => (hasMembers ? [member] : [])
+  const titles = ['NAME', 'MEMBER', 'ID', '>MEMORY', 'PROCESSOR', '>CONTEXT', '>CACHE HITS', 'SPEED', 'UNTIL']
+  const isShown = (_: string, column: number) =>
+    (hasMembers || titles[column] !== 'MEMBER') && (isMeasured || titles[column] !== 'SPEED')
+  const loaded = models.map(model => [
+    model.name,
+    model.member ?? 'here',
+    model.digest.slice(0, 12),
+    formatBytes(model.size),
+    formatProcessor(model.size, model.size_vram),
+    String(model.context_length),
+    formatHits(model.prompt_cache),
+    formatSpeed(model.speculation),
+    relativeTime(model.expires_at, now)
+  ])
+  const others = loading.map(({ name, member = 'here', state, status }) => [
+    ...[name, member, '', '', '', '', '', ''],
+    status ?? state
+  ])
   return formatTable(
-    [
-      'NAME',
-      ...(hasMembers ? ['MEMBER'] : []),
-      'ID',
-      '>MEMORY',
-      'PROCESSOR',
-      '>CONTEXT',
-      '>CACHE HITS',
-      ...speedCell('SPEED'),
-      'UNTIL'
-    ],
-    [
-      ...models.map(
-        ({ name, member, digest, size, size_vram, context_length, prompt_cache, speculation, expires_at }) => [
-          name,
-          ...memberCell({ member }),
-          digest.slice(0, 12),
-          formatBytes(size),
-          formatProcessor(size, size_vram),
-          String(context_length),
-          formatHits(prompt_cache),
-          ...speedCell(formatSpeed(speculation)),
-          relativeTime(expires_at, now)
-        ]
-      ),
-      ...loading.map(({ name, member, state, status }) => [
-        name,
-        ...memberCell({ member }),
-        '',
-        '',
-        '',
-        '',
-        '',
-        ...speedCell(''),
-        status ?? state
-      ])
-    ]
+    titles.filter(isShown),
+    [...loaded, ...others].map(row => row.filter(isShown))
   )
 }
 
@@ -95,4 +87,115 @@ export function formatProcessor(size: number, vram: number): string {
 export async function stop(context: CommandContext, model: string): Promise<void> {
   await ask(context, 'POST', '/api/stop', { model: modelArgument(model) }, NOTHING_LOADED)
   printNote(`stopped ${model}`)
+}
+
+interface LogsReply {
+  model: string
+  /** Newest first. */
+  engines: EngineLogRecord[]
+}
+
+interface LogsOptions {
+  follow?: boolean
+  lines?: string
+  raw?: boolean
+  json?: boolean
+}
+
+export async function logs(context: CommandContext, model: string, options: LogsOptions): Promise<void> {
+  const { follow, raw = false, json } = options
+  const lines = options.lines === undefined ? undefined : Number(options.lines)
+  if (lines !== undefined && (!Number.isSafeInteger(lines) || lines < 0)) {
+    throw usageFailure(`--lines cannot be "${options.lines}". It must be a whole number, 0 or more.`)
+  }
+  // Few raw lines become an event, so all of them are requested and the last events are printed.
+  const asked = raw || json ? lines : follow ? (lines ?? MAX_ENGINE_LINES) : undefined
+  const query = asked === undefined ? '' : `lines=${asked}`
+  const path = `/api/logs/${modelArgument(model)}`
+  const print = (text: string) => printText(wrapLines(printable(text), undefined, 2))
+  await withServer(
+    context,
+    'fail',
+    async ({ client }) => {
+      if (follow) {
+        for await (const event of client.stream<LogEvent>(`${path}?follow=1&${query}`)) {
+          const text = json ? undefined : eventText(event, raw)
+          if (json) printText(printable(JSON.stringify(event)))
+          else if (text !== undefined) print(text)
+        }
+        return
+      }
+      const reply = await client.json<LogsReply>('GET', `${path}?${query}`)
+      if (json) printJson(reply)
+      else print(raw ? formatRawLogs(reply) : formatLogs(reply, lines))
+    },
+    'Engine logs exist only while the server runs.'
+  )
+}
+
+function header({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>): string {
+  return `== engine ${engine}, started ${startedAt} on ${build} ==`
+}
+
+function ending({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>): string | undefined {
+  if (endedAt === undefined) return undefined
+  const how = exit ? (exit.signal ?? `exit code ${exit.code}`) : 'not started'
+  const why = failure ? ` ${failure.code} (${failure.cause}): ${failure.message}` : ''
+  return `== ended ${endedAt}, ${how} ==${why}`
+}
+
+/** Number of lines that the server keeps per engine. */
+const MAX_ENGINE_LINES = 500
+
+/** Describes the events of each engine, newest last. @param most maximum number of events per engine */
+export function formatLogs({ model, engines }: LogsReply, most = Number.POSITIVE_INFINITY): string {
+  if (engines.length === 0) return noEngine(model)
+  return engines
+    .toReversed()
+    .map(record => {
+      const { events, lines } = record
+      // Engines of other plugins may have raw lines only.
+      const texts = events ? events.map(({ text }) => text) : lines
+      const shown = most === 0 ? [] : texts.slice(-most)
+      return [plainHeader(record), ...shown.map(text => `  ${text}`), ...plainEnding(record)].join('\n')
+    })
+    .join('\n\n')
+}
+
+export function formatRawLogs({ model, engines }: LogsReply): string {
+  if (engines.length === 0) return noEngine(model)
+  return engines
+    .toReversed()
+    .map(record => {
+      const dropped = record.dropped > 0 ? [`(${record.dropped} earlier lines)`] : []
+      const end = ending(record)
+      return [header(record), ...dropped, ...record.lines, ...(end === undefined ? [] : [end])].join('\n')
+    })
+    .join('\n\n')
+}
+
+function eventText(event: LogEvent, raw: boolean): string | undefined {
+  if ('line' in event) return raw ? event.line : event.plain && `  ${event.plain}`
+  if ('startedAt' in event) return raw ? header(event) : plainHeader(event)
+  return raw ? ending(event) : plainEnding(event).join('\n')
+}
+
+const noEngine = (model: string) => `No engine has run ${model} since the server started.`
+
+function plainHeader({ engine, build, startedAt }: Pick<EngineLogRecord, 'engine' | 'build' | 'startedAt'>): string {
+  return `Engine ${engine}, started at ${clock(startedAt)} on ${build}`
+}
+
+function plainEnding({ endedAt, exit, failure }: Pick<EngineLogRecord, 'endedAt' | 'exit' | 'failure'>): string[] {
+  if (endedAt === undefined) return []
+  if (failure) return [`  failed at ${clock(endedAt)}: ${failure.message} (${failure.code}, ${failure.cause})`]
+  if (!exit) return [`  failed to start (${clock(endedAt)})`]
+  const fine = exit.code === 0 || exit.signal === 'SIGTERM'
+  return [`  ended at ${clock(endedAt)}${fine ? '' : ` with ${exit.signal ?? `exit code ${exit.code}`}`}`]
+}
+
+/** Formats an ISO 8601 time in the local time zone, without fractions of a second. */
+function clock(moment: string): string {
+  const date = new Date(moment)
+  return Number.isNaN(date.getTime()) ? moment : date.toLocaleString('sv')
 }

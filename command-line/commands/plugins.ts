@@ -1,27 +1,26 @@
-import { mkdir, readdir, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errorMessage, isSystemError } from '../../core/errors.ts'
+import { errorMessage, whenMissing } from '../../core/errors.ts'
 import { loadPlugin } from '../../core/plugins/outside-plugins.ts'
 import type { PluginReport } from '../../core/plugins/plugin-report.ts'
-import { CommandFailure, EXIT, failure } from '../command-failure.ts'
-import type { CommandContext } from '../context.ts'
-import { formatTable, printJson, printText } from '../output.ts'
-import { letPluginsImportCorral } from '../plugin-imports.ts'
-import { type PluginKind, pluginSkeleton } from '../plugin-skeleton.ts'
-import { watchPlugins } from '../plugin-watch.ts'
+import { namesIn } from '../../core/system/folder-names.ts'
+import { packageRoot, version } from '../../core/system/package-info.ts'
+import { failure, misuse } from '../command-failure.ts'
+import type { CommandContext, Options } from '../context.ts'
+import { formatTable, printResult, printText } from '../output.ts'
+import { letPluginsImportCorral, watchPlugins } from '../plugin-watch.ts'
 import { ask } from '../server-connection.ts'
+import { fillTemplate } from '../shipped-text.ts'
 
-export async function pluginList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
-  const { plugins } = await ask<{ plugins: PluginReport[] }>(context, 'GET', '/api/plugins')
-  if (json) return printJson({ plugins })
-  const rows = plugins.map(({ name, state, path = 'corral', description, reason = description }) => [
-    name,
-    state,
-    path,
-    reason
-  ])
-  printText(formatTable(['NAME', 'STATE', 'FROM', 'DESCRIPTION'], rows))
+export async function pluginList(context: CommandContext, { json }: Options): Promise<void> {
+  printResult(json, await ask<{ plugins: PluginReport[] }>(context, 'GET', '/api/plugins'), ({ plugins }) => {
+    const rows = plugins.map(({ name, state, path = 'corral', description, reason = description }) => [
+      ...[name, state, path],
+      reason
+    ])
+    return formatTable(['NAME', 'STATE', 'FROM', 'DESCRIPTION'], rows)
+  })
 }
 
 /** Maximum duration of the request that runs the plugin's hooks. */
@@ -74,9 +73,10 @@ export async function pluginCheck({ cwd }: CommandContext, path: string): Promis
       hooks,
       engines: added.providers.map(({ name }) => name),
       models: added.sources.flatMap(source => source.models().map(({ name }) => name)),
-      hubs: added.hubs.map(
-        ({ name, prefixes }) => `${name} (corral pull ${prefixes.map(each => `${each}…`).join(', ')})`
-      )
+      hubs: added.hubs.map(({ name, prefixes }) => {
+        const pulls = prefixes.map(each => `${each}…`).join(', ')
+        return `${name} (corral pull ${pulls})`
+      })
     }
     for (const [what, list] of Object.entries(offers)) {
       if (list.length > 0) printText(`${what.padEnd(9)} ${list.join(', ')}`)
@@ -93,6 +93,66 @@ export async function pluginCheck({ cwd }: CommandContext, path: string): Promis
   }
 }
 
+interface Skeleton {
+  example: string
+  /** Matches the names to replace with the new plugin's name. */
+  names: RegExp
+  /** A command that tries the plugin. */
+  trial: (name: string) => string
+}
+
+const curl = (path: string, body: string) => `curl http://127.0.0.1:11435${path} -d '${body}'`
+const chat = (model: string) =>
+  curl('/v1/chat/completions', `{"model": "${model}", "messages": [{"role": "user", "content": "Hello there"}]}`)
+
+const SKELETONS = {
+  engine: { example: 'echo-engine', names: /\becho(-engine)?(?=['/])/g, trial: name => chat(`${name}/parrot`) },
+  filter: { example: 'request-filter', names: /request-filter/g, trial: () => chat('corral/tiny-chat') },
+  hub: { example: 'web-hub', names: /web-hub/g, trial: name => `corral pull ${name}:owner/name` },
+  surface: {
+    example: 'describe-api',
+    names: /describe-api/g,
+    trial: name => curl(`/${name}/describe`, '{"model": "corral/tiny-chat"}')
+  }
+} satisfies Record<string, Skeleton>
+
+export type PluginKind = keyof typeof SKELETONS
+export const KINDS = Object.keys(SKELETONS) as PluginKind[]
+
+/** The `corral` dependency of a new plugin: the version if npm installed this one from a registry, or else its folder. */
+async function ownDependency(): Promise<string> {
+  // npm's record of the node_modules folder that contains this package.
+  const record = await readFile(join(packageRoot, '..', '.package-lock.json'), 'utf8').catch(whenMissing)
+  const { packages } = JSON.parse(record ?? '{}') as { packages?: Record<string, { resolved?: string }> }
+  const resolved = packages?.['node_modules/corral']?.resolved ?? ''
+  return /^https?:.*\/-\//.test(resolved) ? `^${version}` : `file:${packageRoot}`
+}
+
+/** The files of a new plugin by path: a renamed copy of an example. */
+export async function pluginSkeleton(kind: PluginKind, name: string): Promise<Record<string, string>> {
+  const { example, names, trial }: Skeleton = SKELETONS[kind]
+  const copy = async (file: string) =>
+    (await readFile(join(packageRoot, 'examples', example, file), 'utf8')).replace(names, name)
+  const corral = await ownDependency()
+  const values = {
+    name,
+    example,
+    // A path may contain backslashes.
+    corral: JSON.stringify(corral).slice(1, -1),
+    trial: trial(name),
+    folder: corral.startsWith('file:') ? '' : []
+  }
+  const text = (file: string) => fillTemplate(`plugin/${file}`, values)
+  return {
+    'package.json': text('manifest.json'),
+    'tsconfig.json': text('compiler.json'),
+    '.gitignore': text('gitignore'),
+    'README.md': text('README.md'),
+    'src/index.ts': await copy('index.ts'),
+    'src/index.test.ts': await copy('index.test.ts')
+  }
+}
+
 export async function pluginNew({ cwd }: CommandContext, kind: PluginKind, path: string): Promise<void> {
   const folder = resolve(cwd, path)
   const name = basename(folder)
@@ -102,19 +162,15 @@ export async function pluginNew({ cwd }: CommandContext, kind: PluginKind, path:
     import('typebox')
   ])
   if (builtInPlugins.some(plugin => plugin.name === name)) {
-    throw new CommandFailure(EXIT.usage, `corral already has a plugin named "${name}". Choose another name.`)
+    throw misuse(`corral already has a plugin named "${name}". Choose another name.`)
   }
   try {
     // Rejects names that cannot be a section of the configuration.
     composeConfigSchema([{ name, api: 1, description: '', options: Type.Object({}), setup: () => ({}) }])
   } catch (error) {
-    throw new CommandFailure(EXIT.usage, errorMessage(error), error)
+    throw misuse(errorMessage(error), error)
   }
-  const present = await readdir(folder).catch(error => {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  })
-  if (present.length > 0) throw new CommandFailure(EXIT.usage, `${folder} is not empty. Choose a new folder.`)
+  if ((await namesIn(folder)).length > 0) throw misuse(`${folder} is not empty. Choose a new folder.`)
   for (const [file, text] of Object.entries(await pluginSkeleton(kind, name))) {
     await mkdir(dirname(join(folder, file)), { recursive: true })
     await writeFile(join(folder, file), text)

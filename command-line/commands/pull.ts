@@ -1,8 +1,9 @@
 import type { PlanReply, PullEvent, PullReply, ShownModel } from '../../core/contracts/native-records.ts'
+import { abortAfter } from '../../core/system/abort-signals.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import { formatDuration } from '../../core/system/duration.ts'
-import { CommandFailure, EXIT, failure, forEach, interruption } from '../command-failure.ts'
-import { type CommandContext, newModelArgument } from '../context.ts'
+import { CommandFailure, EXIT, failure, forEach, interruption, misuse } from '../command-failure.ts'
+import { type CommandContext, newModelArgument, type Options } from '../context.ts'
 import {
   formatPairs,
   formatTable,
@@ -10,7 +11,7 @@ import {
   printable,
   printJson,
   printNote,
-  printText,
+  printResult,
   wrapLines
 } from '../output.ts'
 import { formatPercent, formatTimeLeft, type Progress, showProgress } from '../progress-display.ts'
@@ -19,30 +20,21 @@ import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, type ServerConnection, withServer } from '../server-connection.ts'
 import { nextStep } from './stored-models.ts'
 
-interface PullOptions {
-  as?: string
-  member?: string
-  dryRun?: boolean
-  detach?: boolean
-  json?: boolean
-}
+type PullOptions = Options<'dryRun' | 'detach' | 'json', 'as' | 'member'>
 
 export async function pull(context: CommandContext, reference: string, options: PullOptions): Promise<void> {
-  const { dryRun, detach, json } = options
-  if (json && !dryRun) throw new CommandFailure(EXIT.usage, '--json requires --dry-run.')
-  if (detach && dryRun) throw new CommandFailure(EXIT.usage, '--detach and --dry-run cannot be combined.')
-  if (options.member !== undefined && (dryRun || detach)) {
-    throw new CommandFailure(EXIT.usage, '--member cannot be combined with --dry-run or --detach.')
+  const { as, member, dryRun, detach, json } = options
+  if (json && !dryRun) throw misuse('--json requires --dry-run.')
+  if (detach && dryRun) throw misuse('--detach and --dry-run cannot be combined.')
+  if (member !== undefined && (dryRun || detach)) {
+    throw misuse('--member cannot be combined with --dry-run or --detach.')
   }
-  const { as, member } = options
   if (as !== undefined) newModelArgument(as)
-  const more = { ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
   await withChosenModel(reference, async model => {
-    const request = { model, ...more }
+    const request = { model, ...(as !== undefined && { as }), ...(member !== undefined && { member }) }
     if (dryRun) {
       const plan = await ask<PlanReply>(context, 'POST', '/api/pull', { ...request, dry_run: true })
-      if (json) printJson(plan)
-      else printText(formatPlan(plan, model))
+      printResult(json, plan, () => formatPlan(plan, model))
       if (!plan.disk.fits && !plan.present) process.exitCode = EXIT.failure
     } else if (detach) await pullDetached(context, model, request)
     else await withServer(context, 'aside', ({ client }) => pullWithProgress(client, model, request, true))
@@ -57,8 +49,7 @@ interface PullChoice {
 }
 
 /**
- * Runs work on a hub's model. If its name is ambiguous, asks the user to pick a model.
- * @param work receives the name, or the name of the chosen model
+ * Runs work on a hub's model, or on the one that the user picks if the name is ambiguous.
  * @throws errors of `work`; Interrupted if nothing is picked
  */
 export async function withChosenModel<T>(model: string, work: (model: string) => Promise<T>): Promise<T> {
@@ -90,8 +81,7 @@ const EXPLAINS_DOWNLOAD = /\b(?:kept|removed|deleted|pull)\b/i
 
 /**
  * Starts, joins or continues a download, and shows the chosen file and the progress on standard error.
- * @param reference reference as typed, for suggested commands
- * @param suggests whether the final note suggests what to do with the model
+ * @param reference the name as typed, for suggested commands
  */
 export async function pullWithProgress(
   client: ServerClient,
@@ -149,9 +139,8 @@ export async function pullWithProgress(
     throw interrupted.reason
   }
   if (!succeeded) {
-    throw failure(
-      `The server ended the download of ${name} without a result. See its log for the reason. The downloaded part is kept; continue with: corral pull ${reference}`
-    )
+    const ended = `The server ended the download of ${name} without a result. See its log for the reason.`
+    throw failure(`${ended} The downloaded part is kept; continue with: corral pull ${reference}`)
   }
   const amount = progress?.transfers.items.length ? formatBytes(progress.transfers.total) : undefined
   const done = amount
@@ -183,22 +172,15 @@ function introduction(name: string, { reason, size, warnings = [] }: PullEvent):
 /** Time limit for the server to report the state of an abandoned download. */
 const LEAVE_TIMEOUT_MS = 5000
 
-/**
- * Pauses a download immediately, unless other clients need it. Otherwise the server would pause it some seconds after
- * the client has gone.
- * @returns a sentence about its state and size on disk
- */
+/** Pauses a download now, unless other clients need it. @returns a sentence about its state and size on disk */
 async function leave(client: ServerClient, name: string, reference: string): Promise<string> {
   const again = `continue with: corral pull ${reference}`
-  const tooLate = new AbortController()
-  const timer = setTimeout(() => tooLate.abort(), LEAVE_TIMEOUT_MS)
   try {
-    const body = { model: name, unless_shared: true }
     const { state, detached, completed, total } = await client.json<PullReply>(
       'POST',
       '/api/pulls/pause',
-      body,
-      tooLate.signal
+      { model: name, unless_shared: true },
+      abortAfter(LEAVE_TIMEOUT_MS)
     )
     const amount = completed > 0 ? ` at ${formatPercent(completed, total)} (${formatBytes(completed)})` : ''
     if (state === 'paused' || state === 'failed') return `paused${amount}. The downloaded part is kept; ${again}`
@@ -209,8 +191,6 @@ async function leave(client: ServerClient, name: string, reference: string): Pro
       return `left. The download has already ended. See "corral list".`
     }
     return `left. The server did not report the state of the download. See "corral pulls", or ${again}`
-  } finally {
-    clearTimeout(timer)
   }
 }
 
@@ -264,55 +244,45 @@ function indent(text: string): string {
   return text.replace(/^/gm, '  ')
 }
 
-export async function pulls(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
-  const { reply, own } = await withServer(context, 'aside', async connection => ({
-    reply: await connection.client.json<{ pulls: PullReply[] }>('GET', '/api/pulls'),
-    own: connection.own
-  }))
-  if (json) return printJson(reply)
-  if (own && reply.pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
-    printNote('No server is running. Downloads continue when one starts: corral serve')
-  }
-  if (process.stderr.isTTY && reply.pulls.length === 0) {
-    printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
-  }
-  printText(formatPulls(reply.pulls))
+export async function pulls(context: CommandContext, { json }: Options): Promise<void> {
+  await withServer(context, 'aside', async connection => {
+    const reply = await connection.client.json<{ pulls: PullReply[] }>('GET', '/api/pulls')
+    const { pulls } = reply
+    if (!json && connection.own && pulls.some(({ state }) => state !== 'paused' && state !== 'failed')) {
+      printNote('No server is running. Downloads continue when one starts: corral serve')
+    }
+    if (!json && process.stderr.isTTY && pulls.length === 0) {
+      printNote('There are no downloads. Start one with: corral pull <owner>/<name>')
+    }
+    printResult(json, reply, () => formatPulls(pulls))
+  })
 }
 
 const change =
   (action: 'pause' | 'resume' | 'cancel', done: string) =>
-  (context: CommandContext, names: string[], { json }: { json?: boolean }) =>
-    changePulls(context, action, done, names, json)
+  async (context: CommandContext, names: string[], { json }: Options): Promise<void> => {
+    const resume = action === 'resume'
+    const without = {
+      why: 'Only a running server can resume a download in the background.',
+      or: () => `continue it here with "corral pull ${names[0]}"`
+    }
+    const replies: unknown[] = []
+    const changeAll = async ({ client }: ServerConnection) =>
+      await forEach(names, async name => {
+        const body = name.includes('/') ? { model: name } : { id: name }
+        replies.push(await client.json('POST', `/api/pulls/${action}`, body))
+        printNote(`${done} ${name}`)
+      })
+    try {
+      await withServer(context, resume ? 'fail' : 'aside', changeAll, resume ? without : undefined)
+    } finally {
+      if (json) printJson(replies)
+    }
+  }
 
 export const pullsPause = change('pause', 'paused')
 export const pullsResume = change('resume', 'resumed')
 export const pullsCancel = change('cancel', 'cancelled')
-
-async function changePulls(
-  context: CommandContext,
-  action: 'pause' | 'resume' | 'cancel',
-  done: string,
-  names: string[],
-  json = false
-): Promise<void> {
-  const resume = action === 'resume'
-  const without = {
-    why: 'Only a running server can resume a download in the background.',
-    or: () => `continue it here with "corral pull ${names[0]}"`
-  }
-  const replies: unknown[] = []
-  const change = async ({ client }: ServerConnection) =>
-    await forEach(names, async name => {
-      const body = name.includes('/') ? { model: name } : { id: name }
-      replies.push(await client.json('POST', `/api/pulls/${action}`, body))
-      printNote(`${done} ${name}`)
-    })
-  try {
-    await withServer(context, resume ? 'fail' : 'aside', change, resume ? without : undefined)
-  } finally {
-    if (json) printJson(replies)
-  }
-}
 
 export function formatPulls(pulls: PullReply[]): string {
   const rows = pulls.map(({ model, state, completed, total, speed, reason = '' }) => [

@@ -4,8 +4,8 @@ import { errorMessage } from '../../core/errors.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import type { ChatSession } from '../chat-session.ts'
 import type { ChatSettings } from '../chat-settings.ts'
-import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
-import { type CommandContext, modelArgument } from '../context.ts'
+import { failure, interruption, misuse } from '../command-failure.ts'
+import { type CommandContext, modelArgument, type Options } from '../context.ts'
 import { printNote } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
@@ -14,8 +14,7 @@ import { withServer } from '../server-connection.ts'
 /** Options with the names and values of chat settings. The code of `/set` validates them. */
 const SETTINGS = ['temperature', 'topP', 'topK', 'seed', 'maxTokens', 'numCtx', 'format', 'keepAlive'] as const
 
-type RunOptions = Partial<Record<(typeof SETTINGS)[number] | 'system', string>> &
-  Partial<Record<'think' | 'verbose' | 'raw' | 'yes', boolean>>
+type RunOptions = Options<'think' | 'verbose' | 'raw' | 'yes', (typeof SETTINGS)[number] | 'system'>
 
 async function parseSettings(model: string, given: RunOptions, env: NodeJS.ProcessEnv): Promise<ChatSettings> {
   const { applySetting } = await import('../chat-settings.ts')
@@ -39,8 +38,7 @@ export async function run(
   if (named !== undefined) modelArgument(named)
   const { stdin, stdout } = process
   if (named === undefined && !(stdin.isTTY && stdout.isTTY)) {
-    throw new CommandFailure(
-      EXIT.usage,
+    throw misuse(
       'No model was given. Use: corral run <model> [prompt]. At a terminal, "corral run" lets you choose one.'
     )
   }
@@ -48,16 +46,11 @@ export async function run(
   const parts = [words.join(' '), stdin.isTTY ? '' : await readAll(stdin)]
   const prompt = parts.filter(part => part.trim() !== '').join('\n\n')
   const chatting = prompt === '' && stdin.isTTY && stdout.isTTY
-  if (prompt === '' && !chatting) {
-    throw new CommandFailure(EXIT.usage, 'There is no prompt. Add one after the model, or pipe one in.')
-  }
+  if (prompt === '' && !chatting) throw misuse('There is no prompt. Add one after the model, or pipe one in.')
   const { yes = false } = options
   await withServer(context, 'usual', async ({ client, own }) => {
-    if (own) {
-      printNote(
-        'No server is running, so one was started that stops with this chat. Keep one running with "corral serve".'
-      )
-    }
+    const started = 'No server is running, so one was started that stops with this chat.'
+    if (own) printNote(`${started} Keep one running with "corral serve".`)
     if (named === undefined) settings.model = await (await import('../model-choice.ts')).pickModel(client)
     const { ChatSession } = await import('../chat-session.ts')
     const session = new ChatSession(client, settings)
@@ -102,7 +95,7 @@ async function pullIfMissing(client: ServerClient, session: ChatSession, yes: bo
 
 /** Loads a model that may need conversion, and offers to install the converter. */
 async function loadConverted(client: ServerClient, session: ChatSession, yes: boolean): Promise<void> {
-  const { withConverter } = await import('../converter-offer.ts')
+  const { withConverter } = await import('./stored-models.ts')
   await withConverter(client, yes, () => load(session))
 }
 

@@ -2,30 +2,24 @@ import { basename, resolve } from 'node:path'
 import type { InstalledBuild } from '../../core/contracts/builds.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
 import type { BuildReply, UpgradeReply } from '../../plugins/apis/native/runtime-routes.ts'
-import { CommandFailure, EXIT, failure, forEach } from '../command-failure.ts'
-import { type CommandContext, usageFailure } from '../context.ts'
-import { formatTable, printable, printJson, printNote, printText, relativeTime } from '../output.ts'
+import { failure, forEach, misuse } from '../command-failure.ts'
+import { type CommandContext, type Options, usageFailure } from '../context.ts'
+import { formatTable, printable, printNote, printResult, relativeTime } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
 import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, withServer } from '../server-connection.ts'
 
-interface InstallOptions {
-  version?: string
-  sha256?: string
-  runtime?: string
-}
+type InstallOptions = Options<never, 'version' | 'sha256' | 'runtime'>
 
 const MAX_RETRIES = 3
-
 const ARCHIVE = /\.(tar\.gz|tgz|zip)$/i
 
-export async function runtimeList(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+export async function runtimeList(context: CommandContext, { json }: Options): Promise<void> {
   const { installed } = await ask<{ installed: InstalledBuild[] }>(context, 'GET', '/api/runtimes')
-  if (json) return printJson(installed)
-  if (process.stderr.isTTY && installed.length === 0) {
+  if (!json && process.stderr.isTTY && installed.length === 0) {
     printNote('No llama.cpp build is installed yet. Install one with: corral runtime install')
   }
-  printText(formatBuilds(installed, new Date()))
+  printResult(json, installed, formatBuilds)
 }
 
 export async function runtimeUse(context: CommandContext, choice: string): Promise<void> {
@@ -44,10 +38,8 @@ export async function runtimeUpgrade(context: CommandContext): Promise<void> {
   )
 }
 
-export async function runtimeRemove(context: CommandContext, ids: string[], { unused }: { unused?: boolean }) {
-  if (unused ? ids.length > 0 : ids.length === 0) {
-    throw new CommandFailure(EXIT.usage, 'Give either the builds to remove or --unused.')
-  }
+export async function runtimeRemove(context: CommandContext, ids: string[], { unused }: Options<'unused'>) {
+  if (unused ? ids.length > 0 : ids.length === 0) throw misuse('Give either the builds to remove or --unused.')
   await withServer(context, 'aside', async ({ client }) => {
     if (unused) return await removeUnused(client)
     await forEach(ids, async id => {
@@ -57,10 +49,7 @@ export async function runtimeRemove(context: CommandContext, ids: string[], { un
   })
 }
 
-/**
- * Runs long work on builds, and retries when the server ends. The server may belong to another command that has
- * finished.
- */
+/** Runs long work on builds, and retries if the server ends, which may belong to another command that has finished. */
 async function workOn<Result extends { status: 'success' }>(
   context: CommandContext,
   path: string,
@@ -94,16 +83,12 @@ export async function runtimeInstall(context: CommandContext, what: string[], op
   const labels = { first: `preparing ${name}`, what: `installation of ${name}` }
   const { build } = await workOn<BuildReply>(context, '/api/runtimes/install', request, labels)
   for (const warning of build.warnings ?? []) printNote(`Warning: ${printable(warning)}`)
-  printNote(
-    `installed ${build.id} (llama.cpp ${build.version}) from ${printable(build.origin)}. Use it with: corral runtime use ${build.id}`
-  )
+  const installed = `installed ${build.id} (llama.cpp ${build.version}) from ${printable(build.origin)}`
+  printNote(`${installed}. Use it with: corral runtime use ${build.id}`)
 }
 
-function wrongUsage(
-  what: string[],
-  archives: string[],
-  { version, sha256, runtime }: InstallOptions
-): string | undefined {
+function wrongUsage(what: string[], archives: string[], options: InstallOptions): string | undefined {
+  const { version, sha256, runtime } = options
   if (archives.length === 0) {
     if (what.length > 1) return 'Give one kind of build, or archives (.tar.gz, .tgz, .zip).'
     if (sha256 !== undefined)
@@ -136,7 +121,7 @@ async function removeUnused(client: ServerClient): Promise<void> {
   }
 }
 
-function formatBuilds(installed: InstalledBuild[], now: Date): string {
+function formatBuilds(installed: InstalledBuild[], now = new Date()): string {
   const rows = installed.map(({ build, state, size, provenAt, failure = '' }) => [
     build.id,
     build.runtime ?? build.kind,

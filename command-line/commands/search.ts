@@ -1,23 +1,19 @@
 import type { FoundRepository, SearchReply } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { CommandFailure, EXIT } from '../command-failure.ts'
-import type { CommandContext } from '../context.ts'
+import { EXIT, misuse } from '../command-failure.ts'
+import type { CommandContext, Options } from '../context.ts'
 import { formatTable, printable, printJson, printNote, printText, relativeTime, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 import { ask } from '../server-connection.ts'
 
-interface SearchOptions {
-  hub?: string
-  limit: string
-  fits?: boolean
-  json?: boolean
-}
+type SearchOptions = Options<'fits' | 'json', 'hub'> & { limit: string }
 
 export async function search(context: CommandContext, words: string[], options: SearchOptions): Promise<void> {
-  if (!/^\d+$/.test(options.limit) || Number(options.limit) < 1 || Number(options.limit) > 50) {
-    throw new CommandFailure(EXIT.usage, '--limit must be a whole number from 1 to 50.')
+  const limit = Number(options.limit)
+  if (!/^\d+$/.test(options.limit) || limit < 1 || limit > 50) {
+    throw misuse('--limit must be a whole number from 1 to 50.')
   }
-  const query = new URLSearchParams({ q: words.join(' '), limit: String(Number(options.limit)) })
+  const query = new URLSearchParams({ q: words.join(' '), limit: String(limit) })
   if (options.hub !== undefined) query.set('hub', options.hub)
   const waiting = await showProgress(`searching for ${words.join(' ')}`, { plain: 'nothing' })
   const reply = await ask<SearchReply>(context, 'GET', `/api/search?${query}`).finally(() => waiting.clear())
@@ -27,16 +23,12 @@ export async function search(context: CommandContext, words: string[], options: 
   if (options.json) return printJson({ ...reply, models })
   if (models.length > 0) return printText(formatFound(models, process.stdout.columns, new Date()))
   const left = reply.models.length
-  printNote(
-    left > 0
-      ? left === 1
-        ? 'The only model found does not fit this machine. Show it by leaving out --fits.'
-        : `None of the ${left} models found fits this machine. Show them by leaving out --fits.`
-      : `No models match "${printable(words.join(' '))}". Try fewer or other words, or more hubs with --hub all.`
-  )
+  if (left === 0) {
+    printNote(`No models match "${printable(words.join(' '))}". Try fewer or other words, or more hubs with --hub all.`)
+  } else if (left === 1) {
+    printNote('The only model found does not fit this machine. Show it by leaving out --fits.')
+  } else printNote(`None of the ${left} models found fits this machine. Show them by leaving out --fits.`)
 }
-
-const GAP = '  '
 
 /**
  * Formats search results with the command that pulls each: as a table, or as one block per model if the table is wider
@@ -44,16 +36,13 @@ const GAP = '  '
  * @param width columns; undefined is unlimited
  */
 export function formatFound(models: readonly FoundRepository[], width: number | undefined, now: Date): string {
+  const rows = models.map(model => {
+    const { size, variant, downloads, updated, license, fits } = toTexts(model, now)
+    const answer = [fits === undefined ? '' : fits ? 'yes' : 'no', ...(model.gated ? ['gated'] : [])]
+    return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullCommand(model)]
+  })
   const titles = ['>SIZE', 'VARIANT', 'FITS', '>DOWNLOADS', 'UPDATED', 'LICENCE', 'GET IT WITH']
-  const table = formatTable(
-    titles,
-    models.map(model => {
-      const { size, variant, downloads, updated, license, fits } = toTexts(model, now)
-      const answer = [fits === undefined ? '' : fits ? 'yes' : 'no', ...(model.gated ? ['gated'] : [])]
-      return [size ?? '?', variant, answer.filter(Boolean).join(', '), downloads, updated, license, pullCommand(model)]
-    }),
-    Number.POSITIVE_INFINITY
-  )
+  const table = formatTable(titles, rows, Number.POSITIVE_INFINITY)
   const isWide = width !== undefined && table.split('\n').some(line => line.length > width)
   const shown = isWide ? models.map(model => formatBlock(model, width, now)).join('\n') : table
   const unknown = models.filter(({ problem }) => problem !== undefined)
@@ -89,9 +78,9 @@ function formatBlock(model: FoundRepository, width: number, now: Date): string {
   ]
   const lines = [pullCommand(model)]
   for (const fact of facts.filter(Boolean)) {
-    const longer = `${lines.at(-1)}${GAP}${fact}`
+    const longer = `${lines.at(-1)}  ${fact}`
     if (lines.length > 1 && longer.length <= width) lines[lines.length - 1] = longer
-    else lines.push(GAP + fact)
+    else lines.push(`  ${fact}`)
   }
   return lines.join('\n')
 }

@@ -5,32 +5,137 @@ import { delimiter, dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
 import { expandPath } from '../../core/config/config-file.ts'
 import { OVERRIDES } from '../../core/config/overrides.ts'
-import { isSystemError } from '../../core/errors.ts'
+import { whenMissing } from '../../core/errors.ts'
 import { runTool, ToolError } from '../../core/system/child-process.ts'
 import { dataPaths } from '../../core/system/data-paths.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { CommandFailure, EXIT, failure, interruption } from '../command-failure.ts'
-import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import { type CommandContext, type Options, openConfig, usageFailure } from '../context.ts'
 import { printJson, printNote, printPairs, printText } from '../output.ts'
-import {
-  installSteps,
-  MARK,
-  SERVICE,
-  type ServiceDefinition,
-  type ServicePlace,
-  type ServiceStep,
-  SYSTEM_HOME,
-  serviceFile,
-  systemctl,
-  uninstallSteps
-} from '../service-definition.ts'
+import { fillTemplate } from '../shipped-text.ts'
 
-interface Flags {
-  system?: boolean
-  user?: boolean
-  dryRun?: boolean
-  json?: boolean
+/** Name of the systemd service, and label of the launchd agent. */
+const SERVICE = 'corral'
+/** First words of every file that `corral service install` writes. Files without them belong to someone else. */
+const MARK = 'Written by "corral service install"'
+const SYSTEM_HOME = '/var/lib/corral'
+
+export interface ServiceDefinition {
+  /** True for a service of the whole machine with its own account, false for a service of the current user. */
+  system: boolean
+  /** Everything before `serve`: Node.js and corral's script, or one program that starts both. */
+  command: string[]
+  /** Flags for `serve` and `reload`, such as `--port 8080`. */
+  flags: string[]
+  environment: Record<string, string>
+  /** Undefined means the default: ~/.corral, or /var/lib/corral for a system service. */
+  home: string | undefined
+  /** Folders that it writes to, apart from the data directory. */
+  writable: string[]
+  /** GPU groups that exist on this machine. */
+  groups: string[]
 }
+
+export function systemdUnit(service: ServiceDefinition): string {
+  const { system, command, flags, environment, home = system ? SYSTEM_HOME : undefined, writable, groups } = service
+  const isDefaultHome = service.home === undefined
+  const places = isDefaultHome ? writable : [service.home!, ...writable]
+  const settings = {
+    ...(home !== undefined && { CORRAL_HOME: home }),
+    ...(system && home !== undefined && { HOME: home }),
+    ...environment
+  }
+  return fillTemplate('systemd.service', {
+    mark: MARK,
+    user: system ? '' : '--user ',
+    system: system ? '' : [],
+    groups: system && groups.length > 0 ? groups.join(' ') : [],
+    stateDirectory: system && isDefaultHome ? '' : [],
+    writable: system && places.length > 0 ? places.map(unitWord).join(' ') : [],
+    // In commands, systemd also replaces `$NAME`.
+    command: [...command, ...flags].map(word => unitWord(word).replaceAll('$', '$$$$')).join(' '),
+    variables: Object.entries(settings).map(([name, value]) => unitWord(`${name}=${value}`)),
+    target: system ? 'multi-user.target' : 'default.target'
+  })
+}
+
+/** Quotes a word of a setting: systemd splits at blanks and replaces `%x`. */
+function unitWord(text: string): string {
+  const escaped = text.replace(/[\\"]/g, '\\$&').replaceAll('%', '%%').replaceAll('\n', '\\n')
+  return /^[\w./:=%@,+~-]+$/.test(text) ? escaped : `"${escaped}"`
+}
+
+/** The launchd property list: an agent of the user, started at login. */
+export function launchdAgent({ command, flags, environment, home }: ServiceDefinition, log: string): string {
+  const xml = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+  const settings = { ...(home !== undefined && { CORRAL_HOME: home }), ...environment }
+  return fillTemplate('launchd.plist', {
+    mark: MARK,
+    word: [...command, ...flags, 'serve'].map(xml),
+    variable: Object.entries(settings).map(([name, value]) => `<key>${xml(name)}</key><string>${xml(value)}</string>`),
+    log: xml(log)
+  })
+}
+
+type ServiceStep =
+  | { do: 'run'; command: string[] /** It may fail, because there may be nothing to undo. */; optional?: boolean }
+  | { do: 'write'; path: string; text: string }
+  | { do: 'remove'; path: string }
+
+/** The parts of the machine that matter for services. */
+interface ServicePlace {
+  platform: 'linux' | 'darwin'
+  uid: number
+  userHome: string
+  /** XDG_CONFIG_HOME, if set. */
+  configHome: string | undefined
+}
+
+export function serviceFile({ platform, userHome, configHome }: ServicePlace, system: boolean): string {
+  if (platform === 'darwin') return join(userHome, 'Library', 'LaunchAgents', `${SERVICE}.plist`)
+  if (system) return `/etc/systemd/system/${SERVICE}.service`
+  return join(configHome || join(userHome, '.config'), 'systemd', 'user', `${SERVICE}.service`)
+}
+
+const systemctl = (system: boolean, ...words: string[]) => ['systemctl', ...(system ? [] : ['--user']), ...words]
+const runs = (command: string[], optional = false): ServiceStep => ({ do: 'run', command, optional })
+const bootout = (uid: number) => runs(['launchctl', 'bootout', `gui/${uid}/${SERVICE}`], true)
+
+/** Steps of the installation. launchd appends output to `log`. */
+export function installSteps(
+  place: ServicePlace,
+  service: ServiceDefinition,
+  log: string,
+  hasAccount: boolean
+): ServiceStep[] {
+  const { system, home = SYSTEM_HOME } = service
+  const path = serviceFile(place, system)
+  if (place.platform === 'darwin') {
+    return [
+      { do: 'write', path, text: launchdAgent(service, log) },
+      bootout(place.uid),
+      runs(['launchctl', 'bootstrap', `gui/${place.uid}`, path])
+    ]
+  }
+  const useradd = ['useradd', '--system', '--user-group', '--home-dir', home, '--shell', '/usr/sbin/nologin', SERVICE]
+  return [
+    ...(system && !hasAccount ? [runs(useradd)] : []),
+    { do: 'write', path, text: systemdUnit(service) },
+    runs(systemctl(system, 'daemon-reload')),
+    runs(systemctl(system, 'enable', SERVICE)),
+    // A running service continues with the new file.
+    runs(systemctl(system, 'restart', SERVICE))
+  ]
+}
+
+/** Steps of the removal. Data directory and account stay. */
+export function uninstallSteps(place: ServicePlace, system: boolean): ServiceStep[] {
+  const remove: ServiceStep = { do: 'remove', path: serviceFile(place, system) }
+  if (place.platform === 'darwin') return [bootout(place.uid), remove]
+  return [runs(systemctl(system, 'disable', '--now', SERVICE)), remove, runs(systemctl(system, 'daemon-reload'))]
+}
+
+type Flags = Options<'system' | 'user' | 'dryRun' | 'json'>
 
 /** The service that the flags refer to. */
 function openService(context: CommandContext, flags: Flags) {
@@ -72,20 +177,16 @@ function servicePlace({ env }: CommandContext): ServicePlace {
 
 function isSystem({ platform, uid }: ServicePlace, { system, user }: Flags): boolean {
   if (system && user) throw usageFailure('Use either --system or --user, not both.')
-  if (platform === 'darwin') {
-    if (system) throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
-    return false
-  }
-  return user ? false : system === true || uid === 0
+  if (platform === 'linux') return user ? false : system === true || uid === 0
+  if (system) throw failure('On macOS, corral can only be a service of a user. Leave out --system.')
+  return false
 }
 
-function scriptPath(): string {
-  return join(packageRoot, 'scripts', 'corral.mjs')
-}
+const scriptPath = () => join(packageRoot, 'scripts', 'corral.mjs')
 
 /**
- * A path that still finds the program after an update: the link on the PATH, which package managers keep while its
- * target changes. Folders that only exist for one shell do not qualify.
+ * A path that still finds the program after an update: the link on the PATH, which package managers keep. Folders that
+ * only exist for one shell do not qualify.
  */
 function lastingPath(name: string, file: string, env: NodeJS.ProcessEnv): string {
   const real = realpathSync(file)
@@ -126,8 +227,7 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
   )
   const words = ['config', ...OVERRIDES.flatMap(({ flag }) => flag ?? [])].flatMap(flag => {
     const value = given[flag.replace(/-./g, dashed => dashed[1]!.toUpperCase())]
-    if (value === undefined || value === false) return []
-    return value === true ? [`--${flag}`] : [`--${flag}`, String(value)]
+    return value === undefined || value === false ? [] : [`--${flag}`, ...(value === true ? [] : [value])]
   })
   const command = [lastingPath('node', process.execPath, env), lastingPath('corral', scriptPath(), env)]
   const environment: Record<string, string> = { PATH: servicePath(place, dirname(command[0]!)) }
@@ -151,7 +251,6 @@ export async function serviceInstall(context: CommandContext, flags: Flags): Pro
     writable: models ? [String(models)] : [],
     groups
   }
-
   refuseShortLived(service)
   // Rejects now what would otherwise fail at each start of the server.
   const effective = home ?? (system ? SYSTEM_HOME : undefined)
@@ -210,12 +309,7 @@ async function isNamedIn(file: string, name: string): Promise<boolean> {
   return lines.some(line => line.startsWith(`${name}:`))
 }
 
-async function readText(file: string): Promise<string | undefined> {
-  return await readFile(file, 'utf8').catch(error => {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
-    throw error
-  })
-}
+const readText = async (file: string) => await readFile(file, 'utf8').catch(whenMissing)
 
 function refuseOther(file: string, text: string): void {
   if (text.includes(MARK)) return
@@ -278,24 +372,16 @@ export async function serviceStatus(context: CommandContext, flags: Flags): Prom
   const { place, system, file } = openService(context, flags)
   const text = await readText(file)
   if (text === undefined) {
-    throw new CommandFailure(
-      EXIT.notFound,
-      `There is no service: ${file} does not exist. Create one with: corral service install`
-    )
+    const advice = 'Create one with: corral service install'
+    throw new CommandFailure(EXIT.notFound, `There is no service: ${file} does not exist. ${advice}`)
   }
   await requireManager(place, system)
   const state = await readState(place, system)
   const missing = parseCommand(text).filter(path => !existsSync(path))
   const log = logCommand(place, system, join(dataPaths(undefined, undefined).logs, 'service.log'))
+  const { enabled } = state
   if (flags.json) printJson({ file, ...state, missing, log })
-  else {
-    printPairs([
-      ['service', file],
-      ['enabled', state.enabled],
-      ['state', state.state],
-      ['log', log]
-    ])
-  }
+  else printPairs(Object.entries({ service: file, enabled, state: state.state, log }))
   for (const path of missing) {
     printNote(`warning: ${path}, which the service starts, no longer exists. Run "corral service install" again.`)
   }
@@ -317,10 +403,7 @@ function parseCommand(text: string): string[] {
 
 async function readState({ platform, uid }: ServicePlace, system: boolean) {
   if (platform === 'darwin') {
-    const lines = await run(['launchctl', 'print', `gui/${uid}/${SERVICE}`]).then(
-      ({ stdout }) => stdout,
-      () => []
-    )
+    const { stdout: lines } = await run(['launchctl', 'print', `gui/${uid}/${SERVICE}`]).catch(() => ({ stdout: [] }))
     const state = lines.map(line => /^\s*state = (.*)$/.exec(line)?.[1]).find(found => found !== undefined)
     return { enabled: lines.length > 0 ? 'yes' : 'no', state: state ?? 'not loaded', running: state === 'running' }
   }
@@ -330,9 +413,6 @@ async function readState({ platform, uid }: ServicePlace, system: boolean) {
     stdout.map(line => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)])
   )
   const why = Result && Result !== 'success' ? `, ${Result}` : ''
-  return {
-    enabled: UnitFileState || 'no',
-    state: `${ActiveState} (${SubState}${why})`,
-    running: ActiveState === 'active'
-  }
+  const state = `${ActiveState} (${SubState}${why})`
+  return { enabled: UnitFileState || 'no', state, running: ActiveState === 'active' }
 }

@@ -1,33 +1,24 @@
 import type { ConvertedReply, LocalModel, ShownModel } from '../../core/contracts/native-records.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { forEach } from '../command-failure.ts'
-import { type CommandContext, modelArgument, usageFailure } from '../context.ts'
-import { installConverter, withConverter } from '../converter-offer.ts'
-import {
-  formatPairs,
-  formatTable,
-  printable,
-  printJson,
-  printNote,
-  printText,
-  relativeTime,
-  wrapLines
-} from '../output.ts'
+import { failure, forEach } from '../command-failure.ts'
+import { type CommandContext, modelArgument, type Options, usageFailure } from '../context.ts'
+import { formatPairs, formatTable, printable, printNote, printResult, relativeTime, wrapLines } from '../output.ts'
 import { streamWork } from '../progress-display.ts'
+import { atTerminal, confirm } from '../questions.ts'
+import { type ServerClient, ServerRefusal } from '../server-client.ts'
 import { ask, withServer } from '../server-connection.ts'
 
-export async function list(context: CommandContext, { json }: { json?: boolean }): Promise<void> {
+export async function list(context: CommandContext, { json }: Options): Promise<void> {
   const reply = await ask<{ models: LocalModel[] }>(context, 'GET', '/api/tags')
-  if (json) return printJson(reply)
-  if (process.stderr.isTTY && reply.models.length === 0) {
+  if (!json && process.stderr.isTTY && reply.models.length === 0) {
     printNote('There are no models yet. Download one with: corral pull <owner>/<name>')
   }
-  printText(formatModels(reply.models, new Date()))
+  printResult(json, reply, ({ models }) => formatModels(models))
 }
 
 export function formatModels(
   models: Pick<LocalModel, 'name' | 'digest' | 'size' | 'format' | 'modified_at'>[],
-  now: Date
+  now = new Date()
 ): string {
   const rows = models
     .toSorted((a, b) => b.modified_at.localeCompare(a.modified_at))
@@ -41,17 +32,14 @@ export function formatModels(
   return formatTable(['NAME', 'ID', '>SIZE', 'FORMAT', 'MODIFIED'], rows)
 }
 
-export async function show(
-  context: CommandContext,
-  model: string,
-  { json, template }: { json?: boolean; template?: boolean }
-): Promise<void> {
+type ShowOptions = Options<'json' | 'template'>
+
+export async function show(context: CommandContext, model: string, { json, template }: ShowOptions): Promise<void> {
   const reply = await ask<ShownModel>(context, 'POST', '/api/show', { model: modelArgument(model) })
-  if (json) printJson(reply)
-  else printText(template ? printable(reply.template ?? '') : formatModel(reply, new Date()))
+  printResult(json, reply, () => (template ? printable(reply.template ?? '') : formatModel(reply)))
 }
 
-export function formatModel(reply: ShownModel, now: Date): string {
+export function formatModel(reply: ShownModel, now = new Date()): string {
   const { details, capabilities, origin, files, conversions, license } = reply
   const model = formatPairs([
     ['architecture', details.family || undefined],
@@ -94,10 +82,12 @@ export async function rm(context: CommandContext, models: string[]): Promise<voi
   )
 }
 
+type ConvertOptions = Options<'remove', 'dtype'>
+
 export async function convert(
   context: CommandContext,
   model: string,
-  { dtype, remove }: { dtype?: string; remove?: boolean }
+  { dtype, remove }: ConvertOptions
 ): Promise<void> {
   modelArgument(model)
   if (dtype === undefined) {
@@ -122,10 +112,7 @@ export async function conversionInstall(context: CommandContext): Promise<void> 
   await withServer(context, 'aside', ({ client }) => installConverter(client))
 }
 
-/**
- * Suggests what to do with a new model, as the end of a note. Empty if there is nothing to suggest.
- * @param capabilities capabilities from the model's record
- */
+/** Suggests what to do with a new model, as the end of a note. Empty if there is nothing to suggest. */
 export function nextStep(name: string, capabilities: readonly string[]): string {
   if (capabilities.includes('completion')) return `. Try it with: corral run ${name}`
   const request = (path: string, fields: object) => `POST ${path} ${JSON.stringify({ model: name, ...fields })}`
@@ -136,4 +123,32 @@ export function nextStep(name: string, capabilities: readonly string[]): string 
     return `. It ranks documents: ${request('/v1/rerank', { query: 'a question', documents: ['a text'] })}`
   }
   return ''
+}
+
+/** Installs the Python packages that convert SafeTensors models, and shows progress. */
+async function installConverter(client: ServerClient): Promise<void> {
+  const labels = { first: 'preparing the converter', what: 'installation of the converter', unit: 'parts' } as const
+  await streamWork(client, '/api/conversion/install', {}, labels)
+  printNote('The converter for SafeTensors models is installed.')
+}
+
+/**
+ * Runs work that may convert a model. If the converter is missing, offers to install it and then runs the work again.
+ * @throws errors of `work`, or CommandFailure if the user declines
+ */
+export async function withConverter<T>(client: ServerClient, yes: boolean, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    if (!(error instanceof ServerRefusal) || error.code !== 'conversion_not_installed') throw error
+    if (!yes && !atTerminal()) throw error
+    if (!yes) {
+      printNote(error.message)
+      if (!(await confirm('Install them now?', true))) {
+        throw failure('Nothing was installed. Install it later with: corral conversion install')
+      }
+    }
+    await installConverter(client)
+    return await work()
+  }
 }

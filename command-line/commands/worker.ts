@@ -5,18 +5,12 @@ import type { WorkerFacts } from '../../core/contracts/worker-facts.ts'
 import { WORKER_PORT, type Worker, type WorkerOptions } from '../../core/contracts/workers.ts'
 import { formatBytes, parseBytes } from '../../core/system/bytes.ts'
 import { interruption } from '../command-failure.ts'
-import { type CommandContext, openConfig, usageFailure } from '../context.ts'
+import { type CommandContext, type Options, openConfig, usageFailure } from '../context.ts'
 import { withLocalService } from '../local-service.ts'
 import { formatPairs, printJson, printNote, printText, wrapLines } from '../output.ts'
 import { showProgress } from '../progress-display.ts'
 
-interface WorkerFlags {
-  memory?: string
-  devices?: string
-  threads?: string
-  cache: string
-  json?: boolean
-}
+type WorkerFlags = Options<'json', 'memory' | 'devices' | 'threads'> & { cache: string }
 
 export async function worker(context: CommandContext, flags: WorkerFlags): Promise<void> {
   const options = workerOptions(context, flags)
@@ -70,17 +64,17 @@ function workerOptions(context: CommandContext, flags: WorkerFlags): WorkerOptio
 }
 
 function welcome({ address, cacheDirectory }: Worker, { build, devices }: WorkerFacts, options: WorkerOptions): string {
-  const lent = devices.map(({ name, description, usable, total }) => {
-    return `${name} ${description}: ${formatBytes(usable)} of ${formatBytes(total)}`
-  })
+  const lent = devices.map(
+    ({ name, description, usable, total }) => `${name} ${description}: ${formatBytes(usable)} of ${formatBytes(total)}`
+  )
   const cache = cacheDirectory && `${cacheDirectory}, at most ${formatBytes(options.cache)}`
+  const [first] = reachedAt(address)
   const pairs = formatPairs([
     ['Address', reachedAt(address).join(', ')],
     ['Lends', lent.join('\n')],
     ['llama.cpp', `${build.version} (${build.id})`],
     ['Cache', cache]
   ])
-  const [first] = reachedAt(address)
   return `\n${wrapLines(pairs)}\n\n  In config.yaml on the other machine, for a model:\n  rpc: [${first}]\n\n  Press Ctrl-C to stop the worker.\n`
 }
 

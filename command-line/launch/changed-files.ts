@@ -2,10 +2,11 @@ import { constants } from 'node:fs'
 import { access, lstat, mkdir, open, readFile, realpath, rename, rm, rmdir, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import writeFileAtomic from 'write-file-atomic'
-import { isSystemError } from '../../core/errors.ts'
+import { isSystemError, whenMissing } from '../../core/errors.ts'
 import { withShortLock } from '../../core/system/short-lock.ts'
 import { failure } from '../command-failure.ts'
-import { applyChanges, type Change, type ChangedFile, NotEditable, undoChanges } from './settings-edit.ts'
+import type { FileChanges } from './agents.ts'
+import { applyChanges, type ChangedFile, NotEditable, undoChanges } from './settings-edit.ts'
 
 /*
  * Changes files of the user so that they can be restored. A record in the agent's folder has the text of each file
@@ -15,55 +16,45 @@ import { applyChanges, type Change, type ChangedFile, NotEditable, undoChanges }
 
 const RECORD = 'changed.json'
 
-export interface PlannedChange {
-  path: string
-  before: string | undefined
-  after: string
-}
-
-/** Returns the text that the file gets. @throws CommandFailure if it cannot be changed */
-export async function planChange(folder: string, file: string, changes: Change[]): Promise<PlannedChange> {
-  const { path, current, text } = await computeChange(folder, file, changes)
-  return { path, before: current, after: text }
-}
-
 /** Changes the file, after recording how to undo it. */
-export async function makeChange(folder: string, file: string, changes: Change[]): Promise<void> {
+export async function makeChange(folder: string, changes: FileChanges): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 })
   await withShortLock(folder, async () => {
-    const { path, current, text, records } = await computeChange(folder, file, changes)
-    if (text === current) return
+    const { path, before, after, records } = await planChange(folder, changes)
+    if (after === before) return
     await writeFileAtomic(join(folder, RECORD), JSON.stringify(records), { mode: 0o600 })
     await mkdir(dirname(path), { recursive: true })
-    await replaceFile(path, text)
+    await replaceFile(path, after)
   })
 }
 
-async function computeChange(folder: string, file: string, changes: Change[]) {
+/** Returns the text that the file gets, and how to undo that. @throws CommandFailure if it cannot be changed */
+export async function planChange(folder: string, { file, list }: FileChanges) {
   const path = await realpath(file).catch(async error => {
     if (!isSystemError(error, 'ENOENT')) throw error
     const isLink = await lstat(file).catch(() => undefined)
     if (isLink) throw failure(`${file} is a link to a file that does not exist. Create that file or remove the link.`)
     return file
   })
-  const current = await readText(path)
+  const before = await readText(path)
   const records = await readRecords(folder)
   const earlier = records.find(record => record.path === path)
-  try {
-    const base = earlier ? undoChanges(current, earlier).text : current
-    const { text, record } = applyChanges(base, changes, earlier)
-    const folders = [...(earlier?.folders ?? []), ...(await missingFolders(dirname(path)))]
-    const others = records.filter(other => other !== earlier)
-    return { path, current, text, records: [...others, { path, folders, ...record }] }
-  } catch (error) {
-    throw explained(path, error)
-  }
+  const { text: after, record } = editing(path, () =>
+    applyChanges(earlier ? undoChanges(before, earlier).text : before, list, earlier)
+  )
+  const folders = [...(earlier?.folders ?? []), ...(await missingFolders(dirname(path)))]
+  const others = records.filter(other => other !== earlier)
+  return { path, before, after, records: [...others, { path, folders, ...record }] }
 }
 
-/** Names the file in an error about its text. */
-function explained(path: string, error: unknown): unknown {
-  if (!(error instanceof NotEditable)) return error
-  return failure(`${path} cannot be changed: ${error.message}. Correct the file and try again.`, error)
+/** Edits a text, and names its file in errors. */
+function editing<Result>(path: string, edit: () => Result): Result {
+  try {
+    return edit()
+  } catch (error) {
+    if (!(error instanceof NotEditable)) throw error
+    throw failure(`${path} cannot be changed: ${error.message}. Correct the file and try again.`, error)
+  }
 }
 
 async function missingFolders(folder: string): Promise<string[]> {
@@ -87,12 +78,7 @@ async function readText(path: string): Promise<string | undefined> {
 }
 
 async function readRecords(folder: string): Promise<ChangedFile[]> {
-  try {
-    return JSON.parse(await readFile(join(folder, RECORD), 'utf8'))
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return []
-    throw error
-  }
+  return JSON.parse((await readFile(join(folder, RECORD), 'utf8').catch(whenMissing)) ?? '[]')
 }
 
 /** Replaces a file at once. Its mode and owner stay. */
@@ -115,14 +101,6 @@ async function replaceFile(path: string, text: string): Promise<void> {
   await rename(temporary, path)
 }
 
-function undone(current: string | undefined, record: ChangedFile) {
-  try {
-    return undoChanges(current, record)
-  } catch (error) {
-    throw explained(record.path, error)
-  }
-}
-
 /**
  * Restores all files that were changed for an agent, and removes corral's own. Later changes of the user stay.
  * @returns what was done, a line for each file
@@ -134,7 +112,7 @@ export async function undoLaunch(folder: string): Promise<string[]> {
     for (const record of await readRecords(folder)) {
       const { path, folders } = record
       const current = await readText(path)
-      const { text, kept } = undone(current, record)
+      const { text, kept } = editing(path, () => undoChanges(current, record))
       await rm(`${path}.corral-tmp`, { force: true })
       if (text === undefined) await rm(path, { force: true })
       else if (text !== current) await replaceFile(path, text)

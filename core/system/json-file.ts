@@ -3,7 +3,7 @@ import { mkdir, readFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { Static, TSchema } from 'typebox'
 import writeFileAtomic from 'write-file-atomic'
-import { errorMessage, isSystemError } from '../errors.ts'
+import { errorMessage, whenMissing } from '../errors.ts'
 import { isObject } from './json-object.ts'
 import { faultSentence, findFault } from './schema-check.ts'
 
@@ -36,7 +36,7 @@ export async function readJsonFile<Schema extends TSchema>(
   path: string,
   schema: Schema
 ): Promise<ParsedJson<Static<Schema>> | undefined> {
-  const text = await readFile(path, 'utf8').catch(absent)
+  const text = await readFile(path, 'utf8').catch(whenMissing)
   return text === undefined ? undefined : parseJson(text, schema)
 }
 
@@ -48,13 +48,8 @@ export function readJsonFileSync<Schema extends TSchema>(
   try {
     return parseJson(readFileSync(path, 'utf8'), schema)
   } catch (error) {
-    return absent(error)
+    return whenMissing(error)
   }
-}
-
-function absent(error: unknown): undefined {
-  if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
-  throw error
 }
 
 /** Writes a JSON file atomically and creates its folder. `fsync: false` suits files that do not outlive the process. */

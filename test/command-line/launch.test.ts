@@ -14,8 +14,15 @@ import {
 import { delimiter, join } from 'node:path'
 import { parse as parseJson } from 'jsonc-parser'
 import t, { type Test } from 'tap'
-import { AGENTS, type LaunchFacts, planLaunch } from '../../command-line/launch/agents.ts'
-import { agentModels, chooseModel, contextProblem, formatCommand } from '../../command-line/launch/plan.ts'
+import {
+  AGENTS,
+  agentModels,
+  chooseModel,
+  contextProblem,
+  formatCommand,
+  type LaunchFacts,
+  planLaunch
+} from '../../command-line/launch/agents.ts'
 import { applyChanges, type ChangedFile, formatDiff, undoChanges } from '../../command-line/launch/settings-edit.ts'
 import { alive, until } from '../support/corral.ts'
 import { thorough } from '../support/thorough.ts'

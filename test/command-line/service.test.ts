@@ -9,7 +9,7 @@ import {
   type ServiceDefinition,
   serviceFile,
   systemdUnit
-} from '../../command-line/service-definition.ts'
+} from '../../command-line/commands/service.ts'
 import { until } from '../support/corral.ts'
 import { corral, newHome, writeScript } from './command.ts'
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { formatLogs, formatRawLogs } from '../../../command-line/commands/model-logs.ts'
+import { formatLogs, formatRawLogs } from '../../../command-line/commands/loaded-models.ts'
 import type { EngineLogRecord } from '../../../core/contracts/engine-log.ts'
 import { CorralError } from '../../../core/errors.ts'
 import { createLogEvents } from '../../../plugins/apis/native/log-routes.ts'
