@@ -14,8 +14,6 @@ export function recording(name: string): string {
 /** Converts a text to Windows line ends. */
 export const windowsLines = (text: string) => text.replaceAll('\n', '\r\n')
 
-export const runForLines = (name: string) => recording(name).split('\n')
-
 export function recordings(): string[] {
   return readdirSync(RECORDINGS, { recursive: true, encoding: 'utf8' }).filter(name => name.endsWith('.txt'))
 }
