@@ -50,10 +50,7 @@ export type Telling = 'no' | 'yes' | 'refusal'
 const READS = new Set(['GET', 'HEAD', 'OPTIONS'])
 const DENIED = new Set([401, 403, 429])
 
-/**
- * Decides whether a finished request goes into the audit log.
- * @param reads whether to include requests that change nothing and run no model
- */
+/** Whether a finished request goes into the audit log. @param reads includes requests that change and run nothing */
 export function auditDecision({ method, routeOptions, record }: FastifyRequest, reads: boolean): Telling {
   const { role, audited = !READS.has(method) } = routeOptions.config ?? {}
   const { status, leased } = record
@@ -96,10 +93,7 @@ export function toAuditEntry(request: FastifyRequest, now: Date): AuditEntry {
 /** Body fields that name the target. The first group that is present is used. */
 const TARGETS = [['model'], ['name'], ['source', 'destination'], ['part', 'level'], ['runtime', 'version'], ['id']]
 
-/**
- * Names the target of an action from its path, otherwise from its body. Query strings and credentials are removed from
- * URLs.
- */
+/** Names the target of an action from its path, otherwise from its body. Credentials in URLs are removed. */
 function targetOf({ params, body }: FastifyRequest): string | undefined {
   const inPath = Object.values((params ?? {}) as Record<string, unknown>).join('/')
   const fields = (body ?? {}) as Record<string, unknown>

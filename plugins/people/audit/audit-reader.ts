@@ -45,10 +45,7 @@ function parseEntry(line: string): AuditEntry | undefined {
   }
 }
 
-/**
- * Yields the lines of a file, last line first.
- * @param seen inodes of files that were already read, since a file may be renamed during the read
- */
+/** Yields the lines of a file, last line first. @param seen inodes of read files: one may be renamed meanwhile */
 async function* linesFromEnd(path: string, seen: Set<number>): AsyncGenerator<string> {
   const handle = await open(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0)).catch(error => {
     // The file was deleted because of its age, or nothing has been written yet.

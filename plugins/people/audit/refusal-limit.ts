@@ -3,10 +3,7 @@ const MAX_PER_CLIENT = 30
 const MAX_COUNT = 600
 const MINUTE = 60_000
 
-/**
- * Limits how many refusals are logged. Refusals cost a caller nothing, so a flood of them would push older entries out
- * of the log. Further refusals are only counted.
- */
+/** Limits how many refusals are logged, since a flood of them would push older entries out. Others are only counted. */
 export class RefusalLimit {
   readonly #omit: (refusals: { omitted: number; statuses: Record<string, number> }) => void
   readonly #byCaller = new Map<string, number>()

@@ -8,10 +8,7 @@ import type { KnownCredential } from './key-store.ts'
 /** Wrong keys that an address may send in a row, and how many are forgiven per second. */
 const BURST = 30
 const FORGIVEN = 0.5
-/**
- * Cost of sending the same wrong key again. A program with an outdated key is not guessing, but repeats are not free
- * either.
- */
+/** Cost of sending the same wrong key again, as a program with an outdated key does. */
 const REPEATED = 0.2
 /** Maximum number of remembered addresses. The address that failed longest ago is forgotten first. */
 const MAX_ADDRESSES = 10_000
@@ -29,10 +26,7 @@ interface Failures {
   good: Set<string>
 }
 
-/**
- * Counts wrong keys and links per address. Valid keys are always accepted from the same address, so that clients cannot
- * lock others out by sending wrong keys.
- */
+/** Counts wrong keys and links per address. Valid keys are always accepted, so that nobody can lock others out. */
 export class FailedAttempts {
   readonly #log: Pick<FastifyBaseLogger, 'warn'>
   readonly #failures = new Map<string, Failures>()
@@ -43,10 +37,7 @@ export class FailedAttempts {
     this.#log = log
   }
 
-  /**
-   * Counts a wrong key or link.
-   * @returns the error to throw: the given one, or `rate_limited` after too many
-   */
+  /** Counts a wrong key or link. @returns the error to throw: the given one, or `rate_limited` after too many */
   refuse(address: string, sent: string, refusal: CorralError, now = performance.now()): CorralError {
     const entry = this.#entry(address, now)
     const before = entry.count

@@ -1,9 +1,7 @@
 import { BlockList, isIP } from 'node:net'
 import { CorralError } from '../../../core/errors.ts'
 
-/*
- * Checks the `Host` and `Origin` headers: whether a request was meant for this server, and whether its page may use it.
- */
+/* Checks whether a request was meant for this server (`Host`), and whether its page may use it (`Origin`). */
 
 /** A host name, or an IPv6 address without brackets. */
 export const HOST_PATTERN = '^([^\\s:/?#@\\[\\]\\\\]+|[0-9A-Fa-f:.]+)$'
@@ -79,11 +77,7 @@ export function originPattern(entry: string): OriginPattern {
   return origin => pattern.test(origin.toLowerCase())
 }
 
-/**
- * Whether pages of this origin may use the server.
- * @param header the `Origin` header, undefined if no browser page sent the request
- * @param host the `Host` header
- */
+/** Whether pages of this origin may use the server. @param header the `Origin`, if a page sent the request */
 export function originAllowed(
   header: string | undefined,
   host: string | undefined,
@@ -119,10 +113,7 @@ function isSameOrigin(origin: string, host: string | undefined): boolean {
   return withPort(authority!, scheme.toLowerCase()) === withPort(host, scheme.toLowerCase())
 }
 
-/**
- * Refuses pages of other origins, including allowed ones: sessions are for the server's own page.
- * @throws CorralError `origin_not_allowed`
- */
+/** Refuses pages of other origins: sessions are for the server's own page. @throws CorralError `origin_not_allowed` */
 export function requireSameOrigin(origin: string, host: string | undefined): void {
   if (isSameOrigin(origin, host)) return
   const message = `Pages from ${quoted(origin)} cannot have a session here: sessions are for the server's own page. Use an API key there. A proxy must pass on the Host header.`

@@ -172,11 +172,7 @@ function trustedProxies(addresses: readonly string[]): (address: string, hop: nu
 /** Who can reach an address: only local programs, anyone with a key, or anyone. */
 type Exposure = 'local' | 'keys' | 'open'
 
-/**
- * Returns how exposed a listening address is.
- * @param setting path of the setting that names it
- * @throws ConfigError if the whole network could use the server and the configuration does not allow that
- */
+/** Returns how exposed a listening address is. @throws ConfigError if the configuration does not allow that */
 export function judgeBind(host: string, options: { keys: boolean; insecure: boolean }, setting = 'host'): Exposure {
   if (isLoopbackHost(host)) return 'local'
   if (options.keys) return 'keys'

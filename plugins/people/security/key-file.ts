@@ -14,10 +14,7 @@ import { faultSentence, findFault } from '../../../core/system/schema-check.ts'
 import { withShortLock } from '../../../core/system/short-lock.ts'
 import { KeyLimitsSchema } from './key-limits.ts'
 
-/*
- * The keys made by `corral key` and /api/keys, in a file of the data directory. Both change the file under a lock, and
- * a running server reloads it after each change (key-store.ts).
- */
+/* The keys of `corral key` and /api/keys. Both change the file under a lock, and a running server reloads it. */
 
 /** Key names appear in logs and URLs. */
 const KEY_NAME_PATTERN = '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'
@@ -55,10 +52,7 @@ export function keyFilePath({ home }: Pick<DataPaths, 'home'>): string {
 /** A larger file cannot be a list of keys, and reading it would block the server. */
 const MAX_FILE = 64 * 2 ** 20
 
-/**
- * Returns a value that changes with the file, or undefined if the file never existed.
- * @throws Error naming the file if it cannot be read
- */
+/** Returns a value that changes with the file; undefined if it never existed. @throws Error if it cannot be read */
 export async function keyFileMark(path: string): Promise<string | undefined> {
   const found = await stat(path, { bigint: true }).catch(error => {
     if (!isSystemError(error, 'ENOENT', 'ENOTDIR')) throw unusable(path, errorMessage(error))
@@ -75,10 +69,7 @@ export async function keyFileMark(path: string): Promise<string | undefined> {
   return `${found.ino}:${found.size}:${found.mtimeNs}`
 }
 
-/**
- * Returns the keys in the file, or undefined if it never existed.
- * @throws Error naming the file if it is invalid, so that a typing mistake does not lose keys
- */
+/** Returns the keys in the file; undefined if it never existed. @throws Error naming an invalid file */
 export async function readKeys(path: string): Promise<KeyEntry[] | undefined> {
   if ((await keyFileMark(path)) === undefined) return undefined
   const read = await readJsonFile(path, KeyFileSchema)
@@ -126,11 +117,7 @@ export interface MadeKey {
   record: KeyRecord
 }
 
-/**
- * Creates a key.
- * @param wanted a `NewKey`, validated here
- * @throws CorralError `key_exists`, `invalid_request` or `invalid_option`
- */
+/** Creates a key, after validating it. @throws CorralError `key_exists`, `invalid_request` or `invalid_option` */
 export async function createKey(path: string, wanted: object): Promise<MadeKey> {
   checkNewKey(wanted)
   const { name, role = 'user', models, limits, expires } = wanted
@@ -178,10 +165,7 @@ export async function revokeKey(path: string, name: string): Promise<KeyRecord> 
   })
 }
 
-/**
- * Gives a key a new secret. It keeps its id, and with it everything that belongs to its owner.
- * @throws CorralError `key_not_found`
- */
+/** Gives a key a new secret. It keeps its id and what belongs to its owner. @throws CorralError `key_not_found` */
 export async function rotateKey(path: string, name: string): Promise<MadeKey> {
   return await changeKeys(path, keys => {
     const entry = named(keys, name)
@@ -218,11 +202,7 @@ function newSecret() {
   return { secret, salt, hash: hashOf(salt, secret).toString('base64url') }
 }
 
-/**
- * A fast hash, on purpose. Slow hashes (scrypt, Argon2) protect passwords chosen by people, which can be found by
- * trying. A secret here has 256 random bits, so trying is hopeless with any hash, and a slow one would delay every
- * request.
- */
+/** A fast hash, on purpose: nobody can try secrets of 256 random bits, and a slow hash would delay every request. */
 function hashOf(salt: string, secret: string): Buffer {
   // A third faster than `createHash`, and this runs for every request.
   return hash('sha256', salt + secret, 'buffer')

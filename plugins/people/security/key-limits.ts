@@ -22,10 +22,7 @@ export type KeyLimits = Static<typeof KeyLimitsSchema>
 /** A limit or expiry that cannot be parsed. The message says why. */
 export class LimitMistake extends Error {}
 
-/**
- * Parses `60/min,100000tok/day,20000tok-in/min,max_tokens=4096`.
- * @throws LimitMistake
- */
+/** Parses `60/min,100000tok/day,20000tok-in/min,max_tokens=4096`. @throws LimitMistake */
 export function parseKeyLimits(text: string): KeyLimits {
   const limits: Record<string, unknown> = {}
   for (const part of text.split(',').map(each => each.trim())) {
@@ -71,11 +68,7 @@ export function partsOf(limits: KeyLimits): { bounds: Partial<RequestBounds>; bu
   return { bounds: part(RequestBoundsSchema), budgets: part(BudgetsSchema) }
 }
 
-/**
- * Parses how long a key is valid: `90d`, `12h`, `30m`, `2w`, or a date such as 2026-12-31.
- * @returns the expiry as ISO 8601
- * @throws LimitMistake
- */
+/** Parses how long a key is valid, such as `90d` or 2026-12-31, into an ISO 8601 time. @throws LimitMistake */
 export function parseExpiry(text: string, now: Date): string {
   const end = parseMoment(text, now.getTime(), 'future')
   if (end === undefined) {

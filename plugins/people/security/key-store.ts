@@ -10,9 +10,7 @@ import { OpenSet } from '../../../core/system/open-tables.ts'
 import { type KeyEntry, keyFileMark, matchesSecret, parseKey, readKeys } from './key-file.ts'
 import { partsOf } from './key-limits.ts'
 
-/**
- * Interval for ending expired keys, and for checking the file if the system does not report changes, in milliseconds.
- */
+/** Milliseconds between checks for expired keys, and of the file if the system does not report changes. */
 const POLL_INTERVAL_MS = 250
 /** Interval for checking the file if the system reports changes. It misses some, for example over a network. */
 const WATCHED_INTERVAL = 2000
@@ -56,10 +54,7 @@ export async function openKeyStore(
   changed: (change: 'key_created' | 'key_replaced' | 'key_revoked', name: string, owner: string) => void = () => {}
 ) {
   let own = configured.map(configuredKey)
-  /**
-   * Configured keys, and keys from the file that were already used, by the digest of their text. Clients cannot choose
-   * a digest, so lookup times reveal nothing.
-   */
+  /** Configured keys and used keys of the file by digest, which clients cannot choose: lookup times reveal nothing. */
   let byDigest = indexOf(own)
   let stored = new Map<string, StoredKey>()
   let required = own.length > 0
@@ -148,10 +143,7 @@ export async function openKeyStore(
     get required() {
       return required
     },
-    /**
-     * Returns the key that a client sent, or undefined if it is unknown. Finds keys that were created a moment ago.
-     * @throws CorralError `unauthorized` if it has expired
-     */
+    /** Returns the key that a client sent, even if it is new. @throws CorralError `unauthorized` if it has expired */
     find(sent: string): Key | undefined | Promise<Key | undefined> {
       const digest = digestOf(sent)
       const known = byDigest.get(digest)
@@ -161,9 +153,7 @@ export async function openKeyStore(
       const parts = parseKey(sent)
       return parts && (findStored(parts, digest) ?? refresh().then(() => findStored(parts, digest)))
     },
-    /**
-     * Returns the current caller for an owner, or undefined if its key no longer exists or keyless callers are refused.
-     */
+    /** Returns the current caller of an owner; undefined if its key is gone or keyless callers are refused. */
     callerOf(owner: string): KnownCredential['caller'] | undefined {
       const { turn, address, ...keyless } = keylessCaller('')
       if (owner === keyless.owner) return required ? undefined : keyless
@@ -172,10 +162,7 @@ export async function openKeyStore(
     },
     /** Returns the owner id of the key with this name. */
     ownerOf: (name: string) => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
-    /**
-     * Replaces the configured keys and ends the answers to removed ones.
-     * @returns whether there are new ones
-     */
+    /** Replaces the configured keys and ends the answers to removed ones. @returns whether there are new ones */
     configure(keys: readonly string[]): boolean {
       const before = own
       // Unchanged keys keep their answers, but their name is their position in the list.

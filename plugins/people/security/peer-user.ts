@@ -3,10 +3,7 @@ import type { Socket } from 'node:net'
 import { endianness } from 'node:os'
 import ipaddr from 'ipaddr.js'
 
-/**
- * Returns the user id of the program at the other end of a local connection, or undefined if it is unknown: on systems
- * other than Linux, and for other machines.
- */
+/** Returns the user id of the program at the other end of a local connection, if it is known (Linux). */
 export async function userOfPeer(socket: Pick<Socket, 'remoteAddress' | 'remotePort' | 'localAddress' | 'localPort'>) {
   if (process.platform !== 'linux') return undefined
   const { remoteAddress, remotePort, localAddress, localPort } = socket

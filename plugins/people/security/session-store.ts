@@ -82,11 +82,7 @@ export class SessionStore {
     this.#changed = changed
   }
 
-  /**
-   * Creates a link with the rights of an admin.
-   * @param uid as in `Link`
-   * @returns its token and expiry
-   */
+  /** Creates a link with the rights of an admin. @param uid as in `Link` @returns its token and expiry */
   makeLink({ turn: _, address: __, isLocal: ___, ...maker }: Caller, uid?: number): { token: string; ends: Date } {
     const now = performance.now()
     for (const [digest, { ends }] of this.#links) if (ends <= now) this.#links.delete(digest)
@@ -96,10 +92,7 @@ export class SessionStore {
     return { token, ends: dateAt(ends) }
   }
 
-  /**
-   * Starts a session with a link and uses it up: only one of two simultaneous requests gets it.
-   * @throws CorralError `link_ended`, or `link_refused` if it is for another user's browser
-   */
+  /** Starts a session and uses up its link. @throws CorralError `link_ended`, `link_refused` (another user's browser) */
   async begin(token: string, user: LinkUser) {
     const place = digestOf(token).toString('hex')
     const link = this.#links.get(place)
@@ -137,11 +130,7 @@ export class SessionStore {
     return [...this.#sessions.values()].reverse().map(({ record }) => record)
   }
 
-  /**
-   * Ends a session and its answers.
-   * @param by who ended it, for the log
-   * @throws CorralError `session_not_found`
-   */
+  /** Ends a session and its answers. @param by who ended it, for the log @throws CorralError `session_not_found` */
   end(id: string, by: string): SessionRecord {
     const session = this.#sessions.get(id)
     if (!session) {

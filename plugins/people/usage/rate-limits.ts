@@ -153,10 +153,7 @@ export class RateLimits implements Usage {
     return counts.some(count => count instanceof Promise) ? Promise.all(counts).then(states) : states(counts as Count[])
   }
 
-  /**
-   * @param deciding the budgets that may refuse the request
-   * @throws CorralError `rate_limited`; the request is then not counted
-   */
+  /** @param deciding the budgets that may refuse @throws CorralError `rate_limited`; the request is then not counted */
   #refuseExhausted(
     hooked: HookedRequest,
     { budgets, ends, tomorrow }: Admission,

@@ -114,10 +114,7 @@ export class UsageRecords {
   #reading: Promise<void> = Promise.resolve()
   #fault = ''
 
-  /**
-   * @param keepDays number of days to keep, including today
-   * @throws if today's file cannot be read
-   */
+  /** @param keepDays number of days to keep, including today @throws if today's file cannot be read */
   constructor(folder: string, keepDays: () => number, log: Pick<FastifyBaseLogger, 'error' | 'warn' | 'info'>) {
     this.#folder = folder
     this.#keepDays = keepDays

@@ -1,9 +1,7 @@
 import CHIPS from './amd-chips.json' with { type: 'json' }
 import { isInRange } from './pci.ts'
 
-/*
- * Names of AMD's GPU architectures (https://llvm.org/docs/AMDGPUUsage.html#processors).
- */
+/* Names of AMD's GPU architectures (https://llvm.org/docs/AMDGPUUsage.html#processors). */
 
 /** A family of chips. `amd-chips.json` lists their PCI device ids (libdrm's amdgpu.ids, the kernel's amdgpu_drv.c). */
 export interface AmdChip {
@@ -13,10 +11,7 @@ export interface AmdChip {
   integrated: boolean
 }
 
-/**
- * Finds a chip by its PCI id. Without an id, returns the chips of an architecture if all of them, or none, are
- * integrated.
- */
+/** Finds a chip by its PCI id, or the chips of an architecture if they are all integrated or all not. */
 export function amdChip(pciId: string | undefined, gfx?: string): AmdChip | undefined {
   const chip = pciId && CHIPS.find(({ ids }) => isInRange(pciId, ids))
   if (chip) return { gfx: chip.gfx, name: `AMD ${chip.name}`, integrated: chip.integrated === true }

@@ -15,9 +15,7 @@ import {
   toFreeMemory
 } from './probe.ts'
 
-/*
- * AMD's GPUs, from the kernel's compute devices, rocminfo, rocm-smi and amd-smi.
- */
+/* AMD's GPUs, from the kernel's compute devices, rocminfo, rocm-smi and amd-smi. */
 
 // ---- /sys/class/kfd/kfd/topology/nodes/<n> (https://docs.kernel.org/gpu/amdgpu and kfd_topology.c). Processors and
 // partitions of a card are nodes too.
@@ -34,10 +32,7 @@ function numbersOf(text: string): Partial<Record<string, number>> {
   )
 }
 
-/**
- * Parses one node. Returns undefined for a processor or invalid properties.
- * @param banks the properties of its memory banks. amdgpu reports elsewhere how much of them is used.
- */
+/** Parses one node, with the properties of its memory banks. Returns undefined for a processor. */
 export function parseKfdNode(properties: string, banks: readonly string[]): Sighting | undefined {
   const values = numbersOf(properties)
   if (!values.simd_count) return undefined
@@ -56,10 +51,7 @@ export function parseKfdNode(properties: string, banks: readonly string[]): Sigh
   })
 }
 
-/**
- * Merges nodes into cards. A card in compute partitions shows up as several nodes whose bus addresses differ only in
- * the function.
- */
+/** Merges the nodes of a card in compute partitions. Their bus addresses differ only in the function. */
 export function foldPartitions(nodes: readonly Sighting[]): { gpus: Sighting[]; problems: HardwareProblem[] } {
   const cards = new Map<string, Sighting[]>()
   for (const [index, node] of nodes.entries()) {

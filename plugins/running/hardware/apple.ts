@@ -37,10 +37,7 @@ export function appleMemory(text: string): number | undefined {
   return toBytes(parseSysctl(text).get('hw.memsize') ?? text.trim())
 }
 
-/**
- * Returns the bytes that Metal recommends for the GPU of an Apple processor: two thirds of the memory up to 36 GiB,
- * three quarters above.
- */
+/** Returns the bytes that Metal recommends for the GPU: two thirds of the memory up to 36 GiB, three quarters above. */
 export function metalBudget(memory: number): number {
   return Math.floor(memory <= 36 * 2 ** 30 ? (memory * 2) / 3 : (memory * 3) / 4)
 }

@@ -95,10 +95,7 @@ function listProblems(results: readonly ProbeResult[], gpus: readonly Gpu[], pla
   return [...reported, ...unserved.map(gpu => unservedProblem(gpu, noAccess)), ...results.flatMap(probeProblem)]
 }
 
-/**
- * Reports a probe that hangs, and nvidia-smi when it fails for an unknown reason. Other failures are not worth a
- * warning.
- */
+/** Reports a probe that hangs, and a failing nvidia-smi. Other failures are not worth a warning. */
 function probeProblem({ report: { probe, outcome, detail = '' }, findings }: ProbeResult): HardwareProblem[] {
   if (outcome === 'timed_out') {
     const message = `${probe} did not answer in time; its information about this machine is missing.`

@@ -24,10 +24,7 @@ function findCard<Card extends { pciBus?: string | undefined }>(
 
 export type GpuMemory = (machine: Machine, gpus: readonly Gpu[]) => Promise<MemoryNow['gpus']>
 
-/**
- * Reads the free memory of GPUs with dedicated memory of a known size. Leaves out GPUs that it cannot read. Never
- * rejects.
- */
+/** Reads the free memory of GPUs with dedicated memory of a known size, if it can be read. Never rejects. */
 export function createGpuMemory(): GpuMemory {
   let answer: ReturnType<typeof nvidiaMemory> | undefined
   let until = 0

@@ -3,10 +3,7 @@ import type { GpuMemory } from './gpu-figures.ts'
 import type { HardwareOptions } from './inspected-machine.ts'
 import type { Machine } from './probe.ts'
 
-/**
- * Detects the hardware of this machine, or of a recorded one. The probes are loaded and run on the first call, so they
- * do not delay startup.
- */
+/** Detects the hardware of this machine, or of a recorded one, on the first call. */
 export function createHardware(options: HardwareOptions): HardwareService {
   let machine: Promise<Machine> | undefined
   let gpuMemory: Promise<GpuMemory> | undefined

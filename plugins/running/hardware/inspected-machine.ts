@@ -6,10 +6,7 @@ import { type Machine, ProbeFailure, type ProgramOutput, type SystemFiles, timeL
 
 /** Characters. A program that prints more is broken. */
 const MAX_OUTPUT = 4 * 2 ** 20
-/**
- * Share of a probe's time limit that one program gets, so that a slow program does not lose what the probe has already
- * found.
- */
+/** Share of a probe's time limit that one program gets. A slow program must not lose what the probe has found. */
 const PROGRAM_SHARE = 0.9
 
 /** Sorts by the numbers in names: card2 before card10. `Intl` would take 3 MiB of memory for its data. */
@@ -92,10 +89,7 @@ export async function openMachine(options: HardwareOptions): Promise<Machine> {
   return { root, platform, arch, files, run: (program, args) => runProgram(options, program, args) }
 }
 
-/**
- * Counters that the kernel keeps in memory. A synchronous read takes microseconds. A read in Node's thread pool takes
- * milliseconds on a busy machine, which would delay every load.
- */
+/** Counters in the kernel's memory. On a busy machine Node's thread pool would take milliseconds to read them. */
 const KERNEL_COUNTERS = /^\/(?:proc\/(?:meminfo|self\/cgroup)$|sys\/fs\/cgroup\/)/
 
 function textAtOnce(path: string): string | undefined {

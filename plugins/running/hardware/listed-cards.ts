@@ -117,9 +117,7 @@ export interface CardSensors {
   utilization?: number
 }
 
-/**
- * Reads the sensors of cards with AMD's driver or Intel's newer one (https://docs.kernel.org/gpu/amdgpu/thermal.html).
- */
+/** Reads the sensors of AMD's and newer Intel cards (https://docs.kernel.org/gpu/amdgpu/thermal.html). */
 export async function readCardSensors(files: SystemFiles): Promise<CardSensors[]> {
   return await eachCard(files, async (folder, bus) => {
     const [sensor] = await files.names(`${folder}/hwmon`)
@@ -179,10 +177,7 @@ export const deviceNodes: Probe = {
 
 // ---- lspci
 
-/**
- * Parses the GPUs of `lspci -vmm`, whose blocks of fields have numbers or names and numbers: `GP102 [Tesla P40]
- * [1b38]`.
- */
+/** Parses the GPUs of `lspci -vmm`. Fields have numbers, or names and numbers: `GP102 [Tesla P40] [1b38]`. */
 export function parseLspci(text: string): Sighting[] {
   return text.split(/\r?\n\s*\r?\n/).flatMap((block): Sighting[] => {
     const numberOf = (key: string) => /(?:^|\[)([0-9a-f]{4})\]?$/i.exec(getField(block, key) ?? '')?.[1]

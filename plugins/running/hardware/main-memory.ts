@@ -32,10 +32,7 @@ export function parseVmStat(text: string): number | undefined {
   return Number(pageSize) * others.reduce((sum, count) => sum + count, free)
 }
 
-/**
- * Limit and usage of one control group in bytes (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory and
- * https://docs.kernel.org/admin-guide/cgroup-v1/memory.html).
- */
+/** Limit and usage of one control group in bytes (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory). */
 export interface GroupMemory {
   limit: number
   /** Excludes file caches, which the kernel drops under memory pressure. */

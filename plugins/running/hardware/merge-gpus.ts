@@ -33,9 +33,7 @@ function sameName(a: string, b: string): boolean {
 
 const typed = ({ type }: Sighting) => (type === 'discrete' || type === 'integrated' ? type : undefined)
 
-/**
- * Rates how certainly two sightings are the same GPU: 3 by PCI address, 2 by device id, 1 by name, 0 possibly, -1 no.
- */
+/** Rates a match of two sightings: 3 by PCI address, 2 by device id, 1 by name, 0 possible, -1 impossible. */
 function rateMatch(a: Sighting, b: Sighting): number {
   if (a.vendor !== b.vendor) return -1
   if (a.pciBus !== undefined && b.pciBus !== undefined) return a.pciBus === b.pciBus ? 3 : -1
@@ -116,10 +114,7 @@ function driverOf(vendor: Gpu['vendor'], group: readonly Sighting[]): Gpu['drive
   return Object.keys(driver).length === 0 ? undefined : driver
 }
 
-/**
- * If a source reports an API but not whether the GPU is usable, it is usable. Otherwise any source that could use the
- * GPU decides.
- */
+/** A GPU is usable if a source could use it, or if a source reports its API and none says that it is unusable. */
 function isUsable(vendor: Gpu['vendor'], group: readonly Sighting[]): boolean {
   if (group.some(({ api, usable }) => api !== undefined && usable === false)) return false
   if (group.some(({ usable }) => usable === true)) return true

@@ -118,10 +118,7 @@ export function parseSmiTable(text: string): SmiGpu[] {
   return gpus
 }
 
-/**
- * Parses the versions of the driver and of CUDA from the table's banner or `--version`. Driver 610 renamed them to KMD
- * (kernel) and UMD (CUDA).
- */
+/** Parses the versions of driver and CUDA from the banner or `--version`. Driver 610 renamed them to KMD and UMD. */
 export function parseSmiVersions(text: string): { version?: string; cuda?: string } {
   const version = (pattern: string) =>
     new RegExp(`\\b${pattern}\\s*:\\s*(\\d{1,4}(?:\\.\\d{1,4}){1,3})`, 'i').exec(text)?.[1]
@@ -131,9 +128,7 @@ export function parseSmiVersions(text: string): { version?: string; cuda?: strin
   })
 }
 
-/**
- * Parses `nvidia-smi -L` into the sizes in GB of each GPU's MIG instances, which the names of their profiles contain.
- */
+/** Parses `nvidia-smi -L` into the sizes in GB of each GPU's MIG instances, which are in the profiles' names. */
 export function parseSmiList(text: string): Map<number, number[]> {
   const instances = new Map<number, number[]>()
   for (const gpu of text.split(/^GPU (?=\d{1,3}: )/m).slice(1)) {
@@ -159,10 +154,7 @@ export function smiProblem(text: string, where: SystemKind): HardwareProblem | u
   }
 }
 
-/**
- * Combines the output of nvidia-smi into findings.
- * @param instances sizes in GB of the instances of each GPU, or undefined if `-L` did not list them
- */
+/** Combines the output of nvidia-smi. @param instances sizes in GB of each GPU's instances, if `-L` listed them */
 export function findingsFromSmi(
   gpus: readonly SmiGpu[],
   versions: ReturnType<typeof parseSmiVersions>,

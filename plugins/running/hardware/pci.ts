@@ -14,10 +14,7 @@ export function pciAddress(text: string | undefined): string | undefined {
   return `${domain}:${match[2]}:${match[3]}.${match[4]}`.toLowerCase()
 }
 
-/**
- * Converts the number that AMD's tools print to a PCI address: the bus is in the upper byte, device and function are in
- * the lower.
- */
+/** Converts the number that AMD's tools print: the bus is in the upper byte, device and function in the lower. */
 export function addressFromLocation(location: number, domain = 0): string | undefined {
   if (!Number.isInteger(location) || location <= 0 || location > 0xffff) return undefined
   const hex = (value: number, digits: number) => value.toString(16).padStart(digits, '0')

@@ -10,10 +10,7 @@ export interface Machine {
   readonly platform: string
   readonly arch: string
   readonly files: SystemFiles
-  /**
-   * Runs a program from the PATH and returns its output, whatever its exit code is.
-   * @throws ProbeFailure if the program is missing, takes too long or prints too much
-   */
+  /** Runs a program from the PATH and returns its output, whatever its exit code. @throws ProbeFailure */
   run(program: string, args: readonly string[]): Promise<ProgramOutput>
 }
 
@@ -77,11 +74,7 @@ export class ProbeFailure extends Error {
   }
 }
 
-/**
- * Makes a probe that runs one program and parses its standard output.
- * @param command the program and its arguments
- * @param parse returns undefined for output that it cannot read
- */
+/** Makes a probe that runs one program. @param parse returns undefined for standard output that it cannot read */
 export function programProbe(
   name: string,
   platforms: readonly string[],
@@ -117,10 +110,7 @@ export async function optionalOutput(machine: Machine, program: string, ...args:
 /** Characters. A broken program may print a lot. */
 const DETAIL_LENGTH = 200
 
-/**
- * Runs a probe with a time limit in milliseconds. Never rejects and never takes longer, because a hung driver can block
- * even the reading of a file forever.
- */
+/** Runs a probe for at most `limit` milliseconds, even if a hung driver blocks the reading of a file. Never rejects. */
 export async function runProbe(
   probe: Probe,
   machine: Machine,
@@ -157,10 +147,7 @@ export function defined<Values extends object>(
 
 export const sighting = (values: Sighting): Sighting => defined(values)
 
-/**
- * Returns the value in a line `key: value` or `key=value`, or undefined if it is missing or empty. @param key regular
- * expression
- */
+/** Returns the value in a line `key: value` or `key=value`, if it is not empty. @param key regular expression */
 export function getField(text: string, key: string): string | undefined {
   return new RegExp(`^[ \\t]*${key}[ \\t]*[:=][ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
 }
@@ -176,10 +163,7 @@ export function parseJson(text: string): unknown {
 /** No device has this much memory. A larger value is wrong. */
 const MAX_BYTES = 2 ** 46
 
-/**
- * Converts a number or numeric text in units of `unit` to bytes. Returns undefined for 0, implausibly large values and
- * other text.
- */
+/** Converts a number or numeric text to bytes. Returns undefined for 0, implausibly large values and other text. */
 export function toBytes(value: unknown, unit = 1): number | undefined {
   const number =
     typeof value === 'number' ? value : /^\s*\d{1,18}(\.\d+)?\s*$/.test(String(value)) ? Number(value) : NaN

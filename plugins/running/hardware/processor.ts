@@ -2,10 +2,7 @@ import { cpus } from 'node:os'
 import type { Hardware } from '../../../core/contracts/hardware.ts'
 import { defined, type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
 
-/*
- * Finds the name and cores of the processor, and the instruction sets that llama.cpp has code for
- * (GGML_CPU_ALL_VARIANTS in its ggml/src/CMakeLists.txt).
- */
+/* The processor, and the instruction sets that llama.cpp has code for (GGML_CPU_ALL_VARIANTS in its CMakeLists.txt). */
 
 /** Features of x86 processors. /proc/cpuinfo uses the same names except for those in `LINUX_NAMES`. */
 const X86 = [

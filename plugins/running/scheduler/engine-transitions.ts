@@ -76,10 +76,7 @@ export function newPlan(options: LoadOptions, chosenBy: string): Plan {
   }
 }
 
-/**
- * Plans a load, now or after the old engine has stopped. The default options are the union of the options of waiting
- * requests.
- */
+/** Plans a load, now or after the old engine has stopped, by default with the options of all waiting requests. */
 export function planLoad(
   step: Step,
   engine: EngineState,

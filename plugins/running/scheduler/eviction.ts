@@ -15,10 +15,7 @@ import {
   type SchedulerState
 } from './scheduler-state.ts'
 
-/*
- * Finds room for a waiting model: the models that can stay beside it, the models that are evicted, and the errors if
- * there is no room. Pure: it changes nothing.
- */
+/* Finds room for a waiting model: which models stay, which are evicted, and the errors if there is none. Pure. */
 
 /** An engine that takes room now or soon. */
 export interface Tenant {
@@ -236,10 +233,7 @@ function isTurnOver(state: SchedulerState, other: EngineInPhase<'ready'>, plan: 
   return now >= at || other.grants >= grants
 }
 
-/**
- * How many times more it costs to evict an engine that other clients have used lately. A client's own engines are
- * evicted first.
- */
+/** How many times more it costs to evict an engine that other clients have used lately, and not only one's own. */
 const OTHERS_LOSS_FACTOR = 8
 /** … and to evict an engine that no client has used. */
 const UNUSED_LOSS_FACTOR = 1 / 8

@@ -13,10 +13,7 @@ import {
   satisfies
 } from './scheduler-state.ts'
 
-/*
- * How clients share an engine's slots, its load options and the machine's memory. A client is an API key or an address.
- * `serve-engine.ts` and `eviction.ts` use this.
- */
+/* How clients share an engine's slots, its load options and the machine's memory. A client is a key or an address. */
 
 /** Milliseconds for which an idle client may return and keeps a slot free … */
 const MAY_RETURN_MS = 60_000
@@ -155,9 +152,7 @@ export function getWantedOptions(
   return clientId === chosenBy ? options : { ...defaults, ...options }
 }
 
-/**
- * Whether clients other than these wait for the engine, run on it or have used it in the last `within` milliseconds.
- */
+/** Whether other clients wait for the engine, run on it or have used it in the last `within` milliseconds. */
 function hasOtherClients(
   engine: EngineState,
   isOwn: (clientId: string) => boolean,
@@ -334,10 +329,7 @@ export function chargeReload(
   reloaders.add(clientId)
 }
 
-/**
- * Returns the request that gives up its place in a full queue: the newest of the client with the most, if this client
- * has fewer.
- */
+/** Returns the request that gives up its place in a full queue: the newest of the client with the most. */
 export function findDisplaceable(engine: EngineState, clientId: string): QueuedRequest | undefined {
   const { mostCrowded } = engine.queue
   if (!mostCrowded || mostCrowded.length <= (engine.queue.byClient(clientId)?.length ?? 0) + 1) return undefined
@@ -403,9 +395,7 @@ export function waitsSince({ loads }: SchedulerState, engine: EngineState, { sin
   return least
 }
 
-/**
- * Whether clients other than those waiting for the newcomer use an idle engine. They may want it again at any moment.
- */
+/** Whether clients other than those waiting for the newcomer use an idle engine, and may want it again soon. */
 export function isUsedByOthers(other: EngineState, newcomer: EngineState, now: number): boolean {
   return (
     isIn(other, 'ready') &&
@@ -413,10 +403,7 @@ export function isUsedByOthers(other: EngineState, newcomer: EngineState, now: n
   )
 }
 
-/**
- * Whether the client that an engine is loaded for has evicted too many engines of others. It then waits for their turns
- * to end.
- */
+/** Whether the client that an engine is loaded for has evicted too many of others. It waits for their turns. */
 export function isGreedy(state: SchedulerState, newcomer: EngineState, now: number): boolean {
   const { first } = decidingRequests(newcomer)
   return first !== undefined && nextForcedReloadAt(state, first.clientId, now) !== undefined

@@ -191,10 +191,7 @@ function getDemandingRequests(engine: EngineState, plan: Plan): QueuedRequest[] 
   return raiser ? [raiser] : queue
 }
 
-/**
- * (19) Refuses requests that have waited for room longer than `room_timeout`. Returns true if no request waits for this
- * plan any longer.
- */
+/** (19) Refuses requests that have waited longer than `room_timeout`. Returns whether nobody waits for the plan now. */
 function refuseTimedOut(step: Step, engine: EngineState, plan: PreparedPlan): boolean {
   const late: QueuedRequest[] = []
   for (const request of waitingFor(engine, plan)) {

@@ -44,10 +44,7 @@ export function findClamped(
 
 export type ModelConfiguration = ReturnType<typeof createModelConfiguration>
 
-/**
- * Reads the settings of models from the configuration, or from a trial that overrides it.
- * @param getTrialSettings returns the settings that are being tried for a variant, by its key
- */
+/** Reads the settings of models from the configuration, or from a trial that overrides it (by variant key). */
 export function createModelConfiguration(
   config: CoreConfig,
   getTrialSettings: (key: string) => ModelSettings | undefined

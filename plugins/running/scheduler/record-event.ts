@@ -152,10 +152,7 @@ function recordRequest(step: Step, engine: EngineState, event: RequestEvent): vo
   })
 }
 
-/**
- * Drops a plan made for background requests, because a client has arrived. A load that has begun continues, because it
- * may serve the client.
- */
+/** Drops a plan made for background requests, because a client has arrived. A load that has begun may serve it too. */
 function takeOver(step: Step, engine: EngineState): void {
   if (engine.queue.length > 0 && getPlan(engine) && !isIn(engine, 'loading')) dropPlan(step, engine)
 }
@@ -170,10 +167,7 @@ function endAnswer({ now }: Step, engine: EngineState, id: number): void {
   noteUse(engine.phase, ended.request, now)
 }
 
-/**
- * Gives the slots of a request to others and queues it again as the first of its client. It keeps its slots if nobody
- * else waits.
- */
+/** Gives a request's slots to others, if any wait, and queues it again as the first of its client. */
 function recordYield(step: Step, engine: EngineState, id: number): void {
   const taken = 'running' in engine.phase ? engine.phase.running.get(id) : undefined
   if (!taken) return

@@ -30,9 +30,7 @@ export class RequestQueue {
   readonly #byId = new OpenMap<number, QueuedRequest>()
   readonly #byClientId = new OpenMap<string, ClientLine>()
   readonly #usedBy: (clientId: string) => number
-  /**
-   * Clients in the order of their turns. Clients whose first request does not fit the running engine are kept apart.
-   */
+  /** Clients in the order of their turns. Those whose first request does not fit the running engine are kept apart. */
   readonly #fitting = new SortedList(byShare)
   readonly #misfits = new SortedList(byShare)
   #fits: (request: QueuedRequest) => boolean = () => true
@@ -112,10 +110,7 @@ export class RequestQueue {
     for (const line of this.#byClientId.values()) this.#settle(line)
   }
 
-  /**
-   * Among the clients that satisfy `isMeant`, returns the first whose request fits and the first whose request does
-   * not.
-   */
+  /** Returns the first meant client whose request fits, and the first whose request does not. */
   firstByShare(isMeant: (clientId: string) => boolean): string[] {
     const first = [this.#fitting, this.#misfits].map(({ items }) => items.find(({ clientId }) => isMeant(clientId)))
     return first.flatMap(line => (line ? [line.clientId] : []))
@@ -152,10 +147,7 @@ export class RequestQueue {
   }
 }
 
-/**
- * Compares use of the engine, then arrival. Clients with running requests or recent reloads are compared elsewhere
- * (`fair-share.ts`).
- */
+/** Compares use of the engine, then arrival. `fair-share.ts` compares clients with running requests or reloads. */
 function byShare(a: ClientLine, b: ClientLine): number {
   return a.used - b.used || a.arrivedAt - b.arrivedAt || a.id - b.id
 }

@@ -25,9 +25,7 @@ import {
 /** Progress phases before there is a GGUF file to load. */
 const CONVERTING: ReadonlySet<Progress['phase']> = new Set(['installing', 'converting', 'quantizing'])
 
-/**
- * One model in one mode with its process, timers and files. `EngineState` is the part that decisions are made about.
- */
+/** One model in one mode with its process, timers and files. Decisions are made about its `EngineState`. */
 export interface EngineRecord {
   key: string
   variant: Model
@@ -39,10 +37,7 @@ export interface EngineRecord {
   markEnded?: ((exit: EngineExit) => void) | undefined
   /** Aborts the preparation or load in progress. There is never more than one of them. */
   work?: AbortController | undefined
-  /**
-   * Settings and default options of its last load or preparation (`getBasis`). A difference means that it must be
-   * reloaded.
-   */
+  /** Settings and default options of its last load or preparation. A difference means that it must be reloaded. */
   basis?: string
   /** It was last loaded with the settings of a trial. */
   isTrial?: boolean
@@ -154,9 +149,7 @@ function getLoadingState({ progress }: EngineRecord, engine: EngineState): Loadi
   return isCertain ? 'loading' : 'queued'
 }
 
-/**
- * Returns the reason why an engine from a provider is unusable, as the end of a sentence. @param ids of other engines
- */
+/** Returns why an engine from a provider is unusable, as the end of a sentence. @param ids of other engines */
 export function engineFault({ id, slots }: Engine, ids: readonly string[]): string | undefined {
   if (id !== undefined && ids.includes(id)) return `whose id "${id}" another engine has`
   return slots === undefined || (Number.isSafeInteger(slots) && slots > 0) ? undefined : `with ${slots} slots`

@@ -39,9 +39,7 @@ export interface EngineState extends ModelFacts {
   phase: Phase
   /** Waiting requests. `fair-share.ts` decides which is next. */
   queue: RequestQueue
-  /**
-   * Milliseconds without requests until it is unloaded, unless a client asks for another time. Infinity means never.
-   */
+  /** Milliseconds without requests until it is unloaded, unless a client asks for another time. May be infinite. */
   keepAlive: number
   /** The model's own setting, or the default of all models. */
   configuredKeepAlive: number
@@ -145,10 +143,7 @@ export interface Plan {
   claims: ReadonlyMap<EngineState, number>
   /** It ran out of memory and gets another attempt without idle engines beside it. */
   alone: boolean
-  /**
-   * Set if it replaces an engine that has other options. If the load fails, the old options return and only the
-   * requester is refused.
-   */
+  /** Set if it replaces an engine with other options. If it fails, they return and only the requester is refused. */
   reload: Reload | undefined
 }
 
@@ -157,9 +152,7 @@ export interface Reload {
   /** `Loaded.chosenBy` of the previous engine. */
   previouslyBy: string
   requester: number
-  /**
-   * The client that pays for it: the requester's, or the client that changed the defaults if the request restores them.
-   */
+  /** The client that pays: the requester's, or the one that changed the defaults if the request restores them. */
   paidBy: string
   /** When the engine began to drain for it. */
   since: number
@@ -181,9 +174,7 @@ export function onlyBackgroundWaits({ queue }: EngineState): boolean {
   return queue.clients.length === 0
 }
 
-/**
- * Returns the requests that determine the load options: those of clients, or background requests if no client waits.
- */
+/** Returns the requests that decide the load options: those of clients, or background ones if no client waits. */
 export function decidingRequests({ queue }: EngineState): Line {
   return queue.clients.length > 0 ? queue.clients : queue.background
 }
@@ -205,9 +196,7 @@ export function reservedBy({ phase }: EngineState): MemoryUse {
   return 'reserved' in phase ? phase.reserved : {}
 }
 
-/**
- * Number of clients' active requests. Background requests are not counted, because they can be displaced immediately.
- */
+/** Number of clients' active requests. Background requests can be displaced immediately, so they do not count. */
 export function runningOn({ phase }: EngineState): number {
   let count = 0
   if ('running' in phase) for (const { request } of phase.running.values()) if (!request.background) count++
@@ -357,9 +346,7 @@ export function union(loaded: LoadOptions, wanted: Partial<LoadOptions>): LoadOp
   return merged
 }
 
-/**
- * Returns the options of a first load: the defaults with those of the first request, then the union with the others.
- */
+/** Returns the options of a first load: the defaults with the first request's, then the union with the others. */
 export function firstLoad(defaults: LoadOptions, wanted: Partial<LoadOptions>[]): LoadOptions {
   const [first = {}, ...others] = wanted
   return others.reduce<LoadOptions>((options, ask) => (satisfies(options, ask) ? options : union(options, ask)), {

@@ -34,9 +34,7 @@ const stoppedError: ToError = ({ variant: { publicName } }) =>
 export interface OwnedScheduler extends Scheduler {
   /** Loads the models that `config.yaml` lists for preloading, one after the other. Failures are logged. */
   preload(signal: AbortSignal): Promise<void>
-  /**
-   * Applies the current configuration. Models whose load settings changed are reloaded when their answers have ended.
-   */
+  /** Applies the configuration. Models whose load settings changed are reloaded when their answers have ended. */
   reload(limits: Limits, signal: AbortSignal): void
   close(graceMs: number): Promise<void>
 }

@@ -118,10 +118,7 @@ export function serve(step: Step, engine: EngineInPhase<'ready'>): void {
   else setAlarm(step, engine, expires)
 }
 
-/**
- * Gives up a reload. If there is an error, refuses its requester with it. A running engine continues. An engine that
- * has ended is loaded again with its previous options.
- */
+/** Gives up a reload, and refuses its requester if there is an error. An engine that has ended gets its old options. */
 export function undoReload(
   step: Step,
   engine: EngineState,
@@ -150,10 +147,7 @@ export function grant({ now, effects }: Step, engine: EngineInPhase<'ready'>, re
   effects.push({ type: 'grant', id: request.id, key: engine.key })
 }
 
-/**
- * Returns an error if a client has forced too many reloads of engines that others use. Going back to the model's
- * defaults is always allowed.
- */
+/** Returns an error if a client has forced too many reloads of engines that others use. Defaults are always allowed. */
 function reloadRefused(
   { state, now }: Step,
   engine: EngineInPhase<'ready'>,

@@ -7,10 +7,7 @@ import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/erro
 import { Given, keep_alive, Loose, options } from '../../../../core/http/request-fields.ts'
 import { isObject } from '../../../../core/system/json-object.ts'
 
-/*
- * The protocol by which the gateway calls a node's engine over HTTP. Requests and answers have the form of the engine
- * contract, so every API of the gateway answers as it would with a local engine.
- */
+/* How the gateway calls a node's engine. Requests and answers have the form of the engine contract. */
 
 export const ASK_PATH = '/api/cluster/ask'
 export const DESCRIBE_PATH = '/api/cluster/describe'

@@ -148,10 +148,7 @@ function requireOwn(variant: Model): void {
   )
 }
 
-/**
- * From here on, the request belongs to the gateway's client. Its ids are derived from the gateway's key, so no gateway
- * can act as a client of another gateway or of this server.
- */
+/** Acts for the gateway's client. Ids are derived from the gateway's key, so it cannot act as anybody else's client. */
 function actFor(request: FastifyRequest, { owner, turn, idle }: AskBody): void {
   const { caller } = request
   request.caller = {

@@ -21,15 +21,10 @@ export type Choice =
    */
   | { member: NodeView; why: 'prefix' | 'session' | 'least_busy' | 'load'; from?: undefined }
   | { member: NodeView; why: 'fetch'; from: NodeView }
-  /**
-   * unknown: no node has the model. away: the nodes with the model are down, or were tried. too_large: it fits nowhere.
-   */
+  /** unknown: no node has it. away: those that have it are down, or were tried. too_large: it fits nowhere. */
   | { member: undefined; why: 'unknown' | 'away' | 'too_large' }
 
-/**
- * Answering while all other slots are busy costs as much as processing this many prompt characters (about 2,000
- * tokens).
- */
+/** Answering while all other slots are busy costs as much as processing this many prompt characters (2,000 tokens). */
 const BUSY_COST = 8192
 /** Evicting a conversation that was just active costs as much as processing this many prompt characters … */
 const EVICTED_CONVERSATION_COST = 8192

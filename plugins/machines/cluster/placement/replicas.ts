@@ -31,10 +31,7 @@ export interface ReplicaState {
 
 export interface ReplicaDecision {
   state: ReplicaState
-  /**
-   * The number of nodes that should have it. If higher than now, load it on more nodes. If lower, unload it from idle
-   * ones.
-   */
+  /** The number of nodes that should have it: more are loaded, or idle ones are unloaded. */
   wanted: number
   /** Why there should be more or fewer, or why this number is right. */
   why: 'minimum' | 'queue' | 'idle' | 'maximum' | 'enough'
