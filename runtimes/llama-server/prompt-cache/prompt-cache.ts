@@ -10,7 +10,7 @@ import { MIN_TOKENS } from './placement.ts'
 import type { SlotStates } from './prompt-slots.ts'
 import type { SavedState, Tier } from './saved-state.ts'
 import { millisecondsPerToken, rollBack, slotAction } from './slot-requests.ts'
-import { addWindowCell, readLayout, rewriteForStreams, type StateKind } from './state-file.ts'
+import { addWindowCell, readParts, rewriteForStreams, type StateKind } from './state-file.ts'
 import { openStateStore, type StateStore, type StateStoreOptions } from './state-store.ts'
 
 /** Milliseconds for any save or restore, and bytes per millisecond on top. */
@@ -131,6 +131,8 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
     const window = shapeOf(spec)?.window ?? 0
     const thinks = variant.metadata.capabilities.includes('thinking')
     const count = getCounts(variant.key)
+    const flags = [...engine.sharedArguments, ...(spec.settings?.arguments ?? [])]
+    const streams = flags.some(flag => flag === '--kv-unified' || flag === '-kvu') ? 1 : engine.slots
     let tokenBytes = bytesPerToken(spec) ?? 0
     let pace = store.list().find(state => state.key === key && state.pace !== undefined)?.pace
     let paceAt = Number.NEGATIVE_INFINITY
@@ -147,13 +149,13 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       await chmod(path, 0o600)
       const { size } = await stat(path)
       if (size !== bytes) throw new Error(`${size} of ${bytes} bytes are on the disk`)
-      const layout = await readLayout(path, kind)
-      if (layout ? layout.media : spec.projectorPath !== undefined) throw new Error('images and sounds are not saved')
-      if (kind !== 'windowed') return layout?.parts?.[0]?.streams
-      const patched = `${path}.patched`
-      if (!(await addWindowCell(path, patched, tokens, window, signal))) return null
-      await rename(patched, path)
-      return layout?.parts?.[0]?.streams
+      if (kind === 'windowed') {
+        const patched = `${path}.patched`
+        if (!(await addWindowCell(path, patched, tokens, window, signal))) return null
+        await rename(patched, path)
+      }
+      const parts = await readParts(path, kind)
+      return parts && (parts[0]?.streams ?? 0)
     }
 
     async function save(slot: Parameters<SlotStates['save']>[0]): Promise<SavedState | undefined> {
@@ -224,16 +226,16 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
       try {
         const path = await store.verify(state, limit)
         let { id, tier } = state
-        if (state.slots !== engine.slots && state.streams !== 1) {
-          const layout = await readLayout(path, kind)
-          const room = layout?.parts && (await store.reserve(variant.key, state.bytes, state.owner))
+        if (state.slots !== engine.slots && state.streams !== 0 && state.streams !== streams) {
+          const parts = await readParts(path, kind)
+          const room = parts && (await store.reserve(variant.key, state.bytes, state.owner))
           if (!room) return false
           ;({ id, tier } = room)
           temporary.push(async () => {
             room.release()
             await rm(room.path, { force: true })
           })
-          await rewriteForStreams(path, room.path, layout!.parts!, engine.slots, limit)
+          await rewriteForStreams(path, room.path, parts, streams, limit)
         }
         const link = await store.link(variant.key, tier, `${id}.slot`)
         temporary.push(link.remove)

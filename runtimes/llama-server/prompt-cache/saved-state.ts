@@ -13,8 +13,8 @@ export const StateRecordSchema = Type.Object({
   bytes: Type.Integer({ minimum: 1 }),
   crc32: Type.Integer({ minimum: 0 }),
   slots: Type.Integer({ minimum: 1 }),
-  /** Streams of its file. Absent if the file cannot be rewritten for another number of slots. */
-  streams: Type.Optional(Type.Integer({ minimum: 1 })),
+  /** Streams of its file, 0 if it fits any number of slots. Absent if it cannot be rewritten for another number. */
+  streams: Type.Optional(Type.Integer({ minimum: 0 })),
   /** Milliseconds per token that the engine took for prefill. */
   pace: Type.Optional(Type.Number({ minimum: 0 })),
   /** When the conversation last continued, in milliseconds since 1970. */

@@ -9,8 +9,11 @@ import { crc32 } from 'node:zlib'
  *   magic "ggsq", version, count of token words, token words, then one part for each cache
  *
  *   a part: count of streams, then for each stream its count of cells and, unless that is 0, the cells
- *   cells:  for each its position, 1 and a sequence; whether values are transposed; count of layers; for each layer the
- *           type, the bytes of a row (64 bits) and the rows of the keys, then the same for the values
+ *   cells:  for each its position, 1, for models with places in images an extension (two words for the place, then the
+ *           token), and a sequence; whether values are transposed; count of layers; for each layer the type, the bytes of a row (64
+ *           bits) and the rows of the keys, then the same for the values
+ *   recurrent part, without streams: 1, a position, 0, 0, count of layers, then type, bytes of a row and the row of
+ *           each state
  *
  * An engine has a stream for each of its slots, and a slot's cells are in one of them. llama-server refuses a file
  * whose count of streams differs from its own, and aborts on a truncated file. It does not notice a flipped bit in the
@@ -24,9 +27,9 @@ const HEADER = 12
 const MAX_STREAMS = 1024
 const MAX_LAYERS = 4096
 const CHUNK = 4 * 2 ** 20
-/** Words of a cell: its position, the count of its sequences, and the sequence. */
-const CELL = 12
-/** Words of a layer before its rows: type and bytes of a row. */
+/** Words of a cell: without extension, with its place in an image, and with its token too. */
+const CELLS = [3, 5, 6]
+/** Bytes before the rows of a layer: type and bytes of a row. */
 const ROWS_HEAD = 12
 
 /** The kinds of memory of a model. They decide what a file contains and where it can be continued. */
@@ -48,42 +51,41 @@ interface CachePart {
   end: number
 }
 
-export interface StateLayout {
-  media: boolean
-  /** Undefined if the file cannot be rewritten, because its format is not known completely. */
-  parts: CachePart[] | undefined
-}
-
 interface Edit {
   from: number
   to: number
   insert: Buffer
 }
 
-/** Reads the layout of a file. Returns undefined if its format is unknown. */
-export async function readLayout(path: string, kind: StateKind): Promise<StateLayout | undefined> {
+/** Reads the parts of a file that have streams. Returns undefined if the format is not known completely. */
+export async function readParts(path: string, kind: StateKind): Promise<CachePart[] | undefined> {
   return await withFile(path, async (file, size) => {
     const header = await wordsAt(file, 0, 3)
-    if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!) || 4 * header[2]! > size) return undefined
-    const tokens = await wordsAt(file, HEADER, header[2]!)
-    if (!tokens) return undefined
-    const media = hasMedia(tokens)
+    if (!header || header[0] !== MAGIC || !VERSIONS.includes(header[1]!)) return undefined
     const at = HEADER + 4 * header[2]!
-    if (kind === 'recurrent') return { media, parts: undefined }
     if (kind === 'full') {
       const part = await readLastPart(file, at, size)
-      return part && { media, parts: [part] }
+      return part && [part]
     }
-    const all = await readPart(file, at)
-    const window = all && (await readPart(file, all.part.end))
-    return { media, parts: window?.part.end === size ? [all!.part, window.part] : undefined }
+    if (kind === 'recurrent' && (await endOfStates(file, at, size)) === size) return []
+    const all = (await readPart(file, at))?.part
+    if (kind === 'recurrent') return all && (await endOfStates(file, all.end, size)) === size ? [all] : undefined
+    const window = all && (await readPart(file, all.end))?.part
+    return window?.end === size ? [all!, window] : undefined
   })
 }
 
-/** Token words: a mark, a version, a list of tokens and a list of positions of media. Each list follows its length. */
-function hasMedia(words: Uint32Array): boolean {
-  if (words[0] !== 0xffffffff) return false
-  return words[1] !== 1 || words[3 + words[2]!] !== 0
+/** Returns the offset after the states of recurrent layers, or undefined if there are none. */
+async function endOfStates(file: FileHandle, from: number, size: number): Promise<number | undefined> {
+  const [count, , sequences, transposed, layers] = (await wordsAt(file, from, 5)) ?? []
+  if (count !== 1 || sequences !== 0 || transposed !== 0 || !layers || layers > MAX_LAYERS) return undefined
+  let at = from + 20
+  for (let state = 0; state < 2 * layers && at < size; state++) {
+    const [, bytes, high] = (await wordsAt(file, at, 3)) ?? []
+    if (bytes === undefined || high !== 0) return undefined
+    at += ROWS_HEAD + bytes
+  }
+  return at
 }
 
 /** Reads the part at the end of a file, regardless of its cells. */
@@ -111,11 +113,16 @@ async function readPart(file: FileHandle, streamsAt: number) {
   const found = await findStream(file, streamsAt)
   if (!found) return undefined
   const { streams, stream, count, cellsAt } = found
-  const cells = await wordsAt(file, cellsAt + 4, (CELL / 4) * count)
-  if (!cells) return undefined
-  const positions = Array.from({ length: count }, (_, at) => cells[3 * at]!)
-  if (positions.some((_, at) => cells[3 * at + 1] !== 1)) return undefined
-  let at = cellsAt + 4 + CELL * count
+  let size = 0
+  let words: Uint32Array | undefined
+  for (size of CELLS) {
+    const read = await wordsAt(file, cellsAt + 4, size * count)
+    if (read?.every((one, at) => at % size !== 1 || one === 1)) words = read
+    if (words) break
+  }
+  if (!words) return undefined
+  const positions = words.filter((_, at) => at % size === 0)
+  let at = cellsAt + 4 + words.byteLength
   const [transposed, layers] = (await wordsAt(file, at, 2)) ?? []
   if (transposed !== 0 || !layers || layers > MAX_LAYERS) return undefined
   at += 8
@@ -131,7 +138,9 @@ async function readPart(file: FileHandle, streamsAt: number) {
   const rest = await wordsAt(file, at, after)
   if (!rest || rest.some(other => other > 0)) return undefined
   const part: CachePart = { streamsAt, streams, cellsAt, cellsEnd: at, end: at + 4 * after }
-  return { part, count, positions, rows, sequence: cells[2]! }
+  /** A cell like the others, at another position. */
+  const cellAt = (position: number) => word(position, ...words.subarray(1, size))
+  return { part, count, positions, rows, cellAt }
 }
 
 const word = (...values: number[]) => Buffer.from(Uint32Array.from(values).buffer)
@@ -172,11 +181,16 @@ export async function addWindowCell(
     const all = tokenWords === undefined ? undefined : await readPart(file, HEADER + 4 * tokenWords)
     const own = all && (await readPart(file, all.part.end))
     // If not, the engine's window differs from the metadata, and an added cell could hide a gap.
-    if (!own || own.part.end !== size || Math.min(...own.positions) !== tokens - window || tokens <= window)
+    if (
+      !own ||
+      own.part.end !== size ||
+      own.positions.reduce((one, other) => Math.min(one, other)) !== tokens - window ||
+      tokens <= window
+    )
       return undefined
     const { cellsAt } = own.part
     return [
-      { from: cellsAt, to: cellsAt + 4, insert: word(own.count + 1, tokens - window - 1, 1, own.sequence) },
+      { from: cellsAt, to: cellsAt + 4, insert: Buffer.concat([word(own.count + 1), own.cellAt(tokens - window - 1)]) },
       ...own.rows.map(({ at, bytes }) => ({ from: at, to: at, insert: Buffer.alloc(bytes) }))
     ]
   })
@@ -235,9 +249,8 @@ async function withFile<T>(path: string, read: (file: FileHandle, size: number) 
 }
 
 async function wordsAt(file: FileHandle, offset: number, count: number): Promise<Uint32Array | undefined> {
-  if (count < 0 || offset < 0) return undefined
-  const bytes = Buffer.alloc(4 * count)
-  const { bytesRead } = await file.read(bytes, 0, bytes.length, offset)
-  if (bytesRead < bytes.length) return undefined
-  return Uint32Array.from({ length: count }, (_, i) => bytes.readUInt32LE(4 * i))
+  if (count < 0 || offset < 0 || offset + 4 * count > (await file.stat()).size) return undefined
+  const words = new Uint32Array(count)
+  const { bytesRead } = await file.read(words, 0, words.byteLength, offset)
+  return bytesRead < words.byteLength ? undefined : words
 }

@@ -16,7 +16,7 @@ import type { SavedState } from '../../../../runtimes/llama-server/prompt-cache/
 import {
   addWindowCell,
   computeChecksum,
-  readLayout,
+  readParts,
   rewriteForStreams
 } from '../../../../runtimes/llama-server/prompt-cache/state-file.ts'
 import { openStateStore } from '../../../../runtimes/llama-server/prompt-cache/state-store.ts'
@@ -27,10 +27,13 @@ import { NEVER } from './support.ts'
 const words = (...values: number[]) => Buffer.from(Int32Array.from(values).buffer)
 const TOKENS = Array.from({ length: 100 }, (_, i) => i + 3)
 
-/** The part of a cache: the cells from `first` on in one of several streams, with one layer of 8-byte rows. */
-function part({ first = 0, streams = 1, stream = 0 } = {}) {
+/**
+ * The part of a cache: the cells from `first` on in one of several streams, with one layer of 8-byte rows.
+ * @param place words that say where in an image a cell is, and its token
+ */
+function part({ first = 0, streams = 1, stream = 0, place = [] as number[] } = {}) {
   const rows = 100 - first
-  const cells = Array.from({ length: rows }, (_, i) => [first + i, 1, 0]).flat()
+  const cells = Array.from({ length: rows }, (_, i) => [first + i, 1, ...place, 0]).flat()
   const row = (value: number) => [1, 8, 0, ...Array.from({ length: 2 * rows }, (_, i) => value + i)]
   const counts = Array.from({ length: streams }, (_, i) =>
     i === stream ? [rows, ...cells, 0, 1, ...row(500), ...row(900)] : [0]
@@ -38,9 +41,12 @@ function part({ first = 0, streams = 1, stream = 0 } = {}) {
   return words(streams, ...counts.flat())
 }
 
+/** The states of two recurrent layers. */
+const STATES = words(1, 99, 0, 0, 2, ...[0, 8, 0, 1, 2], ...[0, 8, 0, 3, 4], ...[0, 4, 0, 5], ...[0, 0, 0])
+
 /** A file as llama-server writes it. */
-function stateFile(parts: Buffer[], media = 0, tokens = TOKENS) {
-  const list = [-1, 1, tokens.length, ...tokens, media, ...(media ? [5] : [])]
+function stateFile(parts: Buffer[], tokens = TOKENS) {
+  const list = [-1, 1, tokens.length, ...tokens, 0]
   return Buffer.concat([words(0x67677371, 3, list.length, ...list), ...parts])
 }
 
@@ -55,29 +61,32 @@ t.test('reads, checks and rewrites the files of slots', async t => {
     [
       'windowed',
       (streams: number, stream = 0) => stateFile([part({ streams, stream }), part({ first: 90, streams, stream })])
-    ]
+    ],
+    ['recurrent', (streams: number, stream = 0) => stateFile([part({ streams, stream, place: [7, 8, 9] }), STATES])]
   ] as const
   for (const [kind, make] of rewrites) {
     const third = write(kind, make(4, 2))
-    const layout = (await readLayout(third, kind))!
-    t.match(layout, { media: false, parts: [{ streams: 4 }] })
+    const parts = (await readParts(third, kind))!
+    t.match(parts, [{ streams: 4 }])
     for (const streams of [1, 2, 8]) {
       const path = join(dir, `${kind}-${streams}`)
-      await rewriteForStreams(third, path, layout.parts!, streams, NEVER)
+      await rewriteForStreams(third, path, parts, streams, NEVER)
       t.same(readFileSync(path), make(streams), `${kind}, ${streams} slots: it equals the file of such an engine`)
       t.equal(statSync(path).mode & 0o777, 0o600)
     }
     const late = AbortSignal.abort(new Error('no time'))
-    await t.rejects(rewriteForStreams(third, join(dir, 'late'), layout.parts!, 2, late), { message: 'no time' })
+    await t.rejects(rewriteForStreams(third, join(dir, 'late'), parts, 2, late), { message: 'no time' })
   }
 
-  t.match(await readLayout(write('c', stateFile([part()], 1)), 'full'), { media: true })
-  t.match(
-    await readLayout(write('d', words(0x67677371, 2, 3, 5, 6, 7, 1, 3, 1, 2, 3)), 'full'),
-    { media: false },
-    'version 2'
-  )
-  t.same(await readLayout(write('r', stateFile([words(9)])), 'recurrent'), { media: false, parts: undefined })
+  t.ok(await readParts(write('d', words(0x67677371, 2, 3, 5, 6, 7, 1, 3, 1, 2, 3)), 'full'), 'version 2')
+  t.same(await readParts(write('r', stateFile([STATES])), 'recurrent'), [], 'without attention there are no streams')
+  for (const [name, rest] of [
+    ['no states', words(9)],
+    ['states that are cut', Buffer.concat([part(), STATES.subarray(0, -4)])],
+    ['something after the states', Buffer.concat([part(), STATES, words(1)])]
+  ] as const) {
+    t.equal(await readParts(write('s', stateFile([rest])), 'recurrent'), undefined, name)
+  }
 
   const whole = stateFile([part({ streams: 4, stream: 2 })])
   const strange: [string, Buffer][] = [
@@ -90,7 +99,7 @@ t.test('reads, checks and rewrites the files of slots', async t => {
     ['no cells', stateFile([part({ streams: 2, stream: 5 })])],
     ['more tokens than any context', Buffer.from(whole).fill(255, 8, 12)]
   ]
-  for (const [name, bytes] of strange) t.equal(await readLayout(write('e', bytes), 'full'), undefined, name)
+  for (const [name, bytes] of strange) t.equal(await readParts(write('e', bytes), 'full'), undefined, name)
   t.same(await computeChecksum(write('w', whole), NEVER), { size: whole.length, crc32: crc32(whole) })
 })
 

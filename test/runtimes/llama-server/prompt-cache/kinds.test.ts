@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { architectureKeys, writeRandomArchitecture } from '../../../../scripts/random-models.ts'
+import { architectureKeys, type SmallArchitecture, writeRandomArchitecture } from '../../../../scripts/random-models.ts'
 import { thorough } from '../../../support/thorough.ts'
 import { engineSpec } from '../support.ts'
 import { longText, type Message, promptCacheIn, say, startWith, takeTurns } from './support.ts'
@@ -11,7 +11,7 @@ const TWO = [1, 2].map(seed => longText(300, seed))
 const MAX_NEW = 60
 
 /** The spec of a model with random weights. */
-async function specOf(t: Test, architecture: 'gemma3' | 'lfm2', capability: 'completion' | 'thinking' = 'completion') {
+async function specOf(t: Test, architecture: SmallArchitecture, capability: 'completion' | 'thinking' = 'completion') {
   const modelPath = join(t.testdir(), 'model.gguf')
   await writeRandomArchitecture(modelPath, architecture)
   const { variant } = engineSpec()
@@ -52,6 +52,26 @@ for (const [architecture, capability] of [
       await engine.stop()
     }
   )
+}
+
+for (const architecture of ['gemma3', 'lfm2', 'qwen35'] as const) {
+  t.test(`${architecture}: a conversation continues in an engine with more slots, then with fewer`, async t => {
+    const spec = await specOf(t, architecture)
+    const options = { num_ctx: 2048 }
+    const expected = await startWith(t, undefined, { ...options, num_parallel: 1 }, spec)
+    const { cache, said: log } = promptCacheIn(join(t.testdirName, 'states'))
+    const history: Message[] = [{ role: 'user', content: TWO[0]! }]
+    for (const num_parallel of [1, 3, 2]) {
+      const engine = await startWith(t, cache, { ...options, num_parallel }, spec)
+      const { prompt, cached, message } = await say(engine, history)
+      t.same(message, (await say(expected, history)).message, `${num_parallel} slots: the right answer`)
+      if (history.length > 1) t.ok(prompt - cached < MAX_NEW, `${prompt - cached} of ${prompt} tokens were processed`)
+      await engine.promptSlots.saveAll()
+      await engine.stop()
+      history.push(message, { role: 'user', content: 'And then?' })
+    }
+    t.notMatch(log.join('\n'), /not saved|useless/)
+  })
 }
 
 for (const architecture of ['gemma3', 'lfm2'] as const) {
