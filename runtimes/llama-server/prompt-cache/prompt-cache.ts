@@ -175,6 +175,7 @@ export function createPromptCache({ memoryDirectory, log, ...options }: PromptCa
         if (kind !== 'full' && slot.last) await rollBack(engine, slot.id, slot.last, thinks, limit)
         link = await store.link(variant.key, tier, `${id}.slot`)
         const { tokens, bytes } = await slotAction(engine, slot.id, 'save', link.name, limit)
+        slot.copied()
         const streams = tokens < MIN_TOKENS ? null : await finish(path, tokens, bytes, limit)
         if (streams === null) {
           await discardFile()

@@ -33,12 +33,16 @@ export interface SlotStates {
   find(owner: string): readonly SavedState[]
   /** Whether a state has been neither evicted nor deleted. */
   has(state: SavedState): boolean
-  /** Resolves with the saved state, or undefined if there is none. */
+  /**
+   * Resolves with the saved state, or undefined if there is none.
+   * @param slot `copied` is called as soon as the slot may be used again
+   */
   save(slot: {
     id: number
     owner: string
     trail: Trail
     last: SentRequest | undefined
+    copied(): void
   }): Promise<SavedState | undefined>
   /** Resolves with whether the slot now has this state. Otherwise it is empty. */
   restore(slot: number, state: SavedState): Promise<boolean>
@@ -46,6 +50,16 @@ export interface SlotStates {
   summary(): Omit<StoredConversations, 'model'>
   /** Counts a prompt, and whether its conversation was found. */
   count(isFound: boolean): void
+}
+
+/** A save in progress. */
+interface Save {
+  slot: Slot
+  owner: string
+  trail: Trail
+  /** Resolves when the slot may be used again. */
+  copied: Promise<unknown>
+  saved: Promise<SavedState | undefined>
 }
 
 /** A slot, and the data needed to save it. */
@@ -61,7 +75,8 @@ class Slot implements SlotState {
   last: SentRequest | undefined
   /** The state that it was last saved to or restored from, until it changes. */
   saved: SavedState | undefined
-  saving: Promise<SavedState | undefined> | undefined
+  /** Its latest save, while it is in progress. */
+  saving: Save | undefined
   timer: NodeJS.Timeout | undefined
 
   constructor(id: number) {
@@ -84,6 +99,7 @@ export class PromptSlots {
   readonly #slots: Slot[]
   readonly #free: Set<Slot>
   readonly #waiting: (() => void)[] = []
+  readonly #saves = new Set<Save>()
   #uses = 0
   #states: SlotStates | undefined
   /** When a conversation last lost its slot to another one. */
@@ -195,19 +211,17 @@ export class PromptSlots {
 
   /** Saves all changed slots. Call it when the engine is idle. */
   async saveAll(): Promise<void> {
-    for (const slot of this.#slots) {
-      await slot.saving
-      await this.#save(slot)
-    }
+    const saves = [...this.#saves]
+    for (const { saved } of saves) await saved
+    for (const slot of this.#slots) await this.#save(slot)?.saved
   }
 
   /** Finds the save of a prompt's conversation whose slot another request has just taken. */
   #findSave(owner: string, trail: Trail): Promise<unknown> | undefined {
-    for (const slot of this.#slots) {
-      const isTaken = slot.saving !== undefined && !this.#free.has(slot)
-      if (isTaken && slot.owner === owner && slot.trail && continues(trail, slot.trail)) return slot.saving
-    }
-    return undefined
+    return [...this.#saves].find(save => {
+      const isTaken = save.slot.trail !== save.trail || !this.#free.has(save.slot)
+      return isTaken && save.owner === owner && continues(trail, save.trail)
+    })?.saved
   }
 
   /** Completes a prompt with the states that it could start from. */
@@ -229,10 +243,10 @@ export class PromptSlots {
     slot.background = background && (slot.background || !isFound)
     if (!states) return slot
     // Otherwise llama-server might defer the save until the next answer has ended.
-    await slot.saving
+    await slot.saving?.copied
     if (!isFound) {
       if (isWorthSaving({ ...slot, changed: true })) this.#displacedAt = performance.now()
-      await this.#save(slot)
+      await this.#save(slot)?.copied
     }
     const saved = source && ('saved' in source ? source.saved : await this.#saveSource(source.slot))
     if (saved) {
@@ -248,8 +262,8 @@ export class PromptSlots {
   async #saveSource(slot: Slot): Promise<SavedState | undefined> {
     this.#free.delete(slot)
     try {
-      await slot.saving
-      return (await this.#save(slot)) ?? slot.saved
+      await slot.saving?.saved
+      return (await this.#save(slot)?.saved) ?? slot.saved
     } finally {
       this.#release(slot)
     }
@@ -261,15 +275,25 @@ export class PromptSlots {
     return isWorthSaving({ ...slot, changed: slot.changed || isLost })
   }
 
-  async #save(slot: Slot): Promise<SavedState | undefined> {
+  #save(slot: Slot): Save | undefined {
     const { id, owner, trail, last } = slot
     if (!this.#states || !this.#isWorthSaving(slot)) return undefined
     slot.changed = false
-    slot.saving = this.#states.save({ id, owner: owner!, trail: trail!, last })
-    const saved = await slot.saving
-    slot.saving = undefined
-    if (!slot.changed) slot.saved = saved
-    return saved
+    const states = this.#states
+    let saved!: Save['saved']
+    const copied = new Promise<unknown>(resolve => {
+      saved = states.save({ id, owner: owner!, trail: trail!, last, copied: () => resolve(undefined) })
+      void saved.then(resolve)
+    })
+    const save: Save = { slot, owner: owner!, trail: trail!, copied, saved }
+    slot.saving = save
+    this.#saves.add(save)
+    void saved.then(state => {
+      this.#saves.delete(save)
+      if (slot.saving === save) slot.saving = undefined
+      if (slot.trail === trail && !slot.changed) slot.saved = state
+    })
+    return save
   }
 
   #saveLater(slot: Slot): void {

@@ -69,8 +69,10 @@ t.test('a request waits for a free slot', async t => {
   t.ok(await both[1]!, 'a request that leaves when woken wakes the next one')
 })
 
-/** States that are saved and restored immediately, or when `hold` settles. */
-function fakeStates({ exact = false, hold = Promise.resolve() as Promise<unknown>, fails = false } = {}) {
+const NOW: Promise<unknown> = Promise.resolve()
+
+/** States that are saved and restored immediately, or when `hold` settles. A save ends when `finish` settles too. */
+function fakeStates({ exact = false, hold = NOW, finish = NOW, fails = false } = {}) {
   const done: string[] = []
   const saved: SavedState[] = []
   let id = 0
@@ -80,9 +82,11 @@ function fakeStates({ exact = false, hold = Promise.resolve() as Promise<unknown
     restoreSpeed: 1e6,
     find: owner => saved.filter(state => state.owner === owner),
     has: state => saved.includes(state),
-    async save({ id: slot, owner, trail, last }) {
+    async save({ id: slot, owner, trail, last, copied }) {
       done.push(`save ${owner} in ${slot}${last ? ` after ${last.path}` : ''}`)
       await hold
+      copied()
+      await finish
       if (fails) return undefined
       const common = { variant: 'v', key: 'k', revision: '1', slots: 1, tier: 'memory' as const }
       const state: SavedState = { id: `${++id}`, ...common, owner, trail, tokens: trail.length, bytes: 100, usedAt: id }
@@ -160,6 +164,24 @@ t.test('waits for a save in progress before another conversation takes the slot'
   t.strictSame((await third).fields, { id_slot: 0, cache_prompt: false }, 'the slot goes to the next request')
 })
 
+t.test(
+  'another conversation takes the slot once it is copied, and the saved one waits for the end of its save',
+  async t => {
+    const slots = new PromptSlots(1)
+    let go = () => {}
+    const { states, done } = fakeStates({ finish: new Promise<void>(resolve => (go = resolve)) })
+    slots.attach(states)
+    await ask(slots, 'a', said(long('first')))
+    t.strictSame(await ask(slots, 'b', said('Hi')), { id_slot: 0, cache_prompt: false })
+    const returning = slots.take({ owner: 'a', signal }, said(long('first'), 'Yes.', 'And?'))
+    await new Promise(setImmediate)
+    t.same(done, ['miss', 'save a in 0', 'miss'])
+    go()
+    t.strictSame((await returning).fields, { id_slot: 0 })
+    t.same(done.slice(3), ['restore 1 of a in 0', 'hit'])
+  }
+)
+
 t.test('a conversation whose slot was just taken waits until it is saved', async t => {
   const slots = new PromptSlots(2)
   let go = () => {}
@@ -210,7 +232,10 @@ t.test('a failed save or restore costs only a new prefill', async t => {
   await ask(slots, 'a', said(long('first')))
   await ask(slots, 'b', said(long('second')))
   const trail = { sums: [], length: 0 }
-  saved.push({ ...(await fakeStates().states.save({ id: 0, owner: 'a', trail, last: undefined }))!, owner: 'a' })
+  saved.push({
+    ...(await fakeStates().states.save({ id: 0, owner: 'a', trail, last: undefined, copied() {} }))!,
+    owner: 'a'
+  })
   t.strictSame(await ask(slots, 'a', said(long('first'))), { id_slot: 0, cache_prompt: false })
   t.ok(done.includes('save a in 0'))
 })
