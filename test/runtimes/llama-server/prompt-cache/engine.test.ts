@@ -1,6 +1,9 @@
 import { readdirSync, readFileSync, rmSync, truncateSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import type { EngineFields } from '../../../../core/contracts/engines.ts'
+import { randomProjector } from '../../../../scripts/random-models.ts'
+import { pngBytes } from '../../../plugins/apis/openai/media/support.ts'
 import { engineSpec } from '../support.ts'
 import { longText, type Message, promptCacheIn, type Said, say, startWith, takeTurns } from './support.ts'
 
@@ -44,12 +47,15 @@ t.test('a conversation continues in another engine, with other options, after a 
   for (const [options, what] of [
     [{ num_parallel: 2, num_ctx: 2048 }, 'the same options'],
     [{ num_parallel: 1, num_ctx: 2048 }, 'fewer slots'],
-    [{ num_parallel: 5, num_ctx: 1024 }, 'more slots, a smaller context']
+    [{ num_parallel: 5, num_ctx: 1024 }, 'more slots than the only one, a smaller context']
   ] as const) {
     const { cache } = promptCacheIn(root)
     const next = await startWith(t, cache, options)
     const reply = await say(next, messages)
-    t.same(reply, warm, `${what}: the same answer and counts`)
+    t.same(reply.message, warm.message, `${what}: the same answer`)
+    t.ok(isFound(reply), `${what}: ${reply.cached} of ${reply.prompt} tokens were restored`)
+    await next.promptSlots.saveAll()
+    await cache.sealed()
     await next.stop()
   }
   for (const [options, what] of [
@@ -146,6 +152,33 @@ t.test('survives an engine that is killed during a save', async t => {
   const next = await startWith(t, later, { num_parallel: 1, num_ctx: 4096 })
   t.ok((await say(next, [{ role: 'user', content: 'Hello' }])).message.content, 'the next engine serves')
   t.notOk(said.some(message => /useless/.test(message)))
+})
+
+t.test('a conversation with an image continues in another engine, but not with another image', async t => {
+  const root = t.testdir({ 'mmproj.gguf': randomProjector('vision') })
+  const { cache, said } = promptCacheIn(join(root, 'states'))
+  const see = (seed: number, ...more: object[]): EngineFields => {
+    const url = `data:image/png;base64,${pngBytes(32, 32, seed).toString('base64')}`
+    const content = [
+      { type: 'text', text: THREE[0] },
+      { type: 'image_url', image_url: { url } },
+      { type: 'text', text: 'What is this?' }
+    ]
+    return { messages: [{ role: 'user', content }, ...more] }
+  }
+  const start = () =>
+    startWith(t, cache, { num_parallel: 1, num_ctx: 2048 }, { projectorPath: join(root, 'mmproj.gguf') })
+  const engine = await start()
+  const next = [(await say(engine, [], 'a', see(1))).message, { role: 'user', content: 'And then?' }]
+  await engine.promptSlots.saveAll()
+  const expected = await say(engine, [], 'a', see(1, ...next))
+  await engine.stop()
+  const later = await start()
+  t.same(await say(later, [], 'a', see(1, ...next)), expected, 'the same answer and counts')
+  t.ok(isFound(expected))
+  const other = await say(later, [], 'a', see(2, ...next))
+  t.ok(other.prompt - other.cached > 16, `${other.prompt - other.cached} tokens from the image on are processed`)
+  t.notMatch(said.join('\n'), /not saved|useless/)
 })
 
 t.test('stores nothing without a budget, room or a folder', async t => {
