@@ -25,7 +25,8 @@ export function openaiErrorBody(error: CorralError): { error: Record<string, unk
   const own = code === 'context_exceeded' && { corral_code: code }
   const message = contextMessage(
     error,
-    (tokens, most) => `This model's maximum context length is ${most} tokens, but the request has ${tokens} tokens.`
+    (tokens, most) => `This model's maximum context length is ${most} tokens, but the request has ${tokens} tokens.`,
+    "This model's maximum context length is exceeded"
   )
   return { error: { ...error.details, message, type: typeOf(error), param, code: renamed(code), ...own } }
 }

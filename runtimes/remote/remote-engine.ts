@@ -6,7 +6,7 @@ import type { AnswerSink, Delta, Engine, EngineExit, EngineFields, EngineSpec } 
 import { CorralError } from '../../core/errors.ts'
 import { forwardedHeaders } from '../../core/http/forwarded-headers.ts'
 import { withAnySignal } from '../../core/system/abort-signals.ts'
-import type { RemoteServers } from './remote-servers.ts'
+import { fullContext, messageOf, type RemoteServers } from './remote-servers.ts'
 import type { ServerKind } from './server-kinds.ts'
 
 /** Parallel requests. The remote server decides how many it answers. */
@@ -95,8 +95,8 @@ async function readAnswer(
       }
       const event = JSON.parse(payload)
       if (event?.error) {
-        const message = String(event.error.message ?? '').slice(0, 400)
-        throw new CorralError('engine_crashed', `The server of model "${name}" ended its answer: ${message}`)
+        const what = `The server of model "${name}" ended its answer: ${messageOf(event.error)}`
+        throw fullContext(event.error) ?? new CorralError('engine_crashed', what)
       }
       usage = event?.usage ?? usage
       if (!event?.choices?.length) continue

@@ -1,6 +1,7 @@
 import { Agent, type Dispatcher, request } from 'undici'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
+import { isObject } from '../../core/system/json-object.ts'
 import type { ServerKind } from './server-kinds.ts'
 
 export interface RemoteServerSettings {
@@ -172,8 +173,10 @@ const readText = async (body: ReplyBody) => await body.text().catch(() => '')
 
 /** Translates a rejection for the client. Quotes the server only if the request is at fault, and never its key. */
 function refusal(name: string, status: number, text: string, retryAfter: unknown): CorralError | ServerFault {
-  const { message, code } = errorIn(text)
+  const error = errorIn(text)
   const server = `A server of model "${name}"`
+  const full = fullContext(error)
+  if (full) return full
   if (status === 401 || status === 403) {
     const what = `${server} rejects the key in config.yaml. Correct the key.`
     return new ServerFault(new CorralError('load_failed', what))
@@ -192,18 +195,48 @@ function refusal(name: string, status: number, text: string, retryAfter: unknown
     const outcome = isPassing ? unavailable(what, undefined, retryAfter) : new CorralError('engine_crashed', what)
     return new ServerFault(outcome, true)
   }
-  if (code === 'context_length_exceeded' || code === 'context_exceeded') {
-    return new CorralError('context_exceeded', message || 'The prompt does not fit into the context. Shorten it.')
-  }
-  return new CorralError('invalid_request', `The server of model "${name}" rejects the request: ${message || status}`)
+  const reason = messageOf(error) || status
+  return new CorralError('invalid_request', `The server of model "${name}" rejects the request: ${reason}`)
 }
 
-function errorIn(text: string): { message: string; code: string } {
+/** Returns the error in a reply of any server: an object, or a text. */
+function errorIn(text: string): unknown {
   try {
-    const { error } = JSON.parse(text)
-    if (typeof error === 'string') return { message: error.slice(0, 400), code: '' }
-    return { message: String(error?.message ?? '').slice(0, 400), code: String(error?.code ?? '') }
+    const { error, ...others } = JSON.parse(text)
+    return error ?? others
   } catch {
-    return { message: '', code: '' }
+    return undefined
   }
+}
+
+/** The beginning of a server's message. */
+export const messageOf = (error: unknown) =>
+  String((isObject(error) ? error.message : error) ?? '').slice(0, MAX_MESSAGE_LENGTH)
+const MAX_MESSAGE_LENGTH = 400
+
+const FULL_CODE = /^(context_length_exceeded|context_exceeded|exceed_context_size_error)$/
+/** How vLLM, SGLang, llama.cpp, TGI, LM Studio, OpenAI, Anthropic and others say that a context is full. */
+const FULL_MESSAGE =
+  /context (length|size|window)|maximum (model length|number of tokens)|prompt is too long|input is too long|too many (input )?tokens|`inputs` (tokens|must)/i
+/** Tokens of the prompt and of the context in such a message. */
+const COUNTS = [
+  /maximum context length (?:is|of) (?<most>\d+) tokens.*?(?:requested|resulted in|request has|total of) (?:a total of )?(?<tokens>\d+)/s,
+  /prompt is too long: (?<tokens>\d+) tokens > (?<most>\d+)/,
+  /\((?<tokens>\d+) tokens\).*?\((?<most>\d+) tokens\)/s,
+  /must be <= (?<most>\d+)\. Given: (?<tokens>\d+)/
+]
+
+/** Returns the failure of a server whose context is full, with both counts if it says them. Undefined for others. */
+export function fullContext(error: unknown): CorralError | undefined {
+  const { code, type, n_prompt_tokens: given, n_ctx: held }: Record<string, unknown> = isObject(error) ? error : {}
+  const message = messageOf(error)
+  if (![code, type].some(each => FULL_CODE.test(`${each}`)) && !FULL_MESSAGE.test(message)) return undefined
+  const { tokens = given, most = held } = COUNTS.map(pattern => pattern.exec(message)?.groups).find(Boolean) ?? {}
+  const details = { n_prompt_tokens: Number(tokens), n_ctx: Number(most) }
+  const { n_prompt_tokens: prompt, n_ctx: context } = details
+  if (prompt > context) {
+    const what = `The prompt has ${prompt} tokens, but the context of the model's server holds ${context}.`
+    return new CorralError('context_exceeded', `${what} Shorten the text.`, { details })
+  }
+  return new CorralError('context_exceeded', `${message || 'The context is full.'} Shorten the text.`)
 }

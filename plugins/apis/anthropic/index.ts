@@ -243,7 +243,11 @@ function errorType({ code, status }: CorralError): string {
 }
 
 const errorMessage = (error: CorralError) =>
-  contextMessage(error, (tokens, most) => `prompt is too long: ${tokens} tokens > ${most} maximum.`)
+  contextMessage(
+    error,
+    (tokens, most) => `prompt is too long: ${tokens} tokens > ${most} maximum.`,
+    'prompt is too long'
+  )
 
 export function anthropicErrorBody(error: CorralError, { id }: { id: string }): Record<string, unknown> {
   return {

@@ -25,7 +25,8 @@ export function llamaErrorBody(error: CorralError): { error: Record<string, unkn
   const { param, code, status, details } = error
   const message = contextMessage(
     error,
-    (tokens, most) => `request (${tokens} tokens) exceeds the available context size (${most} tokens).`
+    (tokens, most) => `request (${tokens} tokens) exceeds the available context size (${most} tokens).`,
+    'request exceeds the available context size'
   )
   return {
     error: {

@@ -276,6 +276,54 @@ t.test('an ejected server gets no requests until a health check succeeds', async
   t.equal(unsteady.asked.length, before + 1, 'it gets requests again')
 })
 
+t.test('each API words a full context of any server as its vendor does', async t => {
+  const refusals: [number, unknown][] = [
+    [
+      400,
+      { error: { message: "This model's maximum context length is 40 tokens. However, you requested 52 tokens." } }
+    ],
+    [400, { message: "This model's maximum context length is 40 tokens and your request has 52 input tokens." }],
+    [400, { error: { code: 400, message: 'x', type: 'exceed_context_size_error', n_prompt_tokens: 52, n_ctx: 40 } }],
+    [500, { error: 'request (52 tokens) exceeds the available context size (40 tokens)' }],
+    [400, { error: 'Requested token count exceeds the maximum context length of 40 tokens: a total of 52 tokens.' }],
+    [413, { error: { message: 'prompt is too long: 52 tokens > 40 maximum' } }],
+    [422, { error: '`inputs` tokens + `max_new_tokens` must be <= 40. Given: 52 `inputs` tokens' }]
+  ]
+  const uncounted: [number, unknown] = [400, { error: { message: 'No.', code: 'context_length_exceeded' } }]
+  let refusal = uncounted
+  let isStream = false
+  const { url } = await serverOf(t, (_, response) => {
+    if (!isStream) return json(response, ...refusal)
+    response.writeHead(200, { 'content-type': 'text/event-stream' })
+    response.end(`data: ${JSON.stringify(refusal[1])}\n\n`)
+  })
+  const corral = await corralOf(t, [{ url }])
+  const ask = async (path: string, more: object) =>
+    (await corral.json(path, { model, messages, input: 'a', ...more })).body.error.message
+  const words = async () => [
+    await ask('/v1/messages', { max_tokens: 9 }),
+    await ask('/v1/chat/completions', {}),
+    await ask('/v1/responses', {})
+  ]
+  for (refusal of refusals) {
+    for (isStream of [false, true]) {
+      t.match(await words(), [
+        /^prompt is too long: 52 tokens > 40 maximum\. Shorten/,
+        /^This model's maximum context length is 40 tokens, but the request has 52 tokens\. Shorten/,
+        /^This model's maximum context length is 40 tokens/
+      ])
+      if (!('error' in (refusal[1] as object))) break
+    }
+  }
+  refusal = uncounted
+  isStream = false
+  t.same(await words(), [
+    'prompt is too long: No. Shorten the text.',
+    "This model's maximum context length is exceeded: No. Shorten the text.",
+    "This model's maximum context length is exceeded: No. Shorten the text."
+  ])
+})
+
 t.test('two corrals can be the servers of a third', thorough, async t => {
   const far = await Promise.all([startTestCorral(), startTestCorral()])
   for (const each of far) t.teardown(() => each.close())
