@@ -25,14 +25,17 @@ export interface Prepared<Request = Question> {
   signal: AbortSignal
 }
 
-/** Completes all steps that may still change the status code or headers. @throws as `admit`, and errors of hooks */
-export async function prepare(
+/** An admitted request whose files were read. */
+type Readable<Request> = Request & { growth: ContextGrowth | undefined }
+
+/** Completes all steps before the lease. @throws errors of files and hooks */
+export async function prepare<Admitted extends Question>(
   deps: AnswerDependencies,
   reply: FastifyReply,
-  asked: Question,
+  admitted: Admitted,
   signal: AbortSignal
-): Promise<Prepared<Question & { lease: { model: ModelName }; growth: ContextGrowth | undefined }>> {
-  const question = await admit(deps, reply, asked, asked.variant, signal)
+): Promise<Prepared<Readable<Admitted>>> {
+  const question = await readFiles(deps, reply, admitted, admitted.variant, signal)
   const { operation, body, lease, variant } = question
   if (!body) return { question, hooked: undefined, signal }
   const hooked = hookedRequest(deps, operation, body, lease, reply, signal)
@@ -47,9 +50,8 @@ export async function admit<Request extends Asked & { lease: ModelLease }>(
   deps: AnswerDependencies,
   reply: FastifyReply,
   asked: Request,
-  variant: Model,
-  signal: AbortSignal
-): Promise<Request & { lease: { model: ModelName }; growth: ContextGrowth | undefined }> {
+  variant: Model
+): Promise<Request & { lease: { model: ModelName } }> {
   const { config, engines, surface } = deps
   const { caller, body: sent, record } = reply.request
   record.use = { surface, operation: asked.operation, model: variant.publicName, variant }
@@ -58,19 +60,31 @@ export async function admit<Request extends Asked & { lease: ModelLease }>(
   reportUnknownOptions(deps, reply, variant, asked.lease.mode)
   const bounds = getRequestLimits(config, variant, caller)
   const within = withUsableEnd(enforceRequestLimits(asked, bounds, sent))
-  let body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
+  const body = within && bounds.repeats > 0 ? noteRepeatedCalls(within) : within
   if (body) {
     if (Number(asked.body?.max_tokens) > Number(body.max_tokens)) reply.header(CLAMPED_TOKENS, `${body.max_tokens}`)
     requireToolSupport(body, variant, settingsFor(config, variant).engine)
     await engines.providerOf(variant, asked.lease.mode ?? 'chat')?.check?.(body)
-    body = await withReadFiles(body, config, reply, signal)
   }
   // The name is resolved once, so that a change in between cannot switch the request's model.
   const lease = merged(asked.lease, { model: publicModelName(variant) })
   // How long a model stays loaded affects all clients. Many clients send the field by default, so it is ignored instead
   // of refused.
   if (lease.keepAlive !== undefined && !hasRole(caller.role, 'operator')) delete lease.keepAlive
-  return merged(asked, { body, lease, growth: contextGrowth(deps, reply.request, merged(asked, { body }), variant) })
+  return merged(asked, { body, lease })
+}
+
+/** Replaces the files in a request by what engines can read, and decides how its context may grow. */
+export async function readFiles<Admitted extends Asked & { lease: ModelLease }>(
+  deps: AnswerDependencies,
+  reply: FastifyReply,
+  admitted: Admitted,
+  variant: Model,
+  signal: AbortSignal
+): Promise<Readable<Admitted>> {
+  const body = admitted.body && (await withReadFiles(admitted.body, deps.config, reply, signal))
+  const read = merged(admitted, { body })
+  return merged(read, { growth: contextGrowth(deps, reply.request, read, variant) })
 }
 
 export function hookedRequest(

@@ -8,10 +8,29 @@ export const GROWN_CONTEXT = 'x-corral-context'
 export const CLAMPED_TOKENS = 'x-corral-max-tokens'
 /** The header with the number of messages that were dropped from a conversation. */
 export const DROPPED_MESSAGES = 'x-corral-dropped-messages'
-/** The header of a reply, or the comment in a stream, if corral ended the answer as if it had reached its limit. */
+/** The header of a reply if corral ended the answer as if it had reached its limit. */
 export const STOPPED = 'x-corral-stopped'
 
-export const STOPPED_COMMENT = `: ${STOPPED}: repeats\n\n`
+/** Follows the headers of a stream of events. Those that are set after they were sent become comments. */
+export function followHeaders(reply: FastifyReply) {
+  let sent: Record<string, unknown> | undefined
+  const noteSent = () => {
+    sent ??= { ...reply.getHeaders() }
+  }
+  return {
+    noteSent,
+    /** Returns comments with corral's headers that were set since they were sent or returned. */
+    lateComments(): string {
+      noteSent()
+      const before = sent!
+      sent = { ...reply.getHeaders() }
+      const late = Object.entries(sent).filter(
+        ([name, value]) => name.startsWith('x-corral-') && before[name] !== value
+      )
+      return late.map(([name, value]) => `: ${name}: ${value}\n\n`).join('')
+    }
+  }
+}
 
 /** The header that lists the constraints of a schema that are not enforced. */
 export const UNENFORCED_SCHEMA = 'x-corral-unenforced-schema'

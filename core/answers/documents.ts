@@ -91,10 +91,9 @@ export async function withReadFiles<Body extends EngineFields>(
   reply: FastifyReply,
   signal: AbortSignal
 ): Promise<Body> {
-  const { messages } = body
-  if (!Array.isArray(messages) || !messages.some(hasFile)) return body
+  if (!hasFiles(body)) return body
   const read: unknown[] = []
-  for (const message of messages) read.push(hasFile(message) ? await withTexts(message) : message)
+  for (const message of body.messages) read.push(hasFile(message) ? await withTexts(message) : message)
   return merged(body, { messages: read }) as Body
 
   async function withTexts(message: { content: unknown[] }): Promise<unknown> {
@@ -132,6 +131,9 @@ export async function withReadFiles<Body extends EngineFields>(
 
 const isFault = (value: object): value is Fault => 'because' in value
 const isFile = (part: unknown): part is FilePart => isObject(part) && part.type === 'file'
+/** Whether `withReadFiles` changes a request. */
+export const hasFiles = <Body extends EngineFields>(body: Body | undefined): body is Body & { messages: unknown[] } =>
+  Array.isArray(body?.messages) && body.messages.some(hasFile)
 const hasFile = (message: unknown): message is { content: unknown[] } =>
   isObject(message) && Array.isArray(message.content) && message.content.some(isFile)
 

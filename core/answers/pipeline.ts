@@ -16,8 +16,9 @@ import type { TokenTally } from '../http/request-record.ts'
 import { catalogFor } from '../models/allowed-models.ts'
 import { merged } from '../system/collections.ts'
 import { countAborted, tokensIn } from './aborted-answers.ts'
-import { admit, hookedRequest, type Prepared, prepare } from './admission.ts'
-import { STOPPED, STOPPED_COMMENT } from './answer-headers.ts'
+import { admit, hookedRequest, type Prepared, prepare, readFiles } from './admission.ts'
+import { followHeaders, STOPPED } from './answer-headers.ts'
+import { hasFiles } from './documents.ts'
 import { ask, byteCall, generate, reasonOf, requireCall } from './engine-call.ts'
 import { withGrantedLease } from './granted-lease.ts'
 import type { AnswerDependencies, ModelLease, Question } from './question.ts'
@@ -53,6 +54,8 @@ export interface Channel extends ReplyStreamOptions {
   bytes?(lease: Lease): (bytes: Buffer) => Buffer
   /** The events that end such a stream if corral ends the answer. */
   endBytes?(usage: TokenUsage): string
+  /** Whether a failure is sent in the stream although a status code would still be possible. */
+  failsInStream?(failure: CorralError): boolean
 }
 
 /** Milliseconds after which a stream begins although nothing is generated yet. Until then a failure is a status code. */
@@ -80,7 +83,8 @@ export async function wholeAnswer<Taker extends AnswerTaker & { add(deltas: read
   asked: Question,
   open: (lease: Lease, first: Preparation) => Taker | Promise<Taker>
 ): Promise<Taker> {
-  const prepared = await prepare(deps, reply, merged(asked, { whole: true }), clientSignal(reply))
+  const admitted = await admit(deps, reply, merged(asked, { whole: true }), asked.variant)
+  const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
   return await withGrantedLease(deps, reply, prepared, {}, async lease => {
     const taker = await open(lease, preparation(deps, lease, prepared, reply))
     const onLoop = () => void reply.header(STOPPED, 'repeats')
@@ -102,11 +106,25 @@ export async function streamedAnswer(
   open: (lease: Lease, first: Preparation) => AnswerWriter | Promise<AnswerWriter>
 ): Promise<void> {
   const resumable = reply.server.resumable.begin(reply)
-  const prepared = await prepare(deps, reply, asked, resumable?.signal ?? clientSignal(reply))
-  const { question, hooked } = prepared
+  const signal = resumable?.signal ?? clientSignal(reply)
+  const admitted = await admit(deps, reply, asked, asked.variant)
+  // Reading files can take longer than the first event may. Without files, hooks can still refuse with a status code.
+  const early = hasFiles(admitted.body) ? undefined : await prepare(deps, reply, admitted, signal)
   // A resumable stream sends its headers as soon as it starts.
   if (resumable) await runSendHooks(reply)
-  const stream = resumable?.open(channel) ?? openReplyStream(reply, channel)
+  const headers = followHeaders(reply)
+  const heartbeat = (status: string) => {
+    headers.noteSent()
+    return channel.heartbeat(status)
+  }
+  const options = { ...channel, heartbeat }
+  const stream = resumable?.open(options) ?? openReplyStream(reply, options)
+  const lateComments = () => (channel.contentType.startsWith('text/event-stream') ? headers.lateComments() : '')
+  const write = (piece: string | Buffer) => {
+    const late = stream.written ? '' : lateComments()
+    if (late) void stream.write(late)
+    return stream.write(piece)
+  }
   const waiting = {
     ...(resumable && { resumable: true }),
     onProgress: (progress: Progress) => {
@@ -114,32 +132,37 @@ export async function streamedAnswer(
     },
     mayRetry: () => !stream.written
   }
-  await endWithFailure(stream, request, channel.failure, () =>
-    withGrantedLease(deps, reply, prepared, waiting, async leased => {
+  const answer = async () => {
+    if (!early) stream.status = 'reading files'
+    const prepared = early ?? (await prepare(deps, reply, admitted, signal))
+    const { question, hooked } = prepared
+    await withGrantedLease(deps, reply, prepared, waiting, async leased => {
       stream.status = 'generating'
+      const onLoop = () => void reply.header(STOPPED, 'repeats')
       const inBytes = hooked && !deps.hooks.hasEventFilters(hooked) ? byteCall(leased.engine, question) : undefined
       if (channel.bytes && inBytes) {
         const rewrite = channel.bytes(leased)
-        const take = (bytes: Buffer) => stream.write(rewrite(bytes))
-        const end = (usage: TokenUsage) => Buffer.from(`${STOPPED_COMMENT}${channel.endBytes?.(usage) ?? ''}`)
+        const take = (bytes: Buffer) => write(rewrite(bytes))
+        const end = (usage: TokenUsage) => {
+          onLoop()
+          return Buffer.from(`${lateComments()}${channel.endBytes?.(usage) ?? ''}`)
+        }
         await ask(deps, leased, question, reply, inBytes, take, end)
         return stream.end()
       }
       const writer = await open(leased, preparation(deps, leased, prepared, reply))
       const begun = writer.body === undefined ? undefined : writer.add([])
-      if (begun) await stream.write(begun)
-      let comment = ''
+      if (begun) await write(begun)
       const take = (deltas: readonly Delta[]) => {
         sayReading(stream, deltas[0])
         const text = writer.add(deltas)
-        return text ? stream.write(text) : undefined
+        return text ? write(text) : undefined
       }
-      await generate(deps, leased, withBody(prepared, writer), reply, take, () => {
-        if (channel.contentType === 'text/event-stream') comment = STOPPED_COMMENT
-      })
-      stream.end(`${comment}${writer.end()}`)
+      await generate(deps, leased, withBody(prepared, writer), reply, take, onLoop)
+      stream.end(`${lateComments()}${writer.end()}`)
     })
-  )
+  }
+  await endWithFailure(stream, request, channel.failure, answer, channel.failsInStream)
 }
 
 function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared, reply: FastifyReply): Preparation {
@@ -172,7 +195,8 @@ export async function passedAnswer(
   asked: Question,
   take: AnswerSink['take']
 ): Promise<void> {
-  const prepared = await prepare(deps, reply, asked, clientSignal(reply))
+  const admitted = await admit(deps, reply, asked, asked.variant)
+  const prepared = await prepare(deps, reply, admitted, clientSignal(reply))
   let begun = false
   await withGrantedLease(deps, reply, prepared, { mayRetry: () => !begun }, lease =>
     generate(deps, lease, prepared, reply, deltas => {
@@ -192,7 +216,8 @@ export async function askOnce<Reply, Body extends EngineFields>(
   const signal = clientSignal(reply)
   const { record, caller } = reply.request
   const variant = catalogFor(deps.catalog, caller).get(asked.lease.model)
-  const question = await admit(deps, reply, asked, variant, signal)
+  const admitted = await admit(deps, reply, asked, variant)
+  const question = await readFiles(deps, reply, admitted, variant, signal)
   const { operation, body, lease } = question
   const hooked = lease.loadOnly ? undefined : hookedRequest(deps, operation, body, lease, reply, signal)
   if (hooked) await deps.hooks.request(hooked)

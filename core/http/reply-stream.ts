@@ -179,20 +179,22 @@ function sendFailure(reply: FastifyReply, failure: CorralError): void {
 
 /**
  * Runs work that writes to a stream. If it fails before the status line was sent, the error is thrown and becomes a
- * status code. After that it becomes the last event of the stream.
+ * status code. After that, or if `failsInStream`, it becomes the last event of the stream.
  */
 export async function endWithFailure(
   stream: ReplyStream,
   request: FastifyRequest,
   lastEvent: (failure: CorralError) => string,
-  work: () => Promise<void>
+  work: () => Promise<void>,
+  failsInStream?: (failure: CorralError) => boolean
 ): Promise<void> {
   try {
     await work()
   } catch (error) {
-    if (!stream.committed) throw error
-    if (error instanceof ClientDisconnected) return
     const failure = toCorralError(error)
+    const hasLeft = error instanceof ClientDisconnected
+    if (!stream.committed && (hasLeft || !failsInStream?.(failure))) throw error
+    if (hasLeft) return
     request.record.failure = failure
     logFailure(failure, request.log)
     stream.end(lastEvent(clientError(failure, request)))

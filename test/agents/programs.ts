@@ -194,7 +194,8 @@ export const PROGRAMS: Record<AgentName, AgentProgram> = {
     title: 'Continue',
     api: '/v1/chat/completions',
     hasTools: true,
-    lacks: ['full context'],
+    // It gives up 2 s after its connection was lost.
+    lacks: ['full context', 'restart'],
     start: ({ url, model, context, home }) => ({
       args: ['--auto', '--config', `${home}/config.yaml`, '-p', PROMPT],
       env: { CONTINUE_TELEMETRY_ENABLED: '0', CONTINUE_CLI_ENABLE_TELEMETRY: '0' },

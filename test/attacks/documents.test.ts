@@ -97,6 +97,41 @@ t.test('PDFs that take too much memory or time, or are damaged on purpose, becom
   t.match((await prompt(HONEST, [pdfWith('Still here')])).body.prompt, 'Still here')
 })
 
+t.test('a client gets events while a slow PDF is read', async t => {
+  const pdf = (number: number) => slow(number).toString('base64')
+  const cases = [
+    [
+      '/v1/messages',
+      { max_tokens: 1 },
+      { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: pdf(900) } },
+      /^event: message_start[\s\S]*event: error\ndata: .*takes longer than 2 s/m
+    ],
+    [
+      '/v1/responses',
+      {},
+      { type: 'input_file', file_data: pdf(901) },
+      /^event: response.created[\s\S]*event: response.failed[\s\S]*takes longer than 2 s/m
+    ],
+    [
+      '/v1/chat/completions',
+      {},
+      { type: 'file', file: { file_data: pdf(902) } },
+      /^data: .*chat.completion.chunk[\s\S]*data: .*takes longer than 2 s/m
+    ]
+  ] as const
+  const headers = { authorization: `Bearer ${HONEST}` }
+  for (const [path, more, part, expected] of cases) {
+    const messages = [{ role: 'user', content: [part] }]
+    const reply = await corral.send(
+      path,
+      { model: DEMO, messages, input: messages, stream: true, ...more },
+      { headers }
+    )
+    t.equal(reply.status, 200)
+    t.match(await reply.text(), expected)
+  }
+})
+
 t.test('slow PDFs of one client do not hold up others, and are left when it disconnects', async t => {
   const gone = new AbortController()
   let ended = 0

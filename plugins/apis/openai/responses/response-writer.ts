@@ -1,5 +1,5 @@
 import type { Delta, TokenProbability, TokenUsage, ToolCallPiece } from '../../../../core/contracts/engines.ts'
-import type { CorralError } from '../../../../core/errors.ts'
+import { type CorralError, errorCodes } from '../../../../core/errors.ts'
 import { OPENAI_CONTEXT_CODE, openaiErrorBody } from '../../../../core/http/openai-error.ts'
 import { chatLogprobs } from '../openai-answer.ts'
 import { type CallWriter, openCall } from './call-writer.ts'
@@ -104,11 +104,14 @@ export class ResponseWriter {
   fail(failure: CorralError): ResponseEvent[] {
     this.#begin()
     if (this.#open) this.#open.status = 'incomplete'
-    const error = { code: failureCode(failure), message: failure.message }
+    const code = failureCode(failure)
+    const { retryAfter } = failure
+    // Codex reads the delay from the message.
+    const delay = code === 'rate_limit_exceeded' && retryAfter ? ` Try again in ${retryAfter} s.` : ''
+    const error = { code, message: failure.message + delay }
     this.#event('response.failed', { response: this.#response('failed', { error }) })
     const { error: shown } = openaiErrorBody(failure)
-    const { code, message, param } = shown
-    this.#event('error', { code, message, param, error: shown })
+    this.#event('error', { code: shown.code, message: shown.message, param: shown.param, error: shown })
     return this.#taken()
   }
 
@@ -245,9 +248,20 @@ export class ResponseWriter {
   }
 }
 
-/** Returns OpenAI's code for a failure. The event that ends the stream has corral's code. */
-function failureCode({ code, status }: CorralError): string {
+/** Codes for which only a later request helps, at the earliest when the server or the model is back. */
+const PASSING = errorCodes('shutting_down model_stopped')
+
+/** Whether the same request would fail again. */
+export const isFinal = ({ code, status, retryable }: CorralError) =>
+  status < 500 || !(retryable || PASSING.includes(code))
+
+/**
+ * Returns OpenAI's code for a failure. Programs such as Codex repeat a request after `server_error`. The event that ends
+ * the stream has corral's code.
+ */
+function failureCode(failure: CorralError): string {
+  const { code } = failure
   if (code === 'queue_full' || code === 'too_busy') return 'rate_limit_exceeded'
   if (code === 'context_exceeded') return OPENAI_CONTEXT_CODE
-  return status < 500 ? 'invalid_prompt' : 'server_error'
+  return isFinal(failure) ? 'invalid_prompt' : 'server_error'
 }

@@ -18,7 +18,13 @@ import {
   withTrigger
 } from './compaction.ts'
 import { engineMessages, engineRequest, newId, type PlacedItem, readInput } from './response-request.ts'
-import { type ResponseEvent, type ResponseHead, type ResponseObject, ResponseWriter } from './response-writer.ts'
+import {
+  isFinal,
+  type ResponseEvent,
+  type ResponseHead,
+  type ResponseObject,
+  ResponseWriter
+} from './response-writer.ts'
 import * as schemas from './schemas.ts'
 import { itemPage, type StoredResponses } from './stored-responses.ts'
 
@@ -196,6 +202,9 @@ export async function createResponse(
     failure => frames(writer.fail(failure)),
     () => frames(writer.beat())
   )
+  // Codex repeats a request after every status of 500 and more, and shows "high demand" instead of the reason for 500.
+  // All programs that are made from it send this header.
+  if (request.headers.originator) channel.failsInStream = failure => failure.status >= 500 && isFinal(failure)
   return await streamedAnswer(deps, request, reply, question, channel, async (lease, first) => {
     writer = new ResponseWriter(head, writer)
     return {

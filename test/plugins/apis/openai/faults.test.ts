@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { until } from '../../../support/corral.ts'
 import { answers, chat, DONE, event, MODEL, scriptedService, splitError } from './scripted-service.ts'
@@ -52,6 +53,30 @@ t.test('an empty stream is retried once, then answered with an error status', as
   t.match(await response.json(), { error: { code: 'engine_crashed' } })
   t.notOk(response.headers.get('x-should-retry'), 'a client may retry')
   t.equal(engines.length, 1)
+})
+
+t.test('headers that come too late are comments of the stream', async t => {
+  let asked = 0
+  const full = { type: 'exceed_context_size_error', message: 'Full.', n_prompt_tokens: 9000, n_ctx: 4096 }
+  const { send } = await scriptedService(
+    t,
+    [
+      async () => {
+        if (asked++ > 0) {
+          const response = eventStream()
+          response.body.end(`${event('a')}${DONE}`)
+          return response
+        }
+        await sleep(200)
+        return jsonResponse(400, { error: full })
+      }
+    ],
+    { heartbeat: 20 }
+  )
+  const turns = ['user', 'assistant', 'user'].map(role => ({ role, content: 'a' }))
+  const long = { ...chat, messages: turns, context_overflow: 'drop_oldest' }
+  const text = await (await send('/chat/completions', long)).text()
+  t.match(text, /\n: x-corral-dropped-messages: 2\n\ndata: .*"content":"a"/)
 })
 
 t.test('an answer that repeats itself ends as if it had reached its limit', async t => {

@@ -259,10 +259,13 @@ t.test('a failure ends the events with an error', async t => {
     ['engine_crashed', 'server_error'],
     ['queue_full', 'rate_limit_exceeded'],
     ['context_exceeded', 'context_length_exceeded'],
-    ['invalid_request', 'invalid_prompt']
+    ['invalid_request', 'invalid_prompt'],
+    ['shutting_down', 'server_error'],
+    ['insufficient_memory', 'invalid_prompt']
   ] as const) {
-    const events = new ResponseWriter(headOf()).fail(new CorralError(code, 'It broke.'))
-    t.match(events[2], { type: 'response.failed', response: { error: { code: word, message: 'It broke.' } } })
+    const events = new ResponseWriter(headOf()).fail(new CorralError(code, 'It broke.', { retryAfter: 2 }))
+    const message = `It broke.${code === 'queue_full' ? ' Try again in 2 s.' : ''}`
+    t.match(events[2], { type: 'response.failed', response: { error: { code: word, message } } })
   }
   const writer = new ResponseWriter(headOf())
   const events = [...writer.add([piece({ content: 'Once' })]), ...writer.fail(broken)]

@@ -133,6 +133,25 @@ t.test('a failed load after the headers is reported as an event', async t => {
   t.strictSame([...new Set(each(events, 'type'))], ['response.created', 'response.in_progress', 'response.failed'])
 })
 
+const CODEX = { originator: 'codex_exec' }
+
+t.test('Codex gets failures that would repeat themselves in the stream', async t => {
+  const ask = async (failure: CorralError, headers: Record<string, string> = {}) => {
+    const startEngine = () => Promise.reject(failure)
+    const { send } = await startService(t, { variants: [variantOf('corral', 'tiny-chat')], startEngine })
+    const reply = await send('/responses', { model: DEMO, input: 'Hi', stream: true }, { headers })
+    return { status: reply.status, retryAfter: reply.headers.get('retry-after'), text: await reply.text() }
+  }
+  const broken = new CorralError('load_failed', 'It did not load.')
+  t.match(await ask(broken), { status: 500, text: /"code":"load_failed"/ })
+  t.match(await ask(broken, CODEX), {
+    status: 200,
+    text: /^event: response.created\n[\s\S]*"error":{"code":"invalid_prompt","message":"It did not load[\s\S]*event: error\n/
+  })
+  const away = new CorralError('engine_unreachable', 'It is away.', { retryAfter: 5 })
+  t.match(await ask(away, CODEX), { status: 503, retryAfter: '5' })
+})
+
 t.test('a summary replaces the conversation', async t => {
   const asked: any[] = []
   let summary = '<summary>We name a boat.</summary>'
