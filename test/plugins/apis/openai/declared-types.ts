@@ -1,6 +1,8 @@
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
+import type { Test } from 'tap'
 import { packageRoot } from '../../../../core/system/package-info.ts'
 
 /** Types that the official client declares, by the file that declares them. */
@@ -55,4 +57,20 @@ export function typeFaults(): string {
   } finally {
     rmSync(folder, { recursive: true, force: true })
   }
+}
+
+export async function collectEvents(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
+  const events: ResponseStreamEvent[] = []
+  for await (const event of stream) events.push(event)
+  return events
+}
+
+/** Checks the rules that apply to every response stream. `typeFaults` checks the types. */
+export function checkEvents(t: Test, events: ResponseStreamEvent[]): void {
+  for (const event of events) mustBe('ResponseStreamEvent', event)
+  t.strictSame(
+    events.map(event => 'sequence_number' in event && event.sequence_number),
+    events.map((_, index) => index),
+    'sequence numbers have no gaps'
+  )
 }

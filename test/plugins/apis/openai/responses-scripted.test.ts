@@ -6,8 +6,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import { DEMO } from '../../../support/corral.ts'
 import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
-import { mustBe, typeFaults } from './declared-types.ts'
-import { checkEvents, collectEvents } from './response-events.ts'
+import { checkEvents, collectEvents, mustBe, typeFaults } from './declared-types.ts'
 import { eventStream, fakeEngine, jsonResponse, type Responder, startService, TOOL, variantOf } from './support.ts'
 
 // Features that the demo model lacks, tested with scripted engines.

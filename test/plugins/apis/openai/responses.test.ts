@@ -13,9 +13,8 @@ import { each } from '../../../support/each.ts'
 import { failure } from '../../../support/failure.ts'
 import { thorough } from '../../../support/thorough.ts'
 import { trialCount } from '../../../support/trial-count.ts'
-import { mustBe, typeFaults } from './declared-types.ts'
+import { checkEvents, collectEvents, mustBe, typeFaults } from './declared-types.ts'
 import { randomItems } from './random-items.ts'
-import { checkEvents, collectEvents } from './response-events.ts'
 
 // Runs the official client against a corral with the real engine.
 const corral = await startCorral(t, {

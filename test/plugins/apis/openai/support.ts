@@ -294,3 +294,14 @@ export const TOOL = {
   parameters: { type: 'object' },
   strict: false
 }
+
+/** Returns the error of a refused request, and checks that it does not quote the request. */
+export function refusal(read: () => unknown): CorralError | undefined {
+  try {
+    read()
+    return undefined
+  } catch (error) {
+    if (!(error instanceof CorralError) || error.message.includes('secret')) throw error
+    return error
+  }
+}

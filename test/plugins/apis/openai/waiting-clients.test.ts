@@ -7,7 +7,7 @@ import { CorralError } from '../../../../core/errors.ts'
 import type { EngineRequest } from '../../../../runtimes/llama-server/upstream.ts'
 import { until } from '../../../support/corral.ts'
 import { engineBody } from '../../../support/engine-body.ts'
-import { checkEvents } from './response-events.ts'
+import { checkEvents } from './declared-types.ts'
 import { answers, chat, DONE, event, MODEL, neverLoads, scriptedService, splitError } from './scripted-service.ts'
 import { closed, eventStream, fakeEngine, type Responder, type ServiceOptions } from './support.ts'
 

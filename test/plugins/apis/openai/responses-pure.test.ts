@@ -1,19 +1,28 @@
+import { Ajv } from 'ajv'
 import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator'
 import t, { type Test } from 'tap'
 import type { Delta } from '../../../../core/contracts/engines.ts'
 import { CorralError } from '../../../../core/errors.ts'
 import { parseRequestOptions } from '../../../../core/models/options.ts'
-import { engineRequest } from '../../../../plugins/apis/openai/responses/response-request.ts'
+import { addedTools } from '../../../../plugins/apis/openai/responses/call-items.ts'
+import { engineMessages, engineRequest, readInput } from '../../../../plugins/apis/openai/responses/response-request.ts'
 import {
   type ResponseEvent,
   type ResponseHead,
   type ResponseObject,
   ResponseWriter
 } from '../../../../plugins/apis/openai/responses/response-writer.ts'
-import { randomBelow } from '../../../support/random.ts'
+import type { Item } from '../../../../plugins/apis/openai/responses/schemas.ts'
+import { itemPage, StoredResponses } from '../../../../plugins/apis/openai/responses/stored-responses.ts'
+import { readCases } from '../../../support/cases.ts'
+import { randomBelow, randomNumbers } from '../../../support/random.ts'
+import { randomValue, sdkShapes } from '../../../support/sdk-types.ts'
 import { trialCount } from '../../../support/trial-count.ts'
 import { mustBe, typeFaults } from './declared-types.ts'
-import { TOOL } from './support.ts'
+import { RESPONSES, randomItems } from './random-items.ts'
+import { refusal, TOOL } from './support.ts'
+
+const CASES = readCases('responses-requests')
 
 t.test('the check against declared types detects differences', async t => {
   const delta = { type: 'response.output_text.delta', content_index: 0, item_id: 'x', output_index: 0, logprobs: [] }
@@ -313,4 +322,299 @@ t.test('events are well-formed for random answers', async t => {
   }
 })
 
+const ajv = new Ajv()
+const none = () => undefined
+/** Builds the engine's request, without the input. */
+const engineFields = (request: object) =>
+  engineRequest(request, parseRequestOptions(request as Record<string, unknown>))
+
+function messagesOf(input: string | unknown[], instructions?: string) {
+  const items = readInput(input, none)
+  return engineMessages(
+    items.map((item, index) => ({ item, place: `input[${index}]` })),
+    instructions
+  )
+}
+
+const PIXEL = 'data:image/png;base64,iVBORw0KGgo='
+const user = (content: unknown) => ({ role: 'user', content })
+const call = (call_id: string, name: string, args = '{"a":1}') => ({
+  type: 'function_call',
+  call_id,
+  name,
+  arguments: args
+})
+
+t.test('converts input to messages for the engine', async t => {
+  const table: [string, string | unknown[], unknown[], string?][] = CASES.messages
+  for (const [what, input, expected, instructions] of table) {
+    t.strictSame(messagesOf(input, instructions).messages, expected, what)
+  }
+})
+
+t.test('reports the input item of each message', async t => {
+  const input = [
+    { role: 'system', content: 'Rhyme.' },
+    user([{ type: 'input_image', image_url: PIXEL }]),
+    call('call_1', 'look'),
+    { type: 'function_call_output', call_id: 'call_1', output: [{ type: 'input_image', image_url: PIXEL }] }
+  ]
+  t.strictSame(messagesOf(input, 'Be brief.').places, [
+    'instructions',
+    'input[1].content',
+    'previous_response_id',
+    'input[3].output'
+  ])
+})
+
+t.test('completes items and resolves references', async t => {
+  const stored: Item = {
+    type: 'function_call',
+    id: 'fc_1',
+    status: 'completed',
+    call_id: 'call_1',
+    name: 'look',
+    arguments: '{}'
+  }
+  const items = readInput(
+    [user('Hi'), { type: 'item_reference', id: 'fc_1' }, { id: 'fc_1' }, { ...user('Hi'), id: 'msg_mine' }],
+    id => (id === 'fc_1' ? stored : undefined)
+  )
+  t.match(items[0], { id: /^msg_[0-9a-f]{48}$/, status: 'completed', content: [{ type: 'input_text', text: 'Hi' }] })
+  t.equal(items[1], stored)
+  t.equal(items[2], stored, 'a reference without a type')
+  t.equal(items[3]!.id, 'msg_mine')
+  for (const item of items) mustBe('ResponseItem', item)
+})
+
+t.test('refuses invalid input and names the place', async t => {
+  const table: [unknown, string, string][] = CASES.invalidItems
+  for (const [item, code, param] of table) {
+    const found = refusal(() => messagesOf([item]))
+    t.match(found, { code, param }, JSON.stringify(item))
+    t.match(found!.message, /[.!]$/)
+  }
+})
+
+t.test('converts request fields for the engine', async t => {
+  const table: [Record<string, unknown>, Record<string, unknown>][] = CASES.fields
+  for (const [request, fields] of table) {
+    t.strictSame(JSON.parse(JSON.stringify(engineFields(request).fields)), fields, JSON.stringify(request))
+  }
+
+  t.strictSame(parseRequestOptions({ num_ctx: 512, options: { num_ctx: 99, num_parallel: 2 } }).load, {
+    num_ctx: 512,
+    num_parallel: 2
+  })
+  for (const [request, overflow] of [
+    [{}, undefined],
+    [{ truncation: 'auto' }, 'drop_oldest'],
+    [{ truncation: 'disabled', options: { context_overflow: 'drop_oldest' } }, 'error'],
+    [{ options: { context_overflow: 'drop_oldest' } }, 'drop_oldest'],
+    [{ context_overflow: 'drop_oldest', options: { context_overflow: 'error' } }, 'drop_oldest']
+  ] as const) {
+    t.equal(engineFields(request).overflow, overflow, JSON.stringify(request))
+  }
+})
+
+t.test('offers tools that the client runs and names the ones that are left out', async t => {
+  const group = { type: 'namespace', name: 'crm', description: 'Customers.', tools: [TOOL, { type: 'web_search' }] }
+  const { tools, fields } = engineFields({
+    tools: [{ type: 'web_search' }, TOOL, group, { type: 'local_shell' }, { ...group, name: 'none', tools: [] }]
+  })
+  t.match(tools.shown, [TOOL, { ...group, tools: [TOOL] }, { type: 'local_shell' }])
+  t.equal(tools.shown.length, 3, 'the reply lists only offered tools')
+  t.strictSame(tools.ignored, ['web_search', 'crm.web_search'])
+  const offered = fields.tools as { function: { name: string } }[]
+  t.strictSame(
+    offered.map(tool => tool.function.name),
+    [TOOL.name, `crm__${TOOL.name}`, 'local_shell']
+  )
+})
+
+t.test('offers tools of every type and obeys every choice', async t => {
+  const table: [
+    string,
+    Record<string, unknown>,
+    { names?: string[]; choice?: string; ignored?: string[] },
+    unknown[]?
+  ][] = CASES.tools
+  for (const [what, request, { names = [], choice, ignored = [] }, added = []] of table) {
+    const placed = added.flatMap((item, index) => addedTools(item as object, ['input', index]))
+    const { fields, tools } = engineRequest(request, parseRequestOptions(request), placed)
+    const offered = (fields.tools ?? []) as { function: { name: string; parameters?: object } }[]
+    t.strictSame(
+      offered.map(tool => tool.function.name),
+      names,
+      what
+    )
+    t.equal(fields.tool_choice, choice, what)
+    t.strictSame(tools.ignored, ignored, what)
+    for (const tool of offered) ajv.compile(tool.function.parameters ?? {})
+  }
+})
+
+t.test("accepts every history that the SDK's types allow", async t => {
+  const types = new Set<unknown>()
+  for (let seed = 1; seed <= trialCount(2000); seed++) {
+    const items = randomItems(t, seed)
+    for (const item of items) types.add(item.type)
+    try {
+      const read = readInput(items, none).map(item => ({ item }))
+      const added = read.flatMap(({ item }) => addedTools(item, ['input']))
+      engineMessages(read)
+      engineRequest({}, parseRequestOptions({}), added)
+    } catch (error) {
+      t.fail(`seed ${seed}: ${(error as Error).message} in ${JSON.stringify(items)}`)
+    }
+  }
+  t.ok(types.size > 28, `${types.size} types of items`)
+})
+
+t.test("offers or names every tool of the SDK's types", async t => {
+  const [{ of }] = sdkShapes(t.testdir(), RESPONSES, ['Tool'], 'openai') as any
+  for (const shape of of) {
+    const tool = randomValue(shape, randomNumbers(1)) as { type: string }
+    const { tools } = engineFields({ tools: [{ ...tool, environment: undefined }] })
+    const isOffered = /^(function|custom|namespace|computer|computer_use_preview|local_shell|shell|apply_patch)$/.test(
+      tool.type
+    )
+    const isEmpty = tool.type === 'namespace' && (tool as unknown as { tools: [] }).tools.length === 0
+    t.equal(tools.offered.length > 0, isOffered && !isEmpty, tool.type)
+    t.equal(tools.ignored.length, isOffered || tool.type === 'tool_search' ? 0 : 1, tool.type)
+  }
+})
+
+t.test('refuses unsupported features', async t => {
+  const table: [Record<string, unknown>, string, string][] = CASES.unsupported
+  for (const [request, code, param] of table) {
+    t.match(
+      refusal(() => engineFields(request)),
+      { code, param },
+      JSON.stringify(request)
+    )
+  }
+  t.ok(engineFields({ background: false, conversation: null, prompt: null }), 'false and null are not requests')
+})
+
 t.test('replies have the types that the official client declares', async t => t.equal(typeFaults(), ''))
+
+function stored(id: string, input: Item[], output: Item[], more: object = {}) {
+  return { response: { id, output, ...more } as unknown as ResponseObject, input }
+}
+const itemOf = (id: string, text: string): Item => ({
+  type: 'message',
+  id,
+  status: 'completed',
+  role: 'user',
+  content: [{ type: 'input_text', text }]
+})
+
+const ME = 'key:me'
+
+/** Deletes a response, unless it was removed before. */
+function remove(responses: StoredResponses, id: string): void {
+  try {
+    responses.delete(ME, id)
+  } catch (error) {
+    if (!(error instanceof CorralError) || error.code !== 'response_not_found') throw error
+  }
+}
+
+t.test('stored responses: the oldest are dropped, shared items are kept', async t => {
+  const [first, second, third] = ['1', '2', '3'].map(id => itemOf(`msg_${id}`, 'x'.repeat(1000)))
+  const all = [
+    stored('a', [first!], []),
+    stored('b', [first!, second!], []),
+    stored('c', [first!, second!, third!], []),
+    stored('d', [itemOf('msg_4', 'x')], [])
+  ]
+  const roomy = new StoredResponses(1e6, 1000)
+  const sizes = all.map(response => {
+    roomy.add(ME, response)
+    return roomy.bytes
+  })
+  t.ok(sizes[1]! < 2.2 * sizes[0]!, 'shared items are counted once')
+  t.strictSame(roomy.get(ME, 'a').input, [first])
+  t.strictSame([...roomy.itemsById(ME).keys()], ['msg_1', 'msg_2', 'msg_3', 'msg_4'])
+
+  const responses = new StoredResponses(roomy.bytes - 1, 1000)
+  for (const response of all) responses.add(ME, response)
+  t.throws(() => responses.get(ME, 'a'), { code: 'response_not_found', param: 'response_id' })
+  responses.get(ME, 'd')
+  responses.add(ME, stored('e', [itemOf('msg_5', 'x'.repeat(5000))], []))
+  t.throws(() => responses.get(ME, 'e', 'previous_response_id'), {
+    code: 'response_not_found',
+    param: 'previous_response_id'
+  })
+  t.strictSame(responses.get(ME, 'c').input, [first, second, third], 'a response that is too large evicts no others')
+  for (const id of ['b', 'c', 'd']) responses.delete(ME, id)
+  t.equal(responses.bytes, 0)
+  t.equal(responses.itemsById(ME).size, 0)
+  const nothing = new StoredResponses(0, 1000)
+  nothing.add(ME, stored('a', [first!], []))
+  t.equal(nothing.bytes, 0)
+})
+
+t.test('stored responses: the size stays correct after adds and deletes', async t => {
+  const next = randomBelow(9)
+  const responses = new StoredResponses(20_000, 1000)
+  const items = Array.from({ length: 40 }, (_, index) => itemOf(`msg_${index}`, 'x'.repeat(next(900))))
+  const ids: string[] = []
+  for (let step = 0; step < 500; step++) {
+    if (next(4)) {
+      ids.push(`r${step}`)
+      const input = Array.from({ length: next(8) }, () => items[next(items.length)]!)
+      responses.add(ME, stored(`r${step}`, input, [items[next(items.length)]!], { text: 'y'.repeat(next(3000)) }))
+    } else if (ids.length > 0) {
+      remove(responses, ids.splice(next(ids.length), 1)[0]!)
+    }
+    if (responses.bytes > 20_000) t.fail(`holds ${responses.bytes} bytes`)
+  }
+  for (const id of ids) remove(responses, id)
+  t.equal(responses.bytes, 0)
+})
+
+t.test('stored responses: owners are isolated', async t => {
+  const one = itemOf('msg_1', 'secret')
+  const responses = new StoredResponses(1e6, 2)
+  responses.add(ME, stored('a', [one], []))
+  const missing = { code: 'response_not_found' }
+  t.throws(() => responses.get('key:other', 'a'), missing)
+  t.throws(() => responses.delete('key:other', 'a'), missing)
+  t.equal(responses.itemsById('key:other').size, 0)
+  responses.add('key:other', stored('a', [], []))
+  t.strictSame(responses.get(ME, 'a').input, [one], 'ids do not collide')
+
+  for (const id of ['b', 'c', 'd']) responses.add('key:other', stored(id, [], []))
+  t.throws(() => responses.get('key:other', 'b'), missing, 'the limit per owner applies')
+  responses.get('key:other', 'c')
+  responses.get(ME, 'a')
+})
+
+t.test('stored responses: no owner can evict those of others', async t => {
+  const small = stored('small', [itemOf('msg_1', 'x')], [])
+  const responses = new StoredResponses(10_000, 1000)
+  responses.add(ME, small)
+  for (let step = 0; step < 100; step++) {
+    responses.add('key:other', stored(`r${step}`, [itemOf(`msg_${step}`, 'x'.repeat(900))], []))
+    if (responses.bytes > 10_000) t.fail(`holds ${responses.bytes} bytes`)
+  }
+  t.equal(responses.get(ME, 'small').input.length, 1)
+  responses.get('key:other', 'r99')
+  t.throws(() => responses.get('key:other', 'r0'), { code: 'response_not_found' })
+})
+
+t.test('lists items in pages', async t => {
+  const items = ['a', 'b', 'c', 'd', 'e'].map(id => itemOf(id, ''))
+  const ids = (page: ReturnType<typeof itemPage>) => page.data.map(({ id }) => id).join('')
+  t.equal(ids(itemPage(items, {})), 'edcba')
+  t.equal(ids(itemPage(items, { order: 'asc' })), 'abcde')
+  const page = itemPage(items, { limit: 2, after: 'd' })
+  t.match(page, { object: 'list', first_id: 'c', last_id: 'b', has_more: true })
+  t.match(itemPage(items, { limit: 2, after: 'b' }), { first_id: 'a', last_id: 'a', has_more: false })
+  t.match(itemPage([], {}), { data: [], first_id: null, last_id: null, has_more: false })
+  // Pages make progress even if several items have the same id.
+  const same = ['a', 'x', 'x', 'b'].map(id => itemOf(id, ''))
+  t.equal(ids(itemPage(same, { order: 'asc', limit: 2, after: 'x' })), 'b')
+})
