@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { CorralError } from '../errors.ts'
 import { ChunkedResponse } from './chunked-response.ts'
-import { ClientDisconnected, probeHalfClosed } from './client-disconnect.ts'
+import { ClientDisconnected, clientSignal, probeHalfClosed } from './client-disconnect.ts'
 import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
 import { clientError } from './server-folders.ts'
 
@@ -89,6 +89,33 @@ export interface ReplyStream {
    * once.
    */
   end(lastChunk?: string): void
+}
+
+/**
+ * Sends a stream without an end of its own.
+ * @param follow begins to send, until `end` is called or the client disconnects. Returns a function that stops it
+ */
+export async function sendUntilEnd(
+  reply: FastifyReply,
+  options: ReplyStreamOptions,
+  follow: (stream: ReplyStream, end: () => void) => () => void
+): Promise<void> {
+  const signal = clientSignal(reply)
+  const stream = openReplyStream(reply, options)
+  stream.status = 'following'
+  let stop = () => {}
+  try {
+    await new Promise<void>(end => {
+      stop = follow(stream, end)
+      signal.addEventListener('abort', () => end())
+      if (signal.aborted) end()
+      // Sends the headers even if there is nothing to send yet.
+      else if (!stream.committed) void stream.write(': following\n\n')
+    })
+  } finally {
+    stop()
+  }
+  stream.end()
 }
 
 export function openReplyStream(reply: FastifyReply, options: ReplyStreamOptions): ReplyStream {

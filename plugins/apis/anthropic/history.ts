@@ -81,11 +81,8 @@ export function invalid(place: string, must: string): CorralError {
 
 function blockNotAllowed({ block, place }: Block, allowed: string): CorralError {
   const type = typeof block.type === 'string' ? block.type : ''
-  return new CorralError(
-    'invalid_request',
-    `"${place}" is a block of type ${JSON.stringify(type.slice(0, 60))}, which is not allowed there. Allowed are ${allowed}.`,
-    { param: `${place}.type` }
-  )
+  const message = `"${place}" is a block of type ${JSON.stringify(type.slice(0, 60))}, which is not allowed there. Allowed are ${allowed}.`
+  return new CorralError('invalid_request', message, { param: `${place}.type` })
 }
 
 /**

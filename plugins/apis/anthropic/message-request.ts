@@ -100,11 +100,8 @@ function requestedTools(request: CountRequest): RequestedTools {
   const demanded = choice?.type === 'tool' ? choice.name : undefined
   const isLost = demanded != null && ignored.has(demanded) && functions.every(each => each.function.name !== demanded)
   if (functions.length === 0 && ignored.size > 0 && (isLost || choice?.type === 'any')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `"tool_choice" demands a call, but the only tools are run by Anthropic's servers: ${[...ignored].join(', ').slice(0, 200)}. Send tools with a "name" and an "input_schema", and run them yourself.`,
-      { param: 'tool_choice' }
-    )
+    const message = `"tool_choice" demands a call, but the only tools are run by Anthropic's servers: ${[...ignored].join(', ').slice(0, 200)}. Send tools with a "name" and an "input_schema", and run them yourself.`
+    throw new CorralError('unsupported_capability', message, { param: 'tool_choice' })
   }
   const fields = toolFields(
     functions.map(of => ({ type: 'function', function: of.function })),

@@ -142,9 +142,8 @@ export class Batches {
   ): Promise<BatchRecord> {
     const { purpose } = this.#deps.files.get(owner, given.inputFile, 'input_file_id')
     if (purpose !== 'batch') {
-      throw new CorralError('invalid_request', 'The input file must have been uploaded with the purpose "batch".', {
-        param: 'input_file_id'
-      })
+      const message = 'The input file must have been uploaded with the purpose "batch".'
+      throw new CorralError('invalid_request', message, { param: 'input_file_id' })
     }
     await this.#makeRoom(owner)
     const batch = newBatch({ ...given, owner, turn, address }, secondsNow(), windowSeconds)
@@ -412,9 +411,8 @@ function resultLine(customId: string, response: object | null, error: object | n
 }
 
 function ended({ status, ending }: BatchRecord): CorralError {
-  return new CorralError('batch_ended', `The batch cannot be cancelled because its status is ${ending ?? status}.`, {
-    param: 'batch_id'
-  })
+  const message = `The batch cannot be cancelled because its status is ${ending ?? status}.`
+  return new CorralError('batch_ended', message, { param: 'batch_id' })
 }
 
 /** Error codes that mean "try again later", with the delay in milliseconds. */

@@ -6,7 +6,7 @@ import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { sendErrors } from '../../../core/http/application.ts'
 import { arriving, endUpload, paced } from '../../../core/http/arriving-body.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { listPage, PageOf } from '../../../core/http/list-page.ts'
+import { PageOf, pageAfter } from '../../../core/http/list-page.ts'
 import { removeUploadTimeout } from '../../../core/http/long-upload.ts'
 import { openaiErrorBody, openaiRouter } from '../../../core/http/openai-error.ts'
 import { Given, Loose, OrNull, Titled } from '../../../core/http/request-fields.ts'
@@ -104,7 +104,7 @@ export async function batchRoutes(
       const { after, limit, order, purpose } = query
       const own = files.list(caller.owner).filter(file => purpose === undefined || file.purpose === purpose)
       if (after !== undefined) files.get(caller.owner, after, 'after')
-      return page(sorted(own, order).map(fileObject), after, limit, 10_000)
+      return pageAfter(sorted(own, order).map(fileObject), after, readLimit(limit, 10_000))
     }
   })
   route('GET /files/:id', 'getUserFile', 'Show a file', {
@@ -146,11 +146,8 @@ export async function batchRoutes(
     handler: async ({ caller, params }) => {
       const { id } = files.get(caller.owner, params.id)
       if (batches.needs(id)) {
-        throw new CorralError(
-          'file_in_use',
-          'A batch that has not ended uses this file. Cancel the batch first, or wait until it has ended.',
-          { param: 'file_id' }
-        )
+        const message = 'A batch that has not ended uses this file. Cancel the batch first, or wait until it has ended.'
+        throw new CorralError('file_in_use', message, { param: 'file_id' })
       }
       await files.remove(id)
       return { id, object: 'file' as const, deleted: true as const }
@@ -176,7 +173,7 @@ export async function batchRoutes(
     errors: ['invalid_request', 'batch_not_found'],
     handler: ({ caller, query: { after, limit } }) => {
       if (after !== undefined) batches.get(caller.owner, after, 'after')
-      return page(sorted(batches.list(caller.owner)).map(batchObject), after, limit, 20)
+      return pageAfter(sorted(batches.list(caller.owner)).map(batchObject), after, readLimit(limit, 20))
     }
   })
   route('GET /batches/:id', 'getBatch', 'Show the progress of a batch', {
@@ -337,14 +334,5 @@ function sorted<Item extends { createdAt: number }>(items: readonly Item[], orde
   return order === 'asc' ? upward : upward.reverse()
 }
 
-function page<Item extends { id: string }>(
-  items: readonly Item[],
-  after: string | undefined,
-  limit: string | undefined,
-  usual: number
-) {
-  const most = Math.min(10_000, Math.max(1, limit === undefined ? usual : Number(limit)))
-  const from = after === undefined ? 0 : items.findIndex(({ id }) => id === after) + 1
-  const data = items.slice(from, from + most)
-  return listPage(data, from + most < items.length)
-}
+const readLimit = (limit: string | undefined, usual: number) =>
+  Math.min(10_000, Math.max(1, limit === undefined ? usual : Number(limit)))

@@ -138,11 +138,8 @@ export class UserFiles {
     const part = join(this.#folder, `${id}.part`)
     const own = [...this.#arriving.values()].filter(each => each.owner === owner)
     if (own.length >= MAX_UPLOADS_PER_OWNER) {
-      throw new CorralError(
-        'rate_limited',
-        `You are already uploading ${plural(own.length, 'file')}. Send this one when one of them is complete.`,
-        { retryAfter: 5 }
-      )
+      const message = `You are already uploading ${plural(own.length, 'file')}. Send this one when one of them is complete.`
+      throw new CorralError('rate_limited', message, { retryAfter: 5 })
     }
     const arriving = { owner, bytes: 0 }
     this.#arriving.set(part, arriving)
@@ -221,11 +218,8 @@ export class UserFiles {
   #requireRoom(owner: string, bytes: number): void {
     const limits = this.#limits()
     if (bytes > limits.fileSize) {
-      throw new CorralError(
-        'body_too_large',
-        `A file may have at most ${formatBytes(limits.fileSize)} (api-batches.file_size). Split it into several files.`,
-        { param: 'file' }
-      )
+      const sentence = `A file may have at most ${formatBytes(limits.fileSize)} (api-batches.file_size). Split it into several files.`
+      throw new CorralError('body_too_large', sentence, { param: 'file' })
     }
     const own = this.list(owner)
     let all = 0
@@ -237,11 +231,8 @@ export class UserFiles {
 }
 
 function limitExceeded(limit: string, value: number, maximum: number, text: string): CorralError {
-  return new CorralError(
-    'over_limit',
-    `You may store ${text} (api-batches.${limit}), and this file would exceed that. Delete files with DELETE /v1/files/<id>.`,
-    { details: { limit: `api-batches.${limit}`, value, maximum } }
-  )
+  const message = `You may store ${text} (api-batches.${limit}), and this file would exceed that. Delete files with DELETE /v1/files/<id>.`
+  return new CorralError('over_limit', message, { details: { limit: `api-batches.${limit}`, value, maximum } })
 }
 
 /** Returns the file name without folders and control characters. It is only displayed, never used as a path. */

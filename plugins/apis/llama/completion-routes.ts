@@ -91,11 +91,8 @@ async function complete(
   const modelRequest = readModelRequest(deps, body, caller)
   const { variant, settings, options, lease, overflow, requested } = modelRequest
   if (texts.suffix !== undefined && !variant.metadata.capabilities.includes('insert')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${variant.publicName}" cannot fill in text between a prefix and a suffix. Use a model that can, such as a code model.`,
-      { param: 'model' }
-    )
+    const message = `Model "${variant.publicName}" cannot fill in text between a prefix and a suffix. Use a model that can, such as a code model.`
+    throw new CorralError('unsupported_capability', message, { param: 'model' })
   }
   const { stop, response_fields } = body
   const question: Question = {
@@ -147,11 +144,8 @@ function promptText({ prompt_string, multimodal_data }: Record<string, unknown>)
   // Clients that can send images may send an empty list. Any other content must not be dropped silently.
   const isNothing = multimodal_data === undefined || multimodal_data === null || [multimodal_data].flat().length === 0
   if (!isNothing) {
-    throw new CorralError(
-      'unsupported_capability',
-      'Send images and audio in messages (POST /v1/chat/completions), not in "multimodal_data".',
-      { param: 'prompt' }
-    )
+    const message = 'Send images and audio in messages (POST /v1/chat/completions), not in "multimodal_data".'
+    throw new CorralError('unsupported_capability', message, { param: 'prompt' })
   }
   if (typeof prompt_string === 'string') return prompt_string
   throw new CorralError('invalid_request', '"prompt.prompt_string" must be text.', { param: 'prompt' })
@@ -160,9 +154,8 @@ function promptText({ prompt_string, multimodal_data }: Record<string, unknown>)
 function textsToEmbed({ content, input }: Static<typeof schemas.EmbeddingRequest>): (string | number[])[] {
   const given = input ?? content
   if (given === undefined || given === null || given === '') {
-    throw new CorralError('invalid_request', '"content" must be a non-empty text or a list of texts.', {
-      param: 'content'
-    })
+    const message = '"content" must be a non-empty text or a list of texts.'
+    throw new CorralError('invalid_request', message, { param: 'content' })
   }
   // A list of numbers is one text, given as tokens.
   return typeof given === 'string' || typeof given[0] === 'number' ? [given as string | number[]] : (given as string[])

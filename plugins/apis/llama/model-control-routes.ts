@@ -5,7 +5,7 @@ import type { Downloads, PullRecord } from '../../../core/contracts/downloads.ts
 import type { Storage } from '../../../core/contracts/storage.ts'
 import { CorralError, errorMessage } from '../../../core/errors.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { openReplyStream } from '../../../core/http/reply-stream.ts'
+import { sendUntilEnd } from '../../../core/http/reply-stream.ts'
 import { DOWNLOAD_ERRORS, FILE_ERRORS, HUB_ERRORS, json } from '../../../core/http/response-schemas.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
 import { loadStates } from '../../../core/models/load-state.ts'
@@ -34,9 +34,8 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
     handler: async ({ body, caller }) => {
       const { variant, lease } = readModelRequest(deps, body, caller)
       if (loadStates(scheduler)(variant).value !== 'unloaded') {
-        throw new CorralError('invalid_request', `The model "${variant.publicName}" is already loaded or loading.`, {
-          param: 'model'
-        })
+        const message = `The model "${variant.publicName}" is already loaded or loading.`
+        throw new CorralError('invalid_request', message, { param: 'model' })
       }
       const { turn, owner, bounds } = caller
       scheduler
@@ -91,9 +90,8 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
       const plan = await downloads.plan({ model, caller }, { signal: clientSignal(reply) })
       const pull = await downloads.pull(plan, { detached: true, caller })
       if (!pull) {
-        throw new CorralError('invalid_request', `The model ${JSON.stringify(model)} is already stored here.`, {
-          param: 'model'
-        })
+        const sentence = `The model ${JSON.stringify(model)} is already stored here.`
+        throw new CorralError('invalid_request', sentence, { param: 'model' })
       }
       feed.downloading(pull.record().id, model)
       return { success: true }
@@ -126,29 +124,12 @@ export function modelControlRoutes(app: FastifyInstance, deps: LlamaDependencies
     },
     errors: ['rate_limited'],
     exposeHeadRoute: false,
-    handler: async ({ caller }, reply) => {
-      const signal = clientSignal(reply)
-      const stream = openReplyStream(reply, llamaChannel(deps))
-      stream.status = 'listening'
-      let forget = () => {}
-      try {
-        await new Promise<void>((resolve, reject) => {
-          forget = feed.listen({
-            caller,
-            send: events => stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join('')),
-            end: resolve
-          })
-          const leave = () => resolve()
-          signal.addEventListener('abort', leave)
-          // Sends the headers before the first event.
-          Promise.resolve(stream.write(': listening\n\n')).catch(reject)
-          if (signal.aborted) leave()
-        })
-      } finally {
-        forget()
-      }
-      stream.end()
-    }
+    handler: ({ caller }, reply) =>
+      sendUntilEnd(reply, llamaChannel(deps), (stream, end) => {
+        const send = (events: readonly object[]) =>
+          stream.write(events.map(event => `data: ${JSON.stringify(event)}\n\n`).join(''))
+        return feed.listen({ caller, send, end })
+      })
   })
 }
 

@@ -148,11 +148,8 @@ function findRunning({ scheduler }: LlamaDependencies, { key }: Model): RunningM
 }
 
 function notLoaded({ publicName }: Model): CorralError {
-  return new CorralError(
-    'model_not_loaded',
-    `The model "${publicName}" is not loaded. Load it with POST /models/load, or send any request that uses it.`,
-    { param: 'model' }
-  )
+  const message = `The model "${publicName}" is not loaded. Load it with POST /models/load, or send any request that uses it.`
+  return new CorralError('model_not_loaded', message, { param: 'model' })
 }
 
 const BUILD_INFO = `corral-${version}`

@@ -135,9 +135,8 @@ function toQuestion(
   const thinks = variant.metadata.capabilities.includes('thinking')
   const { reasoning } = body
   if (reasoning && reasoning !== 'off' && !thinks) {
-    throw new CorralError('unsupported_capability', 'The model cannot think. Remove "reasoning".', {
-      param: 'reasoning'
-    })
+    const message = 'The model cannot think. Remove "reasoning".'
+    throw new CorralError('unsupported_capability', message, { param: 'reasoning' })
   }
   const messages = withUsableMedia(input.flatMap(toMessage), variant, settings.engine, (_, part) => `input[${part}]`)
   return {

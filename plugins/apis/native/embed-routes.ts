@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { type Static, Type } from 'typebox'
 import { embedChunked } from '../../../core/answers/embed-in-batches.ts'
-import { shortened, vectorReply } from '../../../core/answers/embedding.ts'
+import { shortened, type Vector, vectorReply } from '../../../core/answers/embedding.ts'
 import { askOnce } from '../../../core/answers/pipeline.ts'
 import type { EmbeddingsReply } from '../../../core/contracts/engines.ts'
 import { Nanoseconds } from '../../../core/contracts/native-records.ts'
@@ -72,12 +72,8 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
         load_duration: timeToModel(record, began),
         prompt_eval_count: promptTokens
       }
-      return vectorReply(
-        reply,
-        vectors,
-        vector => Array.from(vector),
-        embeddings => ({ ...counts, embeddings })
-      )
+      const toRow = (vector: Vector) => Array.from(vector)
+      return vectorReply(reply, vectors, toRow, embeddings => ({ ...counts, embeddings }))
     }
   })
 
@@ -113,13 +109,13 @@ export function embedRoutes(app: FastifyInstance, deps: NativeDependencies): voi
     }
     const lease = { model, mode: 'embedding' as const, options: load, keepAlive, loadOnly }
     const question = { operation: 'embeddings' as const, body: { input: texts }, lease }
-    return await askOnce(deps, reply, question, async (lease, { input }, tally) => {
-      if (loadOnly) return none
-      return await embedChunked(lease, input, tally, {
-        truncate: truncate ?? deps.truncates,
-        ...(load.num_ctx !== undefined && { most: load.num_ctx }),
-        made: vector => shortened(vector, dimensions ?? undefined)
-      })
-    })
+    const options = {
+      truncate: truncate ?? deps.truncates,
+      ...(load.num_ctx !== undefined && { most: load.num_ctx }),
+      made: (vector: Vector) => shortened(vector, dimensions ?? undefined)
+    }
+    return await askOnce(deps, reply, question, async (lease, { input }, tally) =>
+      loadOnly ? none : await embedChunked(lease, input, tally, options)
+    )
   }
 }

@@ -168,11 +168,8 @@ function decodeContext(context: unknown): Turn[] {
   } catch {
     // The error below covers this case.
   }
-  throw new CorralError(
-    'invalid_request',
-    '"context" was not created by this server or was changed. Send it unchanged, or leave it out.',
-    { param: 'context' }
-  )
+  const message = '"context" was not created by this server or was changed. Send it unchanged, or leave it out.'
+  throw new CorralError('invalid_request', message, { param: 'context' })
 }
 
 const isTurn = (turn: unknown): turn is [Turn['role'], string] =>

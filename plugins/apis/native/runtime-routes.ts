@@ -128,9 +128,8 @@ function installRequest(body: Static<typeof InstallRequestSchema>): InstallReque
     return { ...(runtime && { runtime }), ...(version && { version }) }
   }
   if (version) {
-    throw new CorralError('invalid_request', 'The version of an archive cannot be chosen. Leave "version" out.', {
-      param: 'version'
-    })
+    const sentence = 'The version of an archive cannot be chosen. Leave "version" out.'
+    throw new CorralError('invalid_request', sentence, { param: 'version' })
   }
   if (![archive, ...(companions ?? [])].every(path => isAbsolute(path))) {
     throw invalid('Archive paths must be absolute because the server does not know your current folder.')

@@ -73,20 +73,14 @@ export function settingsRoutes(app: FastifyInstance, { catalog }: NativeDependen
       return await app.configEditor.rewrite(({ path, text }) => {
         const { section, settings, revision } = sectionIn(yaml, text, model, label)
         if (revision !== body.revision) {
-          throw new CorralError(
-            'settings_changed',
-            `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`,
-            { param: 'revision' }
-          )
+          const message = `The settings of "${model}" have changed since they were read. Read them again (GET /api/models/settings), then send the change with their revision.`
+          throw new CorralError('settings_changed', message, { param: 'revision' })
         }
         const changes = diffSettings(settings, body.settings as Values)
         const refused = caller.isLocal ? undefined : MACHINE_SETTINGS.find(name => name in changes)
         if (refused !== undefined) {
-          throw new CorralError(
-            'path_not_allowed',
-            `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`,
-            { param: `settings.${refused}` }
-          )
+          const sentence = `${refused} affects the server's machine and cannot be changed over the network. Change it in ${path}, then run "corral reload".`
+          throw new CorralError('path_not_allowed', sentence, { param: `settings.${refused}` })
         }
         if (Object.keys(changes).length === 0) return text
         const changed = yaml.withModelSettings(text, section, changes)

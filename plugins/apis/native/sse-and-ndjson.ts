@@ -50,12 +50,8 @@ export class NativeStreams implements EventStreams {
 
   framingFor({ headers }: FastifyRequest): Framing {
     const { negotiate } = this.#settings()
-    return chooseFraming({
-      accept: headers.accept,
-      override: [headers['x-stream-format']].flat()[0],
-      fallback: this.#defaultFraming,
-      negotiate
-    })
+    const override = [headers['x-stream-format']].flat()[0]
+    return chooseFraming({ accept: headers.accept, override, fallback: this.#defaultFraming, negotiate })
   }
 
   /** @param idleEvent creates an event without news, as the heartbeat in NDJSON */
@@ -147,19 +143,17 @@ function progressEvent({ phase, subject, completed, total, fraction, step }: Pro
   }
 }
 
-interface FramingRequest {
-  accept: string | undefined
-  override: string | undefined
-  fallback: Framing
-  negotiate: boolean
-}
-
 /**
  * Negotiates the framing of a stream by the `Accept` header (never 406). The default under `/api` is SSE unless the
  * client excludes it or names NDJSON. If NDJSON is the default, as in the Ollama API, `Accept` is ignored, because
  * Ollama ignores it and its clients read NDJSON even if they send `text/event-stream`.
  */
-export function chooseFraming({ accept, override, fallback, negotiate }: FramingRequest): Framing {
+export function chooseFraming({
+  accept,
+  override,
+  fallback,
+  negotiate
+}: Record<'accept' | 'override', string | undefined> & { fallback: Framing; negotiate: boolean }): Framing {
   const named = override?.trim().toLowerCase()
   if (named === 'sse' || named === 'ndjson') return named
   if (!negotiate || fallback === 'ndjson' || accept === undefined || accept.trim() === '') return fallback

@@ -113,10 +113,9 @@ function ollamaMessage(code: ErrorCode, body: Record<string, unknown>): string |
 }
 
 async function noAccount(): Promise<never> {
-  throw new CorralError(
-    'not_implemented',
+  const message =
     'corral does not support accounts at ollama.com: it can neither push models there nor run its cloud models.'
-  )
+  throw new CorralError('not_implemented', message)
 }
 
 /** @throws CorralError if a request has its own template, which would otherwise be ignored silently */

@@ -105,11 +105,8 @@ async function openAnswer(
 function requireSlots({ engine: { slots }, variant }: Lease, { head: { choices, bestOf } }: Generation): void {
   if (choices <= slots) return
   const param = bestOf === undefined ? 'n' : 'best_of'
-  throw new CorralError(
-    'invalid_request',
-    `"${param}" must be at most ${slots}: the engine of model "${variant.publicName}" has ${slots} slots, and each choice takes one. Request fewer choices, or more slots with num_parallel.`,
-    { param }
-  )
+  const message = `"${param}" must be at most ${slots}: the engine of model "${variant.publicName}" has ${slots} slots, and each choice takes one. Request fewer choices, or more slots with num_parallel.`
+  throw new CorralError('invalid_request', message, { param })
 }
 
 const ID = Buffer.from('"id":"chatcmpl-')

@@ -45,9 +45,8 @@ export function chatTools(chat: Asked): ChatTools {
       // Engines may take null fields for values.
       offered.push({ type, function: withoutNulls(called) as { name: string } })
     } else if (called || custom) {
-      throw new CorralError('invalid_request', `"${param}.type" must be "function" or "custom".`, {
-        param: `${param}.type`
-      })
+      const message = `"${param}.type" must be "function" or "custom".`
+      throw new CorralError('invalid_request', message, { param: `${param}.type` })
     } else ignored.push(type)
   })
   const choice = isLegacy

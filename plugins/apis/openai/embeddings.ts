@@ -58,9 +58,8 @@ function toBase64(vector: ArrayLike<number>): string {
 /** Returns the texts to rank. @throws CorralError unless exactly one of the two fields is set */
 export function documentTexts({ documents, texts }: RerankRequest): string[] {
   if (Boolean(documents) === Boolean(texts)) {
-    throw new CorralError('invalid_request', 'Send the texts to rank either as "documents" or as "texts".', {
-      param: 'documents'
-    })
+    const message = 'Send the texts to rank either as "documents" or as "texts".'
+    throw new CorralError('invalid_request', message, { param: 'documents' })
   }
   return texts ?? documents!.map(document => (typeof document === 'string' ? document : document.text))
 }

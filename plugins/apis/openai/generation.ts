@@ -78,11 +78,8 @@ export const chatGeneration: Planner = (body, request) => {
   const chat = engineFields(body, request, ChatRequest) as ChatRequest & Fields
   const { messages: sent, tools: _, tool_choice, functions, function_call, logprobs, top_logprobs, ...rest } = chat
   if (rest.modalities?.some(kind => kind !== 'text')) {
-    throw new CorralError(
-      'unsupported_capability',
-      'Only text can be generated. Remove everything except "text" from "modalities".',
-      { param: 'modalities' }
-    )
+    const message = 'Only text can be generated. Remove everything except "text" from "modalities".'
+    throw new CorralError('unsupported_capability', message, { param: 'modalities' })
   }
   if (rest.response_format?.type === 'json_schema' && !rest.response_format.json_schema) {
     const param = 'response_format.json_schema'
@@ -196,11 +193,8 @@ export const completionGeneration: Planner = (body, request) => {
     throw invalid('best_of', 'Answers chosen by "best_of" cannot be streamed. Remove "best_of" or "stream".')
   }
   if (echo && wanted !== undefined) {
-    throw new CorralError(
-      'unsupported_capability',
-      'Engines do not report log probabilities of the prompt. Remove "echo" or "logprobs".',
-      { param: 'logprobs' }
-    )
+    const message = 'Engines do not report log probabilities of the prompt. Remove "echo" or "logprobs".'
+    throw new CorralError('unsupported_capability', message, { param: 'logprobs' })
   }
   // The best answers are chosen by their log probabilities.
   const top = choices > kept ? (wanted ?? 0) : wanted
@@ -231,11 +225,8 @@ function toPrompts(prompt: CompletionRequest['prompt']): Prompt[] {
 
 function fillable(prompts: Prompt[], { metadata, publicName }: Model): string {
   if (!metadata.capabilities.includes('insert')) {
-    throw new CorralError(
-      'unsupported_capability',
-      `Model "${publicName}" cannot fill in text before a "suffix". Remove the suffix, or use a model that can, such as a code model.`,
-      { param: 'suffix' }
-    )
+    const message = `Model "${publicName}" cannot fill in text before a "suffix". Remove the suffix, or use a model that can, such as a code model.`
+    throw new CorralError('unsupported_capability', message, { param: 'suffix' })
   }
   const [prompt] = prompts
   if (prompts.length === 1 && typeof prompt === 'string') return prompt

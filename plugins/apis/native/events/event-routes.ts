@@ -9,8 +9,7 @@ import {
   StateSnapshotSchema,
   type StateTopic
 } from '../../../../core/contracts/state-events.ts'
-import { clientSignal } from '../../../../core/http/client-disconnect.ts'
-import { openReplyStream } from '../../../../core/http/reply-stream.ts'
+import { sendUntilEnd } from '../../../../core/http/reply-stream.ts'
 import { nativeRouter } from '../../../../core/http/response-schemas.ts'
 import type { NativeStreams } from '../sse-and-ndjson.ts'
 
@@ -43,37 +42,26 @@ export function eventRoutes(
   const route = nativeRouter(app, 'Server')
   const clusterRoute = nativeRouter(app, 'Cluster')
 
-  async function follow(
+  const follow = (
     { caller, headers }: FastifyRequest,
     reply: FastifyReply,
     topics: ReadonlySet<StateTopic> | undefined,
-    interval: number
-  ): Promise<void> {
-    const signal = clientSignal(reply)
-    const stream = openReplyStream(reply, {
+    heartbeatInterval = streams.heartbeatInterval
+  ) => {
+    const options = {
       contentType: 'text/event-stream',
-      heartbeatInterval: interval,
-      heartbeat: status => `: ${status}\n\n`
-    })
-    stream.status = 'following'
-    await new Promise<void>(resolve => {
-      const leave = feed.follow({
+      heartbeatInterval,
+      heartbeat: (text: string) => `: ${text}\n\n`
+    }
+    return sendUntilEnd(reply, options, (stream, end) =>
+      feed.follow({
         caller,
         ...(topics && { topics }),
         lastId: [headers['last-event-id']].flat()[0],
         take: event => writeAll(stream.write, framesOf(event)),
-        end: resolve
+        end
       })
-      const end = () => {
-        leave()
-        resolve()
-      }
-      signal.addEventListener('abort', end)
-      if (signal.aborted) end()
-      // When a stream resumes and nothing has changed, this sends the headers.
-      else if (!stream.committed) void stream.write(': following\n\n')
-    })
-    stream.end()
+    )
   }
 
   // A HEAD request has no body, so nothing would end its stream.
@@ -102,9 +90,8 @@ export function eventRoutes(
     exposeHeadRoute: false,
     handler: async (request, reply) => {
       const { topics, heartbeat } = request.query
-      const interval = heartbeat === undefined ? streams.heartbeatInterval : Number(heartbeat) * 1000
       const wanted = topics === undefined ? undefined : new Set(topics.split(',') as StateTopic[])
-      await follow(request, reply, wanted, interval)
+      await follow(request, reply, wanted, heartbeat === undefined ? undefined : Number(heartbeat) * 1000)
     }
   })
   clusterRoute('GET /cluster/events', 'followCluster', 'Follow the nodes of this cluster', {
@@ -113,7 +100,7 @@ export function eventRoutes(
     headers: LastEventId,
     response: EVENTS,
     exposeHeadRoute: false,
-    handler: (request, reply) => follow(request, reply, new Set(['member', 'replicas']), streams.heartbeatInterval)
+    handler: (request, reply) => follow(request, reply, new Set(['member', 'replicas']))
   })
 }
 

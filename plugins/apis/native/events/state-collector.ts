@@ -48,21 +48,17 @@ interface ModelFacts {
   seen: CurrentRecord
 }
 
-/** The records of all models and their inputs, to detect changes. */
-interface ModelRecords {
-  /** Models and settings, compared by identity. */
-  made: readonly unknown[]
-  aliases: string
-  facts: ReadonlyMap<Model, ModelFacts>
-  seen: readonly CurrentRecord[]
-}
-
 /** Reads the records of each topic from the services that own them. */
 export class StateCollector {
   readonly #deps: Dependencies
   readonly #startedAt = new Date(Date.now() - process.uptime() * 1000).toISOString()
-  /** Cached, because there may be thousands of models and they change rarely. */
-  #models: ModelRecords | undefined
+  /**
+   * The records of all models and their inputs. Cached, because there may be thousands of models and they change
+   * rarely. The models and settings in `made` are compared by identity.
+   */
+  #models:
+    | { made: readonly unknown[]; aliases: string; facts: Map<Model, ModelFacts>; seen: readonly CurrentRecord[] }
+    | undefined
   #pulls = new Map<string, { at: number; value: PullReply }>()
   #gpus: readonly CurrentRecord[] = []
   #nextGpus = 0
@@ -73,7 +69,7 @@ export class StateCollector {
 
   /** @param now `performance.now()` @returns the same list as before if nothing has changed */
   of(topic: StateTopic, now: number): readonly CurrentRecord[] {
-    const { scheduler, downloads, conversion, drain } = this.#deps
+    const { scheduler, downloads, conversion, engines, drain } = this.#deps
     switch (topic) {
       case 'server': {
         const value = { version, id: serverId, started_at: this.#startedAt, draining: drain()?.since !== undefined }
@@ -96,13 +92,11 @@ export class StateCollector {
       case 'memory':
         return poolRecords(scheduler.stats()).map(value => ({ topic, key: value.pool, value, access: 'operator' }))
       case 'member':
-        return this.#deps.engines
-          .elsewhere()
-          .members.map(value => ({ topic, key: value.name, value, access: 'operator' }))
-      case 'replicas':
-        return this.#deps.engines
-          .elsewhere()
-          .replicas.map(value => ({ topic, key: `${value.model}#${value.mode}`, value, access: 'operator' }))
+        return engines.elsewhere().members.map(value => ({ topic, key: value.name, value, access: 'operator' }))
+      case 'replicas': {
+        const { replicas } = engines.elsewhere()
+        return replicas.map(value => ({ topic, key: `${value.model}#${value.mode}`, value, access: 'operator' }))
+      }
       case 'build':
         return [{ topic, key: topic, value: this.#build(), access: 'operator' }]
     }
@@ -167,10 +161,8 @@ export class StateCollector {
     this.#pulls = new Map(
       pulls.map(value => {
         const shown = before.get(value.id)
-        return [
-          value.id,
-          shown && now - shown.at < PULL_INTERVAL_MS && looksLike(shown.value, value) ? shown : { at: now, value }
-        ]
+        const isSame = shown && now - shown.at < PULL_INTERVAL_MS && looksLike(shown.value, value)
+        return [value.id, isSame ? shown : { at: now, value }]
       })
     )
     return [...this.#pulls].map(([key, { value }]) => ({ topic: 'pull', key, value, access: 'operator' }))
@@ -252,12 +244,6 @@ function loadingEngine(loading: LoadingModel): CurrentRecord {
 }
 
 function looksLike(shown: PullReply, now: PullReply): boolean {
-  return (
-    shown.state === now.state &&
-    shown.reason === now.reason &&
-    shown.detached === now.detached &&
-    shown.watchers === now.watchers &&
-    shown.total === now.total &&
-    hundredths(shown.completed / shown.total) === hundredths(now.completed / now.total)
-  )
+  const isSame = (['state', 'reason', 'detached', 'watchers', 'total'] as const).every(of => shown[of] === now[of])
+  return isSame && hundredths(shown.completed / shown.total) === hundredths(now.completed / now.total)
 }

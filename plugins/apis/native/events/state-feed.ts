@@ -80,11 +80,8 @@ export class SharedStateFeed implements StateFeed {
     const { turn } = follower.caller
     const own = [...this.#followers].filter(({ caller }) => caller.turn === turn).length
     if (own >= MAX_FOLLOWERS_PER_CLIENT || this.#followers.size >= MAX_FOLLOWERS) {
-      throw new CorralError(
-        'rate_limited',
-        'Too many clients follow the state of this server already. Close one of the streams.',
-        { retryAfter: 30 }
-      )
+      const message = 'Too many clients follow the state of this server already. Close one of the streams.'
+      throw new CorralError('rate_limited', message, { retryAfter: 30 })
     }
     if (this.#epoch === '') this.#begin()
     else this.#look(true)

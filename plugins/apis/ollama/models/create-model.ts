@@ -5,7 +5,6 @@ import { reportUnknownParameters } from '../../../../core/answers/unknown-option
 import type { CoreConfig } from '../../../../core/config/core-schema.ts'
 import type { AdoptedFile, AdoptRequest } from '../../../../core/contracts/adopted-files.ts'
 import type { Caller } from '../../../../core/contracts/callers.ts'
-import type { Conversion } from '../../../../core/contracts/conversion.ts'
 import type { ModelDefaults } from '../../../../core/contracts/models.ts'
 import type { EventStreams, ModelNaming } from '../../../../core/contracts/native-api.ts'
 import { Done, WorkStepSchema } from '../../../../core/contracts/native-records.ts'
@@ -67,7 +66,7 @@ export async function createModelRoutes(
       response: { 200: json('Copied', Done('success')) },
       errors: CREATE_ERRORS,
       handler: async ({ body, caller }, reply) => {
-        await copyModel(deps, stored(body.source, caller), newName(body.destination), clientSignal(reply))
+        await new ModelMaker(deps, newName(body.destination), clientSignal(reply)).copy(stored(body.source, caller))
         return { status: 'success' }
       }
     })
@@ -94,14 +93,15 @@ export async function createModelRoutes(
         const signal = clientSignal(reply)
         const success = { status: 'success' }
         if (body.stream === false) {
-          await createModel(deps, name, making, source, signal, () => {})
+          await new ModelMaker(deps, name, signal).create(making, source)
           return success
         }
         return await streams.reply(request, reply, async stream => {
-          await createModel(deps, name, making, source, signal, (status, progress) => {
+          const report: Report = (status, progress) => {
             stream.status = status
             void stream.send({ status, ...progress })
-          })
+          }
+          await new ModelMaker(deps, name, signal, report).create(making, source)
           return success
         })
       }
@@ -116,12 +116,11 @@ export async function createModelRoutes(
       errors: ['not_implemented', 'invalid_model_name'],
       handler: async ({ body }) => {
         const name = body.model || body.name
-        throw new CorralError(
-          'not_implemented',
+        const message =
           `corral does not publish models${name ? `: ${JSON.stringify(name.slice(0, 200))} stays on this machine` : ''}. ` +
-            'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
-            "to publish it, upload its files with the hub's own tools."
-        )
+          'Another corral can pull it from here ("corral pull corral://<host>:<port>/<owner>/<name>"); ' +
+          "to publish it, upload its files with the hub's own tools."
+        throw new CorralError('not_implemented', message)
       }
     })
   })
@@ -130,139 +129,118 @@ export async function createModelRoutes(
 /** Reports a step, in the words of Ollama's server if it has the same step. */
 type Report = (status: string, progress?: { digest: string; completed: number; total: number }) => void
 
-async function copyModel(
-  deps: CreateDependencies,
-  source: StoredVariant,
-  name: ModelName,
-  signal: AbortSignal
-): Promise<void> {
-  refuseWhilePulled(deps.downloads, name)
-  // A name without a tag may resolve to a variant that was created under a tag. That variant has another name.
-  const isItself = name.variant !== undefined || source.origin.tag === undefined
-  if (isItself && deps.storage.find(name)?.key === source.key) return
-  await createFromModel(deps, source, name, source.defaults, signal, () => {})
-}
+/** Creates one model. */
+class ModelMaker {
+  readonly #deps: CreateDependencies
+  readonly #name: ModelName
+  readonly #signal: AbortSignal
+  readonly #report: Report
 
-/** @throws CorralError `model_exists`, `invalid_request`, `insufficient_storage`, and those of `Conversion.quantize` */
-async function createModel(
-  deps: CreateDependencies,
-  name: ModelName,
-  { source: wanted, defaults, quantize }: NewModel,
-  source: StoredVariant | undefined,
-  signal: AbortSignal,
-  report: Report
-): Promise<void> {
-  refuseWhilePulled(deps.downloads, name)
-  if (defaults.template !== undefined) await deps.engines.checkTemplate(defaults.template, signal)
-  const dtype = quantize === undefined ? undefined : deps.conversion.requireDtype(quantize)
-  /** SafeTensors weights are converted at load time, so the type becomes an option of the new model. */
-  const defaultsFor = (format: StoredVariant['format']) =>
-    dtype === undefined || format === 'gguf' ? defaults : { ...defaults, options: { ...defaults.options, dtype } }
-  if (source) {
-    const merged = mergedDefaults(source.defaults, defaultsFor(source.format))
-    const isThatType = source.metadata.quantization?.toLowerCase() === dtype
-    await createFromModel(deps, source, name, merged, signal, report, isThatType ? undefined : dtype)
-  } else if ('files' in wanted) {
-    const digests = wanted.files.map(({ sha256 }) => sha256)
-    await deps.blobs.use(digests, async paths => {
-      report('parsing files')
-      const model = await detectFiles(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
-      const own = mergedDefaults(undefined, defaultsFor(model.format))
-      const origin = { kind: 'made' as const, from: 'uploaded files' }
-      await adopt(deps, { name, origin, ...model, ...(own && { defaults: own }) }, signal, report, dtype)
+  constructor(deps: CreateDependencies, name: ModelName, signal: AbortSignal, report: Report = () => {}) {
+    this.#deps = deps
+    this.#name = name
+    this.#signal = signal
+    this.#report = report
+  }
+
+  async copy(source: StoredVariant): Promise<void> {
+    const { downloads, storage } = this.#deps
+    const name = this.#name
+    refuseWhilePulled(downloads, name)
+    // A name without a tag may resolve to a variant that was created under a tag. That variant has another name.
+    const isItself = name.variant !== undefined || source.origin.tag === undefined
+    if (isItself && storage.find(name)?.key === source.key) return
+    await this.#createFrom(source, source.defaults)
+  }
+
+  /** @throws CorralError `model_exists`, `invalid_request`, `insufficient_storage`, and those of `Conversion.quantize` */
+  async create({ source: wanted, defaults, quantize }: NewModel, source: StoredVariant | undefined): Promise<void> {
+    const { downloads, engines, conversion, blobs } = this.#deps
+    refuseWhilePulled(downloads, this.#name)
+    if (defaults.template !== undefined) await engines.checkTemplate(defaults.template, this.#signal)
+    const dtype = quantize === undefined ? undefined : conversion.requireDtype(quantize)
+    /** SafeTensors weights are converted at load time, so the type becomes an option of the new model. */
+    const defaultsFor = (format: StoredVariant['format']) =>
+      dtype === undefined || format === 'gguf' ? defaults : { ...defaults, options: { ...defaults.options, dtype } }
+    if (source) {
+      const merged = mergedDefaults(source.defaults, defaultsFor(source.format))
+      const isThatType = source.metadata.quantization?.toLowerCase() === dtype
+      await this.#createFrom(source, merged, isThatType ? undefined : dtype)
+    } else if ('files' in wanted) {
+      const digests = wanted.files.map(({ sha256 }) => sha256)
+      await blobs.use(digests, async paths => {
+        this.#report('parsing files')
+        const model = await detectFiles(wanted.files.map((file, index) => ({ ...file, path: paths[index]! })))
+        await this.#adopt(
+          { ...model, from: 'uploaded files' },
+          mergedDefaults(undefined, defaultsFor(model.format)),
+          dtype
+        )
+      })
+    }
+  }
+
+  /** @param dtype weight type to quantize a GGUF to */
+  async #createFrom(source: StoredVariant, defaults: ModelDefaults | undefined, dtype?: string): Promise<void> {
+    const { directory, format, publicName: from } = source
+    const release = this.#deps.storage.hold(source)
+    try {
+      const files = source.files.map(({ path, role, sha256 }) => {
+        return { source: join(directory, ...path.split('/')), path, role, sha256 }
+      })
+      await this.#adopt({ format, files, from }, defaults, dtype)
+    } finally {
+      release()
+    }
+  }
+
+  async #adopt(
+    { from, ...files }: Pick<AdoptRequest, 'format' | 'files'> & { from: string },
+    defaults: ModelDefaults | undefined,
+    dtype: string | undefined
+  ): Promise<void> {
+    const origin = { kind: 'made' as const, from }
+    const request: AdoptRequest = { name: this.#name, origin, ...files, ...(defaults && { defaults }) }
+    if (dtype === undefined || request.format !== 'gguf') return await this.#store(request)
+    await this.#deps.blobs.withFolder(async folder => {
+      await this.#store({ ...request, files: await this.#quantized(request.files, dtype, folder) })
     })
   }
-}
 
-/** Creates a model with the files of another one. @param dtype weight type to quantize a GGUF to */
-async function createFromModel(
-  deps: CreateDependencies,
-  source: StoredVariant,
-  name: ModelName,
-  defaults: ModelDefaults | undefined,
-  signal: AbortSignal,
-  report: Report,
-  dtype?: string
-): Promise<void> {
-  const release = deps.storage.hold(source)
-  try {
-    const files = source.files.map(({ path, role, sha256 }) => ({
-      source: join(source.directory, ...path.split('/')),
-      path,
-      role,
-      sha256
-    }))
-    const origin = { kind: 'made' as const, from: source.publicName }
-    await adopt(
-      deps,
-      { name, format: source.format, origin, files, ...(defaults && { defaults }) },
-      signal,
-      report,
-      dtype
-    )
-  } finally {
-    release()
+  /** Quantizes the weights of a GGUF model into a single file in `folder`. */
+  async #quantized(files: readonly AdoptedFile[], dtype: string, folder: string): Promise<AdoptedFile[]> {
+    const isWeights = ({ role }: AdoptedFile) => role === 'model'
+    const weights = files.filter(isWeights)
+    const name = basename(weights[0]!.path, '.gguf').replace(/-\d{5}-of-\d{5}$/, '')
+    const path = `${name}-${dtype.toUpperCase()}.gguf`
+    await this.#deps.conversion.quantize(weights, join(folder, path), dtype, {
+      signal: this.#signal,
+      onProgress: ({ completed, total }) => {
+        if (completed === undefined || total === undefined) return
+        this.#report(`quantizing model to ${dtype.toUpperCase()}`, { digest: path, completed, total })
+      }
+    })
+    return [{ source: join(folder, path), path, role: 'model' }, ...files.filter(file => !isWeights(file))]
   }
-}
 
-/** Stores a new model and unloads the model that it replaces. @param dtype weight type to quantize a GGUF to */
-async function adopt(
-  deps: CreateDependencies,
-  request: AdoptRequest,
-  signal: AbortSignal,
-  report: Report,
-  dtype: string | undefined
-): Promise<void> {
-  if (dtype === undefined || request.format !== 'gguf') return await store(deps, request, signal, report)
-  await deps.blobs.withFolder(async folder => {
-    const files = await quantizedFiles(deps.conversion, request.files, dtype, folder, signal, report)
-    await store(deps, { ...request, files }, signal, report)
-  })
-}
-
-/** Quantizes the weights of a GGUF model into a single file in `folder`. */
-async function quantizedFiles(
-  conversion: Conversion,
-  files: readonly AdoptedFile[],
-  dtype: string,
-  folder: string,
-  signal: AbortSignal,
-  report: Report
-): Promise<AdoptedFile[]> {
-  const isWeights = ({ role }: AdoptedFile) => role === 'model'
-  const weights = files.filter(isWeights)
-  const name = basename(weights[0]!.path, '.gguf').replace(/-\d{5}-of-\d{5}$/, '')
-  const path = `${name}-${dtype.toUpperCase()}.gguf`
-  await conversion.quantize(weights, join(folder, path), dtype, {
-    signal,
-    onProgress({ completed, total }) {
-      if (completed === undefined || total === undefined) return
-      report(`quantizing model to ${dtype.toUpperCase()}`, { digest: path, completed, total })
-    }
-  })
-  return [{ source: join(folder, path), path, role: 'model' }, ...files.filter(file => !isWeights(file))]
-}
-
-async function store(
-  { storage, scheduler }: CreateDependencies,
-  request: AdoptRequest,
-  signal: AbortSignal,
-  report: Report
-): Promise<void> {
-  const before = storage.find(request.name)
-  const copying = new Set<string>()
-  const digests = new Map(request.files.map(({ path, sha256 }) => [path, `sha256:${sha256}`]))
-  for (const digest of new Set(digests.values())) report(`using existing layer ${digest}`)
-  const made = await storage.adopt(request, {
-    signal,
-    onProgress({ subject, completed, total }) {
-      if (completed === undefined || total === undefined) return
-      // A linked file is complete immediately.
-      if (completed === total && !copying.has(subject)) return
-      copying.add(subject)
-      report(`copying ${subject}`, { digest: digests.get(subject) ?? subject, completed, total })
-    }
-  })
-  report('writing manifest')
-  if (before && before.revision !== made.revision) scheduler.keepAlive(made.model, 0)
+  /** Stores the model, and unloads the model that it replaces. */
+  async #store(request: AdoptRequest): Promise<void> {
+    const { storage, scheduler } = this.#deps
+    const before = storage.find(request.name)
+    const copying = new Set<string>()
+    const digests = new Map(request.files.map(({ path, sha256 }) => [path, `sha256:${sha256}`]))
+    for (const digest of new Set(digests.values())) this.#report(`using existing layer ${digest}`)
+    const made = await storage.adopt(request, {
+      signal: this.#signal,
+      onProgress: ({ subject, completed, total }) => {
+        if (completed === undefined || total === undefined) return
+        // A linked file is complete immediately.
+        if (completed === total && !copying.has(subject)) return
+        copying.add(subject)
+        this.#report(`copying ${subject}`, { digest: digests.get(subject) ?? subject, completed, total })
+      }
+    })
+    this.#report('writing manifest')
+    if (before && before.revision !== made.revision) scheduler.keepAlive(made.model, 0)
+  }
 }

@@ -262,11 +262,8 @@ function referenced(id: string, path: Path, find: FindItem): Item {
   const item = find(id)
   if (item) return item
   const param = faultPlace({ path })
-  throw new CorralError(
-    'response_not_found',
-    `"${param}" refers to an item that is not stored: it was never stored, its response was deleted or removed to free memory, or the server was restarted. Send the item itself.`,
-    { param }
-  )
+  const message = `"${param}" refers to an item that is not stored: it was never stored, its response was deleted or removed to free memory, or the server was restarted. Send the item itself.`
+  throw new CorralError('response_not_found', message, { param })
 }
 
 const isReasoning = (item: Item): item is Reasoning => item.type === 'reasoning'

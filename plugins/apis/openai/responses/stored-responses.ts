@@ -1,5 +1,5 @@
 import { CorralError } from '../../../../core/errors.ts'
-import { listPage } from '../../../../core/http/list-page.ts'
+import { pageAfter } from '../../../../core/http/list-page.ts'
 import type { ResponseObject } from './response-writer.ts'
 import type { Item, ItemsQuery } from './schemas.ts'
 
@@ -132,17 +132,11 @@ class OwnResponses {
 }
 
 function notFound(param: string): CorralError {
-  return new CorralError(
-    'response_not_found',
-    'There is no stored response with this id. Responses are stored only in memory: it may not have been stored, may have been deleted or removed to free memory, may be older than the last restart, or may belong to another API key. Send the conversation as "input" instead.',
-    { param }
-  )
+  const message =
+    'There is no stored response with this id. Responses are stored only in memory: it may not have been stored, may have been deleted or removed to free memory, may be older than the last restart, or may belong to another API key. Send the conversation as "input" instead.'
+  return new CorralError('response_not_found', message, { param })
 }
 
 export function itemPage(items: readonly Item[], { limit = 20, order = 'desc', after }: ItemsQuery) {
-  const ordered = order === 'asc' ? [...items] : items.toReversed()
-  // Clients may use the same id for several items. Starting after the last one ensures that each page makes progress.
-  const start = after === undefined ? 0 : ordered.findLastIndex(item => item.id === after) + 1
-  const data = ordered.slice(start, start + limit)
-  return listPage(data, start + data.length < ordered.length)
+  return pageAfter(order === 'asc' ? items : items.toReversed(), after, limit)
 }

@@ -20,7 +20,7 @@ t.test('a feed listener that stops reading is disconnected without affecting oth
     received += chunk
   })
   stalled.write('GET /models/sse HTTP/1.1\r\nHost: localhost\r\n\r\n')
-  await until('the listener is connected', () => received.includes(': listening'))
+  await until('the listener is connected', () => received.includes(': following'))
   stalled.pause()
   const feed = await follow(corral)
   t.teardown(feed.leave)

@@ -22,24 +22,11 @@ const WEATHER = {
   }
 }
 
-for (const [name, host] of [
-  ['below /ollama', profile],
-  ['at its own address', address]
-] as const) {
-  t.test(`the official client works ${name}`, async t => {
-    const client = new Ollama({ host })
-    t.match(await client.version(), { version: /^\d+\.\d+\.\d+$/ })
-    t.match((await client.list()).models, [{ name: `${DEMO}:latest`, model: `${DEMO}:latest` }])
-    const whole = await client.chat({ model: 'tiny-chat', messages: [CAPITAL_QUESTION], keep_alive: '10m0s' })
-    t.match(whole, { model: 'tiny-chat', message: { content: CAPITAL_ANSWER }, done: true, done_reason: 'stop' })
-    t.match((await client.ps()).models, [{ name: `${DEMO}:latest`, size_vram: 0, expires_at: /Z$/ }])
-    t.match(await failure(client.chat({ model: 'nix', messages: [] })), {
-      status_code: 404,
-      error: /^model 'nix' not found/
-    })
-    t.match(await failure(client.show({ model: 'nobody/nix' })), { error: /^model 'nobody\/nix' not found/ })
-  })
-}
+t.test('errors begin with the words of Ollama', async t => {
+  const unknown = { status_code: 404, error: /^model 'nix' not found/ }
+  t.match(await failure(client.chat({ model: 'nix', messages: [] })), unknown)
+  t.match(await failure(client.show({ model: 'nobody/nix' })), { error: /^model 'nobody\/nix' not found/ })
+})
 
 t.test('a truncated tool call is dropped', async t => {
   const messages = [{ role: 'user', content: 'What is the weather in Paris?' }]

@@ -93,6 +93,13 @@ function storageOf(variants: StoredVariant[]): Storage & { drop(key: string): Pr
   return storage
 }
 
+/** An engine registry without stored conversations and speculation. */
+export const testEngines = (hostMemory = 2 ** 40) =>
+  createEngineRegistry({
+    settings: { promptCache: 0, speculation: false } as never,
+    hostMemory: async () => hostMemory
+  })
+
 /** Answers requests of a fake engine. */
 export type Responder = (request: EngineRequest, engine: FakeEngine) => Promise<EngineResponse> | EngineResponse
 
@@ -197,16 +204,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
   } as unknown as CoreConfig
   const storage = storageOf(options.variants)
   const hooks = new HookRegistry(logger)
-  const engines = createEngineRegistry({
-    settings: {
-      promptCache: 0,
-      promptCacheMemory: undefined,
-      speculation: false,
-      memory: undefined,
-      gpuMemory: undefined
-    },
-    hostMemory: async () => 2 ** 40
-  })
+  const engines = testEngines()
   engines.add({
     name: 'test',
     serves: servesMode,

@@ -6,7 +6,6 @@ import { imageSize, type Place, withUsableMedia } from '../../../../../core/answ
 import type { EngineMode } from '../../../../../core/contracts/engines.ts'
 import type { Capability } from '../../../../../core/contracts/models.ts'
 import type { StoredVariant } from '../../../../../core/contracts/storage.ts'
-import { CorralError } from '../../../../../core/errors.ts'
 import { acceptForms } from '../../../../../plugins/apis/openai/media/form-body.ts'
 import {
   Transcript,
@@ -14,13 +13,12 @@ import {
   transcriptionFields
 } from '../../../../../plugins/apis/openai/media/routes.ts'
 import { readModelFiles } from '../../../../../plugins/models/storage/model-files.ts'
-import { createEngineRegistry } from '../../../../../plugins/running/scheduler/engine-registry.ts'
 import { launchSpec } from '../../../../../runtimes/llama-server/launch-spec.ts'
 import { servesMode } from '../../../../../runtimes/llama-server/provider.ts'
 import { isCacheFault, requestError } from '../../../../../runtimes/llama-server/request-error.ts'
 import { safetensorsBytes } from '../../../../support/gguf-writer.ts'
 import { sourceAt } from '../../../models/storage/support.ts'
-import { variantOf as storedVariant } from '../support.ts'
+import { refusal as refused, variantOf as storedVariant, testEngines } from '../support.ts'
 import { hugePngBytes, pngBytes, WEBP, wavBytes } from './support.ts'
 
 function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVariant {
@@ -29,15 +27,7 @@ function variantOf(capabilities: Capability[], architecture = 'llama'): StoredVa
   return variant
 }
 
-function refusal(work: () => unknown): { code?: string; message?: string; param?: string | undefined } {
-  try {
-    work()
-  } catch (error) {
-    if (error instanceof CorralError) return { code: error.code, message: error.message, param: error.param }
-    throw error
-  }
-  return {}
-}
+const refusal = (work: () => unknown) => refused(work) ?? {}
 
 t.test('reads the size of images', async t => {
   t.same(imageSize(pngBytes(7, 9)), { width: 7, height: 9 })
@@ -244,16 +234,7 @@ t.test('a model serves the modes of its capabilities', async t => {
     [['rerank'], ['rerank'], /it ranks documents \(/],
     [[], [], /cannot run models of its kind \(t5\)/]
   ]
-  const engines = createEngineRegistry({
-    settings: {
-      promptCache: 0,
-      promptCacheMemory: undefined,
-      speculation: false,
-      memory: undefined,
-      gpuMemory: undefined
-    },
-    hostMemory: async () => 0
-  })
+  const engines = testEngines(0)
   const provider = { name: 'test', serves: servesMode, start: () => Promise.reject(new Error('not here')) }
   engines.add(provider)
   t.throws(() => engines.add(provider), { message: /"test" already/ })
