@@ -8,8 +8,6 @@ export type JsonExcess = 'depth' | 'values' | 'members'
 const QUOTE = 34
 const COMMA = 44
 const COLON = 58
-const CAPITAL_I = 73
-const CAPITAL_N = 78
 const BACKSLASH = 92
 const OPENS = [91, 123] as const
 const CLOSES = [93, 125] as const
@@ -22,16 +20,7 @@ export class JsonScan {
   #values = 0
   #members = 0
   #inString = false
-  /** Number of open lists and objects. Negative after an unmatched closing bracket. */
-  depth = 0
-  /** `next` stops after a bracket that closes a list or object at this level or a lower one. */
-  stopLevel = Number.NEGATIVE_INFINITY
-  /** The index at which each open list or object begins, by its level. */
-  readonly opens: number[] = []
-  /** The index of the last comma directly in each of them. Valid if it is larger than the index in `opens`. */
-  readonly commas: number[] = []
-  /** Indexes of the first letters of `NaN` and `Infinity`, outside of strings. */
-  readonly constants: number[] = []
+  #depth = 0
 
   constructor(text: string, depth: number, values = MAX_JSON_VALUES, members = MAX_JSON_MEMBERS) {
     this.#text = text
@@ -48,40 +37,28 @@ export class JsonScan {
     return this.#values
   }
 
-  /** The next index to scan. */
-  get at(): number {
-    return this.#at
-  }
-
   /** Continues to this index, or to the end of a string. @returns the limit that is exceeded, if any */
   next(end: number): JsonExcess | undefined {
     const text = this.#text
     const most = this.#most
     let at = this.#at
-    let depth = this.depth
+    let depth = this.#depth
     let values = this.#values
     let members = this.#members
-    let stopped = false
-    for (; at < end && !stopped; at++) {
+    for (; at < end; at++) {
       const code = text.charCodeAt(at)
       if (this.#inString || code === QUOTE) at = this.#leap(this.#inString ? at : at + 1, end)
       else if (code === COMMA) {
         if (++values > most.values) return 'values'
-        if (depth > 0) this.commas[depth - 1] = at
       } else if (code === COLON) {
         if (++members > most.members) return 'members'
       } else if (code === OPENS[0] || code === OPENS[1]) {
-        if (depth >= 0) this.opens[depth] = at
         if (++depth > most.depth) return 'depth'
         if (++members > most.members) return 'members'
-      } else if (code === CLOSES[0] || code === CLOSES[1]) stopped = depth-- <= this.stopLevel
-      else if (code === CAPITAL_I || code === CAPITAL_N) {
-        if (++values > most.values) return 'values'
-        this.constants.push(at)
-      }
+      } else if (code === CLOSES[0] || code === CLOSES[1]) depth--
     }
     this.#at = at
-    this.depth = depth
+    this.#depth = depth
     this.#values = values
     this.#members = members
     return undefined
