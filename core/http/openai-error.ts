@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import type { CorralError, ErrorCode } from '../errors.ts'
 import { contextMessage } from './context-message.ts'
 import { Loose, Titled } from './request-fields.ts'
-import { errorsWithin, routerWith, routesWith } from './response-schemas.ts'
+import { errorsWithin, routerWith } from './response-schemas.ts'
 
 const TYPES: Record<number, string> = {
   401: 'authentication_error',
@@ -46,7 +46,5 @@ const OpenaiError = Titled('OpenAIError', {
 })
 
 export const openaiErrors = errorsWithin(OpenaiError, 'code', renamed)
-
-export const openaiRoute = routesWith(openaiErrors)
 
 export const openaiRouter = routerWith(openaiErrors)

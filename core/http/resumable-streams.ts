@@ -1,7 +1,6 @@
 import { randomBytes } from 'node:crypto'
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import type { FastifyPluginAsync, FastifyReply, FastifyRequest } from 'fastify'
-import { Type } from 'typebox'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { type Static, Type } from 'typebox'
 import { CorralError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 import { ChunkedResponse } from './chunked-response.ts'
@@ -9,7 +8,7 @@ import { ClientDisconnected, probeHalfClosed } from './client-disconnect.ts'
 import { onReaderStall } from './connection-guard.ts'
 import { Heartbeats, type ReplyStream, type ReplyStreamOptions } from './reply-stream.ts'
 import { Loose } from './request-fields.ts'
-import { json, type routesWith } from './response-schemas.ts'
+import { json, type routerWith } from './response-schemas.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -25,8 +24,7 @@ const WISH = 'x-corral-resumable'
  */
 const CONVERSATION = 'x-conversation-id'
 const MAX_CONVERSATION = 512
-/** The reply header with the stream's id. */
-export const STREAM_ID = 'x-corral-stream-id'
+const STREAM_ID = 'x-corral-stream-id'
 /** Maximum stored bytes of one stream; earlier bytes cannot be sent again. */
 const MAX_BYTES = 4 * 2 ** 20
 /** Maximum stored bytes of all streams. */
@@ -35,23 +33,22 @@ const MAX_TOTAL_BYTES = 64 * 2 ** 20
 const MAX_DETACHED = 8
 
 /** The position to resume from: after the event with this number (the first event is 1), or at this byte. */
-export type StreamPosition = { after: number } | { from: number }
+type StreamPosition = { after: number } | { from: number }
+
+/** By id, oldest first. */
+type Streams = Map<string, ResumableStream>
 
 /** The resumable streams: active streams, and streams that ended a moment ago. */
 export class ResumableStreams {
   readonly #linger: () => string | number
-  /** By id, oldest first. */
-  readonly #streams = new Map<string, ResumableStream>()
+  readonly #streams: Streams = new Map()
 
   /** @param linger returns `limits.resume`: how long a stream stays without a reader */
   constructor(linger: () => string | number) {
     this.#linger = linger
   }
 
-  /**
-   * The stream for a request that asks for a resumable one; undefined if it does not, or if the configuration does not
-   * allow them.
-   */
+  /** The stream for a request that asks for a resumable one, unless the configuration does not allow them. */
   begin(reply: FastifyReply): ResumableStream | undefined {
     const { headers } = reply.request
     const wish = [headers[WISH]].flat()[0]?.trim().toLowerCase()
@@ -59,15 +56,7 @@ export class ResumableStreams {
     const conversation = named && named.length <= MAX_CONVERSATION ? named : undefined
     const linger = parseDuration(this.#linger())!
     if ((wish !== 'true' && conversation === undefined) || linger <= 0) return undefined
-    return new ResumableStream(reply, conversation, linger, this)
-  }
-
-  add(stream: ResumableStream): void {
-    this.#streams.set(stream.id, stream)
-  }
-
-  remove(stream: ResumableStream): void {
-    this.#streams.delete(stream.id)
+    return new ResumableStream(reply, conversation, linger, this.#streams)
   }
 
   /** @throws CorralError `stream_not_found`, also for a stream of another owner */
@@ -98,27 +87,19 @@ export class ResumableStreams {
   #ofOwner(owner: string): ResumableStream[] {
     return [...this.#streams.values()].filter(stream => stream.owner === owner)
   }
+}
 
-  /** Drops the oldest streams that have ended, then those without a reader, until the others have room. */
-  makeRoom(): void {
-    let bytes = 0
-    for (const stream of this.#streams.values()) bytes += stream.bytes
-    for (const isFree of [(stream: ResumableStream) => stream.ended, (stream: ResumableStream) => !stream.hasReader]) {
-      for (const stream of this.#streams.values()) {
-        if (bytes <= MAX_TOTAL_BYTES) return
-        if (!isFree(stream)) continue
-        bytes -= stream.bytes
-        stream.forget()
-      }
+/** Drops the oldest streams that have ended, then those without a reader, until the others have room. */
+function makeRoom(streams: Streams): void {
+  let bytes = 0
+  for (const stream of streams.values()) bytes += stream.bytes
+  for (const isFree of [(stream: ResumableStream) => stream.ended, (stream: ResumableStream) => !stream.hasReader]) {
+    for (const stream of streams.values()) {
+      if (bytes <= MAX_TOTAL_BYTES) return
+      if (!isFree(stream)) continue
+      bytes -= stream.bytes
+      stream.forget()
     }
-  }
-
-  /** Prevents one client from occupying all slots with answers that nobody reads. */
-  boundDetached({ turn }: ResumableStream): void {
-    const detached = [...this.#streams.values()].filter(
-      stream => stream.turn === turn && !stream.hasReader && !stream.ended
-    )
-    for (const stream of detached.slice(0, Math.max(0, detached.length - MAX_DETACHED))) stream.forget()
   }
 }
 
@@ -137,11 +118,10 @@ interface Reader {
  * that another connection gets the rest byte for byte. Server-Sent Events are numbered (`id:`), and lines of NDJSON
  * count as events without a number. Comments are stored too, since a client may count bytes.
  */
-export class ResumableStream implements ReplyStream {
+class ResumableStream implements ReplyStream {
   readonly id = `stream_${randomBytes(16).toString('hex')}`
   readonly owner: string
   readonly turn: string
-  /** The name from the client. */
   readonly conversation: string | undefined
   readonly startedAt = new Date()
   /** Aborted when the answer must end: nobody resumed it in time, or it was cancelled. */
@@ -154,14 +134,15 @@ export class ResumableStream implements ReplyStream {
   /** The reply to the original request, until its headers are sent, because it keeps the request's body in memory. */
   #reply: FastifyReply | undefined
   readonly #linger: number
-  readonly #streams: ResumableStreams
+  readonly #streams: Streams
   #options: ReplyStreamOptions | undefined
-  /** The stored bytes, from byte `#start` on, and the end of each stored event, from event `#firstEvent` on. */
-  #kept: Buffer[] = []
+  /** The stored events and comments from byte `#start` on, each with its end and its event's number. */
+  #kept: { bytes: Buffer; end: number; number: number | undefined }[] = []
   #start = 0
   #end = 0
-  #eventEnds: number[] = []
-  #firstEvent = 1
+  #lastEvent = 0
+  /** The number of the last event before byte `#start`. */
+  #lastDropped = 0
   /** The beginning of an incomplete event. */
   #unfinished = ''
   #decoder = new TextDecoder()
@@ -171,7 +152,7 @@ export class ResumableStream implements ReplyStream {
   #heartbeats: Heartbeats | undefined
   #expiry: NodeJS.Timeout | undefined
 
-  constructor(reply: FastifyReply, conversation: string | undefined, linger: number, streams: ResumableStreams) {
+  constructor(reply: FastifyReply, conversation: string | undefined, linger: number, streams: Streams) {
     const { caller } = reply.request
     this.owner = caller.owner
     this.turn = caller.turn
@@ -235,7 +216,7 @@ export class ResumableStream implements ReplyStream {
       this.#keepEvents()
     } else if (lastChunk) void this.write(lastChunk)
     else this.#commit()
-    if (this.#unfinished !== '') this.#keep(this.#unfinished)
+    if (this.#unfinished !== '') this.#keep(this.#unfinished, undefined)
     this.endedAt = new Date()
     this.#heartbeats?.stop()
     this.#send()
@@ -268,20 +249,20 @@ export class ResumableStream implements ReplyStream {
   }
 
   #byteOf(position: StreamPosition): number {
-    const last = this.#firstEvent + this.#eventEnds.length - 1
-    const [what, asked, reached] =
-      'after' in position ? ['event', position.after, last] : ['byte', position.from, this.#end]
+    const [what, asked, reached, dropped] =
+      'after' in position
+        ? ['event', position.after, this.#lastEvent, this.#lastDropped]
+        : ['byte', position.from, this.#end, this.#start]
     if (asked > reached) {
       const message = `The stream has not reached ${what} ${asked} yet; its last one is ${reached}.`
       throw new CorralError('invalid_request', message)
     }
-    const isKept = 'after' in position ? asked >= this.#firstEvent - 1 : asked >= this.#start
-    if (!isKept) {
+    if (asked < dropped) {
       const message = `The stream after ${what} ${asked} is no longer stored. Send the request again.`
       throw new CorralError('stream_not_found', message)
     }
     if ('from' in position) return position.from
-    return asked === this.#firstEvent - 1 ? this.#start : this.#eventEnds[asked - this.#firstEvent]!
+    return asked === dropped ? this.#start : this.#kept.find(({ number }) => number === asked)!.end
   }
 
   #commit(): void {
@@ -291,7 +272,7 @@ export class ResumableStream implements ReplyStream {
     this.#reply = undefined
     const response = new ChunkedResponse(reply, this.#headers)
     if (this.#reader) this.#reader.response = response
-    this.#streams.add(this)
+    this.#streams.set(this.id, this)
   }
 
   get #headers(): Record<string, string> {
@@ -320,34 +301,24 @@ export class ResumableStream implements ReplyStream {
     for (let at = text.indexOf(separator); at !== -1; at = text.indexOf(separator, from)) {
       const event = text.slice(from, at + separator.length)
       from = at + separator.length
-      if (event.startsWith(':')) this.#keep(event)
-      else {
-        const number = this.#firstEvent + this.#eventEnds.length
-        this.#keep(isLines ? event : `id: ${number}\n${event}`)
-        this.#eventEnds.push(this.#end)
-      }
+      const number = event.startsWith(':') ? undefined : ++this.#lastEvent
+      this.#keep(isLines || number === undefined ? event : `id: ${number}\n${event}`, number)
     }
     this.#unfinished = text.slice(from)
   }
 
-  #keep(text: string): void {
+  /** Stores a piece, and drops the oldest pieces that the reader has if there are too many. */
+  #keep(text: string, number: number | undefined): void {
     const bytes = Buffer.from(text)
-    this.#kept.push(bytes)
     this.#end += bytes.length
-    this.#drop()
-    this.#streams.makeRoom()
-  }
-
-  /** Drops the oldest stored bytes that the reader has, if there are too many. */
-  #drop(): void {
+    this.#kept.push({ bytes, end: this.#end, number })
     const sent = this.#reader?.at ?? this.#start
-    while (this.bytes > MAX_BYTES && this.#start + this.#kept[0]!.length <= sent) {
-      this.#start += this.#kept.shift()!.length
-      while (this.#eventEnds.length > 0 && this.#eventEnds[0]! <= this.#start) {
-        this.#eventEnds.shift()
-        this.#firstEvent++
-      }
+    while (this.bytes > MAX_BYTES && this.#kept[0]!.end <= sent) {
+      const dropped = this.#kept.shift()!
+      this.#start = dropped.end
+      this.#lastDropped = dropped.number ?? this.#lastDropped
     }
+    makeRoom(this.#streams)
   }
 
   /** Sends the reader everything that it has not received yet. */
@@ -371,15 +342,9 @@ export class ResumableStream implements ReplyStream {
   }
 
   #from(at: number): Buffer {
-    const missing: Buffer[] = []
-    let end = this.#end
-    for (let index = this.#kept.length - 1; end > at; index--) {
-      const piece = this.#kept[index]!
-      const start = end - piece.length
-      missing.push(start < at ? piece.subarray(at - start) : piece)
-      end = start
-    }
-    return missing.length === 1 ? missing[0]! : Buffer.concat(missing.reverse())
+    const last = this.#kept.findLastIndex(({ end }) => end <= at)
+    const missing = Buffer.concat(this.#kept.slice(last + 1).map(({ bytes }) => bytes))
+    return missing.subarray(at - (this.#kept[last]?.end ?? this.#start))
   }
 
   #follow(reply: FastifyReply, at: number, response?: ChunkedResponse): void {
@@ -396,7 +361,7 @@ export class ResumableStream implements ReplyStream {
       // Nobody can resume a stream whose id was never sent.
       if (!this.committed) this.#cancel(new ClientDisconnected())
       else this.#expire()
-      this.#streams.boundDetached(this)
+      this.#boundDetached()
     }
     if (raw.destroyed) {
       leave()
@@ -408,6 +373,14 @@ export class ResumableStream implements ReplyStream {
       else raw.writeProcessing()
     })
     this.#goOn()
+  }
+
+  /** Prevents one client from occupying all slots with answers that nobody reads. */
+  #boundDetached(): void {
+    const detached = [...this.#streams.values()].filter(
+      stream => stream.turn === this.turn && !stream.hasReader && !stream.ended
+    )
+    for (const stream of detached.slice(0, Math.max(0, detached.length - MAX_DETACHED))) stream.forget()
   }
 
   #detach(): void {
@@ -429,7 +402,7 @@ export class ResumableStream implements ReplyStream {
     this.#over = true
     this.#heartbeats?.stop()
     clearTimeout(this.#expiry)
-    this.#streams.remove(this)
+    this.#streams.delete(this.id)
     this.#controller.abort(reason)
     this.#goOn()
     // If the stream survives, the reader gets everything so far, the reason (from `end`), and the end of its stream.
@@ -437,71 +410,57 @@ export class ResumableStream implements ReplyStream {
   }
 }
 
+const NUMBER = '^[0-9]{1,15}$'
 const StreamPath = Type.Object({ id: Type.String({ description: 'From the header X-Corral-Stream-Id' }) })
 const Position = Type.Object({
   after: Type.Optional(
-    Type.String({ pattern: '^[0-9]{1,15}$', description: 'Number of the last event that was received; 0 is none' })
+    Type.String({ pattern: NUMBER, description: 'Number of the last event that was received; 0 is none' })
   ),
-  from: Type.Optional(
-    Type.String({ pattern: '^[0-9]{1,15}$', description: 'Instead: bytes of the body that were received' })
-  )
+  from: Type.Optional(Type.String({ pattern: NUMBER, description: 'Instead: bytes of the body that were received' }))
 })
-const CancelledSchema = Loose({ status: Type.Literal('cancelled') })
 
 /**
- * The routes of resumable streams, for APIs whose requests can ask for them.
- * @param route creates the API's route options with its error format
- * @param tag its group in the API document
+ * Adds the routes of resumable streams to an API whose requests can ask for them.
  * @param name suffix of the routes' ids
  */
-export function streamRoutes(route: ReturnType<typeof routesWith>, tag: string, name: string): FastifyPluginAsync {
-  return async instance => {
-    const app = instance.withTypeProvider<TypeBoxTypeProvider>()
-    app.get(
-      '/streams/:id',
-      route(tag, `resume${name}`, 'Continue a stream whose connection was lost', {
-        description:
-          'For answers that were requested with the header `X-Corral-Resumable: true`: they continue for `limits.resume` after their connection was lost, and are stored for as long after their end. The reply is byte for byte what the original connection would have received, from the event after `after` (or the header `Last-Event-ID`) on, or from a byte on. If another connection still reads the stream, it is closed.',
-        params: StreamPath,
-        querystring: Position,
-        response: {
-          200: {
-            description: 'The rest of the stream',
-            content: {
-              'text/event-stream': { schema: Type.String() },
-              'application/x-ndjson': { schema: Type.String() }
-            }
-          }
-        },
-        errors: ['stream_not_found', 'invalid_request']
-      }),
-      (request, reply) => {
-        const stream = app.resumable.get(request, request.params.id)
-        stream.resume(reply, positionOf(request.query, [request.headers['last-event-id']].flat()[0]))
+export function streamRoutes(app: FastifyInstance, route: ReturnType<ReturnType<typeof routerWith>>, name: string) {
+  route('GET /streams/:id', `resume${name}`, 'Continue a stream whose connection was lost', {
+    description:
+      'For answers that were requested with the header `X-Corral-Resumable: true`: they continue for `limits.resume` after their connection was lost, and are stored for as long after their end. The reply is byte for byte what the original connection would have received, from the event after `after` (or the header `Last-Event-ID`) on, or from a byte on. If another connection still reads the stream, it is closed.',
+    params: StreamPath,
+    querystring: Position,
+    response: {
+      200: {
+        description: 'The rest of the stream',
+        content: {
+          'text/event-stream': { schema: Type.String() },
+          'application/x-ndjson': { schema: Type.String() }
+        }
       }
-    )
-    app.delete(
-      '/streams/:id',
-      route(tag, `cancel${name}`, 'End a resumable answer', {
-        params: StreamPath,
-        response: { 200: json('It was ended, and its stored part was removed', CancelledSchema) },
-        errors: ['stream_not_found']
-      }),
-      async request => {
-        app.resumable.get(request, request.params.id).cancel()
-        return { status: 'cancelled' as const }
-      }
-    )
-  }
+    },
+    errors: ['stream_not_found', 'invalid_request'],
+    handler: (request, reply) => {
+      const stream = app.resumable.get(request, request.params.id)
+      stream.resume(reply, positionOf(request.query, [request.headers['last-event-id']].flat()[0]))
+    }
+  })
+  route('DELETE /streams/:id', `cancel${name}`, 'End a resumable answer', {
+    params: StreamPath,
+    response: {
+      200: json('It was ended, and its stored part was removed', Loose({ status: Type.Literal('cancelled') }))
+    },
+    errors: ['stream_not_found'],
+    handler: async request => {
+      app.resumable.get(request, request.params.id).cancel()
+      return { status: 'cancelled' }
+    }
+  })
 }
 
 /** @throws CorralError `invalid_request` for a `Last-Event-ID` that is not the number of an event */
-function positionOf(
-  { after, from }: { after?: string; from?: string },
-  lastEventId: string | undefined
-): StreamPosition {
+function positionOf({ after, from }: Static<typeof Position>, lastEventId: string | undefined): StreamPosition {
   if (after === undefined && from !== undefined) return { from: Number(from) }
   const last = after ?? lastEventId ?? '0'
-  if (/^[0-9]{1,15}$/.test(last)) return { after: Number(last) }
+  if (new RegExp(NUMBER).test(last)) return { after: Number(last) }
   throw new CorralError('invalid_request', 'Last-Event-ID must be the number of an event of this stream.')
 }

@@ -3,7 +3,7 @@ import { type Static, Type } from 'typebox'
 import { ReloadReportSchema } from '../../../core/contracts/native-records.ts'
 import { bodyObject } from '../../../core/http/json-body.ts'
 import { Loose } from '../../../core/http/request-fields.ts'
-import { json, nativeRoute, nativeRouter } from '../../../core/http/response-schemas.ts'
+import { json, nativeRouter } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/resumable-streams.ts'
 import { type PluginReport, PluginReportSchema } from '../../../core/plugins/plugin-report.ts'
 import { version } from '../../../core/system/package-info.ts'
@@ -45,7 +45,7 @@ export async function nativeRoutes(
   embedRoutes(app, deps)
   modelRoutes(app, deps)
   pullRoutes(app, deps)
-  await app.register(streamRoutes(nativeRoute, 'Answers', 'NativeStream'))
+  streamRoutes(app, nativeRouter(app, 'Answers'), 'NativeStream')
 }
 
 const LINE = 'corral is running. Try GET /api/tags, or POST /api/chat.\n'

@@ -9,7 +9,7 @@ import { RunningAnswers } from '../../../core/answers/running-answers.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
 import { useErrorFormat } from '../../../core/http/application.ts'
 import { clientSignal } from '../../../core/http/client-disconnect.ts'
-import { openaiErrorBody, openaiErrors, openaiRoute, openaiRouter } from '../../../core/http/openai-error.ts'
+import { openaiErrorBody, openaiErrors, openaiRouter } from '../../../core/http/openai-error.ts'
 import { ANSWER_ERRORS, json, jsonOrStream } from '../../../core/http/response-schemas.ts'
 import { streamRoutes } from '../../../core/http/resumable-streams.ts'
 import { catalogFor } from '../../../core/models/allowed-models.ts'
@@ -34,7 +34,7 @@ export async function openaiRoutes(
   vectorRoutes(app, deps)
   responseRoutes(app, deps)
   await app.register(async scope => mediaRoutes(scope, deps))
-  await app.register(streamRoutes(openaiRoute, 'OpenAI chat', 'Stream'))
+  streamRoutes(app, openaiRouter(app, 'OpenAI chat'), 'Stream')
 }
 
 /** The routes below `/v2` that Cohere's clients use. */
