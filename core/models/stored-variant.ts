@@ -1,9 +1,9 @@
-import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Downloads } from '../contracts/downloads.ts'
 import type { Origin } from '../contracts/models.ts'
 import type { StoredFile, StoredVariant } from '../contracts/storage.ts'
-import { CorralError, isSystemError } from '../errors.ts'
+import { CorralError } from '../errors.ts'
+import { fileSize } from '../system/folder-names.ts'
 import { bareName, type ModelName } from './model-name.ts'
 
 /** The variant of another origin that prevents files with this label from being stored under its name. */
@@ -36,13 +36,8 @@ export function originInWords({ kind, from }: Origin): string {
 
 /** Whether a variant's files still exist: people delete folders by hand, and import or pull again to repair. */
 export async function isWhole({ directory, files }: Pick<StoredVariant, 'directory' | 'files'>): Promise<boolean> {
-  try {
-    const sizes = await Promise.all(files.map(async file => (await stat(join(directory, file.path))).size))
-    return sizes.every((size, index) => size === files[index]!.size)
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return false
-    throw error
-  }
+  const found = await Promise.all(files.map(file => fileSize(join(directory, file.path))))
+  return found.every((size, index) => size === files[index]!.size)
 }
 
 /** Refuses to store another model under a name that is being pulled. @throws CorralError `model_exists` */

@@ -1,11 +1,11 @@
-import { constants } from 'node:fs'
+import { constants, type Stats } from 'node:fs'
 import { access, lstat, readFile, readlink, realpath, stat } from 'node:fs/promises'
 import { dirname, join, parse, resolve, sep } from 'node:path'
-import { isSystemError } from '../errors.ts'
+import { isSystemError, whenMissing } from '../errors.ts'
 import { runTool } from './child-process.ts'
 
 /** An account that can write a file although only the user and administrators should. */
-export interface ForeignWriter {
+interface ForeignWriter {
   /** The file, or a folder or link on the way to it. */
   path: string
   /** As in "the account bob". */
@@ -14,21 +14,11 @@ export interface ForeignWriter {
   remedy: string
 }
 
-/** The accounts of a POSIX system: the texts of /etc/passwd and /etc/group, and this process's user. */
-export interface PosixAccounts {
-  platform: NodeJS.Platform
-  uid: number
-  passwd: string
-  group: string
-}
+/** This process's user, and the texts of /etc/passwd and /etc/group. */
+export type PosixAccounts = { platform: NodeJS.Platform; uid: number; passwd: string; group: string }
 
 /** A file or folder, with the attributes that decide who can write it. */
-export interface PosixNode {
-  path: string
-  uid: number
-  gid: number
-  mode: number
-}
+type PosixNode = Pick<Stats, 'uid' | 'gid' | 'mode'> & { path: string }
 
 /** The account that `corral service install` creates. */
 const SERVICE_ACCOUNT = 'corral'
@@ -50,10 +40,7 @@ export async function foreignWriter(path: string): Promise<ForeignWriter | undef
   return undefined
 }
 
-/**
- * Finds out who else can write this file, or replace files in this folder. Ignores the accounts that `foreignWriter`
- * allows.
- */
+/** Finds out who else can write this file, or replace files in this folder. */
 export function posixWriter(node: PosixNode, accounts: PosixAccounts): ForeignWriter | undefined {
   const { path, uid, gid, mode } = node
   const people = records(accounts.passwd).map(([name, , id, primary]) => ({ name, id: Number(id), primary }))
@@ -98,15 +85,8 @@ async function listedWriter({ path, mode }: PosixNode): Promise<ForeignWriter | 
   return { path, who: 'an account in its access control list', remedy: `setfacl -b ${path}` }
 }
 
-async function textOf(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    // Minimal containers do not have this program.
-    if (isSystemError(error, 'ENOENT')) return ''
-    throw error
-  }
-}
+/** The text of a file, which minimal containers may lack. */
+const textOf = async (path: string) => (await readFile(path, 'utf8').catch(whenMissing)) ?? ''
 
 /**
  * Returns the file, then every link and folder on its path, which can redirect it. For a pipe or an open file, returns
@@ -114,7 +94,7 @@ async function textOf(path: string): Promise<string> {
  */
 async function nodesOnPath(path: string): Promise<PosixNode[]> {
   const file = await stat(path)
-  if (!file.isFile() || /^\/(dev|proc)\//.test(path)) return [{ path, uid: file.uid, gid: file.gid, mode: file.mode }]
+  if (!file.isFile() || /^\/(dev|proc)\//.test(path)) return [{ ...file, path }]
   const nodes: PosixNode[] = []
   let links = 0
   let target = resolve(path)
@@ -134,10 +114,8 @@ async function nodesOnPath(path: string): Promise<PosixNode[]> {
 
 /** Whether it is on a disk that is read-only here, such as a mounted ConfigMap. */
 async function isReadOnly(path: string): Promise<boolean> {
-  return await access(path, constants.W_OK).then(
-    () => false,
-    error => isSystemError(error, 'EROFS')
-  )
+  const refusal: unknown = await access(path, constants.W_OK).catch(error => error)
+  return isSystemError(refusal, 'EROFS')
 }
 
 /** Bits of an access mask for writing a file, or deleting and thus replacing it. */
@@ -145,14 +123,10 @@ const FILE_RIGHTS = 0x500d0006
 /** Bits for replacing the contents of a folder: deleting its entries, or deleting or taking over the folder. */
 const FOLDER_RIGHTS = 0x100d0040
 /** Letters for permissions (https://learn.microsoft.com/windows/win32/secauthz/ace-strings); others are all. */
-const RIGHTS: Record<string, number> = Object.fromEntries(
-  (
-    'GR 0, GX 0, FR 0, FX 0, RC 0, CC 1, DC 2, LC 4, SW 8, RP 0x10, WP 0x20, DT 0x40, LO 0x80, CR 0x100, ' +
-    'FW 0x120116, SD 0x10000, WD 0x40000, WO 0x80000, GA 0x10000000, GW 0x40000000'
-  )
-    .split(', ')
-    .map(right => [right.slice(0, 2), Number(right.slice(3))])
-)
+const RIGHTS: Record<string, number> = {
+  ...{ GR: 0, GX: 0, FR: 0, FX: 0, RC: 0, CC: 1, DC: 2, LC: 4, SW: 8, RP: 0x10, WP: 0x20, DT: 0x40, LO: 0x80 },
+  ...{ CR: 0x100, FW: 0x120116, SD: 0x10000, WD: 0x40000, WO: 0x80000, GA: 0x10000000, GW: 0x40000000 }
+}
 /** SYSTEM, administrators, TrustedInstaller, and "the owner", who is checked separately. */
 const ADMINISTRATORS =
   /^(SY|BA|LA|DA|EA|OW|S-1-5-18|S-1-5-32-544|S-1-3-4|S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464|S-1-5-21-[\d-]+-5(00|12|19))$/
