@@ -2,7 +2,6 @@ import { accessSync, constants, statSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { constants as osConstants } from 'node:os'
 import { basename, delimiter, dirname, join, resolve } from 'node:path'
-
 import { formatBytes } from './bytes.ts'
 import { type ToolPurpose, toolEnvironment } from './tool-environment.ts'
 
@@ -39,9 +38,7 @@ kill -KILL $watcher 2>/dev/null
 exit $status
 `
 
-export interface ToolLog {
-  debug(object: object, message: string): void
-}
+export type ToolLog = { debug(object: object, message: string): void }
 
 export interface ToolOptions {
   /**
@@ -66,10 +63,7 @@ export interface ToolOptions {
   log?: ToolLog
 }
 
-export interface ToolOutput {
-  stdout: string[]
-  stderr: string[]
-}
+type ToolOutput = { stdout: string[]; stderr: string[] }
 
 /** A tool could not be started, failed, or took too long. */
 export class ToolError extends Error {
@@ -80,11 +74,7 @@ export class ToolError extends Error {
   /** Its last lines, from both streams in order. */
   readonly tail: string[]
 
-  constructor(
-    command: string,
-    what: string,
-    facts: { exitCode?: number; exitSignal?: string; tail?: string[]; cause?: unknown } = {}
-  ) {
+  constructor(command: string, what: string, facts: Partial<Omit<ToolError, keyof Error>> & { cause?: unknown } = {}) {
     super(`${basename(command)} ${what}`, facts.cause === undefined ? undefined : { cause: facts.cause })
     this.exitCode = facts.exitCode
     this.exitSignal = facts.exitSignal
@@ -151,21 +141,15 @@ export function findExecutable(
   return undefined
 }
 
-function signalName(exitCode: number): string | undefined {
-  const found = Object.entries(osConstants.signals).find(([, number]) => number === exitCode - 128)
-  return exitCode > 128 ? found?.[0] : undefined
-}
+const signalName = (exitCode = 0) =>
+  Object.entries(osConstants.signals).find(([, number]) => number === exitCode - 128)?.[0]
 
 /**
  * Runs a tool to its end, without input. If `signal` is aborted or corral dies, the tool and everything it started end.
  * On Windows they survive corral's death.
  * @throws ToolError if it cannot be started, fails or takes too long; the signal's reason if that was aborted
  */
-export async function runTool(
-  command: string,
-  args: readonly string[],
-  options: ToolOptions = {}
-): Promise<ToolOutput> {
+export async function runTool(command: string, args: readonly string[], options: ToolOptions = {}) {
   // Loaded lazily: tools are rare, and this would slow down the start.
   const { execa } = await import('execa')
   const { signal, onLine, log } = options
@@ -256,7 +240,7 @@ export async function runTool(
   if (listenerFailure !== undefined) throw listenerFailure
   if (excess !== undefined) throw new ToolError(command, `was ended after ${excess}.`, { tail })
   if (result.exitCode === 0) return output
-  const exitSignal = result.signal ?? (result.exitCode === undefined ? undefined : signalName(result.exitCode))
+  const exitSignal = result.signal ?? signalName(result.exitCode)
   if (exitSignal !== undefined) throw new ToolError(command, `was ended by ${exitSignal}.`, { exitSignal, tail })
   if (result.exitCode === undefined) {
     throw new ToolError(command, 'could not be started.', { cause: result.cause, tail })

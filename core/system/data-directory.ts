@@ -30,12 +30,12 @@ export class DataDirectoryError extends Error {
   constructor(
     reason: 'held' | 'unusable',
     message: string,
-    options: { owner?: Owner; account?: DataDirectoryError['account']; cause?: unknown } = {}
+    { owner, account, cause }: { owner?: Owner; account?: DataDirectoryError['account']; cause?: unknown }
   ) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    super(message, { cause })
     this.reason = reason
-    this.owner = options.owner
-    this.account = options.account
+    this.owner = owner
+    this.account = account
   }
 }
 
@@ -59,7 +59,9 @@ export async function claimDataDirectory(paths: DataPaths, server: { address: st
     address: server.address,
     version: server.version
   }
-  const files = ownerFiles(paths)
+  // Two servers with separate data directories must not write to the same models either.
+  const isElsewhere = !paths.models.startsWith(paths.home + sep)
+  const files = [paths.ownerFile, ...(isElsewhere ? [join(paths.models, '.owner.json')] : [])]
   const claimed: string[] = []
   const versionFile = join(paths.home, 'version')
   let before: string | undefined
@@ -79,8 +81,7 @@ export async function claimDataDirectory(paths: DataPaths, server: { address: st
     const now = new Date()
     // A failed beat does not matter on this machine, and the next one follows.
     for (const file of files) utimes(file, now, now).catch(() => {})
-  }, BEAT_INTERVAL)
-  beat.unref()
+  }, BEAT_INTERVAL).unref()
 
   return {
     /** The version of corral that used the directory before, if any. */
@@ -92,9 +93,8 @@ export async function claimDataDirectory(paths: DataPaths, server: { address: st
     },
     /** Records where the server actually listens. */
     async update({ address, socket }: { address: string; socket: string | undefined }) {
-      self.address = address
-      if (socket !== undefined) self.socket = socket
-      await Promise.all(files.map(file => writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)))
+      Object.assign(self, { address }, socket !== undefined && { socket })
+      await Promise.all(files.map(file => writeOwner(file, self)))
     }
   }
 }
@@ -117,16 +117,7 @@ export async function checkDataDirectory({ home, models }: Pick<DataPaths, 'home
 }
 
 /** The running server of this data directory, if any. Only reads. */
-export function readOwner({ ownerFile }: Pick<DataPaths, 'ownerFile'>): Promise<Owner | undefined> {
-  return livingOwner(ownerFile)
-}
-
-function ownerFiles(paths: DataPaths): string[] {
-  // Two servers with separate data directories must not write to the same models either.
-  return paths.models.startsWith(paths.home + sep)
-    ? [paths.ownerFile]
-    : [paths.ownerFile, join(paths.models, '.owner.json')]
-}
+export const readOwner = ({ ownerFile }: Pick<DataPaths, 'ownerFile'>) => livingOwner(ownerFile)
 
 async function claimFile(file: string, self: Owner): Promise<void> {
   try {
@@ -136,7 +127,7 @@ async function claimFile(file: string, self: Owner): Promise<void> {
     await withShortLock(file, async () => {
       const owner = await livingOwner(file)
       if (owner) throw heldError(dirname(file), owner, self)
-      await writeDurably(file, `${JSON.stringify(self, undefined, 2)}\n`)
+      await writeOwner(file, self)
     })
   } catch (error) {
     if (error instanceof DataDirectoryError) throw error
@@ -167,21 +158,16 @@ async function readOwnerFile(file: string): Promise<Owner | undefined> {
   }
   try {
     // Checked by hand: commands read it at each call, and should not load the schema checker.
-    const { pid, startTime, host, address, socket, version } = JSON.parse(text) as Partial<Record<keyof Owner, unknown>>
+    const { pid, startTime, host, address = '', socket, version = '' } = JSON.parse(text) as Partial<Owner>
     if (typeof pid !== 'number' || typeof startTime !== 'string' || typeof host !== 'string') return undefined
-    return {
-      pid,
-      startTime,
-      host,
-      address: String(address ?? ''),
-      ...(typeof socket === 'string' && { socket }),
-      version: String(version ?? '')
-    }
+    return { pid, startTime, host, address, ...(typeof socket === 'string' && { socket }), version }
   } catch {
     // The file is written atomically, so a running server never writes malformed JSON.
     return undefined
   }
 }
+
+const writeOwner = (file: string, owner: Owner) => writeDurably(file, `${JSON.stringify(owner, undefined, 2)}\n`)
 
 async function releaseFile(file: string, self: Owner): Promise<void> {
   const owner = await readOwnerFile(file)
@@ -223,7 +209,7 @@ async function unusable(path: string, cause: unknown): Promise<DataDirectoryErro
   }
   const other = (before: string) => `${before} choose another directory with CORRAL_HOME or CORRAL_MODELS.`
   let advice = 'Choose another directory with CORRAL_HOME.'
-  if (isReadOnly(cause) || isSystemError(cause, 'EACCES', 'EPERM')) advice = other('Make it writable for this user, or')
+  if (isReadOnly(cause) || isDenied) advice = other('Make it writable for this user, or')
   if (isSystemError(cause, 'ENOTDIR', 'EEXIST')) advice = other('A file is in the way: move it, or')
   if (isSystemError(cause, 'ENOSPC', 'EDQUOT')) {
     advice = 'The disk is full: free some space, or choose a directory on another disk with CORRAL_HOME.'

@@ -35,7 +35,7 @@ export async function giveBackMemory(log: Pick<FastifyBaseLogger, 'warn'>): Prom
  * @param isAtRest whether nothing urgent is in progress
  */
 export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyBaseLogger, 'warn'>): void {
-  let collect: ((options: { type: 'minor' }) => void) | undefined
+  let collect: ReturnType<typeof minorCollector> | undefined
   /** The peak of a load: bytes of the young generation and of the process in RAM, and the collections since then. */
   let grown: { young: number; memory: number; collections: number } | undefined
   const look = () => {
@@ -57,9 +57,9 @@ export function giveBackMemoryAtRest(isAtRest: () => boolean, log: Pick<FastifyB
 }
 
 /** V8's `gc`, which is defined in contexts that are created while the flag is set. */
-function minorCollector(): (options: { type: 'minor' }) => void {
+function minorCollector() {
   setFlagsFromString('--expose-gc')
-  const collect = runInNewContext('gc')
+  const collect: (options: { type: 'minor' }) => void = runInNewContext('gc')
   setFlagsFromString('--no-expose-gc')
   return collect
 }

@@ -39,30 +39,28 @@ export class LogLevels {
   }
 
   report(): LevelReport {
-    const names = [...this.#loggers.keys()].sort()
-    const parts = names.map(name => [name, this.#loggers.get(name)!.level])
+    const parts = this.#names().map(name => [name, this.#loggers.get(name)!.level])
     return { default: this.#usual, parts: Object.fromEntries(parts) }
   }
 
   /**
-   * Changes what is logged from now on.
+   * Changes what is logged.
    * @param part if absent, all parts without their own level
    * @param level if absent, the part uses the default again
    * @throws CorralError `invalid_option` for an unknown part or level
    */
   set(part: string | undefined, level: string | undefined): void {
     const refusal = (param: string, message: string) => new CorralError('invalid_option', message, { param })
-    if (level !== undefined && !isLevel(level)) {
+    if (level !== undefined && !(LOG_LEVELS as readonly string[]).includes(level)) {
       throw refusal('level', `"${level.slice(0, 40)}" is not a log level. Use one of ${LOG_LEVELS.join(', ')}.`)
     }
     if (part !== undefined && !this.#loggers.has(part)) {
-      const names = [...this.#loggers.keys()].sort().join(', ')
-      throw refusal('part', `There is no part with this name. Known are: ${names}.`)
+      throw refusal('part', `There is no part with this name. Known are: ${this.#names().join(', ')}.`)
     }
     if (part === undefined && level === undefined) throw refusal('level', 'The default needs a level.')
-    if (part === undefined) this.#usual = level!
+    if (part === undefined) this.#usual = level as LogLevel
     else if (level === undefined) this.#own.delete(part)
-    else this.#own.set(part, level)
+    else this.#own.set(part, level as LogLevel)
     this.#apply()
   }
 
@@ -73,9 +71,11 @@ export class LogLevels {
     this.#apply()
   }
 
+  #names(): string[] {
+    return [...this.#loggers.keys()].sort()
+  }
+
   #apply(): void {
     for (const [name, logger] of this.#loggers) logger.level = this.#own.get(name) ?? this.#usual
   }
 }
-
-const isLevel = (text: string): text is LogLevel => (LOG_LEVELS as readonly string[]).includes(text)

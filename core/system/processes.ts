@@ -41,8 +41,7 @@ async function linuxStartTime(pid: number): Promise<string | undefined> {
     ])
     // The second field is the program's name in parentheses, which may contain spaces and parentheses itself.
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
-    const state = fields[0]
-    return state === 'Z' || state === 'X' ? undefined : `${boot.trim()} ${fields[19]}`
+    return /[ZX]/.test(fields[0]!) ? undefined : `${boot.trim()} ${fields[19]}`
   } catch {
     // Without /proc (or if it is hidden from this user), only whether it runs is known.
     return isAlive(pid) ? UNKNOWN_START : undefined
@@ -73,16 +72,11 @@ async function ask(program: string, args: string[]): Promise<string> {
   return failed ? '' : (stdout?.trim() ?? '')
 }
 
-/** Bytes of RAM that a process uses. */
-interface ProcessMemory {
-  /** All resident memory, including mapped files. Shared memory is divided among its users. */
-  resident: number
-  /** Without mapped files. */
-  own: number
-}
-
-/** Parses `smaps_rollup`, or `status` if that is not accessible. */
-export function parseProcessMemory(text: string): ProcessMemory | undefined {
+/**
+ * Parses the memory of a process in bytes from `smaps_rollup` or `status`.
+ * @returns `resident` includes mapped files, `own` does not; shared memory is divided among its users
+ */
+export function parseProcessMemory(text: string): { resident: number; own: number } | undefined {
   const kilobytes = (name: string) => {
     const match = new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(text)
     return match ? Number(match[1]) * 1024 : undefined
@@ -94,7 +88,7 @@ export function parseProcessMemory(text: string): ProcessMemory | undefined {
 }
 
 /** The memory of a process; undefined if the system does not report it, or the process has ended. */
-export async function processMemory(pid: number | undefined): Promise<ProcessMemory | undefined> {
+export async function processMemory(pid: number | undefined): Promise<ReturnType<typeof parseProcessMemory>> {
   if (pid === undefined || process.platform !== 'linux') return undefined
   for (const file of ['smaps_rollup', 'status']) {
     const text = await readFile(`/proc/${pid}/${file}`, 'utf8').catch(() => '')

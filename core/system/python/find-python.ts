@@ -1,5 +1,5 @@
 import { CorralError, type ErrorCode, errorMessage } from '../../errors.ts'
-import { findExecutable, runTool, type ToolLog } from '../child-process.ts'
+import { findExecutable, runTool, type ToolOptions } from '../child-process.ts'
 
 /** The use of a Python environment, for its errors. */
 export interface PythonUse {
@@ -14,7 +14,7 @@ export interface PythonUse {
 }
 
 export interface PythonFacts {
-  /** Absolute path of the interpreter itself. */
+  /** Absolute path of the interpreter. */
   executable: string
   version: [major: number, minor: number]
   bits: number
@@ -42,37 +42,25 @@ export function explainUnsuitablePython({ version: [major, minor], bits }: Pytho
   return undefined
 }
 
-/** Names of Python programs, in the order in which they are tried. */
+/** Names of Python programs, the first to try first. */
 export function pythonNames(platform: NodeJS.Platform): string[] {
   if (platform === 'win32') return ['python', 'python3', 'py']
   return [...MINORS.map(minor => `python3.${minor}`), 'python3', 'python']
 }
 
-async function askPython(
-  command: string,
-  options: { env: NodeJS.ProcessEnv; signal?: AbortSignal; log?: ToolLog }
-): Promise<PythonFacts> {
-  const { stdout } = await runTool(command, ['-I', '-c', QUESTION], {
-    ...options,
-    purpose: 'packages',
-    timeout: ANSWER_LIMIT
-  })
-  return JSON.parse(stdout.at(-1) ?? '') as PythonFacts
-}
-
 /** Finds a Python on this machine for which corral's packages exist. @throws CorralError with what to do */
-export async function findPython(options: {
-  use: PythonUse
-  env: NodeJS.ProcessEnv
-  signal?: AbortSignal
-  log?: ToolLog
-}): Promise<PythonFacts> {
+export async function findPython({
+  use,
+  ...options
+}: { use: PythonUse } & Pick<ToolOptions, 'env' | 'signal' | 'log'>): Promise<PythonFacts> {
   const refused: string[] = []
   for (const name of pythonNames(process.platform)) {
     const path = findExecutable(name, options.env)
     if (path === undefined) continue
     try {
-      const facts = await askPython(path, options)
+      const asked = { ...options, purpose: 'packages', timeout: ANSWER_LIMIT } as const
+      const { stdout } = await runTool(path, ['-I', '-c', QUESTION], asked)
+      const facts: PythonFacts = JSON.parse(stdout.at(-1) ?? '')
       const shortcoming = explainUnsuitablePython(facts)
       if (shortcoming === undefined) return facts
       refused.push(`${path}: ${shortcoming}`)
@@ -86,7 +74,7 @@ export async function findPython(options: {
     refused.length > 0
       ? `The installed versions are not suitable (${[...new Set(refused)].join('; ')}).`
       : 'None was found.'
-  const { code, work, section } = options.use
+  const { code, work, section } = use
   throw new CorralError(
     code,
     `${work} needs Python ${PYTHON_RANGE}. ${found} Install one (Debian and Ubuntu: "apt install python3 ` +

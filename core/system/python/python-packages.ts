@@ -12,6 +12,7 @@ import { installFailure } from './install-failure.ts'
 
 /** Written when an environment has been verified. An environment without it is created again. */
 const MARK = 'complete.json'
+const MEASURE_INTERVAL_MS = 1000
 
 /** Variables for Python tools: ignore the user's own packages, and never ask questions. */
 export const PYTHON_VARIABLES = {
@@ -23,7 +24,7 @@ export const PYTHON_VARIABLES = {
   PYTHONUNBUFFERED: '1'
 }
 
-export interface PythonPackages {
+interface PythonPackages {
   /** A requirements file with the hashes of all wheels. */
   text: string
   /** Bytes on disk while it is made. */
@@ -32,7 +33,7 @@ export interface PythonPackages {
   moreIndexes?: readonly string[]
 }
 
-export interface NewPythonEnvironment {
+interface NewPythonEnvironment {
   use: PythonUse
   /** Its folder, which is emptied first. Its name ends in `-` and a digest of its contents. */
   environment: string
@@ -72,11 +73,8 @@ export async function makePythonEnvironment(
   const { use, environment, packageIndex, env, log } = wanted
   const directory = dirname(environment)
   const begun = performance.now()
-  let shown: Progress = { phase: 'installing', subject: 'Python packages' }
-  const show = (more: Partial<Progress>) => {
-    shown = { ...shown, ...more }
-    onProgress?.(shown)
-  }
+  const shown: Progress = { phase: 'installing', subject: 'Python packages' }
+  const show = (more: Partial<Progress>) => onProgress?.({ ...Object.assign(shown, more) })
   show({})
   const uv = findExecutable('uv', env)
   // uv downloads a Python if this machine has no suitable one.
@@ -128,19 +126,17 @@ export async function makePythonEnvironment(
       ...moreIndexes.flatMap(index => ['--extra-index-url', index])
     ]
     const executable = executableIn(environment)
+    // Building from source runs code, and uses tools without known hashes.
+    const packages = ['-r', list, ...indexes, '--require-hashes']
     if (uv) {
       await run(uv, ['venv', '--allow-existing', '--python', python?.executable ?? UV_PYTHON, environment])
-      // Takes the best version of all indexes, as pip does. Otherwise the second index would have priority for any
-      // version.
-      const strategy = ['--index-strategy', 'unsafe-best-match']
-      const checked = ['--require-hashes', '--no-build']
-      await run(uv, ['pip', 'install', '--python', executable, '-r', list, ...indexes, ...strategy, ...checked])
+      // Takes the best version of all indexes, as pip does. Otherwise the second index would have priority.
+      const strategy = ['--index-strategy', 'unsafe-best-match', '--no-build']
+      await run(uv, ['pip', 'install', '--python', executable, ...packages, ...strategy])
     } else {
       await run(python!.executable, ['-I', '-m', 'venv', environment])
       const pip = ['-m', 'pip', 'install', '--no-cache-dir', '--progress-bar', 'off']
-      // Building from source runs code, and uses tools without known hashes.
-      const checked = ['--require-hashes', '--only-binary', ':all:']
-      await run(executable, [...pip, '-r', list, ...indexes, ...checked])
+      await run(executable, [...pip, ...packages, '--only-binary', ':all:'])
     }
     await rm(temporary, { recursive: true, force: true })
     clearInterval(measuring)
@@ -160,8 +156,6 @@ export async function makePythonEnvironment(
     clearInterval(measuring)
   }
 }
-
-const MEASURE_INTERVAL_MS = 1000
 
 /** `Downloading torch-2.11.0-cp311-….whl (530.7 MB)` of pip, `Downloading torch (506.1MiB)` of uv. */
 export function downloadedPackage(line: string): string | undefined {
