@@ -70,7 +70,8 @@ async function parse(text: string, python: boolean): Promise<unknown> {
     const around = open.at(-1)
     if (!around) root = value
     else if (Array.isArray(around.value)) around.value.push(value)
-    else around.value[around.key] = value
+    // An assignment to `__proto__` would change the object's prototype.
+    else if (around.key !== '__proto__') around.value[around.key] = value
     expected = 'end'
   }
   const countMember = () => {
@@ -108,7 +109,6 @@ async function parse(text: string, python: boolean): Promise<unknown> {
       at++
     } else if (around && character === (isList ? ']' : '}') && (expected === 'start' || expected === 'end')) {
       open.pop()
-      // An assignment to `__proto__` would have changed the object's prototype.
       put(around.value)
       at++
     } else if (around && character === ',' && expected === 'end') {
