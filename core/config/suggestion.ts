@@ -1,3 +1,5 @@
+import { commonStart } from '../system/collections.ts'
+
 /**
  * The number of single letters to insert, delete, replace or swap with their neighbour to turn one text into the other.
  */
@@ -15,12 +17,6 @@ function distance(a: string, b: string): number {
     rows.push(row)
   }
   return rows[a.length]![b.length]!
-}
-
-function commonStart(a: string, b: string): number {
-  let count = 0
-  while (count < a.length && a[count] === b[count]) count++
-  return count
 }
 
 /**

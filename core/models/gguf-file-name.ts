@@ -1,3 +1,6 @@
+import { commonStart } from '../system/collections.ts'
+import { RESERVED_NAME } from '../system/usable-path.ts'
+
 /** The purpose of a file in a model repository, if its name shows it. */
 export type FileRole =
   | 'model'
@@ -74,9 +77,7 @@ function labelOfStem(stem: string): string | undefined {
 }
 
 /** The quantization label in a file's own name, in capitals. The last one counts: `x-F16-to-Q8_0.gguf` is Q8_0. */
-export function labelFromFileName(fileName: string): string | undefined {
-  return labelOfStem(stemOf(fileName))
-}
+export const labelFromFileName = (fileName: string) => labelOfStem(stemOf(fileName))
 
 /** A file's name without folder, extension, shard number and label: the same for all quantizations. */
 export function baseOfFileName(fileName: string): string {
@@ -158,7 +159,7 @@ export function companionFinder(
   }
   return modelPath => {
     const folders = foldersOf(modelPath)
-    const shared = (file: { folders: string[] }) => sharedFolders(file.folders, folders)
+    const shared = (file: { folders: string[] }) => commonStart(file.folders, folders)
     const depth = Math.max(...found.map(shared))
     const nearest = found.filter(file => shared(file) === depth)
     const base = baseOfFileName(modelPath)
@@ -191,21 +192,11 @@ function areRelated(bases: ReadonlySet<string>): boolean {
   if (bases.size <= 1) return true
   const sorted = [...bases].sort()
   // The common prefix of the first and the last sorted name is common to all.
-  const [first, last] = [sorted[0]!, sorted.at(-1)!]
-  const parting = [...first].findIndex((letter, index) => letter !== last[index])
   const longest = Math.max(...sorted.map(base => base.length))
-  return (parting === -1 ? first.length : parting) > 0.7 * longest
+  return commonStart(sorted[0]!, sorted.at(-1)!) > 0.7 * longest
 }
 
 const foldersOf = (path: string) => path.split('/').slice(0, -1)
-
-function sharedFolders(left: string[], right: string[]): number {
-  const parting = left.findIndex((folder, index) => folder !== right[index])
-  return parting === -1 ? left.length : parting
-}
-
-/** Names that Windows reserves for devices, with or without an extension. */
-const RESERVED = /^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)/i
 
 /** A file's name in the store, without characters that file systems refuse or flags read as a list. */
 export function storedName(name: string): string {
@@ -214,5 +205,5 @@ export function storedName(name: string): string {
     .replace(/\.{2,}/g, '.')
     .replace(/^[.-]/, '_')
     .replace(/\.$/, '_')
-  return RESERVED.test(plain) ? `_${plain}` : plain
+  return RESERVED_NAME.test(plain) ? `_${plain}` : plain
 }

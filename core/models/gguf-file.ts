@@ -75,15 +75,12 @@ const CLASSIFIER = /^cls(\.output)?\.weight$/
 class Unreadable extends Error {}
 
 function scalarOf(type: number) {
-  const scalar = SCALARS[type]
-  if (scalar === undefined) throw new Unreadable(`its header has a value of the unknown type ${type}`)
-  return scalar
+  if (!SCALARS[type]) throw new Unreadable(`its header has a value of the unknown type ${type}`)
+  return SCALARS[type]
 }
 
 /** A file, or a fetched part of a file. */
-interface Source {
-  read(into: Buffer, offset: number, length: number, position: number): Promise<{ bytesRead: number }>
-}
+type Source = { read(into: Buffer, offset: number, length: number, at: number): Promise<{ bytesRead: number }> }
 
 /** Reads a header from a file piece by piece. Skipped parts are not read. */
 class HeaderReader {
@@ -161,8 +158,7 @@ class HeaderReader {
     this.#textBytes += length
     if (this.#textBytes > MAX_TEXTS) throw new Unreadable(`its header has more than ${MAX_TEXTS} bytes of texts`)
     await this.#need(length)
-    const at = this.#take(length)
-    return this.#bytes.toString('utf8', at, this.#at)
+    return this.#bytes.toString('utf8', this.#take(length), this.#at)
   }
 
   async name(): Promise<string> {
@@ -222,9 +218,10 @@ class HeaderReader {
   }
 }
 
-async function readKeys(reader: HeaderReader, count: number, wanted: readonly string[]) {
+/** Adds the keys of a header to a map. @returns whether the vocabulary has one of the wanted tokens */
+async function readKeys(reader: HeaderReader, keys: Map<string, unknown>, wanted: readonly string[] = []) {
+  const count = await reader.long()
   if (count > MAX_KEYS) throw new Unreadable(`its header has ${count} keys, more than ${MAX_KEYS}`)
-  const keys = new Map<string, unknown>()
   const sought = wanted.map(token => Buffer.from(token))
   let hasToken = false
   for (let left = count; left > 0; left--) {
@@ -241,14 +238,15 @@ async function readKeys(reader: HeaderReader, count: number, wanted: readonly st
     hasToken = (await reader.texts(length, sought)).length > 0
     keys.set(name, { length })
   }
-  return { keys, hasToken }
+  return hasToken
 }
 
 async function parse(reader: HeaderReader, wanted: readonly string[]): Promise<GgufHeader> {
   await reader.long() // the four letters and the version
   const tensorCount = await reader.long()
   if (tensorCount > MAX_TENSORS) throw new Unreadable(`its header has ${tensorCount} tensors, more than ${MAX_TENSORS}`)
-  const { keys, hasToken } = await readKeys(reader, await reader.long(), wanted)
+  const keys = new Map<string, unknown>()
+  const hasToken = await readKeys(reader, keys, wanted)
   const alignment = (keys.get('general.alignment') ?? DEFAULT_ALIGNMENT) as number
   if (!Number.isInteger(Math.log2(alignment))) {
     throw new Unreadable(`its general.alignment is ${alignment}, which is not a power of two`)
@@ -291,14 +289,9 @@ const damagedFile = (path: string, what: string) =>
 
 /** Refuses a file whose first bytes (`START_SIZE`) show that it is not a GGUF file for this machine. */
 function checkStart(path: string, start: Buffer, size: number): void {
-  if (start.length < 4 || start.toString('latin1', 0, 4) !== 'GGUF') {
-    throw new CorralError(
-      'invalid_request',
-      foreignStart(path, start) ??
-        `${path} is not a GGUF file: it does not begin with the four letters "GGUF". ` +
-          'Name a GGUF file, or the folder of a SafeTensors model.',
-      { param: 'path' }
-    )
+  if (start.toString('latin1', 0, 4) !== 'GGUF') {
+    const other = `${path} is not a GGUF file: it does not begin with the four letters "GGUF". Name a GGUF file, or the folder of a SafeTensors model.`
+    throw new CorralError('invalid_request', foreignStart(path, start) ?? other, { param: 'path' })
   }
   if (start.length < 24) {
     throw damagedFile(path, `is truncated: a GGUF header has 24 bytes or more, this file has ${size}`)
@@ -352,9 +345,7 @@ export async function ggufStart(bytes: Buffer): Promise<GgufHeader['keys']> {
   try {
     await reader.long()
     await reader.long()
-    for (let left = await reader.long(); left > 0; left--) {
-      keys.set(await reader.name(), await reader.value(await reader.int()))
-    }
+    await readKeys(reader, keys)
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error
   }

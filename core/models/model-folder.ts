@@ -100,24 +100,22 @@ export function safetensorsModel(paths: readonly string[], texts: FolderTexts): 
   const named =
     texts.index === undefined ? paths.filter(path => /^model[^/]*\.safetensors$/.test(path)) : indexed(texts.index)
   const weights = [...new Set(named?.flatMap(shardNames))].sort()
+  const [stored = [], missing = []] = [true, false].map(is => weights.filter(path => paths.includes(path) === is))
+  const weightsProblem = () => {
+    if (!named) return 'Its model.safetensors.index.json is damaged. Download the model again.'
+    if (weights.length === 0) {
+      return `It has no weights named model*.safetensors, which conversion needs, only ${listed(present)}.`
+    }
+    const tokenizer = 'It has no tokenizer (tokenizer.json or tokenizer.model). Download the whole model.'
+    return missingProblem(missing) ?? (paths.some(isTokenizer) ? undefined : tokenizer)
+  }
   return {
     format: 'safetensors',
     files: [
-      ...filesOf(
-        'model',
-        weights.filter(path => paths.includes(path))
-      ),
+      ...filesOf('model', stored),
       ...filesOf('other', paths.filter(path => !weights.includes(path) && describesSafetensors(path)).sort())
     ],
-    problem:
-      configProblem(texts.config, paths.includes('adapter_config.json')) ??
-      (named ? undefined : 'Its model.safetensors.index.json is damaged. Download the model again.') ??
-      (weights.length > 0
-        ? missingProblem(weights.filter(path => !paths.includes(path)))
-        : `It has no weights named model*.safetensors, which conversion needs, only ${listed(present)}.`) ??
-      (paths.some(isTokenizer)
-        ? undefined
-        : 'It has no tokenizer (tokenizer.json or tokenizer.model). Download the whole model.')
+    problem: configProblem(texts.config, paths.includes('adapter_config.json')) ?? weightsProblem()
   }
 }
 

@@ -1,4 +1,5 @@
 import { CorralError } from '../errors.ts'
+import { RESERVED_NAME } from '../system/usable-path.ts'
 
 /** A checked model name. Names are compared by `key`, which ignores case; `owner` and `name` keep their case. */
 export interface ModelName {
@@ -20,8 +21,6 @@ const HOST =
 
 const SEGMENT = /^[A-Za-z0-9][A-Za-z0-9._-]*$/
 const MAX_SEGMENT_LENGTH = 96
-/** Names that Windows reserves for devices, with or without an extension. */
-const RESERVED = /^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$/i
 
 function segmentFault(segment: string): string | undefined {
   if (segment === '') return 'a part is empty'
@@ -31,7 +30,7 @@ function segmentFault(segment: string): string | undefined {
   }
   if (segment.includes('..')) return '".." is not allowed'
   if (segment.endsWith('.')) return 'a part may not end in "."'
-  if (RESERVED.test(segment)) return `"${segment}" is reserved by Windows`
+  if (RESERVED_NAME.test(segment)) return `"${segment}" is reserved by Windows`
   return undefined
 }
 

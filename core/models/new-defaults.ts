@@ -59,10 +59,8 @@ function plainMessage({ role, content, ...more }: Message, index: number): { rol
   // Ollama's command line saves a conversation with the model's reasoning, which templates leave out of earlier turns.
   const [extra] = Object.keys(withoutEmpty(more)).filter(field => field !== 'thinking')
   if (extra === undefined) return { role, content: content ?? '' }
-  throw refusal(
-    `messages.${index}.${extra}`,
-    `Messages of a model have a role and a content; "${extra}" cannot be stored with it. Send it with each request.`
-  )
+  const message = `Messages of a model have a role and a content; "${extra}" cannot be stored with it. Send it with each request.`
+  throw refusal(`messages.${index}.${extra}`, message)
 }
 
 /** The fields that are not empty: Ollama's clients also send empty ones. */
@@ -79,20 +77,13 @@ const GO_ACTION =
 /** Checks a chat template. @throws CorralError `unsupported_capability` for Go's language, `invalid_request` */
 export function requireJinja(template: string): void {
   if (GO_ACTION.test(template)) {
-    throw refusal(
-      'template',
-      'The template is written for Go, which llama.cpp does not understand. Leave it out, and the chat template ' +
-        "in the model's own file is used, or send one in Jinja.",
-      'unsupported_capability'
-    )
+    const message = `The template is written for Go, which llama.cpp does not understand. Leave it out, and the chat template in the model's own file is used, or send one in Jinja.`
+    throw refusal('template', message, 'unsupported_capability')
   }
   // A single search between the first and the last brace. Searching from each brace would take hours for a malicious
   // text.
   const end = Math.max(template.lastIndexOf('%}'), template.lastIndexOf('}}'))
   if (/\bmessages\b/.test(template.slice(template.search(/\{[{%]/), end))) return
-  throw refusal(
-    'template',
-    'The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the template in the ' +
-      "model's own file is used."
-  )
+  const message = `The template is not a chat template in Jinja: it does not use "messages". Leave it out, and the template in the model's own file is used.`
+  throw refusal('template', message)
 }

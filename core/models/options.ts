@@ -87,18 +87,13 @@ const ALIASES: Record<string, string> = {
   num_gpu: 'n_gpu_layers'
 }
 
-export function optionName(spelled: string): string {
-  return ALIASES[spelled] ?? spelled
-}
-
-/** The option that chooses how to handle a conversation that is longer than the context. */
-const OVERFLOW = 'context_overflow'
+export const optionName = (spelled: string) => ALIASES[spelled] ?? spelled
 
 /** corral's own options. */
 const RULES: Record<string, TSchema> = {
   ...SamplingOptionsSchema.properties,
   ...LoadOptionsSchema.properties,
-  [OVERFLOW]: OverflowPolicySchema
+  context_overflow: OverflowPolicySchema
 }
 
 function kindOf(value: unknown): string {
@@ -114,9 +109,8 @@ function checkOption(name: string, spelled: string, value: unknown): unknown {
   const checked = typeof value === 'string' && Object.hasOwn(types, name) ? value.toLowerCase() : value
   if (!fits(rule, checked)) {
     const allowed = name === 'dtype' ? 'a type name such as f32, f16, bf16, q8_0 or q4_k_m' : allowedBy(rule as object)
-    throw new CorralError('invalid_option', `Option "${spelled}" must be ${allowed}; got ${kindOf(value)}.`, {
-      param: spelled
-    })
+    const message = `Option "${spelled}" must be ${allowed}; got ${kindOf(value)}.`
+    throw new CorralError('invalid_option', message, { param: spelled })
   }
   if (name === 'max_tokens' && Number(checked) < 0) return -1
   return name === 'seed' ? engineSeed(checked as number) : checked
@@ -153,7 +147,7 @@ export function parseOptions(given: unknown): ParsedOptions {
     const name = optionName(spelled)
     if (name !== spelled && names.has(name)) continue
     const checked = checkOption(name, spelled, value)
-    if (name === OVERFLOW) parsed.overflow = checked as OverflowPolicy
+    if (name === 'context_overflow') parsed.overflow = checked as OverflowPolicy
     else if (Object.hasOwn(LoadOptionsSchema.properties, name)) Object.assign(parsed.load, { [name]: checked })
     else parsed.sampling[name] = checked
   }
@@ -163,26 +157,20 @@ export function parseOptions(given: unknown): ParsedOptions {
 const OWN_OPTIONS = new Set([...Object.keys(RULES), ...Object.keys(ALIASES)])
 
 /** Other options that Ollama's clients send, some of which have no effect here. */
-const OLLAMA_OPTIONS = [
-  ...['num_keep', 'min_p', 'tfs_z', 'typical_p', 'repeat_last_n', 'repeat_penalty', 'presence_penalty', 'stop'],
-  ...['frequency_penalty', 'mirostat', 'mirostat_tau', 'mirostat_eta', 'penalize_newline', 'numa', 'num_batch'],
-  ...['main_gpu', 'low_vram', 'f16_kv', 'logits_all', 'vocab_only', 'use_mmap', 'use_mlock', 'embedding_only'],
-  ...['num_thread', 'num_gqa', 'rope_frequency_base', 'rope_frequency_scale', 'draft_num_predict']
-]
-const KNOWN_OPTIONS = new Set([...OWN_OPTIONS, ...OLLAMA_OPTIONS])
+const OLLAMA_OPTIONS =
+  'num_keep min_p tfs_z typical_p repeat_last_n repeat_penalty presence_penalty stop frequency_penalty mirostat ' +
+  'mirostat_tau mirostat_eta penalize_newline numa num_batch main_gpu low_vram f16_kv logits_all vocab_only use_mmap ' +
+  'use_mlock embedding_only num_thread num_gqa rope_frequency_base rope_frequency_scale draft_num_predict'
+const KNOWN_OPTIONS = new Set([...OWN_OPTIONS, ...OLLAMA_OPTIONS.split(' ')])
 
 /** All known options of all engines. Corral's own options come first. */
 export const knownOptionNames: readonly string[] = [...KNOWN_OPTIONS]
 
 /** Whether an option is known for any engine: it is corral's own, or one of Ollama's. */
-export function isKnownOption(name: string): boolean {
-  return KNOWN_OPTIONS.has(name)
-}
+export const isKnownOption = (name: string) => KNOWN_OPTIONS.has(name)
 
 /** Whether a field of an OpenAI request is one of corral's own options (or an alias of one). */
-export function isOwnOption(name: string): boolean {
-  return OWN_OPTIONS.has(name)
-}
+export const isOwnOption = (name: string) => OWN_OPTIONS.has(name)
 
 /** The options of a request: the top level takes precedence over `options`. @throws CorralError `invalid_option` */
 export function parseRequestOptions(body: Record<string, unknown>): ParsedOptions {

@@ -9,6 +9,13 @@ export function addTo<Entry>(list: Entry[], entry: Entry): () => void {
   }
 }
 
+/** The length of the common beginning of two texts or lists. */
+export function commonStart(one: ArrayLike<unknown>, other: ArrayLike<unknown>): number {
+  let count = 0
+  while (count < one.length && count < other.length && one[count] === other[count]) count++
+  return count
+}
+
 /** Sets an entry of a map that keeps only the `most` entries that were set last. */
 export function setNewest<Key, Value>(map: Map<Key, Value>, key: Key, value: Value, most: number): void {
   // Moves it to the end: a Map's first key is the oldest.
