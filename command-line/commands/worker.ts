@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { networkInterfaces } from 'node:os'
 import { progressText } from '../../core/contracts/progress.ts'
-import type { WorkerFacts } from '../../core/contracts/worker-facts.ts'
+import type { WorkerFacts } from '../../core/contracts/workers.ts'
 import { WORKER_PORT, type Worker, type WorkerOptions } from '../../core/contracts/workers.ts'
 import { formatBytes, parseBytes } from '../../core/system/bytes.ts'
 import { interruption } from '../command-failure.ts'

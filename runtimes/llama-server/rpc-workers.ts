@@ -5,8 +5,13 @@ import type { EngineSettings } from '../../core/config/model-settings.ts'
 import type { Build } from '../../core/contracts/builds.ts'
 import type { MemoryUse } from '../../core/contracts/engines.ts'
 import type { Waiting } from '../../core/contracts/progress.ts'
-import { type WorkerFacts, WorkerFactsSchema } from '../../core/contracts/worker-facts.ts'
-import { WORKER_ALIVE_PATH, WORKER_PATH, WORKER_SIGN_INTERVAL } from '../../core/contracts/workers.ts'
+import {
+  WORKER_ALIVE_PATH,
+  WORKER_PATH,
+  WORKER_SIGN_INTERVAL,
+  type WorkerFacts,
+  WorkerFactsSchema
+} from '../../core/contracts/workers.ts'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { parseJson } from '../../core/system/json-file.ts'

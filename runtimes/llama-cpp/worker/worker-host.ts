@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { BuildDevice, Runtimes } from '../../../core/contracts/builds.ts'
 import type { Gpu, HardwareService, MemoryNow } from '../../../core/contracts/hardware.ts'
-import type { WorkerFacts } from '../../../core/contracts/worker-facts.ts'
+import type { WorkerFacts } from '../../../core/contracts/workers.ts'
 import {
   WORKER_ALIVE_PATH,
   WORKER_PATH,
