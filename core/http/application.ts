@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import AjvCompiler from '@fastify/ajv-compiler'
 import sensible from '@fastify/sensible'
@@ -24,7 +25,7 @@ import { incomingBody } from './incoming-body.ts'
 import { getInternalCaller } from './internal-request.ts'
 import { acceptAnyBodyAsJson } from './json-body.ts'
 import { allowLongUploads } from './long-upload.ts'
-import { errorHeaders, logFailure, nativeErrorBody, newRequestId, toCorralError } from './native-error.ts'
+import { errorHeaders, logFailure, nativeErrorBody, toCorralError } from './native-error.ts'
 import { cameByPrivateSocket } from './private-socket.ts'
 import { CLIENT_LEFT, recordRequests } from './request-record.ts'
 import { ResumableStreams } from './resumable-streams.ts'
@@ -87,7 +88,7 @@ export async function createApplication(
     },
     // corral logs one line per request instead of Fastify's two.
     logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'requestId' }),
-    genReqId: newRequestId,
+    genReqId: () => randomUUID(),
     bodyLimit,
     // Limits reading a request (Node's default). Answering may take any time.
     requestTimeout: 300_000,
@@ -129,7 +130,6 @@ export async function createApplication(
   guard.attach(app.server, true)
   app.decorate('folders', folders)
   app.decorate('connectionGuard', guard)
-  app.addHook('preClose', async () => guard.endHandshakes())
   app.addHook('onClose', async () => guard.close())
   const allowedMethods = rememberRoutes(app)
   app.decorate('noRouteError', (method: string, url: string) => noRouteError(allowedMethods, method, url))
@@ -150,29 +150,32 @@ export async function createApplication(
   app.decorateRequest('sendHooks', null)
   app.decorateRequest('caller', null as unknown as Caller)
   let isClosing = false
-  app.addHook('preClose', done => {
+  app.addHook('preClose', async () => {
     isClosing = true
-    done()
+    guard.endHandshakes()
   })
   app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
     request.caller =
       getInternalCaller(request.raw) ?? (cameByPrivateSocket(request.raw) ? localCaller() : keylessCaller(request.ip))
     if (isClosing) done(closingError())
-    else if (hasSeveralHosts(request.raw)) done(severalHosts())
-    else done()
+    else if (hasSeveralHosts(request.raw)) {
+      done(new CorralError('invalid_request', 'The request has more than one Host header. Send it with one.'))
+    } else done()
   })
   // Runs before any body is read, and before Fastify checks bodies for methods without a route.
   app.addHook('preParsing', (request, reply, payload, done) => {
-    if (request.is404) done(noWebSocket(request) ?? noRouteError(allowedMethods, request.method, request.url))
+    if (request.is404) done(noWebSocket(request) ?? app.noRouteError(request.method, request.url))
     else done(null, incomingBody(request, reply, payload))
   })
   app.onRequestEnd(logRequest)
   sendErrors(app, nativeErrorBody)
-  app.setNotFoundHandler(request => {
-    throw noRouteError(allowedMethods, request.method, request.url)
-  })
+  app.setNotFoundHandler(refuseUnknownRoute)
   return app
+}
+
+function refuseUnknownRoute({ server, method, url }: FastifyRequest): never {
+  throw server.noRouteError(method, url)
 }
 
 /** Node.js uses the first of several `Host` headers, but a proxy before corral may have used another one. */
@@ -183,10 +186,6 @@ function hasSeveralHosts({ rawHeaders }: IncomingMessage): boolean {
     if (name.length === 4 && name.toLowerCase() === 'host') hosts++
   }
   return hosts > 1
-}
-
-function severalHosts(): CorralError {
-  return new CorralError('invalid_request', 'The request has more than one Host header. Send it with one.')
 }
 
 /** Node.js treats an upgrade that nobody serves as a usual request. Codex tries others than 426 seven times. */
@@ -264,7 +263,7 @@ export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]
     request.record.failure = failure
     // Closing a connection while the client still sends may lose the answer. At a shutdown it is closed anyway.
     if (request.raw.complete === false && !reply.raw.hasHeader('connection')) {
-      if (reply.hasHeader('connection')) reply.removeHeader('connection')
+      reply.removeHeader('connection')
       reply.raw.shouldKeepAlive = true
       reply.raw.once('finish', () => endUpload(request.raw))
     }
@@ -280,9 +279,7 @@ export function sendErrors(app: FastifyInstance, ...[body, headers = () => ({})]
 export function useErrorFormat(app: FastifyInstance, prefix: string, ...format: ErrorFormat): void {
   app.wordErrors(prefix, format[0])
   sendErrors(app, ...format)
-  app.setNotFoundHandler(request => {
-    throw app.noRouteError(request.method, request.url)
-  })
+  app.setNotFoundHandler(refuseUnknownRoute)
 }
 
 function noRouteError(allowedMethods: (path: string) => string[], method: string, url: string): CorralError {
@@ -305,7 +302,7 @@ function noRouteError(allowedMethods: (path: string) => string[], method: string
 }
 
 /** Merges repeated slashes in the path of a URL. The query does not change. */
-export function withSingleSlashes(url: string): string {
+function withSingleSlashes(url: string): string {
   if (!url.startsWith('/') || !url.includes('//')) return url
   const query = url.indexOf('?')
   const path = query === -1 ? url : url.slice(0, query)

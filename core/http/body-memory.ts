@@ -33,18 +33,10 @@ const UNCOUNTED_BYTES = 128 * 1024
 const RETRY_AFTER = 2
 
 /** Maximum bytes of a route's body. @param most `body_limit`, in bytes */
-export function routeBodyLimit(
-  { bodyLimit, config }: Pick<RouteOptions, 'bodyLimit' | 'config'>,
-  most: number
-): number {
+export function routeBodyLimit({ bodyLimit, config }: Partial<RouteOptions>, most: number): number {
   if (bodyLimit !== undefined) return Math.min(bodyLimit, most)
   if (config?.role === 'anyone') return Math.min(MAX_PUBLIC_BODY_BYTES, most)
   return config?.bodySize === 'small' ? Math.min(MAX_SMALL_BODY_BYTES, most) : most
-}
-
-export interface BodyMemoryLimits {
-  total: number
-  perClient: number
 }
 
 /**
@@ -56,7 +48,7 @@ export function bodyMemoryLimits(
   bodyLimit: number,
   machine = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY),
   heap = getHeapStatistics().heap_size_limit
-): BodyMemoryLimits {
+): { total: number; perClient: number } {
   const roomy = 2 * bodyLimit
   const total = parseBytes(settings.body_memory) || Math.max(roomy, Math.floor(Math.min(machine / 16, heap / 4)))
   const perClient = parseBytes(settings.body_memory_per_client) || Math.max(roomy, Math.floor(total / 4))
@@ -68,12 +60,12 @@ export function bodyMemoryLimits(
  * memory while its request waits for an engine or is answered.
  */
 export class BodyMemory {
-  readonly #limits: () => BodyMemoryLimits
+  readonly #limits: () => ReturnType<typeof bodyMemoryLimits>
   /** Counted bytes of each client that has any. */
   readonly #held = new OpenMap<string, number>()
   #total = 0
 
-  constructor(limits: () => BodyMemoryLimits) {
+  constructor(limits: () => ReturnType<typeof bodyMemoryLimits>) {
     this.#limits = limits
   }
 

@@ -1,30 +1,28 @@
 import { constants, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import { createSecureContext, type SecureContext } from 'node:tls'
+import type { Socket } from 'node:net'
+import { createSecureContext, TLSSocket } from 'node:tls'
 import type { FastifyBaseLogger } from 'fastify'
 import { ConfigError } from '../config/config-error.ts'
+import type { CoreConfig } from '../config/core-schema.ts'
 import { errorMessage, isSystemError } from '../errors.ts'
 import { parseDuration } from '../system/duration.ts'
 import { plural } from '../system/plural.ts'
-
-/** Files of the certificate, and how often they are checked. */
-export interface CertificateOptions {
-  certificate: string
-  key: string
-  check_interval: string | number
-}
+import { refusalText } from './unreadable-request.ts'
 
 const DAY = 24 * 3_600_000
 /** Milliseconds before its expiry at which warnings begin. */
 const WARNING_PERIOD_MS = 14 * DAY
+/** Milliseconds that a client has for the TLS handshake. */
+const HANDSHAKE_LIMIT = 10_000
+/** The first byte of a TLS connection. An HTTP request begins with a letter. */
+const HANDSHAKE_RECORD = 22
 
-/** The files' content. */
-interface Loaded {
-  context: SecureContext
-  /** The texts of both files, to detect changes. */
-  text: string
-  ends: number
-}
+const PLAIN_HTTP = refusalText(
+  '400 Bad Request',
+  'invalid_request',
+  'This server uses TLS, and the request came without it. Use an address that begins with https://'
+)
 
 /**
  * The server's certificate with its key. Their files are polled, because tools that renew them may replace the files, a
@@ -32,16 +30,16 @@ interface Loaded {
  * is logged, and the previous one stays.
  */
 export class ServerCertificate {
-  readonly #options: CertificateOptions
+  readonly #options: CoreConfig['tls']
   readonly #log: FastifyBaseLogger
   readonly #timer: NodeJS.Timeout
-  #current: Loaded
+  #current: ReturnType<typeof load>
   /** The texts of the last refused pair, so that it is logged once. */
   #refused: string | undefined
   #warned = Number.NEGATIVE_INFINITY
 
   /** @throws ConfigError if the files cannot be used */
-  constructor(options: CertificateOptions, log: FastifyBaseLogger) {
+  constructor(options: CoreConfig['tls'], log: FastifyBaseLogger) {
     this.#options = options
     this.#log = log
     const { certificate, key } = options
@@ -59,10 +57,6 @@ export class ServerCertificate {
     }
     this.#warn()
     this.#timer = setInterval(() => this.check(), parseDuration(options.check_interval)!).unref()
-  }
-
-  get context(): SecureContext {
-    return this.#current.context
   }
 
   check(): void {
@@ -95,6 +89,35 @@ export class ServerCertificate {
     clearInterval(this.#timer)
   }
 
+  /**
+   * Encrypts the connection of a client. Disconnects a client that is too slow or does not speak TLS, and explains the
+   * problem if it sent a plain HTTP request.
+   * @param ready gets the encrypted connection after the handshake
+   */
+  encrypt(raw: Socket, ready: (socket: TLSSocket) => void): void {
+    const limit = setTimeout(() => raw.destroy(), HANDSHAKE_LIMIT)
+    const end = () => clearTimeout(limit)
+    raw.once('close', end)
+    raw.on('error', () => {
+      // The connection was closed, which "close" reports.
+    })
+    raw.once('readable', (): unknown => {
+      const begin: Buffer | null = raw.read()
+      if (!begin) return raw.destroy()
+      if (begin[0] !== HANDSHAKE_RECORD) return raw.resume().end(PLAIN_HTTP)
+      raw.unshift(begin)
+      const secureContext = this.#current.context
+      const socket = new TLSSocket(raw, { isServer: true, secureContext, ALPNProtocols: ['http/1.1'] })
+      const failed = () => raw.destroy()
+      socket.once('error', failed)
+      socket.once('secure', () => {
+        end()
+        socket.off('error', failed)
+        ready(socket)
+      })
+    })
+  }
+
   #read(): string {
     const { certificate, key } = this.#options
     return `${readFileSync(certificate, 'utf8')}\0${readFileSync(key, 'utf8')}`
@@ -121,12 +144,14 @@ export class ServerCertificate {
   }
 }
 
-/** @throws Error if the certificate and the key cannot be read, or do not belong together */
-function load(text: string): Loaded {
+/**
+ * Parses the text of both files, which is kept to detect changes.
+ * @throws Error if the certificate and the key cannot be read, or do not belong together
+ */
+function load(text: string) {
   const [cert = '', key = ''] = text.split('\0')
   // Handshakes cost a server much more than its client, so each connection has only one.
   const secureOptions = constants.SSL_OP_NO_RENEGOTIATION
   const context = createSecureContext({ cert, key, minVersion: 'TLSv1.2', secureOptions })
-  const first = new X509Certificate(cert)
-  return { context, text, ends: Date.parse(first.validTo) }
+  return { context, text, ends: Date.parse(new X509Certificate(cert).validTo) }
 }

@@ -2,13 +2,13 @@ import { readFileSync } from 'node:fs'
 import type { IncomingMessage, Server } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyBaseLogger } from 'fastify'
+import type { CoreConfig } from '../config/core-schema.ts'
 import { CorralError } from '../errors.ts'
 import { clientNetwork } from '../system/client-network.ts'
 import { parseDuration } from '../system/duration.ts'
 import { addTo, OpenMap, OpenSet } from '../system/open-tables.ts'
 import type { ServerCertificate } from './certificate.ts'
 import { hasNoUploadTimeout, holdContinue } from './long-upload.ts'
-import { encrypt } from './tls-handshake.ts'
 import { refusalText } from './unreadable-request.ts'
 
 declare module 'fastify' {
@@ -17,21 +17,17 @@ declare module 'fastify' {
   }
 }
 
-export interface ConnectionLimits {
-  connections: number
-  connections_per_address: number
-  reader_stall: string | number
-}
+type ConnectionLimits = Pick<CoreConfig['limits'], 'connections' | 'connections_per_address' | 'reader_stall'>
 
 interface Connection {
   readonly socket: Socket
   /** The socket of requests: the same, or the TLS socket around it after the handshake. */
   inner: Socket
-  address: string
+  readonly address: string
   /** Network of its client, for the limits per client. */
-  network: string
+  readonly network: string
   /** Whether it counts: connections of the private socket do not. */
-  counted: boolean
+  readonly counted: boolean
   request?: IncomingMessage | undefined
   client?: string | undefined
   /** Bytes that the client had read at the last check. */
@@ -45,10 +41,7 @@ interface Connection {
 }
 
 /** Node.js internals: there is no public API for how many outgoing bytes of a connection are still queued. */
-interface Handle {
-  bytesWritten: number
-  writeQueueSize: number
-}
+type Handle = { bytesWritten: number; writeQueueSize: number }
 
 const connections = new WeakMap<object, Connection>()
 
@@ -131,10 +124,7 @@ export class ConnectionGuard {
     this.#certificate?.close()
   }
 
-  /**
-   * Ends connections that are still in the TLS handshake. Their servers do not know them, but would wait for them to
-   * end.
-   */
+  /** Ends connections in the TLS handshake, for whose end their servers would wait. */
   endHandshakes(): void {
     if (!this.#certificate) return
     for (const { socket, inner, counted } of this.#open) if (counted && inner === socket) socket.destroy()
@@ -166,7 +156,7 @@ export class ConnectionGuard {
         connections.set(inner, connection)
         for (const listener of accept) listener.call(server, inner)
       }
-      if (certificate) encrypt(socket, certificate, take)
+      if (certificate) certificate.encrypt(socket, take)
       else take(socket)
     })
     server.prependListener('request', (request, response) => {
@@ -229,7 +219,7 @@ export class ConnectionGuard {
       addTo(this.#counts, network, 1)
     }
     const seen = { taken: -1, since: 0, stalled: false, listeners: new OpenSet<(error: CorralError) => void>() }
-    const connection: Connection = { socket, inner: socket, address, network, counted, ...seen }
+    const connection = { socket, inner: socket, address, network, counted, ...seen }
     this.#open.add(connection)
     if (counted) this.#waiting.add(connection)
     socket.once('close', () => this.#forget(connection))
@@ -326,9 +316,7 @@ function refuse(socket: Socket): void {
   setTimeout(() => socket.destroy(), REFUSAL_LINGER).unref()
 }
 
-function isLoopback(address: string): boolean {
-  return address === '::1' || /^(::ffff:)?127\./i.test(address)
-}
+const isLoopback = (address: string) => address === '::1' || /^(::ffff:)?127\./i.test(address)
 
 /** Returns how many files this process may open, or infinity if unknown. */
 function mostOpenFiles(): number {

@@ -17,29 +17,17 @@ const RETRY_AFTER = 5
  * loads by an operator, and pulls, which can be resumed after a stop.
  */
 export class Drain {
-  #since: Date | undefined
-  /**
-   * Accepted requests for models that have not ended. A count is used instead of a Set, because a Set that has grown
-   * keeps its memory.
-   */
-  #open = 0
-
   /** When draining began; undefined if the server accepts requests. */
-  get since(): Date | undefined {
-    return this.#since
-  }
-
-  /** Number of requests for models in progress or queued. */
-  get open(): number {
-    return this.#open
-  }
+  since: Date | undefined
+  /** Number of requests for models in progress or queued. Not a Set, because a Set that has grown keeps its memory. */
+  open = 0
 
   begin(): void {
-    this.#since ??= new Date()
+    this.since ??= new Date()
   }
 
   end(): void {
-    this.#since = undefined
+    this.since = undefined
   }
 
   /**
@@ -50,16 +38,16 @@ export class Drain {
   admit(reply: FastifyReply): void {
     const { record } = reply.request
     if (record.admitted) return
-    if (this.#since) {
+    if (this.since) {
       reply.header('connection', 'close')
       throw drainingError()
     }
     record.admitted = true
-    this.#open++
+    this.open++
   }
 
   leave(record: RequestRecord): void {
-    if (record.admitted) this.#open--
+    if (record.admitted) this.open--
   }
 }
 

@@ -51,15 +51,10 @@ export function incomingBody(request: FastifyRequest, reply: FastifyReply, paylo
   // Code that reads a streamed body asks the client for it.
   if (isStreamed) return payload
   if (Number(length) > bodyLimit) throw tooLarge(request)
-  const { bodyMemory } = request.server
-  if (!decoder && length !== undefined) {
-    bodyMemory.take(request, Number(length))
-    sendContinue(raw)
-    return payload
-  }
-  if (decoder) bodyMemory.take(request, DECODER_BYTES)
+  const isCounted = decoder !== undefined || length === undefined
+  request.server.bodyMemory.take(request, decoder ? DECODER_BYTES : Number(length ?? 0))
   sendContinue(raw)
-  return counted(request, reply, payload, decoder?.())
+  return isCounted ? counted(request, reply, payload, decoder?.()) : payload
 }
 
 /** Reads a body of unknown length, with a decoder if it needs one. It fails as soon as the body is too long. */
@@ -80,7 +75,10 @@ function counted(
       decoded += chunk.length
       try {
         if (decoded > bodyLimit || received > bodyLimit) throw tooLarge(request)
-        if (decoded > EXPANSION_COUNTS_FROM_BYTES && decoded > received * MAX_EXPANSION) throw tooCompressed()
+        if (decoded > EXPANSION_COUNTS_FROM_BYTES && decoded > received * MAX_EXPANSION) {
+          const message = `The request body is more than ${MAX_EXPANSION} times as long as its compressed form. Send it without a Content-Encoding.`
+          throw new CorralError('body_too_large', message)
+        }
         request.server.bodyMemory.take(request, chunk.length)
         done(null, chunk)
       } catch (error) {
@@ -112,10 +110,5 @@ function tooLarge({ routeOptions, server }: FastifyRequest): CorralError {
   const { bodyLimit } = routeOptions
   const isServers = bodyLimit === server.initialConfig.bodyLimit
   const message = `The request body is larger than ${isServers ? 'body_limit in config.yaml allows, which is ' : ''}${formatBytes(bodyLimit)}${isServers ? '' : ', the maximum of this route'}. Send a smaller one.`
-  return new CorralError('body_too_large', message)
-}
-
-function tooCompressed(): CorralError {
-  const message = `The request body is more than ${MAX_EXPANSION} times as long as its compressed form. Send it without a Content-Encoding.`
   return new CorralError('body_too_large', message)
 }

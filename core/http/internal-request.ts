@@ -13,9 +13,7 @@ import { ClientDisconnected } from './client-disconnect.ts'
 const callers = new WeakMap<IncomingMessage, Caller>()
 
 /** The client on whose behalf corral sent this request to itself, or undefined for a request from outside. */
-export function getInternalCaller(request: IncomingMessage): Caller | undefined {
-  return callers.get(request)
-}
+export const getInternalCaller = (request: IncomingMessage) => callers.get(request)
 
 export interface InnerReply {
   status: number

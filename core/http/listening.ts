@@ -16,7 +16,7 @@ export class ListenError extends Error {
  * address
  */
 export function listenError(
-  { host, port }: { host: string; port: number },
+  { host, port }: ListenAddress,
   cause: unknown,
   choose = {
     port: 'with --port, CORRAL_PORT or "port" in config.yaml',
@@ -31,12 +31,12 @@ export function listenError(
 }
 
 /** The origin in URLs. @param secure whether it uses TLS */
-export function httpOrigin({ host, port }: { host: string; port: number }, secure = false): string {
+export function httpOrigin({ host, port }: ListenAddress, secure = false): string {
   return `${secure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}`
 }
 
 /** Milliseconds for which clients that do not read may delay the shutdown once all answers have ended. */
-const CLOSE_LINGER = 1000
+export const CLOSE_LINGER = 1000
 
 export type AdditionalListener = Awaited<ReturnType<typeof openListener>>
 
@@ -82,7 +82,7 @@ export async function openListener(
 }
 
 /** A setting with an additional address to listen on. */
-export interface ListenSetting {
+interface ListenSetting {
   setting: string
   /** The purpose of the address, as the beginning of a sentence: `Ollama's clients are`. */
   served: string
@@ -92,10 +92,7 @@ export interface ListenSetting {
   example: number
 }
 
-export interface ListenAddress {
-  host: string
-  port: number
-}
+type ListenAddress = { host: string; port: number }
 
 /** Empty, or `host:port` with an IPv6 address in brackets. */
 export const LISTEN_PATTERN = '^((\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]+):[0-9]{1,5})?$'
@@ -121,16 +118,14 @@ export function readListen(
 }
 
 /**
- * Serves the application at the additional address.
- * @param prepare called with each request before any route sees it
- * @param ended aborted when no answer is in progress
+ * Serves the application at the additional address, like `openListener`.
  * @throws ListenError if the address is taken, because clients would talk to the program that has it
  */
 export async function openConfiguredListener(
   app: FastifyInstance,
   address: ListenAddress,
   { setting, served }: ListenSetting,
-  { log, ...options }: { log: FastifyBaseLogger; prepare: (request: IncomingMessage) => void; ended: AbortSignal }
+  { log, ...options }: { log: FastifyBaseLogger } & Parameters<typeof openListener>[2]
 ): Promise<AdditionalListener> {
   let listener: AdditionalListener
   try {

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import type { FastifyBaseLogger, FastifyError, FastifyRequest } from 'fastify'
 import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import type { TSchema } from 'typebox'
@@ -101,8 +100,4 @@ export function errorHeaders(error: CorralError): Record<string, string> {
   // Node.js parses nothing that arrives together with an upgrade.
   if (error.status === 426) Object.assign(headers, { upgrade: 'HTTP/1.1', connection: 'upgrade, close' })
   return headers
-}
-
-export function newRequestId(): string {
-  return randomUUID()
 }

@@ -8,20 +8,12 @@ import { errorMessage, isSystemError } from '../errors.ts'
 import type { DataPaths } from '../system/data-paths.ts'
 import { openListener } from './listening.ts'
 
-/** A socket that only the user who runs the server can open. */
-export interface PrivateSocket {
-  path: string
-  stopAccepting(): void
-  /** Resolves when the last connection has ended and the socket was removed. */
-  closed(): Promise<void>
-}
+export type PrivateSocket = Awaited<ReturnType<typeof openAt>>
 
 const requests = new WeakSet<IncomingMessage>()
 
 /** Whether a request came through the private socket, so that its sender is the user who runs the server. */
-export function cameByPrivateSocket(request: IncomingMessage): boolean {
-  return requests.has(request)
-}
+export const cameByPrivateSocket = (request: IncomingMessage) => requests.has(request)
 
 /** Maximum bytes of a socket's path; macOS has the lowest limit. Longer paths would be truncated silently. */
 const MAX_PATH_LENGTH = 103
@@ -54,7 +46,7 @@ export async function openPrivateSocket(
   return undefined
 }
 
-async function openAt(app: FastifyInstance, place: Place | undefined, ended: AbortSignal): Promise<PrivateSocket> {
+async function openAt(app: FastifyInstance, place: Place | undefined, ended: AbortSignal) {
   const folder = place && (await privateFolder(place))
   const path = folder === undefined ? pipeName() : join(folder, NAME)
   if (folder !== undefined) await rm(path, { force: true })
@@ -65,6 +57,7 @@ async function openAt(app: FastifyInstance, place: Place | undefined, ended: Abo
   return {
     path,
     stopAccepting: () => listener.stopAccepting(),
+    /** Resolves when the last connection has ended and the socket was removed. */
     async closed() {
       await listener.closed()
       // If it cannot be removed, the next server reuses it.

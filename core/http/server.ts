@@ -13,7 +13,7 @@ import { parseDuration } from '../system/duration.ts'
 import type { LogLevels } from '../system/log-levels.ts'
 import { version } from '../system/package-info.ts'
 import { createApplication } from './application.ts'
-import { httpOrigin, listenError } from './listening.ts'
+import { CLOSE_LINGER, httpOrigin, listenError } from './listening.ts'
 import { openPrivateSocket, type PrivateSocket } from './private-socket.ts'
 import { serverFolders } from './server-folders.ts'
 
@@ -31,7 +31,7 @@ export interface RunningServer {
   close(): Promise<void>
 }
 
-export interface ServerOptions {
+interface ServerOptions {
   config: LoadedConfig
   definitions: PluginDefinition[]
   logs: LogLevels
@@ -48,8 +48,6 @@ declare module 'fastify' {
   }
 }
 
-/** How long clients that do not read may delay the shutdown once all answers have ended (milliseconds). */
-const CLOSE_LINGER = 1000
 /** Milliseconds between two polls of `config.yaml`, if it is watched. */
 const LOOK_AT_CONFIG = 300
 
@@ -69,12 +67,11 @@ export async function startServer({
   const { core, paths } = config
   const secure = core.tls.certificate !== ''
   const claim = await claimDataDirectory(paths, { address: httpOrigin(core, secure), version })
+  const log = logs.part('server')
   if (claim.before !== undefined && isNewer(claim.before, version)) {
-    logs
-      .part('server')
-      .warn(
-        `corral ${claim.before}, which is newer than this ${version}, used ${paths.home} before. Data in newer formats is left alone. If something is missing, restore the backup from before the upgrade (docs/admin.md).`
-      )
+    log.warn(
+      `corral ${claim.before}, which is newer than this ${version}, used ${paths.home} before. Data in newer formats is left alone. If something is missing, restore the backup from before the upgrade (docs/admin.md).`
+    )
   }
   const shutdown = new AbortController()
   let close: (() => Promise<void>) | undefined
@@ -98,7 +95,7 @@ export async function startServer({
         watch(next.watch_config)
       },
       load,
-      log: logs.part('server'),
+      log,
       signal: closing.signal
     })
     const reload = () => reloader.reload()

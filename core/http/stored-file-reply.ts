@@ -80,14 +80,10 @@ export async function sendStoredFile(
 
 /** Opens a file of the store. @throws CorralError `internal` if it does not match the manifest */
 async function openWhole(path: string, size: number): Promise<FileHandle> {
-  const damaged = (what: string, cause?: unknown) =>
-    new CorralError(
-      'internal',
-      `A file of this model ${what} on the server that has it. Store the model there again.`,
-      {
-        cause: cause ?? new Error(`${path} ${what}`)
-      }
-    )
+  const damaged = (what: string, cause: unknown = new Error(`${path} ${what}`)) => {
+    const message = `A file of this model ${what} on the server that has it. Store the model there again.`
+    return new CorralError('internal', message, { cause })
+  }
   let handle: FileHandle
   try {
     handle = await open(path, 'r')
@@ -109,12 +105,8 @@ function refuseRange(request: FastifyRequest, reply: FastifyReply, { path, size 
     .send({ ...nativeErrorBody(error, request), errorCode: 416 })
 }
 
-/** The bytes of a file to send. */
-type RangeAnswer =
-  | { status: 200 }
-  /** Both positions are inclusive. */
-  | { status: 206; start: number; end: number }
-  | { status: 416 }
+/** The bytes of a file to send. Both positions are inclusive. */
+type RangeAnswer = { status: 200 } | { status: 206; start: number; end: number } | { status: 416 }
 
 /**
  * Evaluates a `Range` header (RFC 9110, 14.2). Several ranges, other units and malformed headers get the whole file,
