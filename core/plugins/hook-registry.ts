@@ -4,7 +4,7 @@ import type { CaptureRecord, HookedRequest, Hooks, PluginHooks } from '../contra
 import type { StateTopic } from '../contracts/state-events.ts'
 import { CorralError, errorMessage } from '../errors.ts'
 import { untilAborted } from '../system/abort-signals.ts'
-import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
+import { DeadlineError, hookFailure, hookTimeout, within } from './plugin-error.ts'
 
 type HookName = keyof PluginHooks
 type Observer = 'modelLoaded' | 'modelUnloaded' | 'loadFailed' | 'pullFinished' | 'pullFailed' | 'administered'
@@ -123,8 +123,7 @@ export class HookRegistry implements Hooks {
     if (error instanceof CorralError) throw error
     this.#logFailure(plugin, hook, error)
     if (error instanceof DeadlineError) throw hookTimeout(plugin, hook, this.#timeout())
-    const message = `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`
-    throw new CorralError('internal', message, { cause: error })
+    throw hookFailure(plugin, hook, error)
   }
 
   /** Runs a filter: synchronously if possible, otherwise until its end, its deadline or the end of its request. */

@@ -6,12 +6,12 @@ import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { composeConfigSchema } from '../config/setting-schema.ts'
 import { distrust } from '../config/trust.ts'
-import { errorMessage, isSystemError } from '../errors.ts'
+import { errorMessage, ifPresent } from '../errors.ts'
 import { dataPaths } from '../system/data-paths.ts'
 import { foreignWriter } from '../system/file-writers.ts'
 import { isObject } from '../system/json-object.ts'
 import { packageRoot } from '../system/package-info.ts'
-import { type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
+import { definePlugin, type FoundPlugin, PLUGIN_API, type PluginDefinition } from './plugin.ts'
 import { definitionKeyFaults } from './plugin-keys.ts'
 
 const PACKAGE = /^(?:@[a-z0-9~-][\w.~-]*\/)?[a-z0-9~-][\w.~-]*$/i
@@ -48,10 +48,8 @@ export async function outsidePlugins(
     if (typeof name !== 'string' || name === '' || found.has(name)) continue
     try {
       const plugin = await loadPlugin(name, dirname(file.path), refuseForeign)
-      const fault = plugin.optional
-        ? (plugin.fault ?? settingsFault(plugin, [...builtIn, ...found.values()]))
-        : undefined
-      found.set(name, fault === undefined ? plugin : { ...plugin, fault })
+      const fault = plugin.optional && (plugin.fault ?? settingsFault(plugin, [...builtIn, ...found.values()]))
+      found.set(name, fault ? { ...plugin, fault } : plugin)
     } catch (error) {
       const place = yaml.valuePlace(['plugins', String(at)])
       const where = `${file.shownAs}:${place.line}:${place.column}`
@@ -95,17 +93,9 @@ export async function loadPlugin(
   const { default: outer } = loaded
   const definition = isObject(outer) && isObject(outer.default) ? outer.default : outer
   const fault = definitionFault(definition)
-  if (
-    fault !== undefined &&
-    !(isObject(definition) && definition.optional === true && typeof definition.name === 'string')
-  )
-    throw new Error(`${path} ${fault}`)
-  const options = { type: 'object', properties: {} }
-  return {
-    ...{ description: '', options, ...(definition as object) },
-    path,
-    fault: fault && `${path} ${fault}.`
-  } as FoundPlugin
+  const isNamed = isObject(definition) && definition.optional === true && typeof definition.name === 'string'
+  if (fault !== undefined && !isNamed) throw new Error(`${path} ${fault}`)
+  return { ...definePlugin(definition as never), path, fault: fault && `${path} ${fault}.` } as FoundPlugin
 }
 
 /** @throws Error if accounts that should not decide what corral runs can change the module */
@@ -115,12 +105,9 @@ async function refuseForeign(path: string): Promise<void> {
 }
 
 async function fileAt(path: string): Promise<string> {
-  try {
-    if (!(await stat(path)).isDirectory()) return path
-  } catch (error) {
-    throw isSystemError(error, 'ENOENT', 'ENOTDIR') ? new Error(`there is no ${path}`) : error
-  }
-  return (await entryIn(path)) ?? join(path, 'index.js')
+  const found = await ifPresent(stat(path))
+  if (!found) throw new Error(`there is no ${path}`)
+  return found.isDirectory() ? ((await entryIn(path)) ?? join(path, 'index.js')) : path
 }
 
 async function fileOfPackage(name: string, base: string): Promise<string> {
@@ -137,13 +124,8 @@ async function fileOfPackage(name: string, base: string): Promise<string> {
 
 /** The file by which the package in this folder is loaded; undefined if there is no package. */
 async function entryIn(folder: string): Promise<string | undefined> {
-  let text: string
-  try {
-    text = await readFile(join(folder, 'package.json'), 'utf8')
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT', 'ENOTDIR')) return undefined
-    throw error
-  }
+  const text = await ifPresent(readFile(join(folder, 'package.json'), 'utf8'))
+  if (text === undefined) return undefined
   const description: unknown = JSON.parse(text)
   const content = isObject(description) ? description : {}
   // A package may declare its contract version. If the version does not match, the package is not even loaded.

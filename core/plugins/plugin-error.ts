@@ -1,20 +1,10 @@
 import { CorralError } from '../errors.ts'
 import { formatDuration } from '../system/duration.ts'
 
+type Step = 'setup' | 'register' | 'start'
 export type PluginErrorCode =
-  | 'plugin_name_invalid'
-  | 'plugin_duplicate'
-  | 'plugin_api_unsupported'
-  | 'plugin_options_invalid'
-  | 'plugin_service_missing'
-  | 'plugin_service_conflict'
-  | 'plugin_service_undeclared'
-  | 'plugin_offer_mismatch'
-  | 'plugin_cycle'
-  | 'plugin_setup_failed'
-  | 'plugin_register_failed'
-  | 'plugin_start_failed'
-  | 'plugin_timeout'
+  | `plugin_${'name_invalid' | 'duplicate' | 'api_unsupported' | 'options_invalid' | 'cycle' | 'timeout'}`
+  | `plugin_${'service_missing' | 'service_conflict' | 'service_undeclared' | 'offer_mismatch' | `${Step}_failed`}`
 
 /** A plugin that cannot be used, with a stable code and a sentence that says why and what to do. */
 export class PluginError extends Error {
@@ -27,6 +17,12 @@ export class PluginError extends Error {
     this.code = code
     this.plugin = plugin
   }
+}
+
+/** The error of a plugin's hook that failed in a request. The log says why. */
+export function hookFailure(plugin: string, hook: string, cause: unknown): CorralError {
+  const message = `The plugin "${plugin}" failed in its hook "${hook}". The server's log says why.`
+  return new CorralError('internal', message, { cause })
 }
 
 export class DeadlineError extends Error {}

@@ -80,9 +80,12 @@ export class PluginHost {
       const added = new Registrations(definition.name)
       return { definition, state: 'waiting', routes: [], added, controller: new AbortController(), stopped: false }
     })
-    for (const { definition, state, reason } of leftOut) {
-      const { name } = definition
-      log[state === 'failed' ? 'error' : 'debug']({ plugin: name }, `Plugin "${name}" is left out: ${reason}`)
+    for (const {
+      definition: { name: plugin },
+      state,
+      reason
+    } of leftOut) {
+      log[state === 'failed' ? 'error' : 'debug']({ plugin }, `Plugin "${plugin}" is left out: ${reason}`)
     }
   }
 
@@ -92,18 +95,18 @@ export class PluginHost {
    * must still be called then.
    */
   async register(app: FastifyInstance): Promise<void> {
-    const failed = (entry: PluginEntry, error: unknown) =>
-      this.#leaveOut(entry, pluginError(entry, 'plugin_register_failed', error))
+    const code = 'plugin_register_failed'
+    const failed = (entry: PluginEntry, error: unknown) => this.#leaveOut(entry, pluginError(entry, code, error))
     await this.#each('plugin_setup_failed', entry => this.#setUp(entry))
     const { register } = this.#deadlines
     const registrar = new PluginRegistrar(app, { register, hook: this.#hookTimeout }, failed)
     this.#registrar = registrar
-    await this.#each('plugin_register_failed', entry => registrar.addServices(entry))
-    await this.#each('plugin_register_failed', entry => registrar.addHooks(entry))
+    await this.#each(code, entry => registrar.addServices(entry))
+    await this.#each(code, entry => registrar.addHooks(entry))
     // If two plugins have the same route, a built-in one keeps it, then a required one.
     const rank = ({ definition: { optional, path } }: PluginEntry) => (path === undefined ? 0 : 2) + (optional ? 1 : 0)
     const ranked = this.#entries.toSorted((a, b) => rank(a) - rank(b))
-    await this.#each('plugin_register_failed', entry => registrar.addRoutes(entry), ranked)
+    await this.#each(code, entry => registrar.addRoutes(entry), ranked)
   }
 
   /** Starts them, in the order of their needs. @throws as `register`, and ListenError. */
@@ -121,10 +124,7 @@ export class PluginHost {
     return this.#reloadable().some(({ definition }) => definition.name === name)
   }
 
-  /**
-   * Lets all plugins that take new options check these.
-   * @throws ConfigError or CorralError of the first that refuses
-   */
+  /** Lets all plugins that take new options check these. @throws ConfigError or CorralError of the first that refuses */
   async check({ sections }: LoadedConfig): Promise<void> {
     for (const entry of this.#reloadable()) await this.#handOver('check', entry, sections)
   }
@@ -265,11 +265,8 @@ export class PluginHost {
       plugins: () => this.report(),
       service: wanted => {
         if (needs?.includes(wanted)) return optional ? added.view(this.service(wanted)) : this.service(wanted)
-        throw new PluginError(
-          'plugin_service_undeclared',
-          name,
-          `Plugin "${name}" asks for the service "${wanted}" without naming it in "needs"; add it there.`
-        )
+        const message = `Plugin "${name}" asks for the service "${wanted}" without naming it in "needs"; add it there.`
+        throw new PluginError('plugin_service_undeclared', name, message)
       },
       error: (code, message, options) => new CorralError(code, message, options)
     }
@@ -295,23 +292,19 @@ export class PluginHost {
       }
       throw error
     }
+    const refuse = (what: string) => new PluginError('plugin_offer_mismatch', name, `Plugin "${name}" ${what}`)
     const mistakes = offerFaults(entry.offer)
-    if (mistakes.length > 0) {
-      const message = `Plugin "${name}" has unknown members: ${mistakes.join('; ')}. Correct its module.`
-      throw new PluginError('plugin_offer_mismatch', name, message)
-    }
+    if (mistakes.length > 0) throw refuse(`has unknown members: ${mistakes.join('; ')}. Correct its module.`)
     const { on, services = {} } = entry.offer
     if (on) this.#hooks.add(name, runningAs(definition, on))
     const offered = Object.entries(services).flatMap(([key, value]) => (value === undefined ? [] : [key]))
+    const missing = offers.filter(one => !offered.includes(one))
+    const undeclared = offered.filter(one => !(offers as string[]).includes(one))
     const faults = [
-      ...offers.filter(one => !offered.includes(one)).map(one => `"${one}" is named in "offers" but was not returned`),
-      ...offered
-        .filter(one => !(offers as string[]).includes(one))
-        .map(one => `"${one}" was returned but is not named in "offers"`)
+      ...missing.map(one => `"${one}" is named in "offers" but was not returned`),
+      ...undeclared.map(one => `"${one}" was returned but is not named in "offers"`)
     ]
-    if (faults.length === 0) return
-    const message = `Plugin "${name}" offers other services than it declares: ${faults.join('; ')}.`
-    throw new PluginError('plugin_offer_mismatch', name, message)
+    if (faults.length > 0) throw refuse(`offers other services than it declares: ${faults.join('; ')}.`)
   }
 }
 

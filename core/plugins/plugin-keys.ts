@@ -1,29 +1,18 @@
 import { nearest } from '../config/suggestion.ts'
 import { isObject } from '../system/json-object.ts'
 
-interface Members {
-  functions: string[]
-  others: string[]
-}
+/** The names of an object's functions, and of its other members. */
+type Members = [functions: string, others?: string]
 
-const DEFINITION: Members = {
-  functions: ['models', 'setup'],
-  others: 'name api description offers needs optional options engineOptions'.split(' ')
-}
-const OFFER: Members = {
-  functions: 'hooks routes start check reload stop'.split(' '),
-  others: ['services', 'on', 'web']
-}
-const ON: Members = {
-  functions:
-    'request leased event eventsOf capture modelLoaded modelUnloaded loadFailed pullFinished pullFailed administered stateChanged'.split(
-      ' '
-    ),
-  others: []
-}
+const DEFINITION: Members = ['models setup', 'name api description offers needs optional options engineOptions']
+const OFFER: Members = ['hooks routes start check reload stop', 'services on web']
+const ON: Members = [
+  'request leased event eventsOf capture modelLoaded modelUnloaded loadFailed pullFinished pullFailed administered stateChanged'
+]
 
 /** Why members are invalid: unknown keys, or values that are not functions. Each is the end of a sentence. */
-function memberFaults(value: object, { functions, others }: Members, place: string): string[] {
+function memberFaults(value: object, members: Members, place: string): string[] {
+  const [functions = [], others = []] = (members as string[]).map(names => names.split(' '))
   const known = [...others, ...functions]
   return Object.entries(value).flatMap(([key, member]) => {
     if (member === undefined) return []

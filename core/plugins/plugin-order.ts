@@ -7,23 +7,13 @@ export interface LeftOut {
   reason: string
 }
 
-export interface PluginPlan {
-  /** All plugins, each after the plugins whose services it needs. The order of the list does not matter. */
-  order: FoundPlugin[]
-  leftOut: LeftOut[]
-}
-
-const quoted = (name: string) => `"${name}"`
-
 /**
- * Decides which plugins are active, and the order of their start. Optional plugins that cannot run are left out.
+ * Decides which plugins are active, and the order of their start: each after the plugins whose services it needs,
+ * whatever the order of the list. Optional plugins that cannot run are left out.
  * @throws PluginError if two plugins have the same name or offer the same service, if needs form a cycle, or if a
  * required plugin has another contract version or an unmet need
  */
-export function planPlugins(
-  definitions: readonly FoundPlugin[],
-  isEnabled: (definition: FoundPlugin) => boolean
-): PluginPlan {
+export function planPlugins(definitions: readonly FoundPlugin[], isEnabled: (definition: FoundPlugin) => boolean) {
   const leftOut: LeftOut[] = []
   const active = new Map<string, FoundPlugin>()
   const fail = (definition: FoundPlugin, code: PluginErrorCode, reason: string) => {
@@ -43,11 +33,8 @@ export function planPlugins(
     if (definition.optional && !isEnabled(definition)) {
       leftOut.push({ definition, state: 'disabled', reason: `${name}.enabled is false` })
     } else if (definition.api !== PLUGIN_API) {
-      fail(
-        definition,
-        'plugin_api_unsupported',
-        `Plugin "${name}" is written for version ${definition.api} of the plugin contract, but this corral supports version ${PLUGIN_API}. Install matching versions.`
-      )
+      const reason = `Plugin "${name}" is written for version ${definition.api} of the plugin contract, but this corral supports version ${PLUGIN_API}. Install matching versions.`
+      fail(definition, 'plugin_api_unsupported', reason)
     } else active.set(name, definition)
   }
 
@@ -97,12 +84,9 @@ export function planPlugins(
     if (order.includes(definition)) return
     const path = [...trail, definition.name]
     if (trail.includes(definition.name)) {
-      const circle = path.slice(path.indexOf(definition.name)).map(quoted).join(' → ')
-      throw new PluginError(
-        'plugin_cycle',
-        definition.name,
-        `Plugins need each other in a circle: ${circle}. One of them must work without the other's service.`
-      )
+      const circle = path.slice(path.indexOf(definition.name)).map(name => `"${name}"`)
+      const message = `Plugins need each other in a circle: ${circle.join(' → ')}. One of them must work without the other's service.`
+      throw new PluginError('plugin_cycle', definition.name, message)
     }
     for (const service of [...(definition.needs ?? [])].sort()) visit(provider(service)!, path)
     order.push(definition)

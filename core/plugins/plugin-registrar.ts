@@ -4,7 +4,7 @@ import type { Services } from '../contracts/services.ts'
 import { CorralError } from '../errors.ts'
 import { VALIDATION_OPTIONS } from '../http/application.ts'
 import type { FoundPlugin, PluginOffer } from './plugin.ts'
-import { DeadlineError, hookTimeout, within } from './plugin-error.ts'
+import { DeadlineError, hookFailure, hookTimeout, within } from './plugin-error.ts'
 import type { PluginReport } from './plugin-report.ts'
 import type { Registrations } from './registrations.ts'
 import { runAs } from './running-plugin.ts'
@@ -48,10 +48,7 @@ const noSuchPage = (path: string) => new Error(`its page is declared as ${path},
 const mayFail = ({ optional, path }: FoundPlugin) => optional || path !== undefined
 
 /** Milliseconds that a plugin may take to register, and for one hook of a request. */
-interface Deadlines {
-  register: number
-  hook(): number
-}
+type Deadlines = { register: number; hook(): number }
 
 /**
  * Registers the offers of plugins with the application, one plugin at a time. Nothing can be removed from a Fastify
@@ -78,20 +75,17 @@ export class PluginRegistrar {
     this.#deadlines = deadlines
     const registrar = this
     app.addHook('onRoute', function (route) {
-      const plugin = registrar.#current
       registrar.#routes.push(route)
-      if (plugin) {
-        const { definition } = plugin
-        const { handler } = route
-        plugin.routes.push(route)
-        route.config = { ...route.config, plugin: definition.name }
-        if (definition.path !== undefined) {
-          route.handler = function (...values) {
-            return runAs(definition, () => handler.apply(this, values))
-          }
-        }
-      }
       registrar.#scopes.push(this)
+      if (!registrar.#current) return
+      const { definition, routes } = registrar.#current
+      const { handler } = route
+      routes.push(route)
+      route.config = { ...route.config, plugin: definition.name }
+      if (definition.path === undefined) return
+      route.handler = function (...values) {
+        return runAs(definition, () => handler.apply(this, values))
+      }
     })
     // Scopes inherit from the application, including these two.
     const { addHook, decorate, register } = app as unknown as Record<'addHook' | 'decorate' | 'register', AnyFunction>
@@ -147,7 +141,7 @@ export class PluginRegistrar {
   async addHooks(entry: PluginEntry): Promise<void> {
     const { hooks } = entry.offer ?? {}
     if (!hooks) return
-    const onApplication = async (app: FastifyInstance) => this.#run(entry, () => hooks(app, {}))
+    const onApplication = (app: FastifyInstance) => this.#run(entry, () => hooks(app, {}))
     await this.#load(entry, Object.assign(onApplication, { [Symbol.for('skip-override')]: true }))
   }
 
@@ -189,13 +183,10 @@ export class PluginRegistrar {
     let failure: unknown
     await this.during(entry, async () => {
       // If Fastify saw the error, incomplete routes would stay, and a request to such a route would end the process.
-      const caught = async (scope: FastifyInstance) => {
-        try {
-          await plugin(scope)
-        } catch (error) {
+      const caught = (scope: FastifyInstance) =>
+        plugin(scope).catch(error => {
           failure = error ?? new Error('it threw nothing')
-        }
-      }
+        })
       void this.#app.register(Object.assign(caught, plugin))
       // Handling the error here hides it from the boot.
       void this.#app.after(error => {
@@ -225,10 +216,8 @@ export class PluginRegistrar {
 /** The path of a route without the names of its parameters, which do not distinguish routes. */
 const shapeOf = ({ url }: RouteOptions) => url.replace(/:[^/-]+/g, ':').replace(/(.)\/$/, '$1')
 
-const sharedMethods = (one: RouteOptions, other: RouteOptions) => {
-  const methods = [other.method].flat()
-  return [one.method].flat().filter(method => methods.includes(method))
-}
+const sharedMethods = (one: RouteOptions, other: RouteOptions) =>
+  [one.method].flat().filter(method => [other.method].flat().includes(method))
 
 /**
  * Compiles the schemas of requests. Fastify does the same at the end of its boot, and an unusable schema would stop
@@ -237,8 +226,8 @@ const sharedMethods = (one: RouteOptions, other: RouteOptions) => {
  */
 function checkSchemas({ method, url, schema = {}, validatorCompiler }: RouteOptions, scope: FastifyInstance): void {
   const own = () => {
-    const ajv = new Ajv({ ...VALIDATION_OPTIONS, validateFormats: false })
-    for (const shared of Object.values(scope.getSchemas())) ajv.addSchema(shared as object)
+    const schemas = Object.values(scope.getSchemas()) as object[]
+    const ajv = new Ajv({ ...VALIDATION_OPTIONS, validateFormats: false, schemas })
     return ({ schema }: { schema: unknown }) => ajv.compile(schema as object)
   }
   const compile = validatorCompiler ?? scope.validatorCompiler ?? own()
@@ -317,9 +306,7 @@ function guardedHook(
       }
       if (error instanceof CorralError || typeof (error as { statusCode?: unknown })?.statusCode === 'number')
         throw error
-      const { name: plugin } = entry.definition
-      const message = `The plugin "${plugin}" failed in its hook "${name}". The server's log says why.`
-      throw new CorralError('internal', message, { cause: error })
+      throw hookFailure(entry.definition.name, name, error)
     }
   }
 }

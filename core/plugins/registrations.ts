@@ -33,11 +33,9 @@ export class Registrations {
     this.#views.set(service, view)
     if (view === service) return service
     for (const name of names) {
-      const add = isAdder(name) ? this.#recorded(service, name as string) : undefined
       const value = members[name]
-      if (add) view[name] = add
-      else if (typeof value === 'function') view[name] = value.bind(service)
-      else Object.defineProperty(view, name, { get: () => members[name], enumerable: true })
+      if (typeof value !== 'function') Object.defineProperty(view, name, { get: () => members[name], enumerable: true })
+      else view[name] = isAdder(name) ? this.#recorded(value.bind(service)) : value.bind(service)
     }
     return view
   }
@@ -54,10 +52,10 @@ export class Registrations {
     }
   }
 
-  #recorded(service: object, name: string) {
+  #recorded(add: (...values: unknown[]) => unknown) {
     return (...values: unknown[]): unknown => {
       this.#requireOpen()
-      const undo = (service as Record<string, (...values: unknown[]) => unknown>)[name]!(...values)
+      const undo = add(...values)
       if (typeof undo === 'function') this.#undos.push(undo as () => void)
       return undo
     }

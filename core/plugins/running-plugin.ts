@@ -35,10 +35,12 @@ export function runningAs<Functions extends object>(plugin: Runner, functions: F
  * @param error what was thrown; if absent, the current stack is used
  */
 export function pluginAtFault(error?: unknown): Runner | undefined {
-  return (
-    pluginInStack(error instanceof Error ? (error.stack ?? '') : error === undefined ? currentStack() : '') ??
-    running.getStore()
-  )
+  const stack = error instanceof Error ? (error.stack ?? '') : error === undefined ? currentStack() : ''
+  for (const { path } of framesOf(stack)) {
+    const found = ownerOf(path)
+    if (found) return found
+  }
+  return running.getStore()
 }
 
 /**
@@ -46,18 +48,15 @@ export function pluginAtFault(error?: unknown): Runner | undefined {
  * being imported. Undefined if it is corral itself.
  */
 export function culpritNow(): string | undefined {
-  const stack = currentStack()
   const plugin = pluginAtFault()
-  const frame = framesOf(stack).find(({ path }) =>
-    plugin?.path === undefined ? !isOwn(path) : ownerOf(path) === plugin
+  const frame = framesOf(currentStack()).find(({ path }) =>
+    // Files of corral and of the packages that it depends on are no plugin's.
+    plugin?.path === undefined ? !path.startsWith(packageRoot + sep) : ownerOf(path) === plugin
   )
   const place = frame && `${frame.path}:${frame.line}`
   if (plugin) return `Plugin "${plugin.name}"${place ? ` (${place})` : ''}`
   return place && `The module ${place}`
 }
-
-/** Whether a file is part of corral, or of the packages that it depends on. */
-const isOwn = (path: string) => path.startsWith(packageRoot + sep)
 
 function currentStack(): string {
   const { stackTraceLimit } = Error
@@ -65,14 +64,6 @@ function currentStack(): string {
   const { stack = '' } = new Error('where')
   Error.stackTraceLimit = stackTraceLimit
   return stack
-}
-
-function pluginInStack(stack: string): Runner | undefined {
-  for (const { path } of framesOf(stack)) {
-    const found = ownerOf(path)
-    if (found) return found
-  }
-  return undefined
 }
 
 /** The stack frames that are in files, innermost first. */
