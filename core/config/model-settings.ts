@@ -12,19 +12,8 @@ interface Speculation {
   companion?: string
   /** Guess with the model's own heads for the tokens after the next one. */
   mtp?: boolean
-  /** The small model that guesses. */
-  draft?: {
-    /** The model as `owner/name` with or without a variant. */
-    model: string
-    /** Absolute path of its (first) model file, once an engine is started with it. */
-    modelPath?: string
-    maxTokens?: number
-    minTokens?: number
-    /** Minimum probability of a guess, from 0 to 1. */
-    minProbability?: number
-    /** -1 is automatic. */
-    gpuLayers?: number
-  }
+  /** The small model that guesses, with the absolute path of its (first) file once an engine is started with it. */
+  draft?: NonNullable<ModelSettings['draft']> & { modelPath?: string }
 }
 
 /** Settings for starting a model's engines, in addition to its load options. */
@@ -157,15 +146,7 @@ function engineSettings(section: ModelSettings, environment: Record<string, stri
     environment,
     speculation: {
       ...(section.ngram !== undefined && { ngram: section.ngram }),
-      ...(draft && {
-        draft: {
-          model: draft.model,
-          maxTokens: draft.max_tokens,
-          minTokens: draft.min_tokens,
-          minProbability: draft.min_probability,
-          gpuLayers: draft.n_gpu_layers
-        }
-      })
+      ...(draft && { draft })
     },
     loras: section.lora?.map(({ path, scale = 1 }) => ({ path, scale })) ?? [],
     // An empty path in the file means none.

@@ -170,9 +170,10 @@ function speculationArguments({ ngram, mtp, companion, draft }: EngineSettings['
   const list: string[] = []
   if (draft?.modelPath !== undefined) {
     list.push('--model-draft', draft.modelPath)
-    if (draft.minTokens !== undefined) list.push('--spec-draft-n-min', `${draft.minTokens}`)
-    if (draft.minProbability !== undefined) list.push('--spec-draft-p-min', `${draft.minProbability}`)
-    if (draft.gpuLayers !== undefined && draft.gpuLayers >= 0) list.push('--n-gpu-layers-draft', `${draft.gpuLayers}`)
+    if (draft.min_tokens !== undefined) list.push('--spec-draft-n-min', `${draft.min_tokens}`)
+    if (draft.min_probability !== undefined) list.push('--spec-draft-p-min', `${draft.min_probability}`)
+    if (draft.n_gpu_layers !== undefined && draft.n_gpu_layers >= 0)
+      list.push('--n-gpu-layers-draft', `${draft.n_gpu_layers}`)
   }
   // llama-server reads the kind of draft model from its file.
   if (companion !== undefined) {
@@ -182,7 +183,7 @@ function speculationArguments({ ngram, mtp, companion, draft }: EngineSettings['
   }
   if (mtp) list.push('--spec-type', 'draft-mtp')
   if (ngram) list.push('--spec-type', draft ? 'draft-simple,ngram-map-k' : 'ngram-map-k')
-  const most = draft?.maxTokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)
+  const most = draft?.max_tokens ?? (ngram && !draft ? NGRAM_GUESS : undefined)
   if (most !== undefined) list.push('--spec-draft-n-max', `${most}`)
   return list
 }

@@ -94,7 +94,7 @@ function computeOptions(spec: LaunchSpec, flags: EngineFlags): ComputeOptions {
   const num_ctx = Math.max(1, context / num_parallel)
   const pooled = mode !== 'chat'
   const { draft, mtp, companion, ngram } = settings?.speculation ?? {}
-  const guessed = draft || mtp || companion ? (draft?.maxTokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
+  const guessed = draft || mtp || companion ? (draft?.max_tokens ?? DRAFT_TOKENS) : ngram ? NGRAM_TOKENS : 0
   return {
     num_ctx,
     num_parallel,
@@ -163,7 +163,7 @@ export function estimateFromMetadata(spec: LaunchSpec, files: EngineFiles, where
     // The draft model has the same conversations, with a 16-bit cache.
     const own: ComputeOptions = { ...options, cache_type_k: 'f16', cache_type_v: 'f16', guessed: 0 }
     const shared = devices.map(device => ({ ...device, overhead: 0 }))
-    const draftLayers = spec.settings?.speculation.draft?.gpuLayers ?? -1
+    const draftLayers = spec.settings?.speculation.draft?.n_gpu_layers ?? -1
     drafted = place(getParts(files.draft, own, 0, copied(files.draft.shape)), shared, draftLayers).use
   }
   const reserved = addUse({ [first]: projector }, drafted)

@@ -137,7 +137,7 @@ t.test("appends flags from a model's settings", t => {
       {
         speculation: {
           ngram: true,
-          draft: { ...draft, maxTokens: 8, minTokens: 2, minProbability: 0.5, gpuLayers: 0 }
+          draft: { ...draft, max_tokens: 8, min_tokens: 2, min_probability: 0.5, n_gpu_layers: 0 }
         }
       },
       [
@@ -145,7 +145,7 @@ t.test("appends flags from a model's settings", t => {
         ...['--n-gpu-layers-draft', '0', '--spec-type', 'draft-simple,ngram-map-k', '--spec-draft-n-max', '8']
       ]
     ],
-    [{ speculation: { ngram: false, draft: { ...draft, gpuLayers: -1 } } }, ['--model-draft', '/m/draft.gguf']],
+    [{ speculation: { ngram: false, draft: { ...draft, n_gpu_layers: -1 } } }, ['--model-draft', '/m/draft.gguf']],
     [{ loras: [{ path: '/l/a.gguf', scale: 1 }] }, ['--lora', '/l/a.gguf']],
     [
       {
