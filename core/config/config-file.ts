@@ -42,15 +42,12 @@ export const isNamed = ({ flags, env }: ConfigPlaces) =>
 export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
   const { flags, env, cwd, file: known, text } = places
   const named = known === undefined ? (flags.config ?? (env.CORRAL_CONFIG?.trim() || undefined)) : undefined
-  const candidates =
-    known !== undefined
-      ? [{ path: known, foundIn: undefined }]
-      : named === undefined
-        ? [
-            ...(places.ignoresFolder ? [] : [{ path: join(cwd, 'config.yaml'), foundIn: 'the working directory' }]),
-            { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
-          ]
-        : [{ path: expandPath(named, cwd), foundIn: undefined }]
+  const given = known ?? (named === undefined ? undefined : expandPath(named, cwd))
+  const usual = [
+    ...(places.ignoresFolder ? [] : [{ path: join(cwd, 'config.yaml'), foundIn: 'the working directory' }]),
+    { path: join(home, 'config.yaml'), foundIn: 'the data directory' }
+  ]
+  const candidates = given === undefined ? usual : [{ path: given, foundIn: undefined }]
   for (const { path, foundIn } of candidates) {
     const inside = relative(cwd, path)
     const shownAs = inside.startsWith('..') || isAbsolute(inside) ? path : inside
@@ -61,29 +58,22 @@ export async function findFile(places: ConfigPlaces, home: string): Promise<Conf
         throw new Error('it is a pipe, which can be read only once')
       return { path, shownAs, bytes: await readFile(path), foundIn }
     } catch (error) {
-      const missing = isSystemError(error, 'ENOENT', 'ENOTDIR')
-      if (missing && foundIn !== undefined) continue
+      const isMissing = isSystemError(error, 'ENOENT', 'ENOTDIR')
+      if (isMissing && foundIn !== undefined) continue
       // Other code reports that the data directory belongs to another user.
-      if (isSystemError(error, 'EACCES') && foundIn === 'the data directory' && !(await canEnter(home))) continue
+      if (isSystemError(error, 'EACCES') && foundIn === 'the data directory') {
+        const refusal: unknown = await access(home, constants.X_OK).catch(error => error)
+        if (refusal) continue
+      }
       const where = named === undefined ? shownAs : flags.config === undefined ? 'env CORRAL_CONFIG' : 'flag --config'
-      const why = missing
-        ? 'it does not exist'
-        : isSystemError(error, 'EISDIR')
-          ? 'it is a folder'
-          : errorMessage(error)
-      throw new ConfigError([
-        { where, file: path, message: `The configuration file ${path || '""'} cannot be read: ${why}.` }
-      ])
+      const other = isSystemError(error, 'EISDIR') ? 'it is a folder' : errorMessage(error)
+      const why = isMissing ? 'it does not exist' : other
+      const message = `The configuration file ${path || '""'} cannot be read: ${why}.`
+      throw new ConfigError([{ where, file: path, message }])
     }
   }
   return undefined
 }
-
-const canEnter = (folder: string) =>
-  access(folder, constants.X_OK).then(
-    () => true,
-    () => false
-  )
 
 /** The data directory, which only a flag or the environment can set, and where it was set. */
 export function findHome({ flags, env, cwd }: ConfigPlaces): { home: string | undefined; origin: string } {
@@ -92,7 +82,6 @@ export function findHome({ flags, env, cwd }: ConfigPlaces): { home: string | un
   }
   if (flags.home !== undefined) return { home: expandPath(flags.home, cwd), origin: 'flag --home' }
   const variable = env.CORRAL_HOME?.trim()
-  return variable
-    ? { home: expandPath(variable, cwd), origin: 'env CORRAL_HOME' }
-    : { home: undefined, origin: 'default' }
+  if (!variable) return { home: undefined, origin: 'default' }
+  return { home: expandPath(variable, cwd), origin: 'env CORRAL_HOME' }
 }

@@ -29,10 +29,6 @@ export interface LoadedConfig {
   unknown: readonly ConfigProblem[]
 }
 
-export interface ConfigSources extends ConfigPlaces {
-  definitions: readonly FoundPlugin[]
-}
-
 type Values = Record<string, unknown>
 
 /** Renames options from their aliases to their canonical names. */
@@ -67,18 +63,17 @@ function withPaths(schema: JsonSchema | undefined, value: unknown, base: string)
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withPaths(properties[key], inner, base)]))
 }
 
-const newLayer = () => ({
-  values: {} as Values,
-  origins: new Map<string, string>(),
-  problems: [] as ConfigProblem[],
-  unknown: [] as ConfigProblem[],
+class Layer {
+  values: Values = {}
+  readonly origins = new Map<string, string>()
+  readonly problems: ConfigProblem[] = []
+  readonly unknown: ConfigProblem[] = []
   /** Settings that are accepted only in a trusted file. */
-  guarded: [] as ConfigProblem[]
-})
-type Layer = ReturnType<typeof newLayer>
+  readonly guarded: ConfigProblem[] = []
+}
 
 async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: ReadonlySet<string>): Promise<Layer> {
-  const layer = newLayer()
+  const layer = new Layer()
   const problemAt = (place: { line: number; column: number }, message: string, setting?: string): ConfigProblem => {
     const where = `${file.shownAs}:${place.line}:${place.column}`
     return { where, file: file.path, ...place, ...(setting ? { setting } : {}), message }
@@ -127,7 +122,7 @@ async function fileLayer(schema: ConfigSchema, file: ConfigFile, outside: Readon
 const byPlace = (a: ConfigProblem, b: ConfigProblem) => a.line! - b.line! || a.column! - b.column!
 
 function overridesLayer(schema: ConfigSchema, overrides: OverriddenSetting[], cwd: string): Layer {
-  const layer = newLayer()
+  const layer = new Layer()
   for (const { path, value, origin } of overrides) {
     const alone: Values = {}
     setAt(alone, path, value)
@@ -153,9 +148,9 @@ function merge(under: Values, over: Values): Values {
 
 /** Splits the values of a configuration into those of the core and the plugins' sections. */
 export function splitValues(values: Values, isSection: (name: string) => boolean) {
-  const pick = (ofPlugins: boolean) =>
+  const pick = (ofPlugins: boolean): unknown =>
     Object.fromEntries(Object.entries(values).filter(([name]) => isSection(name) === ofPlugins))
-  return { core: pick(false) as unknown as CoreConfig, sections: pick(true) as Record<string, Values> }
+  return { core: pick(false) as CoreConfig, sections: pick(true) as Record<string, Values> }
 }
 
 export function freeze<T>(value: T): T {
@@ -170,7 +165,9 @@ export function freeze<T>(value: T): T {
  * Loads the configuration from flags, environment, one file and the schema's defaults, in this precedence.
  * @throws ConfigError with all mistakes; PluginError if a plugin's own schema is unusable
  */
-export async function loadConfig(sources: ConfigSources): Promise<LoadedConfig> {
+export async function loadConfig(
+  sources: ConfigPlaces & { definitions: readonly FoundPlugin[] }
+): Promise<LoadedConfig> {
   const schema = composeConfigSchema(sources.definitions)
   const outside = new Set(sources.definitions.filter(({ path }) => path !== undefined).map(({ name }) => name))
   const { home, origin: homeOrigin } = findHome(sources)
@@ -225,13 +222,11 @@ export async function exposedKeysWarning({
   sections
 }: Pick<LoadedConfig, 'file' | 'origins' | 'sections'>): Promise<string | undefined> {
   const origin = origins['security.api_keys'] ?? 'default'
-  // Windows does not use mode bits.
-  if (file === undefined || origin === 'default' || origin.startsWith('env ') || process.platform === 'win32') {
-    return undefined
-  }
   // The default config.yaml has an empty list.
   const keys = sections.security?.api_keys
-  if (!Array.isArray(keys) || keys.length === 0) return undefined
+  const hasKeys = !/^default$|^env /.test(origin) && Array.isArray(keys) && keys.length > 0
+  // Windows does not use mode bits.
+  if (file === undefined || !hasKeys || process.platform === 'win32') return undefined
   const { mode } = await stat(file)
   if ((mode & 0o077) === 0) return undefined
   return `Other users of this machine can read the API keys in ${file}. Run "chmod 600 ${file}", or create keys with "corral key create", which stores only hashes.`

@@ -8,7 +8,7 @@ import { CoreConfigSchema } from './core-schema.ts'
 import { type ConfigSchema, isSecret, schemaAt, settingName } from './setting-schema.ts'
 import { nearest } from './suggestion.ts'
 
-export interface Mistake {
+interface Mistake {
   path: string[]
   atKey: boolean
   /** The setting, or the option of requests, is unknown. corral can ignore it. */
@@ -69,8 +69,7 @@ function knownPaths(schema: JsonSchema, path: string[] = []): string[][] {
   ])
 }
 
-/** The data directory cannot be set in the file, because the file may be inside it. */
-const isHome = (path: readonly string[]) => path.length === 1 && path[0] === 'home'
+const isHome = (path: readonly string[]) => path.join() === 'home'
 
 const quoted = (key: string) => JSON.stringify(key.length > 80 ? `${key.slice(0, 80)}…` : key)
 
@@ -98,11 +97,8 @@ const pointerKeys = (pointer: string) =>
     .map(key => key.replaceAll('~1', '/').replaceAll('~0', '~'))
 
 /** Keywords whose message is "must be <what is allowed>; got <value>". */
-const EXPLAINED = new Set(
-  'type enum const format pattern minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength anyOf oneOf'.split(
-    ' '
-  )
-)
+const EXPLAINED =
+  /^(type|enum|const|format|pattern|(exclusive)?(Min|Max|min|max)imum|multipleOf|m(in|ax)Length|anyOf|oneOf)$/
 
 function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   const mistakes = new Map<string, Mistake>()
@@ -114,7 +110,7 @@ function schemaMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
     const described = schemaAt(schema.root, path)
     let message: string
     if (atKey) message = unknownKey(schema.root, path)
-    else if (described && EXPLAINED.has(error.keyword)) {
+    else if (described && EXPLAINED.test(error.keyword)) {
       const secret = isSecret(schema.root, path)
       message = `${name} must be ${allowedBy(described, settingPhrase)}; got ${shown(valueAt(values, path), secret)}.`
     } else if (error.keyword === 'required') {

@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
-import { CorralError, errorMessage, isSystemError } from '../errors.ts'
+import { CorralError, errorMessage, ifPresent } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import type { PluginHost } from '../plugins/plugin-host.ts'
 import { isObject } from '../system/json-object.ts'
@@ -40,14 +40,7 @@ export class LiveConfig {
   }
 }
 
-interface SettingChange {
-  path: string[]
-  name: string
-  from: unknown
-  to: unknown
-  isSecret: boolean
-  restart: boolean
-}
+type SettingChange = ReturnType<typeof changesBetween>[number]
 
 const getValues = ({ core, sections }: LoadedConfig): Record<string, unknown> => ({ ...core, ...sections })
 
@@ -60,7 +53,7 @@ export function changesBetween(
   before: LoadedConfig,
   after: LoadedConfig,
   canReload: (plugin: string) => boolean
-): SettingChange[] {
+) {
   const [old, next] = [getValues(before), getValues(after)]
   // Empty groups are left out.
   const settings = [...listSettings(root, next), ...listSettings(root, old)].filter(
@@ -152,19 +145,17 @@ export class Reloader {
   /** Does this work after the previous work, and logs its outcome. */
   #next(work: () => Promise<ReloadReport>): Promise<ReloadReport> {
     const { log } = this.#options
-    const done = this.#last.then(work).then(
+    const done = this.#last.then(work)
+    this.#last = done.then(
       report => {
         for (const problem of report.unknown) log.warn(unknownWarning(problem))
         for (const line of reportLines(report)) log.info(line)
-        return report
       },
       error => {
         if (error instanceof CorralError) log.error(error.message)
         else log.error({ err: error }, 'The configuration could not be read again; the settings stay as they were.')
-        throw error
       }
     )
-    this.#last = done.catch(() => undefined)
     return done
   }
 
@@ -234,20 +225,15 @@ export class Reloader {
   }
 
   async #load(file: string | undefined, text?: string): Promise<LoadedConfig> {
-    try {
-      return await this.#options.load(file, text)
-    } catch (error) {
-      if (text !== undefined && error instanceof ConfigError) throw refused(file, error)
-      throw invalid(error)
-    }
+    return await this.#options.load(file, text).catch(error => {
+      throw text !== undefined && error instanceof ConfigError ? refused(file, error) : invalid(error)
+    })
   }
 
   async #check(next: LoadedConfig): Promise<void> {
-    try {
-      await this.#options.plugins.check(next)
-    } catch (error) {
+    await this.#options.plugins.check(next).catch(error => {
       throw invalid(error)
-    }
+    })
   }
 
   async #apply(before: LoadedConfig, next: LoadedConfig): Promise<void> {
@@ -261,22 +247,19 @@ export class Reloader {
       live.current = before
       applyCore(before.core, next.core)
       const failed = await plugins.restore(before)
-      const left =
-        failed.length === 0
-          ? 'The previous settings are in effect again.'
-          : `The previous settings are in effect again, except those of ${failed.join(', ')}: restart the server.`
-      throw new CorralError('reload_failed', `${errorMessage(error)} ${left}`, { cause: error })
+      const left = failed.length === 0 ? '' : `, except those of ${failed.join(', ')}: restart the server`
+      const message = `${errorMessage(error)} The previous settings are in effect again${left}.`
+      throw new CorralError('reload_failed', message, { cause: error })
     }
   }
 }
 
-async function textOf(path: string): Promise<string | undefined> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    if (isSystemError(error, 'ENOENT')) return undefined
+const textOf = (path: string) => orNotWritable(path, ifPresent(readFile(path, 'utf8')))
+
+async function orNotWritable<Result>(path: string, work: Promise<Result>): Promise<Result> {
+  return await work.catch(error => {
     throw notWritable(path, errorMessage(error))
-  }
+  })
 }
 
 const notWritable = (path: string, why: string) =>
@@ -296,23 +279,14 @@ function refused(file: string | undefined, { problems }: ConfigError): CorralErr
 /** A file without write permission is never replaced, even if the permissions of its folder would allow that. */
 async function requireWritable(path: string, exists: boolean): Promise<void> {
   if (!exists) return
-  try {
-    await access(path, constants.W_OK)
-  } catch (error) {
-    throw notWritable(path, errorMessage(error))
-  }
+  await orNotWritable(path, access(path, constants.W_OK))
   // Root can write anything, but a file without any write permission is protected on purpose.
   if (((await stat(path)).mode & 0o222) === 0) throw notWritable(path, 'the file is read-only')
 }
 
 /** Writes the file as a whole, with its previous permissions and owner. */
-async function written(path: string, text: string, isNew: boolean): Promise<void> {
-  try {
-    await writeFileAtomic(path, text, isNew ? { mode: 0o600 } : {})
-  } catch (error) {
-    throw notWritable(path, errorMessage(error))
-  }
-}
+const written = (path: string, text: string, isNew: boolean) =>
+  orNotWritable(path, writeFileAtomic(path, text, isNew ? { mode: 0o600 } : {}))
 
 function invalid(error: unknown): unknown {
   if (!(error instanceof ConfigError)) return error
@@ -321,10 +295,8 @@ function invalid(error: unknown): unknown {
   })
 }
 
-function recordOf({ name, from, to, isSecret }: SettingChange): SettingChangeRecord {
-  if (isSecret) return { setting: name, secret: true }
-  return { setting: name, from: from ?? null, to: to ?? null }
-}
+const recordOf = ({ name, from, to, isSecret }: SettingChange): SettingChangeRecord =>
+  isSecret ? { setting: name, secret: true } : { setting: name, from: from ?? null, to: to ?? null }
 
 const shown = ({ setting, secret, from, to }: SettingChangeRecord) =>
   secret ? `${setting} (its value is not shown)` : `${setting}: ${JSON.stringify(from)} → ${JSON.stringify(to)}`

@@ -43,22 +43,12 @@ function complete(schema: JsonSchema, path: string, chosen = false): JsonSchema 
   return completed
 }
 
-function sectionSchema(definition: PluginDefinition): JsonSchema {
+function sectionSchema({ name, description, optional, ...definition }: PluginDefinition): JsonSchema {
   const options = structuredClone(definition.options) as JsonSchema
-  const enabled = {
-    type: 'boolean',
-    default: true,
-    description: 'false switches it off',
-    ...(!options.restart && { restart: true })
-  }
-  return {
-    ...complete(
-      { ...options, properties: { ...(definition.optional ? { enabled } : {}), ...options.properties } },
-      definition.name
-    ),
-    default: {},
-    description: definition.description
-  }
+  const restart = !options.restart && { restart: true }
+  const enabled = { type: 'boolean', default: true, description: 'false switches it off', ...restart }
+  const properties = { ...(optional && { enabled }), ...options.properties }
+  return { ...complete({ ...options, properties }, name), default: {}, description }
 }
 
 /** @param proven whether the schemas are corral's own, which a test checks */
@@ -169,17 +159,15 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
   const unproven = new Map<string, ValidateFunction>()
   for (const definition of definitions) {
     const { name, fault } = definition
+    const isName = /^[a-z][a-z0-9_-]*$/.test(name) && !RESERVED.has(name)
     if (fault !== undefined) {
       // A disabled plugin's section may contain anything.
-      if (/^[a-z][a-z0-9_-]*$/.test(name) && !RESERVED.has(name)) sections[name] ??= { type: 'object', default: {} }
+      if (isName) sections[name] ??= { type: 'object', default: {} }
       continue
     }
-    if (RESERVED.has(name) || !/^[a-z][a-z0-9_-]*$/.test(name)) {
-      throw new PluginError(
-        'plugin_name_invalid',
-        name,
-        `A plugin cannot be called ${JSON.stringify(name)}: a name has only lower-case letters, digits, "-" and "_", starts with a letter, and is not one of ${[...RESERVED].join(', ')}.`
-      )
+    if (!isName) {
+      const message = `A plugin cannot be called ${JSON.stringify(name)}: a name has only lower-case letters, digits, "-" and "_", starts with a letter, and is not one of ${[...RESERVED].join(', ')}.`
+      throw new PluginError('plugin_name_invalid', name, message)
     }
     if (Object.hasOwn(sections, name)) {
       throw new PluginError('plugin_duplicate', name, `Two plugins are called "${name}"; rename one or leave one out.`)
@@ -223,9 +211,8 @@ export function composeConfigSchema(definitions: readonly FoundPlugin[]): Config
 function childSchema(schema: JsonSchema | undefined, key: string): JsonSchema | undefined {
   if (!schema) return undefined
   if (schema.properties && Object.hasOwn(schema.properties, key)) return schema.properties[key]
-  for (const [pattern, inner] of Object.entries(schema.patternProperties ?? {})) {
-    if (new RegExp(pattern).test(key)) return inner
-  }
+  const named = Object.entries(schema.patternProperties ?? {}).find(([pattern]) => new RegExp(pattern).test(key))
+  if (named) return named[1]
   if (schema.items && /^\d+$/.test(key)) return schema.items
   return typeof schema.additionalProperties === 'object' ? schema.additionalProperties : undefined
 }
@@ -268,11 +255,7 @@ export function settingName(path: readonly string[]): string {
   return path.map(key => (/^[\w-]+$/.test(key) ? key : JSON.stringify(key))).join('.')
 }
 
-export interface SettingValue {
-  path: string[]
-  value: unknown
-  schema: JsonSchema | undefined
-}
+type SettingValue = { path: string[]; value: unknown; schema: JsonSchema | undefined }
 
 /** All single settings of a configuration, in the schema's order. An empty group counts as one. */
 export function listSettings(schema: JsonSchema | undefined, value: unknown, path: string[] = []): SettingValue[] {

@@ -22,8 +22,12 @@ export class UntrustedConfig extends ConfigError {
   /** The data directory, which contains the list of trusted files. */
   readonly home: string
 
-  constructor(file: ConfigFile, settings: readonly ConfigProblem[], home: string, hasChanged: boolean) {
-    const { path, shownAs, bytes } = file
+  constructor(
+    { path, shownAs, bytes }: ConfigFile,
+    settings: readonly ConfigProblem[],
+    home: string,
+    hasChanged: boolean
+  ) {
     const problems = explained(settings, 'is accepted only in a file that you trust (corral config trust).')
     const why = hasChanged
       ? 'has changed since you trusted it'
