@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
 import type { ReloadReport, SettingChangeRecord } from '../contracts/native-records.ts'
-import { CorralError, errorMessage, ifPresent } from '../errors.ts'
+import { CorralError, errorMessage, whenMissing } from '../errors.ts'
 import type { PluginDefinition } from '../plugins/plugin.ts'
 import type { PluginHost } from '../plugins/plugin-host.ts'
 import { isObject } from '../system/json-object.ts'
@@ -254,7 +254,7 @@ export class Reloader {
   }
 }
 
-const textOf = (path: string) => orNotWritable(path, ifPresent(readFile(path, 'utf8')))
+const textOf = (path: string) => orNotWritable(path, readFile(path, 'utf8').catch(whenMissing))
 
 async function orNotWritable<Result>(path: string, work: Promise<Result>): Promise<Result> {
   return await work.catch(error => {

@@ -6,7 +6,7 @@ import { ConfigError, type ConfigProblem } from '../config/config-error.ts'
 import { type ConfigPlaces, expandPath, findFile, findHome } from '../config/config-file.ts'
 import { composeConfigSchema } from '../config/setting-schema.ts'
 import { distrust } from '../config/trust.ts'
-import { errorMessage, ifPresent } from '../errors.ts'
+import { errorMessage, whenMissing } from '../errors.ts'
 import { dataPaths } from '../system/data-paths.ts'
 import { foreignWriter } from '../system/file-writers.ts'
 import { isObject } from '../system/json-object.ts'
@@ -105,7 +105,7 @@ async function refuseForeign(path: string): Promise<void> {
 }
 
 async function fileAt(path: string): Promise<string> {
-  const found = await ifPresent(stat(path))
+  const found = await stat(path).catch(whenMissing)
   if (!found) throw new Error(`there is no ${path}`)
   return found.isDirectory() ? ((await entryIn(path)) ?? join(path, 'index.js')) : path
 }
@@ -124,7 +124,7 @@ async function fileOfPackage(name: string, base: string): Promise<string> {
 
 /** The file by which the package in this folder is loaded; undefined if there is no package. */
 async function entryIn(folder: string): Promise<string | undefined> {
-  const text = await ifPresent(readFile(join(folder, 'package.json'), 'utf8'))
+  const text = await readFile(join(folder, 'package.json'), 'utf8').catch(whenMissing)
   if (text === undefined) return undefined
   const description: unknown = JSON.parse(text)
   const content = isObject(description) ? description : {}
