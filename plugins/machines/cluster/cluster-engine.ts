@@ -43,7 +43,6 @@ const SLOTS = 65_536
 /** Models whose nodes do not send bytes. */
 export type WithoutBytes = Set<string>
 
-/** Creates an engine that sends each request to the best node. */
 export function createClusterEngine(
   spec: EngineSpec,
   members: ClusterNodes,
@@ -213,7 +212,6 @@ export function createClusterEngine(
       }
     }
 
-    /** Asks another node. Undefined if none is left. */
     async function elsewhere<Value>(
       call: OnceCall,
       request: EngineFields,
@@ -279,7 +277,6 @@ export function createClusterEngine(
       }
     }
 
-    /** @param tried names of nodes that are not asked */
     async function once<Value>(
       call: OnceCall,
       request: EngineFields,
@@ -367,7 +364,6 @@ class WholeEvents {
   #rest: Buffer | undefined
   #last: Buffer | undefined
 
-  /** Returns the events that this chunk completes. */
   push(chunk: Buffer): Buffer | undefined {
     const data = this.#rest ? Buffer.concat([this.#rest, chunk]) : chunk
     const { length } = data
@@ -382,7 +378,6 @@ class WholeEvents {
     return this.#last
   }
 
-  /** @throws WrongAnswer if the answer is not complete */
   requireEnd(): void {
     if (this.#rest || !this.#last?.includes(DONE)) throw new WrongAnswer('its answer ends in the middle')
   }

@@ -64,7 +64,6 @@ const drain = nativeRoute('Cluster', 'drainMember', 'Drain a member', {
     '`by` is then `front`, and the notes of the member say how to make it refuse the requests of everybody.'
 })
 
-/** Routes with which operators of a gateway see and drain its nodes. */
 export function clusterRoutes(members: ClusterNodes, replicas: ReplicaKeeper): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()

@@ -36,11 +36,9 @@ interface ReplicaKeeperOptions {
   copies: Pick<Copies, 'copy'>
   /** Returns the limits of a variant by its key; undefined if this server does not ask nodes for it. */
   getBounds(variant: string): { variant: Model; bounds: ReplicaBounds } | undefined
-  /** Keys of the variants with a minimum. */
   minimums(): Iterable<string>
   /** Milliseconds for which fewer machines must be enough. */
   cooldown(): number
-  /** Called when the records have changed. */
   changed(): void
   log: Pick<FastifyBaseLogger, 'info' | 'warn'>
 }
@@ -70,7 +68,6 @@ interface Kept {
  */
 export class ReplicaKeeper {
   readonly #options: ReplicaKeeperOptions
-  /** By `modelKey`. */
   readonly #kept = new Map<string, Kept>()
   /** By names of sources that can add machines. */
   readonly #machines = new Map<string, MachineState>()
@@ -358,7 +355,6 @@ export class ReplicaKeeper {
     this.#options.log.info({ model: variant.key, member: name }, 'a replica of a model was unloaded')
   }
 
-  /** @throws Error if it is gone */
   #there(variant: Model, name: string): { member: ClusterNode; model: string } {
     const { members } = this.#options
     const member = members.get(name)

@@ -12,7 +12,6 @@ const MemberSchema = Type.Object({
   port: Type.Integer(),
   /** Its data directory on its machine. By default the one of the user who runs Ray there. */
   home: Type.Optional(Type.String()),
-  /** Command that starts corral there. */
   command: Type.Array(Type.String())
 })
 export type MemberSettings = Static<typeof MemberSchema>
@@ -23,7 +22,6 @@ const RecordSchema = Type.Object({
   address: Type.String(),
   /** Whether corral started the head on this machine. If so, the server of this data directory keeps it alive. */
   own: Type.Boolean(),
-  /** The data directory of a node beside the head. */
   member: Type.Optional(Type.String()),
   members: MemberSchema
 })
@@ -54,7 +52,6 @@ export async function makePlaces({ folder, temp }: RayPlaces): Promise<void> {
   await chmod(temp, 0o700)
 }
 
-/** Returns the cluster of this data directory, if any. @throws Error if the file is invalid */
 export async function readRecord({ record }: RayPlaces): Promise<RayRecord | undefined> {
   const read = await readJsonFile(record, RecordSchema)
   if (read?.fault === undefined) return read?.value
@@ -88,7 +85,6 @@ export function findToken(places: RayPlaces, named: string, env: NodeJS.ProcessE
   return [places.token, join(homedir(), '.ray', 'auth_token')].find(path => existsSync(path))
 }
 
-/** The command that starts this corral, for nodes that have it at the same path. */
 export const ownCommand = (): string[] => [process.execPath, join(packageRoot, 'scripts', 'corral.mjs')]
 
 /** Variables that a node inherits from the environment in which Ray was started there. */

@@ -29,7 +29,6 @@ const OUTPUT_PREFIX = 'corral-ray: '
 
 export interface RayPythonOptions {
   settings: { python: string; package_index: string }
-  /** Folder of all environments. */
   directory: string
   env: NodeJS.ProcessEnv
   log: FastifyBaseLogger

@@ -37,7 +37,6 @@ const FIRST_WAIT_MS = 500
 const MAX_WAIT_MS = 30_000
 /** Milliseconds that this machine's head may be away before it is restarted. */
 const HEAD_PATIENCE_MS = 3000
-/** Milliseconds that it may take to start. */
 const START_TIMEOUT_MS = 180_000
 
 /** Finds the nodes that Ray knows. A supervised program reads the table in Ray's head and is restarted when it ends. */
@@ -47,7 +46,6 @@ export class RaySource implements MemberSource {
   #told: Told | undefined
   #wanted: number | undefined
   #hasCluster = false
-  /** Ends the current watch. */
   #ending = new AbortController()
   #following: Promise<void> = Promise.resolve()
   /** The last call of `look`. Calls run one after the other. */

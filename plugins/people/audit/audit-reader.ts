@@ -35,7 +35,6 @@ export async function readAudit(
   return found.reverse()
 }
 
-/** Parses an entry. Returns undefined for a line that was truncated by a crash. */
 function parseEntry(line: string): AuditEntry | undefined {
   try {
     const entry = JSON.parse(line)

@@ -5,11 +5,9 @@ import { type AuditEntry, auditDecision, toAuditEntry } from './audit-entry.ts'
 import { LineLog, type LineLogLimits } from './line-log.ts'
 import { RefusalLimit } from './refusal-limit.ts'
 
-/** Interval for deleting expired files when nothing is written, in milliseconds. */
 const TIDY_INTERVAL = 3_600_000
 
 export interface AuditOptions extends LineLogLimits {
-  /** Whether to log requests that change nothing and run no model. */
   reads: boolean
 }
 

@@ -26,7 +26,6 @@ const lostText = (lost: number) => (lost === 1 ? '1 line was lost' : `${lost} li
 export interface LineLogLimits {
   /** Size in bytes at which a new file is started. A new one is also started every day. */
   maxSize: number
-  /** Days that full files are kept. */
   keep: number
   maxFiles: number
 }
@@ -231,7 +230,6 @@ export class LineLog {
     }
   }
 
-  /** Names of the full files, oldest first. */
   async #full(): Promise<string[]> {
     const files = await readdir(this.#folder).catch(() => [])
     return files.filter(file => file.startsWith(`${NAME}-`) && file.endsWith('.jsonl')).sort()

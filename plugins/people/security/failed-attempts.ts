@@ -12,9 +12,7 @@ const FORGIVEN = 0.5
 const REPEATED = 0.2
 /** Maximum number of remembered addresses. The address that failed longest ago is forgotten first. */
 const MAX_ADDRESSES = 10_000
-/** Short keys remembered as valid for one address. */
 const MAX_GOOD_KEYS = 100
-/** Log lines per minute, for all addresses together. */
 const MAX_LINES = 60
 
 interface Failures {

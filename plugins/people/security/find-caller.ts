@@ -33,7 +33,6 @@ const HOW_TO_SEND = 'Send "Authorization: Bearer <key>" or "x-api-key: <key>".'
 
 /** Returns a function that identifies the caller of a request. @throws CorralError `unauthorized`, `rate_limited` */
 export function callerFinder({ keys, sessions, attempts, keyless, insecure, proxies }: CallerRules) {
-  /** Returns the first of the sent keys that is valid. */
   function rightKey(sent: readonly string[], address: string, at = 0): Pending<KnownCredential | undefined> {
     const text = sent[at]
     if (text === undefined) return undefined

@@ -160,7 +160,6 @@ export async function openKeyStore(
       const key = own.find(({ caller }) => caller.owner === owner) ?? stored.get(owner.slice(OWNER.length))
       return key?.caller.owner === owner && !('end' in key && key.end <= Date.now()) ? key.caller : undefined
     },
-    /** Returns the owner id of the key with this name. */
     ownerOf: (name: string) => [...own, ...stored.values()].find(({ caller }) => caller.name === name)?.caller.owner,
     /** Replaces the configured keys and ends the answers to removed ones. @returns whether there are new ones */
     configure(keys: readonly string[]): boolean {

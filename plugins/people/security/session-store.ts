@@ -15,9 +15,7 @@ import { type KnownCredential, revocation } from './key-store.ts'
  * the rights of that admin. Links and sessions are only in memory and end with the server.
  */
 
-/** How long a link is valid, in milliseconds. */
 const LINK_LIFETIME_MS = 60_000
-/** How long a session lasts, in milliseconds. */
 const SESSION_LIFETIME_MS = 12 * 3_600_000
 /** Maximum number of links, and of sessions. Another one ends the oldest. Only admins create them. */
 const MAX_COUNT = 100

@@ -2,7 +2,6 @@ import type { BudgetKind, BudgetName, Budgets, Caller } from '../../../core/cont
 import { CorralError } from '../../../core/errors.ts'
 import { type BudgetState, moment } from '../../../core/http/rate-limit-headers.ts'
 
-/** A limit over time, for one client. */
 export interface Budget {
   readonly name: BudgetName
   readonly kind: BudgetKind
@@ -46,7 +45,6 @@ export function budgetsFor(
   return found
 }
 
-/** Maximum number of cached combinations of owner and model. */
 const MAX_REMEMBERED = 1000
 
 /** Caches `budgetsFor`, since clients call the same model again and again. */

@@ -1,10 +1,8 @@
 import { type Budget, DAY, MINUTE } from './budgets.ts'
 import type { UsageRecords } from './usage-records.ts'
 
-/** The used part of a budget. */
 export interface Count {
   used: number
-  /** Milliseconds until it is refilled. */
   reset: number
 }
 
@@ -21,11 +19,9 @@ const MINUTE_MS = MINUTE * 1000
  * and a limit that is set during the day applies immediately.
  */
 export function localCounters(records: UsageRecords) {
-  /** Minutes that have started, oldest first. */
   const minutes = new Map<string, { used: number; end: number }>()
 
   return {
-    /** Answers synchronously. */
     add(budget: Budget, amount: number): Count {
       const { owner, model, kind, place } = budget
       if (budget.window === DAY) {

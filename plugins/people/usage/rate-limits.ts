@@ -21,7 +21,6 @@ interface Admission {
   /** When each budget is refilled, in milliseconds since the epoch. Nothing is given back after that. */
   ends: readonly number[]
   tomorrow: number
-  /** The usage charged so far. */
   charged: Taken
 }
 
@@ -29,7 +28,6 @@ const ONE_REQUEST = Object.freeze(taken({ requests: 1 }))
 const NOTHING = Object.freeze(taken())
 const REQUEST_BACK = Object.freeze(taken({ requests: -1 }))
 
-/** The account name of callers without a key. */
 const KEYLESS = '(no key)'
 
 const accountOf = ({ owner, name = KEYLESS }: Caller): Account => ({ owner, name })
@@ -82,7 +80,6 @@ export class RateLimits implements Usage {
     })
   }
 
-  /** Charges the usage of a request that was not charged before. */
   charge(request: FastifyRequest): void {
     const { record, admission } = request
     const { use, tokens } = record

@@ -8,7 +8,6 @@ import { dateOf } from './usage-records.ts'
 
 /** How long to wait for an answer of Redis, in milliseconds. The wait delays requests. */
 const MAX_WAIT_MS = 2000
-/** How often to retry a Redis that does not answer, in milliseconds. */
 const RETRY_INTERVAL_MS = 1000
 /** How long daily counts are kept after the day, since the clocks of several servers differ (seconds). */
 const EXTRA_LIFETIME_SECONDS = 600
@@ -51,7 +50,6 @@ export async function sharedCounters(
     keyPrefix: 'corral'
   })
   const debts = new Map<string, Debt>()
-  /** Retries while Redis does not answer. */
   let looking: NodeJS.Timeout | undefined
   let lastFault = ''
 

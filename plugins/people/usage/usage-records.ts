@@ -15,26 +15,22 @@ export interface Taken {
   tokens_out: number
 }
 
-/** The account that is charged. */
 export interface Account {
   readonly owner: string
   readonly name: string
 }
 
-/** Usage of one model by one account on one day. */
 export interface UsageRow extends Account, Taken {
   readonly model: string
 }
 
 interface DayRecords {
-  /** Such as 2030-12-31. */
   readonly date: string
   readonly totals: Sums
   /** The part that is not in the file yet. */
   unsaved: Sums
   /** Bytes appended since the file was last rewritten. */
   appended: number
-  /** Open once something was appended. */
   file?: FileHandle | undefined
 }
 
@@ -160,7 +156,6 @@ export class UsageRecords {
     await this.#writing
   }
 
-  /** Writes unsaved usage for the last time. */
   async close(): Promise<void> {
     await this.flush()
     clearTimeout(this.#timer)
@@ -300,7 +295,6 @@ async function closeFile(day: DayRecords): Promise<void> {
   await file?.close()
 }
 
-/** Leaves out zeros. */
 function shortRow(row: UsageRow): Partial<UsageRow> {
   return Object.fromEntries(Object.entries(row).filter(([, value]) => value !== 0))
 }

@@ -118,12 +118,10 @@ export function parseRocminfo(text: string): Sighting[] | undefined {
   })
 }
 
-/** Tells a user how to get access to AMD and Intel GPUs. */
 export const ACCESS_ADVICE =
   'Run "sudo usermod -aG render,video $USER" and log in again; in a container, start it with ' +
   '"--device /dev/kfd --device /dev/dri".'
 
-/** Recognizes known problems in the output of rocminfo. */
 export function rocminfoProblem(text: string): HardwareProblem | undefined {
   if (/permission denied|not (a )?member of .{0,40}group|unable to open \/dev\/kfd/i.test(text)) {
     return {
@@ -160,7 +158,6 @@ export const rocminfo: Probe = {
 
 // ---- rocm-smi: JSON, CSV or text, with field names that differ from version to version
 
-/** Fields of each card, by card and field name. */
 type Cards = Map<string, Map<string, string>>
 
 function sightingOf(fields: ReadonlyMap<string, string>): Sighting {

@@ -120,7 +120,6 @@ function withVulkan(gpus: readonly Gpu[], results: readonly ProbeResult[]): Gpu[
   )
 }
 
-/** Merges the results of all probes. Pure. */
 export function assembleHardware(
   machine: Pick<Machine, 'platform' | 'arch' | 'root'>,
   results: readonly ProbeResult[]

@@ -10,7 +10,6 @@ const REUSED_FOR = 1000
 /** Milliseconds to wait after a failure before calling nvidia-smi again. */
 const RETRY_AFTER = 30_000
 
-/** Finds what nvidia-smi or the system reports about a GPU. */
 function findCard<Card extends { pciBus?: string | undefined }>(
   { id, vendor, pciBus }: Gpu,
   smi: readonly SmiGpu[] | undefined,

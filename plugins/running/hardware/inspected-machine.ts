@@ -66,7 +66,6 @@ async function runProgram(options: HardwareOptions, program: string, args: reado
   return { stdout, text: [stdout, ...lines.stderr].join('\n'), ...(failure && { failure }) }
 }
 
-/** Guesses the platform of a recording from folders and programs that only one platform has. */
 async function recordedPlatform(files: SystemFiles, env: NodeJS.ProcessEnv): Promise<string> {
   if ((await files.names('/System')).length > 0) return 'darwin'
   if ((await files.names('/Windows')).length > 0) return 'win32'
@@ -104,7 +103,6 @@ function textAtOnce(path: string): string | undefined {
 export function systemFiles(root: string): SystemFiles {
   const base = root === '' ? Promise.resolve('') : realpath(root).catch(() => root)
 
-  /** Resolves links to the real file. */
   async function place(path: string): Promise<string> {
     if (root === '') return path
     const from = await base

@@ -1,7 +1,6 @@
 import { pciAddress, pciId, vendorFromName } from './pci.ts'
 import { type Findings, type Probe, ProbeFailure, programProbe, type Sighting, sighting, toBytes } from './probe.ts'
 
-/** Maximum number of devices that are queried one by one. */
 const MAX_DEVICES = 16
 
 /** Parses `xpu-smi discovery`, with or without `-d`, into devices by number. */

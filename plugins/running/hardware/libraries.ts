@@ -1,6 +1,5 @@
 import { type Findings, type Machine, optionalOutput, type Probe, ProbeFailure } from './probe.ts'
 
-/** Libraries that builds need, with a pattern for their file names. */
 const LIBRARIES: Record<string, RegExp> = {
   vulkan: /^(libvulkan\.so\.1|vulkan-1\.dll)$/i,
   'level-zero': /^(libze_loader\.so\.1|ze_loader\.dll)$/i,
@@ -17,7 +16,6 @@ const LIBRARIES: Record<string, RegExp> = {
   openssl3: /^(libssl\.so\.3|libssl-3(-x64|-arm64)?\.dll)$/i
 }
 
-/** Returns the libraries that these file names belong to. */
 export function librariesAmong(fileNames: Iterable<string>): string[] {
   const names = [...fileNames]
   return Object.keys(LIBRARIES).filter(library => names.some(name => LIBRARIES[library]!.test(name)))
@@ -63,7 +61,6 @@ export const libraries: Probe = {
   }
 }
 
-/** Finds the version in the banner inside the GNU C library. */
 export function glibcVersion(text: string): string | undefined {
   return /GNU C Library \([^)]*\) (?:stable|development) release version (\d{1,2}\.\d{1,3})/.exec(text)?.[1]
 }

@@ -90,7 +90,6 @@ async function readCard(files: SystemFiles, folder: string): Promise<CardFiles> 
   return defined(Object.fromEntries(texts))
 }
 
-/** Reads the folder of each card with a driver. */
 async function eachCard<Card>(
   files: SystemFiles,
   read: (folder: string, bus: string | undefined) => Promise<Card>

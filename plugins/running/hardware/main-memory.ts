@@ -85,7 +85,6 @@ const FILES = {
   2: { limits: ['memory.max', 'memory.high'], usage: 'memory.current' }
 } as const
 
-/** Finds the control groups that limit the memory of this process. */
 async function limitingGroups(files: SystemFiles): Promise<GroupMemory[]> {
   // A container may hide its group but still mount its limit.
   const folders = groupFolders((await files.text('/proc/self/cgroup')) ?? '0::/')

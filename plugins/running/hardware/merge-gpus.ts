@@ -68,7 +68,6 @@ function assignGroups(groups: readonly Sighting[][], source: Source): (number | 
   return of
 }
 
-/** Groups the sightings of each card, in the order of the sources. */
 function groupSightings(sources: readonly Source[]): Sighting[][] {
   const groups: Sighting[][] = []
   for (const source of sources) {
@@ -87,7 +86,6 @@ const MIN_CARD = 4 * 2 ** 30
 /** PCI address of the GPU in Intel's processors. Cards are behind bridges. */
 const INTEL_INTEGRATED = '0000:00:02.0'
 
-/** Infers the type of a GPU that no source reports. */
 function getType(vendor: Gpu['vendor'], merged: Partial<Sighting>): Gpu['type'] {
   if (vendor === 'nvidia') return merged.name === undefined && merged.pciId === undefined ? 'unknown' : 'discrete'
   if (vendor === 'apple' || vendor === 'qualcomm') return 'integrated'

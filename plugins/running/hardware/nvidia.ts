@@ -245,7 +245,6 @@ export async function nvidiaMemory(machine: Machine): Promise<SmiGpu[] | undefin
   return parseSmiCsv(stdout)
 }
 
-/** Reads the sensors of the GPUs. Returns undefined if nvidia-smi does not report them. */
 export async function nvidiaSensors(machine: Machine): Promise<SmiGpu[] | undefined> {
   const { stdout } = await machine.run('nvidia-smi', query('index,name,pci.bus_id,temperature.gpu,utilization.gpu'))
   return parseSmiCsv(stdout)
@@ -258,7 +257,6 @@ export function parseDriverVersion(text: string): string | undefined {
   return /Kernel Module\b.*?\s(\d{3,4}(?:\.\d{1,4}){1,2})\b/.exec(text)?.[1]
 }
 
-/** Parses /proc/driver/nvidia/gpus/<bus>/information. */
 export function parseDriverCard(text: string): { name?: string; pciBus?: string } {
   const model = getField(text, 'Model')
   return defined({
@@ -289,7 +287,6 @@ export function capabilityOfName(name: string): string | undefined {
   return FACTS.names.find(({ pattern }) => new RegExp(pattern, 'i').test(name))?.capability
 }
 
-/** Returns the compute capability of a card by its PCI device id. */
 export function capabilityOfId(id: string): string | undefined {
   return FACTS.ids.find(({ ids }) => isInRange(id, ids))?.capability
 }

@@ -61,7 +61,6 @@ export function vendorFromName(name: string): Gpu['vendor'] {
   return /qualcomm|adreno/i.test(name) ? 'qualcomm' : 'other'
 }
 
-/** How manufacturers write their names. */
 export const VENDOR_NAMES: Partial<Record<Gpu['vendor'], string>> = {
   nvidia: 'NVIDIA',
   amd: 'AMD',

@@ -50,7 +50,6 @@ export interface Findings {
   vulkanDrivers?: Gpu['vendor'][]
   /** Set if this user may not open the devices of AMD and Intel GPUs. */
   noDeviceAccess?: boolean
-  /** One line for `ProbeReport.detail`. */
   detail?: string
 }
 
@@ -64,7 +63,6 @@ export interface Sighting extends Partial<Omit<Gpu, 'id' | 'vendor' | 'apis'>> {
 export class ProbeFailure extends Error {
   override readonly name = 'ProbeFailure'
   readonly outcome: Exclude<ProbeReport['outcome'], 'ok'>
-  /** The partial findings of the failed probe. */
   readonly findings: Findings
 
   constructor(outcome: Exclude<ProbeReport['outcome'], 'ok'>, detail: string, findings: Findings = {}) {

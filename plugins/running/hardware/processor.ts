@@ -24,13 +24,11 @@ const ARM: Record<string, string | undefined> = {
   sme: 'FEAT_SME'
 }
 
-/** Returns the features in the flags of /proc/cpuinfo. */
 export function featuresFromFlags(flags: string): string[] {
   const present = new Set(flags.toLowerCase().split(/\s+/))
   return [...X86, ...Object.keys(ARM)].filter(feature => present.has(LINUX_NAMES[feature] ?? feature))
 }
 
-/** Returns the features in the values of `sysctl` on a Mac. */
 export function featuresFromSysctl(values: ReadonlyMap<string, string>): string[] {
   // Intel Macs list `SSE4.2 AVX1.0 F16C FMA` and `AVX2 BMI2`.
   const flags = `${values.get('machdep.cpu.features')} ${values.get('machdep.cpu.leaf7_features')}`

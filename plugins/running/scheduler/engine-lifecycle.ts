@@ -219,7 +219,6 @@ export function createEngineLifecycle(core: SchedulerCore, onOutdated: (record: 
   }
 }
 
-/** Returns the cause of a failure, if its provider found one. */
 function getCause(failure: CorralError | undefined): { cause?: string } {
   const cause = failure?.details?.cause
   return typeof cause === 'string' ? { cause } : {}

@@ -10,7 +10,6 @@ export interface EngineRegistry extends Engines {
   requireProvider(model: Model, mode: EngineMode): EngineProvider
   /** Bytes of main memory that providers give up as soon as an engine needs them. */
   reclaimable(): number
-  /** Bytes that engines may use of each memory pool. */
   budget(held: MemoryUse): Promise<MemoryUse>
   close(): Promise<void>
 }
@@ -42,7 +41,6 @@ export function createEngineRegistry(
   log?: Pick<FastifyBaseLogger, 'error'>
 ): EngineRegistry {
   const providers: EngineProvider[] = []
-  /** Providers whose failing `serves` has been logged. */
   const faulty = new Set<EngineProvider>()
 
   /** Returns the score of a provider for a model. A provider that throws gets 0, so the others are still asked. */

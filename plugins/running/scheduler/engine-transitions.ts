@@ -19,11 +19,9 @@ import {
   type SchedulerState
 } from './scheduler-state.ts'
 
-/** One event on its way through the decisions below. */
 export interface Step {
   state: SchedulerState
   now: number
-  /** Actions to carry out, in order. */
   effects: Effect[]
 }
 

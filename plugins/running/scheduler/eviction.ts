@@ -155,22 +155,18 @@ export function getTurnEnd(
   }
 }
 
-/** The engine that a plan will start. */
 export function plannedTenant({ key, groups, elsewhere }: EngineState, plan: PreparedPlan): Tenant {
   return { key, groups, elsewhere, use: plan.estimate.use }
 }
 
-/** A present engine, with the memory that it uses. */
 function toTenant(engine: EngineState): Tenant {
   return { key: engine.key, groups: engine.groups, elsewhere: engine.elsewhere, use: reservedBy(engine) }
 }
 
-/** Returns the other engines that take room. */
 function enginesBeside(state: SchedulerState, engine: EngineState): EngineState[] {
   return [...state.engines.values()].filter(other => other !== engine && !isIn(other, 'absent', 'planned'))
 }
 
-/** Returns the other engines that take room and are not stopping. */
 function stayingBeside(state: SchedulerState, engine: EngineState): EngineState[] {
   return enginesBeside(state, engine).filter(other => !isIn(other, 'stopping'))
 }
@@ -199,7 +195,6 @@ function fits(state: SchedulerState, present: readonly Tenant[], newcomer: Tenan
   })
 }
 
-/** Returns the pools in which these use more than the budget. */
 function overfull(state: SchedulerState, present: readonly Tenant[]): string[] {
   return Object.entries(state.budget)
     .filter(([pool, budget]) => sum(present, pool) > budget)
@@ -279,7 +274,6 @@ function cheapestLoss<Engine extends EngineState>(
   return single && loss(single) <= cost ? [single] : several
 }
 
-/** The error for a model that can never be loaded while `pinned` stay loaded. */
 export function noRoomEver(
   state: SchedulerState,
   engine: EngineState,
@@ -308,7 +302,6 @@ export function noRoomEver(
   return new CorralError('insufficient_memory', message, { details: detailsOf(state, plan, pinned) })
 }
 
-/** The error for requests that have waited for room longer than `room_timeout`. */
 export function noRoomInTime(state: SchedulerState, engine: EngineState, plan: PreparedPlan): CorralError {
   const holders = stayingBeside(state, engine)
   const held = holders.length ? ` In use by ${holders.map(holding).join(', ')}.` : ''

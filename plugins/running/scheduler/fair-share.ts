@@ -26,10 +26,8 @@ const FORGET_FROM_CLIENTS = 100
 /** … down to this number. */
 const MAX_CLIENTS = 1000
 
-/** A client's current use of an engine. */
 interface Share {
   clientId: string
-  /** Slots of its running answers. */
   slots: number
   /** Slots × milliseconds, including running answers … */
   used: number
@@ -81,7 +79,6 @@ function getShares(engine: EngineState, now: number, also?: string): Map<string,
   return shares
 }
 
-/** Whether a client has requests running or waiting. */
 function isPresent({ phase, queue }: EngineState, clientId: string): boolean {
   if (queue.byClient(clientId)) return true
   if (!('running' in phase)) return false
@@ -350,7 +347,6 @@ function getLoads({ loads }: SchedulerState, clientId: string, now: number): Cli
   return own
 }
 
-/** Records that a load begins for a client. */
 export function countLoad(state: SchedulerState, clientId: string, now: number): void {
   getLoads(state, clientId, now).last = now
 }

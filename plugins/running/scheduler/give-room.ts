@@ -220,7 +220,6 @@ function waitingFor({ queue }: EngineState, { reload }: Plan): Iterable<QueuedRe
   return requester && !requester.background ? [requester] : []
 }
 
-/** Returns when a request stops waiting for room. */
 function getDeadline({ limits }: SchedulerState, { since }: Plan, { arrivedAt }: QueuedRequest): number {
   return Math.max(arrivedAt, since) + limits.roomTimeout
 }

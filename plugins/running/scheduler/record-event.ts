@@ -247,7 +247,6 @@ function recordLoaded(
   })
 }
 
-/** Records that an engine or a load has ended. */
 function recordEnd(step: Step, engine: EngineState, error: CorralError | undefined): void {
   const reason = error ?? new CorralError('engine_crashed', 'The engine ended. Send the request again.')
   const { phase } = engine
@@ -280,7 +279,6 @@ const FIRST_BACK_OFF_MS = 1000
 
 const MAX_BACK_OFF_MS = 60_000
 
-/** Handles a plan that could not be carried out. */
 function fail(step: Step, engine: EngineState, plan: Plan, error: CorralError): void {
   if (plan.reload) {
     undoReload(step, engine, plan.reload, error)

@@ -3,7 +3,6 @@ import { OpenMap, OpenSet } from '../../../core/system/open-tables.ts'
 
 export interface QueuedRequest {
   id: number
-  /** The client that it belongs to. */
   clientId: string
   /** The options that the request itself asks for. */
   options: Partial<LoadOptions>
@@ -59,7 +58,6 @@ export class RequestQueue {
     return this.#byClientId.get(clientId)
   }
 
-  /** The clients that wait. */
   clientIds(): Iterable<string> {
     return this.#byClientId.keys()
   }
@@ -131,7 +129,6 @@ export class RequestQueue {
     return [...this.#byId.values()].sort((a, b) => a.place - b.place)[Symbol.iterator]()
   }
 
-  /** Moves a client to its current place in the order. */
   #settle(line: ClientLine): void {
     line.turns?.remove(line)
     const { first, clientId } = line
@@ -182,7 +179,6 @@ class SortedList<Item> {
   }
 }
 
-/** Requests in order of arrival. */
 export class Line extends SortedList<QueuedRequest> {
   constructor() {
     super((a, b) => a.place - b.place)
@@ -210,7 +206,6 @@ export class Line extends SortedList<QueuedRequest> {
   }
 }
 
-/** The requests of one client, with the values that it was last sorted by. */
 class ClientLine extends Line {
   readonly clientId: string
   used = 0

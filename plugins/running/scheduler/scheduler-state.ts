@@ -19,11 +19,9 @@ import type { Line, QueuedRequest, RequestQueue } from './request-queue.ts'
 
 /** Facts about a model, as of its latest request. */
 export interface ModelFacts {
-  /** Display name. */
   name: string
   /** The model's own load options. */
   defaults: LoadOptions
-  /** Never evicted. */
   pinned: boolean
   /** Models that share a group are never in memory together. */
   groups: readonly string[]
@@ -51,7 +49,6 @@ export interface EngineState extends ModelFacts {
   reloaders: Set<string>
   /** The use that a new client starts with (`joinClients`): the least of the clients present. */
   share: number
-  /** Answers started so far. */
   grants: number
   /** The run of the `prepare` in progress, even if its plan has been dropped. */
   preparing: number | undefined
@@ -89,18 +86,15 @@ export interface Client {
   keepAlive: number | undefined
 }
 
-/** An engine that answers requests. */
 export interface Loaded {
   /** The `load` that started it. */
   run: number
   options: LoadOptions
   /** The client whose request determined the options. */
   chosenBy: string
-  /** Number of concurrent requests. */
   slots: number
   /** Memory that it uses of each pool. */
   reserved: MemoryUse
-  /** Requests that are being answered. */
   running: OpenMap<number, Running>
   /** The model defaults that the queue last judged requests with. */
   judged?: LoadOptions
@@ -110,7 +104,6 @@ export interface Loaded {
   lastUsed: number
   /** When a background request last started or ended. */
   backgroundUsed: number | undefined
-  /** Milliseconds that its load took. */
   loadTime: number
   /** Its configuration has changed: it starts no more answers and is unloaded. */
   outdated?: true
@@ -118,7 +111,6 @@ export interface Loaded {
   giveWay: { at: number; grants: number } | undefined
 }
 
-/** A request that has slots. */
 export interface Running {
   request: QueuedRequest
   slots: number
@@ -126,7 +118,6 @@ export interface Running {
   since: number
 }
 
-/** A future load. */
 export interface Plan {
   options: LoadOptions
   /** The client whose request determined the options. */
@@ -179,7 +170,6 @@ export function decidingRequests({ queue }: EngineState): Line {
   return queue.clients.length > 0 ? queue.clients : queue.background
 }
 
-/** An engine in one of these phases. */
 export type EngineInPhase<Name extends Phase['name']> = EngineState & { phase: Extract<Phase, { name: Name }> }
 
 export function isIn<Name extends Phase['name']>(engine: EngineState, ...names: Name[]): engine is EngineInPhase<Name> {
@@ -203,7 +193,6 @@ export function runningOn({ phase }: EngineState): number {
   return count
 }
 
-/** Returns the figures for metrics and status. */
 export function getStats({ engines, budget, limits }: SchedulerState, now: number): Omit<SchedulerStats, 'requests'> {
   const reserved: MemoryUse = {}
   const stats = [...engines.values()].map(engine => {
@@ -262,9 +251,7 @@ export interface SchedulerState {
   closing: boolean
 }
 
-/** The loads of a client in the last ten minutes. */
 export interface ClientLoads {
-  /** Start of its last load. */
   last: number
   /** When it made engines that others use reload or be evicted. */
   forcedReloads: number[]

@@ -74,7 +74,6 @@ export interface DescribedModel
   > {
   owner: string
   name: string
-  /** Modes in which an engine can be started. */
   modes: EngineMode[]
 }
 

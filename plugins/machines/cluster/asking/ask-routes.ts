@@ -34,10 +34,8 @@ import {
   parseTrailers
 } from './ask-protocol.ts'
 
-/** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
 
-/** The routes of a node for its gateways. */
 export function askRoutes(deps: AnswerDependencies & { engines: Pick<Engines, 'providerOf'> }): FastifyPluginAsync {
   return async instance => {
     const app = instance.withTypeProvider<TypeBoxTypeProvider>()

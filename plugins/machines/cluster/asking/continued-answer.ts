@@ -29,7 +29,6 @@ interface HostedUsage {
 }
 type Timings = Record<string, number>
 
-/** The request to the next node. */
 interface Continuation {
   request: EngineFields
   /** The end that its rendered prompt must have. A template that omits it would generate the text again. */
@@ -43,7 +42,6 @@ export interface Ending {
   prompt: Pick<TokenUsage, 'promptTokens' | 'cachedTokens'> | undefined
 }
 
-/** Stores the answer so far, and appends the output of the next node. */
 export class ContinuedAnswer {
   readonly #call: 'chat' | 'completion'
   readonly #request: EngineFields
@@ -103,7 +101,6 @@ export class ContinuedAnswer {
     return isEnd && hasOneChoice(this.#call, this.#request) ? { completionTokens, prompt: this.#prompt } : undefined
   }
 
-  /** The missing end of the answer, as deltas. */
   lastDeltas(usage: TokenUsage): Delta[] {
     if (this.#isCounted) return []
     const timing = { prompt: 0, generation: this.#latest - this.#began }
@@ -172,7 +169,6 @@ export class ContinuedAnswer {
     return Buffer.from(text) as Buffer as Piece
   }
 
-  /** Token counts of the whole answer, given those of the current node. */
   joinedUsage(usage: TokenUsage): TokenUsage {
     if (!this.#before) return usage
     const { tokens, read } = this.#before

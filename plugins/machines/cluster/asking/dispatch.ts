@@ -13,7 +13,6 @@ import { modelKey } from '../placement/cluster-view.ts'
 import { promptBlocks } from '../placement/prompt-blocks.ts'
 import { ASK_PATH, type AskBody, FAILURE_TRAILER, parseFailedReply, parseFailure, WrongAnswer } from './ask-protocol.ts'
 
-/** A request before its node is chosen. */
 export interface Asking {
   variant: Model
   mode: EngineMode
@@ -23,9 +22,7 @@ export interface Asking {
   owner: string | undefined
   turn: string | undefined
   session: string | undefined
-  /** Called with the progress before a node is asked. */
   onProgress?: OnProgress | undefined
-  /** Headers of the client's request to pass on. */
   headers?: Record<string, string>
   /** Names of nodes where it has failed. Nodes that fail here are added. */
   tried?: Set<string>
@@ -72,7 +69,6 @@ export async function dispatch<Answer>(
   const { owner, session, onProgress, tried = new Set<string>() } = asking
   const key = modelKey(variant.key, mode)
   const prompt = promptBlocks((body.request ?? {}) as EngineFields, { model: key, owner, session })
-  /** Nodes that the model could not be copied from. */
   const unread = new Set<string>()
   let last: CorralError | undefined
   for (;;) {

@@ -25,10 +25,8 @@ interface Copy {
   to: ClusterNode
   from: ClusterNode
   progress: Progress
-  /** The requests that wait for it. */
   waiting: Set<OnProgress>
   controller: AbortController
-  /** Never rejects. */
   ended: Promise<CopyFailure | undefined>
 }
 
@@ -77,7 +75,6 @@ export class Copies {
     }
   }
 
-  /** The entries of `GET /api/ps`. */
   loading(): LoadingRecord[] {
     return [...this.#going].map(({ variant, to, progress, waiting }) => ({
       name: variant.publicName,
@@ -139,7 +136,6 @@ export class Copies {
       if (!signal.aborted && !(error instanceof CorralError)) from.suspect(why)
       return { error: failed(`"${from.name}" does not permit it: ${why}`), from: from.name }
     }
-    /** Bytes that were there before, and bytes now. */
     let before: number | undefined
     let now = 0
     try {

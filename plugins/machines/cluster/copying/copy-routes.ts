@@ -152,7 +152,6 @@ export function copyRoutes({ storage, catalog, sources, describe }: Dependencies
   }
 }
 
-/** Milliseconds for which a ticket can be redeemed. */
 const TICKET_TTL_MS = 60_000
 /** Milliseconds without a request until the files of a model can no longer be read. Other pulls may run first. */
 const GRANT_IDLE_MS = 6 * 60 * 60_000
@@ -161,7 +160,6 @@ const MAX_COUNT = 1000
 
 type Grant = Pick<StoredVariant, 'key' | 'revision'> & { until: number }
 
-/** Permissions to copy models of this server, in memory only. */
 class Tickets {
   readonly #tickets = new Map<string, Grant>()
   readonly #tokens = new Map<string, Grant>()

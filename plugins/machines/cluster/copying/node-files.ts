@@ -6,7 +6,6 @@ import type { ClusterNodes } from '../nodes/nodes.ts'
 import { requestTicket } from './copies.ts'
 import type { OpenSource, SourceFiles } from './source-files.ts'
 
-/** Maximum nodes that a pull asks for files. */
 const MAX_COUNT = 4
 
 interface Found {

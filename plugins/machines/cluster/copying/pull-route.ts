@@ -73,7 +73,6 @@ export function pullRoute({ members, copies, catalog, streams }: Dependencies): 
       if (!variant || has(member) || holders().length === 0) return await passOn()
 
       const success = { status: 'success' }
-      /** Copies the model. @returns false if no node could send it */
       const copied = async (onStatus: (status: object) => void) => {
         let failure: CopyFailure | undefined
         const onProgress = (progress: Progress) => {

@@ -27,7 +27,6 @@ const REDEEM_PATH = '/api/cluster/tickets/redeem'
 export const COPY_PATH = '/api/cluster/copy'
 const filePath = (sha256: string) => `/api/cluster/files/${sha256}`
 
-/** A model as the server that has it offers it. */
 export const OfferSchema = Titled('ModelOffer', {
   owner: Type.String(),
   name: Type.String(),
@@ -64,12 +63,9 @@ export const OfferSchema = Titled('ModelOffer', {
 const HUB = 'cluster'
 const NOTHING_NEEDED = { required: 0, available: 0, fits: true }
 
-/** The source of a copy. */
 export interface CopySource {
-  /** The server's name, for messages. */
   name: string
   url: string
-  /** The name in its certificate, if it differs from the address. */
   tlsName?: string | undefined
   ticket: string
 }
@@ -82,7 +78,6 @@ interface Offer {
 export type OpenSource = Awaited<ReturnType<SourceFiles['open']>>
 
 interface SourceSettings extends ConnectionSettings {
-  /** Milliseconds that another server may take to answer. */
   silence: number
   authority: string | undefined
 }

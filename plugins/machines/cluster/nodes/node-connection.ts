@@ -5,7 +5,6 @@ import type { KnownMember } from '../../../../core/contracts/services.ts'
 import { errorMessage } from '../../../../core/errors.ts'
 
 export interface ConnectionSettings {
-  /** Milliseconds that connecting may take. */
   connectTimeout: number
   /** File with certificates of authorities, in addition to the system's. Empty means none. */
   ca: string
@@ -68,7 +67,6 @@ export class NodeConnection {
   }
 }
 
-/** Explanations for the error codes of failed connections. */
 const FAULTS: Record<string, string> = Object.fromEntries(
   (
     [

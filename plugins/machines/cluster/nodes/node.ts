@@ -25,7 +25,6 @@ const MAX_REST_MS = 60_000
 const NEVER_PREFIX = '2999-'
 /** States of an engine that is loaded only if a request waits for it. */
 const UNLOADED_STATES = new Set<LoadingRecord['state']>(['queued', 'waiting', 'stopping'])
-/** Maximum number of names in one request for descriptions. */
 const MAX_DESCRIBED = 100
 
 export interface MemberSettings extends ConnectionSettings {
@@ -44,7 +43,6 @@ interface MemberEvents {
 
 type Fields = Record<string, unknown>
 
-/** The records of a node's event feed. */
 class NodeRecords {
   readonly #topics = new Map<string, Map<string, Fields>>()
 
@@ -80,7 +78,6 @@ class NodeRecords {
   }
 }
 
-/** Why a node cannot be used or reached. */
 class LinkFault extends Error {}
 
 /** A node's report of an engine, and the number of requests of this server that it includes. */

@@ -2,7 +2,6 @@ import { hash } from 'node:crypto'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadOptions } from '../../../../core/models/load-options.ts'
 
-/** The gateway's view of a node. */
 export interface NodeView {
   readonly name: string
   /** away: its connection is lost, or it answers incorrectly. Only nodes that are up get new requests. */
@@ -19,7 +18,6 @@ export interface NodeModel {
   state: 'stored' | 'loading' | 'loaded'
   /** Bytes of memory that it needs, or of its files if that is unknown. */
   size: number
-  /** Number of concurrent requests. 0 if unknown. */
   slots: number
   /** Tokens of context of each slot; 0 if unknown. */
   context: number
@@ -28,19 +26,16 @@ export interface NodeModel {
   running: number
   /** Requests that wait there. Requests of this gateway count before the node reports them. */
   queued: number
-  /** It is not evicted for other models. */
   pinned?: boolean
   /** When its last answer started or ended, in milliseconds of `performance.now()`, if known. */
   usedAt?: number
   /** When its node unloads it without requests, in milliseconds of `performance.now()`. Only if loaded. */
   expires?: number
-  /** The options that it was loaded with. Only if loaded. */
   options?: Pick<LoadOptions, 'num_ctx' | 'num_parallel'>
 }
 
 export const modelKey = (variantKey: string, mode: EngineMode): string => `${variantKey}#${mode}`
 
-/** A node that has a model. */
 export interface Host {
   readonly member: NodeView
   readonly model: NodeModel
@@ -48,7 +43,6 @@ export interface Host {
   readonly hash: number
 }
 
-/** The nodes that have a model, in any state. */
 export interface Hosts {
   /** Sorted by `hash`, so every gateway has the same order. */
   readonly all: readonly Host[]

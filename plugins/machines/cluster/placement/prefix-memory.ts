@@ -1,11 +1,9 @@
 import type { PromptBlocks } from './prompt-blocks.ts'
 
-/** Approximate characters of a token. */
 const CHARACTERS_PER_TOKEN = 4
 /** Minimum share of a slot's cached prompt that a prompt must repeat to continue it. Engines do the same. */
 const MIN_CONTINUED_SHARE = 0.5
 
-/** The tokens that one slot has processed. */
 interface Sequence {
   readonly digests: readonly number[]
   readonly length: number
@@ -18,7 +16,6 @@ interface SlotMemory {
   slots: number
   /** Characters that fit in its slots together, and in the storage beside them. */
   capacity: number
-  /** Characters of all sequences. */
   length: number
   /** In its slots, least recently used first; at most one per slot. */
   readonly inSlots: Set<Sequence>
@@ -30,7 +27,6 @@ interface SlotMemory {
 interface Holding {
   readonly member: string
   count: number
-  /** The latest sequence. */
   last: Sequence | undefined
 }
 
@@ -68,7 +64,6 @@ export class PrefixMemory {
     return { sequences: this.#sequences, digests: this.#holdings.size }
   }
 
-  /** Records that a node reads this prompt now. */
   read({ member, model, slots, context, storedTokens }: Reader, prompt: PromptBlocks, now: number): void {
     const memory = this.#getMemory(member, model)
     memory.slots = Math.max(1, slots)
@@ -103,7 +98,6 @@ export class PrefixMemory {
     memory.inSlots.clear()
   }
 
-  /** Forgets an engine, or a node with all its engines. */
   forget(member: string, model?: string): void {
     const models = this.#members.get(member)
     if (!models) return
@@ -121,7 +115,6 @@ export class PrefixMemory {
     const session = prompt.session === undefined ? undefined : this.#holdings.get(prompt.session)
     const first = (member: string) => matches.find(({ holding }) => of(holding, member))
     return {
-      /** Returns at most `most` nodes, ordered by how much of the prompt they have processed. */
       longest(most: number): string[] {
         const found = new Set<string>()
         for (const { holding } of session ? [{ holding: session }, ...matches] : matches) {

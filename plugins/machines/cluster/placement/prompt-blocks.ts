@@ -16,9 +16,7 @@ export interface PromptBlocks {
 }
 
 export interface PromptBlock {
-  /** 48 bits. */
   readonly digest: number
-  /** Characters up to its end. */
   readonly end: number
   /** Worth remembering for other prompts with this prefix. Other blocks only mark where an earlier prompt ended. */
   readonly kept: boolean

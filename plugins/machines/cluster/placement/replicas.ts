@@ -1,4 +1,3 @@
-/** How many nodes may have a model in memory. */
 export interface ReplicaBounds {
   /** Minimum, if there is room. 0 loads it only on request. */
   min: number
@@ -8,10 +7,8 @@ export interface ReplicaBounds {
   cooldown: number
 }
 
-/** The totals of a model over the nodes that are up. */
 export interface ReplicaLoad {
   loaded: number
-  /** On its way into memory. */
   loading: number
   /** Slots of the nodes that have it loaded … */
   slots: number
@@ -109,7 +106,6 @@ export interface MachineLoad {
   present: number
   /** … and the nodes among those with a model in memory or loading. */
   occupied: number
-  /** How many additional nodes all models need. */
   lacking: number
 }
 

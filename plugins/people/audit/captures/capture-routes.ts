@@ -151,7 +151,6 @@ function knownModel(catalog: Pick<Catalog, 'get'>, text: string): string {
   return name.variant === undefined ? bareName(model) : publicName
 }
 
-/** Returns a positive number up to a maximum. @throws CorralError `invalid_option` that says what the field must be */
 function upTo(max: number, value: number | undefined, param: string, wanted: string): number {
   if (value !== undefined && value > 0 && value <= max) return value
   throw new CorralError('invalid_option', `"${param}" is not ${wanted}.`, { param })

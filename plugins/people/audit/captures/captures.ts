@@ -17,7 +17,6 @@ import { type Capture, type CaptureFile, CaptureFileSchema } from './capture-rec
 
 export const CAPTURED_HEADER = 'x-corral-captured'
 const MAX_ACTIVE = 16
-/** Maximum characters stored per request, and per answer. */
 const MAX_LENGTH = 2 ** 20
 /** Maximum characters that unfinished requests may hold in memory together. */
 const MAX_HELD = 64 * 2 ** 20
@@ -51,7 +50,6 @@ export interface CaptureOptions {
 
 export interface NewCapture {
   key?: string | undefined
-  /** Owner of that key. */
   owner: string | undefined
   model?: string | undefined
   time: number
@@ -66,7 +64,6 @@ export class Captures {
   #held = 0
   #working: Promise<unknown> = Promise.resolve()
   #sweeping: NodeJS.Timeout | undefined
-  /** Days to keep captures that have ended. */
   keep: number
 
   constructor(options: CaptureOptions, keep: number) {
@@ -163,7 +160,6 @@ export class Captures {
     }
   }
 
-  /** Ends all captures after the last records are written. */
   async close(): Promise<void> {
     clearInterval(this.#sweeping)
     for (const { timer } of this.#active()) clearTimeout(timer)
