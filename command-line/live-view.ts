@@ -1,7 +1,8 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LoadingRecord, PoolRecord, PullReply, RunningRecord } from '../core/contracts/native-records.ts'
-import type { StateChange, StateKey, StateRecord, StateSnapshot } from '../core/contracts/state-events.ts'
+import type { StateChange, StateSnapshot } from '../core/contracts/state-events.ts'
+import { StateRecords } from '../core/http/state-records.ts'
 import { abortAfter } from '../core/system/abort-signals.ts'
 import { formatBytes } from '../core/system/bytes.ts'
 import { dateAt } from '../core/system/clock.ts'
@@ -58,14 +59,15 @@ async function follow(context: CommandContext, ended: AbortSignal, report: (stat
 async function followServer(client: ServerClient, ended: AbortSignal, report: (state: LiveState) => void) {
   const silent = new AbortController()
   const signal = AbortSignal.any([ended, silent.signal])
-  const records: StateRecords = new Map()
+  const records = new StateRecords()
+  let hasState = false
   const tell = () => report({ address: client.address, reply: toReply(records) })
   let heardAt = performance.now()
   const heard = () => {
     heardAt = performance.now()
   }
   const asking = setInterval(async () => {
-    if (records.size > 0) tell()
+    if (hasState) tell()
     if (performance.now() - heardAt < MAX_SILENCE_MS) return
     heard()
     const tooLate = abortAfter(ANSWER_TIMEOUT_MS)
@@ -77,7 +79,8 @@ async function followServer(client: ServerClient, ended: AbortSignal, report: (s
     const events = client.stream<StateSnapshot | StateChange>(FEED, undefined, { signal, onStatus: heard })
     for await (const event of events) {
       heard()
-      apply(event, records)
+      records.apply(event)
+      hasState = true
       tell()
     }
   } finally {
@@ -86,39 +89,23 @@ async function followServer(client: ServerClient, ended: AbortSignal, report: (s
   throw new CommandFailure(EXIT.noServer, 'It was stopped.')
 }
 
-type StateRecords = Map<string, StateRecord>
-
-function apply(event: StateSnapshot | StateChange, records: StateRecords): void {
-  const toId = ({ topic, key }: StateKey) => `${topic} ${key}`
-  if ('records' in event) {
-    records.clear()
-    for (const record of event.records) records.set(toId(record), record)
-    return
-  }
-  for (const key of event.removed) records.delete(toId(key))
-  for (const patch of event.set) {
-    const fields = Object.entries({ ...records.get(toId(patch))?.value, ...patch.value })
-    const value = Object.fromEntries(fields.filter(([, field]) => field !== null))
-    records.set(toId(patch), { ...patch, value } as StateRecord)
-  }
-}
-
 /** The records in the format of `GET /api/ps`. */
 function toReply(records: StateRecords): PsReply {
   const reply: PsReply = { models: [], loading: [] }
-  for (const { topic, value } of records.values()) {
-    if (topic === 'memory') reply.memory = [...(reply.memory ?? []), value]
-    else if (topic === 'pull') reply.pulls = [...(reply.pulls ?? []), value]
-    else if (topic === 'build') Object.assign(reply, { memory: reply.memory ?? [], pulls: reply.pulls ?? [] })
-    else if (topic === 'engine') {
-      if (value.state !== 'loaded') reply.loading.push(value)
-      else {
-        const { state: _, ...model } = value
-        reply.models.push(model)
-      }
+  for (const engine of records.all('engine')) {
+    if (engine.state !== 'loaded') reply.loading.push(engine)
+    else {
+      const { state: _, ...model } = engine
+      reply.models.push(model)
     }
   }
-  return reply
+  const [memory, pulls] = [records.all('memory'), records.all('pull')]
+  const isOperator = records.all('build').length > 0
+  return {
+    ...reply,
+    ...((isOperator || memory.length > 0) && { memory }),
+    ...((isOperator || pulls.length > 0) && { pulls })
+  }
 }
 
 type ModelName = Pick<RunningRecord, 'name' | 'mode' | 'member'>

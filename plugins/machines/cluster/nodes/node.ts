@@ -3,7 +3,8 @@ import type { FastifyBaseLogger } from 'fastify'
 import { SseParser } from '../../../../core/answers/sse-parser.ts'
 import type { EngineMode } from '../../../../core/contracts/engines.ts'
 import type { LoadingRecord, MemberRecord, RunningRecord } from '../../../../core/contracts/native-records.ts'
-import type { StateChange, StateSnapshot, StateTopic, StateValue } from '../../../../core/contracts/state-events.ts'
+import type { StateTopic } from '../../../../core/contracts/state-events.ts'
+import { StateRecords } from '../../../../core/http/state-records.ts'
 import { momentAt } from '../../../../core/system/clock.ts'
 import { version as ownVersion } from '../../../../core/system/package-info.ts'
 import { serverId } from '../../../../core/system/server-id.ts'
@@ -41,43 +42,6 @@ interface MemberEvents {
   findTwin(member: ClusterNode, id: string): ClusterNode | undefined
 }
 
-type Fields = Record<string, unknown>
-
-class NodeRecords {
-  readonly #topics = new Map<string, Map<string, Fields>>()
-
-  /** @returns topics with new or changed records */
-  apply(event: StateSnapshot | StateChange): Set<string> {
-    const isSnapshot = 'records' in event
-    const touched = new Set<string>(isSnapshot ? this.#topics.keys() : [])
-    if (isSnapshot) this.#topics.clear()
-    else {
-      for (const { topic, key } of event.removed) {
-        this.#of(topic).delete(key)
-        touched.add(topic)
-      }
-    }
-    for (const { topic, key, value } of isSnapshot ? event.records : event.set) {
-      const records = this.#of(topic)
-      const merged: Fields = { ...records.get(key), ...value }
-      if (!isSnapshot) for (const name of Object.keys(merged)) if (merged[name] === null) delete merged[name]
-      records.set(key, merged)
-      touched.add(topic)
-    }
-    return touched
-  }
-
-  all<Topic extends StateTopic>(topic: Topic): StateValue<Topic>[] {
-    return [...this.#of(topic).values()] as StateValue<Topic>[]
-  }
-
-  #of(topic: string): Map<string, Fields> {
-    const records = this.#topics.get(topic) ?? new Map<string, Fields>()
-    this.#topics.set(topic, records)
-    return records
-  }
-}
-
 class LinkFault extends Error {}
 
 /** A node's report of an engine, and the number of requests of this server that it includes. */
@@ -99,7 +63,7 @@ export class ClusterNode {
   readonly #events: MemberEvents
   readonly #log: Pick<FastifyBaseLogger, 'info' | 'warn'>
   readonly #closed = new AbortController()
-  #records = new NodeRecords()
+  #records = new StateRecords()
   /** The models that it has, by key. Only this class changes it. */
   models = new Map<string, DescribedModel>()
   /** Models by their names at the node. */
@@ -316,7 +280,7 @@ export class ClusterNode {
       throw new LinkFault('what answers at its address is not a corral')
     }
     const lines = new SseParser()
-    this.#records = new NodeRecords()
+    this.#records = new StateRecords()
     let isKnown = false
     for await (const chunk of reply.body) {
       // Heartbeats alone do not prove that it is a node: it sends a description first.
@@ -342,7 +306,7 @@ export class ClusterNode {
     if (!isKnown) throw new LinkFault('it ended its event feed before sending anything')
   }
 
-  #apply(payload: string): Set<string> {
+  #apply(payload: string): Set<StateTopic> {
     try {
       return this.#records.apply(JSON.parse(payload))
     } catch {
