@@ -5,6 +5,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import type { KnownMember, MemberSource } from '../../../core/contracts/services.ts'
 import { errorMessage } from '../../../core/errors.ts'
 import { lineSplitter } from '../../../core/system/child-process.ts'
+import { parseAnyJson } from '../../../core/system/json-object.ts'
 import { PYTHON_VARIABLES } from '../../../core/system/python/python-packages.ts'
 import { toolEnvironment } from '../../../core/system/tool-environment.ts'
 import {
@@ -153,7 +154,7 @@ export class RaySource implements MemberSource {
     let headTimer: NodeJS.Timeout | undefined
     const restarts = new AbortController()
     const reports = lineSplitter(line => {
-      const report = parseReport(line)
+      const report = parseAnyJson(line) as Report | undefined
       if (report === undefined)
         return log.warn({ line: line.slice(0, 200) }, 'the program that watches Ray printed something unknown')
       if ('members' in report) return this.#told?.changed(report.members)
@@ -215,13 +216,5 @@ export class RaySource implements MemberSource {
       wait = Math.min(MAX_WAIT_MS, wait * 2)
       await sleep(wait, undefined, { signal }).catch(() => {})
     }
-  }
-}
-
-function parseReport(line: string): Report | undefined {
-  try {
-    return JSON.parse(line) as Report
-  } catch {
-    return undefined
   }
 }

@@ -3,7 +3,7 @@ import { type FileHandle, mkdir, open, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { FastifyBaseLogger } from 'fastify'
 import writeFileAtomic from 'write-file-atomic'
-import { errorMessage, isSystemError } from '../../../core/errors.ts'
+import { errorMessage, whenMissing } from '../../../core/errors.ts'
 import { namesIn } from '../../../core/system/folder-names.ts'
 
 export interface Taken {
@@ -190,7 +190,7 @@ export class UsageRecords {
       // Synchronous: daily budgets must apply to the next request.
       text = readFileSync(this.#path(date), 'utf8')
     } catch (error) {
-      ifMissing(error, '')
+      whenMissing(error)
     }
     const day = this.#parse(date, text)
     this.#days.set(date, day)
@@ -274,19 +274,13 @@ export class UsageRecords {
   }
 
   /** Reads a past day. Its file may have been deleted because of its age. */
-  #text(date: string): Promise<string> {
-    return readFile(this.#path(date), 'utf8').catch(error => ifMissing(error, ''))
+  async #text(date: string): Promise<string> {
+    return (await readFile(this.#path(date), 'utf8').catch(whenMissing)) ?? ''
   }
 
   #path(date: string): string {
     return join(this.#folder, `${date}.jsonl`)
   }
-}
-
-/** Returns a value if a file does not exist. @throws other errors */
-function ifMissing<Value>(error: unknown, value: Value): Value {
-  if (isSystemError(error, 'ENOENT')) return value
-  throw error
 }
 
 async function closeFile(day: DayRecords): Promise<void> {

@@ -1,5 +1,5 @@
 import type { HardwareProblem } from '../../../core/contracts/hardware.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import { amdChip, gfxFromTargetVersion, gfxName } from './amd-chips.ts'
 import { addressFromLocation, marketingName, pciAddress, pciId, vendorFromId } from './pci.ts'
 import {
@@ -7,7 +7,6 @@ import {
   getField,
   type Probe,
   ProbeFailure,
-  parseJson,
   programProbe,
   type Sighting,
   sighting,
@@ -222,7 +221,7 @@ function textCards(text: string): Cards | undefined {
 export function parseRocmSmi(text: string): Sighting[] | undefined {
   // Warnings may precede the JSON.
   const json = text.slice(text.indexOf('{'), text.lastIndexOf('}') + 1)
-  const cards = isObject(parseJson(json)) ? jsonCards(json) : (csvCards(text) ?? textCards(text))
+  const cards = isObject(parseAnyJson(json)) ? jsonCards(json) : (csvCards(text) ?? textCards(text))
   if (!cards) return undefined
   const inOrder = [...cards].sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
   return inOrder.map(([, fields]) => sightingOf(fields))

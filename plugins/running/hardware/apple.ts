@@ -1,7 +1,7 @@
 import type { Hardware } from '../../../core/contracts/hardware.ts'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import { pciId, vendorFromId, vendorFromName } from './pci.ts'
-import { defined, parseJson, programProbe, type Sighting, sighting, toBytes } from './probe.ts'
+import { defined, programProbe, type Sighting, sighting, toBytes } from './probe.ts'
 import { featuresFromSysctl } from './processor.ts'
 
 /** Parses the `key: value` lines of `sysctl`. Some systems print `key = value`. */
@@ -52,7 +52,7 @@ function vram(value: string | undefined): number | undefined {
 
 /** Parses `system_profiler SPDisplaysDataType -json`. Returns undefined for other text. */
 export function parseSystemProfiler(output: string): Sighting[] | undefined {
-  const value = parseJson(output)
+  const value = parseAnyJson(output)
   const displays = isObject(value) ? value.SPDisplaysDataType : undefined
   if (!Array.isArray(displays)) return undefined
   return displays.flatMap((fields: unknown): Sighting[] => {

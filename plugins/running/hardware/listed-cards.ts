@@ -1,5 +1,5 @@
 import { access, constants } from 'node:fs/promises'
-import { isObject } from '../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../core/system/json-object.ts'
 import { amdChip } from './amd-chips.ts'
 import { marketingName, pciAddress, pciId, pciName, vendorFromId } from './pci.ts'
 import {
@@ -8,7 +8,6 @@ import {
   getField,
   type Probe,
   ProbeFailure,
-  parseJson,
   programProbe,
   type Sighting,
   type SystemFiles,
@@ -218,7 +217,7 @@ const ADAPTER_QUERY =
 
 /** Parses the display adapters of Windows, a JSON object or list. Returns undefined for invalid JSON. */
 export function parseAdapters(text: string): Sighting[] | undefined {
-  const value = parseJson(text)
+  const value = parseAnyJson(text)
   if (value === undefined) return undefined
   return [value].flat().flatMap((adapter: unknown): Sighting[] => {
     if (!isObject(adapter)) return []

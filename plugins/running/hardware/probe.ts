@@ -150,14 +150,6 @@ export function getField(text: string, key: string): string | undefined {
   return new RegExp(`^[ \\t]*${key}[ \\t]*[:=][ \\t]*(\\S.*?)\\s*$`, 'm').exec(text)?.[1]
 }
 
-export function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
-}
-
 /** No device has this much memory. A larger value is wrong. */
 const MAX_BYTES = 2 ** 46
 

@@ -5,7 +5,7 @@ import type { Operation } from '../../../../core/contracts/hooks.ts'
 import type { Model } from '../../../../core/contracts/models.ts'
 import { CorralError, ERROR_STATUS, type ErrorCode } from '../../../../core/errors.ts'
 import { Given, keep_alive, Loose, options } from '../../../../core/http/request-fields.ts'
-import { isObject } from '../../../../core/system/json-object.ts'
+import { isObject, parseAnyJson } from '../../../../core/system/json-object.ts'
 
 /* How the gateway calls a node's engine. Requests and answers have the form of the engine contract. */
 
@@ -168,12 +168,8 @@ export function parseTrailers({ raw }: FastifyReply) {
 }
 
 export function usedOfText(text: unknown): (TokenUsage | undefined | null)[] {
-  try {
-    const used = JSON.parse(String(text))
-    return Array.isArray(used) ? used : []
-  } catch {
-    return []
-  }
+  const used = parseAnyJson(String(text))
+  return Array.isArray(used) ? used : []
 }
 
 /** Packs vectors as base64, a third as long as their numbers in JSON. */

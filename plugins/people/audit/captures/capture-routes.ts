@@ -11,6 +11,7 @@ import { DISK_ERRORS, json, jsonOrStream, nativeRouter } from '../../../../core/
 import { bareName, parseRequestedName } from '../../../../core/models/model-name.ts'
 import { parseBytes } from '../../../../core/system/bytes.ts'
 import { parseDuration } from '../../../../core/system/duration.ts'
+import { parseAnyJson } from '../../../../core/system/json-object.ts'
 import { CaptureRecordSchema, CaptureSchema } from './capture-records.ts'
 import type { Captures } from './captures.ts'
 
@@ -105,7 +106,8 @@ export function captureRoutes({ captures, access, catalog, streams }: Dependenci
             input: createReadStream(path),
             crlfDelay: Number.POSITIVE_INFINITY
           })) {
-            const record = parsed(line)
+            const record = parseAnyJson(line)
+            // A crash may have truncated a line.
             if (record) await stream.send(record)
           }
           return undefined
@@ -132,15 +134,6 @@ export function captureRoutes({ captures, access, catalog, streams }: Dependenci
         return { status: 'deleted' as const }
       }
     })
-  }
-}
-
-/** Parses a record. Returns undefined for a line that was truncated by a crash. */
-function parsed(line: string): unknown {
-  try {
-    return JSON.parse(line)
-  } catch {
-    return undefined
   }
 }
 
