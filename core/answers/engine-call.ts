@@ -13,6 +13,7 @@ import { DROPPED_MESSAGES } from './answer-headers.ts'
 import { shorterConversation, withContextAdvice } from './full-context.ts'
 import { countGenerated } from './generated-tokens.ts'
 import type { AnswerDependencies, Question } from './question.ts'
+import { withReadableMedia } from './readable-media.ts'
 import { endingLoops, mayLoop } from './repeats.ts'
 import { getRequestLimits } from './request-limits.ts'
 
@@ -159,7 +160,10 @@ export async function ask<Piece extends readonly Delta[] | Buffer>(
   try {
     for (;;) {
       try {
-        return await answer(body, sink)
+        return await withReadableMedia(lease, body, readable => {
+          body = readable
+          return answer(readable, sink)
+        })
       } catch (error) {
         const mayDrop = !begun && overflow === 'drop_oldest' && !question.growth?.canGrow(error)
         const shorter = mayDrop ? shorterConversation(body, error) : undefined

@@ -107,15 +107,34 @@ export function withUsableMedia<T extends Fields>(
     if (!fault && medium === IMAGE && isWebp(data)) {
       return { type: 'file', isImage: true, file: { file_data: data }, param } satisfies FilePart
     }
-    if (!fault) return part
-    if (param === undefined) {
-      const why = blind ? `this model cannot understand ${medium.plural}` : 'its data cannot be used'
-      return { type: 'text', text: `[There was ${medium.one} here, but ${why}.]` }
+    if (!fault) {
+      places.set(part, { param, one: medium.one })
+      return part
     }
+    if (param === undefined) return lost(medium, blind && `this model cannot understand ${medium.plural}`)
     if (blind) throw new CorralError('unsupported_capability', blind, { param })
     throw new CorralError('invalid_request', `"${param}" ${fault}`, { param })
   }
 }
+
+/** Where a medium is, and what it is, such as "an image". Its place is undefined in earlier messages. */
+interface MediumPlace {
+  param: string | undefined
+  one: string
+}
+
+/** The places of usable media, for what the engine finds out about them later. */
+const places = new WeakMap<object, MediumPlace>()
+
+export const placeOfMedium = (part: unknown) =>
+  typeof part === 'object' && part !== null ? places.get(part) : undefined
+
+/** The sentence that replaces a medium. */
+const lost = ({ one }: Pick<Medium, 'one'>, why = 'its data cannot be used') => ({
+  type: 'text',
+  text: `[There was ${one} here, but ${why}.]`
+})
+export const lostMedium = (part: object) => lost(places.get(part)!)
 
 /** Whether the data, which was checked before, is a WebP. */
 const isWebp = (data: unknown) =>

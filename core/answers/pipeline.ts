@@ -22,6 +22,7 @@ import { hasFiles } from './documents.ts'
 import { ask, byteCall, generate, reasonOf, requireCall } from './engine-call.ts'
 import { withGrantedLease } from './granted-lease.ts'
 import type { AnswerDependencies, ModelLease, Question } from './question.ts'
+import { withReadableMedia } from './readable-media.ts'
 
 /* Runs requests to models: an API describes what it asks (Question) and how it writes deltas (AnswerWriter). */
 
@@ -171,7 +172,7 @@ function preparation(deps: AnswerDependencies, lease: Lease, prepared: Prepared,
     body: prepared.question.body!,
     async count(body) {
       try {
-        return await lease.engine.countTokens?.(body, lease)
+        return await withReadableMedia(lease, body, async each => await lease.engine.countTokens?.(each, lease))
       } catch (error) {
         throw reasonOf(deps, reply, lease, error)
       }
@@ -244,7 +245,8 @@ export async function askPrompt<Name extends 'tokenize' | 'countTokens' | 'apply
   { body, lease }: { body: EngineFields; lease: ModelLease }
 ): Promise<Awaited<ReturnType<NonNullable<Engine[Name]>>>> {
   return await askOnce(deps, reply, { operation: 'tokens', body, lease }, async (leased, prompt) => {
-    const result = await requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)(prompt, leased)
+    const call = requireCall<'tokenize' | 'countTokens' | 'applyTemplate'>(leased, name)
+    const result = await withReadableMedia(leased, prompt, async each => await call(each, leased))
     return result as Awaited<ReturnType<NonNullable<Engine[Name]>>>
   })
 }

@@ -149,8 +149,8 @@ export interface EngineExit {
 /**
  * A running engine. Its optional methods show its abilities: if an API needs a missing one, it answers
  * `unsupported_capability`. All methods reject with a CorralError: `context_exceeded` (with `n_prompt_tokens` and
- * `n_ctx` in its details) before they passed on any output, `invalid_request`, `engine_crashed`. If aborted, they
- * reject with the signal's reason.
+ * `n_ctx` in its details) before they passed on any output, `invalid_request` (with `unreadable_media: true` if a file
+ * is damaged), `engine_crashed`. If aborted, they reject with the signal's reason.
  */
 export interface Engine {
   readonly id: string

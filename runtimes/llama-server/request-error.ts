@@ -7,7 +7,7 @@ const OUT_OF_RANGE = 'a number in it is out of range'
 const REQUEST_FAULTS = [
   new RegExp(`^${OUT_OF_RANGE}`),
   /json\.exception/,
-  /^Failed to (parse|load image|download image|tokenize prompt|format input)/,
+  /^Failed to (parse|download image|tokenize prompt|format input)/,
   /^("prompt"|"json_schema")/,
   /^(Cannot (specify|use|have|set|continue)|Unknown (reasoning|chat) format|Unsupported param)/,
   /^(Invalid (base64|uri|tool_choice)|Only no echo)/,
@@ -52,6 +52,10 @@ export function requestError(status: number, bodyText: string): CorralError {
   }
   // A rejected key is not the client's fault, because corral makes the engine's key.
   const isRefusal = failure.status >= 400 && failure.status < 500 && failure.status !== 401 && failure.status !== 403
+  if (/^Failed to load image/.test(message)) {
+    const what = 'An image or a sound in the request cannot be read: its data is damaged. Send it again.'
+    return new CorralError('invalid_request', what, { details: { unreadable_media: true } })
+  }
   if (isRefusal || REQUEST_FAULTS.some(pattern => pattern.test(message))) {
     const reason = sentence(message) || 'no reason was given.'
     return new CorralError('invalid_request', `The request is not valid: ${reason}`)

@@ -9,6 +9,7 @@ import { modelLimits } from '../../../core/answers/model-limits.ts'
 import { type ApiDependencies, apiDependencies, readModelRequest } from '../../../core/answers/model-request.ts'
 import { askOnce, eventChannel, type Preparation, streamedAnswer, wholeAnswer } from '../../../core/answers/pipeline.ts'
 import type { Question } from '../../../core/answers/question.ts'
+import { withReadableMedia } from '../../../core/answers/readable-media.ts'
 import { getRequestLimits } from '../../../core/answers/request-limits.ts'
 import { Timeout } from '../../../core/config/core-schema.ts'
 import type { Caller } from '../../../core/contracts/callers.ts'
@@ -217,7 +218,8 @@ export async function countTokens(
   const { question } = toQuestion(deps, request, reply)
   const asked = { ...question, operation: 'tokens' as const }
   return await askOnce(deps, reply, asked, async (leased, body) => {
-    const count = (each: EngineFields) => requireCall(leased, 'countTokens')(each, leased)
+    const call = requireCall(leased, 'countTokens')
+    const count = (each: EngineFields) => withReadableMedia(leased, each, readable => call(readable, leased))
     const original = await count(body)
     if (!request.context_management) return { input_tokens: original }
     const setting = { model: question.variant.publicName, steps }

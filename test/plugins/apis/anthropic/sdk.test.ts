@@ -365,6 +365,42 @@ t.test('accepts images in messages and in tool results', async t => {
     errorCode: 'invalid_request',
     error: { error: { param: 'messages.0.content.0.source' } }
   })
+
+  // Only the engine's decoder finds out that these are damaged.
+  const png = pngBytes()
+  const noise = Buffer.concat([png.subarray(0, 60), Buffer.alloc(png.length - 60, 7)])
+  const damaged = [png.subarray(0, png.length / 2), noise].map(bytes => ({
+    ...image,
+    source: { ...source, data: bytes.toString('base64') }
+  }))
+  const said = { role: 'assistant' as const, content: 'Grey.' }
+  const replaced = { type: 'text' as const, text: '[There was an image here, but its data cannot be used.]' }
+  const later = (...content: Anthropic.ContentBlockParam[]) => ({
+    model,
+    messages: [{ role: 'user' as const, content }, said, { role: 'user' as const, content: 'And now?' }]
+  })
+  const [first, second] = damaged
+  for (const [given, wanted] of [
+    [later(first!), later(replaced)],
+    [later(image, first!, image, second!, image), later(image, replaced, image, replaced, image)]
+  ] as const) {
+    const { input_tokens } = await client.messages.countTokens(wanted)
+    t.match(await client.messages.countTokens(given), { input_tokens })
+    const answered = await client.messages.stream({ ...given, max_tokens: 2 }).finalMessage()
+    t.equal(total(answered.usage), input_tokens)
+    const edits = [{ type: 'clear_tool_uses_20250919' as const, trigger: { type: 'input_tokens' as const, value: 1 } }]
+    const managed = { ...given, max_tokens: 2, context_management: { edits } }
+    t.equal(total((await client.beta.messages.create(managed)).usage as Anthropic.Usage), input_tokens)
+  }
+  for (const each of damaged) {
+    const newest = { model, messages: [...later(image).messages.slice(0, 2), ...see([image, each]).messages] }
+    t.match(await failure(client.messages.create({ ...newest, max_tokens: 5 })), {
+      status: 400,
+      errorCode: 'invalid_request',
+      message: /damaged/,
+      error: { error: { param: 'messages.2.content.1.source' } }
+    })
+  }
 })
 
 t.test('lists and shows models', async t => {

@@ -271,6 +271,7 @@ t.test("recognizes llama-server's errors about media", async t => {
     requestError(status, JSON.stringify({ error: { code: status, message } }))
   const mistakes = ['Failed to load image or audio file', 'Failed to tokenize prompt', 'Invalid base64 value']
   for (const message of mistakes) t.equal(said(message).code, 'invalid_request', message)
+  t.match(said('Failed to load image or audio file').details, { unreadable_media: true })
   const named = ['uri must be base64 encoded', 'unsupported content[].type', 'Invalid uri format: data:text/plain']
   for (const message of named) t.equal(said(message, 400).code, 'invalid_request', message)
   const hint = 'hint: if this is unexpected, you may need to provide the mmproj'
