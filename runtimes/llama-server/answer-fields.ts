@@ -72,6 +72,12 @@ export function isWide(body: EngineFields): boolean {
   return countChoices(body) > 1 || hasPrompts(body)
 }
 
+/** Turns a request for an answer into one that only processes its prompt. */
+export function promptOnly(fields: EngineFields): EngineFields {
+  const { stream_options, grammar, json_schema, response_format, ...prompt } = fields
+  return { ...prompt, max_tokens: 0, n_predict: 0 }
+}
+
 /** Seeds each choice as llama-server does for the choices of one request. */
 export function getSeed({ seed }: EngineFields, choice: number): EngineFields {
   return typeof seed === 'number' && seed >= 0 ? { seed: seed + choice } : {}

@@ -14,6 +14,7 @@ import {
   isShortAnswer,
   isWide,
   listPrompts,
+  promptOnly,
   streamed,
   transcriptionChat,
   withProbabilities
@@ -192,20 +193,27 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
     await sink.take([delta])
   }
 
-  /** Requests each choice separately, because it is unknown which slots llama-server takes for several choices. */
+  /**
+   * Requests each choice separately, because it is unknown which slots llama-server takes for several choices. A long
+   * prompt is processed first, and its state is copied to the slots of all choices.
+   */
   async function oneByOne(path: string, body: EngineFields, sink: AnswerSink): Promise<void> {
     const prompts = Array.isArray(body.prompt) ? listPrompts(body.prompt) : [body.prompt]
     const choices = countChoices(body)
     const failed = new AbortController()
     const signal = AbortSignal.any([sink.signal, failed.signal])
-    const ask = async (prompt: unknown, at: number, choice: number) => {
-      const own = { ...body, n: 1, ...(prompt !== undefined && { prompt }), ...getSeed(body, choice) }
-      const index = at * choices + choice
-      const take = (pieces: readonly Delta[]) => sink.take(pieces.map(piece => ({ ...piece, choice: index })))
+    const ask = async (own: EngineFields, index: number, cached: number) => {
+      const take = (pieces: readonly Delta[]) =>
+        sink.take(pieces.map(piece => merged(withCached(piece, cached), { choice: index })))
       await deltas(path, own, { ...sink, signal, take }, 1)
     }
     for (const [at, prompt] of prompts.entries()) {
-      const answers = Array.from({ length: choices }, (_, choice) => ask(prompt, at, choice))
+      const own = { ...body, n: 1, ...(prompt !== undefined && { prompt }) }
+      const isShared = choices > 1 && promptSlots.canCopy(own)
+      const cached = isShared ? await readPrompt(path, own, { ...sink, signal }) : Number.POSITIVE_INFINITY
+      const answers = Array.from({ length: choices }, (_, choice) =>
+        ask({ ...own, ...getSeed(body, choice) }, at * choices + choice, cached)
+      )
       try {
         await Promise.all(answers)
       } catch (error) {
@@ -214,6 +222,18 @@ export function engineCalls(options: CallsOptions): Partial<Engine> {
         throw error
       }
     }
+  }
+
+  /** Processes a prompt and saves its state. Returns how many of its tokens were cached. */
+  async function readPrompt(path: string, body: EngineFields, sink: AnswerSink): Promise<number> {
+    let cached = 0
+    const take = (pieces: readonly Delta[]) => {
+      for (const { usage } of pieces) cached = usage?.cachedTokens ?? cached
+      return undefined
+    }
+    await deltas(path, promptOnly(body), { ...sink, take }, 1)
+    await promptSlots.save(sink.owner, body)
+    return cached
   }
 
   async function bytes(path: string, body: EngineFields, sink: AnswerSink<Buffer>): Promise<void> {
@@ -424,6 +444,12 @@ function sayUsed({ usages, events }: EventBlocks, sink: AnswerSink<Buffer>): voi
     sink.used?.({ promptTokens: 0, cachedTokens: 0, completionTokens: events - 1 }, 0)
   }
   usages.forEach((usage, choice) => void sink.used?.(usage, choice))
+}
+
+/** Corrects the usage of a choice whose prompt was processed by another request that had so many tokens cached. */
+function withCached(piece: Delta, cached: number): Delta {
+  const { usage } = piece
+  return usage && usage.cachedTokens > cached ? { ...piece, usage: { ...usage, cachedTokens: cached } } : piece
 }
 
 const hasBegun = ({ content, thinking, toolCalls, usage }: Delta) => Boolean(content || thinking || toolCalls || usage)

@@ -47,7 +47,7 @@ const FOUND_SHARE = 0.5
 /** A prompt with fewer tokens is processed faster than it is restored. */
 export const MIN_TOKENS = 64
 /** Bytes of a prompt that must not displace a long conversation, such as a title or a connection test. */
-const SHORT_PROMPT = 2048
+export const SHORT_PROMPT = 2048
 /** Maximum tokens of an answer that must not displace a long conversation. */
 const SHORT_ANSWER = 32
 

@@ -1,7 +1,14 @@
 import type { AnswerSink, EngineFields, StoredConversations } from '../../../core/contracts/engines.ts'
 import { abortAfter } from '../../../core/system/abort-signals.ts'
 import { merged } from '../../../core/system/collections.ts'
-import { choosePlacement, isBackground, type PlacedPrompt, type SlotState, shouldWait } from './placement.ts'
+import {
+  choosePlacement,
+  isBackground,
+  type PlacedPrompt,
+  SHORT_PROMPT,
+  type SlotState,
+  shouldWait
+} from './placement.ts'
 import { getSaveDelay, isWorthSaving } from './retention.ts'
 import type { SavedState } from './saved-state.ts'
 import type { SentRequest } from './slot-requests.ts'
@@ -93,6 +100,8 @@ const SERVER = ''
 /** Milliseconds that a background request waits rather than displace a long conversation. */
 const MAX_WAIT_MS = 1000
 
+const mayStore = ({ cache_prompt, cache }: EngineFields) => cache_prompt !== false && cache !== false
+
 type Prompt = Pick<PlacedPrompt, 'owner' | 'trail' | 'background'>
 
 export class PromptSlots {
@@ -141,14 +150,14 @@ export class PromptSlots {
     const { owner: client = SERVER, signal } = sink
     const trail = getTrail(body)
     const background = isBackground(body, trail, sink.background)
-    const mayStore = body.cache_prompt !== false && body.cache !== false
+    const isStorable = mayStore(body)
     const prompt = { owner: client, trail, background }
     let mayWait = background
     while (!signal.aborted) {
       const saving = this.#findSave(client, trail)
       if (saving) await saving
       else if (this.#free.size === 0) await this.#untilFree(signal)
-      else if (mayWait && shouldWait(this.#slots, this.#free, this.#candidates(prompt, mayStore))) {
+      else if (mayWait && shouldWait(this.#slots, this.#free, this.#candidates(prompt, isStorable))) {
         // Once only: this request may have been woken for a slot that others are waiting for too.
         mayWait = false
         await this.#untilFree(AbortSignal.any([signal, abortAfter(MAX_WAIT_MS)])).catch(() => {
@@ -161,7 +170,7 @@ export class PromptSlots {
       this.#waiting.shift()?.()
       throw signal.reason
     }
-    const slot = await this.#place(prompt, mayStore)
+    const slot = await this.#place(prompt, isStorable)
     if (signal.aborted) {
       this.#release(slot)
       throw signal.reason
@@ -170,10 +179,10 @@ export class PromptSlots {
     // Until the answer begins, the slot holds the earlier prompt, this one, or parts of both.
     slot.owner = isOwn ? client : undefined
     slot.trail = isOwn ? slot.trail : undefined
-    slot.allowed = mayStore
+    slot.allowed = isStorable
     let request: SentRequest | undefined
     return {
-      fields: isOwn && mayStore ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
+      fields: isOwn && isStorable ? { id_slot: slot.id } : { id_slot: slot.id, cache_prompt: false },
       sent: sent => {
         if (this.#states?.exact) request = sent
       },
@@ -214,6 +223,21 @@ export class PromptSlots {
     const saves = [...this.#saves]
     for (const { saved } of saves) await saved
     for (const slot of this.#slots) await this.#save(slot)?.saved
+  }
+
+  /** Whether the state of a prompt can be copied to other slots, and this is faster than to process it in each. */
+  canCopy(body: EngineFields): boolean {
+    const { length } = getTrail(body)
+    return this.#states !== undefined && this.#slots.length > 1 && length >= SHORT_PROMPT && mayStore(body)
+  }
+
+  /** Saves the state of a prompt that was just processed. */
+  async save(owner = SERVER, body: EngineFields): Promise<void> {
+    const { length, sums } = getTrail(body)
+    const slot = [...this.#free].find(({ owner: its, trail }) => {
+      return its === owner && trail?.length === length && trail.sums.at(-1) === sums.at(-1)
+    })
+    if (slot) await (slot.saving ?? this.#save(slot))?.saved
   }
 
   /** Finds the save of a prompt's conversation whose slot another request has just taken. */

@@ -1,3 +1,4 @@
+import { promptOnly } from '../answer-fields.ts'
 import { readJson, readText } from '../response-body.ts'
 import type { EngineRequest, EngineResponse } from '../upstream.ts'
 
@@ -34,9 +35,9 @@ export async function rollBack(
   thinks: boolean,
   signal: AbortSignal
 ): Promise<void> {
-  const { stream, stream_options, return_progress, grammar, json_schema, response_format, ...prompt } = fields
+  const { return_progress, ...prompt } = promptOnly(fields)
   const end = thinks && prompt.messages !== undefined ? { add_generation_prompt: false } : {}
-  const body = { ...prompt, ...end, max_tokens: 0, n_predict: 0, stream: false, id_slot: id, cache_prompt: true }
+  const body = { ...prompt, ...end, stream: false, id_slot: id, cache_prompt: true }
   await post(engine, path, body, signal)
 }
 

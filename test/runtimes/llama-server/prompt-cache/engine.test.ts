@@ -1,11 +1,13 @@
 import { readdirSync, readFileSync, rmSync, truncateSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import type { EngineFields } from '../../../../core/contracts/engines.ts'
+import type { Delta, EngineFields } from '../../../../core/contracts/engines.ts'
+import type { LlamaServerEngine } from '../../../../runtimes/llama-server/engine.ts'
+import { readText } from '../../../../runtimes/llama-server/response-body.ts'
 import { randomProjector } from '../../../../scripts/random-models.ts'
 import { pngBytes } from '../../../plugins/apis/openai/media/support.ts'
 import { engineSpec } from '../support.ts'
-import { longText, type Message, promptCacheIn, type Said, say, startWith, takeTurns } from './support.ts'
+import { longText, type Message, NEVER, promptCacheIn, type Said, say, startWith, takeTurns } from './support.ts'
 
 const THREE = [1, 2, 3].map(seed => longText(400, seed))
 const answers = (said: Said[][]) => said.map(turns => turns.map(({ message }) => message.content))
@@ -179,6 +181,39 @@ t.test('a conversation with an image continues in another engine, but not with a
   const other = await say(later, [], 'a', see(2, ...next))
   t.ok(other.prompt - other.cached > 16, `${other.prompt - other.cached} tokens from the image on are processed`)
   t.notMatch(said.join('\n'), /not saved|useless/)
+})
+
+t.test('several choices process a long prompt once', async t => {
+  const { cache } = promptCacheIn(t.testdir())
+  const options = { num_parallel: 3, num_ctx: 2048 }
+  const plain = await startWith(t, undefined, options)
+  const sharing = await startWith(t, cache, options)
+  const ask = async (engine: LlamaServerEngine, n: number) => {
+    const texts: string[] = []
+    const cached: number[] = []
+    const take = (deltas: readonly Delta[]) => {
+      for (const { choice = 0, content = '', usage } of deltas) {
+        texts[choice] = (texts[choice] ?? '') + content
+        if (usage) cached[choice] = usage.cachedTokens
+      }
+      return undefined
+    }
+    const messages = [{ role: 'user', content: longText(700) }]
+    await engine.chat!({ messages, n, seed: 5, max_tokens: 8 }, { signal: NEVER, owner: 'a', take })
+    const metrics = await readText((await engine.request({ method: 'GET', path: '/metrics' })).body)
+    return { texts, cached, processed: Number(/^llamacpp:prompt_tokens_total (\d+)/m.exec(metrics)?.[1]) }
+  }
+  const [apart, together] = [await ask(plain, 3), await ask(sharing, 3)]
+  t.same(together.texts, apart.texts, 'the same answers')
+  t.equal(new Set(together.texts).size, 3, 'which differ')
+  t.ok(apart.processed > 4000, `without stored states ${apart.processed} tokens are processed`)
+  t.ok(together.processed < 1800, `otherwise ${together.processed}`)
+  t.same(together.cached, [0, 0, 0], 'no choice counts what the request itself has processed as cached')
+  const again = await ask(sharing, 2)
+  t.ok(
+    again.cached.every(count => count > 1000),
+    `what was cached before counts: ${again.cached}`
+  )
 })
 
 t.test('stores nothing without a budget, room or a folder', async t => {
