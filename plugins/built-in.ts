@@ -2,6 +2,7 @@ import type { FoundPlugin } from '../core/plugins/plugin.ts'
 import runtimes from '../runtimes/llama-cpp/index.ts'
 import llamaServer from '../runtimes/llama-server/index.ts'
 import remote from '../runtimes/remote/index.ts'
+import programs from '../runtimes/remote/programs/index.ts'
 import apiAnthropic from './apis/anthropic/index.ts'
 import apiBatches from './apis/batches/index.ts'
 import apiFiles from './apis/files/index.ts'
@@ -51,6 +52,7 @@ export const builtInPlugins: FoundPlugin[] = [
   scheduler,
   llamaServer,
   remote,
+  programs,
   cluster,
   clusterRay,
   adoption,

@@ -124,9 +124,12 @@ function renderSettings(schema: JsonSchema, defaults: Record<string, unknown>, i
 
 function renderGroup(name: string, schema: JsonSchema, defaults: Record<string, unknown>, indent: string): string[] {
   const inner = renderSettings(schema, defaults, `${indent}  `)
-  if (inner.length === 0) return []
+  // Users choose all names of such a group.
+  const isEmpty = inner.length === 0 && schema.patternProperties !== undefined
+  if (inner.length === 0 && !isEmpty) return []
+  const shown = isEmpty ? [`${indent}${name}: {}`, ...example(name, schema, indent)] : [`${indent}${name}:`, ...inner]
   const said = schema.description ? wrapped(`${schema.description}${mark(schema)}`, indent) : []
-  return ['', ...said, `${indent}${name}:`, ...inner]
+  return ['', ...said, ...shown]
 }
 
 /** The text of the shipped `config.yaml`: every setting of the schemas with its default and a comment. */

@@ -15,6 +15,7 @@ import { formatBytes } from '../../core/system/bytes.ts'
 import { readOwner } from '../../core/system/data-directory.ts'
 import { freeSpace } from '../../core/system/disk-space.ts'
 import { version } from '../../core/system/package-info.ts'
+import { missingPrograms } from '../../runtimes/remote/programs/program-command.ts'
 import { EXIT, failure, interruption, misuse } from '../command-failure.ts'
 import { type CommandContext, type Options, openConfig } from '../context.ts'
 import type { DoctorReport } from '../doctor-schema.ts'
@@ -102,7 +103,7 @@ async function examine(context: CommandContext, flags: DoctorFlags): Promise<Doc
   } finally {
     progress.clear()
   }
-  report.problems.push(...findProblems(report))
+  report.problems.push(...missingPrograms(config.sections.engines), ...findProblems(report))
   return report
 }
 

@@ -223,6 +223,13 @@ export const ModelSettingsSchema = Group(
       }),
       'How many nodes of a cluster have it in memory, instead of what "cluster.replicas" says'
     ),
+    engine: Type.String({
+      minLength: 1,
+      restart: true,
+      needsTrust: true,
+      description: 'Program under "engines" that serves it; the model then needs no files in storage'
+    }),
+    files: Path({ restart: true, description: 'File or folder that the program gets as {model}; its name if absent' }),
     runtime: Type.String({
       description: "llama.cpp build to run on: a kind (cpu, cuda-13, vulkan, …) or an installed build's id"
     }),
@@ -383,6 +390,8 @@ export const CoreConfigSchema = Group({
           groups: ['large'],
           max_concurrent: 2,
           replicas: { min: 0, max: 3 },
+          engine: 'vllm',
+          files: '/srv/models/tiny',
           runtime: 'cpu',
           rpc: ['192.168.1.20:50052'],
           rpc_insecure: false,

@@ -11,6 +11,8 @@ const TAIL_LINES = 200
 const MAX_LINE_LENGTH = 2 ** 18
 /** Milliseconds that the output of an ended tool may stay open, because another process may hold its pipes. */
 const DRAIN_LIMIT = 1000
+/** Milliseconds that a tool has to end when asked to. */
+const GRACE_MS = 1000
 /** Milliseconds between checks of a tool's memory. */
 const MEMORY_INTERVAL = 100
 
@@ -20,13 +22,13 @@ const MEMORY_INTERVAL = 100
  * to end, and the shell waits for the tool to end. This matters for ninja, which puts its compilers into their own
  * groups, so only ninja can end those.
  */
-const WATCHDOG = `
+const watchdog = (grace: number) => `
 exec 3<&0 </dev/null
 (
   trap '' TERM
   while read -r _ <&3; do :; done
   kill -s TERM -- -$$
-  sleep 1
+  sleep ${grace / 1000}
   kill -s KILL -- -$$
 ) >/dev/null 2>&1 &
 watcher=$!
@@ -55,6 +57,10 @@ export interface ToolOptions {
   signal?: AbortSignal
   /** Milliseconds after which the tool is ended. */
   timeout?: number
+  /** Milliseconds that it and all that it started may take to end when asked to, before they are killed; 1000 by default. */
+  grace?: number
+  /** Called with the id of the process group that it leads, except on Windows. */
+  onStart?: (group: number | undefined) => void
   /** Bytes of memory above which the tool is ended. Works on Linux only. */
   maxMemory?: number
   /** Called with each line as it arrives; a progress display that rewrites its line gives a line each time. */
@@ -161,7 +167,7 @@ export async function runTool(command: string, args: readonly string[], options:
   const windows = process.platform === 'win32'
   const [file, fileArguments] = windows
     ? [program, [...args]]
-    : ['/bin/sh', ['-c', WATCHDOG, 'corral-tool', program, ...args]]
+    : ['/bin/sh', ['-c', watchdog(options.grace ?? GRACE_MS), 'corral-tool', program, ...args]]
   const child = execa(file, fileArguments, {
     cwd: options.cwd ?? dirname(process.execPath),
     env: { ...toolEnvironment(env, options.purpose), ...options.variables },
@@ -174,6 +180,7 @@ export async function runTool(command: string, args: readonly string[], options:
     windowsHide: true
   })
   if (windows) child.stdin.end()
+  options.onStart?.(windows ? undefined : child.pid)
 
   const output: ToolOutput = { stdout: [], stderr: [] }
   const tail: string[] = []

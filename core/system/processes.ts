@@ -1,4 +1,4 @@
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { isSystemError } from '../errors.ts'
 import { toolEnvironment } from './tool-environment.ts'
 
@@ -96,4 +96,19 @@ export async function processMemory(pid: number | undefined): Promise<ReturnType
     if (memory) return memory
   }
   return undefined
+}
+
+/** The bytes that the processes of a group use, without mapped files; undefined except on Linux. */
+export async function groupMemory(group: number): Promise<number | undefined> {
+  if (process.platform !== 'linux') return undefined
+  const pids = (await readdir('/proc')).filter(name => /^\d+$/.test(name))
+  const sizes = await Promise.all(
+    pids.map(async pid => {
+      const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')
+      // The program's name, in parentheses, may contain spaces and parentheses.
+      const [, , found] = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+      return Number(found) === group ? ((await processMemory(Number(pid)))?.own ?? 0) : 0
+    })
+  )
+  return sizes.reduce((sum, size) => sum + size, 0)
 }

@@ -1,50 +1,15 @@
 import { basename } from 'node:path'
 import type { EngineLogRecord } from '../../core/contracts/engine-log.ts'
 import type { CorralError } from '../../core/errors.ts'
+import { LogTail } from '../../core/system/log-tail.ts'
 import type { ProcessExit } from './engine-process.ts'
 import { plainEvents } from './log-events.ts'
-
-const KEPT_LINES = 500
-const KEPT_LENGTH = 2000
-const KEPT_CHARACTERS = 256 * 1024
 
 const QUOTE = '│ '
 
 /** Marks a log line as text of a client or the model, so that it is never taken for a failure. */
 export const markAsClientText = (text: string) => QUOTE + text
 export const isQuoted = (line: string) => line.startsWith(QUOTE)
-
-/** Stores the last lines of a log, oldest first, within limits for lines and characters. */
-export class LogTail {
-  readonly #lines: string[] = []
-  #sinceMark = 0
-  dropped = 0
-  characters = 0
-
-  push(text: string): void {
-    const line = text.length > KEPT_LENGTH ? `${text.slice(0, KEPT_LENGTH)}…` : text
-    this.#lines.push(line)
-    this.characters += line.length
-    this.#sinceMark++
-    while (this.#lines.length > KEPT_LINES || this.characters > KEPT_CHARACTERS) {
-      this.characters -= this.#lines.shift()!.length
-      this.dropped++
-    }
-  }
-
-  all(): string[] {
-    return [...this.#lines]
-  }
-
-  /** Starts a new section, such as serving after loading. */
-  mark(): void {
-    this.#sinceMark = 0
-  }
-
-  sinceMark(): string[] {
-    return this.#sinceMark === 0 ? [] : this.#lines.slice(-this.#sinceMark)
-  }
-}
 
 export type EngineLogs = ReturnType<typeof createEngineLogs>
 

@@ -1,6 +1,7 @@
 import { CorralError, type ErrorCode } from '../../core/errors.ts'
 import { formatBytes } from '../../core/system/bytes.ts'
-import { isQuoted, type LogTail, withoutFolders } from './engine-logs.ts'
+import type { LogTail } from '../../core/system/log-tail.ts'
+import { isQuoted, withoutFolders } from './engine-logs.ts'
 import type { ProcessExit } from './engine-process.ts'
 import FACTS from './failure-causes.json' with { type: 'json' }
 

@@ -1,4 +1,4 @@
-import { Agent, type Dispatcher, request } from 'undici'
+import { Agent, type Dispatcher, FormData, request } from 'undici'
 import { CorralError, errorMessage } from '../../core/errors.ts'
 import { abortAfter } from '../../core/system/abort-signals.ts'
 import { isObject } from '../../core/system/json-object.ts'
@@ -38,7 +38,7 @@ class ServerFault extends Error {
   }
 }
 
-/** Manages servers with the same model. `interval` and `timeout` of health checks are milliseconds. */
+/** Manages servers with the same model. `interval` and `timeout` of health checks are milliseconds. 0 checks none. */
 export function createRemoteServers(
   name: string,
   settings: readonly RemoteServerSettings[],
@@ -70,10 +70,10 @@ export function createRemoteServers(
   }
 
   let checking: Promise<unknown> = Promise.resolve()
-  const timer = setInterval(() => {
+  const checkAll = () => {
     checking = Promise.all(servers.map(check))
-  }, interval)
-  timer.unref()
+  }
+  const timer = interval > 0 ? setInterval(checkAll, interval).unref() : undefined
 
   function unreachable(error: unknown): ServerFault {
     return new ServerFault(unavailable(`No server of model "${name}" can be reached. Try again later.`, error), true)
@@ -94,10 +94,10 @@ export function createRemoteServers(
         dispatcher: agent,
         headers: {
           ...headersOf(server),
-          'content-type': 'application/json',
+          ...(!(body instanceof FormData) && { 'content-type': 'application/json' }),
           ...headers
         },
-        body: JSON.stringify(body),
+        body: body instanceof FormData ? body : JSON.stringify(body),
         signal
       }).catch(error => {
         signal.throwIfAborted()

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import t from 'tap'
-import { LogTail } from '../../../runtimes/llama-server/engine-logs.ts'
+import { LogTail } from '../../../core/system/log-tail.ts'
 import {
   CAUSES,
   classifyFailure,

@@ -1,0 +1,148 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Dispatcher, FormData } from 'undici'
+import type {
+  AnswerSink,
+  Engine,
+  EngineExit,
+  EngineFields,
+  EngineSpec,
+  MemoryUse
+} from '../../../core/contracts/engines.ts'
+import { CorralError } from '../../../core/errors.ts'
+import { createRemoteEngine } from '../remote-engine.ts'
+import { createRemoteServers } from '../remote-servers.ts'
+import { serverKind } from '../server-kinds.ts'
+import type { ProgramProcess } from './program-process.ts'
+
+/** Milliseconds until the end of a program is known after its connections broke. */
+const EXIT_LAG_MS = 1000
+const CONNECT_TIMEOUT_MS = 5000
+
+/** What the models of a program are for. */
+export const PROGRAM_KINDS = ['chat', 'embedding', 'rerank', 'transcribe'] as const
+export type ProgramKind = (typeof PROGRAM_KINDS)[number]
+
+export interface ProgramEngineOptions {
+  kind: ProgramKind
+  /** Name of the program under `engines`, and of its model in requests. */
+  name: string
+  model: string
+  /** Path of its API, such as `/v1`. */
+  base: string
+  /** Tokens of context. */
+  contextSize: number
+  /** Maximum concurrent requests. */
+  slots: number
+  memory(): MemoryUse
+  log: { info(object: object, message: string): void; warn(object: object, message: string): void }
+  /** Ends the program, or lets it sleep. */
+  stop(): Promise<void>
+}
+
+type Body = Dispatcher.ResponseData['body']
+
+/** The engine of a running program: requests in OpenAI's format, with the abilities of its kind. */
+export function createProgramEngine(spec: EngineSpec, process: ProgramProcess, options: ProgramEngineOptions): Engine {
+  const { kind, name, model, base, contextSize, slots } = options
+  const servers = createRemoteServers(
+    spec.alias,
+    [{ url: process.address + base, ...(process.key && { key: process.key }) }],
+    {
+      // Its process says whether it lives.
+      interval: 0,
+      timeout: CONNECT_TIMEOUT_MS,
+      log: options.log,
+      kind: serverKind(undefined)
+    }
+  )
+  const remote = createRemoteEngine(spec, servers, { model, contextSize, kind: serverKind(undefined) })
+  let end: (exit: EngineExit) => void = () => {}
+  const stopped = new Promise<EngineExit>(resolve => {
+    end = resolve
+  })
+
+  /** The end of the program explains a failure better than the broken connection. */
+  async function explain(error: unknown): Promise<unknown> {
+    if (!(error instanceof CorralError) || !/^engine_(crashed|unreachable)$/.test(error.code)) return error
+    const exit = await Promise.race([process.exited, sleep(EXIT_LAG_MS, undefined, { ref: false })])
+    if (exit?.failure) return exit.failure
+    // A busy program answers with a status.
+    if (error.code === 'engine_crashed' || error.cause === undefined) return error
+    const message = `The program "${name}" closed the connection before it answered. Try again.`
+    return new CorralError('engine_crashed', message, { cause: error.cause })
+  }
+  const explained =
+    <Args extends unknown[], Result>(call: (...args: Args) => Promise<Result>) =>
+    (...args: Args): Promise<Result> =>
+      call(...args).catch(async error => {
+        throw await explain(error)
+      })
+
+  async function transcribe(request: EngineFields, sink: AnswerSink): Promise<void> {
+    const { audio, translate, language, prompt, temperature } = request
+    const form = new FormData()
+    form.set('file', new Blob([Buffer.from(String(audio), 'base64')]), 'audio')
+    for (const [key, value] of Object.entries({ model, response_format: 'json', language, prompt, temperature })) {
+      if (value !== undefined && value !== null) form.set(key, String(value))
+    }
+    const read = (body: Body) => body.json() as Promise<{ text?: unknown; usage?: Record<string, unknown> }>
+    const path = `/audio/${translate ? 'translations' : 'transcriptions'}`
+    const { text, usage } = await servers.ask(path, form, sink.signal, read)
+    if (typeof text !== 'string') {
+      throw new CorralError('engine_crashed', `The program "${name}" answered without the text of the recording.`)
+    }
+    await sink.take([{ content: text }])
+    const count = (value: unknown) => (typeof value === 'number' ? value : 0)
+    await sink.take([
+      {
+        finish: 'stop',
+        usage: {
+          promptTokens: count(usage?.input_tokens),
+          cachedTokens: 0,
+          completionTokens: count(usage?.output_tokens)
+        }
+      }
+    ])
+  }
+
+  async function rerank(query: string, documents: readonly string[], { signal }: { signal: AbortSignal }) {
+    type Reply = {
+      results: { index: number; relevance_score: number }[]
+      usage?: { prompt_tokens?: number; total_tokens?: number }
+    }
+    const read = (body: Body) => body.json() as Promise<Reply>
+    const { results, usage } = await servers.ask('/rerank', { model, query, documents }, signal, read)
+    return {
+      scores: results.map(({ index, relevance_score: score }) => ({ index, score })),
+      promptTokens: usage?.prompt_tokens ?? usage?.total_tokens ?? 0
+    }
+  }
+
+  const calls: Record<ProgramKind, Partial<Engine>> = {
+    chat: { chat: explained(remote.chat!), completion: explained(remote.completion!) },
+    embedding: { embed: explained(remote.embed!) },
+    rerank: { rerank: explained(rerank) },
+    transcribe: { transcribe: explained(transcribe) }
+  }
+  return {
+    id: remote.id,
+    provider: 'programs',
+    spec,
+    contextSize,
+    slots,
+    get memory() {
+      return options.memory()
+    },
+    get reserved() {
+      return options.memory()
+    },
+    exited: Promise.race([process.exited, stopped]).finally(() => servers.close()),
+    ...calls[kind],
+    async stop() {
+      await remote.stop()
+      await options.stop()
+      end({ code: null, signal: null, expected: true })
+    },
+    logTail: () => process.log.all()
+  }
+}

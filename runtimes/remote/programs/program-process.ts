@@ -1,0 +1,195 @@
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { request } from 'undici'
+import type { EngineExit } from '../../../core/contracts/engines.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { CorralError, errorMessage } from '../../../core/errors.ts'
+import { abortAfter } from '../../../core/system/abort-signals.ts'
+import { runTool, ToolError } from '../../../core/system/child-process.ts'
+import { LogTail } from '../../../core/system/log-tail.ts'
+import { groupMemory } from '../../../core/system/processes.ts'
+import { fillIn } from './program-command.ts'
+
+const HOST = '127.0.0.1'
+/** Milliseconds between questions whether a program is ready. */
+const READY_STEP_MS = 100
+/** Milliseconds that one such question may take. */
+const READY_QUESTION_MS = 5000
+
+export interface LaunchSettings {
+  /** Name of the program under `engines`. */
+  name: string
+  /** The program and its arguments, with placeholders. */
+  command: readonly string[]
+  environment: Readonly<Record<string, string>>
+  directory: string | undefined
+  /** A fixed port; absent for any free one. */
+  port: number | undefined
+  /** Path that answers with a status below 300 once the program is ready. */
+  ready: string
+  /** Milliseconds that it may take to become ready, and to end. */
+  startTimeout: number
+  stopTimeout: number
+}
+
+export type ProgramProcess = Awaited<ReturnType<typeof startProgram>>
+
+const failure = (message: string, cause: string) => new CorralError('load_failed', message, { details: { cause } })
+
+/**
+ * Starts a program and resolves once it is ready. It and all processes that it starts end with corral.
+ * @param model replaces `{model}`
+ * @throws CorralError `load_failed` with `details.cause`, `load_timeout`, or the signal's reason
+ */
+export async function startProgram(settings: LaunchSettings, model: string, { signal, onProgress }: Waiting) {
+  const { name, stopTimeout, directory } = settings
+  const port = settings.port === undefined ? await freePort() : await requireFree(settings.port, name)
+  const key = randomBytes(24).toString('base64url')
+  const [program, ...args] = settings.command.map(part => fillIn(part, { port: `${port}`, model, key }))
+  const log = new LogTail()
+  const stopping = new AbortController()
+  let group: number | undefined
+  let ended: EngineExit | undefined
+  const exited = runTool(program!, args, {
+    ...(directory !== undefined && { cwd: directory }),
+    variables: settings.environment,
+    signal: stopping.signal,
+    grace: stopTimeout,
+    onStart(id) {
+      group = id
+    },
+    onLine: line => log.push(line)
+  })
+    .then(
+      () => ({ code: 0, signal: null }),
+      error => {
+        if (!stopping.signal.aborted && !(error instanceof ToolError)) throw error
+        if (error instanceof ToolError && error.exitCode === undefined && error.exitSignal === undefined) {
+          log.push(error.message)
+        }
+        return { code: error.exitCode ?? null, signal: error.exitSignal ?? null }
+      }
+    )
+    .then((exit): EngineExit => {
+      const expected = stopping.signal.aborted
+      ended = { ...exit, expected, ...(!expected && { failure: crashed(name, exit, log) }) }
+      return ended
+    })
+
+  const address = `http://${HOST}:${port}`
+  const process = {
+    address,
+    /** For the header `authorization`, if the command contains `{key}`. */
+    key: settings.command.some(part => part.includes('{key}')) ? key : undefined,
+    log,
+    startedAt: new Date().toISOString(),
+    /** Settles when it and all processes that it started have ended. */
+    exited,
+    hasEnded: () => ended !== undefined,
+    /** The bytes of main memory that it uses; undefined if the system does not say. */
+    memory: async () => (group === undefined ? undefined : await groupMemory(group)),
+    async stop(): Promise<void> {
+      stopping.abort()
+      await exited
+    },
+    /** Resolves once it answers at `ready`. @throws as `startProgram` */
+    async untilReady({ signal, onProgress }: Waiting): Promise<void> {
+      const limit = performance.now() + settings.startTimeout
+      for (;;) {
+        signal?.throwIfAborted()
+        if (ended) throw notReady(name, ended, log)
+        if (await isReady(address + settings.ready)) return
+        if (performance.now() > limit) {
+          const what = `The program "${name}" did not answer at ${settings.ready} within ${settings.startTimeout / 1000} s.`
+          throw new CorralError(
+            'load_timeout',
+            `${what}${lastLine(log)} Correct "ready", or raise "start_timeout" under engines.${name}.`
+          )
+        }
+        onProgress?.({ phase: 'loading', subject: name })
+        await Promise.race([sleep(READY_STEP_MS), exited])
+      }
+    }
+  }
+  try {
+    await process.untilReady({ ...(signal && { signal }), ...(onProgress && { onProgress }) })
+    return process
+  } catch (error) {
+    await process.stop()
+    throw error
+  }
+}
+
+async function isReady(url: string): Promise<boolean> {
+  try {
+    const { statusCode, body } = await request(url, { signal: abortAfter(READY_QUESTION_MS) })
+    await body.dump()
+    return statusCode < 300
+  } catch {
+    return false
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, HOST)
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  await new Promise(resolve => server.close(resolve))
+  return port
+}
+
+/** @throws CorralError if another program listens on the port, which would get the requests */
+async function requireFree(port: number, name: string): Promise<number> {
+  const socket = connect(port, HOST)
+  try {
+    await once(socket, 'connect')
+  } catch {
+    return port
+  } finally {
+    socket.destroy()
+  }
+  const what = `Another program listens on port ${port}, which engines.${name} is to use.`
+  throw failure(`${what} End it, or write {port} in "command" and leave out "port".`, 'port_in_use')
+}
+
+const lastLine = (log: LogTail) => {
+  const last = log.all().findLast(line => line.trim() !== '')
+  return last === undefined ? '' : ` Its last line: ${last.slice(0, 400)}`
+}
+
+const describeExit = ({ code, signal }: Pick<EngineExit, 'code' | 'signal'>) =>
+  signal !== null ? `was ended by ${signal}` : code === null ? 'could not be started' : `ended with exit code ${code}`
+
+function notReady(name: string, exit: EngineExit, log: LogTail): CorralError {
+  const cause = exit.code === null && exit.signal === null ? 'not_started' : 'exited'
+  return failure(
+    `The program "${name}" ${describeExit(exit)} before it was ready.${lastLine(log)} Correct "command" under engines.${name}.`,
+    cause
+  )
+}
+
+function crashed(name: string, exit: Pick<EngineExit, 'code' | 'signal'>, log: LogTail): CorralError {
+  const message = `The program "${name}" ${describeExit(exit)}.${lastLine(log)} Send the request again to restart it.`
+  return new CorralError('engine_crashed', message, { details: { cause: 'exited' } })
+}
+
+/** Sends a command such as "sleep". @throws CorralError if it fails */
+export async function command({ address, key }: ProgramProcess, path: string, name: string): Promise<void> {
+  try {
+    const headers = key === undefined ? {} : { authorization: `Bearer ${key}` }
+    const { statusCode, body } = await request(address + path, {
+      method: 'POST',
+      headers,
+      signal: abortAfter(COMMAND_MS)
+    })
+    await body.dump()
+    if (statusCode >= 300) throw new Error(`status ${statusCode}`)
+  } catch (error) {
+    throw failure(`The program "${name}" refused POST ${path} (${errorMessage(error)}).`, 'command_refused')
+  }
+}
+
+/** Milliseconds that a program may take to fall asleep or wake up. */
+const COMMAND_MS = 120_000

@@ -1,0 +1,198 @@
+import { statSync } from 'node:fs'
+import type { FastifyBaseLogger } from 'fastify'
+import type { Engine, EngineLogRecord, EngineProvider, EngineSpec, MemoryUse } from '../../../core/contracts/engines.ts'
+import type { Gpu, HardwareService } from '../../../core/contracts/hardware.ts'
+import type { Model } from '../../../core/contracts/models.ts'
+import type { Waiting } from '../../../core/contracts/progress.ts'
+import { errorMessage } from '../../../core/errors.ts'
+import { formatBytes } from '../../../core/system/bytes.ts'
+import { createProgramEngine, type ProgramKind } from './program-engine.ts'
+import { command, type LaunchSettings, type ProgramProcess, startProgram } from './program-process.ts'
+
+/** Milliseconds between measurements of a running program's memory. */
+const MEASURE_MS = 10_000
+/** Main memory that a program is expected to need besides its files until it has been measured. */
+const USUAL_MEMORY = 512 * 2 ** 20
+/** Starts of each model whose output is kept. */
+const KEPT_LOGS = 3
+
+export interface ProgramSettings extends LaunchSettings {
+  kind: ProgramKind
+  base: string
+  contextSize: number
+  slots: number
+  /** Bytes by memory pool; absent to measure its main memory. */
+  memory: MemoryUse | undefined
+  /** How it gives up its memory without ending, and the milliseconds until it is ended nevertheless. */
+  sleep: { path: string; wake: string; for: number } | undefined
+}
+
+/** A model, its program, and the path or name that replaces `{model}` in the command. */
+export interface ProgramModel {
+  program: ProgramSettings
+  model: string
+}
+
+interface State {
+  process?: ProgramProcess | undefined
+  /** Set while the program sleeps. */
+  wakeBy?: NodeJS.Timeout | undefined
+  /** The bytes of main memory that were measured last. */
+  measured?: number
+  logs: EngineLogRecord[]
+}
+
+/** How GPUs of a manufacturer are named in memory pools. */
+const POOLS: Partial<Record<Gpu['vendor'], string>> = { nvidia: 'CUDA', amd: 'ROCm', intel: 'SYCL' }
+
+/** The memory pool of a name in the configuration: `gpu1` is the second GPU, and others are pools already. */
+function poolOf(name: string, gpus: readonly Gpu[]): string {
+  const [, index] = /^gpu(\d+)$/.exec(name) ?? []
+  const gpu = index === undefined ? undefined : gpus[Number(index)]
+  if (!gpu) return name
+  if (gpu.unifiedMemory) return 'host'
+  return `${POOLS[gpu.vendor] ?? 'Vulkan'}${gpus.filter(({ vendor }) => vendor === gpu.vendor).indexOf(gpu)}`
+}
+
+/** @param find returns the program of a model */
+export function createProgramProvider(
+  find: (model: Model) => ProgramModel | undefined,
+  { log, hardware }: { log: FastifyBaseLogger; hardware: HardwareService }
+): EngineProvider {
+  const states = new Map<string, State>()
+  const stateOf = ({ key }: Model) => {
+    const state = states.get(key) ?? { logs: [] }
+    states.set(key, state)
+    return state
+  }
+  function useOf({ program, model }: ProgramModel, { measured }: State): MemoryUse {
+    if (!program.memory) return { host: measured ?? sizeOf(model) + USUAL_MEMORY }
+    const gpus = hardware.known()?.gpus ?? []
+    return Object.fromEntries(Object.entries(program.memory).map(([name, bytes]) => [poolOf(name, gpus), bytes]))
+  }
+
+  async function wake(process: ProgramProcess, { program }: ProgramModel, waiting: Waiting): Promise<boolean> {
+    try {
+      await command(process, program.sleep!.wake, program.name)
+      await process.untilReady(waiting)
+      return true
+    } catch (error) {
+      waiting.signal?.throwIfAborted()
+      log.warn({ program: program.name, reason: errorMessage(error) }, 'a program did not wake up and is started again')
+      await process.stop()
+      return false
+    }
+  }
+
+  /** Returns the process of a model: the one that sleeps, or a new one. */
+  async function acquire(found: ProgramModel, state: State, waiting: Waiting): Promise<ProgramProcess> {
+    clearTimeout(state.wakeBy)
+    const { process } = state
+    if (process && !process.hasEnded() && (await wake(process, found, waiting))) return process
+    state.process = undefined
+    const started = await startProgram(found.program, found.model, waiting)
+    state.process = started
+    return started
+  }
+
+  async function release(process: ProgramProcess, { program }: ProgramModel, state: State): Promise<void> {
+    if (program.sleep) {
+      try {
+        await command(process, program.sleep.path, program.name)
+        state.wakeBy = setTimeout(() => void process.stop(), program.sleep.for).unref()
+        return
+      } catch (error) {
+        log.warn({ program: program.name, reason: errorMessage(error) }, 'a program did not fall asleep and is ended')
+      }
+    }
+    await process.stop()
+    state.process = undefined
+  }
+
+  function record(id: string, process: ProgramProcess, { program }: ProgramModel, state: State): void {
+    const entry: EngineLogRecord = {
+      engine: id,
+      build: program.name,
+      startedAt: process.startedAt,
+      get dropped() {
+        return process.log.dropped
+      },
+      get lines() {
+        return process.log.all()
+      }
+    }
+    state.logs = [entry, ...state.logs].slice(0, KEPT_LOGS)
+    void process.exited.then(({ code, signal, failure }) => {
+      entry.endedAt = new Date().toISOString()
+      entry.exit = { code, signal }
+      if (failure)
+        entry.failure = { code: failure.code, cause: String(failure.details?.cause), message: failure.message }
+    })
+  }
+
+  async function start(spec: EngineSpec, waiting: Waiting): Promise<Engine> {
+    const found = find(spec.variant)!
+    const { program, model } = found
+    const state = stateOf(spec.variant)
+    const process = await acquire(found, state, waiting)
+    const measure = async () => {
+      state.measured = (await process.memory()) ?? state.measured
+    }
+    await measure()
+    const timer = setInterval(() => void measure(), MEASURE_MS).unref()
+    const engine = createProgramEngine(spec, process, {
+      ...program,
+      model,
+      log,
+      memory: () => useOf(found, state),
+      stop: () => release(process, found, state)
+    })
+    void engine.exited.then(() => clearInterval(timer))
+    record(engine.id, process, found, state)
+    return engine
+  }
+
+  return {
+    name: 'programs',
+    serves(variant, mode) {
+      const found = find(variant)
+      if (!found) return 0
+      const { kind } = found.program
+      // Above the score of plugins that serve any model without files.
+      return mode === (kind === 'transcribe' ? 'chat' : kind) ? 2 : 0
+    },
+    // The command decides.
+    loadOptions: () => ({}),
+    async estimate({ variant }) {
+      await hardware.detect()
+      const found = find(variant)!
+      const { name, memory } = found.program
+      const state = stateOf(variant)
+      const use = useOf(found, state)
+      return {
+        use,
+        certain: memory !== undefined || state.measured !== undefined,
+        explain: () => {
+          const list = Object.entries(use).map(([pool, bytes]) => `${formatBytes(bytes)} (${pool})`)
+          const source = memory ? `according to engines.${name}.memory` : 'as estimated from its files or measured'
+          return `The program "${name}" needs ${list.join(', ')} ${source}.`
+        }
+      }
+    },
+    start,
+    logs: variant => states.get(variant.key)?.logs ?? [],
+    async close() {
+      await Promise.all(
+        [...states.values()].map(async ({ process, wakeBy }) => {
+          clearTimeout(wakeBy)
+          await process?.stop()
+        })
+      )
+    }
+  }
+}
+
+/** The bytes of a model's file; 0 if it is not a file. */
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0
+}

@@ -1,0 +1,264 @@
+import { spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { packageRoot } from '../../../../core/system/package-info.ts'
+import { processStartTime } from '../../../../core/system/processes.ts'
+import { fillIn, splitCommand } from '../../../../runtimes/remote/programs/program-command.ts'
+import { startTestCorral } from '../../../../testing/index.ts'
+import { startCorral, until } from '../../../support/corral.ts'
+import { engineBuildFolder } from '../../../support/engine-build.ts'
+
+const SCRIPT = join(packageRoot, 'test', 'fixtures', 'scripted-program.mjs')
+const DEMO_FILE = join(packageRoot, 'plugins', 'models', 'storage', 'demo-model', 'tiny-chat-f16.gguf')
+const model = 'other/one'
+const messages = [{ role: 'user', content: 'Hello' }]
+
+const scripted = (fault = 'none', more: object = {}) => ({
+  command: `"${process.execPath}" '${SCRIPT}' {port} ${fault} {model}`,
+  stop_timeout: '200ms',
+  ...more
+})
+
+async function corralOf(t: Test, engines: object, models: object = { [model]: { engine: 'scripted' } }) {
+  const config = `engines: ${JSON.stringify(engines)}\nmodels: ${JSON.stringify(models)}`
+  const corral = await startTestCorral({ echo: false, config })
+  t.teardown(() => corral.close())
+  return corral
+}
+type Corral = Awaited<ReturnType<typeof corralOf>>
+
+const ask = (corral: Corral, more: object = {}) => corral.json('/v1/chat/completions', { model, messages, ...more })
+const pidOf = async (corral: Corral) => Number.parseInt((await ask(corral)).body.choices[0].message.content, 10)
+const unload = (corral: Corral, name = model) =>
+  corral.json('/api/generate', { model: name, keep_alive: 0, stream: false })
+const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
+
+t.test('a command is split into arguments like in a shell, without expanding anything', async t => {
+  const table: [string, string[]][] = [
+    ['vllm serve {model}', ['vllm', 'serve', '{model}']],
+    [' a\n  b\t"c d" ', ['a', 'b', 'c d']],
+    [`x "it's" 'say "hi"' ''`, ['x', "it's", 'say "hi"', '']],
+    ['a\\ b "c\\"d" C:\\models\\x', ['a b', 'c"d', 'C:\\models\\x']],
+    ['--x="a b"c $HOME `ls` *', ['--x=a bc', '$HOME', '`ls`', '*']]
+  ]
+  for (const [command, words] of table) t.same(splitCommand(command), words, command)
+  for (const [command, message] of [
+    ['', /empty/],
+    ['  ', /empty/],
+    ['a "b', /not closed/],
+    ["a 'b", /not closed/]
+  ] as const) {
+    t.throws(() => splitCommand(command), message, command)
+  }
+  const values = { port: '1', model: '{key}', key: 'k' }
+  t.equal(fillIn('{port} {model} {key} {other} {}', values), '1 {key} k {other} {}', 'values are not filled in again')
+})
+
+t.test('a program answers on every API, and its process ends with its model', async t => {
+  const files = '/srv/models/one model.bin'
+  const corral = await corralOf(t, { scripted: scripted() }, { [model]: { engine: 'scripted', files } })
+  const chats: [string, object, (body: any) => string][] = [
+    ['/api/chat', { messages, stream: false }, body => body.message.content],
+    ['/v1/chat/completions', { messages }, body => body.choices[0].message.content],
+    ['/v1/responses', { input: 'Hello' }, body => body.output.at(-1).content[0].text],
+    ['/v1/messages', { messages, max_tokens: 9 }, body => body.content[0].text],
+    ['/ollama/api/chat', { messages, stream: false }, body => body.message.content]
+  ]
+  const answers = new Set<string>()
+  for (const [path, body, read] of chats) {
+    const reply = await corral.json(path, { model, ...body })
+    t.equal(reply.status, 200, path)
+    answers.add(read(reply.body))
+  }
+  t.equal(answers.size, 1, 'one process answers all')
+  const [answer] = answers
+  const pid = Number.parseInt(answer!, 10)
+  t.equal(answer, `${pid} ${files}`, 'the path of its files stays one argument')
+  const { body: ps } = await corral.json('/api/ps')
+  t.match(ps.models, [{ model, format: 'engines', slots: 8 }])
+  t.ok(ps.models[0].memory.host > 2 ** 20, 'its memory is measured')
+  await unload(corral)
+  await until('the process has ended', async () => !(await isRunning(pid)))
+  t.not(await pidOf(corral), pid, 'the next request starts it again')
+})
+
+t.test('embeddings, ranking and transcription reach the program of their kind', async t => {
+  const kinds = ['embedding', 'rerank', 'transcribe']
+  const corral = await corralOf(
+    t,
+    Object.fromEntries(kinds.map(kind => [kind, scripted('none', { kind })])),
+    Object.fromEntries(kinds.map(kind => [`other/${kind}`, { engine: kind }]))
+  )
+  const vectors = await corral.json('/v1/embeddings', { model: 'other/embedding', input: 'a' })
+  t.same(vectors.body.data[0].embedding, [1, 2])
+  const ranking = await corral.json('/v1/rerank', { model: 'other/rerank', query: 'a', documents: ['b', 'c'] })
+  t.match(ranking.body.results, [{ index: 1, relevance_score: 0.5 }])
+  const file = Buffer.from('RIFF....WAVEfmt ').toString('base64')
+  for (const path of ['transcriptions', 'translations']) {
+    const text = await corral.json(`/v1/audio/${path}`, { model: 'other/transcribe', file, language: 'de' })
+    t.match(text, { status: 200, body: { text: `${path} de true` } }, path)
+  }
+  const chat = await corral.json('/v1/chat/completions', { model: 'other/transcribe', messages })
+  t.match(chat.body.error, { code: 'unsupported_capability' })
+})
+
+t.test('a program that cannot serve is reported with the reason and what to do', async t => {
+  const taken = createServer().listen(0, '127.0.0.1')
+  await once(taken, 'listening')
+  t.teardown(() => taken.close())
+  const { port } = taken.address() as { port: number }
+  const table: [string, object, RegExp][] = [
+    [
+      'missing',
+      { command: 'no-such-program --port {port}' },
+      /could not be started before it was ready.*not found.*Correct "command" under engines/
+    ],
+    ['ending', scripted('exits'), /ended with exit code 3 before it was ready. Its last line: no such model/],
+    [
+      'silent',
+      scripted('never', { start_timeout: '300ms' }),
+      /did not answer at \/health within 0.3 s.*"start_timeout"/
+    ],
+    ['squatted', scripted('none', { port }), /Another program listens on port \d+/],
+    ['page', scripted('html'), /text\/html, which is not a model's answer/]
+  ]
+  const corral = await corralOf(
+    t,
+    Object.fromEntries(table.map(([name, program]) => [name, program])),
+    Object.fromEntries(table.map(([name]) => [`other/${name}`, { engine: name }]))
+  )
+  for (const [name, , message] of table) {
+    const reply = await ask(corral, { model: `other/${name}` })
+    t.ok(reply.status >= 500, name)
+    t.match(reply.body.error.message, message, name)
+  }
+})
+
+t.test('a crash during an answer is its error, and the next request starts the program again', async t => {
+  const corral = await corralOf(t, { scripted: scripted() })
+  const pid = await pidOf(corral)
+  const events = await corral.events('/v1/chat/completions', {
+    model,
+    messages: [{ role: 'user', content: 'crash' }],
+    stream: true
+  })
+  t.match(events.at(-1), { error: { code: 'engine_crashed', message: /"scripted" ended with exit code 7/ } })
+  t.not(await pidOf(corral), pid)
+})
+
+t.test('a program that sleeps keeps its process and wakes up for the next request', async t => {
+  const sleep = { path: '/sleep?level=1', wake: '/wake_up' }
+  const corral = await corralOf(
+    t,
+    {
+      scripted: scripted('none', { sleep }),
+      comatose: scripted('comatose', { sleep }),
+      short: scripted('none', { sleep: { ...sleep, for: '100ms' } })
+    },
+    { [model]: { engine: 'scripted' }, 'other/comatose': { engine: 'comatose' }, 'other/short': { engine: 'short' } }
+  )
+  const pid = await pidOf(corral)
+  await unload(corral)
+  t.same((await corral.json('/api/ps')).body.models, [], 'it is not listed as loaded')
+  t.ok(await isRunning(pid))
+  t.equal(await pidOf(corral), pid, 'the same process answers')
+
+  const askOther = async (name: string) =>
+    Number.parseInt((await ask(corral, { model: name })).body.choices[0].message.content, 10)
+  const first = await askOther('other/comatose')
+  await unload(corral, 'other/comatose')
+  t.not(await askOther('other/comatose'), first, 'one that does not wake up is started again')
+  const brief = await askOther('other/short')
+  await unload(corral, 'other/short')
+  await until('a program that has slept too long is ended', async () => !(await isRunning(brief)))
+  await unload(corral)
+  await corral.close()
+  t.notOk(await isRunning(pid), 'a sleeping program ends with the server')
+})
+
+t.test('nothing of a program outlives its model or a killed server', async t => {
+  const config = (fault: string) =>
+    `engines: ${JSON.stringify({ scripted: scripted(fault) })}\nmodels: ${JSON.stringify({ [model]: { engine: 'scripted' } })}\n`
+  for (const fault of ['stubborn', 'child']) {
+    const corral = await startCorral(t, { config: config(fault) })
+    const pid = Number.parseInt(
+      (await corral.json('/v1/chat/completions', { model, messages })).body.choices[0].message.content,
+      10
+    )
+    const group = groupOf(pid)
+    t.equal(group.length, fault === 'child' ? 2 : 1)
+    await corral.end('SIGKILL')
+    await until(`every process of the program ends (${fault})`, async () => {
+      const left = await Promise.all(group.map(isRunning))
+      return left.every(runs => !runs)
+    })
+  }
+})
+
+t.test('programs and stored models share the memory budget, and groups exclude each other', async t => {
+  const corral = await startCorral(t, {
+    config: `scheduler: {memory: 4GiB}\nengines: ${JSON.stringify({
+      big: scripted('none', { memory: { host: '3GiB' } }),
+      huge: scripted('none', { memory: { host: '5GiB' } }),
+      small: scripted()
+    })}\nmodels: ${JSON.stringify({
+      'other/a': { engine: 'big' },
+      'other/b': { engine: 'big' },
+      'other/huge': { engine: 'huge' },
+      'other/c': { engine: 'small', groups: ['g'] },
+      'corral/tiny-chat': { groups: ['g'] }
+    })}\n`
+  })
+  const loaded = async () => (await corral.json('/api/ps')).body.models.map((each: any) => each.model).sort()
+  const load = (name: string) => corral.json('/v1/chat/completions', { model: name, messages, max_tokens: 1 })
+  for (const name of ['other/a', 'other/b']) {
+    t.equal((await load(name)).status, 200)
+    t.same(await loaded(), [name], 'the other one was unloaded')
+  }
+  t.match((await load('other/huge')).body.error, { code: 'insufficient_memory', message: /engines\.huge\.memory/ })
+  await load('corral/tiny-chat')
+  await load('other/c')
+  t.notOk((await loaded()).includes('corral/tiny-chat'), 'a model of the same group was unloaded')
+})
+
+t.test('a second llama-server that a command starts answers like the own one', async t => {
+  const server = join(engineBuildFolder(), 'llama-server')
+  const command = `${server} --port {port} --model {model} --api-key {key} --threads 1 --ctx-size 4096 --offline --jinja`
+  const corral = await startCorral(t, {
+    config: `engines: ${JSON.stringify({ second: { command } })}\nmodels: ${JSON.stringify({
+      [model]: { engine: 'second', files: DEMO_FILE }
+    })}\n`
+  })
+  const texts: string[] = []
+  for (const name of [model, 'corral/tiny-chat']) {
+    const body = { model: name, messages, temperature: 0, max_tokens: 20 }
+    const reply = await corral.json('/v1/chat/completions', body)
+    t.equal(reply.status, 200, JSON.stringify(reply.body))
+    texts.push(reply.body.choices[0].message.content)
+  }
+  t.equal(texts[0], texts[1])
+  const long = await corral.json('/v1/chat/completions', {
+    model,
+    messages: [{ role: 'user', content: 'many words '.repeat(5000) }]
+  })
+  t.match(long, { status: 400, body: { error: { code: 'context_length_exceeded' } } })
+})
+
+t.test('mistakes in the configuration name the setting', async t => {
+  const table: [object, object, RegExp][] = [
+    [{}, { [model]: { engine: 'whisper' } }, /models\.other\/one\.engine.*no program "whisper".*none/],
+    [{ whisper: { command: 'x {port}' } }, { [model]: { engine: 'wisper' } }, /These exist: whisper/],
+    [{ x: { command: 'x --port 1' } }, { [model]: { engine: 'x' } }, /engines\.x\.command.*lacks \{port\}/],
+    [{ x: { command: 'x "{port}' } }, { [model]: { engine: 'x' } }, /not closed/],
+    [{ x: { command: 'x {port}', kind: 'dance' } }, {}, /engines\.x\.kind/]
+  ]
+  for (const [engines, models, message] of table) await t.rejects(corralOf(t, engines, models), message)
+})
+
+/** The process and those that it has started. */
+function groupOf(pid: number): number[] {
+  const { stdout } = spawnSync('ps', ['-o', 'pid=', '--ppid', `${pid}`], { encoding: 'utf8' })
+  return [pid, ...stdout.split(/\s+/).filter(Boolean).map(Number)]
+}
