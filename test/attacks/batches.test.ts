@@ -2,12 +2,8 @@ import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { begin, line, openai, reaches, results, sendFile } from '../plugins/apis/batches/support.ts'
-import { type Corral, DEMO, startCorral, until } from '../support/corral.ts'
+import { type Corral, DEMO, newKey, startCorral, until } from '../support/corral.ts'
 import { thorough } from '../support/thorough.ts'
-
-async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {
-  return (await corral.json('/api/keys', { name, ...more }, { local: true })).body.key
-}
 
 const batchFiles = (corral: Corral) => readdirSync(join(corral.home, 'batches', 'files'))
 

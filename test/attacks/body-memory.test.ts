@@ -1,12 +1,12 @@
 import { once } from 'node:events'
 import { request as httpRequest } from 'node:http'
-import { connect, type Socket } from 'node:net'
 import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
 import { BodyMemory, bodyMemoryLimits, routeBodyLimit } from '../../core/http/body-memory.ts'
 import { residentMemory } from '../../scripts/bench/measuring.ts'
 import { CAPITAL_QUESTION, type Corral, DEMO, startCorral, until } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
+import { openSocket } from '../support/raw-requests.ts'
 import { thorough } from '../support/thorough.ts'
 
 const MIB = 2 ** 20
@@ -85,31 +85,20 @@ function hold(t: Test, { url }: Corral, kind: string, count: number, path: strin
   const { header = '', encode = body => body } = KINDS[kind]!
   const body = encode(longChat(8 * MIB))
   const part = body.subarray(0, -1)
-  const { hostname, port } = new URL(url)
-  const sockets = Array.from({ length: count }, () => {
-    const socket = Object.assign(connect(Number(port), hostname), { got: '' })
-    socket.on('error', () => {
-      // A refused connection may be reset while it still sends.
-    })
-    socket.on('data', chunk => {
-      socket.got += chunk
-    })
-    const length = kind === 'chunks' ? '' : `Content-Length: ${body.length}\r\n`
-    socket.write(
-      `POST ${path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${ATTACKER}\r\n${header}${header && '\r\n'}${length}\r\n`
-    )
-    if (kind === 'chunks') socket.write(`${part.length.toString(16)}\r\n`)
+  const length = kind === 'chunks' ? '' : `Content-Length: ${body.length}\r\n`
+  const head = `POST ${path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${ATTACKER}\r\n${header}${header && '\r\n'}${length}\r\n`
+  return Array.from({ length: count }, () => {
+    const socket = openSocket(t, url, kind === 'chunks' ? `${head}${part.length.toString(16)}\r\n` : head)
     socket.write(part)
-    return socket as Socket & { got: string }
+    return socket
   })
-  t.teardown(() => {
-    for (const socket of sockets) socket.destroy()
-  })
-  return sockets
 }
 
+/** Everyday tests share this server. */
+const shared = startCorral(t, { config })
+
 t.test("unfinished bodies take only one client's share, and other clients are answered", async t => {
-  const corral = await startCorral(t, { config })
+  const corral = await shared
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
   const ask = (key: string, bytes: number) =>
     corral.json(
@@ -166,9 +155,12 @@ t.test('body memory is released when clients disconnect', thorough, async t => {
 })
 
 t.test('a body that is too large or expands too much is refused before it has arrived', async t => {
-  const corral = await startCorral(t, { config: 'limits: { body_memory_per_client: 4MiB }' })
+  const corral = await shared
+  corral.configure(config.replace('32MiB', '4MiB'))
+  t.equal((await corral.json('/api/reload', {}, { local: true })).status, 200)
   const send = async (path: string, body: string | Buffer<ArrayBuffer>, headers: Record<string, string> = {}) => {
-    const reply = await fetch(corral.url + path, { method: 'POST', body, headers })
+    const authorization = `Bearer ${HONEST}`
+    const reply = await fetch(corral.url + path, { method: 'POST', body, headers: { authorization, ...headers } })
     return { status: reply.status, text: await reply.text() }
   }
   const explosive = Buffer.alloc(16 * MIB, ' ')
@@ -201,7 +193,7 @@ t.test('a body that is too large or expands too much is refused before it has ar
 })
 
 t.test('a client that waits for 100 Continue gets its refusal instead', async t => {
-  const corral = await startCorral(t, { config })
+  const corral = await shared
   const { hostname, port } = new URL(corral.url)
   const body = JSON.stringify({ model: DEMO, messages: [CAPITAL_QUESTION], stream: false, max_tokens: 2 })
   const ask = async (path: string, headers: Record<string, string | number>) => {
@@ -235,12 +227,10 @@ t.test('a client that waits for 100 Continue gets its refusal instead', async t 
 })
 
 t.test('a request with contradictory headers is refused', async t => {
-  const corral = await startCorral(t)
-  const { hostname, port } = new URL(corral.url)
+  const corral = await shared
   const cases: [string, string][] = readCases('attack-cases.yaml', 'oddHeaders')
   for (const [line, headers] of cases) {
-    const socket = connect(Number(port), hostname)
-    socket.write(`${line} HTTP/1.1\r\n${headers}\r\n\r\n{}`)
+    const socket = openSocket(t, corral.url, `${line} HTTP/1.1\r\n${headers}\r\n\r\n{}`)
     const [reply] = await once(socket, 'data')
     t.match(String(reply), /^HTTP\/1\.1 400 [\s\S]*"invalid_request"/, headers)
     socket.destroy()

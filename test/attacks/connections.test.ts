@@ -1,30 +1,26 @@
 import { once } from 'node:events'
-import { createServer, request } from 'node:http'
-import { connect, type Socket } from 'node:net'
+import { createServer } from 'node:http'
 import { networkInterfaces } from 'node:os'
-import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
-import { json } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { ConnectionGuard } from '../../core/http/connection-guard.ts'
 import { type Corral, DEMO, endlessHosted, startCorral, until } from '../support/corral.ts'
+import { openSocket, type RawSocket } from '../support/raw-requests.ts'
 import { thorough } from '../support/thorough.ts'
 
-/** A connection that has sent `text`, and what it has received. */
-async function open(t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<Socket & { got: string }> {
-  const { hostname, port } = new URL(url)
-  const socket = Object.assign(connect(Number(port), hostname), { got: '' })
-  socket.on('error', () => {
-    // Refused connections may fail in several ways.
-  })
-  socket.on('data', chunk => {
-    socket.got += chunk
-  })
-  t.teardown(() => socket.destroy())
+/** An open connection that has sent `text`, and what it has received. */
+async function open(t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<RawSocket> {
+  const socket = openSocket(t, url)
   await once(socket, 'connect')
   if (text !== '') socket.write(text)
   return socket
 }
+
+/** Tests with keys share this server. */
+const shared = startCorral(t, {
+  config:
+    'limits: { connections: 20 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-the-attacker, key-of-an-honest-one] }'
+})
 
 const health = async (corral: Corral) => (await corral.json('/api/health')).status
 
@@ -51,29 +47,20 @@ t.test('idle connections make room for connections with requests', async t => {
 })
 
 t.test('connections with requests above the limit are refused, except on the private socket', async t => {
-  const corral = await startCorral(t, {
-    config:
-      'limits: { connections: 9 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-one-program, key-of-another-one] }'
-  })
-  const busy: Socket[] = []
-  for (let count = 0; count < 9; count++) {
-    busy.push(await open(t, corral.url, endlessChat(count % 2 === 0 ? 'key-of-one-program' : 'key-of-another-one')))
+  const corral = await shared
+  const busy: RawSocket[] = []
+  for (let count = 0; count < 20; count++) {
+    busy.push(await open(t, corral.url, endlessChat(count % 2 === 0 ? 'key-of-the-attacker' : 'key-of-an-honest-one')))
   }
-  const path = join(corral.home, 'private', 'corral.sock')
-  const local = async (what: string) => {
-    const asked = request({ socketPath: path, path: what })
-    asked.end()
-    const [response] = await once(asked, 'response')
-    return { status: response.statusCode, body: (await json(response)) as any }
-  }
+  const local = (path: string) => corral.json(path, undefined, { local: true })
   await until('all of them reach the engine', async () => {
     const { running = 0, queued = 0 } = (await local('/api/ps')).body.models[0] ?? {}
-    return running + queued === 9
+    return running + queued === 20
   })
   const refused = await open(t, corral.url, 'GET /api/health HTTP/1.1\r\nhost: localhost\r\n\r\n')
   await once(refused, 'close')
   t.match(refused.got, /^HTTP\/1\.1 503 .*retry-after: 1.*"code":"queue_full"/s)
-  t.match(corral.log(), /Connections are refused: 9 are open \(limits\.connections\)/)
+  t.match(corral.log(), /Connections are refused: 20 are open \(limits\.connections\)/)
 
   t.equal((await local('/api/health')).status, 200, 'the private socket answers')
   for (const socket of busy) socket.destroy()
@@ -81,10 +68,7 @@ t.test('connections with requests above the limit are refused, except on the pri
 })
 
 t.test('one client gets at most half of the connections, and others are answered', async t => {
-  const corral = await startCorral(t, {
-    config:
-      'limits: { connections: 20 }\ndefaults: { num_parallel: 2 }\nsecurity: { api_keys: [key-of-the-attacker, key-of-an-honest-one] }'
-  })
+  const corral = await shared
   const sockets = await Promise.all(
     Array.from({ length: 60 }, () => open(t, corral.url, endlessChat('key-of-the-attacker')))
   )
@@ -109,7 +93,7 @@ t.test('one address gets only a share of the connections', thorough, async t => 
     config: 'limits: { connections: 100, connections_per_address: 5 }\nsecurity: { insecure: true }'
   })
   const { port } = new URL(corral.url)
-  const sockets: Awaited<ReturnType<typeof open>>[] = []
+  const sockets: RawSocket[] = []
   for (let count = 0; count < 8; count++) sockets.push(await open(t, `http://${own}:${port}`))
   await until('three of eight are refused', () => sockets.filter(({ got }) => got.includes('503')).length === 3)
   for (let count = 0; count < 8; count++) sockets.push(await open(t, `http://127.0.0.1:${port}`))

@@ -36,24 +36,10 @@ t.test('lines of a grammar are marked, truncated and free of control characters'
 })
 
 t.test('text from a request never decides the cause of a later crash', t => {
-  const aborted = { code: null, signal: 'SIGABRT' }
-  const segfault = { code: null, signal: 'SIGSEGV' }
-  const killed = { code: null, signal: 'SIGKILL' }
-  const cases: [string[], typeof killed, string][] = [
-    [FORGED.map(line => `│ ${line}`), segfault, 'crashed'],
-    [['E srv    send_error: task id = 0, error: CUDA error: out of memory'], aborted, 'crashed'],
-    [['W srv operator(): got exception: {"message":"std::bad_alloc GGML_ASSERT"}'], aborted, 'crashed'],
-    [['W parse: unparsed peg-native output: failed to allocate CUDA0 buffer'], segfault, 'crashed'],
-    [['E CUDA error: out of memory'], killed, 'killed'],
-    [['E CUDA error: out of memory'], { code: null, signal: 'SIGTERM' }, 'terminated'],
-    [['E failed to allocate memory'], segfault, 'crashed'],
-    [['E CUDA error: out of memory', 'I slot launch_slot_: id  1 | task 7 | processing task'], aborted, 'crashed'],
-    // The engine's own last lines still count.
-    [['E CUDA error: out of memory', '  current device: 0'], aborted, 'out_of_gpu_memory'],
-    [['/x/ggml.c:12: GGML_ASSERT(a) failed'], aborted, 'assertion_failed']
-  ]
-  for (const [lines, exit, cause] of cases) {
-    t.equal(classifyFailure({ lines, exit }).cause, cause, `${exit.signal} after ${lines.at(-1)}`)
+  const cases: [lines: string[], signal: string, cause: string][] = readCases('attack-cases.yaml', 'lastLines')
+  const marked = FORGED.map(line => `│ ${line}`)
+  for (const [lines, signal, cause] of [...cases, [marked, 'SIGSEGV', 'crashed'] as const]) {
+    t.equal(classifyFailure({ lines, exit: { code: null, signal } }).cause, cause, `${signal} after ${lines.at(-1)}`)
   }
   t.end()
 })

@@ -1,41 +1,11 @@
 import t from 'tap'
 import { DEMO, startCorral } from '../support/corral.ts'
+import { readFixture } from '../support/fixture.ts'
 import { thorough } from '../support/thorough.ts'
 
 const model = DEMO
 const messages = [{ role: 'user', content: 'aaaaaaaaaaaaaaaa' }]
-const FOUND = 'root ::= a a a a a a a a\na ::= b{0,20}\nb ::= c{0,20}\nc ::= [a-z]? [0-9]?'
-const pattern = { type: 'string', pattern: '^(([a-z]?[0-9]?){0,20}){0,20}$' }
-const schema = { type: 'object', properties: { a: { type: 'array', items: pattern } }, required: ['a'] }
-const hosted = { type: 'json_schema', json_schema: { name: 'a', schema } }
-const tool = { type: 'function', function: { name: 'f', description: '', parameters: schema } }
-
-const REQUESTS: [string, object][] = [
-  ['/api/chat', { messages, options: { grammar: FOUND } }],
-  ['/api/chat', { messages, format: schema }],
-  ['/api/chat', { messages, tools: [tool] }],
-  ['/api/chat', { messages, options: { json_schema: schema } }],
-  ['/api/chat', { messages, options: { response_format: hosted } }],
-  ['/api/generate', { prompt: 'a', options: { grammar: FOUND } }],
-  ['/api/generate', { prompt: 'a', raw: true, options: { grammar: FOUND } }],
-  ['/api/generate', { prompt: 'a', format: schema }],
-  ['/ollama/api/chat', { messages, format: schema }],
-  ['/v1/chat/completions', { messages, grammar: FOUND }],
-  ['/v1/chat/completions', { messages, options: { grammar: FOUND } }],
-  ['/v1/chat/completions', { messages, stream: true, response_format: hosted }],
-  ['/v1/chat/completions', { messages, tools: [tool] }],
-  ['/v1/chat/completions', { messages, functions: [tool.function] }],
-  ['/v1/completions', { prompt: 'a', grammar: FOUND }],
-  ['/v1/completions', { prompt: 'a', json_schema: schema }],
-  ['/v1/responses', { input: 'a', grammar: FOUND }],
-  ['/v1/responses', { input: 'a', text: { format: { type: 'json_schema', name: 'a', schema } } }],
-  ['/v1/responses', { input: 'a', tools: [{ type: 'function', name: 'f', parameters: schema }] }],
-  ['/v1/responses/input_tokens', { input: 'a', tools: [{ type: 'function', name: 'f', parameters: schema }] }],
-  ['/v1/messages', { messages, max_tokens: 9, options: { grammar: FOUND } }],
-  ['/v1/messages', { messages, max_tokens: 9, tools: [{ name: 'f', input_schema: schema }] }],
-  ['/v1/messages', { messages, max_tokens: 9, output_config: { format: { type: 'json_schema', schema } } }],
-  ['/v1/messages/count_tokens', { messages, tools: [{ name: 'f', input_schema: schema }] }]
-]
+const REQUESTS: [string, object][] = readFixture<any>('attack-cases.yaml').endlessGrammars
 
 t.test('no grammar or schema freezes a model', async t => {
   const corral = await startCorral(t, { config: 'defaults: { num_ctx: 2048, num_parallel: 2, max_tokens: 30 }' })

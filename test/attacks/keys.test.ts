@@ -1,18 +1,20 @@
 import { readFileSync, statSync } from 'node:fs'
-import { request as httpRequest } from 'node:http'
 import { join } from 'node:path'
 import t from 'tap'
 import { corral as command, newHome } from '../command-line/command.ts'
-import { CAPITAL_QUESTION, type Corral, DEMO, endless, endlessHosted, startCorral, until } from '../support/corral.ts'
+import {
+  CAPITAL_QUESTION,
+  type Corral,
+  DEMO,
+  endless,
+  endlessHosted,
+  newKey,
+  startCorral,
+  until
+} from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
+import { sendExactly } from '../support/raw-requests.ts'
 import { thorough } from '../support/thorough.ts'
-
-/** Creates a key through the private socket, which is faster than the command line. */
-async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {
-  const { status, body } = await corral.json('/api/keys', { name, ...more }, { local: true })
-  if (status !== 200) throw new Error(JSON.stringify(body))
-  return body.key
-}
 
 const bearer = (key: string) => ({ headers: { authorization: `Bearer ${key}` } })
 const getStatus = async (corral: Corral, path: string, headers: Record<string, string> = {}, body?: unknown) => {
@@ -24,23 +26,6 @@ const getStatus = async (corral: Corral, path: string, headers: Record<string, s
 /** The reply without its ids and the name that it quotes. */
 const withoutIds = (reply: object, name: string) =>
   JSON.stringify(reply, (key, value) => (/request_?id/i.test(key) ? undefined : value)).replaceAll(name, '<name>')
-
-/** Sends a request with headers that fetch does not allow, such as Host. */
-function raw(url: string, path: string, headers: Record<string, string>): Promise<{ status: number; body: any }> {
-  return new Promise((resolve, reject) => {
-    httpRequest(new URL(path, url), { headers, agent: false }, response => {
-      let text = ''
-      response.setEncoding('utf8').on('data', part => {
-        text += part
-      })
-      response.on('end', () =>
-        resolve({ status: response.statusCode!, body: text.startsWith('{') ? JSON.parse(text) : text })
-      )
-    })
-      .on('error', reject)
-      .end()
-  })
-}
 
 /** Tests without settings share this server. */
 const corral = await startCorral(t)
@@ -245,19 +230,20 @@ t.test('clients behind trusted proxies are told apart by the forwarded address',
 t.test('"insecure" keeps the checks of Host and Origin, and makes nobody an admin', async t => {
   const corral = await startCorral(t, { flags: ['--host', '0.0.0.0', '--insecure'] })
   const url = corral.url.replace('0.0.0.0', '127.0.0.1')
+  const raw = (path: string, headers: Record<string, string>) => sendExactly({ url }, path, { headers })
   const { port } = new URL(url)
   for (const host of ['evil.com', `evil.com:${port}`, `127.0.0.1.evil.com:${port}`]) {
     for (const path of ['/api/tags', '/api/health', '/v1/models']) {
-      const { status, body } = await raw(url, path, { host })
+      const { status, body } = await raw(path, { host })
       t.equal(status, 403, `${host} ${path}`)
       t.match(JSON.stringify(body), /host_not_allowed/)
     }
   }
   for (const host of [`127.0.0.1:${port}`, `192.0.2.7:${port}`, `[::1]:${port}`, 'localhost']) {
-    t.equal((await raw(url, '/api/pulls', { host })).status, 200, `${host}: an operator`)
+    t.equal((await raw('/api/pulls', { host })).status, 200, `${host}: an operator`)
   }
-  t.equal((await raw(url, '/api/tags', { host: `localhost:${port}`, origin: 'https://evil.com' })).status, 403)
-  t.match(await raw(url, '/api/keys', { host: `localhost:${port}` }), { status: 403, body: { code: 'forbidden_role' } })
+  t.equal((await raw('/api/tags', { host: `localhost:${port}`, origin: 'https://evil.com' })).status, 403)
+  t.match(await raw('/api/keys', { host: `localhost:${port}` }), { status: 403, body: { code: 'forbidden_role' } })
 })
 
 t.test('a key for some models sees and uses only these', async t => {

@@ -1,26 +1,15 @@
 import { execFileSync } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import t from 'tap'
-import { Agent, fetch } from 'undici'
 import { corralWithHub, largeGguf, MIB } from '../plugins/models/download/support.ts'
 import { type Corral, until } from '../support/corral.ts'
 import { startHubEmulator } from '../support/hub-emulator/hub-emulator.ts'
 import type { EmulatedRepository } from '../support/hub-emulator/repositories.ts'
+import { clientFrom } from '../support/other-client.ts'
 
 const COUNT = 150
 /** A hub that sends almost nothing for as long as a client waits. */
 const TARPIT = { total: 2000 }
-
-/** Sends requests from another address of this machine. */
-function clientAt(address: string, corral: Corral, close: (end: () => Promise<void>) => void) {
-  const dispatcher = new Agent({ localAddress: address, headersTimeout: 0, bodyTimeout: 0, pipelining: 0 })
-  close(() => dispatcher.destroy())
-  return async (path: string, body: object) => {
-    const headers = { 'content-type': 'application/json' }
-    const reply = await fetch(corral.url + path, { method: 'POST', body: JSON.stringify(body), headers, dispatcher })
-    return { status: reply.status, headers: reply.headers, body: (await reply.json()) as any }
-  }
-}
 
 const descriptors = (pid: number) => readdirSync(`/proc/${pid}/fd`).length
 const countStates = async (corral: Corral) => {
@@ -46,10 +35,10 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   const corral = await corralWithHub(t, tarpit, options)
   const { pid } = corral.process
   execFileSync('prlimit', ['--pid', String(pid), '--nofile=256:256'])
-  const attacker = clientAt('127.0.0.2', corral, end => t.teardown(end))
+  const attacker = clientFrom(t, corral, '127.0.0.2')
   const before = descriptors(pid!)
   const replies = await Promise.all(
-    Array.from({ length: COUNT }, (_, i) => attacker('/api/pull', { model: `evil/m${i}-GGUF`, detach: true }))
+    Array.from({ length: COUNT }, (_, i) => attacker.json('/api/pull', { model: `evil/m${i}-GGUF`, detach: true }))
   )
   const accepted = replies.filter(({ status }) => status === 202)
   const refused = replies.filter(({ status }) => status === 429)
@@ -63,8 +52,8 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   })
   t.equal(states.waiting, accepted.length - 4)
 
-  const honest = clientAt('127.0.0.1', corral, end => t.teardown(end))
-  const pulled = await honest('/api/pull', { model: 'modelscope:good/one-GGUF', stream: false })
+  const honest = clientFrom(t, corral, '127.0.0.1')
+  const pulled = await honest.json('/api/pull', { model: 'modelscope:good/one-GGUF', stream: false })
   t.match(pulled, { status: 200, body: { status: 'success' } }, 'another client gets its turn immediately')
   // The first client's pulls are paused, and resume when no other client needs the slot.
   await until('the slot is used again', async () => (await countStates(corral)).downloading === 4)
@@ -72,7 +61,7 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
   t.equal((await corral.json('/api/health')).status, 200)
   t.notMatch(corral.log(), /EMFILE|too many open files/i)
   const mine = (await corral.json('/api/pulls')).body.pulls.find((pull: any) => pull.state === 'waiting').id
-  t.match(await honest('/api/pulls/cancel', { id: mine }), { status: 200 }, 'operators share the models')
+  t.match(await honest.json('/api/pulls/cancel', { id: mine }), { status: 200 }, 'operators share the models')
 
   await corral.end('SIGKILL')
   const again = await corralWithHub(t, tarpit, options)
@@ -81,8 +70,8 @@ t.test("150 pulls of one client do not stop another client's pull", async t => {
     return found.downloading === 4 ? found : undefined
   })
   t.same(after, { downloading: 4, waiting: accepted.length - 5, all: accepted.length - 1 })
-  const back = clientAt('127.0.0.1', again, end => t.teardown(end))
-  t.match(await back('/api/pull', { model: 'modelscope:good/two-GGUF', stream: false }), {
+  const back = clientFrom(t, again, '127.0.0.1')
+  t.match(await back.json('/api/pull', { model: 'modelscope:good/two-GGUF', stream: false }), {
     status: 200,
     body: { status: 'success' }
   })

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { type Corral, DEMO, startCorral } from '../support/corral.ts'
-import { readCases } from '../support/fixture.ts'
+import { readCases, readFixture } from '../support/fixture.ts'
 import { thorough } from '../support/thorough.ts'
 
 const CONFIG = `limits: { max_tokens: 12, n: 2, prompts: 3, num_parallel: 4, keep_alive: 10m }
@@ -15,15 +15,7 @@ const OVER: [string, object, string, string][] = readCases('attack-cases.yaml', 
 OVER.push(['/api/embed', { input: Array(20_000).fill('a') }, 'prompts', 'input'])
 
 /** Requests whose answers end at the limit, as do those of the fixture. */
-const ENDLESS: [string, object][] = [
-  ['/api/chat', { messages }],
-  ['/api/chat', { messages, options: { num_predict: -1 } }],
-  ['/api/generate', { prompt: 'a', raw: true, options: { n_predict: -2 } }],
-  ['/v1/chat/completions', { messages }],
-  ['/v1/chat/completions', { messages, max_tokens: null }],
-  ['/v1/completions', { prompt: 'a', max_tokens: -1 }],
-  ['/v1/responses', { input: 'Count to 30.' }]
-]
+const ENDLESS: [string, object][] = readFixture<any>('attack-cases.yaml').endlessRequests
 const TOO_MANY: [string, object][] = readCases('attack-cases.yaml', 'tooManyTokens')
 
 /** The number of tokens and the reason of an answer that ends at its limit, on any API. */

@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync } from 'node:fs'
-import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { UploadSlots } from '../../plugins/apis/ollama/models/blobs.ts'
 import { type Corral, startCorral, until } from '../support/corral.ts'
 import { failure } from '../support/failure.ts'
+import { openSocket, type RawSocket } from '../support/raw-requests.ts'
 import { thorough } from '../support/thorough.ts'
 
 const sha256 = (content: Buffer | string) => createHash('sha256').update(content).digest('hex')
@@ -15,45 +15,31 @@ const listBlobs = (corral: Corral) => {
   return existsSync(folder) ? readdirSync(folder) : []
 }
 
-interface RawUpload {
-  socket: Socket
-  /** The answer so far. */
-  answer(): string
-}
-
 /** Starts an upload from an address of this machine. Each address is a client. */
 function begin(
   t: Test,
-  corral: Corral,
+  { url }: Corral,
   {
     digest = sha256(String(Math.random())),
     length = 1e6 as number | 'chunked',
     from = '127.0.0.1',
     prefix = '/api'
   } = {}
-): RawUpload {
-  const { port, hostname } = new URL(corral.url)
-  const socket = connect({ host: hostname, port: Number(port), localAddress: from })
-  let answer = ''
-  socket.on('error', () => {})
-  socket.setEncoding('utf8').on('data', text => {
-    answer += text
-  })
-  t.teardown(() => socket.destroy())
+): RawSocket {
   const size = length === 'chunked' ? 'Transfer-Encoding: chunked' : `Content-Length: ${length}`
-  socket.write(`POST ${prefix}/blobs/sha256:${digest} HTTP/1.1\r\nHost: ${hostname}:${port}\r\n${size}\r\n\r\n`)
-  return { socket, answer: () => answer }
+  const head = `POST ${prefix}/blobs/sha256:${digest} HTTP/1.1\r\nHost: ${new URL(url).host}\r\n${size}\r\n\r\n`
+  return openSocket(t, url, head, from)
 }
 
-async function answered(upload: RawUpload): Promise<string> {
-  const whole = () => (/^HTTP\/1\.1 (\d+).*\}$/s.test(upload.answer()) ? upload.answer() : undefined)
+async function answered(upload: RawSocket): Promise<string> {
+  const whole = () => (/^HTTP\/1\.1 (\d+).*\}$/s.test(upload.got) ? upload.got : undefined)
   return await until('the upload is answered', whole, 20_000)
 }
 
 async function sendWhole(t: Test, corral: Corral, content: string, options: { from?: string } = {}): Promise<string> {
   const upload = begin(t, corral, { digest: sha256(content), length: content.length, ...options })
-  upload.socket.write(content)
-  return await until('it is answered', () => /^HTTP\/1\.1 (\d+)/.exec(upload.answer())?.[1], 20_000)
+  upload.write(content)
+  return await until('it is answered', () => /^HTTP\/1\.1 (\d+)/.exec(upload.got)?.[1], 20_000)
 }
 
 t.test('two hundred stalled uploads leave turns for another client', async t => {
@@ -61,10 +47,10 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
   const hostile = Array.from({ length: 200 }, (_, n) =>
     begin(t, corral, { length: n % 2 ? 1e6 : 'chunked', prefix: n % 3 ? '/api' : '/ollama/api' })
   )
-  const refused = () => hostile.filter(upload => upload.answer().startsWith('HTTP/1.1 429'))
+  const refused = () => hostile.filter(upload => upload.got.startsWith('HTTP/1.1 429'))
   await until('uploads that may not wait are refused', () => refused().length === 200 - 2 - 64, 20_000)
-  t.match(refused()[0]!.answer(), /limits\.uploads.*"rate_limited"/s)
-  t.match(refused()[0]!.answer(), /retry-after: \d+/i)
+  t.match(refused()[0]!.got, /limits\.uploads.*"rate_limited"/s)
+  t.match(refused()[0]!.got, /retry-after: \d+/i)
   t.equal(listBlobs(corral).length, 2, 'one client gets half of the turns')
   t.equal(await sendWhole(t, corral, 'honest', { from: '127.0.0.2' }), '201')
 
@@ -72,11 +58,11 @@ t.test('two hundred stalled uploads leave turns for another client', async t => 
   const more = Array.from({ length: 10 }, () => begin(t, corral, { from: '127.0.0.3' }))
   await until('all turns are taken', () => listBlobs(corral).filter(name => name.endsWith('.part')).length === 4)
   t.equal(await sendWhole(t, corral, 'honest too', { from: '127.0.0.2' }), '201')
-  t.equal([...hostile, ...more].filter(upload => /ended so that another client/.test(upload.answer())).length, 1)
+  t.equal([...hostile, ...more].filter(upload => /ended so that another client/.test(upload.got)).length, 1)
   const { body } = await corral.json('/api/tags')
   t.equal(body.models.length, 1, 'all other requests are answered')
 
-  for (const { socket } of [...hostile, ...more]) socket.destroy()
+  for (const socket of [...hostile, ...more]) socket.destroy()
   await until('nothing of them remains', () => listBlobs(corral).every(name => name.startsWith('sha256-')), 20_000)
   const descriptors = () => readdirSync(`/proc/${corral.process.pid}/fd`).length
   await until('no connection remains', () => descriptors() < 60, 20_000)
@@ -95,9 +81,9 @@ t.test('a trickling upload is given up, and a slow one is not', async t => {
   const trickle = (async () => {
     for (let at = 0; !ended; at += 1000) {
       // Twenty kilobytes a second beside twenty bytes a second.
-      if (at < slow.length) honest.socket.write(slow.subarray(at, at + 1000))
-      attacks.trickle.socket.write('x')
-      attacks.chunked.socket.write('1\r\nx\r\n')
+      if (at < slow.length) honest.write(slow.subarray(at, at + 1000))
+      attacks.trickle.write('x')
+      attacks.chunked.write('1\r\nx\r\n')
       await sleep(50)
     }
   })()
@@ -105,7 +91,7 @@ t.test('a trickling upload is given up, and a slow one is not', async t => {
     const text = await answered(upload)
     t.match(text, /^HTTP\/1\.1 400.*limits\.upload_stall.*"over_limit"/s, name)
   }
-  t.match(await until('the slow upload is complete', () => honest.answer(), 20_000), /^HTTP\/1\.1 201/)
+  t.match(await until('the slow upload is complete', () => honest.got, 20_000), /^HTTP\/1\.1 201/)
   ended = true
   await trickle
   t.same(listBlobs(corral), [`sha256-${sha256(slow)}`], 'nothing of the others remains')
@@ -120,7 +106,7 @@ t.test('unused files take a limited part of the disk', thorough, async t => {
   const half = begin(t, corral, { length: 200 })
   t.match(await answered(half), /one client may use 500 B/, 'half of it')
   const growing = begin(t, corral, { length: 'chunked', from: '127.0.0.2' })
-  for (let n = 0; n < 6; n++) growing.socket.write(`64\r\n${text('b', 100)}\r\n`)
+  for (let n = 0; n < 6; n++) growing.write(`64\r\n${text('b', 100)}\r\n`)
   t.match(await answered(growing), /^HTTP\/1\.1 400.*limits\.uploads_size.*"over_limit"/s, 'an upload without a size')
   t.equal(await sendWhole(t, corral, text('c', 450), { from: '127.0.0.2' }), '201', 'another client has its own half')
   const full = begin(t, corral, { length: 200, from: '127.0.0.3' })
@@ -129,7 +115,7 @@ t.test('unused files take a limited part of the disk', thorough, async t => {
   const open = begin(t, corral, { length: 140, from: '127.0.0.3' })
   await until('it runs', () => listBlobs(corral).some(name => name.endsWith('.part')))
   t.match(await answered(begin(t, corral, { length: 140, from: '127.0.0.4' })), /over_limit/)
-  open.socket.destroy()
+  open.destroy()
   await until('it is gone', () => !listBlobs(corral).some(name => name.endsWith('.part')))
   t.equal(await sendWhole(t, corral, text('d', 140), { from: '127.0.0.4' }), '201')
 

@@ -10,6 +10,7 @@ import { type PosixAccounts, posixWriter, windowsForeigner } from '../../core/sy
 import { packageRoot } from '../../core/system/package-info.ts'
 import type { JsonSchema } from '../../core/system/schema-check.ts'
 import { builtInPlugins } from '../../plugins/built-in.ts'
+import { readCases } from '../support/fixture.ts'
 
 const GUARDED = 'plugins: [./mine.mjs]\nruntimes: { llama_cpp: ./bin }\nsecurity: { api_keys: [secret], origins: [] }\n'
 const MINE = `import { writeFileSync } from 'node:fs'
@@ -142,69 +143,18 @@ t.test('posixWriter decides by mode and accounts who can write a file', async t 
     group: 'root:x:0:\nann:x:1000:\nusers:x:100:\ncorral:x:999:\ndev:x:50:ann,bob\nadmin:x:80:\ncorral-bob:x:7:bob',
     ...more
   })
-  const [FILE, FOLDER] = [0o100_000, 0o040_000]
-  for (const [what, uid, gid, mode, who, more] of [
-    ['own', 1000, 1000, FILE | 0o600, undefined],
-    ["root's", 0, 0, FILE | 0o664, undefined],
-    ["the service's", 999, 999, FILE | 0o660, undefined],
-    ['own, with the private group', 1000, 1000, FILE | 0o664, undefined],
-    ['with a private group that bob is in', 1000, 1000, FILE | 0o664, 'the group ann', { group: 'ann:x:1000:bob' }],
-    [
-      'with a private group that is the first of bob',
-      1000,
-      1000,
-      FILE | 0o664,
-      'the group ann',
-      { passwd: 'ann:x:1000:1000\nbob:x:1001:1000' }
-    ],
-    ['with a shared group', 1000, 50, FILE | 0o664, 'the group dev'],
-    ['with a shared group that may only read', 1000, 50, FILE | 0o644, undefined],
-    ['with a group of no name', 1000, 77, FILE | 0o664, 'the group 77'],
-    ['in a container without names', 1000, 1000, FILE | 0o664, undefined, { passwd: '', group: '' }],
-    ['writable by all', 1000, 1000, FILE | 0o602, 'every account of this machine'],
-    ["bob's", 1001, 1000, FILE | 0o600, 'its owner, the account bob,'],
-    ["bob's, for root", 1001, 0, FILE | 0o600, 'its owner, the account bob,', { uid: 0 }],
-    ['a sticky folder of root', 0, 0, FOLDER | 0o1777, undefined],
-    ['a sticky folder of bob', 1001, 0, FOLDER | 0o1777, 'its owner, the account bob,'],
-    ['a folder for all', 0, 0, FOLDER | 0o777, 'every account of this machine'],
-    ['a sticky file', 1000, 1000, FILE | 0o1666, 'every account of this machine'],
-    ['of staff on macOS', 1000, 20, FILE | 0o664, 'the group 20', { platform: 'darwin' }],
-    ['of admin on macOS', 1000, 80, FILE | 0o664, undefined, { platform: 'darwin' }]
-  ] as [string, number, number, number, string | undefined, Partial<PosixAccounts>?][]) {
+  /** What the file is, its owner, group and mode, who can write it, and other accounts. */
+  type Case = [string, number, number, number, string | undefined, Partial<PosixAccounts>?]
+  for (const [what, uid, gid, mode, who, more] of readCases<Case[]>('config-cases.yaml', 'posixWriters')) {
     t.equal(posixWriter({ path: '/x', uid, gid, mode }, accounts(more))?.who, who, what)
   }
 })
 
 t.test('windowsForeigner decides by the output of Get-Acl who can write a file', async t => {
   const ANN = 'S-1-5-21-1004336348-1177238915-682003330-1001'
-  const OWN = `O:${ANN}G:${ANN}D:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)(A;ID;FA;;;${ANN})`
-  const INSTALLER = 'S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464'
-  for (const [what, sddl, isFolder, sid] of [
-    ['a file of the profile', OWN, false, undefined],
-    [
-      'a file of an administrator that users may read',
-      'O:BAG:SYD:(A;ID;FA;;;BA)(A;ID;0x1200a9;;;BU)',
-      false,
-      undefined
-    ],
-    ['a file that users may write', `${OWN}(A;ID;0x1301bf;;;AU)`, false, 'AU'],
-    ['a file that everyone may write, by letters', `${OWN}(A;;FW;;;WD)`, false, 'WD'],
-    ['a file whose permissions everyone may change', `${OWN}(A;;WD;;;WD)`, false, 'WD'],
-    ['a file that another account fully controls', `${OWN}(A;;FA;;;S-1-5-21-1-2-3-1002)`, false, 'S-1-5-21-1-2-3-1002'],
-    ['a file that another account owns', OWN.replace(ANN, 'S-1-5-21-1-2-3-1002'), false, 'S-1-5-21-1-2-3-1002'],
-    ['a file that another account may not write', `${OWN}(D;;FA;;;S-1-5-21-1-2-3-1002)`, false, undefined],
-    ['a file without a list', `O:${ANN}G:${ANN}D:NO_ACCESS_CONTROL`, false, 'WD'],
-    [
-      'the root of the disk',
-      `O:${INSTALLER}G:${INSTALLER}D:PAI(A;;LC;;;AU)(A;OICIIO;SDGXGWGR;;;AU)(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)S:AI`,
-      true,
-      undefined
-    ],
-    ['a folder that users may delete', `O:BAG:BAD:AI(A;OICIID;0x1301bf;;;AU)`, true, 'AU'],
-    ['a folder in which users may add files', 'O:BAG:BAD:AI(A;CIID;0x2;;;BU)', true, undefined],
-    ['a folder whose entries users may delete', 'O:BAG:BAD:AI(A;CIOI;0x40;;;BU)', true, 'BU']
-  ] as [string, string, boolean, string | undefined][]) {
-    t.equal(windowsForeigner(sddl, ANN, isFolder), sid, what)
+  type Case = [what: string, sddl: string, isFolder: boolean, sid: string | undefined]
+  for (const [what, sddl, isFolder, sid] of readCases<Case[]>('config-cases.yaml', 'windowsWriters')) {
+    t.equal(windowsForeigner(sddl.replaceAll('ANN', ANN), ANN, isFolder), sid, what)
   }
 })
 

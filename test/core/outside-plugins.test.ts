@@ -80,9 +80,9 @@ t.test('invalid lists are reported by the check of the whole file', async t => {
 })
 
 t.test('all plugins that cannot be loaded are reported with their places', async t => {
-  const list = readCases<string[]>('plugin-cases.yaml', 'unloadable')
+  const list = readCases<[name: string, message: RegExp][]>('plugin-cases.yaml', 'unloadable')
   const folder = folderOf(t, {
-    'config.yaml': `plugins:\n${list.map(name => `  - ${name}\n`).join('')}`,
+    'config.yaml': `plugins:\n${list.map(([name]) => `  - ${name}\n`).join('')}`,
     'broken.mjs': 'throw new Error("out of sorts")',
     'lonely.mjs': 'import "a-package-that-is-not-installed"',
     'empty.mjs': 'export const a = 1',
@@ -94,18 +94,8 @@ t.test('all plugins that cannot be loaded are reported with their places', async
     () => t.fail('it was loaded') as never,
     (error: ConfigError) => error
   )
-  const messages = [
-    /"\.\/absent\.mjs" cannot be loaded: there is no .*absent\.mjs\.$/,
-    /broken\.mjs fails \(out of sorts\)\.$/,
-    /empty\.mjs has no plugin as its default export\.$/,
-    /"\.\/newer" cannot be loaded: is written for version 2/,
-    /it is not installed; "npm install absent-package" in /,
-    /"a b" cannot be loaded: it is neither a path .* nor the name of a package/,
-    /"\.\/bad" cannot be loaded: .*JSON/,
-    /lonely\.mjs fails \(Cannot find package 'a-package-that-is-not-installed'/
-  ]
-  t.equal(problems.length, messages.length)
-  for (const [at, message] of messages.entries()) {
+  t.equal(problems.length, list.length)
+  for (const [at, [, message]] of list.entries()) {
     t.match(problems[at], { line: at + 2, column: 5, setting: 'plugins', message })
     t.ok(problems[at]!.where.endsWith(`config.yaml:${at + 2}:5`), problems[at]!.where)
   }

@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { basename, dirname, join, normalize } from 'node:path'
 import { test } from 'tap'
 import { packageRoot } from '../../core/system/package-info.ts'
+import { readCases } from '../support/fixture.ts'
 
 /* Rules of the source tree that no compiler checks. The linter finds circular imports. */
 
@@ -43,53 +44,12 @@ test('timeouts use abortAfter, which works around a bug in Node.js 20', async t 
 })
 
 test('durations use the monotonic clock; only these files compare or write dates', async t => {
-  const dated = `
-    core/http/certificate
-    core/system/clock
-    core/system/data-directory
-    plugins/apis/batches/batches
-    plugins/apis/batches/user-files
-    plugins/apis/lmstudio/model-routes
-    plugins/apis/lmstudio/studio-chat
-    plugins/apis/native/answer
-    plugins/apis/native/events/state-collector
-    plugins/apis/ollama/models/blobs
-    plugins/apis/openai/openai-answer
-    plugins/apis/openai/responses/response-writer
-    plugins/apis/openai/responses/routes
-    plugins/models/download/pulls/pull-job
-    plugins/models/download/transfer/file-source
-    plugins/models/download/transfer/file-transfer
-    plugins/models/hubs/corral
-    plugins/models/hubs/hf-like
-    plugins/models/hubs/hub-fetch
-    plugins/models/hubs/modelscope
-    plugins/models/hubs/url
-    plugins/models/storage/model-scan
-    plugins/people/audit/audit-routes
-    plugins/people/audit/captures/captures
-    plugins/people/audit/line-log
-    plugins/people/security/key-file
-    plugins/people/security/key-store
-    plugins/people/security/session-store
-    plugins/people/security/who-am-i
-    plugins/people/usage/rate-limits
-    plugins/people/usage/shared-counters
-    plugins/people/usage/usage-records
-    plugins/people/usage/usage-routes
-    plugins/watching/tracing/request-spans
-    runtimes/llama-cpp/builds-directory
-    runtimes/llama-cpp/sources/release-server
-    runtimes/llama-server/learned-file
-    runtimes/llama-server/memory/memory-estimates
-    runtimes/llama-server/prompt-cache/prompt-cache
-    runtimes/llama-server/prompt-cache/state-store
-  `
   // Scripts are developer tools, and the page has no monotonic clock across its tabs.
   const found = files.filter(
     file => !/^scripts\/|^plugins\/page\/browser\//.test(file) && /Date\.now\b/.test(textOf(file))
   )
-  t.strictSame(found.map(file => file.replace(/\.ts$/, '')).sort(), dated.trim().split(/\s+/))
+  const dated = readCases<string[]>('core-cases.yaml', 'datedFiles')
+  t.strictSame(found.map(file => file.replace(/\.ts$/, '')).sort(), dated)
 })
 
 test('the core imports no plugin, no runtime and no command', async t => {

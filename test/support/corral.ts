@@ -139,6 +139,13 @@ export function newFolder(t: Pick<Test, 'teardown'>): string {
   return folder
 }
 
+/** Creates a key through the private socket, which is faster than the command line. */
+export async function newKey(corral: Corral, name: string, more: object = {}): Promise<string> {
+  const { status, body } = await corral.json('/api/keys', { name, ...more }, { local: true })
+  if (status !== 200) throw new Error(JSON.stringify(body))
+  return body.key
+}
+
 /** The number of running and queued requests. */
 export async function activeRequests(corral: Corral): Promise<number> {
   const { models } = (await corral.json('/api/ps')).body
