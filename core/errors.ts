@@ -61,10 +61,7 @@ export interface ErrorOptions {
   retryable?: boolean
 }
 
-/**
- * A failure with a stable code and a sentence that says what happened, what it happened to, and what the reader can do
- * next.
- */
+/** A failure with a stable code and a sentence: what happened, to what, and what the reader can do next. */
 export class CorralError extends Error {
   override readonly name = 'CorralError'
   readonly code: ErrorCode

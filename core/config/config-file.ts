@@ -35,10 +35,7 @@ export function expandPath(text: string, base: string): string {
 export const isNamed = ({ flags, env }: ConfigPlaces) =>
   flags.config !== undefined || Boolean(env.CORRAL_CONFIG?.trim())
 
-/**
- * The configuration file: `--config`, otherwise CORRAL_CONFIG, otherwise config.yaml in the working directory or the
- * data directory.
- */
+/** `--config`, otherwise CORRAL_CONFIG, otherwise config.yaml in the working directory or the data directory. */
 export async function findFile(places: ConfigPlaces, home: string): Promise<ConfigFile | undefined> {
   const { flags, env, cwd, file: known, text } = places
   const named = known === undefined ? (flags.config ?? (env.CORRAL_CONFIG?.trim() || undefined)) : undefined

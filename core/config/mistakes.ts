@@ -249,10 +249,7 @@ export function findMistakes(schema: ConfigSchema, values: unknown): Mistake[] {
   return mistakes
 }
 
-/**
- * The values without empty settings (`port:`), which count as not set. Unknown keys and list entries stay, so that they
- * are reported.
- */
+/** The values without empty settings (`port:`), which count as not set. Unknown keys and list entries stay. */
 export function withoutEmpty(schema: JsonSchema | undefined, value: unknown): unknown {
   if (!isObject(value)) return value
   const kept = Object.entries(value).flatMap(([key, inner]) => {

@@ -4,10 +4,7 @@ import { schemaAt } from './setting-schema.ts'
 export interface Override {
   path: string[]
   env: string
-  /**
-   * Without the dashes. `loadConfig` gets flags in camel case. Secrets have no flag, because other users can see
-   * command lines.
-   */
+  /** Without the dashes. Secrets have no flag, because other users can see command lines. */
   flag?: string
 }
 

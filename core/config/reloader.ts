@@ -89,10 +89,7 @@ export interface ReloaderOptions {
   plugins: Pick<PluginHost, 'canReload' | 'check' | 'reload' | 'restore'>
   /** Applies settings of the core that are not read each time they are needed. */
   applyCore(next: LoadedConfig['core'], before: LoadedConfig['core']): void
-  /**
-   * Reads the configuration again, from `file` if there was one. If `text` is given, it replaces the content of the
-   * file.
-   */
+  /** Reads the configuration again, from `file` if there was one, or from `text` instead of its content. */
   load(file: string | undefined, text?: string): Promise<LoadedConfig>
   log: FastifyBaseLogger
   /** Aborted when the server begins to shut down. */
@@ -120,10 +117,7 @@ export class Reloader {
     return this.#next(() => this.#carryOut())
   }
 
-  /**
-   * The configuration file on the disk. If there is none, its path in the data directory without a text.
-   * @throws CorralError `invalid_config` with the mistakes in it
-   */
+  /** The file on the disk, or its path in the data directory without a text. @throws CorralError `invalid_config` */
   async file(): Promise<{ path: string; text: string | undefined }> {
     const { live } = this.#options
     const found = await this.#load(live.current.file)
@@ -210,10 +204,7 @@ export class Reloader {
     }
   }
 
-  /**
-   * The changes that a configuration makes, and its parts that apply without a restart. @throws CorralError
-   * `shutting_down`
-   */
+  /** The changes of a configuration, and its parts that need no restart. @throws CorralError `shutting_down` */
   #plan(loaded: LoadedConfig) {
     const { live, definitions, plugins, signal } = this.#options
     if (signal.aborted) {

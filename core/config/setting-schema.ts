@@ -150,10 +150,7 @@ export interface ConfigSchema {
   check(value: unknown): ErrorObject[]
 }
 
-/**
- * The schema of the whole configuration: the core's settings, and one section per plugin under its name.
- * @throws PluginError if a plugin's name is taken or its options schema is unusable.
- */
+/** The core's settings, and one section per plugin under its name. @throws PluginError if a plugin's is unusable */
 export function composeConfigSchema(definitions: readonly FoundPlugin[]): ConfigSchema {
   const sections: Record<string, JsonSchema> = {}
   const unproven = new Map<string, ValidateFunction>()
@@ -242,10 +239,7 @@ export function isSecret(root: JsonSchema, path: readonly string[]): boolean {
   return holdsSecret(schema)
 }
 
-/**
- * Whether a setting, or a group around it, has a mark: `restart` if a change takes effect only after a restart, or
- * `needsTrust` if it is accepted only in a trusted file.
- */
+/** Whether a setting or its group takes effect only after a `restart`, or `needsTrust` in its file. */
 export function hasMark(root: JsonSchema, path: readonly string[], mark: 'restart' | 'needsTrust'): boolean {
   return path.some((_, index) => schemaAt(root, path.slice(0, index + 1))?.[mark] === true)
 }

@@ -1,8 +1,6 @@
 import { commonStart } from '../system/collections.ts'
 
-/**
- * The number of single letters to insert, delete, replace or swap with their neighbour to turn one text into the other.
- */
+/** The letters to insert, delete, replace or swap with their neighbour to turn one text into the other. */
 function distance(a: string, b: string): number {
   const rows: number[][] = [Array.from({ length: b.length + 1 }, (_, j) => j)]
   for (let i = 1; i <= a.length; i++) {

@@ -30,10 +30,7 @@ export interface AdoptRequest {
   files: AdoptedFile[]
   /** The same files with other defaults are another model. If absent, a replaced variant's defaults are kept. */
   defaults?: ModelDefaults
-  /**
-   * Whether the bare name refers to this variant from now on. Otherwise it does only if the variant is the model's
-   * first.
-   */
+  /** Whether the bare name always refers to this variant from now on, not only if it is the model's first. */
   becomesDefault?: boolean
   /** As in an `ImportRequest`. */
   caller?: Caller

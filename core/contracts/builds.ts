@@ -133,15 +133,9 @@ export interface BuildSource {
   readonly name: string
   /** One line on what it looks for and where. */
   readonly description: string
-  /**
-   * Whether it needs no network and no long work, and has one build for any kind. Such sources are checked at each
-   * start.
-   */
+  /** Whether it needs no network or long work, and has one build for any kind. It is checked at each start. */
   readonly instant?: boolean
-  /**
-   * Whether an earlier build still matches its settings. Builds that do not are used only if nothing better is
-   * available.
-   */
+  /** Whether an earlier build still matches its settings. Others are used only if nothing better is available. */
   wants?(build: Build): boolean
   /** Finds or makes an unverified build. Undefined, after `explain`, if it has none. @throws Error worth reporting */
   provide(request: BuildRequest): Promise<BuildCandidate | undefined>
@@ -257,10 +251,7 @@ export interface Runtimes {
   readonly engineSettings: EngineRunSettings
   /** The engine's own converter if possible, otherwise the pinned one. @throws CorralError `runtime_missing` */
   conversionTools(waiting: Waiting): Promise<ConversionTools>
-  /**
-   * The folder of the converter for the build for new engines. Undefined if the build or the converter is not
-   * installed.
-   */
+  /** The folder of the converter of the build for new engines; undefined if either is not installed. */
   presentConverter(): string | undefined
   /** Fetches, verifies and keeps a build without using it. @throws CorralError `runtime_missing` */
   install(request: InstallRequest, waiting: Waiting): Promise<Build>

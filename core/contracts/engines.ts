@@ -187,9 +187,7 @@ export interface Engine {
   chatBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
   /** As `chatBytes`, for `completion`. */
   completionBytes?(request: EngineFields, sink: AnswerSink<Buffer>): Promise<void>
-  /**
-   * Maximum items that it embeds or ranks together. Other clients get their turn between batches. Unlimited if absent.
-   */
+  /** Maximum items that it embeds or ranks together: other clients get their turn between batches. */
   readonly batch?: number
   /**
    * Embeds texts, or lists of tokens. `truncate` shortens inputs to the context, or to `most` tokens if that is less.

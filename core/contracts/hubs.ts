@@ -85,10 +85,7 @@ export interface Hub {
   readonly prefixes: readonly string[]
   /** Lists a repository. @throws CorralError `repo_not_found`, `hub_forbidden`, `hub_unreachable`, … */
   repository(request: HubRequest, waiting: Waiting): Promise<HubRepository>
-  /**
-   * Finds popular repositories with these words in their names. Repositories with GGUF files come first. @throws as
-   * `repository`
-   */
+  /** Finds popular repositories by words in their names, those with GGUF files first. @throws as `repository` */
   search?(words: string, limit: number, waiting: Waiting): Promise<HubMatch[]>
   /** A new location of a file: the first one, or when that stops working. @throws as `repository` */
   locate(

@@ -97,10 +97,7 @@ export interface BroughtModel {
 export interface ModelSource {
   /** The plugin's name, unique among sources. */
   readonly name: string
-  /**
-   * Returns the current models from memory. A frozen list is read once, so return the same list as long as nothing
-   * changes.
-   */
+  /** The current models, from memory. A frozen list is read once: return the same while nothing changes. */
   models(): readonly BroughtModel[]
 }
 

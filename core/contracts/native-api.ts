@@ -9,10 +9,7 @@ export interface ModelNaming {
   shown(variant: Model): string
   /** The name of an alias's record in lists of models; absent to list no aliases. */
   shownAlias?(alias: string): string
-  /**
-   * Whether `details` in records have only Ollama's own fields. Some of Ollama's clients refuse a reply with additional
-   * fields.
-   */
+  /** Whether `details` in records have only Ollama's own fields: some of its clients refuse others. */
   plainDetails?: boolean
   /** The name for a new model. @throws CorralError `invalid_model_name` */
   toCreate(requested: unknown): ModelName
@@ -50,10 +47,7 @@ export interface EventStream {
 export interface EventStreams {
   /** The supported content types of streams, the default first. */
   types: readonly ('text/event-stream' | 'application/x-ndjson')[]
-  /**
-   * Streams the events that `work` sends, then its result. An early failure is sent as an error status, a later failure
-   * as the last event.
-   */
+  /** Streams the events of `work`, then its result. An early failure sets the status, a later one is the last event. */
   reply(request: FastifyRequest, reply: FastifyReply, work: (stream: EventStream) => Promise<unknown>): Promise<void>
 }
 

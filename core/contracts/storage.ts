@@ -54,10 +54,7 @@ export interface Storage extends ModelList<StoredVariant> {
    * `invalid_request` that says what is wrong with the files, `model_exists`, `insufficient_storage`
    */
   import(request: ImportRequest, waiting?: Waiting): Promise<StoredVariant>
-  /**
-   * Removes a variant or model. Its files are removed after the `onRemove` listeners have run. @throws CorralError
-   * `model_not_found`
-   */
+  /** Removes a variant or model; its files after the `onRemove` listeners. @throws CorralError `model_not_found` */
   remove(name: ModelName): Promise<StoredVariant[]>
   setDefault(name: ModelName): Promise<StoredVariant>
   /** Called after variants have left the index and before their files are deleted. The removal waits for it. */

@@ -15,10 +15,7 @@ export interface ArrivingUpload {
   readonly ended: AbortSignal
 }
 
-/**
- * Bytes per second below which an upload is aborted after `limits.upload_stall`. A telephone line is seven times as
- * fast.
- */
+/** Bytes per second below which an upload is aborted after `limits.upload_stall`; a seventh of a telephone line. */
 const MIN_PACE = 1000
 
 /**
@@ -75,10 +72,7 @@ function stalled(stall: number, received: number): CorralError {
 /** Milliseconds in which a client that is still sending can read why its file is refused. */
 const REFUSAL_LINGER = 2000
 
-/**
- * Ends the connection of a request that was answered before its body was complete. Otherwise the server would wait for
- * the rest.
- */
+/** Ends the connection of a request that was answered early. Otherwise the server would wait for the rest. */
 export function endUpload(request: IncomingMessage): void {
   if (request.complete) return
   request.resume()

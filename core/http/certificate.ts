@@ -144,10 +144,7 @@ export class ServerCertificate {
   }
 }
 
-/**
- * Parses the text of both files, which is kept to detect changes.
- * @throws Error if the certificate and the key cannot be read, or do not belong together
- */
+/** Parses both files; the text is kept to detect changes. @throws Error if they are unreadable or do not match */
 function load(text: string) {
   const [cert = '', key = ''] = text.split('\0')
   // Handshakes cost a server much more than its client, so each connection has only one.

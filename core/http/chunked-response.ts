@@ -77,10 +77,7 @@ export class ChunkedResponse {
     raw.on('close', settle)
   }
 
-  /**
-   * Completes the response, after a last piece if given. Safe to call when the client has disconnected, and more than
-   * once.
-   */
+  /** Completes the response, after a last piece if given. Ignored after the end or a disconnect. */
   end(lastPiece?: string): void {
     const raw = this.#raw
     if (raw.destroyed || raw.writableEnded) return

@@ -18,10 +18,7 @@ export function isDisconnect(error: unknown, { raw }: FastifyRequest): boolean {
 /** Listeners of signals that many requests share, such as a key's. */
 const listeners = new WeakMap<AbortSignal, OpenSet<() => void>>()
 
-/**
- * Adds one listener to the signal for all requests, because adding many listeners to a signal is quadratic.
- * @returns removes the listener
- */
+/** Adds one listener to the signal for all requests, because many are quadratic. @returns removes it */
 function onAborted(signal: AbortSignal, listener: () => void): () => void {
   const all = listeners.get(signal) ?? new OpenSet()
   if (!listeners.has(signal)) {

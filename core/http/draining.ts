@@ -30,11 +30,7 @@ export class Drain {
     this.since = undefined
   }
 
-  /**
-   * Accepts a request for a model; repeated calls count once. A refusal ends its connection, so that the client's next
-   * request finds another server.
-   * @throws CorralError `draining`
-   */
+  /** Accepts a request once. A refused client must connect again, to another server. @throws CorralError `draining` */
   admit(reply: FastifyReply): void {
     const { record } = reply.request
     if (record.admitted) return

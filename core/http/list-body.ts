@@ -17,10 +17,7 @@ export interface ListRows {
   tail: string
   /** Whether rows stay the same as long as all models and aliases do. */
   followNames?: boolean
-  /**
-   * Returns one value for everything else that the row depends on besides the model. The row is rendered again if the
-   * value changes.
-   */
+  /** Everything else that the row depends on besides the model, as one value. A new one renders the row again. */
   factOf(model: Model, alias?: string): string | number
   /** The JSON of the row in each list, if it has one there. */
   textsOf(model: Model, alias?: string): readonly (string | undefined)[]
@@ -35,9 +32,9 @@ interface Row {
 }
 
 /**
- * The reply of a list of models, with one row for each model and then for each alias, or several such lists. With thousands of models,
- * rendering the JSON takes most of the request's time, and hardly any row changes between two requests. The last reply
- * is cached, and so are its rows, which are reused for the same model and fact.
+ * The reply of a list of models (a row for each model, then for each alias), or of several such lists. With thousands
+ * of models, rendering the JSON takes most of the request's time, and hardly any row changes between two requests. So
+ * the last reply is cached, and so are its rows, which are reused for the same model and fact.
  */
 export class ListBody {
   #rows: Row[] = []
@@ -46,10 +43,7 @@ export class ListBody {
   #version = 0
   readonly #run = randomBytes(6).toString('base64url')
 
-  /**
-   * Sends the list, or 304 if the client already has it.
-   * @param models all models. Do not use this for callers who may see only some of them.
-   */
+  /** Sends the list, or 304 if the client has it. `models` are all: not for callers who may see only some of them. */
   send(reply: FastifyReply, models: readonly Model[], aliases: readonly ModelAlias[], rows: ListRows): FastifyReply {
     const bytes = this.#bytesOf(models, aliases, rows)
     reply.headers({ etag: this.#tag, 'cache-control': 'private, no-cache' })

@@ -117,10 +117,7 @@ export function readListen(
   )
 }
 
-/**
- * Serves the application at the additional address, like `openListener`.
- * @throws ListenError if the address is taken, because clients would talk to the program that has it
- */
+/** Like `openListener`. @throws ListenError if the address is taken: clients would talk to another program */
 export async function openConfiguredListener(
   app: FastifyInstance,
   address: ListenAddress,

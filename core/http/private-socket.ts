@@ -87,10 +87,7 @@ function placesFor(home: string): Place[] {
   return [own, ...elsewhere]
 }
 
-/**
- * Creates a folder that only this user can enter.
- * @throws Error if it cannot be created, or cannot be used for a socket
- */
+/** Creates a folder that only this user can enter. @throws Error if that fails, or sockets do not work in it */
 async function privateFolder({ path, unique }: Place): Promise<string> {
   const longest = join(unique ? `${path}123456` : path, NAME)
   if (Buffer.byteLength(longest) > MAX_PATH_LENGTH) throw new Error(`${longest} is too long for the path of a socket`)

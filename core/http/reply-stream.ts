@@ -34,10 +34,7 @@ export interface ReplyStreamOptions {
   heartbeatInterval: number
   /** Milliseconds until the first heartbeat of a stream that has sent nothing, if they are fewer. */
   firstHeartbeat?: number
-  /**
-   * Formats a heartbeat from the current status, such as `loading 42%`. It may contain events of the protocol, but no
-   * content: the request is still retried after it.
-   */
+  /** A heartbeat for a status such as `loading 42%`, without content: the request is still retried after it. */
   heartbeat: (status: string) => string
 }
 
@@ -79,15 +76,9 @@ export interface ReplyStream {
   /** Whether anything but heartbeats has been sent. */
   readonly written: boolean
   status: string
-  /**
-   * Sends text or bytes. Wait for the promise before sending more, so that nothing is buffered for a slow reader.
-   * Writes after the end are ignored.
-   */
+  /** Sends text or bytes; ignored after the end. Wait for the promise, so that nothing is buffered. */
   write(chunk: string | Uint8Array): Promise<void> | undefined
-  /**
-   * Completes the reply, after a last chunk if given. Safe to call when the client has disconnected, and more than
-   * once.
-   */
+  /** Completes the reply, after a last chunk if given. Ignored after the end or a disconnect. */
   end(lastChunk?: string): void
 }
 

@@ -75,10 +75,7 @@ export class RequestRecord {
     this.#whenComplete = whenComplete
   }
 
-  /**
-   * Keeps the record open while an engine works for the request: a client may disconnect before the usage is known.
-   * Pair it with `release`.
-   */
+  /** Keeps the record open until `release`: a client may disconnect before the usage is known. */
   hold(): void {
     this.#open++
   }

@@ -15,10 +15,7 @@ export type ErrorShape = (codes: readonly ErrorCode[]) => TSchema
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /**
-     * The replies of the route, including errors, like `schema.response`. They are a function because only the API
-     * document needs them.
-     */
+    /** Like `schema.response`, with errors. A function, because only the API document needs them. */
     replies?: () => Record<string, ResponseSchema | TSchema>
   }
 }
@@ -118,10 +115,7 @@ export interface RouteSchema extends FastifySchema {
   errors?: readonly ErrorCode[]
   /** The role that it needs; `user` if absent. */
   role?: Role | 'anyone'
-  /**
-   * Whether to log it in the audit log, because it changes something or shows prompts or answers; by default, every
-   * method except `GET`.
-   */
+  /** Whether to log it in the audit log, as a change or a look at prompts or answers. Default: not for `GET`. */
   audited?: boolean
   /** Maximum size class of its body; see `usualBodySize`. */
   bodySize?: FastifyContextConfig['bodySize']
@@ -130,10 +124,7 @@ export interface RouteSchema extends FastifySchema {
 /** Routes that use a model take prompts, images and sounds. Other routes take names and settings. */
 const usualBodySize = (errors: readonly ErrorCode[]) => (errors.includes('context_exceeded') ? 'large' : 'small')
 
-/**
- * Returns a function that creates the options of an API's routes: Fastify validates requests by them, and the API
- * document shows them.
- */
+/** Creates the options of an API's routes: Fastify validates requests by them, the API document shows them. */
 export const routesWith =
   (shape: ErrorShape) =>
   <Route extends RouteSchema>(tag: string, operationId: string, summary: string, route: Route) => {
@@ -182,10 +173,7 @@ export interface HandledRoute<
   ): unknown
 }
 
-/**
- * Returns a function that creates the router of an API: a function that adds routes such as `GET /path` or
- * `GET,HEAD /path` to an application, in one group of the API document.
- */
+/** Creates an API's router: it adds routes (`GET,HEAD /path`) in one group of the API document. */
 export const routerWith =
   (shape: ErrorShape) =>
   (app: FastifyInstance, tag: string) =>

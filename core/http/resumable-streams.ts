@@ -18,10 +18,7 @@ declare module 'fastify' {
 
 /** The request header that asks for a resumable stream. */
 const WISH = 'x-corral-resumable'
-/**
- * The request header by which llama-server's clients ask for one, and name it themselves. The latest stream under a
- * name is used.
- */
+/** The header by which llama-server's clients ask for a stream of this name. The latest is used. */
 const CONVERSATION = 'x-conversation-id'
 const MAX_CONVERSATION = 512
 const STREAM_ID = 'x-corral-stream-id'

@@ -24,10 +24,7 @@ export interface RunningServer {
   app: FastifyInstance
   /** Reloads the configuration. @throws as `Reloader.reload` */
   reload(): Promise<ReloadReport>
-  /**
-   * Stops it: requests in progress may continue for `shutdown_grace`, engines are stopped, the data directory is
-   * released.
-   */
+  /** Stops it: ends requests within `shutdown_grace`, stops engines, releases the data directory. */
   close(): Promise<void>
 }
 

@@ -7,9 +7,7 @@ export function refusalText(status: string, code: string, error: string, header 
   return `HTTP/1.1 ${status}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\n${header}connection: close\r\n\r\n${body}`
 }
 
-/**
- * Returns the status and the sentence for a request that is not valid HTTP. The sentence does not quote the request.
- */
+/** The status and the sentence for a request that is not valid HTTP. It does not quote the request. */
 function reasonFor({ code, message }: ConnectionError): [status: string, error: string] {
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') {
     return ['408 Request Timeout', 'The request was not complete in time. Send it again.']

@@ -20,9 +20,7 @@ export type FileRole =
 
 export interface GgufFileName {
   role: FileRole
-  /**
-   * Quantization in capitals, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`. Taken from the folder if the name has none.
-   */
+  /** Quantization, such as `Q4_K_M`, `UD-Q4_K_XL`, `Q4_K_M-F16`. Taken from the folder if the name has none. */
   label: string | undefined
   /** The same for all quantizations of a model: in lower case, without folder, shard number and label. */
   base: string

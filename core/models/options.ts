@@ -131,9 +131,7 @@ export interface ParsedOptions {
   overflow?: OverflowPolicy
 }
 
-/**
- * Parses options. `null` means not set. Unknown names are passed to the engine. @throws CorralError `invalid_option`
- */
+/** Parses options. `null` is not set; the engine gets unknown names. @throws CorralError `invalid_option` */
 export function parseOptions(given: unknown): ParsedOptions {
   const parsed: ParsedOptions = { load: {}, sampling: {} }
   if (given === undefined || given === null) return parsed

@@ -78,10 +78,7 @@ export interface PluginOffer {
   on?: PluginHooks
   /** Registered as an encapsulated Fastify plugin. It must only register routes, hooks and handlers. */
   routes?: FastifyPluginAsync
-  /**
-   * A page that the server's page links to, and shows in a frame without any permissions: `path` is one of its `routes`
-   * (GET). It gets no key.
-   */
+  /** A page (one of the `routes`) that the server's page links to and shows in a frame, without permissions or key. */
   web?: { title: string; path: string }
   /** Runs after all plugins are registered and before the server listens. It must not do long work. */
   start?(): Promise<void> | void

@@ -15,10 +15,7 @@ export class Registrations {
     this.#undos.push(undo)
   }
 
-  /**
-   * A service as this plugin sees it: the functions that its methods `add…` return are recorded, and called if the
-   * plugin is left out. Other members are the service's own.
-   */
+  /** A service as this plugin sees it: what its `add…` methods return is called if the plugin is left out. */
   view<Service>(service: Service): Service {
     if (typeof service !== 'object' || service === null) return service
     const known = this.#views.get(service)

@@ -43,10 +43,7 @@ export function pluginAtFault(error?: unknown): Runner | undefined {
   return running.getStore()
 }
 
-/**
- * The plugin whose code is running, and its place: a plugin, or a file that is not corral's, such as a plugin that is
- * being imported. Undefined if it is corral itself.
- */
+/** The plugin whose code is running, or a file that is not corral's. Undefined if it is corral itself. */
 export function culpritNow(): string | undefined {
   const plugin = pluginAtFault()
   const frame = framesOf(currentStack()).find(({ path }) =>

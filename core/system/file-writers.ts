@@ -88,10 +88,7 @@ async function listedWriter({ path, mode }: PosixNode): Promise<ForeignWriter | 
 /** The text of a file, which minimal containers may lack. */
 const textOf = async (path: string) => (await readFile(path, 'utf8').catch(whenMissing)) ?? ''
 
-/**
- * Returns the file, then every link and folder on its path, which can redirect it. For a pipe or an open file, returns
- * only the file.
- */
+/** The file, then every link and folder on its path, which can redirect it, unless it is a pipe or is open. */
 async function nodesOnPath(path: string): Promise<PosixNode[]> {
   const file = await stat(path)
   if (!file.isFile() || /^\/(dev|proc)\//.test(path)) return [{ ...file, path }]

@@ -72,10 +72,7 @@ async function ask(program: string, args: string[]): Promise<string> {
   return failed ? '' : (stdout?.trim() ?? '')
 }
 
-/**
- * Parses the memory of a process in bytes from `smaps_rollup` or `status`.
- * @returns `resident` includes mapped files, `own` does not; shared memory is divided among its users
- */
+/** Parses `smaps_rollup` or `status`. `resident` includes mapped files, `own` does not. Shared memory is divided. */
 export function parseProcessMemory(text: string): { resident: number; own: number } | undefined {
   const kilobytes = (name: string) => {
     const match = new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(text)

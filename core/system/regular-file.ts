@@ -38,10 +38,7 @@ export function isSameFile(one: FileIdentity, other: FileIdentity): boolean {
   return one.dev === other.dev && one.ino === other.ino
 }
 
-/**
- * Returns a path of the open file itself, if the system has such paths. Otherwise returns the path by which it was
- * opened.
- */
+/** A path of the open file itself, if the system has such paths, otherwise the path by which it was opened. */
 export function pathOfOpened(file: FileHandle, path: string): string {
   return process.platform === 'linux' ? `/proc/self/fd/${file.fd}` : path
 }

@@ -23,10 +23,7 @@ export type ToolPurpose = keyof typeof PURPOSES
 /** Never inherited, even if a list has the name. */
 const SECRET = /KEY(?!RING)|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|^AWS_|^AZURE_|^GOOGLE_/
 
-/**
- * Returns the variables that a program may inherit. Names are case-insensitive on Windows, and names of proxies
- * everywhere.
- */
+/** The variables that a program may inherit. Case is ignored on Windows, and in names of proxies everywhere. */
 export function toolEnvironment(ambient: NodeJS.ProcessEnv, purpose?: ToolPurpose): Record<string, string> {
   const isAllowed = (name: string) => {
     const upper = name.toUpperCase()

@@ -43,9 +43,7 @@ interface NewPythonEnvironment {
   log: FastifyBaseLogger
   /** Its contents for Python 3.`minor`. */
   packages(minor: number): PythonPackages | Promise<PythonPackages>
-  /**
-   * Verifies the environment and returns the versions of its packages. @throws ToolError if something cannot be used
-   */
+  /** Verifies the environment and returns its packages' versions. @throws ToolError if one is unusable */
   prove(executable: string, signal?: AbortSignal): Promise<Record<string, string>>
   /** Why it cannot be used, as a sentence. */
   faultOf(error: ToolError): string
