@@ -44,15 +44,16 @@ async function listen(
 }
 
 /** A server in the private network that answers everything, including parts of a model. */
-async function secretServer(t: Pick<Test, 'teardown'>): Promise<Listening> {
-  return await listen(t, '127.0.0.1', (request, response) => {
-    const isModel = request.url!.includes('.gguf')
-    const body = isModel ? MODEL : Buffer.from(JSON.stringify({ error: SECRET }))
-    response.writeHead(isModel ? 200 : 403, { 'x-error-message': SECRET, 'content-length': body.length }).end(body)
-  })
-}
+const secret = await listen(t, '127.0.0.1', ({ url }, response) => {
+  const isModel = url!.includes('.gguf')
+  const body = isModel ? MODEL : Buffer.from(JSON.stringify({ error: SECRET }))
+  response.writeHead(isModel ? 200 : 403, { 'x-error-message': SECRET, 'content-length': body.length }).end(body)
+})
 
 const NO_PROXY = { HTTP_PROXY: '', HTTPS_PROXY: '', http_proxy: '', https_proxy: '' }
+const strict = await startCorral(t, { env: NO_PROXY, config: 'storage:\n  demo_model: false' })
+const allowing = await startCorral(t, { env: NO_PROXY, config: ALLOWING })
+
 async function refused(corral: Corral, model: string, more: object = {}) {
   const { status, body } = await corral.json('/api/pull', { model, as: 'me/x', stream: false, ...more })
   // The id differs in every reply.
@@ -70,9 +71,8 @@ async function closedPort(): Promise<number> {
 }
 
 t.test('pulls from private addresses are refused without revealing what is there', async t => {
-  const secret = await secretServer(t)
   const closed = await closedPort()
-  const corral = await startCorral(t, { env: NO_PROXY, config: 'storage:\n  demo_model: false' })
+  const corral = strict
   const at = (host: string, path = '/model.gguf') => `http://${host}:${secret.port}${path}`
   for (const host of [
     '127.0.0.1',
@@ -122,7 +122,6 @@ t.test('pulls from private addresses are refused without revealing what is there
 })
 
 t.test('redirects reach only allowed addresses', async t => {
-  const secret = await secretServer(t)
   const open = await listen(t, ALLOWED, ({ url }, response) => {
     const files = [{ path: 'm.gguf', size: MODEL.length, sha256: 'ab'.repeat(32), role: 'model' }]
     if (url!.startsWith('/api/files/me/lister')) {
@@ -136,7 +135,7 @@ t.test('redirects reach only allowed addresses', async t => {
     const to = new URL(`http://x${url}`).searchParams.get('to') ?? secret.url
     response.writeHead(302, { location: `${to}/model.gguf` }).end(SECRET)
   })
-  const corral = await startCorral(t, { env: NO_PROXY, config: ALLOWING })
+  const corral = allowing
   for (const to of [secret.url, `http://localhost:${secret.port}`, `http://[::ffff:7f00:1]:${secret.port}`]) {
     const reply = await refused(corral, `${open.url}/a.gguf?to=${encodeURIComponent(to)}`)
     t.match(reply, { status: 403, body: { code: 'address_not_allowed' } }, to)
@@ -159,7 +158,7 @@ t.test('replies of servers that clients choose are not quoted', async t => {
     const headers = { 'x-error-message': SECRET, 'content-type': 'text/plain', 'retry-after': '3600' }
     response.writeHead(status, headers).end(SECRET)
   })
-  const corral = await startCorral(t, { env: NO_PROXY, config: ALLOWING })
+  const corral = allowing
   for (status of [400, 401, 403, 404, 418, 429, 501]) {
     for (const model of [`${open.url}/a.gguf`, `corral://${new URL(open.url).host}/a/b`]) {
       const reply = await refused(corral, model)
@@ -210,7 +209,6 @@ t.test('a proxy is reached, and is not asked for private addresses', async t => 
 })
 
 t.test('the address policy applies inside the transfer thread', async t => {
-  const secret = await secretServer(t)
   const open = await listen(t, ALLOWED, (_, response) => {
     response.writeHead(302, { location: `http://localhost:${secret.port}/m.gguf` }).end()
   })
@@ -282,13 +280,12 @@ t.test('a pull follows the current policy, also after a restart', async t => {
 })
 
 t.test('the private socket allows every address, for its own callers only', async t => {
-  const secret = await secretServer(t)
-  const corral = await startCorral(t, { env: NO_PROXY, config: 'storage:\n  demo_model: false' })
+  const before = secret.seen.length
   const ask = { model: `${secret.url}/m.gguf`, as: 'me/local', stream: false, dry_run: true }
-  t.match(await corral.json('/api/pull', ask, { local: true }), { status: 200, body: { size: MODEL.length } })
+  t.match(await strict.json('/api/pull', ask, { local: true }), { status: 200, body: { size: MODEL.length } })
   const asked = secret.seen.length
-  t.ok(asked > 0)
+  t.ok(asked > before)
   // Other clients may not use the connection that is still open.
-  t.match(await corral.json('/api/pull', ask), { status: 403, body: { code: 'address_not_allowed' } })
+  t.match(await strict.json('/api/pull', ask), { status: 403, body: { code: 'address_not_allowed' } })
   t.equal(secret.seen.length, asked)
 })

@@ -9,10 +9,12 @@ import { thorough } from '../support/thorough.ts'
 const CONFIG = 'scheduler: { load_grace: 300ms }\ndefaults: { num_ctx: 512, num_parallel: 2, temperature: 0 }'
 const body = (options: object) => ({ model: DEMO, messages: [CAPITAL_QUESTION], stream: false, options })
 const loading = { model: DEMO, stream: false, options: NEVER_READY }
+const scripted = { CORRAL_LLAMA_CPP: scriptedBuild(t) }
+const shared = await startCorral(t, { config: CONFIG, env: scripted })
+const loads = async (corral = shared) => (await corral.json('/api/ps')).body.loading
 
 t.test('a load ends when all its clients have disconnected, on every API', async t => {
-  const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
-  const client = clientFrom(t, corral, '127.0.0.2')
+  const client = clientFrom(t, shared, '127.0.0.2')
   const ways: [string, object][] = [
     ['/api/chat', body(NEVER_READY)],
     ['/v1/chat/completions', { ...body({}), ...NEVER_READY, stream: true }],
@@ -25,55 +27,45 @@ t.test('a load ends when all its clients have disconnected, on every API', async
       ({ text }) => text.catch(() => undefined),
       () => undefined
     )
-    await until('it is loading', async () =>
-      (await corral.json('/api/ps')).body.loading.some(({ state }: any) => state === 'loading')
-    )
+    await until('it is loading', async () => (await loads()).some(({ state }: any) => state === 'loading'))
     leave.abort()
     await asked
-    await until(`the load ends: ${path}`, async () => (await corral.json('/api/ps')).body.loading.length === 0)
+    await until(`the load ends: ${path}`, async () => (await loads()).length === 0)
   }
   t.equal((await client.json('/api/chat', body({}))).status, 200, 'the model is available to others')
 })
 
 t.test('a client that retries joins the running load', async t => {
-  const corral = await startCorral(t, {
-    config: CONFIG.replace('300ms', '20s'),
-    env: { CORRAL_LLAMA_CPP: scriptedBuild(t) }
-  })
+  const corral = await startCorral(t, { config: CONFIG.replace('300ms', '20s'), env: scripted })
   const client = clientFrom(t, corral, '127.0.0.2')
-  const loads = () => corral.log().match(/"loading corral\/tiny-chat"/g)?.length
+  const begun = () => corral.log().match(/"loading corral\/tiny-chat"/g)?.length
   for (let attempt = 0; attempt < 3; attempt++) {
     const leave = new AbortController()
     const asked = client.ask('/api/chat', body(NEVER_READY), leave.signal).catch(() => undefined)
     await until('it waits', async () =>
-      (await corral.json('/api/ps')).body.loading.some(({ queued, state }: any) => queued > 0 && state === 'loading')
+      (await loads(corral)).some(({ queued, state }: any) => queued > 0 && state === 'loading')
     )
-    await until('its engine is started', loads)
+    await until('its engine is started', begun)
     leave.abort()
     await asked
     await until('the client has disconnected', async () =>
-      (await corral.json('/api/ps')).body.loading.every(({ queued }: any) => queued === 0)
+      (await loads(corral)).every(({ queued }: any) => queued === 0)
     )
   }
-  t.equal(loads(), 1, 'one load for all attempts')
+  t.equal(begun(), 1, 'one load for all attempts')
 })
 
 t.test('an abandoned reload costs other clients nothing', thorough, async t => {
-  const corral = await startCorral(t, { config: CONFIG, env: { CORRAL_LLAMA_CPP: scriptedBuild(t) } })
-  const greedy = clientFrom(t, corral, '127.0.0.2')
-  const honest = clientFrom(t, corral, '127.0.0.3')
+  const greedy = clientFrom(t, shared, '127.0.0.2')
+  const honest = clientFrom(t, shared, '127.0.0.3')
   t.equal((await honest.json('/api/chat', body({}))).status, 200)
-  const first = corral.enginePids()
+  const first = shared.enginePids()
   const leave = new AbortController()
   const asked = greedy.ask('/api/chat', body(NEVER_READY), leave.signal).catch(() => undefined)
   await until('it is reloading', () => first.every(pid => !alive(pid)))
-  await until('it is loading', async () =>
-    (await corral.json('/api/ps')).body.loading.some(({ state }: any) => state === 'loading')
-  )
+  await until('it is loading', async () => (await loads()).some(({ state }: any) => state === 'loading'))
   const waiting = honest.json('/api/chat', body({}))
-  await until('another one waits', async () =>
-    (await corral.json('/api/ps')).body.loading.some(({ queued }: any) => queued === 2)
-  )
+  await until('another one waits', async () => (await loads()).some(({ queued }: any) => queued === 2))
   leave.abort()
   await asked
   t.equal((await waiting).status, 200)
