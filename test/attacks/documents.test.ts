@@ -14,14 +14,8 @@ const corral = await startCorral(t, {
 function prompt(key: string, documents: readonly Buffer[], signal?: AbortSignal) {
   const content = documents.map(bytes => ({ type: 'file', file: { file_data: bytes.toString('base64') } }))
   const messages = [{ role: 'user', content: 'Read.' }, CALL, { role: 'tool', tool_call_id: 'a', content }]
-  return corral.json(
-    '/apply-template',
-    { model: DEMO, messages },
-    {
-      headers: { authorization: `Bearer ${key}` },
-      ...(signal && { signal })
-    }
-  )
+  const headers = { authorization: `Bearer ${key}` }
+  return corral.json('/apply-template', { model: DEMO, messages }, { headers, ...(signal && { signal }) })
 }
 const CALL = {
   role: 'assistant',
@@ -122,11 +116,8 @@ t.test('a client gets events while a slow PDF is read', async t => {
   const headers = { authorization: `Bearer ${HONEST}` }
   for (const [path, more, part, expected] of cases) {
     const messages = [{ role: 'user', content: [part] }]
-    const reply = await corral.send(
-      path,
-      { model: DEMO, messages, input: messages, stream: true, ...more },
-      { headers }
-    )
+    const body = { model: DEMO, messages, input: messages, stream: true, ...more }
+    const reply = await corral.send(path, body, { headers })
     t.equal(reply.status, 200)
     t.match(await reply.text(), expected)
   }

@@ -1,23 +1,15 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import t from 'tap'
 import { findExecutable, lineSplitter, runTool, ToolError } from '../../core/system/child-process.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
 import { processStartTime } from '../../core/system/processes.ts'
+import { until } from '../support/corral.ts'
 import { readCases } from '../support/fixture.ts'
 
 const isRunning = async (pid: number) => (await processStartTime(pid)) !== undefined
-
-async function until(what: string, check: () => boolean | Promise<boolean>): Promise<void> {
-  for (let tries = 0; tries < 2400; tries++) {
-    if (await check()) return
-    await sleep(25)
-  }
-  throw new Error(`gave up waiting for ${what}`)
-}
 
 /**
  * A tool with children in its process group, and one in its own session, like ninja's compilers in their own group. The

@@ -5,7 +5,7 @@ import t from 'tap'
 import { type ConfigError, formatProblems } from '../../core/config/config-error.ts'
 import { describeConfig, formatConfig } from '../../core/config/config-text.ts'
 import { CoreConfigSchema } from '../../core/config/core-schema.ts'
-import { type LoadedConfig, loadConfig } from '../../core/config/load.ts'
+import { loadConfig } from '../../core/config/load.ts'
 import type { ConfigFlags } from '../../core/config/overrides.ts'
 import { composeConfigSchema } from '../../core/config/setting-schema.ts'
 import { packageRoot } from '../../core/system/package-info.ts'
@@ -50,30 +50,12 @@ t.test('flags override the environment, which overrides the file, which override
 })
 
 t.test('every variable and flag reaches its setting', async t => {
-  const variables: [NodeJS.ProcessEnv, (config: LoadedConfig) => unknown, unknown][] = [
-    [{ CORRAL_MODELS: '/m' }, c => c.paths.models, '/m'],
-    [{ CORRAL_HOST: '::1' }, c => c.core.host, '::1'],
-    [{ CORRAL_PORT: ' 80 ' }, c => c.core.port, 80],
-    [{ CORRAL_LOG_LEVEL: 'debug' }, c => c.core.log_level, 'debug'],
-    [{ CORRAL_ORIGINS: 'https://a.b,null' }, c => c.sections.security!.origins, ['https://a.b', 'null']],
-    [{ CORRAL_API_KEYS: 'secret' }, c => c.sections.security!.api_keys, ['secret']],
-    [{ CORRAL_INSECURE: '1' }, c => c.sections.security!.insecure, true],
-    [{ CORRAL_INSECURE: 'off' }, c => c.sections.security!.insecure, false],
-    [{ CORRAL_LLAMA_CPP: '/opt/llama' }, c => c.sections.runtimes!.llama_cpp, '/opt/llama']
-  ]
-  for (const [env, read, expected] of variables) t.same(read(await load(t, { env })), expected, JSON.stringify(env))
-  const flags: [ConfigFlags, (config: LoadedConfig) => unknown, unknown][] = [
-    [{ home: '/h' }, c => c.paths.home, '/h'],
-    [{ models: '~/m' }, c => c.paths.models, join(homedir(), 'm')],
-    [{ host: 'h' }, c => c.core.host, 'h'],
-    [{ port: 0 }, c => c.core.port, 0],
-    [{ logLevel: 'silent' }, c => c.core.log_level, 'silent'],
-    [{ insecure: true }, c => c.sections.security!.insecure, true],
-    [{ llamaCpp: '/l' }, c => c.sections.runtimes!.llama_cpp, '/l']
-  ]
-  for (const [given, read, expected] of flags) {
-    t.same(read(await load(t, { flags: given })), expected, JSON.stringify(given))
+  type Case = [sources: Parameters<typeof load>[1], path: string, expected: unknown]
+  for (const [sources, path, expected] of readCases<Case[]>('config-cases.yaml', 'sources')) {
+    const found = path.split('.').reduce((value: any, key) => value[key], await load(t, sources))
+    t.same(found, expected, JSON.stringify(sources))
   }
+  t.equal((await load(t, { flags: { models: '~/m' } })).paths.models, join(homedir(), 'm'))
 })
 
 t.test('the configuration file is found, and its relative paths start at its folder', async t => {

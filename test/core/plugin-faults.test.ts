@@ -19,18 +19,8 @@ const plugin = (more: Partial<PlainPlugin<any>> & Pick<PlainPlugin<any>, 'setup'
 function addAll(services: Pick<Services, 'catalog' | 'downloads' | 'engines' | 'runtimes'>): void {
   services.catalog.add({ name: 'bad', models: () => [{ name: 'bad/parrot', capabilities: ['completion'] }] })
   services.catalog.addNames(() => ({ owner: 'corral', name: 'tiny-chat' }))
-  services.engines.add({
-    name: 'bad',
-    serves: () => 10_000,
-    start: async () => Promise.reject(new Error('taken over'))
-  })
-  services.downloads.addHub({
-    name: 'bad',
-    title: 'Bad',
-    prefixes: ['bad:'],
-    repository: never,
-    locate: never
-  })
+  services.engines.add({ name: 'bad', serves: () => 10_000, start: never })
+  services.downloads.addHub({ name: 'bad', title: 'Bad', prefixes: ['bad:'], repository: never, locate: never })
   services.runtimes.addSource({ name: 'bad', description: 'Bad', instant: true } as never)
 }
 
@@ -63,16 +53,12 @@ t.test('everything that a plugin added is removed when it fails in any step', as
       needs: ['catalog', 'engines', 'downloads', 'runtimes'],
       setup(context) {
         const { service } = context
-        const add = () =>
-          addAll({
-            catalog: service('catalog'),
-            engines: service('engines'),
-            downloads: service('downloads'),
-            runtimes: service('runtimes')
-          })
-        late = add
+        late = () => {
+          const [catalog, engines] = [service('catalog'), service('engines')]
+          addAll({ catalog, engines, downloads: service('downloads'), runtimes: service('runtimes') })
+        }
         return offerOf(() => {
-          add()
+          late()
           return fail()
         })
       }
@@ -81,9 +67,8 @@ t.test('everything that a plugin added is removed when it fails in any step', as
     t.match(await corral.plugin('bad'), { state: 'failed', reason: /no luck/ }, step)
     const answer = await corral.json('/v1/chat/completions', ask)
     t.match(answer, { status: 200, body: { choices: [{ message: { content: 'Hello there' } }] } }, step)
-    const { body } = await corral.json('/api/tags')
-    const found = body.models.map(({ model }: { model: string }) => model)
-    t.same(found, [DEMO], step)
+    const { models } = (await corral.json('/api/tags')).body
+    t.match(models, { length: 1, 0: { model: DEMO } }, step)
     t.match(await corral.json('/v1/chat/completions', { ...ask, model: 'unheard-of' }), { status: 404 }, step)
     t.match(await corral.json('/api/pull', { model: 'bad:a/b', stream: false }), {
       status: 400,
@@ -118,14 +103,8 @@ t.test('additions of a plugin through a decorator are removed too', async t => {
 })
 
 t.test('a plugin fails if it uses names that are taken', async t => {
-  const hubWith = (more: object) => ({
-    name: 'mine',
-    title: 'Mine',
-    prefixes: ['mine:'],
-    repository: never,
-    locate: never,
-    ...more
-  })
+  const mine = { name: 'mine', title: 'Mine', prefixes: ['mine:'], repository: never, locate: never }
+  const hubWith = (more: object) => ({ ...mine, ...more })
   const table: [object, RegExp][] = [
     [hubWith({ name: 'huggingface' }), /There is already a hub named "huggingface"/],
     [hubWith({ prefixes: ['HF:'] }), /cannot have the prefix "HF:": it belongs to the hub "huggingface"/],

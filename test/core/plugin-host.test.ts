@@ -12,8 +12,10 @@ import type { PluginContext, PluginDefinition, PluginOffer } from '../../core/pl
 import { PluginHost, type PluginHostOptions } from '../../core/plugins/plugin-host.ts'
 import { planPlugins } from '../../core/plugins/plugin-order.ts'
 import { LogLevels } from '../../core/system/log-levels.ts'
+import { readCases } from '../support/fixture.ts'
 
 interface Sketch {
+  name?: string
   optional?: boolean
   offers?: string[]
   needs?: string[]
@@ -46,6 +48,7 @@ const page = (name: string, more: PluginOffer = {}, answer = name): PluginOffer 
   ...more
 })
 const enabled = () => true
+const listed = (sketches: Sketch[]) => sketches.map(({ name = '', ...sketch }) => plugin(name, sketch))
 const names = (list: readonly PluginDefinition[]) => list.map(({ name }) => name)
 
 function permutations<T>(list: T[]): T[][] {
@@ -89,13 +92,7 @@ async function host(
 }
 
 t.test('planPlugins orders plugins by their needs, whatever the order of the list', async t => {
-  const list = [
-    plugin('api', { needs: ['scheduler', 'storage'] }),
-    plugin('storage', { offers: ['storage'] }),
-    plugin('scheduler', { offers: ['scheduler'], needs: ['storage', 'runtimes'] }),
-    plugin('runtimes', { offers: ['runtimes'] }),
-    plugin('aside')
-  ]
+  const list = listed(readCases('plugin-cases.yaml', 'ordered'))
   for (const shuffled of permutations(list)) {
     const order = names(planPlugins(shuffled, enabled).order)
     if (order.join() !== 'runtimes,storage,scheduler,api,aside') t.fail(`${names(shuffled)} gave ${order}`)
@@ -104,31 +101,9 @@ t.test('planPlugins orders plugins by their needs, whatever the order of the lis
 })
 
 t.test('planPlugins refuses lists that cannot work', async t => {
-  const table: [PluginDefinition[], code: string, message: RegExp][] = [
-    [
-      [plugin('a', { offers: ['x'] }), plugin('b', { offers: ['x'], optional: true })],
-      'plugin_service_conflict',
-      /Both plugins "a" and "b" offer the service "x"/
-    ],
-    [[plugin('a', { needs: ['x'] })], 'plugin_service_missing', /"a" needs the service "x", which no plugin offers/],
-    [
-      [plugin('a', { needs: ['x'], offers: ['y'] }), plugin('b', { needs: ['y'], offers: ['x'] })],
-      'plugin_cycle',
-      /"a" → "b" → "a"/
-    ],
-    [[plugin('a', { needs: ['x'], offers: ['x'] })], 'plugin_cycle', /"a" → "a"/],
-    [
-      [plugin('a', { api: 2 })],
-      'plugin_api_unsupported',
-      /version 2 of the plugin contract, but this corral supports version 1/
-    ],
-    [
-      [plugin('a', { needs: ['x'] }), plugin('b', { offers: ['x'], api: 9, optional: true })],
-      'plugin_service_missing',
-      /"b", which offers it, is left out because it failed: .*version 9/
-    ]
-  ]
-  for (const [definitions, code, message] of table) {
+  const table: [Sketch[], code: string, message: RegExp][] = readCases('plugin-cases.yaml', 'refused')
+  for (const [sketches, code, message] of table) {
+    const definitions = listed(sketches)
     for (const list of [definitions, [...definitions].reverse()]) {
       t.throws(() => planPlugins(list, enabled), { name: 'PluginError', code, message }, code)
     }
@@ -136,26 +111,13 @@ t.test('planPlugins refuses lists that cannot work', async t => {
 })
 
 t.test('planPlugins leaves out optional plugins that cannot run, with those that need them', async t => {
-  const list = [
-    plugin('old', { api: 7, optional: true, offers: ['x'] }),
-    plugin('follower', { needs: ['x'], offers: ['y'], optional: true }),
-    plugin('last', { needs: ['y'], optional: true }),
-    plugin('lonely', { needs: ['z'], optional: true }),
-    plugin('off', { offers: ['w'], optional: true }),
-    plugin('shade', { needs: ['w'], optional: true }),
-    plugin('base')
-  ]
+  const { plugins, reasons } = readCases<{ plugins: Sketch[]; reasons: object }>('plugin-cases.yaml', 'optional')
+  const list = listed(plugins)
   for (const shuffled of [list, [...list].reverse()]) {
     const { order, leftOut } = planPlugins(shuffled, ({ name }) => name !== 'off')
     t.same(names(order), ['base'])
-    t.match(Object.fromEntries(leftOut.map(({ definition, state, reason }) => [definition.name, [state, reason]])), {
-      old: ['failed', /version 7/],
-      follower: ['failed', /needs the service "x".*"old"/],
-      last: ['failed', /needs the service "y".*"follower"/],
-      lonely: ['failed', /which no plugin offers/],
-      off: ['disabled', 'off.enabled is false'],
-      shade: ['disabled', /"off", which offers it, is disabled/]
-    })
+    const given = leftOut.map(({ definition, state, reason }) => [definition.name, [state, reason]])
+    t.match(Object.fromEntries(given), reasons)
   }
   t.throws(() => planPlugins([plugin('a', { needs: ['w'] }), list[4]!], ({ name }) => name !== 'off'), {
     code: 'plugin_service_missing',
