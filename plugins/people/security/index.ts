@@ -15,7 +15,6 @@ import { keyRoutes } from './key-routes.ts'
 import { LONG_KEY, openKeyStore } from './key-store.ts'
 import { sessionRoutes } from './session-routes.ts'
 import { SessionStore } from './session-store.ts'
-import { whoAmIRoute } from './who-am-i.ts'
 
 export default definePlugin({
   name: 'security',
@@ -123,7 +122,6 @@ export default definePlugin({
       },
       routes: async app => {
         await app.register(keyRoutes(keyFilePath(paths), keys))
-        await app.register(whoAmIRoute(keys))
         await app.register(sessionRoutes({ sessions, host: config.host, names: () => hosts, attempts }))
       },
       check(next: typeof options) {

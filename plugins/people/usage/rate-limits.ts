@@ -6,8 +6,15 @@ import type { BudgetKind, Caller } from '../../../core/contracts/callers.ts'
 import type { HookedRequest, PluginHooks } from '../../../core/contracts/hooks.ts'
 import { type BudgetState, rateLimitHeaders } from '../../../core/http/rate-limit-headers.ts'
 import { OpenSet } from '../../../core/system/open-tables.ts'
-import { type Budget, budgetsFor, exhausted, rateLimited, rememberedBudgets } from './budgets.ts'
-import type { Count, Counters } from './local-counters.ts'
+import {
+  type Budget,
+  budgetsFor,
+  type Count,
+  type Counters,
+  exhausted,
+  rateLimited,
+  rememberedBudgets
+} from './budgets.ts'
 import { type Account, addTo, type Taken, taken, type UsageRecords } from './usage-records.ts'
 
 declare module 'fastify' {

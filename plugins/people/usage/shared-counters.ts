@@ -2,8 +2,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { RateLimiterRedis } from 'rate-limiter-flexible'
 import { errorMessage } from '../../../core/errors.ts'
 import { formatDuration } from '../../../core/system/duration.ts'
-import { type Budget, DAY, MINUTE } from './budgets.ts'
-import type { Count, Counters, localCounters } from './local-counters.ts'
+import { type Budget, type Count, type Counters, DAY, type localCounters, MINUTE } from './budgets.ts'
 import { dateOf } from './usage-records.ts'
 
 /** How long to wait for an answer of Redis, in milliseconds. The wait delays requests. */

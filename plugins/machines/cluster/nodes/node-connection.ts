@@ -3,6 +3,7 @@ import { rootCertificates } from 'node:tls'
 import type { Agent, Dispatcher } from 'undici'
 import type { KnownMember } from '../../../../core/contracts/services.ts'
 import { errorMessage } from '../../../../core/errors.ts'
+import FAULTS from './connection-faults.json' with { type: 'json' }
 
 export interface ConnectionSettings {
   connectTimeout: number
@@ -67,37 +68,10 @@ export class NodeConnection {
   }
 }
 
-const FAULTS: Record<string, string> = Object.fromEntries(
-  (
-    [
-      ['nothing listens at its address', 'ECONNREFUSED'],
-      ['its host name is unknown', 'ENOTFOUND', 'EAI_AGAIN'],
-      ['there is no route to its address', 'EHOSTUNREACH', 'ENETUNREACH'],
-      ['its address does not answer', 'UND_ERR_CONNECT_TIMEOUT', 'ETIMEDOUT'],
-      ['it closed the connection', 'ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'],
-      ['its certificate is for another name', 'ERR_TLS_CERT_ALTNAME_INVALID'],
-      ['its certificate has expired', 'CERT_HAS_EXPIRED'],
-      [
-        'its certificate is not trusted here. Set cluster.ca to the certificate of its authority',
-        'DEPTH_ZERO_SELF_SIGNED_CERT',
-        'SELF_SIGNED_CERT_IN_CHAIN',
-        'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
-        'UNABLE_TO_GET_ISSUER_CERT_LOCALLY',
-        'UNABLE_TO_GET_ISSUER_CERT'
-      ],
-      [
-        'it does not speak TLS at this address. Write http:// instead of https://, or set tls there',
-        'ERR_SSL_WRONG_VERSION_NUMBER',
-        'EPROTO'
-      ]
-    ] as const
-  ).flatMap(([meaning, ...codes]) => codes.map(code => [code, meaning]))
-)
-
 /** Explains why a connection failed, and what to check. Never contains a key. */
 export function connectionFault(error: unknown): string {
   const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error
   const { code = '', name } = (cause ?? {}) as { code?: string; name?: string }
   if (name === 'HTTPParserError') return 'what listens at its address does not speak HTTP'
-  return FAULTS[code] ?? errorMessage(cause)
+  return (FAULTS as Record<string, string>)[code] ?? errorMessage(cause)
 }

@@ -1,8 +1,7 @@
 import * as fs from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { budgetsFor } from '../../../../plugins/people/usage/budgets.ts'
-import { localCounters } from '../../../../plugins/people/usage/local-counters.ts'
+import { budgetsFor, localCounters } from '../../../../plugins/people/usage/budgets.ts'
 import { taken, UsageRecords, type UsageRow } from '../../../../plugins/people/usage/usage-records.ts'
 
 const ALICE = { owner: 'key:1', name: 'alice' }
